@@ -1,0 +1,1 @@
+//! Who may start: limits, bulkheads, adaptive concurrency, shedding, idempotency.

@@ -1,0 +1,1 @@
+//! What happens next: backoff, retry budget, deadline.

@@ -1,0 +1,1 @@
+//! Which credential is used: the key pool.

@@ -1,0 +1,17 @@
+//! Seawall's policy as pure values and state machines.
+//!
+//! Text becomes policy ([`config`]), policy becomes decisions ([`call`], which composes the stages
+//! [`admit`], [`lease`], [`guard`], [`classify`], [`decide`] and [`record`]). Nothing here reads a clock, opens a
+//! socket or draws from a global generator: `Now` and `&mut Rng` are arguments, so every decision can be replayed.
+
+pub mod admit;
+pub mod classify;
+pub mod decide;
+pub mod guard;
+pub mod lease;
+pub mod policy;
+pub mod record;
+pub mod rng;
+pub mod sim;
+pub mod time;
+mod words;

@@ -1,0 +1,271 @@
+//! What a resolved policy is: plain immutable values, one struct per knob group of the configuration file.
+//! Who reads them (the stages) and who makes them (`config`) live elsewhere.
+
+use crate::time::Nanos;
+use crate::words::words;
+
+/// A share in parts per million, so that "20 %" is exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share(pub u32);
+
+impl Share {
+    pub const ZERO: Self = Self(0);
+    pub const WHOLE: Self = Self(1_000_000);
+
+    #[must_use]
+    pub const fn percent(percent: u32) -> Self {
+        Self(percent * 10_000)
+    }
+
+    #[must_use]
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / 1e6
+    }
+
+    /// Whether `part` of `whole` is at least this share, exactly: the comparison every breaker trips on.
+    #[must_use]
+    pub const fn is_reached_by(self, part: u64, whole: u64) -> bool {
+        part as u128 * 1_000_000 >= self.0 as u128 * whole as u128
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}%", f64::from(self.0) / 1e4)
+    }
+}
+
+/// So many in each period: `50/s`, `5000/h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    pub count: u64,
+    pub per: Nanos,
+}
+
+impl Rate {
+    pub const ZERO: Self = Self { count: 0, per: Nanos(1_000_000_000) };
+
+    #[must_use]
+    pub const fn per_second(count: u64) -> Self {
+        Self { count, per: Nanos(1_000_000_000) }
+    }
+
+    #[must_use]
+    pub fn per_second_f64(self) -> f64 {
+        self.count as f64 / self.per.as_secs_f64()
+    }
+}
+
+impl std::fmt::Display for Rate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.per.0 {
+            1_000_000_000 => write!(f, "{}/s", self.count),
+            60_000_000_000 => write!(f, "{}/m", self.count),
+            3_600_000_000_000 => write!(f, "{}/h", self.count),
+            86_400_000_000_000 => write!(f, "{}/d", self.count),
+            _ => write!(f, "{}/{}", self.count, self.per),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeout {
+    pub connect: Nanos,
+    pub attempt: Nanos,
+    pub total: Nanos,
+}
+
+words! {
+    /// How the wait grows and how chance spreads it.
+    pub enum BackoffKind {
+        Exponential = "exponential",
+        FullJitter = "full-jitter",
+        EqualJitter = "equal-jitter",
+        Decorrelated = "decorrelated",
+        PercentJitter = "percent-jitter",
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    pub kind: BackoffKind,
+    pub base: Nanos,
+    pub factor: f64,
+    pub cap: Nanos,
+    /// Only `percent-jitter` looks at it.
+    pub jitter: Share,
+}
+
+words! {
+    /// When a method that is not idempotent may be sent again.
+    pub enum Unsafe { Never = "never", WithKey = "with-key", Always = "always" }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retry {
+    /// Sends in all, the first included.
+    pub attempts: u32,
+    pub backoff: Backoff,
+    /// Retries that ambiguous failures may use up in one call before they count as permanent.
+    pub ambiguous: u32,
+    pub retry_after_cap: Nanos,
+    /// Retries earned per success.
+    pub budget: Share,
+    /// Retries that are always allowed.
+    pub budget_floor: Rate,
+    pub unsafe_methods: Unsafe,
+}
+
+words! {
+    /// Whether a guard acts, only counts, or is not there.
+    pub enum Mode { Enforce = "enforce", Shadow = "shadow", Off = "off" }
+}
+
+words! {
+    /// What shares one breaker.
+    pub enum BreakerPer { Endpoint = "endpoint", Upstream = "upstream" }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    pub mode: Mode,
+    pub per: BreakerPer,
+    pub window: Nanos,
+    pub failure_rate: Share,
+    pub min_calls: u32,
+    /// Failures in a row that trip at once; 0 switches this trip off.
+    pub consecutive: u32,
+    /// A result at least this slow counts as slow; zero switches this trip off.
+    pub slow: Nanos,
+    pub slow_rate: Share,
+    /// First open time; it doubles with each failed probe up to `open_max`.
+    pub open: Nanos,
+    pub open_max: Nanos,
+    /// Probes in flight at once while half-open.
+    pub probes: u32,
+    /// Probe successes that close.
+    pub successes: u32,
+    /// After closing, the admitted share grows to the whole over this time; zero admits everything at once.
+    pub ramp: Nanos,
+}
+
+words! {
+    pub enum Algorithm {
+        TokenBucket = "token-bucket",
+        FixedWindow = "fixed-window",
+        SlidingWindow = "sliding-window",
+        LeakyBucket = "leaky-bucket",
+    }
+}
+
+words! {
+    /// What a limit does while the shared state cannot be reached.
+    pub enum Fail { Open = "open", Closed = "closed" }
+}
+
+/// One dimension of a limit's key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LimitKey {
+    Global,
+    Ip,
+    Caller,
+    User,
+    Tenant,
+    Upstream,
+    Endpoint,
+    /// The leased credential.
+    Key,
+    Header(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub name: String,
+    pub key: Vec<LimitKey>,
+    pub rate: Rate,
+    pub burst: u64,
+    pub algorithm: Algorithm,
+    pub mode: Mode,
+    pub fail: Fail,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    pub name: String,
+    pub concurrent: u32,
+    pub queue: u32,
+    pub queue_timeout: Nanos,
+    pub priority: u32,
+    pub adaptive: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cache {
+    pub ttl: Nanos,
+    pub stale_if_error: Nanos,
+    pub stale_while_revalidate: Nanos,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    pub status: u16,
+    pub content_type: String,
+    pub body: String,
+}
+
+words! {
+    pub enum OnExhausted { Return = "return", Enqueue = "enqueue" }
+}
+
+words! {
+    pub enum IdempotencyMode { Off = "off", Optional = "optional", Required = "required", Generate = "generate" }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    pub mode: IdempotencyMode,
+    pub ttl: Nanos,
+}
+
+words! {
+    /// Which doors leave dead letters.
+    pub enum Door { Jobs = "jobs", Batch = "batch", Gateway = "gateway" }
+}
+
+words! {
+    pub enum Severity { Review = "review", Pager = "pager" }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    pub from: Vec<Door>,
+    pub severity: Severity,
+    pub ttl: Nanos,
+    pub alarm_depth: u64,
+    pub replay_rate: Rate,
+    pub reevaluate: Nanos,
+    pub instructions: String,
+}
+
+words! {
+    pub enum Pick { FewestFailures = "fewest-failures", RoundRobin = "round-robin", LeastUsed = "least-used" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_compare_exactly() {
+        assert!(Share::percent(10).is_reached_by(1, 10));
+        assert!(!Share::percent(10).is_reached_by(999_999, 10_000_000));
+        assert!(Share::percent(50).is_reached_by(u64::MAX, u64::MAX));
+        assert_eq!(Share(125_000).to_string(), "12.5%");
+    }
+
+    #[test]
+    fn rates_print_the_way_people_write_them() {
+        assert_eq!(Rate { count: 5000, per: Nanos::from_secs(3600) }.to_string(), "5000/h");
+        assert_eq!(Rate::per_second(50).to_string(), "50/s");
+    }
+}

@@ -1,0 +1,163 @@
+//! The words for what happened: classes, outcomes, decisions and reasons, as logs, metrics and headers spell them,
+//! and the two records (attempt, call) that carry them.
+
+use crate::time::Nanos;
+use crate::words::words;
+
+words! {
+    /// What a result is, decided before anything else is.
+    pub enum Class {
+        Success = "success",
+        Transient = "transient",
+        Permanent = "permanent",
+        Ambiguous = "ambiguous",
+        Quota = "quota",
+        Auth = "auth",
+    }
+}
+
+words! {
+    /// How an attempt can fail without a usable answer.
+    pub enum ErrorKind {
+        Timeout = "timeout",
+        Dns = "dns",
+        Connect = "connect",
+        Reset = "reset",
+        Tls = "tls",
+        Malformed = "malformed",
+        Schema = "schema",
+    }
+}
+
+impl ErrorKind {
+    /// The request provably never left us, so even an unsafe method may go again.
+    #[must_use]
+    pub const fn is_unsent(self) -> bool {
+        matches!(self, Self::Dns | Self::Connect | Self::Tls)
+    }
+}
+
+words! {
+    /// What a wait, or a cooldown, applies to.
+    pub enum Scope {
+        Call = "call",
+        Key = "key",
+        Group = "group",
+        Endpoint = "endpoint",
+        Upstream = "upstream",
+    }
+}
+
+words! {
+    /// What is done after a result.
+    pub enum Decision {
+        Return = "return",
+        Retry = "retry",
+        RotateKey = "rotate_key",
+        RefreshToken = "refresh_token",
+        Defer = "defer",
+        Reject = "reject",
+    }
+}
+
+words! {
+    /// How our own refusals and failures are named to the caller (`code`, `error`, `Seawall-Outcome`).
+    pub enum Code {
+        RateLimited = "rate_limited",
+        KeysExhausted = "keys_exhausted",
+        KeysRejected = "keys_rejected",
+        Overloaded = "overloaded",
+        CircuitOpen = "circuit_open",
+        DeadlineExceeded = "deadline_exceeded",
+        UpstreamUnreachable = "upstream_unreachable",
+        SchemaMismatch = "schema_mismatch",
+        NoUpstream = "no_upstream",
+        IdempotencyKeyMissing = "idempotency_key_missing",
+        IdempotencyKeyMismatch = "idempotency_key_mismatch",
+        IdempotencyKeyInFlight = "idempotency_key_in_flight",
+        OutcomeUnknown = "outcome_unknown",
+        CallerUnknown = "caller_unknown",
+        TooLarge = "too_large",
+        Cancelled = "cancelled",
+    }
+}
+
+/// The status of an attempt: what the upstream said, or how it failed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    Http(u16),
+    Error(ErrorKind),
+    CircuitOpen,
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Http(code) => write!(f, "{code}"),
+            Self::Error(kind) => f.write_str(kind.as_str()),
+            Self::CircuitOpen => f.write_str("circuit_open"),
+        }
+    }
+}
+
+words! {
+    /// Why a decision was taken: one code for each branch of `call.rs`.
+    pub enum Reason {
+        Succeeded = "succeeded",
+        TransientFailure = "transient_failure",
+        AmbiguousFailure = "ambiguous_failure",
+        ServerHint = "server_hint",
+        QuotaRotation = "quota_rotation",
+        TokenExpired = "token_expired",
+        KeyRejected = "key_rejected",
+        PermanentFailure = "permanent_failure",
+        AttemptsExhausted = "attempts_exhausted",
+        AmbiguousExhausted = "ambiguous_exhausted",
+        BudgetExhausted = "budget_exhausted",
+        DeadlineExceeded = "deadline_exceeded",
+        HintTooLong = "hint_too_long",
+        NotIdempotent = "not_idempotent",
+        BodyNotReplayable = "body_not_replayable",
+        AuthFailed = "auth_failed",
+        CircuitOpen = "circuit_open",
+        KeysCooling = "keys_cooling",
+        KeysDead = "keys_dead",
+        RateLimited = "rate_limited",
+        ExceedsCapacity = "exceeds_capacity",
+        PoolFull = "pool_full",
+        QueueTimeout = "queue_timeout",
+        Shed = "shed",
+        IdempotencyReplayed = "idempotency_replayed",
+        IdempotencyRefused = "idempotency_refused",
+        Queued = "queued",
+        Paced = "paced",
+        Cancelled = "cancelled",
+    }
+}
+
+/// One send, or one refusal by the breaker, as the attempt log line tells it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attempt {
+    /// From 1.
+    pub number: u32,
+    pub status: Status,
+    /// Index of the leased key in its pool.
+    pub key: Option<u16>,
+    pub latency: Nanos,
+    pub elapsed: Nanos,
+    pub class: Class,
+    pub decision: Decision,
+    pub wait: Nanos,
+    pub reason: Reason,
+}
+
+impl Attempt {
+    /// The `outcome` field: the class, except that the breaker's refusals are named for what they are.
+    #[must_use]
+    pub const fn outcome(&self) -> &'static str {
+        match self.status {
+            Status::CircuitOpen => "circuit_open",
+            Status::Http(_) | Status::Error(_) => self.class.as_str(),
+        }
+    }
+}

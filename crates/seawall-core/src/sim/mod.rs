@@ -1,0 +1,1 @@
+//! The real policy code in virtual time.

@@ -1,0 +1,211 @@
+//! Time as plain numbers: a length (`Nanos`), a monotonic instant (`Mono`) and a wall-clock instant (`Wall`).
+//! Nothing here reads a clock. All arithmetic saturates, so no policy can overflow into the past.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+
+/// A length of time in nanoseconds. `MAX` (584 years) stands for "for ever".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    pub const ZERO: Self = Self(0);
+    pub const MAX: Self = Self(u64::MAX);
+
+    #[must_use]
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms.saturating_mul(1_000_000))
+    }
+
+    #[must_use]
+    pub const fn from_secs(s: u64) -> Self {
+        Self(s.saturating_mul(1_000_000_000))
+    }
+
+    /// Negative and NaN become zero, too large becomes `MAX`.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float to int casts saturate, which is what is wanted")]
+    pub fn from_secs_f64(s: f64) -> Self {
+        Self((s * 1e9) as u64)
+    }
+
+    #[must_use]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    #[must_use]
+    pub fn as_millis_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// Whole seconds, rounded up: what `Retry-After` needs in order never to be early.
+    #[must_use]
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000_000)
+    }
+
+    #[must_use]
+    pub const fn times(self, n: u64) -> Self {
+        Self(self.0.saturating_mul(n))
+    }
+
+    /// Multiplies by a ratio; saturates, and NaN or negative gives zero.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "float to int casts saturate, which is what is wanted")]
+    pub fn scale(self, by: f64) -> Self {
+        Self((self.0 as f64 * by) as u64)
+    }
+}
+
+impl Add for Nanos {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+/// The way people write it: `250ms`, `1.5s`, `3m`, `2h30m`, `14d`.
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SECOND: u64 = 1_000_000_000;
+        if self.0 == u64::MAX {
+            return f.write_str("for ever");
+        }
+        if self.0 < 1_000 {
+            return if self.0 == 0 { f.write_str("0s") } else { write!(f, "{}ns", self.0) };
+        }
+        if self.0 < 1_000_000 {
+            return write!(f, "{}µs", trim(self.0 as f64 / 1e3));
+        }
+        if self.0 < SECOND {
+            return write!(f, "{}ms", trim(self.0 as f64 / 1e6));
+        }
+        if self.0 < 60 * SECOND {
+            return write!(f, "{}s", trim(self.0 as f64 / 1e9));
+        }
+        let mut rest = (self.0 + SECOND / 2) / SECOND;
+        let mut parts = 0;
+        for (unit, size) in [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)] {
+            let n = rest / size;
+            if n > 0 && parts < 2 {
+                write!(f, "{n}{unit}")?;
+                parts += 1;
+                rest %= size;
+            } else if parts > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn trim(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Nanoseconds since the process (or the simulation) began. Breakers, backoff, limits and deadlines live on it,
+/// so a step of the wall clock cannot touch them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mono(pub u64);
+
+impl Mono {
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// How long after `earlier` this is; zero if it is not after.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Nanos> for Mono {
+    type Output = Self;
+    fn add(self, length: Nanos) -> Self {
+        Self(self.0.saturating_add(length.0))
+    }
+}
+
+/// Milliseconds since 1970-01-01T00:00:00Z. Quota resets, HTTP dates and job times live on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Wall(pub i64);
+
+impl Wall {
+    /// How long after `earlier` this is; zero if it is not after.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Nanos {
+        let ms = self.0.saturating_sub(earlier.0);
+        Nanos::from_millis(u64::try_from(ms).unwrap_or(0))
+    }
+}
+
+impl Add<Nanos> for Wall {
+    type Output = Self;
+    /// Rounds up to the next millisecond: a wall-clock wait is never early.
+    fn add(self, length: Nanos) -> Self {
+        let ms = i64::try_from(length.0.div_ceil(1_000_000)).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(ms))
+    }
+}
+
+/// Both clocks, read together by whoever drives the core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    pub mono: Mono,
+    pub wall: Wall,
+}
+
+impl Now {
+    /// The same moment moved forward on both clocks.
+    #[must_use]
+    pub fn after(self, length: Nanos) -> Self {
+        Self { mono: self.mono + length, wall: self.wall + length }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_print_the_way_people_write_them() {
+        let texts = [
+            (250_000_000, "250ms"),
+            (1_500_000_000, "1.5s"),
+            (180_000_000_000, "3m"),
+            (9_000_000_000_000, "2h30m"),
+            (0, "0s"),
+            (u64::MAX, "for ever"),
+        ];
+        for (ns, text) in texts {
+            assert_eq!(Nanos(ns).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        assert_eq!(Mono(u64::MAX - 5) + Nanos::from_secs(5), Mono::MAX);
+        assert_eq!(Nanos::from_secs_f64(f64::NAN), Nanos::ZERO);
+        assert_eq!(Nanos::from_secs_f64(-1.0), Nanos::ZERO);
+        assert_eq!(Nanos::from_secs_f64(1e300), Nanos::MAX);
+        assert_eq!(Wall(i64::MAX) + Nanos::MAX, Wall(i64::MAX));
+    }
+
+    #[test]
+    fn wall_waits_round_up() {
+        assert_eq!(Wall(0) + Nanos(1), Wall(1));
+    }
+}

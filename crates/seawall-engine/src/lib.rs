@@ -1,0 +1,3 @@
+//! The only part of Seawall that waits, sends and reads clocks.
+
+pub mod clock;
