@@ -1,0 +1,216 @@
+//! Which layers make up an endpoint's policy, and in which order they are laid over each other.
+
+use super::fields::{self, count, duration, float, int, optional, rate, share, text, word, words};
+use super::keys;
+use super::model::Policy;
+use super::node::{Layer, Tree};
+use super::problem::Problem;
+use super::walk::Walker;
+use super::{parse, resolve};
+use crate::classify::{self, RuleSet};
+use crate::policy::{
+    Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, Fallback, Idempotency, IdempotencyMode, Mode, OnExhausted, Retry,
+    Severity, Timeout, Unsafe,
+};
+use std::sync::{Arc, OnceLock};
+
+/// The embedded defaults, read once.
+pub(crate) fn builtin() -> &'static Tree {
+    static TREE: OnceLock<Tree> = OnceLock::new();
+    TREE.get_or_init(|| {
+        let mut walker = Walker::new(super::DEFAULT_TOML, Layer::BuiltIn, true);
+        let tree = walker.document(&keys::BUILTIN);
+        assert!(walker.problems.is_empty(), "default.toml is valid: {:?}", walker.problems);
+        tree
+    })
+}
+
+/// Defaults of a repeated table, such as `[each.pool]`.
+pub(crate) fn each(name: &str) -> Tree {
+    builtin().table("each").and_then(|each| each.table(name)).cloned().unwrap_or_default()
+}
+
+/// A shipped preset as a tree; `None` where there is no such preset.
+pub(crate) fn preset(name: &str) -> Option<Tree> {
+    let preset = classify::presets::Preset::named(name)?;
+    let mut walker = Walker::new(preset.text, Layer::Preset(Arc::from(preset.name)), true);
+    let tree = walker.document(&keys::PRESET);
+    assert!(walker.problems.is_empty(), "preset {name} is valid: {:?}", walker.problems);
+    Some(tree)
+}
+
+/// A profile with its values marked as its own.
+fn profile(name: &str) -> Option<Tree> {
+    let tree = builtin().table("profiles")?.table(name)?;
+    Some(relabel(tree, &Layer::Profile(Arc::from(name))))
+}
+
+fn relabel(tree: &Tree, layer: &Layer) -> Tree {
+    let relabelled = tree.0.iter().map(|(name, node)| {
+        let mut node = node.clone();
+        node.origin.layer = layer.clone();
+        if let super::node::Value::Table(inner) = &node.value {
+            node.value = super::node::Value::Table(relabel(inner, layer));
+        }
+        (name.clone(), node)
+    });
+    Tree(relabelled.collect())
+}
+
+pub(crate) fn profile_names() -> Vec<&'static str> {
+    builtin().table("profiles").map(|profiles| profiles.0.keys().map(String::as_str).collect()).unwrap_or_default()
+}
+
+/// Below everything: the built-in defaults and the generic rules.
+pub(crate) fn ground() -> Tree {
+    let defaults = builtin().table("defaults").cloned().unwrap_or_default();
+    let generic = preset("generic").unwrap_or_default().without(NOT_POLICY);
+    generic.under(&defaults)
+}
+
+/// What a preset says about itself rather than about calls.
+const NOT_POLICY: &[&str] = &["description", "docs_note", "aliases", "auth"];
+
+/// One level (`[defaults]`, an upstream, an endpoint) over what is below: its profile, its preset, then its own keys.
+pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Problem>) -> Tree {
+    let mut merged = below.clone();
+    if let Some(node) = own.node("profile") {
+        let name = fields::as_text(node).unwrap_or_default();
+        match profile(name) {
+            Some(tree) => merged = merged.under(&tree),
+            None => problems.push(unknown(node.origin.span.clone(), format!("{path}.profile"), "profile", name, profile_names())),
+        }
+    }
+    if let Some(node) = own.node("preset") {
+        let name = fields::as_text(node).unwrap_or_default();
+        match preset(name) {
+            // The generic rules are below everything already.
+            Some(_) if name == "generic" => {}
+            Some(tree) => merged = merged.under(&tree.without(NOT_POLICY)),
+            None => problems.push(unknown(node.origin.span.clone(), format!("{path}.preset"), "preset", name, classify::presets::names())),
+        }
+    }
+    merged.under(own)
+}
+
+pub(crate) fn unknown<'a>(
+    span: std::ops::Range<usize>,
+    path: String,
+    what: &str,
+    name: &str,
+    known: impl IntoIterator<Item = &'a str> + Clone,
+) -> Problem {
+    let problem = Problem::new(span, path, format!("there is no {what} `{name}`"));
+    match parse::nearest(name, known.clone()) {
+        Some(near) => problem.help(format!("did you mean `{near}`?")),
+        None => {
+            let names: Vec<&str> = known.into_iter().collect();
+            problem.help(if names.is_empty() { format!("no {what} is configured") } else { format!("there are {}", names.join(", ")) })
+        }
+    }
+}
+
+/// A merged tree as typed values.
+pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Policy {
+    let table = |name: &str| tree.table(name).cloned().unwrap_or_default();
+    let (cache, idempotency) = (table("cache"), table("idempotency"));
+    Policy {
+        profile: text(tree, "profile"),
+        timeout: timeout(&table("timeout"), path, problems),
+        retry: retry(&table("retry")),
+        breaker: breaker(&table("breaker"), path, problems),
+        limits: resolve::limits(tree.list("limits"), &format!("{path}.limits"), problems),
+        pool: optional(tree, "pool"),
+        cost: int(tree, "cost"),
+        deadline_header: optional(tree, "deadline_header"),
+        cache: Cache {
+            ttl: duration(&cache, "ttl"),
+            stale_if_error: duration(&cache, "stale_if_error"),
+            stale_while_revalidate: duration(&cache, "stale_while_revalidate"),
+        },
+        fallback: tree.table("fallback").map(fallback),
+        on_exhausted: word(tree, "on_exhausted", OnExhausted::from_word),
+        idempotency: Idempotency { mode: word(&idempotency, "mode", IdempotencyMode::from_word), ttl: duration(&idempotency, "ttl") },
+        dead_letter: dead_letter(&table("dead_letter")),
+        schema: optional(tree, "schema"),
+        rules: Arc::new(RuleSet::new(tree.rules().iter().map(|rule| rule.as_ref().clone()).collect())),
+    }
+}
+
+fn timeout(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Timeout {
+    let timeout = Timeout { connect: duration(tree, "connect"), attempt: duration(tree, "attempt"), total: duration(tree, "total") };
+    contradiction(tree, &format!("{path}.timeout"), ("attempt", "total"), problems);
+    contradiction(tree, &format!("{path}.timeout"), ("connect", "attempt"), problems);
+    timeout
+}
+
+/// `small` above `large` is an error where the user wrote both; an inherited one simply gives way.
+fn contradiction(tree: &Tree, path: &str, (small, large): (&str, &str), problems: &mut Vec<Problem>) {
+    let (Some(low), Some(high)) = (tree.node(small), tree.node(large)) else { return };
+    if duration(tree, small) > duration(tree, large) && low.origin.is_explicit() && high.origin.is_explicit() {
+        problems.push(Problem::new(
+            low.origin.span.clone(),
+            format!("{path}.{small}"),
+            format!("{} is longer than `{large}` = {}", low.value, high.value),
+        ));
+    }
+}
+
+fn retry(tree: &Tree) -> Retry {
+    Retry {
+        attempts: count(tree, "attempts"),
+        backoff: Backoff {
+            kind: word(tree, "backoff", BackoffKind::from_word),
+            base: duration(tree, "base"),
+            factor: float(tree, "factor"),
+            cap: duration(tree, "cap"),
+            jitter: share(tree, "jitter"),
+        },
+        ambiguous: count(tree, "ambiguous"),
+        retry_after_cap: duration(tree, "retry_after_cap"),
+        budget: share(tree, "budget"),
+        budget_floor: rate(tree, "budget_floor"),
+        unsafe_methods: word(tree, "unsafe", Unsafe::from_word),
+    }
+}
+
+fn breaker(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Breaker {
+    contradiction(tree, &format!("{path}.breaker"), ("open", "open_max"), problems);
+    let open = duration(tree, "open");
+    Breaker {
+        mode: word(tree, "mode", Mode::from_word),
+        per: word(tree, "per", BreakerPer::from_word),
+        window: duration(tree, "window"),
+        failure_rate: share(tree, "failure_rate"),
+        min_calls: count(tree, "min_calls"),
+        consecutive: count(tree, "consecutive"),
+        slow: duration(tree, "slow"),
+        slow_rate: share(tree, "slow_rate"),
+        open,
+        open_max: duration(tree, "open_max").max(open),
+        probes: count(tree, "probes"),
+        successes: count(tree, "successes"),
+        ramp: duration(tree, "ramp"),
+    }
+}
+
+fn fallback(tree: &Tree) -> Fallback {
+    let tree = each("fallback").under(tree);
+    Fallback {
+        status: u16::try_from(int(&tree, "status")).unwrap_or(200),
+        content_type: text(&tree, "content_type"),
+        body: text(&tree, "body"),
+    }
+}
+
+fn dead_letter(tree: &Tree) -> DeadLetter {
+    DeadLetter {
+        from: words(tree, "from", Door::from_word),
+        severity: word(tree, "severity", Severity::from_word),
+        ttl: duration(tree, "ttl"),
+        alarm_depth: int(tree, "alarm_depth"),
+        replay_rate: rate(tree, "replay_rate"),
+        reevaluate: duration(tree, "reevaluate"),
+        instructions: text(tree, "instructions"),
+    }
+}

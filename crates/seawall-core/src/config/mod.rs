@@ -1,0 +1,75 @@
+//! Text becomes policy. `walk` checks a file against `shape` and finds every problem at once; `layers` and `resolve`
+//! merge it over the embedded defaults, profiles and presets into a [`Config`] that remembers where each value came from.
+
+pub mod endpoint;
+pub mod explain;
+mod fields;
+pub mod keys;
+mod layers;
+pub mod model;
+pub mod node;
+pub mod parse;
+pub mod place;
+mod problem;
+mod resolve;
+pub mod schema;
+pub mod shape;
+pub mod url;
+mod walk;
+
+pub use model::{Auth, CATCH_ALL, Config, Endpoint, Policy, Upstream};
+pub use problem::{Invalid, Problem};
+pub use resolve::{MAX_KEYS, indirect};
+
+use node::Layer;
+use std::sync::Arc;
+use walk::Walker;
+
+/// Every default there is, commented: the reference manual of the file format.
+pub const DEFAULT_TOML: &str = include_str!("default.toml");
+
+/// What `seawall config init` writes.
+pub const STARTER_TOML: &str = include_str!("starter.toml");
+
+/// A policy file is written by people; one that is larger is something else.
+pub const MAX_FILE: usize = 1 << 20;
+
+/// Reads a configuration file's bytes.
+///
+/// # Errors
+/// With every problem of the file at once.
+pub fn load(file: &str, bytes: &[u8]) -> Result<Config, Invalid> {
+    let refuse = |text: &str, span: std::ops::Range<usize>, why: String| Err(Invalid::new(file, text, vec![Problem::new(span, "", why)]));
+    if bytes.len() > MAX_FILE {
+        return refuse("", 0..0, format!("the file has {} bytes; a configuration has at most {MAX_FILE}", bytes.len()));
+    }
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
+            let (line, column) = problem::position(valid, valid.len());
+            return refuse(valid, valid.len()..valid.len(), format!("not UTF-8: the byte after line {line}, column {column} is no part of any character"));
+        }
+    };
+    let mut walker = Walker::new(text, Layer::File(Arc::from(file)), false);
+    let tree = walker.document(&keys::ROOT);
+    let mut problems = walker.problems;
+    let syntax = problems.iter().any(|problem| problem.message.starts_with("not valid TOML"));
+    if syntax {
+        return Err(Invalid::new(file, text, problems));
+    }
+    let config = resolve::config(&tree, &mut problems);
+    if problems.is_empty() { Ok(config) } else { Err(Invalid::new(file, text, problems)) }
+}
+
+/// The policy of any host that nobody configured: the built-in defaults and the generic rules.
+#[must_use]
+pub fn default_policy() -> Policy {
+    layers::policy(&layers::ground(), "defaults", &mut Vec::new())
+}
+
+/// Names of the shipped profiles.
+#[must_use]
+pub fn profiles() -> Vec<&'static str> {
+    layers::profile_names()
+}

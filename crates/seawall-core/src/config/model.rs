@@ -1,0 +1,202 @@
+//! A configuration that has been read, merged and checked: what the rest of Seawall works with.
+
+use super::endpoint::Match;
+use super::node::Tree;
+use super::place::{Inject, SecretRef};
+use super::url::Base;
+use crate::classify::RuleSet;
+use crate::lease::Reset;
+use crate::policy::{
+    Backoff, Breaker, Cache, DeadLetter, Fallback, Idempotency, Limit, OnExhausted, Pick, Pool, Rate, Retry, Share, Timeout,
+};
+use crate::time::Nanos;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub server: Server,
+    pub log_json: bool,
+    pub callers: Vec<Caller>,
+    pub pools: Vec<Pool>,
+    pub limits: Vec<Limit>,
+    /// Sorted by name.
+    pub upstreams: Vec<Arc<Upstream>>,
+    pub schedules: Vec<Schedule>,
+    pub notify: Vec<Notify>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub listen: String,
+    pub admin: String,
+    pub admin_token: Option<SecretRef>,
+    pub store: String,
+    pub shared: String,
+    pub max_body: u64,
+    pub replay_body: u64,
+    pub drain: Nanos,
+    pub require_caller: bool,
+    pub default_upstream: Option<String>,
+    pub trust_forwarded: Vec<ipnet::IpNet>,
+    pub allow_private: Vec<ipnet::IpNet>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub name: String,
+    pub token: SecretRef,
+    pub tenant: String,
+    pub user: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub name: String,
+    pub url: Base,
+    pub hosts: Vec<String>,
+    pub preset: Option<String>,
+    pub auth: Option<Auth>,
+    /// In the order of the file; the last one takes whatever no other does.
+    pub endpoints: Vec<Arc<Endpoint>>,
+}
+
+/// The endpoint of requests that no pattern takes.
+pub const CATCH_ALL: &str = "default";
+
+impl Upstream {
+    /// The endpoint whose pattern is the first to take this request.
+    #[must_use]
+    pub fn endpoint(&self, method: &str, path: &str) -> &Arc<Endpoint> {
+        let path = path.split('?').next().unwrap_or(path);
+        let taken = self.endpoints.iter().find(|endpoint| endpoint.matches.takes(method, path));
+        taken.or_else(|| self.endpoints.last()).expect("resolve appends an endpoint that takes everything")
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    pub name: String,
+    pub matches: Match,
+    pub policy: Policy,
+    /// The merged values with their origins, for `config explain` and for warnings that look at who said what.
+    pub tree: Tree,
+}
+
+/// Everything that decides about calls to one endpoint.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    pub profile: String,
+    pub timeout: Timeout,
+    pub retry: Retry,
+    pub breaker: Breaker,
+    pub limits: Vec<Limit>,
+    pub pool: Option<String>,
+    pub cost: u64,
+    pub deadline_header: Option<String>,
+    pub cache: Cache,
+    pub fallback: Option<Fallback>,
+    pub on_exhausted: OnExhausted,
+    pub idempotency: Idempotency,
+    pub dead_letter: DeadLetter,
+    pub schema: Option<String>,
+    pub rules: Arc<RuleSet>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Auth {
+    pub inject: Inject,
+    pub pick: Pick,
+    pub reset: Reset,
+    pub max_wait: Nanos,
+    pub keys: Vec<Key>,
+    pub refresh: Option<Refresh>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub id: String,
+    pub secret: SecretRef,
+    pub group: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Refresh {
+    pub kind: String,
+    pub token_url: Base,
+    pub client_id: SecretRef,
+    pub client_secret: SecretRef,
+    pub refresh_token: Option<SecretRef>,
+    pub scope: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    pub name: String,
+    pub upstream: String,
+    pub method: String,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+    pub every: Nanos,
+    pub backoff: Backoff,
+    pub subjects: Vec<String>,
+    pub deliver: Option<String>,
+    pub spread: Share,
+    pub run_missed: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Notify {
+    pub url: String,
+    pub format: String,
+    pub secret: Option<SecretRef>,
+    pub events: Vec<String>,
+}
+
+impl Config {
+    #[must_use]
+    pub fn upstream(&self, name: &str) -> Option<&Arc<Upstream>> {
+        self.upstreams.iter().find(|upstream| upstream.name == name)
+    }
+
+    #[must_use]
+    pub fn pool(&self, name: &str) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.name == name)
+    }
+
+    /// Every reference to a secret, with the key path that holds it.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<(String, &SecretRef)> {
+        let mut all: Vec<(String, &SecretRef)> = self.server.admin_token.iter().map(|s| ("server.admin_token".to_owned(), s)).collect();
+        all.extend(self.callers.iter().map(|caller| (format!("callers.{}.token", caller.name), &caller.token)));
+        for upstream in &self.upstreams {
+            let Some(auth) = &upstream.auth else { continue };
+            let at = format!("upstreams.{}.auth", upstream.name);
+            all.extend(auth.keys.iter().enumerate().map(|(i, key)| (format!("{at}.keys[{i}].secret"), &key.secret)));
+            if let Some(refresh) = &auth.refresh {
+                all.push((format!("{at}.refresh.client_id"), &refresh.client_id));
+                all.push((format!("{at}.refresh.client_secret"), &refresh.client_secret));
+                all.extend(refresh.refresh_token.iter().map(|s| (format!("{at}.refresh.refresh_token"), s)));
+            }
+        }
+        all.extend(self.notify.iter().enumerate().filter_map(|(i, n)| Some((format!("notify[{i}].secret"), n.secret.as_ref()?))));
+        all
+    }
+}
+
+impl Auth {
+    /// How many separate quotas the keys stand for.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        let mut named: Vec<&str> = self.keys.iter().map(|key| key.group.as_deref().unwrap_or(&key.id)).collect();
+        named.sort_unstable();
+        named.dedup();
+        named.len()
+    }
+}
+
+/// A rate's count is the burst where none is given: a second's worth at once for `50/s`.
+#[must_use]
+pub(crate) const fn default_burst(rate: Rate) -> u64 {
+    rate.count
+}

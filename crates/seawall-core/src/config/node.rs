@@ -1,0 +1,171 @@
+//! A checked value and where it came from, and how layers of values are laid over each other.
+
+use crate::classify::Rule;
+use crate::policy::{Rate, Share};
+use crate::time::Nanos;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Which layer a value was written in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layer {
+    BuiltIn,
+    Profile(Arc<str>),
+    Preset(Arc<str>),
+    /// The user's own file.
+    File(Arc<str>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub layer: Layer,
+    /// From 1.
+    pub line: usize,
+    pub span: Range<usize>,
+}
+
+impl Origin {
+    /// Whether the user wrote this, rather than inherited it.
+    #[must_use]
+    pub const fn is_explicit(&self) -> bool {
+        matches!(self.layer, Layer::File(_))
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.layer {
+            Layer::BuiltIn => f.write_str("default"),
+            Layer::Profile(name) => write!(f, "profile {name}"),
+            Layer::Preset(name) => write!(f, "preset {name}"),
+            Layer::File(name) => write!(f, "{name}:{}", self.line),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Value {
+    Duration(Nanos),
+    Size(u64),
+    Rate(Rate),
+    Share(Share),
+    Int(u64),
+    Float(f64),
+    Bool(bool),
+    Text(String),
+    List(Vec<Node>),
+    Table(Tree),
+    Rules(Vec<Arc<Rule>>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// The keys of one table.
+#[derive(Clone, Debug, Default)]
+pub struct Tree(pub BTreeMap<String, Node>);
+
+impl Tree {
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.0.get(name)
+    }
+
+    #[must_use]
+    pub fn table(&self, name: &str) -> Option<&Self> {
+        match &self.node(name)?.value {
+            Value::Table(tree) => Some(tree),
+            _ => None,
+        }
+    }
+
+    /// The elements of a list; none where it is absent.
+    #[must_use]
+    pub fn list(&self, name: &str) -> &[Node] {
+        match self.node(name).map(|node| &node.value) {
+            Some(Value::List(items)) => items,
+            _ => &[],
+        }
+    }
+
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match &self.node(name)?.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn rules(&self) -> &[Arc<Rule>] {
+        match self.node("classify").map(|node| &node.value) {
+            Some(Value::Rules(rules)) => rules,
+            _ => &[],
+        }
+    }
+
+    /// This tree with `over` laid on top: tables field by field, everything else replaced whole,
+    /// except that rules are put before those that were there.
+    #[must_use]
+    pub fn under(&self, over: &Self) -> Self {
+        let mut merged = self.clone();
+        for (name, node) in &over.0 {
+            let laid = match (merged.0.get(name), &node.value) {
+                (Some(Node { value: Value::Table(below), .. }), Value::Table(above)) => {
+                    Node { value: Value::Table(below.under(above)), origin: node.origin.clone() }
+                }
+                (Some(Node { value: Value::Rules(below), .. }), Value::Rules(above)) => {
+                    let rules = above.iter().chain(below).cloned().collect();
+                    Node { value: Value::Rules(rules), origin: node.origin.clone() }
+                }
+                _ => node.clone(),
+            };
+            merged.0.insert(name.clone(), laid);
+        }
+        merged
+    }
+
+    /// Only these keys, for layers that must not pass everything on.
+    #[must_use]
+    pub fn without(&self, names: &[&str]) -> Self {
+        Self(self.0.iter().filter(|(name, _)| !names.contains(&name.as_str())).map(|(name, node)| (name.clone(), node.clone())).collect())
+    }
+}
+
+impl std::fmt::Display for Value {
+    /// As it would be written in the file.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Duration(length) => write!(f, "\"{length}\""),
+            Self::Size(bytes) => write!(f, "\"{}\"", size_text(*bytes)),
+            Self::Rate(rate) => write!(f, "\"{rate}\""),
+            Self::Share(share) => write!(f, "\"{share}\""),
+            Self::Int(number) => write!(f, "{number}"),
+            Self::Float(number) => write!(f, "{number:?}"),
+            Self::Bool(yes) => write!(f, "{yes}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::List(items) => {
+                let texts: Vec<String> = items.iter().map(|item| item.value.to_string()).collect();
+                write!(f, "[{}]", texts.join(", "))
+            }
+            Self::Table(tree) => {
+                let texts: Vec<String> = tree.0.iter().map(|(name, node)| format!("{name} = {}", node.value)).collect();
+                write!(f, "{{ {} }}", texts.join(", "))
+            }
+            Self::Rules(rules) => write!(f, "[{} rules]", rules.len()),
+        }
+    }
+}
+
+fn size_text(bytes: u64) -> String {
+    for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if bytes >= size && bytes.is_multiple_of(size) {
+            return format!("{}{unit}", bytes / size);
+        }
+    }
+    format!("{bytes}B")
+}

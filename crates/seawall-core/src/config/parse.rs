@@ -1,0 +1,161 @@
+//! Values as people write them: durations, sizes, rates, shares. Each parser says what it expected, with an example.
+
+use crate::policy::{Rate, Share};
+use crate::time::Nanos;
+
+const NANOS: &[(&str, f64)] = &[
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("µs", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 6e10),
+    ("min", 6e10),
+    ("h", 3.6e12),
+    ("d", 8.64e13),
+    ("w", 6.048e14),
+];
+
+const BYTES: &[(&str, f64)] = &[
+    ("B", 1.0),
+    ("kB", 1e3),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+];
+
+/// `"250ms"`, `"1.5s"`, `"2h30m"`.
+pub fn duration(text: &str) -> Result<Nanos, String> {
+    let sum = units(text, NANOS).map_err(|why| match why {
+        Wrong::NoUnit => format!("missing unit: write \"{}s\" or \"{}ms\"", text.trim(), text.trim()),
+        Wrong::Unit(unit) => format!("unknown unit `{unit}`; durations use ms, s, m, h, d, as in \"250ms\" or \"3m\""),
+        Wrong::Form => "not a duration; write it as \"250ms\", \"30s\" or \"3m\"".to_owned(),
+    })?;
+    Ok(Nanos::from_secs_f64(sum / 1e9))
+}
+
+/// `"1MiB"`, `"64KiB"`, `"10MB"`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the units parser only gives finite values ≥ 0, and the cast saturates")]
+pub fn size(text: &str) -> Result<u64, String> {
+    let sum = units(text, BYTES).map_err(|why| match why {
+        Wrong::NoUnit => format!("missing unit: write \"{}KiB\" or \"{}MiB\"", text.trim(), text.trim()),
+        Wrong::Unit(unit) => format!("unknown unit `{unit}`; sizes use B, KiB, MiB, GiB, as in \"1MiB\""),
+        Wrong::Form => "not a size; write it as \"64KiB\" or \"1MiB\"".to_owned(),
+    })?;
+    Ok(sum as u64)
+}
+
+/// `"50/s"`, `"5000/h"`, `"10/10s"`.
+pub fn rate(text: &str) -> Result<Rate, String> {
+    const FORM: &str = "not a rate; write it as \"50/s\", \"300/m\" or \"5000/h\"";
+    let Some((count, period)) = text.split_once('/') else {
+        return Err(if text.trim().parse::<u64>().is_ok() { format!("missing unit: write \"{}/s\" or \"{}/m\"", text.trim(), text.trim()) } else { FORM.to_owned() });
+    };
+    let count: u64 = count.trim().parse().map_err(|_| FORM.to_owned())?;
+    let period = period.trim();
+    let length = if period.starts_with(|c: char| c.is_ascii_digit()) { duration(period) } else { duration(&format!("1{period}")) };
+    let per = length.map_err(|_| format!("unknown period `{period}`; rates are per s, m, h or d, as in \"50/s\""))?;
+    if per == Nanos::ZERO {
+        return Err("a rate needs a period above zero".to_owned());
+    }
+    Ok(Rate { count, per })
+}
+
+/// `"20%"`, up to 100 %.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to lie between 0 and 100")]
+pub fn share(text: &str) -> Result<Share, String> {
+    let Some(number) = text.trim().strip_suffix('%') else {
+        return Err(format!("missing unit: shares are written with a percent sign, as in \"{}%\"", if text.trim().is_empty() { "20" } else { text.trim() }));
+    };
+    let percent: f64 = number.trim().parse().map_err(|_| "not a share; write it as \"20%\"".to_owned())?;
+    if !(0.0..=100.0).contains(&percent) {
+        return Err("a share lies between 0% and 100%".to_owned());
+    }
+    Ok(Share((percent * 1e4).round() as u32))
+}
+
+enum Wrong<'a> {
+    NoUnit,
+    Unit(&'a str),
+    Form,
+}
+
+/// Sums `NUMBER UNIT` pairs without a sign.
+fn units<'a>(text: &'a str, table: &[(&str, f64)]) -> Result<f64, Wrong<'a>> {
+    let mut rest = text.trim();
+    let mut sum = 0.0;
+    if rest.is_empty() {
+        return Err(Wrong::Form);
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..digits].parse().map_err(|_| Wrong::Form)?;
+        rest = rest[digits..].trim_start();
+        let end = rest.find(|c: char| c.is_ascii_digit() || c.is_whitespace()).unwrap_or(rest.len());
+        let unit = &rest[..end];
+        if unit.is_empty() {
+            return Err(Wrong::NoUnit);
+        }
+        let Some((_, size)) = table.iter().find(|(name, _)| *name == unit) else {
+            return Err(Wrong::Unit(unit));
+        };
+        sum += number * size;
+        rest = rest[end..].trim_start();
+    }
+    Ok(sum)
+}
+
+/// The candidate that the user most likely meant, if one is near enough.
+#[must_use]
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (word.chars().count() / 3).clamp(1, 3);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&word.to_lowercase(), &candidate.to_lowercase()), candidate))
+        .filter(|(distance, candidate)| *distance <= limit || (word.len() >= 4 && candidate.starts_with(word)))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_need_a_unit() {
+        assert_eq!(duration("250ms"), Ok(Nanos::from_millis(250)));
+        assert_eq!(duration("2h30m"), Ok(Nanos::from_secs(9000)));
+        assert_eq!(duration("1.5s"), Ok(Nanos::from_millis(1500)));
+        assert!(duration("30").unwrap_err().starts_with("missing unit"));
+        assert!(duration("30 parsecs").unwrap_err().contains("`parsecs`"));
+        for bad in ["", "-5s", "s", "1e3s", "NaNs", "1..2s"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(duration("99999999999999999999d"), Ok(Nanos::MAX));
+        assert_eq!(size("1MiB"), Ok(1 << 20));
+        assert!(size("7").unwrap_err().starts_with("missing unit"));
+    }
+
+    #[test]
+    fn rates_and_shares_say_what_they_want() {
+        assert_eq!(rate("50/s"), Ok(Rate::per_second(50)));
+        assert_eq!(rate("10/10s"), Ok(Rate { count: 10, per: Nanos::from_secs(10) }));
+        assert_eq!(rate("5000/h").map(|r| r.per), Ok(Nanos::from_secs(3600)));
+        for bad in ["50", "50/", "/s", "-1/s", "50/0s", "50/fortnight", "1.5/s"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+        assert_eq!(share("12.5%"), Ok(Share(125_000)));
+        for bad in ["20", "101%", "-1%", "NaN%", "%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn suggestions_are_near_or_nothing() {
+        assert_eq!(nearest("attemps", ["attempts", "backoff"]), Some("attempts"));
+        assert_eq!(nearest("xyz", ["attempts", "backoff"]), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! References and addresses: secrets by name, stores by URL, listeners, networks, limit keys, injection points.
+
+use crate::policy::LimitKey;
+
+/// Where a secret is kept. Reading it is the program's business, not ours.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SecretRef {
+    Env(String),
+    File(String),
+}
+
+impl std::fmt::Display for SecretRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "env:{name}"),
+            Self::File(path) => write!(f, "file:{path}"),
+        }
+    }
+}
+
+pub(crate) fn secret(text: &str) -> Result<SecretRef, String> {
+    if let Some(name) = text.strip_prefix("env:") {
+        let fine = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.starts_with(|c: char| c.is_ascii_digit());
+        return if fine { Ok(SecretRef::Env(name.to_owned())) } else { Err("`env:` needs the name of an environment variable, as in \"env:API_KEY\"".to_owned()) };
+    }
+    match text.strip_prefix("file:") {
+        Some(path) if !path.is_empty() => Ok(SecretRef::File(path.to_owned())),
+        Some(_) => Err("`file:` needs a path, as in \"file:/run/secrets/key\"".to_owned()),
+        None => Err("inline secret: write where it is kept instead, as \"env:NAME\" or \"file:PATH\"".to_owned()),
+    }
+}
+
+pub(crate) fn place(text: &str, prefixes: &[&str]) -> Result<(), String> {
+    let Some(prefix) = prefixes.iter().find(|prefix| text.starts_with(**prefix)) else {
+        let known: Vec<&str> = prefixes.iter().filter(|prefix| !matches!(**prefix, "env:" | "file:")).copied().collect();
+        return Err(format!("must start with one of {}", known.join(", ")));
+    };
+    if matches!(*prefix, "env:" | "file:") {
+        return secret(text).map(drop);
+    }
+    if text == *prefix && !matches!(*prefix, "local") {
+        return Err(format!("`{prefix}` needs something behind it"));
+    }
+    let inline = text.split_once("://").and_then(|(_, rest)| rest.split('/').next()).and_then(|authority| authority.split_once('@'));
+    if inline.is_some_and(|(userinfo, _)| userinfo.contains(':')) {
+        return Err("inline secret: put the whole URL into an environment variable and write \"env:NAME\"".to_owned());
+    }
+    Ok(())
+}
+
+pub(crate) fn listen(text: &str) -> Result<(String, u16), String> {
+    const FORM: &str = "not an address; write HOST:PORT, as in \"127.0.0.1:7329\" or \"[::1]:7329\"";
+    let (host, port) = text.rsplit_once(':').ok_or(FORM)?;
+    let port = port.parse().map_err(|_| FORM)?;
+    if host.is_empty() || (host.contains(':') && !host.starts_with('[')) {
+        return Err(FORM.to_owned());
+    }
+    Ok((host.to_owned(), port))
+}
+
+/// Whether a listener can only be reached from this machine.
+#[must_use]
+pub fn is_loopback(address: &str) -> bool {
+    let Ok((host, _)) = listen(address) else { return false };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+pub(crate) fn cidr(text: &str) -> Result<ipnet::IpNet, String> {
+    text.parse().or_else(|_| text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from)).map_err(|_| "not a network; write it as \"10.0.0.0/8\" or \"fd00::/8\"".to_owned())
+}
+
+pub(crate) fn limit_key(text: &str) -> Result<LimitKey, String> {
+    const WORDS: &[&str] = &["global", "ip", "caller", "user", "tenant", "upstream", "endpoint", "key"];
+    Ok(match text {
+        "global" => LimitKey::Global,
+        "ip" => LimitKey::Ip,
+        "caller" => LimitKey::Caller,
+        "user" => LimitKey::User,
+        "tenant" => LimitKey::Tenant,
+        "upstream" => LimitKey::Upstream,
+        "endpoint" => LimitKey::Endpoint,
+        "key" => LimitKey::Key,
+        other => match other.strip_prefix("header:") {
+            Some(name) if is_header_name(name) => LimitKey::Header(name.to_ascii_lowercase()),
+            Some(_) => return Err("`header:` needs a header name, as in \"header:x-account\"".to_owned()),
+            None => {
+                let near = super::parse::nearest(other, WORDS.iter().copied()).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+                return Err(format!("`{other}` is not one of {}, header:NAME{near}", WORDS.join(", ")));
+            }
+        },
+    })
+}
+
+/// RFC 9110's `token`.
+#[must_use]
+pub(crate) fn is_header_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// Where a credential goes in a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inject {
+    Query(String),
+    /// The value with `{secret}` replaced.
+    Header {
+        name: String,
+        template: String,
+    },
+    Basic,
+}
+
+impl Inject {
+    /// # Errors
+    /// When the text is none of the forms that there are.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text == "basic" {
+            return Ok(Self::Basic);
+        }
+        if let Some(name) = text.strip_prefix("query:") {
+            let fine = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~[]".contains(&b));
+            return if fine { Ok(Self::Query(name.to_owned())) } else { Err("`query:` needs a parameter name, as in \"query:key\"".to_owned()) };
+        }
+        let Some(rest) = text.strip_prefix("header:") else {
+            return Err("write \"query:NAME\", \"header:NAME\", \"header:Authorization: Bearer {secret}\" or \"basic\"".to_owned());
+        };
+        let (name, template) = rest.split_once(':').map_or((rest, "{secret}"), |(name, template)| (name, template.trim()));
+        if !is_header_name(name.trim()) {
+            return Err(format!("`{}` cannot be a header name", name.trim()));
+        }
+        if template.matches("{secret}").count() != 1 {
+            return Err("the header's value must contain {secret} once".to_owned());
+        }
+        Ok(Self::Header { name: name.trim().to_ascii_lowercase(), template: template.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_references() {
+        assert_eq!(secret("env:YT_A"), Ok(SecretRef::Env("YT_A".into())));
+        for bad in ["sk-123", "env:", "env:1A", "file:", "env:A-B"] {
+            assert!(secret(bad).is_err(), "{bad}");
+        }
+        assert!(place("postgres://u:p@h/db", &["postgres://"]).unwrap_err().contains("inline secret"));
+        assert!(place("postgres://u@h/db", &["postgres://"]).is_ok());
+    }
+
+    #[test]
+    fn listeners_know_whether_they_are_local() {
+        for local in ["127.0.0.1:1", "[::1]:1", "localhost:80"] {
+            assert!(is_loopback(local), "{local}");
+        }
+        for open in ["0.0.0.0:1", "10.0.0.1:1", "[::]:1"] {
+            assert!(!is_loopback(open), "{open}");
+        }
+        assert!(listen("::1:80").is_err() && listen("80").is_err() && listen("a:99999").is_err());
+    }
+
+    #[test]
+    fn injection_points_parse() {
+        let bearer = Inject::parse("header:Authorization: Bearer {secret}");
+        assert_eq!(bearer, Ok(Inject::Header { name: "authorization".into(), template: "Bearer {secret}".into() }));
+        assert_eq!(Inject::parse("query:key"), Ok(Inject::Query("key".into())));
+        for bad in ["query:", "header:", "header:X: nothing", "cookie:x", "query:a&b"] {
+            assert!(Inject::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

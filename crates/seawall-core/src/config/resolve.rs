@@ -1,0 +1,281 @@
+//! From checked trees to a `Config`: merges layers, looks up every name, refuses contradictions.
+
+use super::endpoint::Match;
+use super::fields::{as_table, as_text, boolean, count, duration, float, int, optional, rate, secret, share, size, text, texts, word};
+use super::layers::{self, each, unknown};
+use super::model::{Auth, CATCH_ALL, Caller, Config, Endpoint, Key, Notify, Refresh, Schedule, Server, Upstream, default_burst};
+use super::node::{Node, Tree};
+use super::place::{self, Inject, SecretRef};
+use super::problem::Problem;
+use super::url::Base;
+use crate::lease::Reset;
+use crate::policy::{Algorithm, Backoff, BackoffKind, Fail, Limit, Mode, Pick, Pool};
+use std::sync::Arc;
+
+/// Everything that can be resolved is, so that semantic problems are reported beside misspelt keys.
+pub(crate) fn config(tree: &Tree, problems: &mut Vec<Problem>) -> Config {
+    let builtin = layers::builtin();
+    let table = |name: &str| builtin.table(name).cloned().unwrap_or_default().under(tree.table(name).unwrap_or(&Tree::default()));
+    let pools: Vec<Pool> = named(tree, "pools", |name, own| Some(pool(name, own)));
+    let defaults = tree.table("defaults").cloned().unwrap_or_default();
+    let ground = layers::level(&layers::ground(), &defaults, "defaults", problems);
+    let upstreams = named(tree, "upstreams", |name, own| upstream(name, own, &ground, &defaults, problems));
+    let config = Config {
+        server: server(&table("server")),
+        log_json: text(&table("log"), "format") == "json",
+        callers: named(tree, "callers", caller),
+        limits: limits(tree.list("limits"), "limits", problems),
+        schedules: tree.list("schedules").iter().filter_map(as_table).filter_map(schedule).collect(),
+        notify: tree.list("notify").iter().filter_map(as_table).filter_map(notify).collect(),
+        pools,
+        upstreams,
+    };
+    references(tree, &config, problems);
+    config
+}
+
+fn named<T>(tree: &Tree, key: &str, mut make: impl FnMut(&str, &Tree) -> Option<T>) -> Vec<T> {
+    let Some(table) = tree.table(key) else { return Vec::new() };
+    table.0.iter().filter_map(|(name, node)| make(name, as_table(node)?)).collect()
+}
+
+fn server(tree: &Tree) -> Server {
+    Server {
+        listen: text(tree, "listen"),
+        admin: text(tree, "admin"),
+        admin_token: secret(tree, "admin_token"),
+        store: text(tree, "store"),
+        shared: text(tree, "shared"),
+        max_body: size(tree, "max_body"),
+        replay_body: size(tree, "replay_body"),
+        drain: duration(tree, "drain"),
+        require_caller: boolean(tree, "require_caller"),
+        default_upstream: optional(tree, "default_upstream"),
+        trust_forwarded: networks(tree, "trust_forwarded"),
+        allow_private: networks(tree, "allow_private"),
+    }
+}
+
+fn networks(tree: &Tree, key: &str) -> Vec<ipnet::IpNet> {
+    tree.list(key).iter().filter_map(as_text).filter_map(|text| place::cidr(text).ok()).collect()
+}
+
+fn caller(name: &str, own: &Tree) -> Option<Caller> {
+    let tree = each("caller").under(own);
+    Some(Caller { name: name.to_owned(), token: secret(&tree, "token")?, tenant: text(&tree, "tenant"), user: text(&tree, "user") })
+}
+
+fn pool(name: &str, own: &Tree) -> Pool {
+    let tree = each("pool").under(own);
+    Pool {
+        name: name.to_owned(),
+        concurrent: tree.node("concurrent").map_or(1, |_| count(&tree, "concurrent")),
+        queue: count(&tree, "queue"),
+        queue_timeout: duration(&tree, "queue_timeout"),
+        priority: count(&tree, "priority"),
+        adaptive: boolean(&tree, "adaptive"),
+    }
+}
+
+pub(crate) fn limits(nodes: &[Node], path: &str, problems: &mut Vec<Problem>) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = Vec::new();
+    for (i, node) in nodes.iter().enumerate() {
+        let Some(limit) = as_table(node).and_then(limit) else { continue };
+        if limits.iter().any(|other| other.name == limit.name) {
+            problems.push(Problem::new(node.origin.span.clone(), format!("{path}[{i}].name"), format!("there are two limits named `{}`", limit.name)));
+        }
+        limits.push(limit);
+    }
+    limits
+}
+
+fn limit(own: &Tree) -> Option<Limit> {
+    let tree = each("limit").under(own);
+    tree.node("rate")?;
+    let rate = rate(&tree, "rate");
+    Some(Limit {
+        name: tree.text("name")?.to_owned(),
+        key: tree.list("key").iter().filter_map(as_text).filter_map(|text| place::limit_key(text).ok()).collect(),
+        rate,
+        burst: tree.node("burst").map_or_else(|| default_burst(rate), |_| int(&tree, "burst")),
+        algorithm: word(&tree, "algorithm", Algorithm::from_word),
+        mode: word(&tree, "mode", Mode::from_word),
+        fail: word(&tree, "fail", Fail::from_word),
+    })
+}
+
+fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &mut Vec<Problem>) -> Option<Arc<Upstream>> {
+    let path = format!("upstreams.{name}");
+    let policy_keys = own.without(&["url", "hosts", "auth", "endpoints"]);
+    let merged = layers::level(&ground.without(&["auth"]), &policy_keys, &path, problems);
+    let preset = optional(&merged, "preset");
+    let auth = auth(own, defaults, preset.as_deref(), &path, problems);
+    let endpoints = endpoints(own.list("endpoints"), &merged, &path, problems);
+    let url = Base::parse(own.text("url")?).ok()?;
+    Some(Arc::new(Upstream { name: name.to_owned(), url, hosts: texts(own, "hosts"), preset, auth, endpoints }))
+}
+
+fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Problem>) -> Vec<Arc<Endpoint>> {
+    let mut endpoints: Vec<Arc<Endpoint>> = Vec::new();
+    for (i, node) in nodes.iter().enumerate() {
+        let here = format!("{path}.endpoints[{i}]");
+        let Some(own) = as_table(node) else { continue };
+        let tree = layers::level(merged, &own.without(&["name", "match"]), &here, problems);
+        let policy = layers::policy(&tree, &here, problems);
+        let (Some(name), Some(matches)) = (own.text("name"), own.text("match").and_then(|text| Match::parse(text).ok())) else { continue };
+        if let Some(why) = clash(name, &matches, &endpoints) {
+            let span = own.node("match").map_or_else(|| node.origin.span.clone(), |node| node.origin.span.clone());
+            problems.push(Problem::new(span, format!("{here}.match"), why));
+        }
+        endpoints.push(Arc::new(Endpoint { name: name.to_owned(), matches, policy, tree }));
+    }
+    let policy = layers::policy(merged, path, problems);
+    endpoints.push(Arc::new(Endpoint { name: CATCH_ALL.to_owned(), matches: Match::everything(), policy, tree: merged.clone() }));
+    endpoints
+}
+
+/// Why this endpoint cannot stand behind those before it.
+fn clash(name: &str, matches: &Match, before: &[Arc<Endpoint>]) -> Option<String> {
+    if name == CATCH_ALL {
+        return Some(format!("`{CATCH_ALL}` is the name of the endpoint that takes what no other does; its policy is the upstream's own"));
+    }
+    if before.iter().any(|other| other.name == name) {
+        return Some(format!("there are two endpoints named `{name}`"));
+    }
+    let cover = before.iter().find(|other| other.matches.covers(matches))?;
+    Some(format!("never reached: endpoint `{}` ({}) comes first and takes everything that this one would", cover.name, cover.matches))
+}
+
+fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems: &mut Vec<Problem>) -> Option<Auth> {
+    let written = own.table("auth").or_else(|| defaults.table("auth"))?;
+    let preset = preset.and_then(layers::preset).and_then(|tree| tree.table("auth").cloned()).unwrap_or_default();
+    let inherited = defaults.table("auth").cloned().unwrap_or_default();
+    let tree = each("auth").under(&preset).under(&inherited).under(written);
+    let keys: Vec<Key> = tree.list("keys").iter().filter_map(as_table).filter_map(key).collect();
+    let refresh = tree.table("refresh").map(|own| each("refresh").under(own)).and_then(|tree| refresh(&tree));
+    let span = own.node("auth").map_or(0..0, |node| node.origin.span.clone());
+    for (i, key) in keys.iter().enumerate() {
+        if keys[..i].iter().any(|other| other.id == key.id) {
+            let span = tree.list("keys").get(i).map_or_else(|| span.clone(), |node| node.origin.span.clone());
+            problems.push(Problem::new(span, format!("{path}.auth.keys[{i}].id"), format!("there are two keys with the id `{}`", key.id)));
+        }
+    }
+    match (keys.is_empty(), refresh.is_some()) {
+        (true, false) if tree.table("refresh").is_none() => {
+            problems.push(Problem::new(span, format!("{path}.auth"), "there is nothing to send: give `keys` or `refresh`"));
+        }
+        (false, true) => problems.push(Problem::new(span, format!("{path}.auth"), "give `keys` or `refresh`, not both: a refreshed token is the only credential")),
+        _ => {}
+    }
+    if keys.len() > MAX_KEYS {
+        problems.push(Problem::new(0..0, format!("{path}.auth.keys"), format!("{} keys are more than the {MAX_KEYS} that one pool holds", keys.len())));
+    }
+    Some(Auth {
+        inject: tree.text("inject").and_then(|text| Inject::parse(text).ok())?,
+        pick: word(&tree, "pick", Pick::from_word),
+        reset: tree.text("reset").and_then(|text| Reset::parse(text).ok())?,
+        max_wait: duration(&tree, "max_wait"),
+        keys,
+        refresh,
+    })
+}
+
+/// A pool's keys fit the mask of keys that one call has already tried.
+pub const MAX_KEYS: usize = 64;
+
+fn key(own: &Tree) -> Option<Key> {
+    Some(Key { id: own.text("id")?.to_owned(), secret: secret(own, "secret")?, group: optional(own, "group") })
+}
+
+fn refresh(tree: &Tree) -> Option<Refresh> {
+    Some(Refresh {
+        kind: tree.text("kind")?.to_owned(),
+        token_url: Base::parse(tree.text("token_url")?).ok()?,
+        client_id: secret(tree, "client_id")?,
+        client_secret: secret(tree, "client_secret")?,
+        refresh_token: secret(tree, "refresh_token"),
+        scope: text(tree, "scope"),
+    })
+}
+
+fn schedule(own: &Tree) -> Option<Schedule> {
+    let tree = each("schedule").under(own);
+    let request = each("request").under(tree.table("request")?);
+    tree.node("every")?;
+    let backoff = tree.table("backoff")?;
+    let headers = request.table("headers").cloned().unwrap_or_default();
+    Some(Schedule {
+        name: tree.text("name")?.to_owned(),
+        upstream: tree.text("upstream")?.to_owned(),
+        method: text(&request, "method"),
+        path: request.text("path")?.to_owned(),
+        headers: headers.0.iter().filter_map(|(name, node)| Some((name.clone(), as_text(node)?.to_owned()))).collect(),
+        body: text(&request, "body"),
+        every: duration(&tree, "every"),
+        backoff: Backoff {
+            kind: BackoffKind::PercentJitter,
+            base: duration(backoff, "base"),
+            factor: float(backoff, "factor"),
+            cap: duration(backoff, "cap"),
+            jitter: share(backoff, "jitter"),
+        },
+        subjects: texts(&tree, "subjects"),
+        deliver: optional(&tree, "deliver"),
+        spread: share(&tree, "spread"),
+        run_missed: text(&tree, "missed") == "once",
+    })
+}
+
+fn notify(own: &Tree) -> Option<Notify> {
+    let tree = each("notify").under(own);
+    Some(Notify { url: tree.text("url")?.to_owned(), format: text(&tree, "format"), secret: secret(&tree, "secret"), events: texts(&tree, "events") })
+}
+
+/// Names that point at something must find it.
+fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
+    let upstreams: Vec<&str> = tree.table("upstreams").map(|table| table.0.keys().map(String::as_str).collect()).unwrap_or_default();
+    let pools: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
+    if upstreams.is_empty() {
+        problems.push(Problem::new(0..0, "upstreams", "there is no upstream: a policy needs at least one `[upstreams.NAME]` with a `url`").help("`seawall config init` writes a file to start from"));
+    }
+    if let (Some(name), Some(node)) = (&config.server.default_upstream, tree.table("server").and_then(|server| server.node("default_upstream")))
+        && !upstreams.contains(&name.as_str())
+    {
+        problems.push(unknown(node.origin.span.clone(), "server.default_upstream".to_owned(), "upstream", name, upstreams.iter().copied()));
+    }
+    for (i, node) in tree.list("schedules").iter().enumerate() {
+        if let Some(upstream) = as_table(node).and_then(|tree| tree.node("upstream"))
+            && let Some(name) = as_text(upstream).filter(|name| !upstreams.contains(name))
+        {
+            problems.push(unknown(upstream.origin.span.clone(), format!("schedules[{i}].upstream"), "upstream", name, upstreams.iter().copied()));
+        }
+    }
+    for upstream in &config.upstreams {
+        for endpoint in &upstream.endpoints {
+            if let (Some(pool), Some(node)) = (&endpoint.policy.pool, endpoint.tree.node("pool"))
+                && !pools.contains(&pool.as_str())
+            {
+                let path = format!("upstreams.{}.pool", upstream.name);
+                problems.push(unknown(node.origin.span.clone(), path, "pool", pool, pools.iter().copied()));
+            }
+        }
+    }
+    exposed(tree, config, problems);
+}
+
+/// A dashboard that holds every key's fate must not be open to the network.
+fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
+    let node = tree.table("server").and_then(|server| server.node("admin"));
+    if let Some(node) = node.filter(|_| !place::is_loopback(&config.server.admin) && config.server.admin_token.is_none()) {
+        problems.push(
+            Problem::new(node.origin.span.clone(), "server.admin", "the admin address is not loopback, so `admin_token` is required")
+                .help("add `admin_token = \"env:SEAWALL_ADMIN_TOKEN\"`, or listen on 127.0.0.1"),
+        );
+    }
+}
+
+/// The reference behind a `store` or `shared` value that is not spelt out.
+#[must_use]
+pub fn indirect(place: &str) -> Option<SecretRef> {
+    place::secret(place).ok()
+}

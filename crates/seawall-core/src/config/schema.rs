@@ -1,0 +1,79 @@
+//! The shape tables as a JSON Schema, for editors that complete and check TOML.
+
+use super::keys;
+use super::shape::{Kind, Table};
+use serde_json::{Map, Value, json};
+
+/// JSON Schema (draft 2020-12) of the configuration file.
+#[must_use]
+pub fn json_schema() -> Value {
+    let mut schema = table(&keys::ROOT);
+    if let Value::Object(root) = &mut schema {
+        root.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
+        root.insert("title".to_owned(), json!("Seawall configuration"));
+    }
+    schema
+}
+
+fn table(shape: &Table) -> Value {
+    let properties: Map<String, Value> = shape
+        .iter()
+        .map(|key| {
+            let mut value = kind(&key.kind);
+            if let (Value::Object(value), false) = (&mut value, key.doc.is_empty()) {
+                value.insert("description".to_owned(), json!(key.doc));
+            }
+            (key.name.to_owned(), value)
+        })
+        .collect();
+    let required: Vec<&str> = shape.iter().filter(|key| key.required).map(|key| key.name).collect();
+    let mut object = json!({ "type": "object", "additionalProperties": false, "properties": properties });
+    if let (Value::Object(object), false) = (&mut object, required.is_empty()) {
+        object.insert("required".to_owned(), json!(required));
+    }
+    object
+}
+
+fn kind(kind: &Kind) -> Value {
+    match kind {
+        Kind::Duration { .. } => pattern(r"^\s*([0-9.]+\s*(ns|us|µs|ms|s|m|min|h|d|w)\s*)+$"),
+        Kind::Size => pattern(r"^\s*[0-9.]+\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)$"),
+        Kind::Rate { .. } => pattern(r"^[0-9]+/([0-9.]+)?(ms|s|m|min|h|d)$"),
+        Kind::Share => pattern(r"^[0-9.]+%$"),
+        Kind::Int { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Float { min, max } => json!({ "type": "number", "minimum": min, "maximum": max }),
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Word(words) => json!({ "enum": words }),
+        Kind::Secret => pattern("^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$"),
+        Kind::Url => pattern("^https?://"),
+        Kind::UrlOrSecret => pattern("^(https?://|env:|file:)"),
+        Kind::Place(prefixes) => pattern(&format!("^({})", prefixes.join("|"))),
+        Kind::Listen => pattern("^.+:[0-9]+$"),
+        Kind::Inject => pattern("^(query:.+|header:.+|basic)$"),
+        Kind::Match => pattern(r"^(\*|[A-Z]+) /"),
+        Kind::Text | Kind::Cidr | Kind::Reset | Kind::LimitKey => json!({ "type": "string" }),
+        Kind::List(inner) => json!({ "type": "array", "items": self::kind(inner) }),
+        Kind::OneOrMany(inner) => json!({ "anyOf": [self::kind(inner), { "type": "array", "items": self::kind(inner) }] }),
+        Kind::Table(shape) => table(shape),
+        Kind::Map(shape) => json!({ "type": "object", "additionalProperties": table(shape) }),
+        Kind::Tables(shape) => json!({ "type": "array", "items": table(shape) }),
+        Kind::Rules(shape) => rules(shape),
+        Kind::Strings => json!({ "type": "object" }),
+    }
+}
+
+fn pattern(pattern: &str) -> Value {
+    json!({ "type": "string", "pattern": pattern })
+}
+
+/// Rules allow more forms than their shape can say: `wait` may be a table or a list, `status` holds words too.
+fn rules(shape: &Table) -> Value {
+    let mut rule = table(shape);
+    if let Some(wait) = rule.pointer_mut("/properties/wait") {
+        *wait = json!({ "type": ["string", "object", "array"], "description": wait.get("description") });
+    }
+    if let Some(status) = rule.pointer_mut("/properties/when/properties/status/items") {
+        *status = json!({ "type": ["integer", "string"] });
+    }
+    json!({ "type": "array", "items": rule })
+}

@@ -1,0 +1,97 @@
+//! How a configuration file may look, as data: every table, key, kind of value and one line on what it is for.
+//! The checker, the JSON Schema and the reference all read these tables, so they cannot disagree.
+
+/// What a value may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// May it be zero?
+    Duration {
+        zero: bool,
+    },
+    Size,
+    /// May it be zero?
+    Rate {
+        zero: bool,
+    },
+    Share,
+    Int {
+        min: u64,
+        max: u64,
+    },
+    Float {
+        min: f64,
+        max: f64,
+    },
+    Bool,
+    Text,
+    /// One of a closed set.
+    Word(&'static [&'static str]),
+    /// `env:NAME` or `file:PATH`.
+    Secret,
+    /// An absolute http(s) URL without credentials, query or fragment.
+    Url,
+    /// A URL, or a reference to one.
+    UrlOrSecret,
+    /// `sqlite:…`, `postgres://…`, `local`, `redis://…`: told apart by the prefixes given.
+    Place(&'static [&'static str]),
+    /// `HOST:PORT`.
+    Listen,
+    Cidr,
+    /// `HH:MM Zone/Name`.
+    Reset,
+    /// One dimension of a limit key.
+    LimitKey,
+    /// `query:NAME`, `header:NAME`, `header:NAME: PREFIX {secret}`, `basic`.
+    Inject,
+    /// `METHOD /path`.
+    Match,
+    List(&'static Self),
+    /// A single value or a list of them.
+    OneOrMany(&'static Self),
+    Table(&'static Table),
+    /// `[name.X]`: any names, one shape.
+    Map(&'static Table),
+    /// `[[name]]`.
+    Tables(&'static Table),
+    /// `[[classify]]`: read by the classifier's own parser; the table is what the schema shows.
+    Rules(&'static Table),
+    /// Free-form strings by free-form names.
+    Strings,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub doc: &'static str,
+    pub required: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// What one of these is called in messages.
+    pub what: &'static str,
+    /// Several slices, so that endpoints and upstreams share the policy keys.
+    pub keys: &'static [&'static [Key]],
+}
+
+impl Table {
+    pub fn iter(&self) -> impl Iterator<Item = &'static Key> + use<> {
+        self.keys.iter().flat_map(|slice| slice.iter())
+    }
+
+    #[must_use]
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        self.iter().find(|key| key.name == name)
+    }
+}
+
+#[must_use]
+pub const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Key {
+    Key { name, kind, doc, required: false }
+}
+
+#[must_use]
+pub const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Key {
+    Key { name, kind, doc, required: true }
+}
