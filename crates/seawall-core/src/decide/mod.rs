@@ -1,3 +1,5 @@
-//! The decide stage: how long to wait, whether the budget pays for it, and whether it fits the deadline.
+//! What happens next: backoff, retry budget, deadline.
 
 pub mod backoff;
+pub mod budget;
+pub mod deadline;
