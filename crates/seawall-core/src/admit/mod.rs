@@ -1,1 +1,3 @@
 //! Who may start: limits, bulkheads, adaptive concurrency, shedding, idempotency.
+
+pub mod adaptive;
