@@ -1,0 +1,371 @@
+//! The circuit breaker of one upstream or endpoint: counts results, and stops asking while asking is pointless.
+//! Policy and time are arguments of every call, so one cell survives a reload and a simulator can drive it.
+
+use super::phase::{Phase, Probes, open_until};
+use super::window::{Counts, Window};
+use crate::policy::{self, Mode, Share};
+use crate::time::{Mono, Nanos};
+use crate::words::words;
+
+/// The share that the ramp begins with.
+const RAMP_START: Share = Share::percent(10);
+
+words! {
+    pub enum State { Closed = "closed", HalfOpen = "half-open", Open = "open" }
+}
+
+words! {
+    /// Why the state changed.
+    pub enum Cause {
+        FailureRate = "failure-rate",
+        SlowRate = "slow-rate",
+        Consecutive = "consecutive",
+        OpenElapsed = "open-elapsed",
+        ProbeFailed = "probe-failed",
+        ProbeExpired = "probe-expired",
+        ProbesSucceeded = "probes-succeeded",
+        Forced = "forced",
+    }
+}
+
+words! {
+    /// An operator's hand on the breaker.
+    pub enum Forced { Open = "open", Closed = "closed", Auto = "auto" }
+}
+
+/// A result as the breaker sees it. Our own refusals, cancellations and a caller's bad body are never samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    pub failed: bool,
+    pub latency: Nanos,
+}
+
+/// Leave to send once. It belongs to one generation: a result that comes back in another changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    generation: u32,
+    probe: Option<u32>,
+}
+
+impl Permit {
+    #[must_use]
+    pub const fn is_probe(self) -> bool {
+        self.probe.is_some()
+    }
+}
+
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    Go(Permit),
+    /// `None`: forced open, only an operator knows.
+    Refused {
+        retry_at: Option<Mono>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub from: State,
+    pub to: State,
+    pub cause: Cause,
+    /// When it took effect: a lapse is noticed later than it happens.
+    pub at: Mono,
+}
+
+/// ```text
+///          rate, slow rate or failures in a row
+///   Closed ───────────────────────────────────► Open ◄──────────────┐
+///     ▲ ▲                                        │ open time over   │ a probe failed or its lease expired:
+///     │ └─ Ramping (share grows to the whole)    ▼                  │ open again, twice as long
+///     │        ▲                              HalfOpen ─────────────┘
+///     │        └──── enough probes succeeded ────┘
+///     └── auto ── ForcedOpen, ForcedClosed  (entered and left only by hand)
+/// ```
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    phase: Phase,
+    generation: u32,
+    consecutive: u32,
+    /// A shadow breaker that would be open: it reports the crossing once.
+    crossed: bool,
+    window: Window,
+    /// Finished open times; the running one is added on reading.
+    opened_for: Nanos,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Breaker {
+    #[must_use]
+    pub fn new() -> Self {
+        Self { phase: Phase::Closed, generation: 0, consecutive: 0, crossed: false, window: Window::default(), opened_for: Nanos::ZERO }
+    }
+
+    /// Asks to send once; `lease` is how long a probe may be out before it counts as failed.
+    #[inline]
+    pub fn admit(&mut self, policy: &policy::Breaker, lease: Nanos, now: Mono) -> Admission {
+        if matches!(self.phase, Phase::Closed) {
+            return Admission::Go(Permit { generation: self.generation, probe: None });
+        }
+        self.admit_guarded(policy, lease, now)
+    }
+
+    #[cold]
+    fn admit_guarded(&mut self, policy: &policy::Breaker, lease: Nanos, now: Mono) -> Admission {
+        if policy.mode != Mode::Enforce && self.forced() != Forced::Open {
+            self.disarm(policy.mode);
+            return Admission::Go(Permit { generation: self.generation, probe: None });
+        }
+        while self.settle(policy, now).is_some() {}
+        let generation = self.generation;
+        match &mut self.phase {
+            Phase::Closed | Phase::ForcedClosed => Admission::Go(Permit { generation, probe: None }),
+            Phase::Ramping { since, credit } => {
+                let passed = now.since(*since);
+                if passed >= policy.ramp {
+                    self.phase = Phase::Closed;
+                    return Admission::Go(Permit { generation, probe: None });
+                }
+                if ramp_admits(credit, passed, policy.ramp) {
+                    Admission::Go(Permit { generation, probe: None })
+                } else {
+                    Admission::Refused { retry_at: Some(now + ramp_pause(policy.ramp)) }
+                }
+            }
+            Phase::Open { until, .. } => Admission::Refused { retry_at: Some(*until) },
+            Phase::HalfOpen { probes, .. } => match probes.lease(now + lease) {
+                Some(slot) => Admission::Go(Permit { generation, probe: Some(slot) }),
+                None => Admission::Refused { retry_at: probes.first_expiry() },
+            },
+            Phase::ForcedOpen { .. } => Admission::Refused { retry_at: None },
+        }
+    }
+
+    /// Takes the result of a permit; tells what it changed.
+    #[inline]
+    pub fn record(&mut self, policy: &policy::Breaker, permit: Permit, sample: Sample, now: Mono) -> Option<Change> {
+        if policy.mode == Mode::Off {
+            return None;
+        }
+        let slow = policy.slow > Nanos::ZERO && sample.latency >= policy.slow;
+        if matches!(self.phase, Phase::Closed | Phase::Ramping { .. }) {
+            if permit.generation != self.generation {
+                return None;
+            }
+            self.consecutive = if sample.failed { self.consecutive.saturating_add(1) } else { 0 };
+            let counts = self.window.record(policy.window, sample.failed, slow, now);
+            if counts.failed == 0 && counts.slow == 0 {
+                self.crossed = false;
+                return None;
+            }
+            return self.judge(policy, counts, now);
+        }
+        self.record_guarded(policy, permit, sample.failed || slow, now)
+    }
+
+    /// Whether the counts cross a threshold; exactly one change per crossing, also in shadow.
+    fn judge(&mut self, policy: &policy::Breaker, counts: Counts, now: Mono) -> Option<Change> {
+        let Some(cause) = trip(policy, counts, self.consecutive) else {
+            self.crossed = false;
+            return None;
+        };
+        let change = Change { from: State::Closed, to: State::Open, cause, at: now };
+        if policy.mode == Mode::Enforce {
+            self.open(policy.open, now);
+            return Some(change);
+        }
+        (!std::mem::replace(&mut self.crossed, true)).then_some(change)
+    }
+
+    #[cold]
+    fn record_guarded(&mut self, policy: &policy::Breaker, permit: Permit, unhealthy: bool, now: Mono) -> Option<Change> {
+        // Time first: a probe that outlived its lease has failed already, and its result is of an old generation.
+        if let Some(change) = self.settle(policy, now) {
+            return Some(change);
+        }
+        if permit.generation != self.generation {
+            return None;
+        }
+        let Phase::HalfOpen { probes, successes, length } = &mut self.phase else { return None };
+        let slot = permit.probe?;
+        probes.release(slot);
+        if unhealthy {
+            let length = doubled(policy, *length);
+            self.open(length, now);
+            return Some(Change { from: State::HalfOpen, to: State::Open, cause: Cause::ProbeFailed, at: now });
+        }
+        *successes = successes.saturating_add(1);
+        if *successes < policy.successes {
+            return None;
+        }
+        self.close();
+        if policy.ramp > Nanos::ZERO {
+            self.phase = Phase::Ramping { since: now, credit: Share::WHOLE.0 };
+        }
+        Some(Change { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: now })
+    }
+
+    /// What time alone has done, one step a call: open times end and probe leases expire without any traffic.
+    /// [`admit`](Self::admit) settles too; call this before it to hear of the change.
+    #[inline]
+    pub fn settle(&mut self, policy: &policy::Breaker, now: Mono) -> Option<Change> {
+        match &self.phase {
+            Phase::Closed | Phase::Ramping { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => None,
+            Phase::Open { since, until, length } => {
+                if now < *until {
+                    return None;
+                }
+                let (until, length) = (*until, *length);
+                self.opened_for = self.opened_for + until.since(*since);
+                let probes = Probes::new(policy.probes);
+                self.enter(Phase::HalfOpen { probes, successes: 0, length });
+                Some(Change { from: State::Open, to: State::HalfOpen, cause: Cause::OpenElapsed, at: until })
+            }
+            Phase::HalfOpen { probes, length, .. } => {
+                let expired = probes.first_expiry().filter(|expiry| now >= *expiry)?;
+                let length = doubled(policy, *length);
+                self.open(length, expired);
+                Some(Change { from: State::HalfOpen, to: State::Open, cause: Cause::ProbeExpired, at: expired })
+            }
+        }
+    }
+
+    /// The permit was not used, or its caller went away: the slot comes back and nothing is counted.
+    pub fn cancel(&mut self, permit: Permit) {
+        if permit.generation != self.generation {
+            return;
+        }
+        if let (Phase::HalfOpen { probes, .. }, Some(slot)) = (&mut self.phase, permit.probe) {
+            probes.release(slot);
+        }
+    }
+
+    /// The state as of `now`, lapses included.
+    #[must_use]
+    pub fn state(&self, policy: &policy::Breaker, now: Mono) -> State {
+        match &self.phase {
+            Phase::ForcedOpen { .. } => State::Open,
+            _ if policy.mode != Mode::Enforce => State::Closed,
+            Phase::HalfOpen { probes, length, .. } => match probes.first_expiry() {
+                Some(expiry) if now >= expiry => open_until(expiry + doubled(policy, *length), now),
+                Some(_) | None => State::HalfOpen,
+            },
+            phase @ (Phase::Closed | Phase::Ramping { .. } | Phase::Open { .. } | Phase::ForcedClosed) => phase.state(now),
+        }
+    }
+
+    /// When an open breaker asks again; `None` unless it is open for a known time.
+    #[must_use]
+    pub fn retry_at(&self, policy: &policy::Breaker, now: Mono) -> Option<Mono> {
+        let until = match &self.phase {
+            Phase::Open { until, .. } => *until,
+            Phase::HalfOpen { probes, length, .. } => probes.first_expiry().filter(|expiry| now >= *expiry)? + doubled(policy, *length),
+            Phase::Closed | Phase::Ramping { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => return None,
+        };
+        (policy.mode == Mode::Enforce && now < until).then_some(until)
+    }
+
+    /// All the time spent open until `now`, half-open not included: the source of "circuit-open minutes".
+    #[must_use]
+    pub fn open_time(&self, now: Mono) -> Nanos {
+        let running = match self.phase {
+            Phase::Open { since, until, .. } => now.min(until).since(since),
+            Phase::ForcedOpen { since } => now.since(since),
+            Phase::Closed | Phase::Ramping { .. } | Phase::HalfOpen { .. } | Phase::ForcedClosed => Nanos::ZERO,
+        };
+        self.opened_for + running
+    }
+
+    /// What the window holds at `now`.
+    #[must_use]
+    pub fn counts(&self, now: Mono) -> Counts {
+        self.window.counts(now)
+    }
+
+    /// Holds the breaker open or closed until the next call of this; `Auto` lets go, closed and with fresh counts.
+    pub fn force(&mut self, forced: Forced, now: Mono) -> Option<Change> {
+        let from = self.phase.state(now);
+        self.opened_for = self.open_time(now);
+        self.close();
+        match forced {
+            Forced::Open => self.phase = Phase::ForcedOpen { since: now },
+            Forced::Closed => self.phase = Phase::ForcedClosed,
+            Forced::Auto => {}
+        }
+        let to = self.phase.state(now);
+        (from != to).then_some(Change { from, to, cause: Cause::Forced, at: now })
+    }
+
+    #[must_use]
+    pub const fn forced(&self) -> Forced {
+        match self.phase {
+            Phase::ForcedOpen { .. } => Forced::Open,
+            Phase::ForcedClosed => Forced::Closed,
+            Phase::Closed | Phase::Ramping { .. } | Phase::Open { .. } | Phase::HalfOpen { .. } => Forced::Auto,
+        }
+    }
+
+    /// A policy that no longer enforces lets go of an open breaker; one that is off does not even look.
+    fn disarm(&mut self, mode: Mode) {
+        if mode == Mode::Shadow && self.forced() == Forced::Auto {
+            self.close();
+        }
+    }
+
+    fn open(&mut self, length: Nanos, since: Mono) {
+        self.enter(Phase::Open { since, until: since + length, length });
+    }
+
+    fn close(&mut self) {
+        self.consecutive = 0;
+        self.crossed = false;
+        self.window.clear();
+        self.enter(Phase::Closed);
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+fn doubled(policy: &policy::Breaker, length: Nanos) -> Nanos {
+    length.times(2).min(policy.open_max.max(policy.open))
+}
+
+#[inline]
+fn trip(policy: &policy::Breaker, counts: Counts, consecutive: u32) -> Option<Cause> {
+    if policy.consecutive > 0 && consecutive >= policy.consecutive {
+        return Some(Cause::Consecutive);
+    }
+    if counts.calls < policy.min_calls {
+        return None;
+    }
+    let whole = u64::from(counts.calls);
+    if counts.failed > 0 && policy.failure_rate.is_reached_by(u64::from(counts.failed), whole) {
+        return Some(Cause::FailureRate);
+    }
+    (counts.slow > 0 && policy.slow_rate.is_reached_by(u64::from(counts.slow), whole)).then_some(Cause::SlowRate)
+}
+
+/// Adds the share of this moment to the credit and pays one admission from it: even, without chance.
+fn ramp_admits(credit: &mut u32, passed: Nanos, ramp: Nanos) -> bool {
+    let grown = u128::from(passed.0) * u128::from(Share::WHOLE.0 - RAMP_START.0) / u128::from(ramp.0.max(1));
+    let share = RAMP_START.0.saturating_add(u32::try_from(grown).unwrap_or(Share::WHOLE.0));
+    *credit = credit.saturating_add(share);
+    if *credit < Share::WHOLE.0 {
+        return false;
+    }
+    *credit -= Share::WHOLE.0;
+    true
+}
+
+/// Long enough not to be a busy loop, short against the ramp.
+fn ramp_pause(ramp: Nanos) -> Nanos {
+    Nanos((ramp.0 / 32).clamp(1_000_000, 1_000_000_000))
+}

@@ -1,0 +1,73 @@
+//! Where a breaker is, with the data that only that place has.
+
+use super::breaker::State;
+use crate::time::{Mono, Nanos};
+
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    Closed,
+    /// Closed again, but the admitted share still grows. `credit` is in the unit of a share.
+    Ramping {
+        since: Mono,
+        credit: u32,
+    },
+    Open {
+        since: Mono,
+        until: Mono,
+        length: Nanos,
+    },
+    HalfOpen {
+        probes: Probes,
+        successes: u32,
+        length: Nanos,
+    },
+    ForcedOpen {
+        since: Mono,
+    },
+    ForcedClosed,
+}
+
+impl Phase {
+    /// The state without looking at probe leases, which only a policy can judge.
+    pub(super) fn state(&self, now: Mono) -> State {
+        match self {
+            Self::Closed | Self::Ramping { .. } | Self::ForcedClosed => State::Closed,
+            Self::Open { until, .. } => open_until(*until, now),
+            Self::HalfOpen { .. } => State::HalfOpen,
+            Self::ForcedOpen { .. } => State::Open,
+        }
+    }
+}
+
+pub(super) fn open_until(until: Mono, now: Mono) -> State {
+    if now >= until { State::HalfOpen } else { State::Open }
+}
+
+/// The slots of half-open: when each leased probe expires, or that the slot is free.
+#[derive(Clone, Debug)]
+pub(super) struct Probes(Vec<Option<Mono>>);
+
+impl Probes {
+    pub(super) fn new(slots: u32) -> Self {
+        Self(vec![None; usize::try_from(slots.clamp(1, Self::MOST)).unwrap_or(1)])
+    }
+
+    /// More probes at once than this would be no probing any more.
+    const MOST: u32 = 1_000;
+
+    pub(super) fn lease(&mut self, expires: Mono) -> Option<u32> {
+        let free = self.0.iter().position(Option::is_none)?;
+        self.0[free] = Some(expires);
+        u32::try_from(free).ok()
+    }
+
+    pub(super) fn release(&mut self, slot: u32) {
+        if let Some(leased) = usize::try_from(slot).ok().and_then(|slot| self.0.get_mut(slot)) {
+            *leased = None;
+        }
+    }
+
+    pub(super) fn first_expiry(&self) -> Option<Mono> {
+        self.0.iter().flatten().min().copied()
+    }
+}

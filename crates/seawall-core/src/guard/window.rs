@@ -1,0 +1,154 @@
+//! A sliding window of results in ten slots with running sums: recording touches one slot, idle gaps cost at most
+//! ten. Time is cut into slots at multiples of a tenth of the window, so a sample is gone after exactly one window.
+
+use crate::time::{Mono, Nanos};
+
+const SLOTS: usize = 10;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub calls: u32,
+    pub failed: u32,
+    pub slow: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    sum: Counts,
+    slots: [Counts; SLOTS],
+    /// Where the slot that is being filled ends; zero before the first sample.
+    slot_end: Mono,
+    slot: Nanos,
+    current: usize,
+}
+
+impl Window {
+    /// Counts one result and gives the sums that include it.
+    #[inline]
+    pub fn record(&mut self, length: Nanos, failed: bool, slow: bool, now: Mono) -> Counts {
+        if now >= self.slot_end {
+            self.advance(length, now);
+        }
+        for counts in [&mut self.slots[self.current], &mut self.sum] {
+            counts.calls = counts.calls.saturating_add(1);
+            counts.failed = counts.failed.saturating_add(u32::from(failed));
+            counts.slow = counts.slow.saturating_add(u32::from(slow));
+        }
+        self.sum
+    }
+
+    /// What the window holds at `now`.
+    #[must_use]
+    pub fn counts(&self, now: Mono) -> Counts {
+        let mut seen = self.clone();
+        if now >= seen.slot_end {
+            seen.advance(Nanos(seen.slot.0.saturating_mul(SLOTS as u64)), now);
+        }
+        seen.sum
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A changed length (a new policy) starts an empty window: old slots have another meaning.
+    #[cold]
+    fn advance(&mut self, length: Nanos, now: Mono) {
+        let slot = Nanos((length.0 / SLOTS as u64).max(1));
+        let start = Mono(now.0 - now.0 % slot.0);
+        let passed = (start.since(self.slot_end).0 / slot.0).saturating_add(1);
+        if slot != self.slot || passed >= SLOTS as u64 {
+            *self = Self { slot, ..Self::default() };
+        } else {
+            for _ in 0..passed {
+                self.current = (self.current + 1) % SLOTS;
+                self.forget_current();
+            }
+        }
+        self.slot_end = start + slot;
+    }
+
+    fn forget_current(&mut self) {
+        let gone = std::mem::take(&mut self.slots[self.current]);
+        self.sum.calls = self.sum.calls.saturating_sub(gone.calls);
+        self.sum.failed = self.sum.failed.saturating_sub(gone.failed);
+        self.sum.slow = self.sum.slow.saturating_sub(gone.slow);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: Nanos = Nanos::from_secs(10);
+
+    fn at(ms: u64) -> Mono {
+        Mono(0) + Nanos::from_millis(ms)
+    }
+
+    #[test]
+    fn samples_leave_one_slot_at_a_time() {
+        let mut window = Window::default();
+        for second in 0..10 {
+            window.record(LENGTH, false, false, at(second * 1000));
+        }
+        assert_eq!(window.counts(at(9_999)).calls, 10);
+        assert_eq!(window.counts(at(10_000)).calls, 9);
+        assert_eq!(window.counts(at(11_000)).calls, 8);
+    }
+
+    #[test]
+    fn samples_are_gone_after_exactly_one_window() {
+        let mut window = Window::default();
+        window.record(LENGTH, true, true, at(500));
+        window.record(LENGTH, true, false, at(500));
+        assert_eq!(window.counts(at(500)), Counts { calls: 2, failed: 2, slow: 1 });
+        assert_eq!(window.counts(at(10_500)), Counts::default());
+        assert_eq!(window.counts(at(10_501)), Counts::default());
+    }
+
+    #[test]
+    fn idle_gaps_of_any_length_leave_only_the_new_sample() {
+        for gap in [10_000, 11_000, 99_000, u64::MAX / 2_000_000] {
+            let mut window = Window::default();
+            window.record(LENGTH, true, false, at(0));
+            assert_eq!(window.record(LENGTH, false, false, at(gap)), Counts { calls: 1, failed: 0, slow: 0 }, "{gap}");
+        }
+    }
+
+    #[test]
+    fn a_new_length_starts_over() {
+        let mut window = Window::default();
+        window.record(LENGTH, true, false, at(0));
+        assert_eq!(window.record(Nanos::from_secs(60), true, false, at(1_000)).calls, 1);
+    }
+
+    #[test]
+    fn the_end_of_time_and_an_empty_length_are_survived() {
+        let mut window = Window::default();
+        window.record(Nanos::ZERO, true, false, Mono::MAX);
+        assert!(window.record(Nanos::ZERO, true, false, Mono::MAX).calls >= 1);
+        assert_eq!(Window::default().counts(Mono::MAX), Counts::default());
+    }
+
+    #[test]
+    fn sums_equal_the_slots_after_any_walk() {
+        let mut window = Window::default();
+        let mut rng = crate::rng::Rng::seeded(4);
+        let mut now = Mono(0);
+        let mut samples: Vec<(u64, bool)> = Vec::new();
+        for _ in 0..5_000 {
+            now = now + Nanos(rng.up_to(2_500_000_000));
+            let failed = rng.up_to(1) == 1;
+            let counts = window.record(LENGTH, failed, false, now);
+            samples.push((now.0 / 1_000_000_000, failed));
+            let live = samples.iter().filter(|(slot, _)| slot + 10 > now.0 / 1_000_000_000);
+            let (mut calls, mut failures) = (0, 0);
+            for (_, failed) in live {
+                calls += 1;
+                failures += u32::from(*failed);
+            }
+            assert_eq!((counts.calls, counts.failed), (calls, failures));
+        }
+    }
+}
