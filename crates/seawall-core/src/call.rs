@@ -1,0 +1,589 @@
+//! The call machine: one call from its first question to its outcome. Events go in, one [`Action`] comes out.
+//!
+//! ```text
+//!  begin ─▶ limits ─▶ pool ─▶ reserve ─▶┌ permit ─▶ key ─▶ send ─▶ classify ─▶ decide ─▶ settle ┐─▶ finish
+//!            admit stage                │ guard     lease   attempt                               │
+//!                                       └──────────◀── wait (backoff, hint) / rotate / refresh ◀──┘
+//! ```
+//!
+//! The gateway, the job worker, the batch door, the simulator and the library all drive this machine; there is no
+//! second copy of any rule. A driver does what the action says and reports what happened; it never decides.
+//! Stages that an endpoint does not use are skipped without a question.
+
+mod ask;
+mod plan;
+#[cfg(test)]
+mod stories;
+
+pub use ask::{Answer, Ask, KeyReport, Reservation, Settle, Until};
+pub use plan::Plan;
+
+use crate::classify::{Hint, Seen, Verdict};
+use crate::decide::{Deadline, Facts, Funding, Next, Progress, next, repeatable};
+use crate::guard::{Permit, Sample};
+use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Scope, Status};
+use crate::rng::Rng;
+use crate::time::{Mono, Nanos, Now, Wall};
+use std::sync::Arc;
+
+/// What the driver must do next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// Ask shared state and bring the answer to [`Call::answered`].
+    Ask(Ask),
+    /// Send attempt `number` and bring the result to [`Call::responded`].
+    Send { number: u32, timeout: Nanos, key: Option<u16> },
+    /// Come back to [`Call::waited`] at this time, never earlier.
+    Wait { until: Mono, reason: Reason },
+    /// Refresh the token (one refresh for all calls that wait for it), then [`Call::refreshed`].
+    Refresh,
+    Finish(Finish),
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finish {
+    pub outcome: Outcome,
+    pub reason: Reason,
+    pub attempts: u32,
+    pub elapsed: Nanos,
+    /// For refusals: when to come back, counted from now.
+    pub retry_after: Option<Nanos>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Success,
+    /// The upstream's own last answer, whatever it was, is what the caller gets.
+    Failed(Class),
+    /// There is no answer of the upstream's to give; this is ours.
+    Refused(Code),
+    /// An earlier call with the same idempotency key has the answer.
+    Replayed,
+}
+
+/// What the machine must know of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Upper case.
+    pub method: &'a str,
+    /// It carries an idempotency key.
+    pub keyed: bool,
+    /// Its body can be sent again.
+    pub replayable: bool,
+    /// The caller's own deadline, which only ever shortens ours.
+    pub deadline: Option<Nanos>,
+    /// A job: it waits where a caller would be refused.
+    pub patient: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Limits,
+    Paced,
+    Pool,
+    Queued,
+    Reserve,
+    Permit,
+    Key,
+    KeyWait,
+    Sending { since: Mono },
+    Settling(Then),
+    BackingOff,
+    Deferred,
+    Refreshing,
+    Done,
+}
+
+/// What follows once shared state has heard the result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Then {
+    Retry { wait: Nanos, reason: Reason },
+    Send,
+    Refresh,
+    Defer { until: Mono, reason: Reason },
+    Finish(Finish),
+}
+
+/// What the call holds and must give back, however it ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    limits: bool,
+    pool: bool,
+    reservation: bool,
+    permit: Option<Permit>,
+    key: Option<u16>,
+    funding: Option<Funding>,
+}
+
+#[derive(Debug)]
+pub struct Call {
+    plan: Arc<Plan>,
+    repeatable: bool,
+    replayable: bool,
+    keyed: bool,
+    patient: bool,
+    started: Mono,
+    deadline: Deadline,
+    progress: Progress,
+    state: State,
+    held: Held,
+    /// The last failure's class, once an attempt has failed, and whether the upstream gave an answer with it.
+    last: Option<(Class, Status)>,
+    record: Option<Attempt>,
+}
+
+impl Call {
+    pub fn begin(plan: Arc<Plan>, request: &Request<'_>, now: Now) -> (Self, Action) {
+        let total = if request.patient { Nanos::MAX } else { plan.timeout.total };
+        let mut call = Self {
+            repeatable: repeatable(request.method, plan.retry.unsafe_methods, request.keyed),
+            replayable: request.replayable,
+            keyed: request.keyed,
+            patient: request.patient,
+            started: now.mono,
+            deadline: Deadline::starting(now.mono, total, request.deadline, plan.margin),
+            progress: Progress::default(),
+            state: State::Limits,
+            held: Held::default(),
+            last: None,
+            record: None,
+            plan,
+        };
+        let action = call.limits(now);
+        (call, action)
+    }
+
+    /// A job that was put aside goes on where it was: `progress` is what it had used up.
+    pub fn resume(plan: Arc<Plan>, request: &Request<'_>, progress: Progress, now: Now) -> (Self, Action) {
+        let (mut call, action) = Self::begin(plan, request, now);
+        call.progress = progress;
+        (call, action)
+    }
+
+    #[must_use]
+    pub const fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The record of the attempt that was just decided about, once.
+    pub fn take_record(&mut self) -> Option<Attempt> {
+        self.record.take()
+    }
+
+    #[must_use]
+    pub fn remaining(&self, now: Mono) -> Nanos {
+        self.deadline.remaining(now)
+    }
+
+    // ── admit ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    fn limits(&mut self, now: Now) -> Action {
+        if !self.plan.limited {
+            return self.pool(now);
+        }
+        self.state = State::Limits;
+        Action::Ask(Ask::Limits)
+    }
+
+    fn pool(&mut self, now: Now) -> Action {
+        let Some(queue_timeout) = self.plan.queue_timeout else { return self.reserve(now) };
+        self.state = State::Pool;
+        let give_up = (now.mono + queue_timeout).min(self.deadline.at);
+        Action::Ask(Ask::Pool { give_up })
+    }
+
+    fn reserve(&mut self, now: Now) -> Action {
+        if !self.plan.idempotent || !self.keyed {
+            return self.permit(now);
+        }
+        self.state = State::Reserve;
+        Action::Ask(Ask::Reserve)
+    }
+
+    // ── guard, lease ─────────────────────────────────────────────────────────────────────────────────────────
+
+    fn permit(&mut self, now: Now) -> Action {
+        if !self.plan.guarded {
+            return self.key(now);
+        }
+        self.state = State::Permit;
+        // A probe's lease outlives the attempt, so that only a probe that is truly lost expires.
+        let lease = self.plan.timeout.attempt + self.plan.timeout.connect + self.plan.max_wait;
+        Action::Ask(Ask::Permit { lease })
+    }
+
+    fn key(&mut self, now: Now) -> Action {
+        if self.plan.keys == 0 {
+            return self.send(now);
+        }
+        self.state = State::Key;
+        Action::Ask(Ask::Key { tried: self.progress.tried })
+    }
+
+    fn send(&mut self, now: Now) -> Action {
+        let Some(timeout) = self.deadline.attempt_timeout(self.plan.timeout.attempt, now.mono) else {
+            return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
+        };
+        self.progress.attempts += 1;
+        self.held.funding = None;
+        self.state = State::Sending { since: now.mono };
+        Action::Send { number: self.progress.attempts, timeout, key: self.held.key }
+    }
+
+    /// The answer to the last question.
+    pub fn answered(&mut self, answer: Answer, now: Now) -> Action {
+        match (self.state, answer) {
+            (State::Limits, Answer::Limited { after }) => {
+                self.held.limits = true;
+                if after == Nanos::ZERO { self.pool(now) } else { self.pace(after, now) }
+            }
+            (State::Limits, Answer::OverLimit { retry_at: Some(at) }) => {
+                self.refuse(Code::RateLimited, Reason::RateLimited, Some(at), now)
+            }
+            (State::Limits, Answer::OverLimit { retry_at: None }) => self.refuse(Code::RateLimited, Reason::ExceedsCapacity, None, now),
+            (State::Pool, Answer::PoolEntered) => {
+                self.held.pool = true;
+                self.reserve(now)
+            }
+            (State::Pool, Answer::PoolQueued) => self.queue(now),
+            (State::Pool, Answer::PoolFull { shed }) => {
+                let reason = if shed { Reason::Shed } else { Reason::PoolFull };
+                self.refuse(Code::Overloaded, reason, Some(now.mono + RETRY_OVERLOAD), now)
+            }
+            (State::Reserve, Answer::Reserved) => {
+                self.held.reservation = true;
+                self.permit(now)
+            }
+            (State::Reserve, Answer::Replayed) => self.end(Outcome::Replayed, Reason::IdempotencyReplayed, None, now),
+            (State::Reserve, Answer::KeyRefused(code)) => self.refuse(code, Reason::IdempotencyRefused, None, now),
+            (State::Permit, Answer::Permitted(permit)) => {
+                self.held.permit = Some(permit);
+                self.key(now)
+            }
+            (State::Permit, Answer::Open { retry_at }) => self.circuit_open(retry_at, now),
+            (State::Key, Answer::Key { index }) => {
+                self.held.key = Some(index);
+                self.send(now)
+            }
+            (State::Key, Answer::Cooling { wait }) => self.cooling(wait, now),
+            (State::Key, Answer::Dead) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
+            (State::Settling(then), Answer::Settled { funding }) => self.settled(then, funding, now),
+            (state, answer) => unreachable!("the driver answers the question that was asked: {state:?} got {answer:?}"),
+        }
+    }
+
+    fn pace(&mut self, after: Nanos, now: Now) -> Action {
+        if !self.patient && !self.deadline.fits(after, now.mono) {
+            return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
+        }
+        self.state = State::Paced;
+        Action::Wait { until: now.mono + after, reason: Reason::Paced }
+    }
+
+    fn queue(&mut self, now: Now) -> Action {
+        self.held.pool = true;
+        self.state = State::Queued;
+        let queue_timeout = self.plan.queue_timeout.unwrap_or(Nanos::ZERO);
+        Action::Wait { until: (now.mono + queue_timeout).min(self.deadline.at), reason: Reason::Queued }
+    }
+
+    /// The pool has a place for this call.
+    pub fn granted(&mut self, now: Now) -> Action {
+        debug_assert_eq!(self.state, State::Queued, "only a call in line is granted a place");
+        self.reserve(now)
+    }
+
+    fn circuit_open(&mut self, retry_at: Option<Mono>, now: Now) -> Action {
+        self.record = Some(Attempt {
+            number: self.progress.attempts + 1,
+            status: Status::CircuitOpen,
+            key: None,
+            latency: Nanos::ZERO,
+            elapsed: now.mono.since(self.started),
+            class: Class::Transient,
+            decision: if self.patient { Decision::Defer } else { Decision::Reject },
+            wait: retry_at.map_or(Nanos::ZERO, |at| at.since(now.mono)),
+            reason: Reason::CircuitOpen,
+        });
+        self.refuse(Code::CircuitOpen, Reason::CircuitOpen, retry_at, now)
+    }
+
+    /// Every key is cooling: wait for the first if that is soon enough, otherwise say when.
+    fn cooling(&mut self, wait: Nanos, now: Now) -> Action {
+        if !self.patient && wait <= self.plan.max_wait && self.deadline.fits(wait, now.mono) {
+            self.state = State::KeyWait;
+            // Those that failed in this call may be the ones that come back.
+            self.progress.tried = 0;
+            return Action::Wait { until: now.mono + wait, reason: Reason::KeysCooling };
+        }
+        self.last = None;
+        self.refuse(Code::KeysExhausted, Reason::KeysCooling, Some(now.mono + wait), now)
+    }
+
+    // ── attempt, classify, decide ────────────────────────────────────────────────────────────────────────────
+
+    /// The attempt's result: classified, decided about, and reported to shared state.
+    pub fn responded(&mut self, seen: &Seen<'_>, now: Now, rng: &mut Rng) -> Action {
+        let verdict = self.plan.rules.classify(seen, now.wall);
+        self.judged(seen.result, &verdict, now, rng)
+    }
+
+    /// As [`Call::responded`], for a driver that has classified the result by other means.
+    pub fn judged(&mut self, result: Result<u16, ErrorKind>, verdict: &Verdict, now: Now, rng: &mut Rng) -> Action {
+        let State::Sending { since } = self.state else { unreachable!("a result comes while an attempt is out, not in {:?}", self.state) };
+        let latency = now.mono.since(since);
+        let status = result.map_or_else(Status::Error, Status::Http);
+        let hint = self.length(verdict.wait, now.wall);
+        let unsent = result.is_err_and(ErrorKind::is_unsent);
+        let facts = Facts {
+            retry: &self.plan.retry,
+            progress: &self.progress,
+            repeatable: self.repeatable || unsent,
+            replayable: self.replayable,
+            patient: self.patient,
+            deadline: self.deadline,
+            keys: self.plan.keys,
+            refreshes: self.plan.refreshes,
+        };
+        let next = next(&facts, verdict, hint, now, rng);
+        let mut settle = self.report(status, verdict, hint, latency, now);
+        let (then, decision, wait, reason) = self.follow(next, verdict, status, hint, now);
+        self.record = Some(Attempt {
+            number: self.progress.attempts,
+            status,
+            key: self.held.key,
+            latency,
+            elapsed: now.mono.since(self.started),
+            class: verdict.class,
+            decision,
+            wait,
+            reason,
+        });
+        self.held.permit = None;
+        self.held.key = None;
+        if verdict.class != Class::Success {
+            self.last = Some((verdict.class, status));
+        }
+        settle.withdraw = matches!(then, Then::Retry { .. });
+        if let Then::Finish(_) = then {
+            let reservation = if verdict.class == Class::Success || result.is_ok() { Reservation::Done } else { Reservation::Unknown };
+            self.give_back(&mut settle, if unsent || verdict.unprocessed { Reservation::Released } else { reservation });
+        }
+        self.state = State::Settling(then);
+        Action::Ask(Ask::Settle(settle))
+    }
+
+    /// What shared state learns from the result.
+    fn report(&self, status: Status, verdict: &Verdict, hint: Option<Nanos>, latency: Nanos, now: Now) -> Settle {
+        let mut settle = Settle { earn: verdict.class == Class::Success, ..Settle::default() };
+        // "Later" is not "broken": a deliberate 429 is no sample. A timely 404 or quota answer is a healthy one.
+        if status == Status::Http(429) {
+            settle.cancel = self.held.permit;
+        } else {
+            let failed = match verdict.class {
+                Class::Transient | Class::Ambiguous => true,
+                Class::Permanent => status == Status::Error(ErrorKind::Malformed),
+                Class::Success | Class::Quota | Class::Auth => false,
+            };
+            settle.sample = self.held.permit.map(|permit| (permit, Sample { failed, latency }));
+        }
+        settle.key = self.held.key.map(|index| (index, self.key_report(verdict, hint, now)));
+        if let (Some(hint), Scope::Endpoint | Scope::Upstream) = (hint, verdict.scope) {
+            settle.pause = Some((verdict.scope, now.mono + hint));
+        }
+        settle
+    }
+
+    fn key_report(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> KeyReport {
+        let group = verdict.scope != Scope::Key;
+        match (verdict.class, verdict.scope) {
+            (Class::Success, _) => KeyReport::Succeeded,
+            (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
+            (Class::Auth, _) => KeyReport::Rejected,
+            (Class::Quota, _) => KeyReport::Cool { group, until: self.cool_until(verdict.wait, hint, now) },
+            (Class::Transient, Scope::Key | Scope::Group) => match hint {
+                Some(hint) => KeyReport::Cool { group, until: Until::Mono(now.mono + hint) },
+                None => KeyReport::Failed,
+            },
+            (Class::Transient | Class::Permanent | Class::Ambiguous, _) => KeyReport::Neutral,
+        }
+    }
+
+    /// A quota ends when its rule says, or else at the provider's next reset.
+    fn cool_until(&self, wait: Hint, hint: Option<Nanos>, now: Now) -> Until {
+        match (wait, hint, &self.plan.reset) {
+            (Hint::After(_), Some(length), _) => Until::Mono(now.mono + length),
+            (Hint::Until(at), _, _) => Until::Wall(at),
+            (_, _, Some(reset)) => Until::Wall(reset.next_after(now.wall)),
+            (_, _, None) => Until::Mono(now.mono + QUOTA_WITHOUT_RESET),
+        }
+    }
+
+    /// A verdict's wait as a length from now; `None` leaves it to backoff.
+    fn length(&self, wait: Hint, now: Wall) -> Option<Nanos> {
+        match wait {
+            Hint::None | Hint::Backoff => None,
+            Hint::After(length) => Some(length),
+            Hint::Until(at) => Some(at.since(now)),
+            Hint::UntilReset => self.plan.reset.as_ref().map(|reset| reset.next_after(now).since(now)),
+        }
+    }
+
+    fn follow(&mut self, next: Next, verdict: &Verdict, status: Status, hint: Option<Nanos>, now: Now) -> (Then, Decision, Nanos, Reason) {
+        match next {
+            Next::Return(reason) => {
+                let retry_after = hint.filter(|_| verdict.class != Class::Success);
+                let finish = self.finish(outcome_of(verdict.class, status, reason), reason, retry_after, now);
+                (Then::Finish(finish), Decision::Return, Nanos::ZERO, reason)
+            }
+            Next::Retry { wait, reason } => {
+                self.progress.ambiguous += u32::from(verdict.class == Class::Ambiguous);
+                self.progress.waits += 1;
+                self.progress.previous_wait = wait;
+                (Then::Retry { wait, reason }, Decision::Retry, wait, reason)
+            }
+            Next::Rotate(reason) => {
+                self.progress.tried |= self.held.key.map_or(0, |index| 1 << u32::from(index).min(63));
+                self.progress.replaced |= reason == Reason::KeyRejected;
+                (Then::Send, Decision::RotateKey, Nanos::ZERO, reason)
+            }
+            Next::Refresh => {
+                self.progress.refreshed = true;
+                (Then::Refresh, Decision::RefreshToken, Nanos::ZERO, Reason::TokenExpired)
+            }
+        }
+    }
+
+    fn settled(&mut self, then: Then, funding: Option<Funding>, now: Now) -> Action {
+        match then {
+            Then::Retry { wait, reason } => match funding {
+                Some(funding) => {
+                    self.held.funding = Some(funding);
+                    self.state = State::BackingOff;
+                    Action::Wait { until: now.mono + wait, reason }
+                }
+                None => self.out_of_budget(now),
+            },
+            Then::Send => self.permit(now),
+            Then::Refresh => {
+                self.state = State::Refreshing;
+                Action::Refresh
+            }
+            Then::Defer { until, reason } => {
+                self.state = State::Deferred;
+                Action::Wait { until, reason }
+            }
+            Then::Finish(finish) => {
+                self.state = State::Done;
+                Action::Finish(finish)
+            }
+        }
+    }
+
+    /// Denied at once, with the original answer: a budget that makes callers wait is no budget.
+    fn out_of_budget(&mut self, now: Now) -> Action {
+        if let Some(record) = &mut self.record {
+            record.decision = Decision::Return;
+            record.wait = Nanos::ZERO;
+            record.reason = Reason::BudgetExhausted;
+        }
+        self.refuse(Code::UpstreamUnreachable, Reason::BudgetExhausted, None, now)
+    }
+
+    /// A wait is over.
+    pub fn waited(&mut self, now: Now) -> Action {
+        match self.state {
+            State::Paced => self.pool(now),
+            State::Queued => self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now),
+            State::BackingOff => self.permit(now),
+            State::KeyWait => self.key(now),
+            State::Deferred => self.limits(now),
+            state => unreachable!("nothing was waited for in {state:?}"),
+        }
+    }
+
+    /// The token was refreshed, or could not be.
+    pub fn refreshed(&mut self, refreshed: bool, now: Now) -> Action {
+        debug_assert_eq!(self.state, State::Refreshing, "a refresh was asked for");
+        if refreshed { self.permit(now) } else { self.end(Outcome::Failed(Class::Auth), Reason::AuthFailed, None, now) }
+    }
+
+    /// The caller left. Whatever is held goes back, and nothing is counted against anybody.
+    #[must_use]
+    pub fn cancelled(&mut self) -> Settle {
+        let sent = matches!(self.state, State::Sending { .. });
+        let mut settle = Settle::default();
+        self.give_back(&mut settle, if sent { Reservation::Unknown } else { Reservation::Released });
+        self.state = State::Done;
+        settle
+    }
+
+    // ── record ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// A refusal of ours. Where the upstream has answered before, its answer is worth more than ours;
+    /// a job is put off instead, without burning an attempt.
+    fn refuse(&mut self, code: Code, reason: Reason, retry_at: Option<Mono>, now: Now) -> Action {
+        if let (true, Some(until)) = (self.patient, retry_at) {
+            return self.settle_then(Then::Defer { until, reason }, now);
+        }
+        let outcome = match self.last {
+            Some((class, status)) => outcome_of(class, status, reason),
+            None => Outcome::Refused(code),
+        };
+        self.end(outcome, reason, retry_at.map(|at| at.since(now.mono)), now)
+    }
+
+    fn end(&mut self, outcome: Outcome, reason: Reason, retry_after: Option<Nanos>, now: Now) -> Action {
+        let finish = self.finish(outcome, reason, retry_after, now);
+        self.settle_then(Then::Finish(finish), now)
+    }
+
+    fn settle_then(&mut self, then: Then, now: Now) -> Action {
+        let mut settle = Settle::default();
+        let known = self.last.is_none_or(|(_, status)| matches!(status, Status::Http(_)));
+        let never_sent = self.progress.attempts == 0;
+        self.give_back(&mut settle, if never_sent { Reservation::Released } else if known { Reservation::Done } else { Reservation::Unknown });
+        if settle.is_nothing() {
+            return self.settled(then, None, now);
+        }
+        self.state = State::Settling(then);
+        Action::Ask(Ask::Settle(settle))
+    }
+
+    fn give_back(&mut self, settle: &mut Settle, reservation: Reservation) {
+        let held = std::mem::take(&mut self.held);
+        settle.cancel = settle.cancel.or(held.permit);
+        settle.refund = held.funding;
+        settle.untake = held.limits && self.progress.attempts == 0;
+        settle.leave_pool = held.pool;
+        settle.reservation = held.reservation.then_some(reservation);
+        if let (None, Some(index)) = (settle.key, held.key) {
+            settle.key = Some((index, KeyReport::Neutral));
+        }
+    }
+
+    fn finish(&self, outcome: Outcome, reason: Reason, retry_after: Option<Nanos>, now: Now) -> Finish {
+        Finish { outcome, reason, attempts: self.progress.attempts, elapsed: now.mono.since(self.started), retry_after }
+    }
+}
+
+/// What the caller of an overloaded pool is told to wait at least.
+const RETRY_OVERLOAD: Nanos = Nanos::from_secs(1);
+
+/// A quota failure without any word on when it ends.
+const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);
+
+/// A failed call ends with the upstream's answer if there is one, and with our name for the failure otherwise.
+fn outcome_of(class: Class, status: Status, reason: Reason) -> Outcome {
+    match (class, status) {
+        (Class::Success, _) => Outcome::Success,
+        (Class::Ambiguous, Status::Http(_)) if reason == Reason::AmbiguousExhausted => Outcome::Failed(Class::Permanent),
+        (class, Status::Http(_)) => Outcome::Failed(class),
+        (_, Status::Error(ErrorKind::Timeout)) => Outcome::Refused(Code::DeadlineExceeded),
+        (_, Status::Error(ErrorKind::Schema)) => Outcome::Refused(Code::SchemaMismatch),
+        (_, Status::Error(_)) => Outcome::Refused(Code::UpstreamUnreachable),
+        (_, Status::CircuitOpen) => Outcome::Refused(Code::CircuitOpen),
+    }
+}

@@ -1,0 +1,104 @@
+//! The questions a call puts to shared state, and the answers. Plain data: the local backend, the simulator and any
+//! remote one answer the same questions.
+
+use crate::decide::Funding;
+use crate::guard::{Permit, Sample};
+use crate::record::{Code, Scope};
+use crate::time::{Mono, Nanos, Wall};
+
+/// One question, or one report that is answered by `Answer::Settled`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ask {
+    /// Take the cost from every limit, or from none.
+    Limits,
+    /// A place in the pool; whoever waits for one gives up at this time.
+    Pool { give_up: Mono },
+    /// Reserve the idempotency key.
+    Reserve,
+    /// The breaker's leave to send; a probe may be out for `lease`.
+    Permit { lease: Nanos },
+    /// A key that is viable and not among those already tried.
+    Key { tried: u64 },
+    Settle(Settle),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Answer {
+    /// Go, but not before `after` (a paced limit).
+    Limited { after: Nanos },
+    /// A limit refuses until then; `None` if it will always refuse a call this costly.
+    OverLimit { retry_at: Option<Mono> },
+    PoolEntered,
+    /// In line; `Call::granted` follows, or the time to give up.
+    PoolQueued,
+    PoolFull { shed: bool },
+    Reserved,
+    /// The stored answer of an earlier call with the same key.
+    Replayed,
+    KeyRefused(Code),
+    Permitted(Permit),
+    Open { retry_at: Option<Mono> },
+    Key { index: u16 },
+    /// Every key is cooling; the first is viable after this long.
+    Cooling { wait: Nanos },
+    /// Every key was rejected by the provider.
+    Dead,
+    Settled { funding: Option<Funding> },
+}
+
+/// What an attempt did to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyReport {
+    Succeeded,
+    /// Used, and neither better nor worse for it.
+    Neutral,
+    Failed,
+    /// Out of quota or told to wait: no use of it, or of its group, before then.
+    Cool { group: bool, until: Until },
+    Rejected,
+}
+
+/// The end of a cooldown, on the clock that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Mono(Mono),
+    Wall(Wall),
+}
+
+/// How a reserved idempotency key ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reservation {
+    Done,
+    /// Nothing was executed: the same key may run.
+    Released,
+    /// Sent, and no answer: nobody knows.
+    Unknown,
+}
+
+/// Everything that is given back, reported or asked for at the end of an attempt, in one operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Settle {
+    pub sample: Option<(Permit, Sample)>,
+    /// A permit that counts as nothing: our own refusal, a caller who left, a server that only said "later".
+    pub cancel: Option<Permit>,
+    pub key: Option<(u16, KeyReport)>,
+    /// A success funds retries.
+    pub earn: bool,
+    /// A retry wants a token.
+    pub withdraw: bool,
+    /// A token whose retry was never sent.
+    pub refund: Option<Funding>,
+    /// The server asked everybody on this endpoint or upstream to stay away.
+    pub pause: Option<(Scope, Mono)>,
+    /// Limits that were taken by a call that was then refused by us.
+    pub untake: bool,
+    pub leave_pool: bool,
+    pub reservation: Option<Reservation>,
+}
+
+impl Settle {
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}

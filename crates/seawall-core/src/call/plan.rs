@@ -1,0 +1,71 @@
+//! What the call machine needs to know of an endpoint, put together once when the configuration is loaded.
+
+use crate::classify::RuleSet;
+use crate::config::{Config, Endpoint, Policy, Upstream};
+use crate::lease::Reset;
+use crate::policy::{IdempotencyMode, Mode, Retry, Timeout};
+use crate::time::Nanos;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub timeout: Timeout,
+    pub retry: Retry,
+    pub rules: Arc<RuleSet>,
+    pub limited: bool,
+    /// How long a call may wait for a place in its pool; `None` where it has no pool.
+    pub queue_timeout: Option<Nanos>,
+    pub idempotent: bool,
+    /// The breaker is asked.
+    pub guarded: bool,
+    pub keys: u16,
+    pub refreshes: bool,
+    /// How long a call waits for a key to become viable.
+    pub max_wait: Nanos,
+    pub reset: Option<Reset>,
+    /// Kept back at the end of the deadline: no attempt is started that could only answer too late.
+    pub margin: Nanos,
+}
+
+impl Plan {
+    #[must_use]
+    pub fn new(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Self {
+        let policy = &endpoint.policy;
+        let pool = policy.pool.as_deref().and_then(|name| config.pool(name));
+        let auth = upstream.auth.as_ref();
+        let limited = config.limits.iter().chain(&policy.limits).any(|limit| limit.mode != Mode::Off);
+        Self {
+            limited,
+            queue_timeout: pool.map(|pool| pool.queue_timeout),
+            keys: auth.map_or(0, |auth| u16::try_from(auth.keys.len()).unwrap_or(u16::MAX)),
+            refreshes: auth.is_some_and(|auth| auth.refresh.is_some()),
+            max_wait: auth.map_or(Nanos::ZERO, |auth| auth.max_wait),
+            reset: auth.map(|auth| auth.reset.clone()),
+            ..Self::alone(policy)
+        }
+    }
+
+    /// The policy by itself: no limits, no pool, no keys.
+    #[must_use]
+    pub fn alone(policy: &Policy) -> Self {
+        Self {
+            timeout: policy.timeout,
+            retry: policy.retry,
+            rules: Arc::clone(&policy.rules),
+            limited: false,
+            queue_timeout: None,
+            idempotent: policy.idempotency.mode != IdempotencyMode::Off,
+            guarded: policy.breaker.mode != Mode::Off,
+            keys: 0,
+            refreshes: false,
+            max_wait: Nanos::ZERO,
+            reset: None,
+            margin: margin(policy.timeout),
+        }
+    }
+}
+
+/// A tenth of an attempt's time, at most ten milliseconds: enough to answer the caller before its own clock runs out.
+fn margin(timeout: Timeout) -> Nanos {
+    Nanos(timeout.attempt.0 / 10).min(Nanos::from_millis(10)).min(Nanos(timeout.total.0 / 10))
+}

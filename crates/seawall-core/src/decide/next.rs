@@ -1,0 +1,147 @@
+//! What happens after a result: the one place where class, budgets, method and deadline meet.
+
+use super::Deadline;
+use crate::classify::{Hint, Verdict};
+use crate::policy::{Retry, Unsafe};
+use crate::record::{Class, Reason, Scope};
+use crate::rng::Rng;
+use crate::time::{Nanos, Now};
+
+/// What one call has used up so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Sends so far.
+    pub attempts: u32,
+    /// Retries that ambiguous failures have used.
+    pub ambiguous: u32,
+    /// Waits drawn so far, which is the exponent of the next one.
+    pub waits: u32,
+    pub previous_wait: Nanos,
+    /// The token has been refreshed once in this call.
+    pub refreshed: bool,
+    /// A rejected key has been replaced once in this call.
+    pub replaced: bool,
+    /// Keys that failed in this call, by index.
+    pub tried: u64,
+}
+
+/// What the decision depends on besides the verdict.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    pub retry: &'a Retry,
+    pub progress: &'a Progress,
+    /// The request never left us, or the server says it did not execute it, or sending it twice is harmless.
+    pub repeatable: bool,
+    /// The body can be sent again.
+    pub replayable: bool,
+    /// A job can wait for as long as it takes; a caller cannot.
+    pub patient: bool,
+    pub deadline: Deadline,
+    /// Keys in the pool; 0 where there is none.
+    pub keys: u16,
+    pub refreshes: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Return(Reason),
+    /// Wait, then send again; takes a token from the retry budget.
+    Retry {
+        wait: Nanos,
+        reason: Reason,
+    },
+    /// Send again at once with another key.
+    Rotate(Reason),
+    Refresh,
+}
+
+/// Whether sending the request twice is harmless by what it is, without looking at any answer.
+#[must_use]
+pub fn repeatable(method: &str, policy: Unsafe, keyed: bool) -> bool {
+    let idempotent = matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
+    idempotent
+        || match policy {
+            Unsafe::Never => false,
+            Unsafe::WithKey => keyed,
+            Unsafe::Always => true,
+        }
+}
+
+/// The decision matrix. `hint` is the verdict's wait as a length from now.
+pub fn next(facts: &Facts<'_>, verdict: &Verdict, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> Next {
+    match verdict.class {
+        Class::Success => Next::Return(Reason::Succeeded),
+        Class::Permanent => Next::Return(Reason::PermanentFailure),
+        Class::Quota => quota(facts, hint, now, rng),
+        Class::Auth => auth(facts),
+        Class::Ambiguous if facts.progress.ambiguous >= facts.retry.ambiguous => Next::Return(Reason::AmbiguousExhausted),
+        Class::Ambiguous => again(facts, verdict, hint, Reason::AmbiguousFailure, now, rng),
+        Class::Transient => again(facts, verdict, hint, Reason::TransientFailure, now, rng),
+    }
+}
+
+/// Whether another send is allowed at all; the first thing that forbids it.
+fn forbidden(facts: &Facts<'_>) -> Option<Reason> {
+    if facts.progress.attempts >= facts.retry.attempts {
+        return Some(Reason::AttemptsExhausted);
+    }
+    (!facts.replayable).then_some(Reason::BodyNotReplayable)
+}
+
+/// A quota answer is a refusal, so nothing was executed and any method may go again with another key, at once.
+fn quota(facts: &Facts<'_>, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> Next {
+    if let Some(reason) = forbidden(facts) {
+        return Next::Return(reason);
+    }
+    if facts.keys > 0 {
+        return Next::Rotate(Reason::QuotaRotation);
+    }
+    match hint {
+        Some(hint) if facts.patient => waiting(facts, Some(hint), Reason::ServerHint, now, rng),
+        Some(_) | None => Next::Return(Reason::HintTooLong),
+    }
+}
+
+/// An expired token is refreshed once; a rejected key is replaced once; a second rejection is final.
+fn auth(facts: &Facts<'_>) -> Next {
+    let next = if facts.refreshes && !facts.progress.refreshed {
+        Next::Refresh
+    } else if facts.keys > 1 && !facts.progress.replaced {
+        Next::Rotate(Reason::KeyRejected)
+    } else {
+        return Next::Return(Reason::AuthFailed);
+    };
+    forbidden(facts).map_or(next, Next::Return)
+}
+
+fn again(facts: &Facts<'_>, verdict: &Verdict, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> Next {
+    if let Some(reason) = forbidden(facts) {
+        return Next::Return(reason);
+    }
+    if !facts.repeatable && !verdict.unprocessed {
+        return Next::Return(Reason::NotIdempotent);
+    }
+    if matches!(verdict.wait, Hint::None) {
+        return Next::Retry { wait: Nanos::ZERO, reason: why };
+    }
+    // The key cools for as long as the server asks; this call goes on with another one.
+    let hint = if facts.keys > 1 && matches!(verdict.scope, Scope::Key | Scope::Group) { None } else { hint };
+    waiting(facts, hint, why, now, rng)
+}
+
+/// The longer of our own backoff and what the server asks for; never early, and not at all where it does not fit.
+fn waiting(facts: &Facts<'_>, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> Next {
+    let backoff = facts.retry.backoff.draw(facts.progress.waits, facts.progress.previous_wait, rng);
+    let wait = hint.map_or(backoff, |hint| hint.max(backoff));
+    let reason = if hint.is_some_and(|hint| hint >= backoff) { Reason::ServerHint } else { why };
+    if facts.patient {
+        return Next::Retry { wait, reason };
+    }
+    if hint.is_some_and(|hint| hint > facts.retry.retry_after_cap) {
+        return Next::Return(Reason::HintTooLong);
+    }
+    if !facts.deadline.fits(wait, now.mono) {
+        return Next::Return(Reason::DeadlineExceeded);
+    }
+    Next::Retry { wait, reason }
+}
