@@ -1,1 +1,73 @@
 //! What a result is: ordered rules over status, headers and body, and the waits that servers ask for.
+//!
+//! A [`RuleSet`] is built once per endpoint, from the endpoint's, the upstream's, the preset's and the generic rules in
+//! this order; the first that matches names the result. It says what happened, never what to do about it.
+
+mod body;
+pub mod diagnostic;
+pub mod fingerprint;
+pub mod json;
+pub mod parse;
+pub mod pattern;
+pub mod presets;
+pub mod retry_after;
+mod rules;
+mod set;
+mod wait;
+pub mod xml;
+
+pub use diagnostic::diagnostic;
+pub use fingerprint::{Fingerprint, fingerprint};
+pub use retry_after::Unit;
+pub use rules::{Rule, RuleSource, When};
+pub use set::{RuleSet, Verdict};
+pub use wait::{Hint, Wait};
+
+use crate::record::ErrorKind;
+use crate::time::Nanos;
+
+/// One result as the rules see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Upper case, as HTTP methods are.
+    pub method: &'a str,
+    pub result: Result<u16, ErrorKind>,
+    pub headers: &'a dyn Headers,
+    /// As much as was read of it; empty where [`RuleSet::needs_body`] asks for none.
+    pub body: &'a [u8],
+    pub latency: Nanos,
+}
+
+/// Response headers, whatever type holds them.
+pub trait Headers: std::fmt::Debug {
+    /// The first value of a name given in lower case; names compare without regard to case.
+    fn first(&self, name: &str) -> Option<&[u8]>;
+}
+
+impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> Headers for &[(N, V)] {
+    fn first(&self, name: &str) -> Option<&[u8]> {
+        let found = self.iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_ref())
+    }
+}
+
+impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug, const LEN: usize> Headers for [(N, V); LEN] {
+    fn first(&self, name: &str) -> Option<&[u8]> {
+        let found = self.iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_ref())
+    }
+}
+
+impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> Headers for Vec<(N, V)> {
+    fn first(&self, name: &str) -> Option<&[u8]> {
+        let found = self.iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_ref())
+    }
+}
+
+/// No headers: what an attempt without an answer has.
+impl Headers for () {
+    fn first(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+}

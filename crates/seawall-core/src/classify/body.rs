@@ -1,0 +1,34 @@
+//! A response body as rules see it: its first 64 KiB, parsed at most once and only when a rule asks.
+
+use std::cell::OnceCell;
+
+use serde_json::Value;
+
+use super::json::{self, BODY_BYTES};
+use super::xml;
+
+#[derive(Debug)]
+pub(super) struct Body<'a> {
+    whole: &'a [u8],
+    json: OnceCell<Option<Value>>,
+    xml: OnceCell<Option<String>>,
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn new(whole: &'a [u8]) -> Self {
+        Self { whole, json: OnceCell::new(), xml: OnceCell::new() }
+    }
+
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        &self.whole[..self.whole.len().min(BODY_BYTES)]
+    }
+
+    /// None as well where the body is larger than what we look at: half a document proves nothing absent.
+    pub(super) fn json(&self) -> Option<&Value> {
+        self.json.get_or_init(|| json::document(self.whole)).as_ref()
+    }
+
+    pub(super) fn xml(&self) -> Option<&str> {
+        self.xml.get_or_init(|| xml::document(self.whole)).as_deref()
+    }
+}

@@ -1,0 +1,275 @@
+//! How long servers ask us to wait, in every spelling: `Retry-After`, the `RateLimit` fields and single values with a
+//! unit. A wait that is not after now, not a number or not believable counts as absent; the rest is capped.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
+
+use crate::time::{Nanos, Wall};
+use crate::words::words;
+
+use super::Headers;
+
+/// No wait that a server asks for is longer.
+pub const WAIT_CAP: Nanos = Nanos(32 * 86_400 * 1_000_000_000);
+/// Longer than this is not a wait but a mistake, most often an epoch where seconds belong.
+const BELIEVABLE: Nanos = Nanos(3_653 * 86_400 * 1_000_000_000);
+/// What clocks may differ by: added to every instant that a server gives as a timestamp.
+const CLOCK_SKEW: Nanos = Nanos(1_000_000_000);
+/// Longer field values are not looked at.
+const FIELD_BYTES: usize = 1024;
+
+words! {
+    /// How a value says when.
+    pub enum Unit {
+        Seconds = "s",
+        Millis = "ms",
+        EpochSeconds = "epoch-s",
+        EpochMillis = "epoch-ms",
+        GoDuration = "go-duration",
+        HttpDate = "http-date",
+        Rfc3339 = "rfc3339",
+    }
+}
+
+impl Unit {
+    /// The wait that `text` asks for at `now`. Timestamps get a second for clocks that differ.
+    #[must_use]
+    pub fn read(self, text: &str, now: Wall) -> Option<Nanos> {
+        let text = text.trim().trim_matches('"');
+        if text.is_empty() || text.len() > FIELD_BYTES {
+            return None;
+        }
+        match self {
+            Self::Seconds => believable(Nanos::from_secs_f64(decimal(text)?)),
+            Self::Millis => believable(Nanos::from_secs_f64(decimal(text)? / 1e3)),
+            Self::EpochSeconds => until(decimal(text)? * 1e3, now, CLOCK_SKEW),
+            Self::EpochMillis => until(decimal(text)?, now, CLOCK_SKEW),
+            Self::GoDuration => believable(duration(text)?),
+            Self::HttpDate => {
+                let at = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+                until(at.as_secs_f64() * 1e3, now, Nanos::ZERO)
+            }
+            Self::Rfc3339 => {
+                let at: jiff::Timestamp = text.parse().ok()?;
+                until(at.as_millisecond() as f64, now, CLOCK_SKEW)
+            }
+        }
+    }
+}
+
+/// Digits with at most one point: no sign, no exponent, no `inf`.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && text.len() <= 32;
+    plain.then(|| text.parse().ok())?
+}
+
+fn believable(wait: Nanos) -> Option<Nanos> {
+    (wait > Nanos::ZERO && wait <= BELIEVABLE).then(|| wait.min(WAIT_CAP))
+}
+
+/// The wait until an instant in milliseconds since the epoch, rounded up: never early.
+#[expect(clippy::cast_possible_truncation, reason = "float to int casts saturate, and what is too far off is not believed")]
+fn until(at_ms: f64, now: Wall, skew: Nanos) -> Option<Nanos> {
+    let wait = Wall(at_ms.ceil() as i64).since(now);
+    believable(wait).map(|wait| (wait + skew).min(WAIT_CAP))
+}
+
+/// A length written as Go, Protocol Buffers and our own configuration write it: `1s`, `6m0s`, `20ms`, `1h2m3.5s`, and
+/// `14d` besides. Zero is a length; an empty text, a sign or a bare number is not.
+#[must_use]
+pub fn duration(text: &str) -> Option<Nanos> {
+    let mut total = Nanos::ZERO;
+    let mut rest = text;
+    if rest.is_empty() || rest.len() > 64 {
+        return None;
+    }
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len()));
+        let size: u64 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            "d" => 86_400_000_000_000,
+            _ => return None,
+        };
+        // Whole numbers stay exact; only a fraction goes through floating point.
+        let part = match number.parse::<u64>() {
+            Ok(whole) => Nanos(size).times(whole),
+            Err(_) => Nanos(size).scale(decimal(number)?),
+        };
+        total = total + part;
+        rest = after;
+    }
+    Some(total)
+}
+
+/// `Retry-After`: whole or fractional seconds, or a date in any of HTTP's three forms.
+#[must_use]
+pub fn retry_after(headers: &dyn Headers, now: Wall) -> Option<Nanos> {
+    let text = field(headers, "retry-after")?;
+    Unit::Seconds.read(text, now).or_else(|| Unit::HttpDate.read(text, now))
+}
+
+/// What a response that refuses says about when to come back: `Retry-After`, else an exhausted `RateLimit` policy, else
+/// `RateLimit-Reset` or `X-RateLimit-Reset` beside a remaining count of 0.
+#[must_use]
+pub fn asked(headers: &dyn Headers, now: Wall) -> Option<Nanos> {
+    retry_after(headers, now)
+        .or_else(|| rate_limit(field(headers, "ratelimit")?))
+        .or_else(|| reset(headers, "ratelimit-remaining", "ratelimit-reset", now))
+        .or_else(|| reset(headers, "x-ratelimit-remaining", "x-ratelimit-reset", now))
+}
+
+/// The drafts' `RateLimit` field: `"qps";r=0;t=7` since draft 8, `limit=9, remaining=0, reset=7` before. Of several
+/// exhausted policies the one that lasts longest decides.
+#[must_use]
+pub fn rate_limit(text: &str) -> Option<Nanos> {
+    if text.len() > FIELD_BYTES {
+        return None;
+    }
+    let seconds = |item: Option<&BareItem>| item.and_then(BareItem::as_integer).and_then(|n| u64::try_from(i64::from(n)).ok());
+    if let Ok(list) = Parser::new(text).parse::<List>() {
+        let exhausted = list.iter().filter_map(|entry| match entry {
+            ListEntry::Item(item) if seconds(item.params.get("r")) == Some(0) => seconds(item.params.get("t")),
+            ListEntry::Item(_) | ListEntry::InnerList(_) => None,
+        });
+        return exhausted.max().and_then(|s| believable(Nanos::from_secs(s)));
+    }
+    let fields = Parser::new(text).parse::<Dictionary>().ok()?;
+    let value = |name: &str| match fields.get(name) {
+        Some(ListEntry::Item(item)) => seconds(Some(&item.bare_item)),
+        Some(ListEntry::InnerList(_)) | None => None,
+    };
+    (value("remaining")? == 0).then(|| believable(Nanos::from_secs(value("reset")?)))?
+}
+
+/// The drafts mean seconds from now, most older APIs an epoch. No server means a wait of 31 years and no epoch of today
+/// is below a thousand million, so the size of the number tells them apart.
+fn reset(headers: &dyn Headers, remaining: &str, reset: &str, now: Wall) -> Option<Nanos> {
+    let left = decimal(field(headers, remaining)?)?;
+    let text = field(headers, reset)?;
+    let unit = match decimal(text) {
+        Some(number) if number >= 1e12 => Unit::EpochMillis,
+        Some(number) if number >= 1e9 => Unit::EpochSeconds,
+        Some(_) => Unit::Seconds,
+        None if text.ends_with(['s', 'm', 'h']) => Unit::GoDuration,
+        None => Unit::Rfc3339,
+    };
+    (left == 0.0).then(|| unit.read(text, now))?
+}
+
+pub(super) fn field<'a>(headers: &'a dyn Headers, name: &str) -> Option<&'a str> {
+    let text = std::str::from_utf8(headers.first(name)?).ok()?.trim();
+    (text.len() <= FIELD_BYTES).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1994-11-06T08:49:37Z, the moment of RFC 9110's examples.
+    const NOW: Wall = Wall(784_111_777_000);
+    const DAY: Nanos = Nanos(86_400_000_000_000);
+
+    fn after(text: &str) -> Option<Nanos> {
+        retry_after(&[("Retry-After", text)], NOW)
+    }
+
+    #[test]
+    fn seconds_whole_and_fractional_are_read() {
+        for (text, ms) in [("10", 10_000), ("2.0", 2_000), (" 7 ", 7_000), ("0.25", 250), ("1.", 1_000), (".5", 500)] {
+            assert_eq!(after(text), Some(Nanos::from_millis(ms)), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_three_forms_of_a_date_are_read() {
+        for text in ["Mon, 07 Nov 1994 08:49:37 GMT", "Monday, 07-Nov-94 08:49:37 GMT", "Mon Nov  7 08:49:37 1994"] {
+            assert_eq!(after(text), Some(DAY), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_wait_counts_as_absent() {
+        let past = "Sun, 06 Nov 1994 08:49:37 GMT";
+        for text in ["", "0", "0.0", "-5", "+5", "NaN", "inf", "1e3", "0x10", "soon", "1,5", "5 s", "1..2", past, "1760000000"] {
+            assert_eq!(after(text), None, "{text}");
+        }
+        assert_eq!(after(&"9".repeat(400)), None);
+        assert_eq!(retry_after(&[("Retry-After", &[0xff, 0x31][..])], NOW), None);
+    }
+
+    #[test]
+    fn a_believable_wait_is_capped_at_thirty_two_days() {
+        assert_eq!(after("31536000"), Some(WAIT_CAP));
+        assert_eq!(after("Thu, 06 Nov 1997 08:49:37 GMT"), Some(WAIT_CAP));
+    }
+
+    #[test]
+    fn timestamps_get_a_second_for_clocks_that_differ() {
+        let wait = Some(Nanos::from_secs(61));
+        assert_eq!(Unit::EpochSeconds.read("784111837", NOW), wait);
+        assert_eq!(Unit::EpochMillis.read("784111837000", NOW), wait);
+        assert_eq!(Unit::Rfc3339.read("1994-11-06T08:50:37Z", NOW), wait);
+        assert_eq!(Unit::Rfc3339.read("1994-11-06T09:50:37+01:00", NOW), wait);
+        for unit in [Unit::EpochSeconds, Unit::EpochMillis, Unit::Rfc3339] {
+            assert_eq!(unit.read("0", NOW), None);
+        }
+        assert_eq!(Unit::EpochSeconds.read("784111777", NOW), None);
+        assert_eq!(Unit::EpochSeconds.read("784111777.5", NOW), Some(Nanos::from_millis(1_500)));
+    }
+
+    #[test]
+    fn go_durations_are_read() {
+        let texts =
+            [("1s", 1_000), ("6m0s", 360_000), ("20ms", 20), ("1h2m3.5s", 3_723_500), ("0s", 0), ("46.5s", 46_500), ("1d", 86_400_000)];
+        for (text, ms) in texts {
+            assert_eq!(duration(text), Some(Nanos::from_millis(ms)), "{text}");
+        }
+        assert_eq!(duration("1.5µs"), Some(Nanos(1_500)));
+        for text in ["", "5", "-1s", "s", "1x", "1 s", "..s", "1s1", "1.2.3s"] {
+            assert_eq!(duration(text), None, "{text}");
+        }
+        assert_eq!(duration("99999999999999h"), Some(Nanos::MAX));
+        assert_eq!(Unit::GoDuration.read("0s", NOW), None);
+    }
+
+    #[test]
+    fn the_ratelimit_field_is_read_in_both_drafts() {
+        assert_eq!(rate_limit("\"qps\";r=0;t=7"), Some(Nanos::from_secs(7)));
+        assert_eq!(rate_limit("\"qps\";r=0;t=7, \"day\";r=0;t=90, \"hour\";r=3;t=999"), Some(Nanos::from_secs(90)));
+        assert_eq!(rate_limit("limit=10, remaining=0, reset=7"), Some(Nanos::from_secs(7)));
+        for text in [
+            "\"qps\";r=1;t=7",
+            "\"qps\";r=0",
+            "\"qps\";r=0;t=-7",
+            "limit=10, remaining=1, reset=7",
+            "remaining=0",
+            "((",
+            "",
+            "\"q\";r=0;t=0",
+        ] {
+            assert_eq!(rate_limit(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_field_that_is_present_decides() {
+        let both = [("retry-after", "3"), ("ratelimit", "\"q\";r=0;t=7")];
+        assert_eq!(asked(&both, NOW), Some(Nanos::from_secs(3)));
+        let garbage = [("Retry-After", "soon"), ("RateLimit", "\"q\";r=0;t=7")];
+        assert_eq!(asked(&garbage, NOW), Some(Nanos::from_secs(7)));
+        let pair = |left, at| asked(&[("x-ratelimit-remaining", left), ("x-ratelimit-reset", at)], NOW);
+        assert_eq!(pair("0", "12"), Some(Nanos::from_secs(12)));
+        assert_eq!(pair("1", "12"), None);
+        let later = Wall(1_700_000_000_000);
+        let epoch = [("ratelimit-remaining", "0"), ("ratelimit-reset", "1700000060")];
+        assert_eq!(asked(&epoch, later), Some(Nanos::from_secs(61)));
+        assert_eq!(asked(&[("retry-after", "0")], NOW), None);
+    }
+}
