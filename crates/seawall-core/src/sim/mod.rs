@@ -6,6 +6,7 @@
 
 pub mod contention;
 pub mod herd;
+pub mod outage;
 mod queue;
 mod stats;
 

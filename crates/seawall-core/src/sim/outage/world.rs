@@ -1,0 +1,189 @@
+//! One run: requests arrive, go through the gateway to the server, come back or time out, and perhaps go again.
+
+use super::gateway::{Gateway, Pass, Payment};
+use super::server::{Server, Ticket};
+use super::tally::Tally;
+use super::{ATTEMPT_TIMEOUT, Arm, DIP_END_S, DIP_START_S, END_S};
+use crate::rng::Rng;
+use crate::sim::queue::Queue;
+use crate::time::{Mono, Nanos};
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Arrival,
+    Served(Ticket),
+    /// Carries on after the answer too; a ticket that is no longer in flight is simply stale.
+    TimedOut(Ticket),
+    Retry {
+        request: u32,
+        payment: Payment,
+    },
+    DipStarts,
+    DipEnds,
+}
+
+#[derive(Debug)]
+struct Request {
+    arrived: Mono,
+    /// Sends so far.
+    attempts: u32,
+    wait: Nanos,
+    /// Held while an attempt is in flight.
+    pass: Option<Pass>,
+}
+
+#[derive(Debug)]
+struct World<'a> {
+    arm: &'a Arm,
+    offered: f64,
+    arrivals: Rng,
+    waits: Rng,
+    queue: Queue<Event>,
+    requests: Vec<Request>,
+    gateway: Gateway<'a>,
+    server: Server,
+    tally: Tally,
+}
+
+pub(super) fn run(arm: &Arm, offered: f64, mut rng: Rng) -> Tally {
+    let mut world = World {
+        arm,
+        offered,
+        arrivals: rng.fork(),
+        waits: rng.fork(),
+        queue: Queue::with_capacity(4096),
+        requests: Vec::with_capacity(1 << 16),
+        gateway: Gateway::new(arm),
+        server: Server::new(arm.bounded, rng.fork()),
+        tally: Tally::default(),
+    };
+    world.queue.push(second(DIP_START_S), Event::DipStarts);
+    world.queue.push(second(DIP_END_S), Event::DipEnds);
+    world.arrive_after(Mono(0));
+    while let Some((now, event)) = world.queue.pop() {
+        if now >= second(END_S) {
+            break;
+        }
+        world.step(now, event);
+    }
+    world.tally
+}
+
+fn second(s: u32) -> Mono {
+    Mono(0) + Nanos::from_secs(u64::from(s))
+}
+
+impl World<'_> {
+    fn step(&mut self, now: Mono, event: Event) {
+        match event {
+            Event::Arrival => self.arrival(now),
+            Event::Served(ticket) => {
+                self.server.finished();
+                self.put_to_work(now);
+                if let Some(pass) = self.take_pass(ticket) {
+                    self.gateway.succeeded(pass, now);
+                    self.tally.success(self.requests[ticket.request as usize].arrived, now);
+                }
+            }
+            Event::TimedOut(ticket) => {
+                if let Some(pass) = self.take_pass(ticket) {
+                    self.failed(ticket.request, pass, now);
+                }
+            }
+            Event::Retry { request, payment } => self.retry(request, payment, now),
+            Event::DipStarts => self.server.dip(),
+            Event::DipEnds => {
+                self.server.recover();
+                self.put_to_work(now);
+            }
+        }
+    }
+
+    fn arrive_after(&mut self, now: Mono) {
+        let gap = Nanos::from_secs_f64(self.arrivals.exponential(1.0 / self.offered));
+        self.queue.push(now + gap, Event::Arrival);
+    }
+
+    fn arrival(&mut self, now: Mono) {
+        self.arrive_after(now);
+        self.tally.request(now);
+        self.gateway.arrived(now);
+        // A run sees some 70 000 requests; the index cannot outgrow its type.
+        let request = u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
+        self.requests.push(Request { arrived: now, attempts: 0, wait: Nanos::ZERO, pass: None });
+        match self.gateway.admit(now) {
+            Some(pass) => self.send(request, pass, now),
+            None => self.tally.failure(),
+        }
+    }
+
+    fn retry(&mut self, request: u32, payment: Payment, now: Mono) {
+        match self.gateway.admit(now) {
+            Some(pass) => self.send(request, pass, now),
+            None => {
+                self.gateway.refund(payment);
+                self.tally.failure();
+            }
+        }
+    }
+
+    fn send(&mut self, request: u32, pass: Pass, now: Mono) {
+        self.tally.attempt(now);
+        let state = &mut self.requests[request as usize];
+        state.attempts += 1;
+        let ticket = Ticket { request, attempt: state.attempts };
+        if self.server.offer(ticket) {
+            state.pass = Some(pass);
+            self.queue.push(now + ATTEMPT_TIMEOUT, Event::TimedOut(ticket));
+            self.put_to_work(now);
+        } else {
+            self.failed(request, pass, now);
+        }
+    }
+
+    fn failed(&mut self, request: u32, pass: Pass, now: Mono) {
+        self.gateway.failed(pass, now);
+        let state = &mut self.requests[request as usize];
+        let payment = if state.attempts < self.arm.retry.attempts { self.gateway.pay(now) } else { None };
+        let Some(payment) = payment else { return self.tally.failure() };
+        state.wait = self.arm.retry.backoff.draw(state.attempts - 1, state.wait, &mut self.waits);
+        self.queue.push(now + state.wait, Event::Retry { request, payment });
+    }
+
+    /// The pass of an attempt that is still waited for: who timed out does not listen any more.
+    fn take_pass(&mut self, ticket: Ticket) -> Option<Pass> {
+        let state = &mut self.requests[ticket.request as usize];
+        if state.attempts == ticket.attempt { state.pass.take() } else { None }
+    }
+
+    fn put_to_work(&mut self, now: Mono) {
+        while let Some((ticket, service)) = self.server.start() {
+            self.queue.push(now + service, Event::Served(ticket));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_ends_at_most_once_and_all_but_the_last_few_do() {
+        for arm in Arm::built_in() {
+            let tally = run(&arm, 100.0, Rng::seeded(5));
+            let arrived: u32 = tally.requests.iter().sum();
+            let succeeded: u32 = tally.goodput.iter().sum();
+            let open = i64::from(arrived) - i64::from(succeeded) - i64::from(tally.failed);
+            assert!((0..600).contains(&open), "{}: {arrived} arrived, {succeeded} succeeded, {} failed", arm.name, tally.failed);
+        }
+    }
+
+    #[test]
+    fn attempts_are_bounded_by_the_policy() {
+        for arm in Arm::built_in() {
+            let tally = run(&arm, 100.0, Rng::seeded(5));
+            let (arrived, attempts): (u32, u32) = (tally.requests.iter().sum(), tally.attempts.iter().sum());
+            assert!(attempts <= arrived * arm.retry.attempts, "{}: {attempts} attempts for {arrived}", arm.name);
+        }
+    }
+}
