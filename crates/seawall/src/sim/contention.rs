@@ -1,0 +1,124 @@
+//! Shows the contention model: calls and completion time against the number of clients, one line per strategy.
+
+use seawall_core::sim::contention::{Config, Row, Strategy, run};
+
+use super::report::{Cell, Column, Report};
+use super::svg::{Axis, Figure, Mark, Panel, Shape, Verdict, round_up};
+use super::table::{Align, Field, Group, Table, sparkline};
+use super::{Args, choose};
+
+pub(super) const COLUMNS: &[Column] =
+    &[Column::number("clients", 0), Column::text("strategy"), Column::number("calls_mean", 2), Column::number("time_ms_mean", 2)];
+
+/// So many numbers of clients fit beside each other in the table for people; CSV has them all.
+const SHOWN: usize = 4;
+
+pub(super) fn report(args: &Args) -> anyhow::Result<Report> {
+    let mut config = Config::new(args.seed);
+    config.runs = args.runs.unwrap_or(Config::RUNS);
+    config.strategies = choose(config.strategies, |strategy| strategy.as_str(), &args.policy)?;
+    if !args.clients.is_empty() {
+        config.clients.clone_from(&args.clients);
+        config.clients.sort_unstable();
+        config.clients.dedup();
+    }
+    let rows = run(&config);
+    let cells = |row: &Row| {
+        let text = Cell::Text(row.strategy.to_string());
+        vec![Cell::Number(f64::from(row.clients)), text, Cell::Number(row.calls_mean), Cell::Number(row.time_ms_mean)]
+    };
+    Ok(Report {
+        scenario: "contention",
+        seed: config.seed,
+        runs: config.runs,
+        columns: COLUMNS,
+        rows: rows.iter().map(cells).collect(),
+        // The rows are the series already: one value per number of clients.
+        series: Vec::new(),
+        table: table(&config, &rows),
+        figure: figure(&config, &rows),
+        closing: closing(&config, &rows),
+    })
+}
+
+fn of(rows: &[Row], strategy: Strategy) -> impl Iterator<Item = &Row> {
+    rows.iter().filter(move |row| row.strategy == strategy)
+}
+
+/// Evenly chosen, the last always among them.
+fn shown(clients: &[u32]) -> Vec<u32> {
+    let count = clients.len().min(SHOWN);
+    (1..=count).map(|index| clients[index * clients.len() / count - 1]).collect()
+}
+
+fn table(config: &Config, rows: &[Row]) -> Table {
+    let shown = shown(&config.clients);
+    let mut headings = vec![("strategy".to_owned(), Align::Left)];
+    headings.extend(shown.iter().map(|clients| (format!("calls N={clients}"), Align::Right)));
+    headings.extend(shown.iter().map(|clients| (format!("s N={clients}"), Align::Right)));
+    headings.push(("calls by N".to_owned(), Align::Left));
+    let line = |&strategy: &Strategy| {
+        let picked = || of(rows, strategy).filter(|row| shown.contains(&row.clients));
+        let calls: Vec<f64> = of(rows, strategy).map(|row| row.calls_mean).collect();
+        let mut fields: Vec<Field> = vec![strategy.to_string().into()];
+        fields.extend(picked().map(|row| format!("{:.0}", row.calls_mean).into()));
+        fields.extend(picked().map(|row| format!("{:.2}", row.time_ms_mean / 1e3).into()));
+        fields.push(sparkline(&calls, 20, most(rows, |row| row.calls_mean)).into());
+        fields
+    };
+    Table { headings, groups: vec![Group { title: String::new(), rows: config.strategies.iter().map(line).collect() }] }
+}
+
+fn most(rows: &[Row], value: impl Fn(&Row) -> f64) -> f64 {
+    rows.iter().map(value).fold(1.0, f64::max)
+}
+
+fn closing(config: &Config, rows: &[Row]) -> String {
+    let clients = config.clients.last().copied().unwrap_or(0);
+    let calls = |strategy| of(rows, strategy).last().map(|row| row.calls_mean);
+    let (Some(exponential), Some(full)) = (calls(Strategy::Exponential), calls(Strategy::Full)) else {
+        return format!("Every one of the {clients} clients writes exactly once; the rest of the calls lost a race.");
+    };
+    let less = 100.0 * (1.0 - full / exponential);
+    format!(
+        "With {clients} clients, full jitter needs {full:.0} calls where the same waits without jitter need {exponential:.0} ({less:.0} % less): what helps is the spread, not the waiting."
+    )
+}
+
+fn figure(config: &Config, rows: &[Row]) -> Figure {
+    let panel = |title: &str, value: fn(&Row) -> f64| Panel {
+        title: title.to_owned(),
+        note: String::new(),
+        verdict: Verdict::Neutral,
+        x: Axis { label: "clients", from: 0.0, to: config.clients.last().copied().map_or(1.0, f64::from) },
+        y: Axis { label: "", from: 0.0, to: round_up(most(rows, value)) },
+        marks: config.strategies.iter().map(|&strategy| mark(rows, strategy, value)).collect(),
+        shade: None,
+        level: None,
+    };
+    Figure {
+        title: "Jitter is what stops clients from colliding".to_owned(),
+        subtitle: format!(
+            "N clients update one row with optimistic locking; base 5 ms, cap 2 s; mean of {} runs, seed {}",
+            config.runs, config.seed
+        ),
+        across: 2,
+        panel_height: 430.0,
+        panels: vec![
+            panel("Calls until every client has written", |row| row.calls_mean),
+            panel("Seconds until the last client is done", |row| row.time_ms_mean / 1e3),
+        ],
+    }
+}
+
+fn mark(rows: &[Row], strategy: Strategy, value: fn(&Row) -> f64) -> Mark {
+    let colour = match strategy {
+        Strategy::Full => 0,
+        Strategy::None => 5,
+        Strategy::Exponential => 1,
+        Strategy::Equal => 3,
+        Strategy::Decorrelated => 2,
+    };
+    let points = of(rows, strategy).map(|row| (f64::from(row.clients), value(row))).collect();
+    Mark { label: strategy.to_string(), colour, shape: Shape::Line, points }
+}

@@ -1,0 +1,171 @@
+//! Shows the outage model: whether and when each policy lets the system come back, and what it costs.
+
+use seawall_core::policy::Share;
+use seawall_core::sim::outage::{Arm, CAPACITY, Config, DIP_END_S, DIP_START_S, END_S, Row, run};
+
+use super::report::{Cell, Column, Report, Series};
+use super::svg::{Axis, Figure, Mark, Panel, Shade, Shape, Verdict, points};
+use super::table::{Align, Field, Group, Table, Tone, sparkline};
+use super::{Args, Candidate, choose};
+
+pub(super) const COLUMNS: &[Column] = &[
+    Column::number("rho", 2),
+    Column::text("policy"),
+    Column::number("recovered", 3),
+    Column::number("recovery_s", 2),
+    Column::number("amp_incident", 4),
+    Column::number("success_incident", 4),
+];
+
+/// The sparkline and the chart show the incident, not five minutes of calm before and after.
+const SHOWN_FROM_S: u32 = 40;
+const SHOWN_TO_S: u32 = 200;
+
+pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Report> {
+    let mut config = Config::new(args.seed);
+    config.runs = args.runs.unwrap_or(Config::RUNS);
+    if !args.rho.is_empty() {
+        config.rhos.clone_from(&args.rho);
+    }
+    config.arms.extend(
+        candidates.iter().map(|candidate| Arm::of_policy(candidate.name.clone(), candidate.retry, candidate.breaker, candidate.adaptive)),
+    );
+    config.arms = choose(config.arms, |arm| &arm.name, &args.policy)?;
+    let rows = run(&config);
+    Ok(Report {
+        scenario: "outage",
+        seed: config.seed,
+        runs: config.runs,
+        columns: COLUMNS,
+        rows: rows.iter().map(cells).collect(),
+        series: rows.iter().flat_map(series).collect(),
+        table: table(&config, &rows),
+        figure: figure(&config, &rows),
+        closing: closing(&config, &rows),
+    })
+}
+
+fn cells(row: &Row) -> Vec<Cell> {
+    vec![
+        Cell::Number(row.rho.as_f64()),
+        Cell::Text(row.policy.clone()),
+        Cell::Number(row.recovered),
+        row.recovery_s.map_or(Cell::Never, Cell::Number),
+        Cell::Number(row.amp_incident),
+        Cell::Number(row.success_incident),
+    ]
+}
+
+fn series(row: &Row) -> [Series; 2] {
+    [("goodput_per_s", &row.goodput_per_s), ("attempts_per_s", &row.attempts_per_s)].map(|(name, values)| Series {
+        labels: vec![("rho", row.rho.as_f64().to_string()), ("policy", row.policy.clone())],
+        name,
+        x: "t_s",
+        start: 0.0,
+        step: 1.0,
+        values: values.clone(),
+    })
+}
+
+/// Mean goodput per second in what is shown; a series may end early where nothing succeeds any more.
+fn shown(row: &Row) -> Vec<f64> {
+    (SHOWN_FROM_S..SHOWN_TO_S.min(END_S)).map(|second| row.goodput_per_s.get(second as usize).copied().unwrap_or(0.0)).collect()
+}
+
+fn table(config: &Config, rows: &[Row]) -> Table {
+    let headings = [
+        ("policy".to_owned(), Align::Left),
+        ("recovered".to_owned(), Align::Right),
+        ("after s".to_owned(), Align::Right),
+        ("attempts/req".to_owned(), Align::Right),
+        ("success".to_owned(), Align::Right),
+        (format!("goodput, t = {SHOWN_FROM_S} to {SHOWN_TO_S} s"), Align::Left),
+    ];
+    let group = |&rho: &Share| {
+        let lines = rows.iter().filter(|row| row.rho == rho).map(|row| line(row, config.runs)).collect();
+        Group { title: format!("load {rho} of {CAPACITY}/s, 18 of 20 workers stop from t = {DIP_START_S} to {DIP_END_S} s"), rows: lines }
+    };
+    Table { headings: headings.to_vec(), groups: config.rhos.iter().map(group).collect() }
+}
+
+fn line(row: &Row, runs: u32) -> Vec<Field> {
+    let tone = if row.recovered >= 1.0 {
+        Tone::Good
+    } else if row.recovered > 0.0 {
+        Tone::Plain
+    } else {
+        Tone::Bad
+    };
+    let recovered = row.recovered * f64::from(runs);
+    vec![
+        row.policy.clone().into(),
+        Field::toned(format!("{recovered:.0}/{runs}"), tone),
+        Field::toned(row.recovery_s.map_or("never".to_owned(), |seconds| format!("{seconds:.1}")), tone),
+        format!("{:.2}", row.amp_incident).into(),
+        format!("{:.1} %", row.success_incident * 100.0).into(),
+        sparkline(&shown(row), 32, row.rho.as_f64() * CAPACITY).into(),
+    ]
+}
+
+/// The load that the closing sentence and the chart are about.
+fn focus(config: &Config) -> Share {
+    let usual = Share::percent(80);
+    if config.rhos.contains(&usual) { usual } else { config.rhos.first().copied().unwrap_or(usual) }
+}
+
+fn closing(config: &Config, rows: &[Row]) -> String {
+    let rho = focus(config);
+    let of = || rows.iter().filter(move |row| row.rho == rho);
+    let lost: Vec<&str> = of().filter(|row| row.recovered <= 0.0).map(|row| row.policy.as_str()).collect();
+    let whole = of().filter(|row| row.recovered >= 1.0);
+    let fastest = whole.min_by(|a, b| a.recovery_s.unwrap_or(f64::MAX).total_cmp(&b.recovery_s.unwrap_or(f64::MAX)));
+    let never = if lost.is_empty() { "every policy comes back".to_owned() } else { format!("{} never come back", lost.join(", ")) };
+    match fastest {
+        Some(row) => format!(
+            "At {rho} load {never}; {} is back {:.0} s after the dip with {:.2} attempts per request.",
+            row.policy,
+            row.recovery_s.unwrap_or(0.0),
+            row.amp_incident
+        ),
+        None => format!("At {rho} load {never}."),
+    }
+}
+
+fn figure(config: &Config, rows: &[Row]) -> Figure {
+    let rho = focus(config);
+    let offered = rho.as_f64() * CAPACITY;
+    let panels = rows.iter().filter(|row| row.rho == rho).enumerate().map(|(index, row)| panel(row, offered, index == 0)).collect();
+    Figure {
+        title: "A ten-second dip. Does the system come back?".to_owned(),
+        subtitle: format!(
+            "Goodput per second over time (s) at {rho} of capacity; 18 of 20 workers stop in the shaded ten seconds; dashed: offered load; mean of {} runs, seed {}",
+            config.runs, config.seed
+        ),
+        across: 4,
+        panel_height: 168.0,
+        panels,
+    }
+}
+
+fn panel(row: &Row, offered: f64, first: bool) -> Panel {
+    let (verdict, note) = match row.recovery_s {
+        Some(seconds) if row.recovered >= 1.0 => (Verdict::Good, format!("back after {seconds:.0} s")),
+        Some(_) => (Verdict::Bad, format!("back in {:.0} % of runs", row.recovered * 100.0)),
+        None => (Verdict::Bad, "never back".to_owned()),
+    };
+    let colour = match verdict {
+        Verdict::Good => 0,
+        Verdict::Neutral | Verdict::Bad => 1,
+    };
+    let (from, to) = (f64::from(SHOWN_FROM_S), f64::from(SHOWN_TO_S));
+    Panel {
+        title: row.policy.clone(),
+        note,
+        verdict,
+        x: Axis { label: "", from, to },
+        y: Axis { label: "", from: 0.0, to: CAPACITY * 1.1 },
+        marks: vec![Mark { label: String::new(), colour, shape: Shape::Area, points: points(from, 1.0, &shown(row)) }],
+        shade: Some(Shade { from: f64::from(DIP_START_S), to: f64::from(DIP_END_S), label: if first { "dip" } else { "" } }),
+        level: Some((offered, "")),
+    }
+}

@@ -1,0 +1,133 @@
+//! What a scenario found, independent of how it is shown: rows under named columns, time series, a view for people.
+//! CSV and JSON are written from here, so the two cannot differ.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::svg::Figure;
+use super::table::Table;
+
+/// A column of the CSV form; these names are what `--assert` and `where` speak of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    /// Decimals; `None` is text.
+    pub(super) digits: Option<usize>,
+}
+
+impl Column {
+    pub(super) const fn text(name: &'static str) -> Self {
+        Self { name, digits: None }
+    }
+
+    pub(super) const fn number(name: &'static str, digits: usize) -> Self {
+        Self { name, digits: Some(digits) }
+    }
+
+    pub(super) fn show(&self, cell: &Cell) -> String {
+        match cell {
+            Cell::Text(text) => text.clone(),
+            Cell::Number(number) => format!("{number:.*}", self.digits.unwrap_or(0)),
+            Cell::Never => String::new(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cell {
+    Text(String),
+    Number(f64),
+    /// It did not happen: blank in CSV, null in JSON, later than any number to an assertion.
+    Never,
+}
+
+/// Values at even steps, with the labels that tell the series apart.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    pub(super) labels: Vec<(&'static str, String)>,
+    pub(super) name: &'static str,
+    pub(super) x: &'static str,
+    pub(super) start: f64,
+    pub(super) step: f64,
+    pub(super) values: Vec<f64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) scenario: &'static str,
+    pub(super) seed: u64,
+    pub(super) runs: u32,
+    pub(super) columns: &'static [Column],
+    pub(super) rows: Vec<Vec<Cell>>,
+    pub(super) series: Vec<Series>,
+    pub(super) table: Table,
+    pub(super) figure: Figure,
+    /// One sentence on what the numbers show.
+    pub(super) closing: String,
+}
+
+impl Report {
+    pub(super) fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
+        let names: Vec<&str> = self.columns.iter().map(|column| column.name).collect();
+        writeln!(out, "{}", names.join(","))?;
+        for row in &self.rows {
+            let cells: Vec<String> = self.columns.iter().zip(row).map(|(column, cell)| quoted(column.show(cell))).collect();
+            writeln!(out, "{}", cells.join(","))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
+        let series: Vec<Value> = self.series.iter().map(Series::json).collect();
+        let document = json!({
+            "scenario": self.scenario,
+            "seed": self.seed,
+            "runs": self.runs,
+            "rows": rows,
+            "series": series,
+            "summary": self.closing,
+        });
+        serde_json::to_writer_pretty(&mut *out, &document)?;
+        writeln!(out)
+    }
+
+    fn json_row(&self, row: &[Cell]) -> Value {
+        let fields = self.columns.iter().zip(row).map(|(column, cell)| (column.name.to_owned(), cell.json()));
+        Value::Object(fields.collect())
+    }
+}
+
+impl Cell {
+    fn json(&self) -> Value {
+        match self {
+            Self::Text(text) => json!(text),
+            Self::Number(number) => json!(number),
+            Self::Never => Value::Null,
+        }
+    }
+}
+
+impl Series {
+    fn json(&self) -> Value {
+        let mut object = Map::new();
+        for (label, value) in &self.labels {
+            object.insert((*label).to_owned(), json!(value));
+        }
+        let fields = [
+            ("name", json!(self.name)),
+            ("x", json!(self.x)),
+            ("start", json!(self.start)),
+            ("step", json!(self.step)),
+            ("values", json!(self.values)),
+        ];
+        object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+        Value::Object(object)
+    }
+}
+
+/// Policy names come from configuration files, so a comma in one is possible (RFC 4180).
+fn quoted(text: String) -> String {
+    if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}

@@ -1,0 +1,102 @@
+//! The door as its caller sees it: what is printed, what is refused, and how it ends.
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn args(line: &str) -> Args {
+    Cli::try_parse_from(std::iter::once("sim").chain(line.split(' '))).unwrap().args
+}
+
+fn sim(args: &Args) -> (anyhow::Result<Exit>, String, String) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let exit = run(args, &mut anstream::StripStream::new(&mut out), &mut anstream::StripStream::new(&mut err));
+    (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+#[test]
+fn the_same_seed_prints_the_same_csv_and_another_seed_does_not() {
+    let line = "contention --clients 10,20 --runs 2 --csv";
+    assert_eq!(sim(&args(line)).1, sim(&args(line)).1);
+    assert_ne!(sim(&args(line)).1, sim(&args(&format!("{line} --seed 2"))).1);
+}
+
+#[test]
+fn csv_has_exactly_the_columns_of_the_models() {
+    let heading = |line: &str| sim(&args(line)).1.lines().next().unwrap().to_owned();
+    assert_eq!(heading("contention --clients 5 --runs 1 --csv"), "clients,strategy,calls_mean,time_ms_mean");
+    assert_eq!(heading("herd --runs 1 --csv"), "scenario,policy,peak100_mean,peak1s_mean,retries_mean,succeeded_mean,dead_mean");
+    let outage = sim(&args("outage --runs 1 --rho 0.8 --policy naive3 --csv")).1;
+    assert!(outage.starts_with("rho,policy,recovered,recovery_s,amp_incident,success_incident\n0.80,naive3,0.000,,"), "{outage}");
+}
+
+#[test]
+fn json_is_one_document_with_rows_and_series() {
+    let text = sim(&args("herd --runs 1 --policy full --json")).1;
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(document["scenario"], "herd");
+    assert_eq!((document["seed"].as_u64(), document["runs"].as_u64()), (Some(1), Some(1)));
+    assert_eq!(document["rows"].as_array().unwrap().len(), 3);
+    assert_eq!(document["series"][0]["policy"], "full");
+}
+
+#[test]
+fn the_table_names_its_seed() {
+    let text = sim(&args("contention --clients 10 --runs 3 --seed 42")).1;
+    assert!(text.contains("decorrelated") && text.contains("seed 42, 3 runs per row"), "{text}");
+}
+
+#[test]
+fn an_assertion_that_does_not_hold_lists_its_rows_and_fails() {
+    let mut args = args("herd --runs 1 --policy full --policy fixed --csv");
+    args.assert = vec!["peak100_mean < 200 where scenario=spike".parse().unwrap()];
+    let (exit, _, err) = sim(&args);
+    assert_eq!(exit.unwrap(), Exit::AssertFailed);
+    assert!(err.contains("policy=fixed") && !err.contains("policy=full"), "{err}");
+    args.assert = vec!["peak100_mean < 200 where scenario=spike,policy=full".parse().unwrap()];
+    assert_eq!(sim(&args).0.unwrap(), Exit::Done);
+}
+
+#[test]
+fn an_assertion_about_nothing_is_refused() {
+    let mut args = args("herd --runs 1 --policy full --csv");
+    args.assert = vec!["peak100_mean < 200 where policy=fixed".parse().unwrap()];
+    assert!(sim(&args).0.unwrap_err().to_string().contains("asserts nothing"));
+    args.assert = vec!["peak < 200".parse().unwrap()];
+    assert!(sim(&args).0.unwrap_err().to_string().contains("columns are scenario, policy, peak100_mean"));
+}
+
+#[test]
+fn an_unknown_policy_lists_the_policies() {
+    let error = sim(&args("outage --policy ful")).0.unwrap_err().to_string();
+    assert!(error.contains("none, naive3, full, budget10"), "{error}");
+}
+
+#[test]
+fn a_candidate_stands_beside_the_built_in_policies() {
+    let built_in = seawall_core::sim::outage::Arm::built_in();
+    let arm = built_in.iter().find(|arm| arm.name == "succ10+breaker5").unwrap();
+    let candidate = Candidate { name: "api/search".to_owned(), retry: arm.retry, breaker: arm.breaker.unwrap(), adaptive: false };
+    let mut out = Vec::new();
+    let args = args("outage --runs 1 --rho 0.8 --policy api/search --policy succ10+breaker5 --csv");
+    assert_eq!(run_with(&args, &[candidate], &mut out, &mut std::io::sink()).unwrap(), Exit::Done);
+    let text = String::from_utf8(out).unwrap();
+    let rows: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(rows[0].replace("succ10+breaker5", ""), rows[1].replace("api/search", ""), "the same policy gives the same numbers");
+}
+
+#[test]
+fn the_chart_is_written_where_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = args("contention --clients 5,10 --runs 1");
+    args.svg = Some(dir.path().join("chart.svg"));
+    assert_eq!(sim(&args).0.unwrap(), Exit::Done);
+    let svg = std::fs::read_to_string(dir.path().join("chart.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains(">decorrelated</text>"), "{svg}");
+}
