@@ -5,7 +5,10 @@
 //! socket or draws from a global generator: `Now` and `&mut Rng` are arguments, so every decision can be replayed.
 
 pub mod admit;
+pub mod calc;
+pub mod call;
 pub mod classify;
+pub mod config;
 pub mod decide;
 pub mod guard;
 pub mod lease;

@@ -1,23 +1,25 @@
 //! The program: parses the command line and hands over to one door.
 
+mod check;
+mod cli;
+mod config;
+mod exit;
+mod explain;
+mod setup;
 mod sim;
+mod terminal;
 
+use clap::Parser as _;
 use std::process::ExitCode;
 
-use clap::Parser;
-
-#[derive(Debug, Parser)]
-#[command(name = "seawall")]
-enum Cli {
-    /// Run the real policy code in virtual time
-    Sim(sim::Args),
-}
-
-fn main() -> anyhow::Result<ExitCode> {
-    let Cli::Sim(args) = Cli::parse();
-    let exit = sim::run(&args, &mut anstream::stdout(), &mut anstream::stderr())?;
-    Ok(match exit {
-        sim::Exit::Done => ExitCode::SUCCESS,
-        sim::Exit::AssertFailed => ExitCode::from(4),
-    })
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => return terminal::usage(&usage),
+    };
+    let terminal = terminal::Terminal::new(cli.color, cli.quiet);
+    match cli::dispatch(cli.command, &terminal) {
+        Ok(exit) => exit.into(),
+        Err(error) => terminal.fail(&error).into(),
+    }
 }

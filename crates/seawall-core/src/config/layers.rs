@@ -61,6 +61,10 @@ pub(crate) fn profile_names() -> Vec<&'static str> {
     builtin().table("profiles").map(|profiles| profiles.0.keys().map(String::as_str).collect()).unwrap_or_default()
 }
 
+pub(crate) fn preset_names() -> Vec<&'static str> {
+    classify::presets::Preset::all().iter().map(|preset| preset.name).collect()
+}
+
 /// Below everything: the built-in defaults and the generic rules.
 pub(crate) fn ground() -> Tree {
     let defaults = builtin().table("defaults").cloned().unwrap_or_default();
@@ -87,7 +91,7 @@ pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Pro
             // The generic rules are below everything already.
             Some(_) if name == "generic" => {}
             Some(tree) => merged = merged.under(&tree.without(NOT_POLICY)),
-            None => problems.push(unknown(node.origin.span.clone(), format!("{path}.preset"), "preset", name, classify::presets::names())),
+            None => problems.push(unknown(node.origin.span.clone(), format!("{path}.preset"), "preset", name, preset_names())),
         }
     }
     merged.under(own)

@@ -1,11 +1,13 @@
 //! Text becomes policy. `walk` checks a file against `shape` and finds every problem at once; `layers` and `resolve`
 //! merge it over the embedded defaults, profiles and presets into a [`Config`] that remembers where each value came from.
 
+pub mod checklist;
 pub mod endpoint;
 pub mod explain;
 mod fields;
 pub mod keys;
 mod layers;
+pub mod lint;
 pub mod model;
 pub mod node;
 pub mod parse;

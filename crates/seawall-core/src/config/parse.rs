@@ -1,5 +1,6 @@
 //! Values as people write them: durations, sizes, rates, shares. Each parser says what it expected, with an example.
 
+use crate::classify;
 use crate::policy::{Rate, Share};
 use crate::time::Nanos;
 
@@ -111,13 +112,7 @@ fn units<'a>(text: &'a str, table: &[(&str, f64)]) -> Result<f64, Wrong<'a>> {
 /// The candidate that the user most likely meant, if one is near enough.
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).clamp(1, 3);
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&word.to_lowercase(), &candidate.to_lowercase()), candidate))
-        .filter(|(distance, candidate)| *distance <= limit || (word.len() >= 4 && candidate.starts_with(word)))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+    classify::parse::suggest(word, &candidates.into_iter().collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -147,13 +147,9 @@ impl<'t> Walker<'t> {
                 self.problems.push(Problem::new(item.span(), here, "expected a table: a classify rule".to_owned()));
                 continue;
             };
-            match classify::parse::rule(table, source) {
+            match classify::parse::rule(table, item.span(), source) {
                 Ok(rule) => rules.push(Arc::new(rule)),
-                Err(found) => {
-                    // A rule that lacks a key has no span of its own to blame but the rule's.
-                    let spanned = |span: Range<usize>| if span.is_empty() { item.span() } else { span };
-                    self.problems.extend(found.into_iter().map(|(span, message)| Problem::new(spanned(span), here.clone(), message)));
-                }
+                Err(found) => self.problems.extend(found.0.into_iter().map(|(span, message)| Problem::new(span, here.clone(), message))),
             }
         }
         rules

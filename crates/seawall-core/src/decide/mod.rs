@@ -3,3 +3,8 @@
 pub mod backoff;
 pub mod budget;
 pub mod deadline;
+pub mod next;
+
+pub use budget::{Budget, Funding};
+pub use deadline::Deadline;
+pub use next::{Facts, Next, Progress, next, repeatable};

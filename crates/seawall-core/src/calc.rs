@@ -1,0 +1,213 @@
+//! What a policy will do, computed before anybody depends on it: worst cases, amplification, chances.
+
+use crate::config::Policy;
+use crate::policy::{Backoff, Breaker, Limit, Mode, Retry};
+use crate::rng::Rng;
+use crate::time::Nanos;
+
+/// How long a call can take if everything fails as slowly as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorstCase {
+    /// Attempts and waits added up, as if there were no deadline.
+    pub unbounded: Nanos,
+    /// What the caller sees: the deadline cuts it off.
+    pub elapsed: Nanos,
+    /// Sends that fit before the deadline if each one times out and each wait is the longest.
+    pub attempts_that_fit: u32,
+}
+
+#[must_use]
+pub fn worst_case(policy: &Policy) -> WorstCase {
+    let (attempt, total) = (policy.timeout.attempt, policy.timeout.total);
+    let mut at = Nanos::ZERO;
+    let mut fit = 0;
+    let mut previous = Nanos::ZERO;
+    for n in 0..policy.retry.attempts {
+        if at < total {
+            fit += 1;
+        }
+        at = at + attempt;
+        if n + 1 < policy.retry.attempts {
+            previous = policy.retry.backoff.range(n, previous).1;
+            at = at + previous;
+        }
+    }
+    WorstCase { unbounded: at, elapsed: at.min(total), attempts_that_fit: fit }
+}
+
+/// Sends per call when each one fails with probability `failing`: 1 + p + p² + …
+#[must_use]
+pub fn expected_attempts(retry: &Retry, failing: f64) -> f64 {
+    let failing = failing.clamp(0.0, 1.0);
+    let mut sum = 0.0;
+    let mut reached = 1.0;
+    for _ in 0..retry.attempts {
+        sum += reached;
+        reached *= failing;
+    }
+    sum
+}
+
+/// How many sends one call becomes while everything fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Amplification {
+    /// By attempts alone.
+    pub attempts: f64,
+    /// With the success-funded budget: nothing is earned in an outage, so only the floor's share is left.
+    pub budgeted: f64,
+}
+
+/// Through `layers` that all retry like this one, at `calls_per_second` calls.
+#[must_use]
+pub fn amplification(retry: &Retry, layers: u32, calls_per_second: f64) -> Amplification {
+    let one = f64::from(retry.attempts);
+    let floor = if calls_per_second > 0.0 { retry.budget_floor.per_second_f64() / calls_per_second } else { 0.0 };
+    let budgeted = one.min(1.0 + floor);
+    let power = i32::try_from(layers).unwrap_or(i32::MAX);
+    Amplification { attempts: one.powi(power), budgeted: budgeted.powi(power) }
+}
+
+/// Calls that are drawn to estimate a chance; the seed is fixed so that the figure is the same every time.
+const DRAWS: u32 = 4000;
+
+/// The chance that a call which arrives at a random moment of an outage gives up before it ends. Attempts fail at
+/// once (a refused connection), which is the worst case for getting through on attempts alone.
+#[must_use]
+pub fn gives_up(policy: &Policy, outage: Nanos) -> f64 {
+    let mut rng = Rng::seeded(outage.0);
+    let given_up = (0..DRAWS).filter(|_| !survives(policy, outage, &mut rng)).count();
+    given_up as f64 / f64::from(DRAWS)
+}
+
+fn survives(policy: &Policy, outage: Nanos, rng: &mut Rng) -> bool {
+    let left = rng.up_to(outage.0);
+    let mut at = Nanos::ZERO;
+    let mut previous = Nanos::ZERO;
+    for n in 0..policy.retry.attempts.saturating_sub(1) {
+        previous = policy.retry.backoff.draw(n, previous, rng);
+        at = at + previous;
+        if at > policy.timeout.total {
+            return false;
+        }
+        if at.0 >= left {
+            return true;
+        }
+    }
+    false
+}
+
+/// How many retries fit into a length of time when every wait is the longest: the pocket calculator for schedules.
+#[must_use]
+pub fn retries_that_fit(backoff: &Backoff, within: Nanos) -> u32 {
+    let mut at = Nanos::ZERO;
+    for n in 0..10_000 {
+        at = at + backoff.ceiling(n);
+        if at > within {
+            return n;
+        }
+    }
+    10_000
+}
+
+/// Why a breaker could open, if at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trips {
+    pub consecutive: bool,
+    pub failure_rate: bool,
+    pub slow_rate: bool,
+}
+
+impl Trips {
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.consecutive || self.failure_rate || self.slow_rate
+    }
+}
+
+/// Which of a breaker's trips can ever fire, given the limits in front of it and the attempt's timeout.
+#[must_use]
+pub fn trips(breaker: &Breaker, limits: &[Limit], attempt: Nanos) -> Trips {
+    if breaker.mode != Mode::Enforce {
+        return Trips::default();
+    }
+    let per_window = limits
+        .iter()
+        .filter(|limit| limit.mode == Mode::Enforce)
+        .map(|limit| limit.rate.per_second_f64() * breaker.window.as_secs_f64() + limit.burst as f64)
+        .fold(f64::INFINITY, f64::min);
+    let enough = per_window >= f64::from(breaker.min_calls);
+    let slow_possible = breaker.slow > Nanos::ZERO && breaker.slow <= attempt;
+    Trips {
+        consecutive: breaker.consecutive > 0,
+        failure_rate: enough && breaker.failure_rate.0 > 0,
+        slow_rate: enough && slow_possible && breaker.slow_rate.0 > 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::default_policy;
+    use crate::policy::{BackoffKind, Share};
+
+    fn doubling(base_s: u64, factor: f64, cap_s: u64) -> Backoff {
+        Backoff { kind: BackoffKind::Exponential, base: Nanos::from_secs(base_s), factor, cap: Nanos::from_secs(cap_s), jitter: Share::ZERO }
+    }
+
+    #[test]
+    fn the_calculator_counts_retries_that_fit() {
+        let hour = Nanos::from_secs(3600);
+        for (factor, fit) in [(2.0, 11), (3.0, 8), (4.0, 6)] {
+            assert_eq!(retries_that_fit(&doubling(1, factor, 3600), hour), fit, "{factor}");
+        }
+        assert_eq!(retries_that_fit(&doubling(1, 2.0, 6 * 3600), Nanos::from_secs(24 * 3600)), 17);
+    }
+
+    #[test]
+    fn the_worst_case_adds_attempts_and_longest_waits() {
+        let mut policy = default_policy();
+        policy.timeout.attempt = Nanos::from_secs(10);
+        policy.timeout.total = Nanos::from_secs(25);
+        policy.retry.attempts = 3;
+        policy.retry.backoff = doubling(1, 2.0, 60);
+        let worst = worst_case(&policy);
+        assert_eq!(worst.unbounded, Nanos::from_secs(33));
+        assert_eq!(worst.elapsed, Nanos::from_secs(25));
+        assert_eq!(worst.attempts_that_fit, 3);
+    }
+
+    #[test]
+    fn amplification_multiplies_through_layers_and_budgets_stop_it() {
+        let retry = default_policy().retry;
+        assert!((amplification(&retry, 3, 1000.0).attempts - 64.0).abs() < 1e-9);
+        assert!(amplification(&retry, 3, 1000.0).budgeted < 1.04);
+        assert!((expected_attempts(&retry, 0.5) - 1.875).abs() < 1e-9);
+        assert!((expected_attempts(&retry, 1.0) - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn longer_outages_are_given_up_on_more_often() {
+        let policy = default_policy();
+        let chances: Vec<f64> = [1, 10, 600].map(|s| gives_up(&policy, Nanos::from_secs(s))).to_vec();
+        assert!(chances.windows(2).all(|pair| pair[0] <= pair[1]), "{chances:?}");
+        assert!(chances[2] > 0.99, "{chances:?}");
+    }
+
+    #[test]
+    fn a_breaker_behind_a_small_limit_cannot_trip_on_rates() {
+        let policy = default_policy();
+        let mut breaker = policy.breaker;
+        breaker.consecutive = 0;
+        let limit = Limit {
+            name: "slow".into(),
+            key: vec![],
+            rate: crate::policy::Rate { count: 1, per: Nanos::from_secs(60) },
+            burst: 1,
+            algorithm: crate::policy::Algorithm::TokenBucket,
+            mode: Mode::Enforce,
+            fail: crate::policy::Fail::Open,
+        };
+        assert!(!trips(&breaker, &[limit], policy.timeout.attempt).any());
+        assert!(trips(&breaker, &[], policy.timeout.attempt).any());
+    }
+}

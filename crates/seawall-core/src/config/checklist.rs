@@ -1,0 +1,131 @@
+//! The endpoint checklist: the questions that must have an answer for every endpoint before it meets traffic.
+
+use super::model::{Config, Endpoint, Upstream};
+use crate::policy::{IdempotencyMode, Limit, LimitKey, Mode, OnExhausted, Unsafe};
+use crate::time::Nanos;
+
+/// One question and the configuration's answer; `gap` where the answer is that nothing protects it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    pub question: &'static str,
+    pub answer: String,
+    pub gap: bool,
+}
+
+fn item(question: &'static str, answer: impl Into<String>) -> Item {
+    Item { question, answer: answer.into(), gap: false }
+}
+
+fn gap(question: &'static str, answer: impl Into<String>) -> Item {
+    Item { question, answer: answer.into(), gap: true }
+}
+
+#[must_use]
+pub fn checklist(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Vec<Item> {
+    let policy = &endpoint.policy;
+    let limits: Vec<&Limit> = config.limits.iter().chain(&policy.limits).filter(|limit| limit.mode == Mode::Enforce).collect();
+    let mut items = limit_items(&limits, policy.cost);
+    items.push(item("deadline", format!("{} in all, shortened by Seawall-Timeout-Ms{}", policy.timeout.total, forwarded(policy.deadline_header.as_deref()))));
+    items.push(item("downstream timeouts", format!("connect {}, attempt {}", policy.timeout.connect, policy.timeout.attempt)));
+    items.push(retry(endpoint));
+    items.push(idempotency(endpoint));
+    items.push(match policy.pool.as_deref().and_then(|name| config.pool(name)) {
+        Some(pool) => item("concurrency", format!("pool {}: {} at once, {} in line for up to {}", pool.name, pool.concurrent, pool.queue, pool.queue_timeout)),
+        None => gap("concurrency", "no pool: a slow upstream may take every connection"),
+    });
+    items.push(degraded(endpoint));
+    items.push(item("overload answer", "429 rate_limited or 503 overloaded, with Retry-After and problem+json"));
+    items.push(item("breaker", breaker(endpoint)));
+    items.push(item("dashboard", format!("endpoint \"{}\" of upstream \"{}\" in logs and metrics", endpoint.name, upstream.name)));
+    items
+}
+
+fn limit_items(limits: &[&Limit], cost: u64) -> Vec<Item> {
+    if limits.is_empty() {
+        return vec![
+            gap("caller key", "no limit: callers are not told apart"),
+            item("cost", format!("{cost} per call")),
+            gap("burst", "no limit"),
+            gap("sustained", "no limit"),
+        ];
+    }
+    let list = |part: &dyn Fn(&Limit) -> String| limits.iter().map(|limit| format!("{}: {}", limit.name, part(limit))).collect::<Vec<_>>().join("; ");
+    vec![
+        item("caller key", list(&|limit| keys(&limit.key))),
+        item("cost", format!("{cost} per call")),
+        item("burst", list(&|limit| limit.burst.to_string())),
+        item("sustained", list(&|limit| limit.rate.to_string())),
+    ]
+}
+
+/// A limit's key as it is written in the file.
+#[must_use]
+pub fn keys(key: &[LimitKey]) -> String {
+    let words: Vec<String> = key
+        .iter()
+        .map(|part| match part {
+            LimitKey::Global => "global".to_owned(),
+            LimitKey::Ip => "ip".to_owned(),
+            LimitKey::Caller => "caller".to_owned(),
+            LimitKey::User => "user".to_owned(),
+            LimitKey::Tenant => "tenant".to_owned(),
+            LimitKey::Upstream => "upstream".to_owned(),
+            LimitKey::Endpoint => "endpoint".to_owned(),
+            LimitKey::Key => "key".to_owned(),
+            LimitKey::Header(name) => format!("header:{name}"),
+        })
+        .collect();
+    words.join(" + ")
+}
+
+fn forwarded(header: Option<&str>) -> String {
+    header.map(|name| format!(", told upstream as {name}")).unwrap_or_default()
+}
+
+fn retry(endpoint: &Endpoint) -> Item {
+    let retry = &endpoint.policy.retry;
+    if retry.attempts == 1 {
+        return item("retry", "never");
+    }
+    let methods = match retry.unsafe_methods {
+        Unsafe::Never => "idempotent methods only",
+        Unsafe::WithKey => "POST only with an Idempotency-Key",
+        Unsafe::Always => "every method, also without a key",
+    };
+    item("retry", format!("{} attempts, {} from {} to {}, budget {} + {}; {methods}", retry.attempts, retry.backoff.kind, retry.backoff.base, retry.backoff.cap, retry.budget, retry.budget_floor))
+}
+
+fn idempotency(endpoint: &Endpoint) -> Item {
+    let idempotency = endpoint.policy.idempotency;
+    match idempotency.mode {
+        IdempotencyMode::Off => gap("idempotency", "off: a repeated POST runs twice"),
+        mode => item("idempotency", format!("keys {mode}, results kept for {}", idempotency.ttl)),
+    }
+}
+
+fn degraded(endpoint: &Endpoint) -> Item {
+    let policy = &endpoint.policy;
+    let mut answers = Vec::new();
+    if policy.cache.stale_if_error > Nanos::ZERO {
+        answers.push(format!("cached answer up to {} old", policy.cache.stale_if_error));
+    }
+    if let Some(fallback) = &policy.fallback {
+        answers.push(format!("static {} {}", fallback.status, fallback.content_type));
+    }
+    if policy.on_exhausted == OnExhausted::Enqueue {
+        answers.push("becomes a job (202)".to_owned());
+    }
+    if answers.is_empty() { gap("degraded answer", "none: the failure is passed on") } else { item("degraded answer", answers.join(", then ")) }
+}
+
+fn breaker(endpoint: &Endpoint) -> String {
+    let breaker = &endpoint.policy.breaker;
+    match breaker.mode {
+        Mode::Off => "off".to_owned(),
+        mode => format!(
+            "per {}: opens at {} in a row or {} of ≥ {} in {}, for {} up to {}{}",
+            breaker.per, breaker.consecutive, breaker.failure_rate, breaker.min_calls, breaker.window, breaker.open, breaker.open_max,
+            if mode == Mode::Shadow { " (shadow: never refuses)" } else { "" }
+        ),
+    }
+}

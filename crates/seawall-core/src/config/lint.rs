@@ -1,0 +1,167 @@
+//! Warnings about policies that are valid and still will not do what their author hopes: stable codes, one line each,
+//! and an explanation that can be asked for.
+
+use super::model::{Config, Endpoint, Upstream};
+use super::place::{self, SecretRef};
+use crate::calc;
+use crate::policy::{BackoffKind, Mode, Share, Unsafe};
+use crate::time::Nanos;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    pub code: &'static str,
+    /// What it is about: `upstream/endpoint`, or a key path.
+    pub subject: String,
+    pub message: String,
+    /// Where the value that matters was written, as `file:line`; empty where it was inherited.
+    pub origin: String,
+}
+
+/// Code, title, and what `seawall check --explain CODE` says.
+pub const CODES: &[(&str, &str, &str)] = &[
+    ("SW001", "the deadline cuts the attempts short", "attempts × timeout.attempt plus the waits is longer than timeout.total, so in a slow outage the last attempts are never sent. Shorten timeout.attempt, lower retry.attempts, or raise timeout.total."),
+    ("SW002", "the first wait is shorter than a round trip", "With retry.base below the time a request needs, the first retry arrives before the failure has had any time to pass. Twenty milliseconds is the least that makes sense over a network."),
+    ("SW003", "the longest wait exceeds the deadline", "retry.cap is longer than timeout.total, so waits that long can never happen and the cap has no effect."),
+    ("SW004", "the breaker can never open", "No trip can fire: `consecutive` is 0 and the limits in front of the endpoint let through fewer calls per window than min_calls, or the mode is not enforce. Set consecutive, lower min_calls, or lengthen the window."),
+    ("SW005", "unsafe methods are retried without a key", "retry.unsafe = \"always\" sends POST and PATCH again even when nobody knows whether the first one was executed. Use \"with-key\" and let callers send an Idempotency-Key, or idempotency.mode = \"generate\" where the upstream honours keys."),
+    ("SW006", "a server hint may exceed the deadline", "retry.retry_after_cap is longer than timeout.total: hints between the two are accepted by the cap and then refused by the deadline, so the call ends early all the same. Keep the cap below the deadline."),
+    ("SW007", "all keys share one quota", "Every key is in the same group, so a quota failure cools all of them at once and rotation has nowhere to go. Give keys of separate projects separate groups."),
+    ("SW008", "a secret is missing", "The environment variable is not set, or the file cannot be read, so calls that need it will be refused."),
+    ("SW009", "the admin port is open to the network", "It holds dead letters and can replay requests. A bearer token guards it, but it travels in clear text: put TLS in front, or listen on 127.0.0.1."),
+    ("SW010", "there is no retry budget", "retry.budget of 100 % lets every call be retried: during an outage the load multiplies by retry.attempts, which can keep the upstream down. 10 % to 20 % of successes is enough for healing."),
+    ("SW011", "scheduled requests fire together", "spread = \"0%\" starts all subjects of a schedule in the same instant. Leave the spread at 100 % of the interval."),
+    ("SW012", "retries come back together", "Plain exponential backoff has no jitter: callers that failed together retry together. `seawall sim herd` shows the difference."),
+    ("SW013", "slow calls can never trip the breaker", "breaker.slow is not below timeout.attempt, so a result that slow is already a timeout. Lower it, or set \"0s\" to say that it is not wanted."),
+    ("SW014", "attempts multiply through layers", "An upstream of this file is a Seawall listener itself: attempts multiply. Retry in one layer only, the one nearest to the failing dependency."),
+    ("SW015", "credentials travel in clear text", "The upstream has keys and its URL is http:// to a host that is not this machine."),
+    ("SW016", "quota failures have no other key to go to", "There is one key only: when it is out of quota, calls wait for the reset. Add a second key with a group of its own."),
+    ("SW017", "the breaker looks back less than two attempts", "breaker.window is shorter than twice timeout.attempt: slow failures leave the window before enough of them are in it."),
+    ("SW018", "calls may queue for longer than they may take", "The pool's queue_timeout is not below timeout.total, so a queued call can spend its whole deadline waiting."),
+    ("SW019", "failed work is not kept", "dead_letter.from is empty: what jobs and batches give up on is only logged."),
+    ("SW020", "a file is missing", "The schema file cannot be read, so answers cannot be checked against it."),
+    ("SW021", "the first wait is longer than the cap", "retry.base exceeds retry.cap, so every wait is the cap and nothing grows."),
+];
+
+/// The world outside the file, as far as warnings need it.
+pub trait Surroundings {
+    fn has_secret(&self, secret: &SecretRef) -> bool;
+    fn has_file(&self, path: &str) -> bool;
+}
+
+/// Everything worth saying about a valid configuration, in the order of the file's upstreams.
+#[must_use]
+pub fn warnings(config: &Config, around: &dyn Surroundings) -> Vec<Warning> {
+    let mut found = Vec::new();
+    for (path, secret) in config.secrets() {
+        if !around.has_secret(secret) {
+            found.push(warning("SW008", path, format!("{secret} is not there")));
+        }
+    }
+    if !place::is_loopback(&config.server.admin) {
+        found.push(warning("SW009", "server.admin", format!("listens on {}", config.server.admin)));
+    }
+    for schedule in config.schedules.iter().filter(|schedule| schedule.spread == Share::ZERO && schedule.subjects.len() != 1) {
+        found.push(warning("SW011", format!("schedules.{}", schedule.name), "all subjects start in the same instant"));
+    }
+    for upstream in &config.upstreams {
+        credentials(upstream, &mut found);
+        let layers = layers_behind(config, upstream);
+        for endpoint in &upstream.endpoints {
+            let subject = format!("{}/{}", upstream.name, endpoint.name);
+            endpoint_warnings(config, endpoint, &subject, &mut found);
+            if let Some(path) = endpoint.policy.schema.as_deref().filter(|path| !around.has_file(path)) {
+                found.push(warning("SW020", format!("{subject}.schema"), format!("{path} cannot be read")));
+            }
+            if layers > 1 {
+                let attempts = calc::amplification(&endpoint.policy.retry, layers, 0.0).attempts;
+                found.push(warning("SW014", subject, format!("{layers} layers make up to {attempts} sends of one call")));
+            }
+        }
+    }
+    found.dedup();
+    found
+}
+
+fn warning(code: &'static str, subject: impl Into<String>, message: impl Into<String>) -> Warning {
+    Warning { code, subject: subject.into(), message: message.into(), origin: String::new() }
+}
+
+/// How many Seawalls a call to this upstream passes: the upstream may be a listener of this very file.
+fn layers_behind(config: &Config, upstream: &Upstream) -> u32 {
+    if upstream.url.authority() == config.server.listen { 2 } else { 1 }
+}
+
+fn credentials(upstream: &Upstream, found: &mut Vec<Warning>) {
+    let Some(auth) = &upstream.auth else { return };
+    let subject = format!("upstreams.{}.auth", upstream.name);
+    if auth.keys.len() > 1 && auth.groups() == 1 {
+        found.push(warning("SW007", &subject, format!("{} keys, one group", auth.keys.len())));
+    }
+    if auth.keys.len() == 1 {
+        found.push(warning("SW016", &subject, "one key"));
+    }
+    let local = place::is_loopback(&format!("{}:{}", upstream.url.host, upstream.url.port));
+    if !upstream.url.tls && !local {
+        found.push(warning("SW015", subject, format!("{} is not https", upstream.url)));
+    }
+}
+
+fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found: &mut Vec<Warning>) {
+    let policy = &endpoint.policy;
+    let (timeout, retry, breaker) = (policy.timeout, policy.retry, policy.breaker);
+    let mut push = |code: &'static str, key: &str, message: String| {
+        let origin = origin(endpoint, key);
+        found.push(Warning { code, subject: subject.to_owned(), message, origin });
+    };
+    let worst = calc::worst_case(policy);
+    if retry.attempts > 1 && worst.attempts_that_fit < retry.attempts {
+        push("SW001", "timeout.total", format!("{} of {} attempts fit into {} if each takes {}", worst.attempts_that_fit, retry.attempts, timeout.total, timeout.attempt));
+    }
+    if retry.attempts > 1 && retry.backoff.base < Nanos::from_millis(20) && policy.profile != "cache" {
+        push("SW002", "retry.base", format!("base is {}", retry.backoff.base));
+    }
+    if retry.backoff.cap > timeout.total {
+        push("SW003", "retry.cap", format!("cap {} exceeds total {}", retry.backoff.cap, timeout.total));
+    }
+    if retry.backoff.base > retry.backoff.cap {
+        push("SW021", "retry.base", format!("base {} exceeds cap {}", retry.backoff.base, retry.backoff.cap));
+    }
+    let limits: Vec<_> = config.limits.iter().chain(&policy.limits).cloned().collect();
+    let trips = calc::trips(&breaker, &limits, timeout.attempt);
+    if !trips.any() && breaker.mode != Mode::Off {
+        push("SW004", "breaker.min_calls", format!("mode {}, consecutive {}, min_calls {} in {}", breaker.mode, breaker.consecutive, breaker.min_calls, breaker.window));
+    }
+    if retry.unsafe_methods == Unsafe::Always && retry.attempts > 1 {
+        push("SW005", "retry.unsafe", "POST and PATCH may be executed twice".to_owned());
+    }
+    if retry.retry_after_cap > timeout.total {
+        push("SW006", "retry.retry_after_cap", format!("cap {} exceeds total {}", retry.retry_after_cap, timeout.total));
+    }
+    if retry.budget >= Share::WHOLE && retry.attempts > 1 {
+        push("SW010", "retry.budget", format!("budget is {}", retry.budget));
+    }
+    if retry.backoff.kind == BackoffKind::Exponential && retry.attempts > 1 {
+        push("SW012", "retry.backoff", "no jitter".to_owned());
+    }
+    if breaker.slow > timeout.attempt && breaker.mode == Mode::Enforce {
+        push("SW013", "breaker.slow", format!("slow {} is above the attempt timeout {}", breaker.slow, timeout.attempt));
+    }
+    if breaker.window < timeout.attempt.times(2) && breaker.mode == Mode::Enforce {
+        push("SW017", "breaker.window", format!("window {} and attempt timeout {}", breaker.window, timeout.attempt));
+    }
+    if let Some(pool) = policy.pool.as_deref().and_then(|name| config.pool(name)).filter(|pool| pool.queue > 0 && pool.queue_timeout >= timeout.total) {
+        push("SW018", "timeout.total", format!("pool {} queues for up to {}, total is {}", pool.name, pool.queue_timeout, timeout.total));
+    }
+    if policy.dead_letter.from.is_empty() {
+        push("SW019", "dead_letter.from", "no door leaves dead letters".to_owned());
+    }
+}
+
+/// `file:line` of the value behind a dotted key, where the user wrote it.
+fn origin(endpoint: &Endpoint, key: &str) -> String {
+    let node = match key.split_once('.') {
+        Some((table, key)) => endpoint.tree.table(table).and_then(|table| table.node(key)),
+        None => endpoint.tree.node(key),
+    };
+    node.filter(|node| node.origin.is_explicit()).map(|node| node.origin.to_string()).unwrap_or_default()
+}

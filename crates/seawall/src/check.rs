@@ -1,0 +1,178 @@
+//! The `check` door: is the file valid, what will it do, and what should its author know?
+
+use crate::cli::File;
+use crate::exit::{Exit, Failure};
+use crate::setup::{self, Machine};
+use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
+use seawall_core::calc;
+use seawall_core::config::checklist::{Item, checklist};
+use seawall_core::config::lint::{self, Warning};
+use seawall_core::config::{Config, Endpoint, Upstream};
+use seawall_core::time::Nanos;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  seawall check\n  seawall check -c prod.toml --strict\n  seawall check --explain SW007")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    file: File,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+
+    /// End with exit code 4 if there is any warning
+    #[arg(long)]
+    strict: bool,
+
+    /// Say what a warning means, and what to do about it
+    #[arg(long, value_name = "CODE")]
+    explain: Option<String>,
+
+    /// Layers that retry like this one, for the amplification
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10))]
+    layers: u32,
+
+    /// Calls per second, for the amplification with the retry budget
+    #[arg(long, value_name = "RATE", default_value_t = 100.0)]
+    load: f64,
+}
+
+/// The outages whose survival is worth knowing.
+const OUTAGES: [(&str, Nanos); 3] = [("10s", Nanos::from_secs(10)), ("60s", Nanos::from_secs(60)), ("10m", Nanos::from_secs(600))];
+
+pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    if let Some(code) = &args.explain {
+        return explain(code, terminal);
+    }
+    if !args.load.is_finite() || args.load <= 0.0 {
+        return Err(Failure::usage("--load needs a number of calls per second above zero").into());
+    }
+    let (path, config) = setup::load(args.file.path.as_deref())?;
+    let warnings = lint::warnings(&config, &Machine::beside(&path));
+    let mut out = terminal.out();
+    if args.json {
+        let document = document(&config, &warnings, args);
+        serde_json::to_writer_pretty(&mut out, &document).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        for_people(&mut out, &path.display().to_string(), &config, &warnings, args)?;
+    }
+    out.flush()?;
+    Ok(if args.strict && !warnings.is_empty() { Exit::Findings } else { Exit::Done })
+}
+
+fn explain(code: &str, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let Some((code, title, text)) = lint::CODES.iter().find(|(known, _, _)| known.eq_ignore_ascii_case(code)) else {
+        let known: Vec<&str> = lint::CODES.iter().map(|(code, _, _)| *code).collect();
+        return Err(Failure::usage(format!("there is no warning `{code}`")).hint(format!("there are {}", known.join(", "))).into());
+    };
+    writeln!(terminal.out(), "{BOLD}{code}{BOLD:#}: {title}\n\n{text}")?;
+    Ok(Exit::Done)
+}
+
+/// What the calculators say about one endpoint.
+struct Figures {
+    worst: calc::WorstCase,
+    amplification: calc::Amplification,
+    gives_up: [(&'static str, f64); 3],
+    trips: calc::Trips,
+}
+
+fn figures(config: &Config, endpoint: &Endpoint, args: &Args) -> Figures {
+    let policy = &endpoint.policy;
+    let limits: Vec<_> = config.limits.iter().chain(&policy.limits).cloned().collect();
+    Figures {
+        worst: calc::worst_case(policy),
+        amplification: calc::amplification(&policy.retry, args.layers, args.load),
+        gives_up: OUTAGES.map(|(name, length)| (name, calc::gives_up(policy, length))),
+        trips: calc::trips(&policy.breaker, &limits, policy.timeout.attempt),
+    }
+}
+
+fn endpoints(config: &Config) -> impl Iterator<Item = (&Upstream, &Endpoint)> {
+    config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(|endpoint| (upstream.as_ref(), endpoint.as_ref())))
+}
+
+fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warning], args: &Args) -> io::Result<()> {
+    let count = endpoints(config).count();
+    writeln!(out, "{GOOD}{path} is valid{GOOD:#}: {}, {}", plural(config.upstreams.len(), "upstream"), plural(count, "endpoint"))?;
+    for (upstream, endpoint) in endpoints(config) {
+        let preset = upstream.preset.as_ref().map(|preset| format!(", preset {preset}")).unwrap_or_default();
+        writeln!(out, "\n{BOLD}{}/{}{BOLD:#}  {}  {DIM}profile {}{preset}{DIM:#}", upstream.name, endpoint.name, endpoint.matches, endpoint.policy.profile)?;
+        for Item { question, answer, gap } in checklist(config, upstream, endpoint) {
+            let (mark, style) = if gap { ("–", DIM) } else { ("✓", GOOD) };
+            writeln!(out, "  {style}{mark}{style:#} {question:<20} {answer}")?;
+        }
+        figures_for_people(out, &figures(config, endpoint, args), endpoint, args)?;
+    }
+    warnings_for_people(out, warnings)
+}
+
+fn figures_for_people(out: &mut dyn Write, figures: &Figures, endpoint: &Endpoint, args: &Args) -> io::Result<()> {
+    let worst = figures.worst;
+    let fit = if worst.attempts_that_fit < endpoint.policy.retry.attempts { format!(", {} attempts fit", worst.attempts_that_fit) } else { String::new() };
+    writeln!(out, "    {:<20} {} ({} without the deadline{fit})", "worst case", worst.elapsed, worst.unbounded)?;
+    let Figures { amplification, gives_up, .. } = figures;
+    let layers = if args.layers > 1 { format!(" through {} layers", args.layers) } else { String::new() };
+    writeln!(out, "    {:<20} {:.1}× by attempts, {:.2}× with the budget at {} calls/s{layers}", "amplification", amplification.attempts, amplification.budgeted, args.load)?;
+    let chances: Vec<String> = gives_up.iter().map(|(name, chance)| format!("{} of an outage of {name}", percent(*chance))).collect();
+    writeln!(out, "    {:<20} {}", "gives up", chances.join(", "))
+}
+
+fn percent(share: f64) -> String {
+    if share > 0.0 && share < 0.01 { "< 1 %".to_owned() } else { format!("{:.0} %", share * 100.0) }
+}
+
+fn warnings_for_people(out: &mut dyn Write, warnings: &[Warning]) -> io::Result<()> {
+    if warnings.is_empty() {
+        return writeln!(out, "\n{GOOD}no warnings{GOOD:#}");
+    }
+    writeln!(out)?;
+    for warning in warnings {
+        let title = lint::CODES.iter().find(|(code, _, _)| *code == warning.code).map_or("", |(_, title, _)| title);
+        let origin = if warning.origin.is_empty() { String::new() } else { format!(" {DIM}({}){DIM:#}", warning.origin) };
+        writeln!(out, "{WARNING}{}{WARNING:#} {}: {title}: {}{origin}", warning.code, warning.subject, warning.message)?;
+    }
+    writeln!(out, "\n{}; {HINT}seawall check --explain {}{HINT:#} says more", plural(warnings.len(), "warning"), warnings[0].code)
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn document(config: &Config, warnings: &[Warning], args: &Args) -> Value {
+    let endpoints: Vec<Value> = endpoints(config).map(|(upstream, endpoint)| endpoint_json(config, upstream, endpoint, args)).collect();
+    let warnings: Vec<Value> = warnings
+        .iter()
+        .map(|warning| json!({ "code": warning.code, "subject": warning.subject, "message": warning.message, "origin": warning.origin }))
+        .collect();
+    json!({ "valid": true, "endpoints": endpoints, "warnings": warnings })
+}
+
+fn endpoint_json(config: &Config, upstream: &Upstream, endpoint: &Endpoint, args: &Args) -> Value {
+    let figures = figures(config, endpoint, args);
+    let checklist: serde_json::Map<String, Value> = checklist(config, upstream, endpoint)
+        .into_iter()
+        .map(|item| (item.question.replace(' ', "_"), json!({ "answer": item.answer, "gap": item.gap })))
+        .collect();
+    let gives_up: serde_json::Map<String, Value> = figures.gives_up.iter().map(|(name, chance)| ((*name).to_owned(), json!(chance))).collect();
+    json!({
+        "upstream": upstream.name,
+        "endpoint": endpoint.name,
+        "match": endpoint.matches.to_string(),
+        "profile": endpoint.policy.profile,
+        "preset": upstream.preset,
+        "checklist": checklist,
+        "worst_case": {
+            "elapsed_ms": figures.worst.elapsed.as_millis(),
+            "unbounded_ms": figures.worst.unbounded.as_millis(),
+            "attempts": endpoint.policy.retry.attempts,
+            "attempts_that_fit": figures.worst.attempts_that_fit,
+        },
+        "amplification": { "layers": args.layers, "calls_per_second": args.load, "attempts": figures.amplification.attempts, "budgeted": figures.amplification.budgeted },
+        "gives_up": gives_up,
+        "breaker_trips": { "consecutive": figures.trips.consecutive, "failure_rate": figures.trips.failure_rate, "slow_rate": figures.trips.slow_rate },
+    })
+}

@@ -1,0 +1,93 @@
+//! The command line: what can be typed, and which door it opens.
+
+use crate::exit::Exit;
+use crate::terminal::{Color, Terminal};
+use crate::{check, config, explain, sim};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Examples:
+  seawall config init                     write a policy to start from
+  seawall check                           what it will do, and what to watch out for
+  seawall explain GET /example/x --status 503
+  seawall sim outage                      which policies come back after an outage
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 4 findings (check --strict, sim --assert), 78 invalid configuration";
+
+/// A self-healing gateway between your code and the HTTP APIs it depends on
+#[derive(Debug, Parser)]
+#[command(name = "seawall", version = env!("SEAWALL_VERSION"), after_help = AFTER_HELP, arg_required_else_help = true, infer_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// When to use colour
+    #[arg(long, global = true, value_enum, default_value = "auto", env = "SEAWALL_COLOR", hide_possible_values = true)]
+    pub color: Color,
+
+    /// Say only what was asked for
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Validate a policy and show what it will do
+    Check(check::Args),
+    /// Dry run: which endpoint, rule, class, decision and wait would apply
+    Explain(explain::Args),
+    /// Run the real policy code in virtual time
+    Sim(sim::Args),
+    /// Write, describe and look into configuration files
+    Config(config::Args),
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page, or write one for each command
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Write seawall.1, seawall-check.1, … into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// The one way to name a configuration file.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct File {
+    /// Configuration file [default: seawall.toml here, in ~/.config/seawall or in /etc/seawall]
+    #[arg(short = 'c', long = "config", value_name = "FILE", env = "SEAWALL_CONFIG")]
+    pub path: Option<PathBuf>,
+}
+
+pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<Exit> {
+    match command {
+        Command::Check(args) => check::run(&args, terminal),
+        Command::Explain(args) => explain::run(&args, terminal),
+        Command::Sim(args) => sim::run(&args, &mut terminal.out(), &mut terminal.err()),
+        Command::Config(args) => config::run(&args, terminal),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "seawall", &mut script);
+            terminal.out().write_all(&script)?;
+            Ok(Exit::Done)
+        }
+        Command::Man(args) => man(&args, terminal),
+    }
+}
+
+fn man(args: &ManArgs, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let Some(directory) = &args.out else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+        terminal.out().write_all(&page)?;
+        return Ok(Exit::Done);
+    };
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)?;
+    terminal.note(&format!("wrote the manual pages to `{}`", directory.display()));
+    Ok(Exit::Done)
+}

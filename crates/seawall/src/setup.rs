@@ -1,0 +1,77 @@
+//! The composition root, and the only reader of the environment: finds the configuration file and what it refers to.
+
+use crate::exit::Failure;
+use anyhow::Context as _;
+use seawall_core::config::lint::Surroundings;
+use seawall_core::config::place::SecretRef;
+use seawall_core::config::{self, Config};
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// The file given, or the first of the usual places that exists.
+pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(path) = given {
+        return Ok(path.to_owned());
+    }
+    let home = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".config")));
+    let mut places = vec![PathBuf::from("seawall.toml")];
+    places.extend(home.map(|home| home.join("seawall/seawall.toml")));
+    places.push(PathBuf::from("/etc/seawall/seawall.toml"));
+    if let Some(found) = places.iter().find(|place| place.is_file()) {
+        return Ok(found.clone());
+    }
+    let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    Err(Failure::config(format!("there is no configuration file; looked for {}", looked.join(", ")))
+        .hint("write one with `seawall config init`, or name one with `-c FILE`")
+        .into())
+}
+
+/// Reads and checks the configuration.
+pub(crate) fn load(given: Option<&Path>) -> anyhow::Result<(PathBuf, Config)> {
+    let path = config_path(given)?;
+    let bytes = read(&path)?;
+    let config = config::load(&path.display().to_string(), &bytes)?;
+    Ok((path, config))
+}
+
+/// Never more than a configuration may have, whatever the file is.
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    use std::io::Read as _;
+    let unreadable = |error: std::io::Error| Failure::config(format!("cannot read the configuration `{}`: {error}", path.display()));
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let limit = u64::try_from(config::MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+/// This machine as `check` sees it.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// Relative paths of a configuration are relative to the file, not to where the command runs.
+    pub beside: PathBuf,
+}
+
+impl Machine {
+    pub(crate) fn beside(file: &Path) -> Self {
+        Self { beside: file.parent().map(Path::to_path_buf).unwrap_or_default() }
+    }
+}
+
+impl Surroundings for Machine {
+    fn has_secret(&self, secret: &SecretRef) -> bool {
+        match secret {
+            SecretRef::Env(name) => env::var_os(name).is_some_and(|value| !value.is_empty()),
+            SecretRef::File(path) => self.has_file(path),
+        }
+    }
+
+    fn has_file(&self, path: &str) -> bool {
+        std::fs::metadata(self.beside.join(path)).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0)
+    }
+}
+
+/// Reads a request or response body for a dry run.
+pub(crate) fn body(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read the body `{}`", path.display()))
+}
