@@ -24,6 +24,23 @@ macro_rules! presets {
 }
 
 const PRESETS: &[Preset] = presets! {
+    "google" also "youtube" "gemini",
+    "spotify",
+    "lastfm",
+    "subsonic" also "opensubsonic" "navidrome",
+    "openai",
+    "anthropic",
+    "github",
+    "stripe",
+    "slack",
+    "x" also "twitter",
+    "musicbrainz",
+    "fanart",
+    "aws",
+    "shopify",
+    "graphql",
+    "discord",
+    "openrouter",
     "generic" also "ietf",
 };
 
