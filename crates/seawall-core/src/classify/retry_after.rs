@@ -41,8 +41,8 @@ impl Unit {
             return None;
         }
         match self {
-            Self::Seconds => believable(Nanos::from_secs_f64(decimal(text)?)),
-            Self::Millis => believable(Nanos::from_secs_f64(decimal(text)? / 1e3)),
+            Self::Seconds => believable(exact(text, 1_000_000_000)?),
+            Self::Millis => believable(exact(text, 1_000_000)?),
             Self::EpochSeconds => until(decimal(text)? * 1e3, now, CLOCK_SKEW),
             Self::EpochMillis => until(decimal(text)?, now, CLOCK_SKEW),
             Self::GoDuration => believable(duration(text)?),
@@ -62,6 +62,20 @@ impl Unit {
 fn decimal(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && text.len() <= 32;
     plain.then(|| text.parse().ok())?
+}
+
+/// So many units, rounded up to the nanosecond. Floating point would make some waits a nanosecond too short.
+fn exact(text: &str, unit: u64) -> Option<Nanos> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if text.len() > 32 || !digits(whole) || !digits(fraction) || (whole.is_empty() && fraction.is_empty()) {
+        return None;
+    }
+    let number = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() };
+    let fraction = &fraction[..fraction.len().min(18)];
+    let scale = fraction.bytes().fold(1_u128, |scale, _| scale * 10);
+    let nanos = number(whole)?.saturating_mul(unit.into()).saturating_add((number(fraction)? * u128::from(unit)).div_ceil(scale));
+    Some(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }
 
 fn believable(wait: Nanos) -> Option<Nanos> {
@@ -97,12 +111,7 @@ pub fn duration(text: &str) -> Option<Nanos> {
             "d" => 86_400_000_000_000,
             _ => return None,
         };
-        // Whole numbers stay exact; only a fraction goes through floating point.
-        let part = match number.parse::<u64>() {
-            Ok(whole) => Nanos(size).times(whole),
-            Err(_) => Nanos(size).scale(decimal(number)?),
-        };
-        total = total + part;
+        total = total + exact(number, size)?;
         rest = after;
     }
     Some(total)

@@ -131,7 +131,9 @@ fn deficit(document: &Value, need: &Pointer, have: &Pointer, per_second: &Pointe
     let number = |pointer: &Pointer| pointer.find_map(document, Value::as_f64);
     let seconds = (number(need)? - number(have)?) / number(per_second)?;
     let wait = Nanos::from_secs_f64(seconds);
-    (seconds.is_finite() && wait > Nanos::ZERO).then(|| wait.min(WAIT_CAP))
+    // Rounded up: a nanosecond too late is better than one too early.
+    let wait = if wait.as_secs_f64() < seconds { wait + Nanos(1) } else { wait };
+    (seconds.is_finite() && seconds > 0.0).then(|| wait.min(WAIT_CAP))
 }
 
 fn next_month(now: Wall) -> Option<Wall> {

@@ -1,0 +1,4 @@
+//! The core from outside, in one binary.
+
+#[cfg(test)]
+mod presets;
