@@ -1,0 +1,158 @@
+//! Several limits at once, all or nothing: when one refuses, none is spent.
+
+use super::limit::{Answer, Cell, Limit};
+use crate::policy::Mode;
+use crate::time::{Mono, Nanos};
+
+/// What the layers together say. `shadowed` has bit *i* set where layer *i* only watches and would have refused.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    Go {
+        after: Nanos,
+        shadowed: u32,
+    },
+    /// The layer that refuses for longest, and until when.
+    Refused {
+        layer: usize,
+        retry_at: Mono,
+    },
+    TooCostly {
+        layer: usize,
+        capacity: u64,
+    },
+}
+
+/// Spends `cost` in every layer, or in none.
+#[inline]
+pub fn take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Answers {
+    let mut refused: Option<(usize, Mono)> = None;
+    let mut shadowed = 0;
+    for (layer, (limit, cell)) in layers.iter().enumerate() {
+        if limit.mode() == Mode::Off {
+            continue;
+        }
+        let answer = limit.check(cell, now, cost);
+        match (answer, limit.mode()) {
+            (Answer::Go { .. }, _) => {}
+            (Answer::Refused { .. } | Answer::TooCostly { .. }, Mode::Shadow | Mode::Off) => {
+                shadowed |= 1u32.checked_shl(bit(layer)).unwrap_or(0)
+            }
+            (Answer::Refused { retry_at }, Mode::Enforce) => {
+                if refused.is_none_or(|(_, latest)| retry_at > latest) {
+                    refused = Some((layer, retry_at));
+                }
+            }
+            (Answer::TooCostly { capacity }, Mode::Enforce) => return Answers::TooCostly { layer, capacity },
+        }
+    }
+    match refused {
+        Some((layer, retry_at)) => Answers::Refused { layer, retry_at },
+        None => Answers::Go { after: spend(layers, now, cost), shadowed },
+    }
+}
+
+/// Only after every check: a shadow that has no room keeps its cell as it is.
+fn spend(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Nanos {
+    let mut longest = Nanos::ZERO;
+    for (limit, cell) in layers.iter_mut().filter(|(limit, _)| limit.mode() != Mode::Off) {
+        match (limit.take(cell, now, cost), limit.mode()) {
+            (Answer::Go { after }, Mode::Enforce) => longest = longest.max(after),
+            (Answer::Go { .. } | Answer::Refused { .. } | Answer::TooCostly { .. }, _) => {}
+        }
+    }
+    longest
+}
+
+/// Gives back what [`take`] spent at `taken_at`.
+pub fn refund(layers: &mut [(&Limit, &mut Cell)], taken_at: Mono, cost: u64, shadowed: u32) {
+    for (layer, (limit, cell)) in layers.iter_mut().enumerate() {
+        let unspent = shadowed.checked_shr(bit(layer)).unwrap_or(0) & 1 == 1;
+        if limit.mode() != Mode::Off && !unspent {
+            limit.refund(cell, taken_at, cost);
+        }
+    }
+}
+
+fn bit(layer: usize) -> u32 {
+    u32::try_from(layer).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{self, Algorithm, Fail, Rate};
+
+    fn limit(count: u64, mode: Mode) -> Limit {
+        Limit::from(&policy::Limit {
+            name: String::new(),
+            key: Vec::new(),
+            rate: Rate::per_second(count),
+            burst: count,
+            algorithm: Algorithm::TokenBucket,
+            mode,
+            fail: Fail::Open,
+        })
+    }
+
+    #[test]
+    fn one_refusal_spends_nothing_anywhere() {
+        let (wide, narrow) = (limit(10, Mode::Enforce), limit(1, Mode::Enforce));
+        let (mut a, mut b) = (Cell::default(), Cell::default());
+        assert!(matches!(take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 1), Answers::Go { .. }));
+        let spent = (a, b);
+        let refusal = Answers::Refused { layer: 1, retry_at: Mono(1_000_000_000) };
+        assert_eq!(take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 1), refusal);
+        assert_eq!((a, b), spent);
+    }
+
+    #[test]
+    fn the_longest_refusal_is_reported() {
+        let (slow, fast) = (limit(1, Mode::Enforce), limit(2, Mode::Enforce));
+        let (mut a, mut b) = (Cell::default(), Cell::default());
+        let _ = slow.take(&mut a, Mono(0), 1);
+        let _ = fast.take(&mut b, Mono(0), 2);
+        let answer = take(&mut [(&fast, &mut b), (&slow, &mut a)], Mono(0), 1);
+        assert_eq!(answer, Answers::Refused { layer: 1, retry_at: Mono(1_000_000_000) });
+    }
+
+    #[test]
+    fn too_costly_for_one_layer_is_final_for_all() {
+        let (wide, narrow) = (limit(10, Mode::Enforce), limit(1, Mode::Enforce));
+        let (mut a, mut b) = (Cell::default(), Cell::default());
+        let answer = take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 5);
+        assert_eq!(answer, Answers::TooCostly { layer: 1, capacity: 1 });
+        assert_eq!(a, Cell::default());
+    }
+
+    #[test]
+    fn a_shadow_counts_and_never_refuses_and_off_is_not_there() {
+        let (shadow, off, wide) = (limit(1, Mode::Shadow), limit(1, Mode::Off), limit(10, Mode::Enforce));
+        let (mut a, mut b, mut c) = (Cell::default(), Cell::default(), Cell::default());
+        let mut all = [(&wide, &mut a), (&shadow, &mut b), (&off, &mut c)];
+        assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0 });
+        assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0b10 });
+        refund(&mut all, Mono(0), 1, 0b10);
+        assert_eq!(wide.remaining(&a, Mono(0)).0, 9);
+        assert_eq!(shadow.remaining(&b, Mono(0)).0, 0);
+        assert_eq!(c, Cell::default());
+    }
+
+    #[test]
+    fn the_slowest_pace_of_all_layers_counts() {
+        let paced = Limit::from(&policy::Limit {
+            name: String::new(),
+            key: Vec::new(),
+            rate: Rate::per_second(10),
+            burst: 10,
+            algorithm: Algorithm::LeakyBucket,
+            mode: Mode::Enforce,
+            fail: Fail::Open,
+        });
+        let wide = limit(10, Mode::Enforce);
+        let (mut a, mut b) = (Cell::default(), Cell::default());
+        let mut all = [(&wide, &mut a), (&paced, &mut b)];
+        let _ = take(&mut all, Mono(0), 1);
+        assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::from_millis(100), shadowed: 0 });
+    }
+}

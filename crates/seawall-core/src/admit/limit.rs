@@ -1,0 +1,204 @@
+//! Rate limits as integer arithmetic on a sixteen-byte cell: four algorithms, one set of answers. A cell belongs to
+//! one key of one limit; a fresh cell is all zeroes, so an idle one can be forgotten.
+
+mod window;
+
+use crate::policy::{self, Algorithm, Mode};
+use crate::time::{Mono, Nanos};
+
+/// What a limit remembers of one key. The meaning of the two numbers is the algorithm's:
+///
+/// | algorithm | `at` | `held` |
+/// |---|---|---|
+/// | token bucket | when the bucket is full again | nothing before this time |
+/// | leaky bucket | when the line has drained | nothing before this time |
+/// | windows | where the current window starts; in the future, nothing before | calls in this window, and above bit 32 in the one before |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    pub at: u64,
+    pub held: u64,
+}
+
+/// Whether a call may go, and if not, what to do about it.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// `after` is more than zero only where a leaky bucket paces.
+    Go { after: Nanos },
+    /// Who comes back at `retry_at`, and finds no other there first, is admitted.
+    Refused { retry_at: Mono },
+    /// No wait helps: the call costs more than the limit ever holds.
+    TooCostly { capacity: u64 },
+}
+
+/// A limit with its rate worked out in integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    algorithm: Algorithm,
+    mode: Mode,
+    /// Time that one unit of cost takes to come back.
+    interval: u64,
+    /// `capacity` intervals: how far a bucket may run ahead.
+    depth: u64,
+    capacity: u64,
+    /// The length of a window.
+    per: u64,
+}
+
+impl From<&policy::Limit> for Limit {
+    /// The interval is rounded down, so that a whole period holds the whole count. A rate of nothing has no capacity.
+    fn from(limit: &policy::Limit) -> Self {
+        let rate = limit.rate;
+        let capacity = match (rate.count, limit.algorithm) {
+            (0, _) => 0,
+            (_, Algorithm::TokenBucket | Algorithm::LeakyBucket) => limit.burst.max(1),
+            (count, Algorithm::FixedWindow | Algorithm::SlidingWindow) => count.min(u64::from(u32::MAX)),
+        };
+        let interval = rate.per.0.checked_div(rate.count).unwrap_or(u64::MAX).max(1);
+        Self {
+            algorithm: limit.algorithm,
+            mode: limit.mode,
+            interval,
+            depth: interval.saturating_mul(capacity),
+            capacity,
+            per: rate.per.0.max(1),
+        }
+    }
+}
+
+impl Limit {
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What a call of this cost may ask for at once, at most.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// What [`take`](Self::take) would answer.
+    #[inline]
+    pub fn check(&self, cell: &Cell, now: Mono, cost: u64) -> Answer {
+        let mut tried = *cell;
+        self.take(&mut tried, now, cost)
+    }
+
+    /// Spends `cost`, or nothing at all.
+    #[inline]
+    pub fn take(&self, cell: &mut Cell, now: Mono, cost: u64) -> Answer {
+        if cost > self.capacity {
+            return Answer::TooCostly { capacity: self.capacity };
+        }
+        match self.algorithm {
+            Algorithm::TokenBucket => self.take_token(cell, now, cost),
+            Algorithm::LeakyBucket => self.take_turn(cell, now, cost),
+            Algorithm::FixedWindow => self.take_fixed(cell, now, cost),
+            Algorithm::SlidingWindow => self.take_sliding(cell, now, cost),
+        }
+    }
+
+    /// GCRA: the bucket is full again at `at`, and may be at most `depth` away from it.
+    #[inline]
+    fn take_token(&self, cell: &mut Cell, now: Mono, cost: u64) -> Answer {
+        let full_at = cell.at.max(now.0).saturating_add(self.interval.saturating_mul(cost));
+        let ready = full_at.saturating_sub(self.depth).max(cell.held);
+        if now.0 < ready {
+            return Answer::Refused { retry_at: Mono(ready) };
+        }
+        cell.at = full_at;
+        Answer::Go { after: Nanos::ZERO }
+    }
+
+    /// A paced line: the call gets the next free moment if that is at most `depth` away.
+    #[inline]
+    fn take_turn(&self, cell: &mut Cell, now: Mono, cost: u64) -> Answer {
+        let turn = cell.at.max(cell.held).max(now.0);
+        let after = turn - now.0;
+        if after > self.depth {
+            return Answer::Refused { retry_at: Mono(turn - self.depth) };
+        }
+        cell.at = turn.saturating_add(self.interval.saturating_mul(cost));
+        Answer::Go { after: Nanos(after) }
+    }
+
+    /// Gives back what a call took at `taken_at` and did not use.
+    pub fn refund(&self, cell: &mut Cell, taken_at: Mono, cost: u64) {
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => cell.at = cell.at.saturating_sub(self.interval.saturating_mul(cost)),
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => self.refund_window(cell, taken_at, cost),
+        }
+    }
+
+    /// The provider said: nothing before `until`. Buckets come out of it with one call, not with a burst.
+    pub fn drain(&self, cell: &mut Cell, until: Mono) {
+        match self.algorithm {
+            Algorithm::TokenBucket => {
+                cell.held = cell.held.max(until.0);
+                cell.at = cell.at.max(until.0.saturating_add(self.depth - self.interval.min(self.depth)));
+            }
+            Algorithm::LeakyBucket => cell.held = cell.held.max(until.0),
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => self.drain_window(cell, until),
+        }
+    }
+
+    /// What could be spent now, and how long until all of it is there again: the `RateLimit` header's two numbers.
+    #[must_use]
+    pub fn remaining(&self, cell: &Cell, now: Mono) -> (u64, Nanos) {
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let reset = cell.at.max(cell.held).saturating_sub(now.0);
+                let blocked = self.algorithm == Algorithm::TokenBucket && cell.held > now.0;
+                let ahead = if blocked { self.depth } else { reset.min(self.depth) };
+                (((self.depth - ahead) / self.interval).min(self.capacity), Nanos(reset))
+            }
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => self.remaining_window(cell, now),
+        }
+    }
+
+    /// Whether the cell says no more than a fresh one. A drained key is not idle until its time has come.
+    #[must_use]
+    #[inline]
+    pub fn is_idle(&self, cell: &Cell, now: Mono) -> bool {
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => cell.at <= now.0 && cell.held <= now.0,
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => self.is_idle_window(cell, now),
+        }
+    }
+
+    /// Carries a cell over from the limit as it was: what could be spent stays what it was, so that the change itself
+    /// lets nothing burst through; only the refill is new.
+    #[must_use]
+    pub fn rebase(&self, was: &Self, cell: &Cell, now: Mono) -> Cell {
+        if was.is_idle(cell, now) {
+            return Cell::default();
+        }
+        if self.algorithm == was.algorithm && self.interval == was.interval && self.capacity == was.capacity {
+            return *cell;
+        }
+        let blocked_until = was.blocked_until(cell);
+        let used = self.capacity - was.remaining(cell, now).0.min(self.capacity);
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let at = now.0.saturating_add(self.interval.saturating_mul(used));
+                Cell { at: at.max(blocked_until), held: blocked_until }
+            }
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                let same_window = matches!(was.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) && self.per == was.per;
+                let start = if same_window { cell.at.min(now.0) } else { now.0 };
+                if blocked_until > now.0 { Cell { at: blocked_until, held: 0 } } else { Cell { at: start, held: used } }
+            }
+        }
+    }
+
+    fn blocked_until(&self, cell: &Cell) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => cell.held,
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => cell.at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

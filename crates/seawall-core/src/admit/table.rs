@@ -1,0 +1,258 @@
+//! Cells by key, in bounded memory. Keys arrive hashed (128 bits), entries sit in one vector, and a clock hand walks
+//! over it and forgets idle cells: a few at each insertion, so that no call pays for a sweep. What still means
+//! something (a key that is spent or drained) is never forgotten; when the table is full of such keys, newcomers
+//! share one overflow cell, which is strict but safe.
+
+use hashbrown::HashTable;
+
+use super::limit::{Cell, Limit};
+use crate::time::Mono;
+
+/// Entries that the hand looks at for each new key; more than one, so that it overtakes growth.
+const STEPS: usize = 2;
+/// How far a newcomer may push the hand when the table is full.
+const STEPS_WHEN_FULL: usize = 32;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: u128,
+    cell: Cell,
+}
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    entries: Vec<Entry>,
+    index: HashTable<u32>,
+    capacity: usize,
+    hand: usize,
+    overflow: Cell,
+    overflowed: u64,
+}
+
+impl Table {
+    /// Holds at most `capacity` keys, and at least one.
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
+        Self {
+            entries: Vec::new(),
+            index: HashTable::new(),
+            capacity: usize::try_from(capacity.max(1)).unwrap_or(usize::MAX),
+            hand: 0,
+            overflow: Cell::default(),
+            overflowed: 0,
+        }
+    }
+
+    /// The key's cell; absent means fresh.
+    #[must_use]
+    #[inline]
+    pub fn find(&self, key: u128) -> Option<&Cell> {
+        let entries = &self.entries;
+        let found = self.index.find(hash(key), |&at| entries[at as usize].key == key)?;
+        Some(&entries[*found as usize].cell)
+    }
+
+    /// The key's cell, made if need be: the overflow cell when the table is full of keys that still mean something.
+    #[inline]
+    pub fn cell(&mut self, limit: &Limit, key: u128, now: Mono) -> &mut Cell {
+        let entries = &self.entries;
+        let found = self.index.find(hash(key), |&at| entries[at as usize].key == key).copied();
+        match found {
+            Some(at) => &mut self.entries[at as usize].cell,
+            None => self.insert(limit, key, now),
+        }
+    }
+
+    #[cold]
+    fn insert(&mut self, limit: &Limit, key: u128, now: Mono) -> &mut Cell {
+        self.sweep(limit, now, STEPS);
+        if self.entries.len() >= self.capacity {
+            self.sweep(limit, now, STEPS_WHEN_FULL);
+        }
+        let at = self.entries.len();
+        let (true, Ok(slot)) = (at < self.capacity, u32::try_from(at)) else {
+            self.overflowed += 1;
+            return &mut self.overflow;
+        };
+        if at == self.entries.capacity() {
+            // Half more, not twice as much, and never beyond the bound.
+            let more = (at / 2).max(16).min(self.capacity - at);
+            self.entries.reserve_exact(more);
+        }
+        self.entries.push(Entry { key, cell: Cell::default() });
+        let entries = &self.entries;
+        self.index.insert_unique(hash(key), slot, |&at| hash(entries[at as usize].key));
+        &mut self.entries[at].cell
+    }
+
+    /// Moves the hand over `steps` entries, forgets the idle ones and tells how many those were.
+    pub fn sweep(&mut self, limit: &Limit, now: Mono, steps: usize) -> usize {
+        let mut forgotten = 0;
+        for _ in 0..steps.min(self.entries.len()) {
+            // Downwards: the entry that fills a gap comes from the end, which the hand has mostly seen.
+            self.hand = if self.hand == 0 { self.entries.len() } else { self.hand.min(self.entries.len()) } - 1;
+            if limit.is_idle(&self.entries[self.hand].cell, now) {
+                self.forget(self.hand);
+                forgotten += 1;
+            }
+        }
+        forgotten
+    }
+
+    /// The last entry takes the place of the forgotten one.
+    fn forget(&mut self, at: usize) {
+        let gone = self.entries.swap_remove(at);
+        if let Ok(found) = self.index.find_entry(hash(gone.key), |&slot| slot as usize == at) {
+            found.remove();
+        }
+        let Some(moved) = self.entries.get(at) else { return };
+        let was = self.entries.len();
+        if let Some(slot) = self.index.find_mut(hash(moved.key), |&slot| slot as usize == was)
+            && let Ok(now_at) = u32::try_from(at)
+        {
+            *slot = now_at;
+        }
+    }
+
+    /// Carries every cell over to a changed limit.
+    pub fn rebase(&mut self, was: &Limit, limit: &Limit, now: Mono) {
+        for cell in self.entries.iter_mut().map(|entry| &mut entry.cell).chain([&mut self.overflow]) {
+            *cell = limit.rebase(was, cell, now);
+        }
+    }
+
+    /// Every key with its cell, for a snapshot.
+    pub fn iter(&self) -> impl Iterator<Item = (u128, &Cell)> {
+        self.entries.iter().map(|entry| (entry.key, &entry.cell))
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How often a key found no place of its own.
+    #[must_use]
+    pub const fn overflowed(&self) -> u64 {
+        self.overflowed
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn allocated(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.index.allocation_size()
+    }
+}
+
+/// Keys are hashes already: folding them is enough, and being the same everywhere it replays.
+#[expect(clippy::cast_possible_truncation, reason = "folding keeps the low half on purpose")]
+const fn hash(key: u128) -> u64 {
+    (key ^ (key >> 64)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limit::Answer;
+    use super::*;
+    use crate::policy::{self, Algorithm, Fail, Mode, Rate};
+    use crate::rng::Rng;
+    use crate::time::Nanos;
+
+    fn limit() -> Limit {
+        Limit::from(&policy::Limit {
+            name: String::new(),
+            key: Vec::new(),
+            rate: Rate::per_second(1),
+            burst: 1,
+            algorithm: Algorithm::TokenBucket,
+            mode: Mode::Enforce,
+            fail: Fail::Open,
+        })
+    }
+
+    fn take(table: &mut Table, key: u128, now: Mono) -> Answer {
+        let limit = limit();
+        limit.take(table.cell(&limit, key, now), now, 1)
+    }
+
+    fn keys(count: usize) -> impl Iterator<Item = u128> {
+        let mut rng = Rng::seeded(11);
+        (0..count).map(move |_| u128::from(rng.next()) << 64 | u128::from(rng.next()))
+    }
+
+    #[test]
+    fn each_key_has_its_own_cell() {
+        let mut table = Table::new(100);
+        assert_eq!(take(&mut table, 1, Mono(0)), Answer::Go { after: Nanos::ZERO });
+        assert_eq!(take(&mut table, 2, Mono(0)), Answer::Go { after: Nanos::ZERO });
+        assert!(matches!(take(&mut table, 1, Mono(0)), Answer::Refused { .. }));
+        assert_eq!(table.len(), 2);
+        assert!(table.find(3).is_none());
+    }
+
+    #[test]
+    fn idle_keys_are_forgotten_as_new_ones_come() {
+        let mut table = Table::new(1_000_000);
+        for (n, key) in keys(10_000).enumerate() {
+            let _ = take(&mut table, key, Mono(0) + Nanos::from_millis(n as u64 * 100));
+        }
+        assert!(table.len() <= 40, "{} keys for ten live ones", table.len());
+    }
+
+    #[test]
+    fn a_full_table_shares_one_cell_and_forgets_no_key_that_still_matters() {
+        let mut table = Table::new(10);
+        for key in keys(10) {
+            let _ = take(&mut table, key, Mono(0));
+        }
+        assert_eq!(take(&mut table, 77, Mono(0)), Answer::Go { after: Nanos::ZERO });
+        assert!(matches!(take(&mut table, 78, Mono(0)), Answer::Refused { .. }));
+        assert_eq!((table.len(), table.overflowed()), (10, 2));
+        for key in keys(10) {
+            assert!(matches!(take(&mut table, key, Mono(0)), Answer::Refused { .. }));
+        }
+        assert_eq!(take(&mut table, 79, Mono(2_000_000_000)), Answer::Go { after: Nanos::ZERO });
+        assert_eq!(table.overflowed(), 2);
+    }
+
+    #[test]
+    fn a_key_in_cooldown_is_never_forgotten() {
+        let mut table = Table::new(2);
+        let limit = limit();
+        limit.drain(table.cell(&limit, 1, Mono(0)), Mono(u64::MAX / 2));
+        for key in keys(1_000) {
+            let _ = take(&mut table, key, Mono(5_000_000_000));
+        }
+        assert!(table.find(1).is_some());
+    }
+
+    #[test]
+    fn forgetting_keeps_every_other_key_findable() {
+        let mut table = Table::new(1_000);
+        let limit = limit();
+        for (n, key) in keys(1_000).enumerate() {
+            let until = if n % 3 == 0 { Mono(u64::MAX / 2) } else { Mono(1) };
+            limit.drain(table.cell(&limit, key, Mono(0)), until);
+        }
+        // The hand stands somewhere in the middle: its second round sees all.
+        assert_eq!(table.sweep(&limit, Mono(10), 1_000) + table.sweep(&limit, Mono(10), 1_000), 666);
+        for (n, key) in keys(1_000).enumerate() {
+            assert_eq!(table.find(key).is_some(), n % 3 == 0);
+        }
+    }
+
+    #[test]
+    fn a_million_keys_take_less_than_a_hundred_bytes_each() {
+        let mut table = Table::new(1_000_000);
+        for key in keys(1_000_000) {
+            let _ = take(&mut table, key, Mono(0));
+        }
+        assert_eq!(table.len(), 1_000_000);
+        assert!(table.allocated() <= 100 * 1_000_000, "{} bytes", table.allocated());
+    }
+}
