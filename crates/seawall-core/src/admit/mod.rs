@@ -1,6 +1,9 @@
 //! Who may start: limits, bulkheads, adaptive concurrency, shedding, idempotency.
 
 pub mod adaptive;
+pub mod bulkhead;
+pub mod idempotency;
 pub mod layered;
 pub mod limit;
+pub mod shed;
 pub mod table;

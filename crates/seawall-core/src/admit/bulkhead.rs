@@ -1,0 +1,296 @@
+//! A named pool of slots with a bounded waiting line: highest priority first, then first come. Knows ids and times,
+//! not tasks: whoever drives it wakes the granted, sets the timers and returns every slot it was given.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::policy::{self, Share};
+use crate::time::{Mono, Nanos};
+use crate::words::words;
+
+/// A place in the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    /// Reversed, so that the first in the map is the next to go.
+    priority: Reverse<u32>,
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub priority: u32,
+    pub deadline: Mono,
+}
+
+words! {
+    /// Why nobody was let in.
+    pub enum Refusal {
+        /// Every slot and every place in the line is taken.
+        Full = "full",
+        /// Waiting would outlast the caller's deadline.
+        Deadline = "deadline",
+    }
+}
+
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A slot is held until `leave`.
+    Go,
+    /// In line until `until` at the latest: then `cancel`. `displaced` lost its place to this one and is refused now.
+    Queued {
+        ticket: Ticket,
+        until: Mono,
+        displaced: Option<Ticket>,
+    },
+    Refused(Refusal),
+}
+
+#[derive(Clone, Debug)]
+pub struct Bulkhead {
+    cap: u32,
+    running: u32,
+    queue: usize,
+    queue_timeout: Nanos,
+    /// In line, with the time at which each gives up.
+    waiting: BTreeMap<Ticket, Mono>,
+    numbers: u64,
+    /// How long a slot is held, as a moving average over eight.
+    held: Nanos,
+}
+
+impl Bulkhead {
+    #[must_use]
+    pub fn new(policy: &policy::Pool) -> Self {
+        Self {
+            cap: policy.concurrent,
+            running: 0,
+            queue: usize::try_from(policy.queue).unwrap_or(usize::MAX),
+            queue_timeout: policy.queue_timeout,
+            waiting: BTreeMap::new(),
+            numbers: 0,
+            held: Nanos::ZERO,
+        }
+    }
+
+    pub fn enter(&mut self, arrival: Arrival, now: Mono) -> Entry {
+        if arrival.deadline <= now {
+            return Entry::Refused(Refusal::Deadline);
+        }
+        if self.running < self.cap && self.waiting.is_empty() {
+            self.running += 1;
+            return Entry::Go;
+        }
+        if self.queue == 0 || self.queue_timeout == Nanos::ZERO {
+            return Entry::Refused(Refusal::Full);
+        }
+        let ticket = Ticket { priority: Reverse(arrival.priority), number: self.numbers };
+        if now + self.expected_wait(ticket) >= arrival.deadline {
+            return Entry::Refused(Refusal::Deadline);
+        }
+        let Ok(displaced) = self.make_room(ticket, now) else { return Entry::Refused(Refusal::Full) };
+        self.numbers += 1;
+        let until = (now + self.queue_timeout).min(arrival.deadline);
+        self.waiting.insert(ticket, until);
+        Entry::Queued { ticket, until, displaced }
+    }
+
+    /// A full line takes nobody in, except at the expense of someone of lower priority.
+    fn make_room(&mut self, ticket: Ticket, now: Mono) -> Result<Option<Ticket>, Refusal> {
+        if self.waiting.len() < self.queue {
+            return Ok(None);
+        }
+        let gone = self.waiting.iter().find(|(_, until)| **until <= now).map(|(gone, _)| *gone);
+        let lowest = gone.or_else(|| self.waiting.keys().next_back().copied().filter(|last| last.priority > ticket.priority));
+        match lowest {
+            Some(lowest) => {
+                self.waiting.remove(&lowest);
+                Ok(Some(lowest))
+            }
+            None => Err(Refusal::Full),
+        }
+    }
+
+    /// By what slots are usually held for; nothing is known before the first has been returned.
+    fn expected_wait(&self, ticket: Ticket) -> Nanos {
+        let ahead = self.waiting.range(..ticket).count() as u64 + 1;
+        Nanos(self.held.times(ahead).0 / u64::from(self.cap.max(1)))
+    }
+
+    /// A slot is returned, however its call ended; `held` is how long it was taken.
+    pub fn leave(&mut self, held: Nanos) {
+        self.running = self.running.saturating_sub(1);
+        self.held = if self.held == Nanos::ZERO { held } else { Nanos(self.held.0 / 8 * 7 + held.0 / 8) };
+    }
+
+    /// The next in line, who now holds a slot. Ask until `None` after every `leave`, `cancel` and `resize`.
+    /// Who has waited too long is passed over: its own timer tells it.
+    #[must_use]
+    pub fn grant(&mut self, now: Mono) -> Option<Ticket> {
+        while self.running < self.cap {
+            let (ticket, until) = self.waiting.pop_first()?;
+            if now < until {
+                self.running += 1;
+                return Some(ticket);
+            }
+        }
+        None
+    }
+
+    /// Leaves the line. `false` when the ticket is no longer in it: granted (then `leave`), displaced or passed over.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        self.waiting.remove(&ticket).is_some()
+    }
+
+    /// A smaller cap cancels nothing; it admits nobody until enough have left.
+    pub fn resize(&mut self, cap: u32) {
+        self.cap = cap;
+    }
+
+    /// The taken share of slots and places in line.
+    #[must_use]
+    pub fn pressure(&self) -> Share {
+        let room = u64::from(self.cap).saturating_add(self.queue as u64).max(1);
+        let taken = u64::from(self.running) + self.waiting.len() as u64;
+        let whole = u64::from(Share::WHOLE.0);
+        Share(u32::try_from((taken * whole / room).min(whole)).unwrap_or(Share::WHOLE.0))
+    }
+
+    #[must_use]
+    pub const fn running(&self) -> u32 {
+        self.running
+    }
+
+    #[must_use]
+    pub const fn cap(&self) -> u32 {
+        self.cap
+    }
+
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(concurrent: u32, queue: u32) -> Bulkhead {
+        let (queue_timeout, name) = (Nanos::from_secs(1), String::new());
+        Bulkhead::new(&policy::Pool { name, concurrent, queue, queue_timeout, priority: 0, adaptive: false })
+    }
+
+    fn enter(bulkhead: &mut Bulkhead, priority: u32) -> Entry {
+        bulkhead.enter(Arrival { priority, deadline: Mono::MAX }, Mono(0))
+    }
+
+    fn queued(entry: Entry) -> Ticket {
+        match entry {
+            Entry::Queued { ticket, .. } => ticket,
+            Entry::Go | Entry::Refused(_) => panic!("{entry:?}"),
+        }
+    }
+
+    #[test]
+    fn slots_then_the_line_then_nobody() {
+        let mut bulkhead = pool(2, 2);
+        assert_eq!([enter(&mut bulkhead, 0), enter(&mut bulkhead, 0)], [Entry::Go; 2]);
+        let line = [queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0))];
+        assert_eq!(enter(&mut bulkhead, 0), Entry::Refused(Refusal::Full));
+        assert_eq!(bulkhead.pressure(), Share::WHOLE);
+        for ticket in line {
+            assert_eq!(bulkhead.grant(Mono(0)), None);
+            bulkhead.leave(Nanos(1));
+            assert_eq!(bulkhead.grant(Mono(0)), Some(ticket));
+        }
+        bulkhead.leave(Nanos(1));
+        bulkhead.leave(Nanos(1));
+        assert_eq!((bulkhead.running(), bulkhead.waiting()), (0, 0));
+    }
+
+    #[test]
+    fn each_returned_slot_wakes_exactly_one() {
+        let mut bulkhead = pool(1, 2);
+        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        let (first, second) = (queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0)));
+        bulkhead.leave(Nanos(1));
+        assert_eq!([bulkhead.grant(Mono(0)), bulkhead.grant(Mono(0))], [Some(first), None]);
+        bulkhead.leave(Nanos(1));
+        assert_eq!([bulkhead.grant(Mono(0)), bulkhead.grant(Mono(0))], [Some(second), None]);
+    }
+
+    #[test]
+    fn higher_priority_goes_first_and_displaces_lower_when_the_line_is_full() {
+        let mut bulkhead = pool(1, 2);
+        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        let low = queued(enter(&mut bulkhead, 1));
+        let lower = queued(enter(&mut bulkhead, 0));
+        let Entry::Queued { ticket: high, displaced, .. } = enter(&mut bulkhead, 9) else { panic!("refused") };
+        assert_eq!(displaced, Some(lower));
+        assert_eq!(enter(&mut bulkhead, 1), Entry::Refused(Refusal::Full));
+        bulkhead.leave(Nanos(1));
+        assert_eq!(bulkhead.grant(Mono(0)), Some(high));
+        bulkhead.leave(Nanos(1));
+        assert_eq!(bulkhead.grant(Mono(0)), Some(low));
+    }
+
+    #[test]
+    fn without_a_line_or_a_wait_a_full_pool_refuses_at_once() {
+        for mut bulkhead in [pool(1, 0), Bulkhead { queue_timeout: Nanos::ZERO, ..pool(1, 5) }] {
+            assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+            assert_eq!(enter(&mut bulkhead, 0), Entry::Refused(Refusal::Full));
+        }
+    }
+
+    #[test]
+    fn a_smaller_cap_cancels_nothing_and_admits_nobody_until_enough_have_left() {
+        let mut bulkhead = pool(10, 5);
+        for _ in 0..8 {
+            assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        }
+        bulkhead.resize(3);
+        let ticket = queued(enter(&mut bulkhead, 0));
+        for running in (3..8).rev() {
+            bulkhead.leave(Nanos(1));
+            assert_eq!((bulkhead.running(), bulkhead.grant(Mono(0))), (running, None));
+        }
+        bulkhead.leave(Nanos(1));
+        assert_eq!(bulkhead.grant(Mono(0)), Some(ticket));
+    }
+
+    #[test]
+    fn a_larger_cap_lets_the_line_in() {
+        let mut bulkhead = pool(1, 5);
+        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        let line = [queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0))];
+        bulkhead.resize(3);
+        assert_eq!([bulkhead.grant(Mono(0)), bulkhead.grant(Mono(0))], line.map(Some));
+    }
+
+    #[test]
+    fn who_cannot_be_served_in_time_is_shed_at_once() {
+        let mut bulkhead = pool(1, 5);
+        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        bulkhead.leave(Nanos(100));
+        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        let mut arrive = |deadline| bulkhead.enter(Arrival { priority: 0, deadline: Mono(deadline) }, Mono(0));
+        assert_eq!(arrive(0), Entry::Refused(Refusal::Deadline));
+        assert_eq!(arrive(100), Entry::Refused(Refusal::Deadline));
+        assert!(matches!(arrive(101), Entry::Queued { until: Mono(101), .. }));
+        assert_eq!(arrive(200), Entry::Refused(Refusal::Deadline), "one is ahead by now");
+    }
+
+    #[test]
+    fn who_gave_up_is_not_woken_and_leaves_its_place() {
+        let mut bulkhead = pool(1, 3);
+        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        let (first, second) = (queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0)));
+        assert!(bulkhead.cancel(first));
+        assert!(!bulkhead.cancel(first));
+        bulkhead.leave(Nanos(1));
+        assert_eq!(bulkhead.grant(Mono(2_000_000_000)), None, "the second has waited too long");
+        assert!(!bulkhead.cancel(second));
+        assert_eq!((bulkhead.running(), bulkhead.waiting()), (0, 0));
+    }
+}

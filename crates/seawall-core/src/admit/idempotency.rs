@@ -1,0 +1,208 @@
+//! What is known of one idempotency key: reserved before dispatch, then done, released, or unknown. Pure transitions
+//! on one entry; where entries live and what a stored answer looks like is for others.
+//! Times are wall-clock, because entries outlive the process.
+
+use crate::time::{Nanos, Wall};
+
+/// SHA-256 over method, target, content type and body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Reserved; whoever holds the reservation loses it at `until`.
+    InFlight { until: Wall },
+    /// Answered; the stored answer is replayed.
+    Done,
+    /// Sent, and nobody knows what came of it.
+    Unknown,
+}
+
+/// ```text
+///            reserve              finish(Done)
+///   absent ──────────► InFlight ───────────────► Done ──── ttl ───► absent
+///     ▲                 │   │  finish(Unknown)
+///     └─ finish(Released)   └──── or lease over ──► Unknown ─ ttl ──► absent
+///                       ▲                             │
+///                       └── reserve, if the upstream ─┘
+///                           honours keys
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub fingerprint: Fingerprint,
+    pub state: State,
+    /// Which reservation this is: the result of an older one is not taken.
+    pub reservation: u32,
+    pub expires: Wall,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub fingerprint: Fingerprint,
+    /// Longer than the call's deadline, so that a running call never loses it.
+    pub lease: Nanos,
+    pub ttl: Nanos,
+    /// Whether the upstream itself executes a repeated key once: then the unknown may be asked again.
+    pub upstream_honours_keys: bool,
+}
+
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Proceed {
+        reservation: u32,
+    },
+    Replay,
+    /// The key was used for another request.
+    Mismatch,
+    InFlight {
+        retry_at: Wall,
+    },
+    /// It may have happened already; nobody can tell, so it is not done again.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Done,
+    /// Provably unsent, or refused with 425 or 429: the key is free again.
+    Released,
+    /// Sent, no answer.
+    Unknown,
+}
+
+/// Asks to execute under this key. An expired entry is none.
+pub fn reserve(slot: &mut Option<Entry>, claim: Claim, now: Wall) -> Answer {
+    let Some(entry) = slot.filter(|entry| now < entry.expires) else { return grant(slot, claim, 0, now) };
+    if entry.fingerprint != claim.fingerprint {
+        return Answer::Mismatch;
+    }
+    match entry.state_at(now) {
+        State::Done => Answer::Replay,
+        State::InFlight { until } => Answer::InFlight { retry_at: until },
+        State::Unknown if claim.upstream_honours_keys => grant(slot, claim, entry.reservation.wrapping_add(1), now),
+        State::Unknown => Answer::Unknown,
+    }
+}
+
+fn grant(slot: &mut Option<Entry>, claim: Claim, reservation: u32, now: Wall) -> Answer {
+    let until = now + claim.lease;
+    let expires = until.max(now + claim.ttl);
+    *slot = Some(Entry { fingerprint: claim.fingerprint, state: State::InFlight { until }, reservation, expires });
+    Answer::Proceed { reservation }
+}
+
+/// Ends a reservation. `false` when it was lost in the meantime: the result is then only recorded.
+pub fn finish(slot: &mut Option<Entry>, reservation: u32, ending: Ending, ttl: Nanos, now: Wall) -> bool {
+    let Some(entry) = slot.as_mut().filter(|entry| entry.reservation == reservation) else { return false };
+    match (entry.state, ending) {
+        (State::Done, Ending::Done | Ending::Released | Ending::Unknown) => return false,
+        (State::InFlight { .. } | State::Unknown, Ending::Done) => entry.settle(State::Done, ttl, now),
+        (State::InFlight { .. } | State::Unknown, Ending::Unknown) => entry.settle(State::Unknown, ttl, now),
+        (State::InFlight { .. } | State::Unknown, Ending::Released) => *slot = None,
+    }
+    true
+}
+
+impl Entry {
+    /// A lease that ran out leaves the unknown: its holder may have sent before it died.
+    #[must_use]
+    pub fn state_at(&self, now: Wall) -> State {
+        match self.state {
+            State::InFlight { until } if now >= until => State::Unknown,
+            state @ (State::InFlight { .. } | State::Done | State::Unknown) => state,
+        }
+    }
+
+    fn settle(&mut self, state: State, ttl: Nanos, now: Wall) {
+        self.state = state;
+        self.expires = now + ttl;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Nanos = Nanos::from_secs(86_400);
+
+    fn claim(seed: u8) -> Claim {
+        Claim { fingerprint: Fingerprint([seed; 32]), lease: Nanos::from_secs(60), ttl: TTL, upstream_honours_keys: false }
+    }
+
+    fn reserved() -> Option<Entry> {
+        let mut slot = None;
+        assert_eq!(reserve(&mut slot, claim(1), Wall(0)), Answer::Proceed { reservation: 0 });
+        slot
+    }
+
+    #[test]
+    fn the_first_goes_and_the_second_waits_for_it() {
+        let mut slot = reserved();
+        assert_eq!(reserve(&mut slot, claim(1), Wall(1)), Answer::InFlight { retry_at: Wall(60_000) });
+    }
+
+    #[test]
+    fn another_request_under_the_same_key_is_refused_in_every_state() {
+        for ending in [None, Some(Ending::Done), Some(Ending::Unknown)] {
+            let mut slot = reserved();
+            if let Some(ending) = ending {
+                assert!(finish(&mut slot, 0, ending, TTL, Wall(5)));
+            }
+            assert_eq!(reserve(&mut slot, claim(2), Wall(6)), Answer::Mismatch, "{ending:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_replayed_until_it_expires() {
+        let mut slot = reserved();
+        assert!(finish(&mut slot, 0, Ending::Done, TTL, Wall(1_000)));
+        assert_eq!(reserve(&mut slot, claim(1), Wall(86_400_999)), Answer::Replay);
+        assert_eq!(reserve(&mut slot, claim(2), Wall(86_401_000)), Answer::Proceed { reservation: 0 });
+    }
+
+    #[test]
+    fn a_released_key_is_free_again() {
+        let mut slot = reserved();
+        assert!(finish(&mut slot, 0, Ending::Released, TTL, Wall(5)));
+        assert_eq!(reserve(&mut slot, claim(2), Wall(5)), Answer::Proceed { reservation: 0 });
+    }
+
+    #[test]
+    fn the_unknown_is_done_again_only_where_the_upstream_honours_keys() {
+        let mut slot = reserved();
+        assert!(finish(&mut slot, 0, Ending::Unknown, TTL, Wall(5)));
+        assert_eq!(reserve(&mut slot, claim(1), Wall(6)), Answer::Unknown);
+        let honoured = Claim { upstream_honours_keys: true, ..claim(1) };
+        assert_eq!(reserve(&mut slot, honoured, Wall(6)), Answer::Proceed { reservation: 1 });
+    }
+
+    #[test]
+    fn a_lease_that_runs_out_leaves_the_unknown() {
+        let mut slot = reserved();
+        assert_eq!(reserve(&mut slot, claim(1), Wall(59_999)), Answer::InFlight { retry_at: Wall(60_000) });
+        assert_eq!(reserve(&mut slot, claim(1), Wall(60_000)), Answer::Unknown);
+        assert!(finish(&mut slot, 0, Ending::Done, TTL, Wall(60_001)), "its own late answer still resolves it");
+        assert_eq!(reserve(&mut slot, claim(1), Wall(60_002)), Answer::Replay);
+    }
+
+    #[test]
+    fn a_lost_reservation_changes_nothing() {
+        let mut slot = reserved();
+        let honoured = Claim { upstream_honours_keys: true, ..claim(1) };
+        assert_eq!(reserve(&mut slot, honoured, Wall(60_000)), Answer::Proceed { reservation: 1 });
+        let before = slot;
+        assert!(!finish(&mut slot, 0, Ending::Released, TTL, Wall(60_001)));
+        assert_eq!(slot, before);
+        assert!(finish(&mut slot, 1, Ending::Done, TTL, Wall(60_002)));
+        assert!(!finish(&mut slot, 1, Ending::Unknown, TTL, Wall(60_003)), "what is done stays done");
+    }
+
+    #[test]
+    fn a_lease_longer_than_the_ttl_keeps_the_entry() {
+        let mut slot = None;
+        let short = Claim { ttl: Nanos::from_secs(1), ..claim(1) };
+        assert_eq!(reserve(&mut slot, short, Wall(0)), Answer::Proceed { reservation: 0 });
+        assert_eq!(reserve(&mut slot, short, Wall(30_000)), Answer::InFlight { retry_at: Wall(60_000) });
+    }
+}
