@@ -11,16 +11,19 @@
 //! Stages that an endpoint does not use are skipped without a question.
 
 mod ask;
+mod cells;
 mod plan;
 #[cfg(test)]
 mod stories;
 
-pub use ask::{Answer, Ask, KeyReport, Reservation, Settle, Until};
+pub use ask::{Answer, Ask, KeyReport, Reservation, Settle};
+pub use cells::{BUDGET_CAPACITY, Cells, Reply};
 pub use plan::Plan;
 
 use crate::classify::{Hint, Seen, Verdict};
 use crate::decide::{Deadline, Facts, Funding, Next, Progress, next, repeatable};
 use crate::guard::{Permit, Sample};
+use crate::lease::{KeySet, Lease, Until};
 use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Scope, Status};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now, Wall};
@@ -113,7 +116,7 @@ struct Held {
     pool: bool,
     reservation: bool,
     permit: Option<Permit>,
-    key: Option<u16>,
+    key: Option<Lease>,
     funding: Option<Funding>,
 }
 
@@ -229,7 +232,7 @@ impl Call {
         self.progress.attempts += 1;
         self.held.funding = None;
         self.state = State::Sending { since: now.mono };
-        Action::Send { number: self.progress.attempts, timeout, key: self.held.key }
+        Action::Send { number: self.progress.attempts, timeout, key: self.held.key.map(|lease| lease.key) }
     }
 
     /// The answer to the last question.
@@ -263,8 +266,8 @@ impl Call {
                 self.key(now)
             }
             (State::Permit, Answer::Open { retry_at }) => self.circuit_open(retry_at, now),
-            (State::Key, Answer::Key { index }) => {
-                self.held.key = Some(index);
+            (State::Key, Answer::Key(lease)) => {
+                self.held.key = Some(lease);
                 self.send(now)
             }
             (State::Key, Answer::Cooling { wait }) => self.cooling(wait, now),
@@ -315,7 +318,7 @@ impl Call {
         if !self.patient && wait <= self.plan.max_wait && self.deadline.fits(wait, now.mono) {
             self.state = State::KeyWait;
             // Those that failed in this call may be the ones that come back.
-            self.progress.tried = 0;
+            self.progress.tried = KeySet::default();
             return Action::Wait { until: now.mono + wait, reason: Reason::KeysCooling };
         }
         self.last = None;
@@ -335,7 +338,7 @@ impl Call {
         let State::Sending { since } = self.state else { unreachable!("a result comes while an attempt is out, not in {:?}", self.state) };
         let latency = now.mono.since(since);
         let status = result.map_or_else(Status::Error, Status::Http);
-        let hint = self.length(verdict.wait, now.wall);
+        let hint = self.length(verdict, now.wall);
         let unsent = result.is_err_and(ErrorKind::is_unsent);
         let facts = Facts {
             retry: &self.plan.retry,
@@ -353,7 +356,7 @@ impl Call {
         self.record = Some(Attempt {
             number: self.progress.attempts,
             status,
-            key: self.held.key,
+            key: self.held.key.map(|lease| lease.key),
             latency,
             elapsed: now.mono.since(self.started),
             class: verdict.class,
@@ -366,7 +369,8 @@ impl Call {
         if verdict.class != Class::Success {
             self.last = Some((verdict.class, status));
         }
-        settle.withdraw = matches!(then, Then::Retry { .. });
+        // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
+        settle.withdraw = matches!(then, Then::Retry { .. }) && !self.patient;
         if let Then::Finish(_) = then {
             let reservation = if verdict.class == Class::Success || result.is_ok() { Reservation::Done } else { Reservation::Unknown };
             self.give_back(&mut settle, if unsent || verdict.unprocessed { Reservation::Released } else { reservation });
@@ -389,7 +393,7 @@ impl Call {
             };
             settle.sample = self.held.permit.map(|permit| (permit, Sample { failed, latency }));
         }
-        settle.key = self.held.key.map(|index| (index, self.key_report(verdict, hint, now)));
+        settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, now)));
         if let (Some(hint), Scope::Endpoint | Scope::Upstream) = (hint, verdict.scope) {
             settle.pause = Some((verdict.scope, now.mono + hint));
         }
@@ -402,7 +406,7 @@ impl Call {
             (Class::Success, _) => KeyReport::Succeeded,
             (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
             (Class::Auth, _) => KeyReport::Rejected,
-            (Class::Quota, _) => KeyReport::Cool { group, until: self.cool_until(verdict.wait, hint, now) },
+            (Class::Quota, _) => KeyReport::Cool { group, until: self.cool_until(verdict, hint, now) },
             (Class::Transient, Scope::Key | Scope::Group) => match hint {
                 Some(hint) => KeyReport::Cool { group, until: Until::Mono(now.mono + hint) },
                 None => KeyReport::Failed,
@@ -412,22 +416,22 @@ impl Call {
     }
 
     /// A quota ends when its rule says, or else at the provider's next reset.
-    fn cool_until(&self, wait: Hint, hint: Option<Nanos>, now: Now) -> Until {
-        match (wait, hint, &self.plan.reset) {
+    fn cool_until(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> Until {
+        match (verdict.wait, hint, &self.plan.reset) {
             (Hint::After(_), Some(length), _) => Until::Mono(now.mono + length),
             (Hint::Until(at), _, _) => Until::Wall(at),
-            (_, _, Some(reset)) => Until::Wall(reset.next_after(now.wall)),
+            (_, _, Some(reset)) => Until::Wall(reset.next_after(now.wall) + verdict.skew),
             (_, _, None) => Until::Mono(now.mono + QUOTA_WITHOUT_RESET),
         }
     }
 
     /// A verdict's wait as a length from now; `None` leaves it to backoff.
-    fn length(&self, wait: Hint, now: Wall) -> Option<Nanos> {
-        match wait {
+    fn length(&self, verdict: &Verdict, now: Wall) -> Option<Nanos> {
+        match verdict.wait {
             Hint::None | Hint::Backoff => None,
             Hint::After(length) => Some(length),
             Hint::Until(at) => Some(at.since(now)),
-            Hint::UntilReset => self.plan.reset.as_ref().map(|reset| reset.next_after(now).since(now)),
+            Hint::UntilReset => self.plan.reset.as_ref().map(|reset| reset.next_after(now).since(now) + verdict.skew),
         }
     }
 
@@ -445,7 +449,9 @@ impl Call {
                 (Then::Retry { wait, reason }, Decision::Retry, wait, reason)
             }
             Next::Rotate(reason) => {
-                self.progress.tried |= self.held.key.map_or(0, |index| 1 << u32::from(index).min(63));
+                if let Some(lease) = self.held.key {
+                    self.progress.tried.insert(lease.key);
+                }
                 self.progress.replaced |= reason == Reason::KeyRejected;
                 (Then::Send, Decision::RotateKey, Nanos::ZERO, reason)
             }
@@ -458,14 +464,12 @@ impl Call {
 
     fn settled(&mut self, then: Then, funding: Option<Funding>, now: Now) -> Action {
         match then {
-            Then::Retry { wait, reason } => match funding {
-                Some(funding) => {
-                    self.held.funding = Some(funding);
-                    self.state = State::BackingOff;
-                    Action::Wait { until: now.mono + wait, reason }
-                }
-                None => self.out_of_budget(now),
-            },
+            Then::Retry { .. } if funding.is_none() && !self.patient => self.out_of_budget(now),
+            Then::Retry { wait, reason } => {
+                self.held.funding = funding;
+                self.state = State::BackingOff;
+                Action::Wait { until: now.mono + wait, reason }
+            }
             Then::Send => self.permit(now),
             Then::Refresh => {
                 self.state = State::Refreshing;
@@ -559,8 +563,8 @@ impl Call {
         settle.untake = held.limits && self.progress.attempts == 0;
         settle.leave_pool = held.pool;
         settle.reservation = held.reservation.then_some(reservation);
-        if let (None, Some(index)) = (settle.key, held.key) {
-            settle.key = Some((index, KeyReport::Neutral));
+        if let (None, Some(lease)) = (settle.key, held.key) {
+            settle.key = Some((lease, KeyReport::Neutral));
         }
     }
 

@@ -3,8 +3,9 @@
 
 use crate::decide::Funding;
 use crate::guard::{Permit, Sample};
+use crate::lease::{KeySet, Lease, Until};
 use crate::record::{Code, Scope};
-use crate::time::{Mono, Nanos, Wall};
+use crate::time::{Mono, Nanos};
 
 /// One question, or one report that is answered by `Answer::Settled`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +19,7 @@ pub enum Ask {
     /// The breaker's leave to send; a probe may be out for `lease`.
     Permit { lease: Nanos },
     /// A key that is viable and not among those already tried.
-    Key { tried: u64 },
+    Key { tried: KeySet },
     Settle(Settle),
 }
 
@@ -38,7 +39,7 @@ pub enum Answer {
     KeyRefused(Code),
     Permitted(Permit),
     Open { retry_at: Option<Mono> },
-    Key { index: u16 },
+    Key(Lease),
     /// Every key is cooling; the first is viable after this long.
     Cooling { wait: Nanos },
     /// Every key was rejected by the provider.
@@ -58,13 +59,6 @@ pub enum KeyReport {
     Rejected,
 }
 
-/// The end of a cooldown, on the clock that it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    Mono(Mono),
-    Wall(Wall),
-}
-
 /// How a reserved idempotency key ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reservation {
@@ -81,7 +75,7 @@ pub struct Settle {
     pub sample: Option<(Permit, Sample)>,
     /// A permit that counts as nothing: our own refusal, a caller who left, a server that only said "later".
     pub cancel: Option<Permit>,
-    pub key: Option<(u16, KeyReport)>,
+    pub key: Option<(Lease, KeyReport)>,
     /// A success funds retries.
     pub earn: bool,
     /// A retry wants a token.

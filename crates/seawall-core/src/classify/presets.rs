@@ -55,6 +55,14 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name || preset.aliases.contains(&name))
     }
 
+    /// What it knows, in one line: the file's own `description`.
+    #[must_use]
+    pub fn description(&self) -> String {
+        let document = DeTable::parse(self.text).ok();
+        let text = document.as_ref().and_then(|document| document.get_ref().get("description")?.get_ref().as_str());
+        text.unwrap_or_default().to_owned()
+    }
+
     /// Its rules, in order. Our own tests read every preset, so only a broken build gives an error.
     ///
     /// # Errors

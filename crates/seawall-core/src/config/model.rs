@@ -185,10 +185,18 @@ impl Config {
 }
 
 impl Auth {
+    /// For each key the number of its group; a key without one is a group of its own.
+    #[must_use]
+    pub fn group_numbers(&self) -> Vec<u16> {
+        let names: Vec<&str> = self.keys.iter().map(|key| key.group.as_deref().unwrap_or(&key.id)).collect();
+        let first = |name: &str| names.iter().position(|other| *other == name).unwrap_or(0);
+        names.iter().map(|name| u16::try_from(first(name)).unwrap_or(u16::MAX)).collect()
+    }
+
     /// How many separate quotas the keys stand for.
     #[must_use]
     pub fn groups(&self) -> usize {
-        let mut named: Vec<&str> = self.keys.iter().map(|key| key.group.as_deref().unwrap_or(&key.id)).collect();
+        let mut named = self.group_numbers();
         named.sort_unstable();
         named.dedup();
         named.len()

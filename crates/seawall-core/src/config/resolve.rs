@@ -181,7 +181,7 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
 }
 
 /// A pool's keys fit the mask of keys that one call has already tried.
-pub const MAX_KEYS: usize = 64;
+pub const MAX_KEYS: usize = crate::lease::KeySet::MOST;
 
 fn key(own: &Tree) -> Option<Key> {
     Some(Key { id: own.text("id")?.to_owned(), secret: secret(own, "secret")?, group: optional(own, "group") })

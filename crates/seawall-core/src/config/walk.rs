@@ -136,6 +136,7 @@ impl<'t> Walker<'t> {
         let source = match &self.layer {
             Layer::BuiltIn => classify::RuleSource::Generic,
             Layer::Profile(_) => classify::RuleSource::Profile,
+            Layer::Preset(name) if &**name == "generic" => classify::RuleSource::Generic,
             Layer::Preset(_) => classify::RuleSource::Preset,
             Layer::File(_) if path.contains(".endpoints[") => classify::RuleSource::Endpoint,
             Layer::File(_) => classify::RuleSource::Upstream,

@@ -2,6 +2,7 @@
 
 use super::Deadline;
 use crate::classify::{Hint, Verdict};
+use crate::lease::KeySet;
 use crate::policy::{Retry, Unsafe};
 use crate::record::{Class, Reason, Scope};
 use crate::rng::Rng;
@@ -21,8 +22,8 @@ pub struct Progress {
     pub refreshed: bool,
     /// A rejected key has been replaced once in this call.
     pub replaced: bool,
-    /// Keys that failed in this call, by index.
-    pub tried: u64,
+    /// Keys that failed in this call.
+    pub tried: KeySet,
 }
 
 /// What the decision depends on besides the verdict.

@@ -11,8 +11,11 @@ mod table;
 use std::io::Write;
 use std::path::PathBuf;
 
+use crate::exit::Exit;
+use crate::setup;
 use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
+use seawall_core::config::Config;
 use seawall_core::policy;
 
 pub(crate) use assert::Assertion;
@@ -88,17 +91,26 @@ pub(crate) struct Candidate {
     pub adaptive: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Exit {
-    Done,
-    /// An assertion did not hold: exit code 4.
-    AssertFailed,
+/// Runs the scenario with the built-in policies and those of the file given.
+pub(crate) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
+    let candidates = match &args.config {
+        Some(path) => candidates(&setup::load(Some(path))?.1),
+        None => Vec::new(),
+    };
+    run_with(args, &candidates, out, err)
 }
 
-/// Only the built-in policies.
-pub(crate) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
-    run_with(args, &[], out, err)
+/// Every endpoint of a configuration, as a policy to simulate.
+fn candidates(config: &Config) -> Vec<Candidate> {
+    let endpoints = config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(move |endpoint| (upstream, endpoint)));
+    endpoints
+        .map(|(upstream, endpoint)| Candidate {
+            name: format!("{}/{}", upstream.name, endpoint.name),
+            retry: endpoint.policy.retry,
+            breaker: endpoint.policy.breaker,
+            adaptive: endpoint.policy.pool.as_deref().and_then(|name| config.pool(name)).is_some_and(|pool| pool.adaptive),
+        })
+        .collect()
 }
 
 /// Results go to `out`, broken assertions to `err`; both are expected to strip colour where it is not wanted.
@@ -146,7 +158,7 @@ fn check(assertions: &[Assertion], report: &Report, err: &mut dyn Write) -> anyh
         if failures.is_empty() {
             continue;
         }
-        exit = Exit::AssertFailed;
+        exit = Exit::Findings;
         writeln!(err, "{FAILED}failed:{FAILED:#} `{assertion}` does not hold for {} of {} rows", failures.len(), report.rows.len())?;
         for failure in failures {
             writeln!(err, "  {failure}")?;

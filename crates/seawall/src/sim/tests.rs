@@ -57,7 +57,7 @@ fn an_assertion_that_does_not_hold_lists_its_rows_and_fails() {
     let mut args = args("herd --runs 1 --policy full --policy fixed --csv");
     args.assert = vec!["peak100_mean < 200 where scenario=spike".parse().unwrap()];
     let (exit, _, err) = sim(&args);
-    assert_eq!(exit.unwrap(), Exit::AssertFailed);
+    assert_eq!(exit.unwrap(), Exit::Findings);
     assert!(err.contains("policy=fixed") && !err.contains("policy=full"), "{err}");
     args.assert = vec!["peak100_mean < 200 where scenario=spike,policy=full".parse().unwrap()];
     assert_eq!(sim(&args).0.unwrap(), Exit::Done);

@@ -1,0 +1,179 @@
+//! Shared state held in one place, answering a call's questions with the stages' own pure functions. The simulator, the
+//! dry run and the tests use it as it is; backends that are shared between threads or machines answer cell by cell
+//! with the same functions.
+
+use super::{Answer, Ask, KeyReport, Settle};
+use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
+use crate::admit::layered::{self, Answers};
+use crate::admit::limit::{Cell, Limit};
+use crate::config::{Config, Policy, Upstream};
+use crate::decide::{Budget, Funding};
+use crate::guard::{Admission, Breaker, Change};
+use crate::lease::{self, KeyPool};
+use crate::policy;
+use crate::time::{Mono, Nanos, Now};
+
+/// Retries that successes may save up. More would let a long calm pay for a storm.
+pub const BUDGET_CAPACITY: u32 = 100;
+
+/// What one endpoint's calls share.
+#[derive(Clone, Debug)]
+pub struct Cells {
+    pub breaker: Breaker,
+    pub budget: Budget,
+    pub keys: Option<KeyPool>,
+    pub limits: Vec<(Limit, Cell)>,
+    pub pool: Option<Bulkhead>,
+    /// The upstream asked everybody to stay away until then.
+    pub paused_until: Mono,
+    retry: policy::Retry,
+    guard: policy::Breaker,
+    cost: u64,
+    priority: u32,
+}
+
+/// An answer, and what changed on the way to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reply {
+    pub answer: Answer,
+    pub change: Option<Change>,
+    /// A place in the pool's line, for a call that must wait there.
+    pub ticket: Option<Ticket>,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self { answer, change: None, ticket: None }
+    }
+}
+
+impl Cells {
+    #[must_use]
+    pub fn new(config: &Config, upstream: &Upstream, policy: &Policy) -> Self {
+        let pool = policy.pool.as_deref().and_then(|name| config.pool(name));
+        Self {
+            keys: upstream.auth.as_ref().filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
+            limits: config.limits.iter().chain(&policy.limits).map(|limit| (Limit::from(limit), Cell::default())).collect(),
+            pool: pool.map(Bulkhead::new),
+            priority: pool.map_or(0, |pool| pool.priority),
+            ..Self::alone(policy)
+        }
+    }
+
+    /// The policy by itself: no limits, no pool, no keys.
+    #[must_use]
+    pub fn alone(policy: &Policy) -> Self {
+        Self {
+            breaker: Breaker::new(),
+            budget: Budget::empty(BUDGET_CAPACITY),
+            keys: None,
+            limits: Vec::new(),
+            pool: None,
+            paused_until: Mono(0),
+            retry: policy.retry,
+            guard: policy.breaker,
+            cost: policy.cost,
+            priority: 0,
+        }
+    }
+
+    pub fn answer(&mut self, ask: Ask, now: Now) -> Reply {
+        match ask {
+            Ask::Limits => self.take(now.mono).into(),
+            Ask::Pool { give_up } => self.enter(give_up, now.mono),
+            // Idempotency keys need a store; a single place without one has never seen any key before.
+            Ask::Reserve => Answer::Reserved.into(),
+            Ask::Permit { lease } => self.admit(lease, now.mono).into(),
+            Ask::Key { tried } => self.lease(now, tried).into(),
+            Ask::Settle(settle) => self.settle(&settle, now),
+        }
+    }
+
+    fn take(&mut self, now: Mono) -> Answer {
+        let mut layers: Vec<(&Limit, &mut Cell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
+        match layered::take(&mut layers, now, self.cost) {
+            Answers::Go { after, .. } => Answer::Limited { after },
+            Answers::Refused { retry_at, .. } => Answer::OverLimit { retry_at: Some(retry_at) },
+            Answers::TooCostly { .. } => Answer::OverLimit { retry_at: None },
+        }
+    }
+
+    fn enter(&mut self, give_up: Mono, now: Mono) -> Reply {
+        let Some(pool) = &mut self.pool else { return Answer::PoolEntered.into() };
+        match pool.enter(Arrival { priority: self.priority, deadline: give_up }, now) {
+            Entry::Go => Answer::PoolEntered.into(),
+            Entry::Queued { ticket, .. } => Reply { answer: Answer::PoolQueued, change: None, ticket: Some(ticket) },
+            Entry::Refused(_) => Answer::PoolFull { shed: false }.into(),
+        }
+    }
+
+    fn admit(&mut self, lease: Nanos, now: Mono) -> Answer {
+        if now < self.paused_until {
+            return Answer::Open { retry_at: Some(self.paused_until) };
+        }
+        match self.breaker.admit(&self.guard, lease, now) {
+            Admission::Go(permit) => Answer::Permitted(permit),
+            Admission::Refused { retry_at } => Answer::Open { retry_at },
+        }
+    }
+
+    fn lease(&mut self, now: Now, tried: lease::KeySet) -> Answer {
+        match self.keys.as_mut().map(|keys| keys.lease(now, tried)) {
+            Some(lease::Answer::Leased(lease)) => Answer::Key(lease),
+            Some(lease::Answer::Cooling { wait }) => Answer::Cooling { wait },
+            Some(lease::Answer::Dead) | None => Answer::Dead,
+        }
+    }
+
+    pub fn settle(&mut self, settle: &Settle, now: Now) -> Reply {
+        let change = settle.tell_breaker(&mut self.breaker, &self.guard, now.mono);
+        let funding = settle.tell_budget(&mut self.budget, &self.retry, now.mono);
+        if let Some(keys) = &mut self.keys {
+            settle.tell_keys(keys, now.mono);
+        }
+        if let Some((_, until)) = settle.pause {
+            self.paused_until = self.paused_until.max(until);
+        }
+        if settle.untake {
+            let mut layers: Vec<(&Limit, &mut Cell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
+            layered::refund(&mut layers, now.mono, self.cost, 0);
+        }
+        Reply { answer: Answer::Settled { funding }, change, ticket: None }
+    }
+}
+
+/// How each kind of cell hears about an attempt.
+impl Settle {
+    pub fn tell_breaker(&self, breaker: &mut Breaker, policy: &policy::Breaker, now: Mono) -> Option<Change> {
+        if let Some(permit) = self.cancel {
+            breaker.cancel(permit);
+        }
+        self.sample.and_then(|(permit, sample)| breaker.record(policy, permit, sample, now))
+    }
+
+    /// The token for a retry, where one was asked for and there is one.
+    #[must_use]
+    pub fn tell_budget(&self, budget: &mut Budget, retry: &policy::Retry, now: Mono) -> Option<Funding> {
+        if self.earn {
+            budget.earn(retry.budget);
+        }
+        if let Some(funding) = self.refund {
+            budget.refund(funding);
+        }
+        if self.withdraw { budget.withdraw(retry.budget_floor, now) } else { None }
+    }
+
+    pub fn tell_keys(&self, keys: &mut KeyPool, now: Mono) {
+        let Some((lease, report)) = self.key else { return };
+        match report {
+            KeyReport::Succeeded => keys.succeeded(lease),
+            KeyReport::Failed => keys.failed(lease),
+            KeyReport::Rejected => keys.reject(lease, now),
+            KeyReport::Neutral => keys.cancel(lease, now),
+            KeyReport::Cool { group, until } => {
+                keys.failed(lease);
+                if group { keys.cool_group(lease.key, until) } else { keys.cool_key(lease.key, until) }
+            }
+        }
+    }
+}
