@@ -1,1 +1,0 @@
-//! Which credential is used: the key pool.

@@ -1,0 +1,7 @@
+//! Which credential is used: the key pool, and when a provider's quota comes back.
+
+pub mod pool;
+pub mod reset;
+
+pub use pool::{Answer, KeyPool, KeySet, KeyStatus, Lease, Until};
+pub use reset::{Reset, ResetError};

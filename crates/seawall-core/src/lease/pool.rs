@@ -1,0 +1,287 @@
+//! The keys of one upstream. A key is not a quota: cooldowns belong to its group. A rejected key is dead and comes
+//! back only through a probe. Knows indices, not secrets.
+
+use crate::policy::Pick;
+use crate::time::{Mono, Nanos, Now, Wall};
+
+/// Keys already tried in a call; the pool holds no more than this can name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeySet(u128);
+
+impl KeySet {
+    pub const MOST: usize = 128;
+
+    pub fn insert(&mut self, key: u16) {
+        self.0 |= 1u128.checked_shl(u32::from(key)).unwrap_or(0);
+    }
+
+    #[must_use]
+    pub const fn contains(self, key: u16) -> bool {
+        (key as usize) < Self::MOST && self.0 >> key & 1 == 1
+    }
+
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// The end of a cooldown: a wait that was asked for runs on the monotonic clock, a quota reset on the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Mono(Mono),
+    Wall(Wall),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub key: u16,
+    /// The key is dead, and this call finds out whether it lives again.
+    pub probe: bool,
+}
+
+/// A key, or one of two different reasons why there is none.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Leased(Lease),
+    /// No key that this call has not tried is viable; the first one will be after `wait`. Zero means that only keys
+    /// it has tried are: another call would get one now.
+    Cooling {
+        wait: Nanos,
+    },
+    /// Every key was rejected by the provider.
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyStatus {
+    pub fails: u32,
+    pub uses: u64,
+    pub cooling: Option<Nanos>,
+    pub dead: bool,
+}
+
+/// Both clocks; deadlines only move later, so that a vague answer cannot shorten what an exact one said.
+#[derive(Clone, Copy, Debug)]
+struct Cooldown {
+    mono: Mono,
+    wall: Wall,
+}
+
+impl Cooldown {
+    const NONE: Self = Self { mono: Mono(0), wall: Wall(i64::MIN) };
+
+    fn extend(&mut self, until: Until) {
+        match until {
+            Until::Mono(at) => self.mono = self.mono.max(at),
+            Until::Wall(at) => self.wall = self.wall.max(at),
+        }
+    }
+
+    fn left(&self, now: Now) -> Nanos {
+        self.mono.since(now.mono).max(self.wall.since(now.wall))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Health {
+    Live,
+    /// `probe_at` moves on when a probe is leased, so that one that never reports blocks nothing and none overtakes it.
+    Dead {
+        probe_at: Mono,
+        pause: Nanos,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    group: usize,
+    fails: u32,
+    uses: u64,
+    health: Health,
+    cooldown: Cooldown,
+}
+
+#[derive(Clone, Debug)]
+pub struct KeyPool {
+    pick: Pick,
+    keys: Vec<Key>,
+    groups: Vec<Cooldown>,
+    /// Where the next round begins.
+    turn: usize,
+}
+
+impl KeyPool {
+    /// The first look at a rejected key; each later one waits twice as long.
+    pub const FIRST_PROBE: Nanos = Nanos::from_secs(60);
+    pub const LAST_PROBE: Nanos = Nanos::from_secs(3_600);
+
+    /// One key for each group number, in the order of the configuration; at most [`KeySet::MOST`].
+    #[must_use]
+    pub fn new(pick: Pick, groups: &[u16]) -> Self {
+        let groups = &groups[..groups.len().min(KeySet::MOST)];
+        let mut names: Vec<u16> = groups.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        let key = |group: &u16| Key {
+            group: names.partition_point(|name| name < group),
+            fails: 0,
+            uses: 0,
+            health: Health::Live,
+            cooldown: Cooldown::NONE,
+        };
+        Self { pick, keys: groups.iter().map(key).collect(), groups: vec![Cooldown::NONE; names.len()], turn: 0 }
+    }
+
+    /// A key for one send. A dead key whose probe is due goes first, or it would never come back.
+    pub fn lease(&mut self, now: Now, tried: KeySet) -> Answer {
+        let probe = self.viable(now, tried).find(|key| self.is_dead(*key));
+        if let Some(key) = probe {
+            self.schedule_probe(key, now.mono);
+            return self.leased(key, true);
+        }
+        match self.pick_live(now, tried) {
+            Some(key) => self.leased(key, false),
+            None => self.none_viable(now, tried),
+        }
+    }
+
+    fn pick_live(&self, now: Now, tried: KeySet) -> Option<usize> {
+        let viable = self.viable(now, tried);
+        match self.pick {
+            Pick::FewestFailures => viable.min_by_key(|key| self.keys[*key].fails),
+            Pick::LeastUsed => viable.min_by_key(|key| self.keys[*key].uses),
+            Pick::RoundRobin => viable.min_by_key(|key| self.distance(*key)),
+        }
+    }
+
+    /// Steps from the place where this round begins.
+    fn distance(&self, key: usize) -> usize {
+        (key + self.keys.len() - self.turn) % self.keys.len()
+    }
+
+    fn leased(&mut self, key: usize, probe: bool) -> Answer {
+        self.turn = (key + 1) % self.keys.len();
+        self.keys[key].uses += 1;
+        Answer::Leased(Lease { key: index(key), probe })
+    }
+
+    fn none_viable(&self, now: Now, tried: KeySet) -> Answer {
+        let alive = || (0..self.keys.len()).filter(|key| !self.is_dead(*key));
+        let untried = alive().filter(|key| !tried.contains(index(*key))).map(|key| self.cooling(key, now)).min();
+        match untried.or_else(|| alive().map(|key| self.cooling(key, now)).min()) {
+            Some(wait) => Answer::Cooling { wait },
+            None => Answer::Dead,
+        }
+    }
+
+    /// Not tried, not cooling, and alive or due for a probe; in configuration order.
+    fn viable(&self, now: Now, tried: KeySet) -> impl Iterator<Item = usize> + '_ {
+        (0..self.keys.len()).filter(move |&key| {
+            let due = match self.keys[key].health {
+                Health::Live => true,
+                Health::Dead { probe_at, .. } => now.mono >= probe_at,
+            };
+            due && !tried.contains(index(key)) && self.cooling(key, now) == Nanos::ZERO
+        })
+    }
+
+    fn cooling(&self, key: usize, now: Now) -> Nanos {
+        let key = &self.keys[key];
+        key.cooldown.left(now).max(self.groups[key.group].left(now))
+    }
+
+    fn is_dead(&self, key: usize) -> bool {
+        matches!(self.keys[key].health, Health::Dead { .. })
+    }
+
+    fn schedule_probe(&mut self, key: usize, now: Mono) {
+        if let Health::Dead { probe_at, pause } = &mut self.keys[key].health {
+            *pause = pause.times(2).min(Self::LAST_PROBE);
+            *probe_at = now + *pause;
+        }
+    }
+
+    /// Heals one failure; revives a dead key only if it was probed: an answer to an older call proves nothing.
+    pub fn succeeded(&mut self, lease: Lease) {
+        let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
+        key.fails = key.fails.saturating_sub(1);
+        if lease.probe {
+            key.health = Health::Live;
+        }
+    }
+
+    pub fn failed(&mut self, lease: Lease) {
+        if let Some(key) = self.keys.get_mut(usize::from(lease.key)) {
+            key.fails = key.fails.saturating_add(1);
+        }
+    }
+
+    /// The provider refuses this key: it is dead until a probe says otherwise.
+    pub fn reject(&mut self, lease: Lease, now: Mono) {
+        self.failed(lease);
+        let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
+        if matches!(key.health, Health::Live) {
+            key.health = Health::Dead { probe_at: now + Self::FIRST_PROBE, pause: Self::FIRST_PROBE };
+        }
+    }
+
+    /// The lease was never used: a probe is due again at once, and the use is not counted.
+    pub fn cancel(&mut self, lease: Lease, now: Mono) {
+        let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
+        key.uses = key.uses.saturating_sub(1);
+        if let (true, Health::Dead { probe_at, pause }) = (lease.probe, &mut key.health) {
+            *pause = Nanos((pause.0 / 2).max(Self::FIRST_PROBE.0));
+            *probe_at = now;
+        }
+    }
+
+    /// Cools every key that shares this one's quota.
+    pub fn cool_group(&mut self, key: u16, until: Until) {
+        if let Some(group) = self.keys.get(usize::from(key)).map(|key| key.group) {
+            self.groups[group].extend(until);
+        }
+    }
+
+    /// Cools this key alone.
+    pub fn cool_key(&mut self, key: u16, until: Until) {
+        if let Some(key) = self.keys.get_mut(usize::from(key)) {
+            key.cooldown.extend(until);
+        }
+    }
+
+    /// By hand: alive, warm and without failures, and its group warm too.
+    pub fn restore(&mut self, key: u16) {
+        let Some(key) = self.keys.get_mut(usize::from(key)) else { return };
+        key.fails = 0;
+        key.health = Health::Live;
+        key.cooldown = Cooldown::NONE;
+        self.groups[key.group] = Cooldown::NONE;
+    }
+
+    #[must_use]
+    pub fn status(&self, key: u16, now: Now) -> Option<KeyStatus> {
+        let at = usize::from(key);
+        let key = self.keys.get(at)?;
+        let cooling = Some(self.cooling(at, now)).filter(|left| *left > Nanos::ZERO);
+        Some(KeyStatus { fails: key.fails, uses: key.uses, cooling, dead: self.is_dead(at) })
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+fn index(key: usize) -> u16 {
+    u16::try_from(key).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! The key pool's behaviour, one sentence each.
+
+use super::*;
+
+const NOW: Now = Now { mono: Mono(0), wall: Wall(1_000_000) };
+
+fn later(seconds: u64) -> Now {
+    NOW.after(Nanos::from_secs(seconds))
+}
+
+fn pool(pick: Pick, keys: u16) -> KeyPool {
+    KeyPool::new(pick, &(0..keys).collect::<Vec<_>>())
+}
+
+fn tried(keys: &[u16]) -> KeySet {
+    let mut set = KeySet::default();
+    keys.iter().for_each(|&key| set.insert(key));
+    set
+}
+
+fn lease(pool: &mut KeyPool, now: Now) -> Lease {
+    match pool.lease(now, KeySet::default()) {
+        Answer::Leased(lease) => lease,
+        answer @ (Answer::Cooling { .. } | Answer::Dead) => panic!("{answer:?}"),
+    }
+}
+
+fn picks(pool: &mut KeyPool, count: usize) -> Vec<u16> {
+    (0..count).map(|_| lease(pool, NOW).key).collect()
+}
+
+#[test]
+fn the_key_with_the_fewest_failures_goes_first_and_ties_go_to_the_configuration() {
+    let mut pool = pool(Pick::FewestFailures, 3);
+    assert_eq!(picks(&mut pool, 2), [0, 0]);
+    for key in [0, 0, 1] {
+        pool.failed(Lease { key, probe: false });
+    }
+    assert_eq!(picks(&mut pool, 1), [2]);
+    pool.succeeded(Lease { key: 1, probe: false });
+    assert_eq!(picks(&mut pool, 1), [1], "a success heals one failure");
+}
+
+#[test]
+fn round_robin_takes_turns_and_passes_over_cooling_keys() {
+    let mut pool = pool(Pick::RoundRobin, 3);
+    assert_eq!(picks(&mut pool, 4), [0, 1, 2, 0]);
+    pool.cool_key(1, Until::Mono(Mono(5)));
+    assert_eq!(picks(&mut pool, 3), [2, 0, 2]);
+}
+
+#[test]
+fn least_used_evens_out() {
+    let mut pool = pool(Pick::LeastUsed, 3);
+    assert_eq!(picks(&mut pool, 6), [0, 1, 2, 0, 1, 2]);
+    let unused = lease(&mut pool, NOW);
+    pool.cancel(unused, NOW.mono);
+    assert_eq!(picks(&mut pool, 1), [0]);
+}
+
+#[test]
+fn a_cooldown_covers_the_group_and_no_other() {
+    let mut pool = KeyPool::new(Pick::FewestFailures, &[7, 7, 9]);
+    pool.cool_group(0, Until::Mono(later(10).mono));
+    assert_eq!(lease(&mut pool, NOW).key, 2);
+    assert_eq!(pool.lease(NOW, tried(&[2])), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(lease(&mut pool, later(10)).key, 0);
+}
+
+#[test]
+fn cooldowns_only_move_later_on_either_clock() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    pool.cool_group(0, Until::Mono(later(10).mono));
+    pool.cool_group(0, Until::Mono(later(5).mono));
+    assert_eq!(pool.lease(NOW, KeySet::default()), Answer::Cooling { wait: Nanos::from_secs(10) });
+    pool.cool_group(0, Until::Wall(later(60).wall));
+    assert_eq!(pool.lease(NOW, KeySet::default()), Answer::Cooling { wait: Nanos::from_secs(60) });
+    assert_eq!(pool.status(0, NOW).unwrap().cooling, Some(Nanos::from_secs(60)));
+    assert_eq!(lease(&mut pool, later(60)).key, 0);
+}
+
+#[test]
+fn a_step_of_the_wall_clock_does_not_touch_short_waits() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    pool.cool_group(0, Until::Mono(later(10).mono));
+    let stepped = Now { mono: Mono(0), wall: Wall(i64::MAX) };
+    assert_eq!(pool.lease(stepped, KeySet::default()), Answer::Cooling { wait: Nanos::from_secs(10) });
+}
+
+#[test]
+fn cooling_tells_when_the_first_untried_key_is_viable() {
+    let mut pool = pool(Pick::FewestFailures, 3);
+    for (key, seconds) in [(0, 10), (1, 20), (2, 30)] {
+        pool.cool_key(key, Until::Mono(later(seconds).mono));
+    }
+    assert_eq!(pool.lease(NOW, tried(&[0])), Answer::Cooling { wait: Nanos::from_secs(20) });
+    assert_eq!(pool.lease(NOW, tried(&[0, 1, 2])), Answer::Cooling { wait: Nanos::from_secs(10) });
+}
+
+#[test]
+fn keys_tried_in_this_call_are_not_leased_again() {
+    let mut pool = pool(Pick::FewestFailures, 2);
+    assert_eq!(pool.lease(NOW, tried(&[0])), Answer::Leased(Lease { key: 1, probe: false }));
+    assert_eq!(pool.lease(NOW, tried(&[0, 1])), Answer::Cooling { wait: Nanos::ZERO });
+}
+
+#[test]
+fn a_rejected_key_is_out_until_its_probe_and_dead_is_not_cooling() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    let first = lease(&mut pool, NOW);
+    pool.reject(first, NOW.mono);
+    assert!(pool.status(0, NOW).unwrap().dead);
+    assert_eq!(pool.lease(later(59), KeySet::default()), Answer::Dead);
+    assert_eq!(lease(&mut pool, later(60)), Lease { key: 0, probe: true });
+    assert_eq!(pool.lease(later(60), KeySet::default()), Answer::Dead, "one probe at a time");
+}
+
+#[test]
+fn probes_of_a_dead_key_come_half_as_often_each_time_down_to_one_an_hour() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    let first = lease(&mut pool, NOW);
+    pool.reject(first, NOW.mono);
+    let mut at = 60;
+    for pause in [120, 240, 480, 960, 1_920, 3_600, 3_600] {
+        let probe = lease(&mut pool, later(at));
+        pool.reject(probe, later(at).mono);
+        assert_eq!(pool.lease(later(at + pause - 1), KeySet::default()), Answer::Dead);
+        at += pause;
+    }
+}
+
+#[test]
+fn a_successful_probe_revives_and_a_late_success_of_an_older_call_does_not() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    let (old, first) = (lease(&mut pool, NOW), lease(&mut pool, NOW));
+    pool.reject(first, NOW.mono);
+    pool.succeeded(old);
+    assert_eq!(pool.lease(NOW, KeySet::default()), Answer::Dead);
+    let probe = lease(&mut pool, later(60));
+    pool.succeeded(probe);
+    assert_eq!(lease(&mut pool, later(60)), Lease { key: 0, probe: false });
+}
+
+#[test]
+fn a_cancelled_probe_is_due_again() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    let first = lease(&mut pool, NOW);
+    pool.reject(first, NOW.mono);
+    let probe = lease(&mut pool, later(60));
+    pool.cancel(probe, later(60).mono);
+    assert!(lease(&mut pool, later(60)).probe);
+}
+
+#[test]
+fn a_due_probe_goes_before_live_keys_but_not_while_its_group_cools() {
+    let mut pool = pool(Pick::FewestFailures, 2);
+    pool.reject(Lease { key: 0, probe: false }, NOW.mono);
+    assert_eq!(lease(&mut pool, NOW).key, 1);
+    pool.cool_group(0, Until::Mono(later(70).mono));
+    assert_eq!(lease(&mut pool, later(60)).key, 1);
+    assert_eq!(lease(&mut pool, later(70)), Lease { key: 0, probe: true });
+}
+
+#[test]
+fn a_key_restored_by_hand_is_as_new() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    let first = lease(&mut pool, NOW);
+    pool.reject(first, NOW.mono);
+    pool.cool_group(0, Until::Wall(later(1_000).wall));
+    pool.restore(0);
+    assert_eq!(lease(&mut pool, NOW), Lease { key: 0, probe: false });
+    assert_eq!(pool.status(0, NOW).unwrap().fails, 0);
+}
+
+#[test]
+fn an_unknown_key_is_nothing() {
+    let mut pool = pool(Pick::RoundRobin, 1);
+    pool.reject(Lease { key: 9, probe: true }, NOW.mono);
+    pool.cool_group(9, Until::Mono(Mono(5)));
+    pool.restore(9);
+    assert_eq!(pool.status(9, NOW), None);
+    assert_eq!(KeyPool::new(Pick::RoundRobin, &[]).lease(NOW, KeySet::default()), Answer::Dead);
+    assert_eq!(pool.len(), 1);
+}
