@@ -100,7 +100,11 @@ fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warn
     writeln!(out, "{GOOD}{path} is valid{GOOD:#}: {}, {}", plural(config.upstreams.len(), "upstream"), plural(count, "endpoint"))?;
     for (upstream, endpoint) in endpoints(config) {
         let preset = upstream.preset.as_ref().map(|preset| format!(", preset {preset}")).unwrap_or_default();
-        writeln!(out, "\n{BOLD}{}/{}{BOLD:#}  {}  {DIM}profile {}{preset}{DIM:#}", upstream.name, endpoint.name, endpoint.matches, endpoint.policy.profile)?;
+        writeln!(
+            out,
+            "\n{BOLD}{}/{}{BOLD:#}  {}  {DIM}profile {}{preset}{DIM:#}",
+            upstream.name, endpoint.name, endpoint.matches, endpoint.policy.profile
+        )?;
         for Item { question, answer, gap } in checklist(config, upstream, endpoint) {
             let (mark, style) = if gap { ("–", DIM) } else { ("✓", GOOD) };
             writeln!(out, "  {style}{mark}{style:#} {question:<20} {answer}")?;
@@ -112,11 +116,19 @@ fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warn
 
 fn figures_for_people(out: &mut dyn Write, figures: &Figures, endpoint: &Endpoint, args: &Args) -> io::Result<()> {
     let worst = figures.worst;
-    let fit = if worst.attempts_that_fit < endpoint.policy.retry.attempts { format!(", {} attempts fit", worst.attempts_that_fit) } else { String::new() };
+    let fit = if worst.attempts_that_fit < endpoint.policy.retry.attempts {
+        format!(", {} attempts fit", worst.attempts_that_fit)
+    } else {
+        String::new()
+    };
     writeln!(out, "    {:<20} {} ({} without the deadline{fit})", "worst case", worst.elapsed, worst.unbounded)?;
     let Figures { amplification, gives_up, .. } = figures;
     let layers = if args.layers > 1 { format!(" through {} layers", args.layers) } else { String::new() };
-    writeln!(out, "    {:<20} {:.1}× by attempts, {:.2}× with the budget at {} calls/s{layers}", "amplification", amplification.attempts, amplification.budgeted, args.load)?;
+    writeln!(
+        out,
+        "    {:<20} {:.1}× by attempts, {:.2}× with the budget at {} calls/s{layers}",
+        "amplification", amplification.attempts, amplification.budgeted, args.load
+    )?;
     let chances: Vec<String> = gives_up.iter().map(|(name, chance)| format!("{} of an outage of {name}", percent(*chance))).collect();
     writeln!(out, "    {:<20} {}", "gives up", chances.join(", "))
 }
@@ -157,7 +169,8 @@ fn endpoint_json(config: &Config, upstream: &Upstream, endpoint: &Endpoint, args
         .into_iter()
         .map(|item| (item.question.replace(' ', "_"), json!({ "answer": item.answer, "gap": item.gap })))
         .collect();
-    let gives_up: serde_json::Map<String, Value> = figures.gives_up.iter().map(|(name, chance)| ((*name).to_owned(), json!(chance))).collect();
+    let gives_up: serde_json::Map<String, Value> =
+        figures.gives_up.iter().map(|(name, chance)| ((*name).to_owned(), json!(chance))).collect();
     json!({
         "upstream": upstream.name,
         "endpoint": endpoint.name,

@@ -77,7 +77,11 @@ fn init(path: &PathBuf, terminal: &Terminal) -> anyhow::Result<()> {
         _ => anyhow::Error::new(error).context(format!("cannot write `{}`", path.display())),
     })?;
     file.write_all(config::STARTER_TOML.as_bytes()).with_context(|| format!("cannot write `{}`", path.display()))?;
-    terminal.note(&format!("wrote `{}`\n\nnext:\n  seawall check\n  seawall explain GET /example/things --status 503\n  seawall sim outage -c {}", path.display(), path.display()));
+    terminal.note(&format!(
+        "wrote `{}`\n\nnext:\n  seawall check\n  seawall explain GET /example/things --status 503\n  seawall sim outage -c {}",
+        path.display(),
+        path.display()
+    ));
     Ok(())
 }
 
@@ -134,5 +138,7 @@ fn find_endpoint<'a>(upstream: &'a Upstream, name: &str) -> anyhow::Result<&'a c
         return Ok(endpoint);
     }
     let names: Vec<&str> = upstream.endpoints.iter().map(|endpoint| endpoint.name.as_str()).collect();
-    Err(Failure::usage(format!("upstream `{}` has no endpoint `{name}`", upstream.name)).hint(format!("there are {}", names.join(", "))).into())
+    Err(Failure::usage(format!("upstream `{}` has no endpoint `{name}`", upstream.name))
+        .hint(format!("there are {}", names.join(", ")))
+        .into())
 }

@@ -19,7 +19,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  seawall explain GET /youtube/search --status 503 --header 'Retry-After: 30'\n  seawall explain GET https://www.googleapis.com/youtube/v3/search --status 403 --body quota.json\n  seawall explain POST /payments/charge --error timeout")]
+#[command(
+    after_help = "Examples:\n  seawall explain GET /youtube/search --status 503 --header 'Retry-After: 30'\n  seawall explain GET https://www.googleapis.com/youtube/v3/search --status 403 --body quota.json\n  seawall explain POST /payments/charge --error timeout"
+)]
 pub(crate) struct Args {
     /// HTTP method
     method: String,
@@ -80,7 +82,9 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 fn find<'c>(config: &'c Config, url: &str) -> anyhow::Result<(&'c Arc<Upstream>, String)> {
     if let Ok(base) = Base::parse_callback(url) {
         let own = config.upstreams.iter().filter(|upstream| upstream.url.same_origin(&base));
-        let found = own.filter_map(|upstream| Some((upstream, below(&base.path, &upstream.url.path)?))).max_by_key(|(upstream, _)| upstream.url.path.len());
+        let found = own
+            .filter_map(|upstream| Some((upstream, below(&base.path, &upstream.url.path)?)))
+            .max_by_key(|(upstream, _)| upstream.url.path.len());
         if let Some(found) = found {
             return Ok(found);
         }
@@ -146,7 +150,16 @@ fn dry_run(config: &Config, upstream: &Upstream, endpoint: &Endpoint, seen: &See
 }
 
 #[expect(clippy::too_many_arguments, reason = "one imagined call, spelt out")]
-fn once(config: &Config, upstream: &Upstream, endpoint: &Endpoint, plan: &Arc<Plan>, seen: &Seen<'_>, keyed: bool, now: Now, seed: u64) -> (Attempt, Option<Outcome>) {
+fn once(
+    config: &Config,
+    upstream: &Upstream,
+    endpoint: &Endpoint,
+    plan: &Arc<Plan>,
+    seen: &Seen<'_>,
+    keyed: bool,
+    now: Now,
+    seed: u64,
+) -> (Attempt, Option<Outcome>) {
     let mut cells = Cells::new(config, upstream, &endpoint.policy);
     let mut rng = Rng::seeded(seed);
     let request = Request { method: seen.method, keyed, replayable: true, deadline: None, patient: false };
@@ -159,7 +172,9 @@ fn once(config: &Config, upstream: &Upstream, endpoint: &Endpoint, plan: &Arc<Pl
             Action::Finish(_) => break,
         };
         // A rotated key is sent at once; the first decision is what was asked about.
-        if call.progress().attempts == 1 && matches!(action, Action::Ask(seawall_core::call::Ask::Permit { .. } | seawall_core::call::Ask::Key { .. })) {
+        if call.progress().attempts == 1
+            && matches!(action, Action::Ask(seawall_core::call::Ask::Permit { .. } | seawall_core::call::Ask::Key { .. }))
+        {
             break;
         }
     }

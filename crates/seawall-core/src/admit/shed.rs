@@ -21,7 +21,7 @@ fn threshold(priority: u32, configured: &[u32]) -> u64 {
         }
     }
     let whole = u64::from(Share::WHOLE.0);
-    if ranks == 0 { whole } else { START + (whole - START) * rank.max(1) / ranks }
+    ((whole - START) * rank.max(1)).checked_div(ranks).map_or(whole, |step| START + step)
 }
 
 #[cfg(test)]

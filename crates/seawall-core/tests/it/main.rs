@@ -1,4 +1,4 @@
-//! The core from outside, in one binary.
+//! What holds for the core as its users see it.
 
-#[cfg(test)]
 mod presets;
+mod stages;
