@@ -151,7 +151,13 @@ mod tests {
     use crate::policy::{BackoffKind, Share};
 
     fn doubling(base_s: u64, factor: f64, cap_s: u64) -> Backoff {
-        Backoff { kind: BackoffKind::Exponential, base: Nanos::from_secs(base_s), factor, cap: Nanos::from_secs(cap_s), jitter: Share::ZERO }
+        Backoff {
+            kind: BackoffKind::Exponential,
+            base: Nanos::from_secs(base_s),
+            factor,
+            cap: Nanos::from_secs(cap_s),
+            jitter: Share::ZERO,
+        }
     }
 
     #[test]

@@ -36,9 +36,16 @@ pub enum Action {
     /// Ask shared state and bring the answer to [`Call::answered`].
     Ask(Ask),
     /// Send attempt `number` and bring the result to [`Call::responded`].
-    Send { number: u32, timeout: Nanos, key: Option<u16> },
+    Send {
+        number: u32,
+        timeout: Nanos,
+        key: Option<u16>,
+    },
     /// Come back to [`Call::waited`] at this time, never earlier.
-    Wait { until: Mono, reason: Reason },
+    Wait {
+        until: Mono,
+        reason: Reason,
+    },
     /// Refresh the token (one refresh for all calls that wait for it), then [`Call::refreshed`].
     Refresh,
     Finish(Finish),
@@ -170,9 +177,10 @@ impl Call {
         &self.progress
     }
 
-    /// The record of the attempt that was just decided about, once.
+    /// The record of the attempt that was decided about, once the decision is final: the retry budget may still
+    /// turn a retry into a return.
     pub fn take_record(&mut self) -> Option<Attempt> {
-        self.record.take()
+        if matches!(self.state, State::Settling(_)) { None } else { self.record.take() }
     }
 
     #[must_use]
@@ -242,9 +250,7 @@ impl Call {
                 self.held.limits = true;
                 if after == Nanos::ZERO { self.pool(now) } else { self.pace(after, now) }
             }
-            (State::Limits, Answer::OverLimit { retry_at: Some(at) }) => {
-                self.refuse(Code::RateLimited, Reason::RateLimited, Some(at), now)
-            }
+            (State::Limits, Answer::OverLimit { retry_at: Some(at) }) => self.refuse(Code::RateLimited, Reason::RateLimited, Some(at), now),
             (State::Limits, Answer::OverLimit { retry_at: None }) => self.refuse(Code::RateLimited, Reason::ExceedsCapacity, None, now),
             (State::Pool, Answer::PoolEntered) => {
                 self.held.pool = true;
@@ -548,7 +554,16 @@ impl Call {
         let mut settle = Settle::default();
         let known = self.last.is_none_or(|(_, status)| matches!(status, Status::Http(_)));
         let never_sent = self.progress.attempts == 0;
-        self.give_back(&mut settle, if never_sent { Reservation::Released } else if known { Reservation::Done } else { Reservation::Unknown });
+        self.give_back(
+            &mut settle,
+            if never_sent {
+                Reservation::Released
+            } else if known {
+                Reservation::Done
+            } else {
+                Reservation::Unknown
+            },
+        );
         if settle.is_nothing() {
             return self.settled(then, None, now);
         }

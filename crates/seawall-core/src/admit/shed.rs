@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn the_lowest_priority_goes_first_and_the_highest_last() {
-        assert_eq!(shed_at(80), []);
+        assert_eq!(shed_at(80), Vec::<u32>::new());
         assert_eq!(shed_at(87), [0]);
         assert_eq!(shed_at(94), [0, 5]);
         assert_eq!(shed_at(99), [0, 5]);

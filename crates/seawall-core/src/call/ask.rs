@@ -13,38 +13,56 @@ pub enum Ask {
     /// Take the cost from every limit, or from none.
     Limits,
     /// A place in the pool; whoever waits for one gives up at this time.
-    Pool { give_up: Mono },
+    Pool {
+        give_up: Mono,
+    },
     /// Reserve the idempotency key.
     Reserve,
     /// The breaker's leave to send; a probe may be out for `lease`.
-    Permit { lease: Nanos },
+    Permit {
+        lease: Nanos,
+    },
     /// A key that is viable and not among those already tried.
-    Key { tried: KeySet },
+    Key {
+        tried: KeySet,
+    },
     Settle(Settle),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Answer {
     /// Go, but not before `after` (a paced limit).
-    Limited { after: Nanos },
+    Limited {
+        after: Nanos,
+    },
     /// A limit refuses until then; `None` if it will always refuse a call this costly.
-    OverLimit { retry_at: Option<Mono> },
+    OverLimit {
+        retry_at: Option<Mono>,
+    },
     PoolEntered,
     /// In line; `Call::granted` follows, or the time to give up.
     PoolQueued,
-    PoolFull { shed: bool },
+    PoolFull {
+        shed: bool,
+    },
     Reserved,
     /// The stored answer of an earlier call with the same key.
     Replayed,
     KeyRefused(Code),
     Permitted(Permit),
-    Open { retry_at: Option<Mono> },
+    Open {
+        retry_at: Option<Mono>,
+    },
     Key(Lease),
     /// Every key is cooling; the first is viable after this long.
-    Cooling { wait: Nanos },
+    Cooling {
+        wait: Nanos,
+    },
     /// Every key was rejected by the provider.
     Dead,
-    Settled { funding: Option<Funding> },
+    Settled {
+        funding: Option<Funding>,
+    },
 }
 
 /// What an attempt did to a key.
@@ -55,7 +73,10 @@ pub enum KeyReport {
     Neutral,
     Failed,
     /// Out of quota or told to wait: no use of it, or of its group, before then.
-    Cool { group: bool, until: Until },
+    Cool {
+        group: bool,
+        until: Until,
+    },
     Rejected,
 }
 

@@ -25,12 +25,18 @@ pub fn checklist(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> V
     let policy = &endpoint.policy;
     let limits: Vec<&Limit> = config.limits.iter().chain(&policy.limits).filter(|limit| limit.mode == Mode::Enforce).collect();
     let mut items = limit_items(&limits, policy.cost);
-    items.push(item("deadline", format!("{} in all, shortened by Seawall-Timeout-Ms{}", policy.timeout.total, forwarded(policy.deadline_header.as_deref()))));
+    items.push(item(
+        "deadline",
+        format!("{} in all, shortened by Seawall-Timeout-Ms{}", policy.timeout.total, forwarded(policy.deadline_header.as_deref())),
+    ));
     items.push(item("downstream timeouts", format!("connect {}, attempt {}", policy.timeout.connect, policy.timeout.attempt)));
     items.push(retry(endpoint));
     items.push(idempotency(endpoint));
     items.push(match policy.pool.as_deref().and_then(|name| config.pool(name)) {
-        Some(pool) => item("concurrency", format!("pool {}: {} at once, {} in line for up to {}", pool.name, pool.concurrent, pool.queue, pool.queue_timeout)),
+        Some(pool) => item(
+            "concurrency",
+            format!("pool {}: {} at once, {} in line for up to {}", pool.name, pool.concurrent, pool.queue, pool.queue_timeout),
+        ),
         None => gap("concurrency", "no pool: a slow upstream may take every connection"),
     });
     items.push(degraded(endpoint));
@@ -49,7 +55,9 @@ fn limit_items(limits: &[&Limit], cost: u64) -> Vec<Item> {
             gap("sustained", "no limit"),
         ];
     }
-    let list = |part: &dyn Fn(&Limit) -> String| limits.iter().map(|limit| format!("{}: {}", limit.name, part(limit))).collect::<Vec<_>>().join("; ");
+    let list = |part: &dyn Fn(&Limit) -> String| {
+        limits.iter().map(|limit| format!("{}: {}", limit.name, part(limit))).collect::<Vec<_>>().join("; ")
+    };
     vec![
         item("caller key", list(&|limit| keys(&limit.key))),
         item("cost", format!("{cost} per call")),
@@ -92,7 +100,13 @@ fn retry(endpoint: &Endpoint) -> Item {
         Unsafe::WithKey => "POST only with an Idempotency-Key",
         Unsafe::Always => "every method, also without a key",
     };
-    item("retry", format!("{} attempts, {} from {} to {}, budget {} + {}; {methods}", retry.attempts, retry.backoff.kind, retry.backoff.base, retry.backoff.cap, retry.budget, retry.budget_floor))
+    item(
+        "retry",
+        format!(
+            "{} attempts, {} from {} to {}, budget {} + {}; {methods}",
+            retry.attempts, retry.backoff.kind, retry.backoff.base, retry.backoff.cap, retry.budget, retry.budget_floor
+        ),
+    )
 }
 
 fn idempotency(endpoint: &Endpoint) -> Item {
@@ -115,7 +129,11 @@ fn degraded(endpoint: &Endpoint) -> Item {
     if policy.on_exhausted == OnExhausted::Enqueue {
         answers.push("becomes a job (202)".to_owned());
     }
-    if answers.is_empty() { gap("degraded answer", "none: the failure is passed on") } else { item("degraded answer", answers.join(", then ")) }
+    if answers.is_empty() {
+        gap("degraded answer", "none: the failure is passed on")
+    } else {
+        item("degraded answer", answers.join(", then "))
+    }
 }
 
 fn breaker(endpoint: &Endpoint) -> String {
@@ -124,7 +142,13 @@ fn breaker(endpoint: &Endpoint) -> String {
         Mode::Off => "off".to_owned(),
         mode => format!(
             "per {}: opens at {} in a row or {} of ≥ {} in {}, for {} up to {}{}",
-            breaker.per, breaker.consecutive, breaker.failure_rate, breaker.min_calls, breaker.window, breaker.open, breaker.open_max,
+            breaker.per,
+            breaker.consecutive,
+            breaker.failure_rate,
+            breaker.min_calls,
+            breaker.window,
+            breaker.open,
+            breaker.open_max,
             if mode == Mode::Shadow { " (shadow: never refuses)" } else { "" }
         ),
     }

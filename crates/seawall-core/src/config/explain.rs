@@ -20,7 +20,11 @@ pub fn endpoint(upstream: &Upstream, endpoint: &Endpoint) -> Vec<Line> {
     ];
     flatten("", &endpoint.tree.without(&["classify"]), &mut lines);
     for (i, rule) in endpoint.tree.rules().iter().enumerate() {
-        lines.push(Line { key: format!("classify[{i}]"), value: format!("{} → {}", rule.name, rule.class), origin: rule.source.as_str().to_owned() });
+        lines.push(Line {
+            key: format!("classify[{i}]"),
+            value: format!("{} → {}", rule.name, rule.class),
+            origin: rule.source.as_str().to_owned(),
+        });
     }
     lines
 }

@@ -1,9 +1,7 @@
 //! The tables of the configuration file (see `shape` for what an entry means).
 
 use super::shape::{Key, Kind, Table, key, required};
-use crate::policy::{
-    Algorithm, BackoffKind, BreakerPer, Door, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Severity, Unsafe,
-};
+use crate::policy::{Algorithm, BackoffKind, BreakerPer, Door, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Severity, Unsafe};
 use crate::record::{Class, Scope};
 
 const COUNT: Kind = Kind::Int { min: 1, max: 1_000_000_000 };
@@ -31,15 +29,13 @@ pub static ROOT: Table = Table {
 /// The embedded defaults are written in the same language, plus the tables that only they may have.
 pub static BUILTIN: Table = Table {
     what: "the built-in defaults",
-    keys: &[
-        &[
-            key("server", Kind::Table(&SERVER), ""),
-            key("log", Kind::Table(&LOG), ""),
-            key("defaults", Kind::Table(&DEFAULTS), ""),
-            key("profiles", Kind::Map(&DEFAULTS), "named starting points for an upstream or endpoint"),
-            key("each", Kind::Table(&EACH), "defaults of repeated tables"),
-        ],
-    ],
+    keys: &[&[
+        key("server", Kind::Table(&SERVER), ""),
+        key("log", Kind::Table(&LOG), ""),
+        key("defaults", Kind::Table(&DEFAULTS), ""),
+        key("profiles", Kind::Map(&DEFAULTS), "named starting points for an upstream or endpoint"),
+        key("each", Kind::Table(&EACH), "defaults of repeated tables"),
+    ]],
 };
 
 static EACH: Table = Table {
@@ -61,12 +57,15 @@ static EACH: Table = Table {
 /// What a preset file may hold.
 pub static PRESET: Table = Table {
     what: "a preset",
-    keys: &[&[
-        key("description", Kind::Text, "what the preset knows"),
-        key("docs_note", Kind::Text, "what is still to be confirmed"),
-        key("aliases", Kind::List(&Kind::Text), "other names"),
-        key("auth", Kind::Table(&AUTH), ""),
-    ], POLICY],
+    keys: &[
+        &[
+            key("description", Kind::Text, "what the preset knows"),
+            key("docs_note", Kind::Text, "what is still to be confirmed"),
+            key("aliases", Kind::List(&Kind::Text), "other names"),
+            key("auth", Kind::Table(&AUTH), ""),
+        ],
+        POLICY,
+    ],
 };
 
 static SERVER: Table = Table {
@@ -75,8 +74,16 @@ static SERVER: Table = Table {
         key("listen", Kind::Listen, "address of the gateway"),
         key("admin", Kind::Listen, "address of API, dashboard and metrics; a token is required as soon as it is not loopback"),
         key("admin_token", Kind::Secret, "bearer token of the admin API"),
-        key("store", Kind::Place(&["sqlite:", "postgres://", "postgresql://", "env:", "file:"]), "where jobs, dead letters and roll-ups live"),
-        key("shared", Kind::Place(&["local", "redis://", "rediss://", "env:", "file:"]), "where limits, breakers and key cooldowns are shared between instances"),
+        key(
+            "store",
+            Kind::Place(&["sqlite:", "postgres://", "postgresql://", "env:", "file:"]),
+            "where jobs, dead letters and roll-ups live",
+        ),
+        key(
+            "shared",
+            Kind::Place(&["local", "redis://", "rediss://", "env:", "file:"]),
+            "where limits, breakers and key cooldowns are shared between instances",
+        ),
         key("max_body", Kind::Size, "a larger request body is refused with 413"),
         key("replay_body", Kind::Size, "a larger body streams through once and is never retried"),
         key("drain", TIME0, "how long SIGTERM waits for calls in flight"),
@@ -87,7 +94,8 @@ static SERVER: Table = Table {
     ]],
 };
 
-static LOG: Table = Table { what: "`[log]`", keys: &[&[key("format", Kind::Word(&["json", "text"]), "one JSON object per line, or text for people")]] };
+static LOG: Table =
+    Table { what: "`[log]`", keys: &[&[key("format", Kind::Word(&["json", "text"]), "one JSON object per line, or text for people")]] };
 
 pub static CALLER: Table = Table {
     what: "a caller",
@@ -113,7 +121,11 @@ pub static LIMIT: Table = Table {
     what: "a limit",
     keys: &[&[
         required("name", Kind::Text, "how it is called in answers and metrics"),
-        key("key", Kind::OneOrMany(&Kind::LimitKey), "what is counted apart: global, ip, caller, user, tenant, upstream, endpoint, key, header:NAME, or a list"),
+        key(
+            "key",
+            Kind::OneOrMany(&Kind::LimitKey),
+            "what is counted apart: global, ip, caller, user, tenant, upstream, endpoint, key, header:NAME, or a list",
+        ),
         required("rate", RATE, "how many in what time"),
         key("burst", COUNT, "how many at once; the rate's count where absent"),
         key("algorithm", Kind::Word(Algorithm::WORDS), "how it counts"),
@@ -294,7 +306,11 @@ pub static RULE: Table = Table {
         required("when", Kind::Table(&WHEN), "conditions that must all hold"),
         required("as", Kind::Word(Class::WORDS), "what such a result is"),
         key("scope", Kind::Word(Scope::WORDS), "what a wait applies to"),
-        key("wait", Kind::Text, "none, backoff, retry-after, until-reset, until-month, a duration, or a table naming a header, JSON pointer or body pattern with its unit"),
+        key(
+            "wait",
+            Kind::Text,
+            "none, backoff, retry-after, until-reset, until-month, a duration, or a table naming a header, JSON pointer or body pattern with its unit",
+        ),
         key("skew", TIME0, "added to what the server asks for"),
         key("unprocessed", Kind::Bool, "the server says it did not execute the request, so even an unsafe method may go again"),
     ]],

@@ -19,24 +19,92 @@ pub struct Warning {
 
 /// Code, title, and what `seawall check --explain CODE` says.
 pub const CODES: &[(&str, &str, &str)] = &[
-    ("SW001", "the deadline cuts the attempts short", "attempts × timeout.attempt plus the waits is longer than timeout.total, so in a slow outage the last attempts are never sent. Shorten timeout.attempt, lower retry.attempts, or raise timeout.total."),
-    ("SW002", "the first wait is shorter than a round trip", "With retry.base below the time a request needs, the first retry arrives before the failure has had any time to pass. Twenty milliseconds is the least that makes sense over a network."),
-    ("SW003", "the longest wait exceeds the deadline", "retry.cap is longer than timeout.total, so waits that long can never happen and the cap has no effect."),
-    ("SW004", "the breaker can never open", "No trip can fire: `consecutive` is 0 and the limits in front of the endpoint let through fewer calls per window than min_calls, or the mode is not enforce. Set consecutive, lower min_calls, or lengthen the window."),
-    ("SW005", "unsafe methods are retried without a key", "retry.unsafe = \"always\" sends POST and PATCH again even when nobody knows whether the first one was executed. Use \"with-key\" and let callers send an Idempotency-Key, or idempotency.mode = \"generate\" where the upstream honours keys."),
-    ("SW006", "a server hint may exceed the deadline", "retry.retry_after_cap is longer than timeout.total: hints between the two are accepted by the cap and then refused by the deadline, so the call ends early all the same. Keep the cap below the deadline."),
-    ("SW007", "all keys share one quota", "Every key is in the same group, so a quota failure cools all of them at once and rotation has nowhere to go. Give keys of separate projects separate groups."),
-    ("SW008", "a secret is missing", "The environment variable is not set, or the file cannot be read, so calls that need it will be refused."),
-    ("SW009", "the admin port is open to the network", "It holds dead letters and can replay requests. A bearer token guards it, but it travels in clear text: put TLS in front, or listen on 127.0.0.1."),
-    ("SW010", "there is no retry budget", "retry.budget of 100 % lets every call be retried: during an outage the load multiplies by retry.attempts, which can keep the upstream down. 10 % to 20 % of successes is enough for healing."),
-    ("SW011", "scheduled requests fire together", "spread = \"0%\" starts all subjects of a schedule in the same instant. Leave the spread at 100 % of the interval."),
-    ("SW012", "retries come back together", "Plain exponential backoff has no jitter: callers that failed together retry together. `seawall sim herd` shows the difference."),
-    ("SW013", "slow calls can never trip the breaker", "breaker.slow is not below timeout.attempt, so a result that slow is already a timeout. Lower it, or set \"0s\" to say that it is not wanted."),
-    ("SW014", "attempts multiply through layers", "An upstream of this file is a Seawall listener itself: attempts multiply. Retry in one layer only, the one nearest to the failing dependency."),
+    (
+        "SW001",
+        "the deadline cuts the attempts short",
+        "attempts × timeout.attempt plus the waits is longer than timeout.total, so in a slow outage the last attempts are never sent. Shorten timeout.attempt, lower retry.attempts, or raise timeout.total.",
+    ),
+    (
+        "SW002",
+        "the first wait is shorter than a round trip",
+        "With retry.base below the time a request needs, the first retry arrives before the failure has had any time to pass. Twenty milliseconds is the least that makes sense over a network.",
+    ),
+    (
+        "SW003",
+        "the longest wait exceeds the deadline",
+        "retry.cap is longer than timeout.total, so waits that long can never happen and the cap has no effect.",
+    ),
+    (
+        "SW004",
+        "the breaker can never open",
+        "No trip can fire: `consecutive` is 0 and the limits in front of the endpoint let through fewer calls per window than min_calls, or the mode is not enforce. Set consecutive, lower min_calls, or lengthen the window.",
+    ),
+    (
+        "SW005",
+        "unsafe methods are retried without a key",
+        "retry.unsafe = \"always\" sends POST and PATCH again even when nobody knows whether the first one was executed. Use \"with-key\" and let callers send an Idempotency-Key, or idempotency.mode = \"generate\" where the upstream honours keys.",
+    ),
+    (
+        "SW006",
+        "a server hint may exceed the deadline",
+        "retry.retry_after_cap is longer than timeout.total: hints between the two are accepted by the cap and then refused by the deadline, so the call ends early all the same. Keep the cap below the deadline.",
+    ),
+    (
+        "SW007",
+        "all keys share one quota",
+        "Every key is in the same group, so a quota failure cools all of them at once and rotation has nowhere to go. Give keys of separate projects separate groups.",
+    ),
+    (
+        "SW008",
+        "a secret is missing",
+        "The environment variable is not set, or the file cannot be read, so calls that need it will be refused.",
+    ),
+    (
+        "SW009",
+        "the admin port is open to the network",
+        "It holds dead letters and can replay requests. A bearer token guards it, but it travels in clear text: put TLS in front, or listen on 127.0.0.1.",
+    ),
+    (
+        "SW010",
+        "there is no retry budget",
+        "retry.budget of 100 % lets every call be retried: during an outage the load multiplies by retry.attempts, which can keep the upstream down. 10 % to 20 % of successes is enough for healing.",
+    ),
+    (
+        "SW011",
+        "scheduled requests fire together",
+        "spread = \"0%\" starts all subjects of a schedule in the same instant. Leave the spread at 100 % of the interval.",
+    ),
+    (
+        "SW012",
+        "retries come back together",
+        "Plain exponential backoff has no jitter: callers that failed together retry together. `seawall sim herd` shows the difference.",
+    ),
+    (
+        "SW013",
+        "slow calls can never trip the breaker",
+        "breaker.slow is not below timeout.attempt, so a result that slow is already a timeout. Lower it, or set \"0s\" to say that it is not wanted.",
+    ),
+    (
+        "SW014",
+        "attempts multiply through layers",
+        "An upstream of this file is a Seawall listener itself: attempts multiply. Retry in one layer only, the one nearest to the failing dependency.",
+    ),
     ("SW015", "credentials travel in clear text", "The upstream has keys and its URL is http:// to a host that is not this machine."),
-    ("SW016", "quota failures have no other key to go to", "There is one key only: when it is out of quota, calls wait for the reset. Add a second key with a group of its own."),
-    ("SW017", "the breaker looks back less than two attempts", "breaker.window is shorter than twice timeout.attempt: slow failures leave the window before enough of them are in it."),
-    ("SW018", "calls may queue for longer than they may take", "The pool's queue_timeout is not below timeout.total, so a queued call can spend its whole deadline waiting."),
+    (
+        "SW016",
+        "quota failures have no other key to go to",
+        "There is one key only: when it is out of quota, calls wait for the reset. Add a second key with a group of its own.",
+    ),
+    (
+        "SW017",
+        "the breaker looks back less than two attempts",
+        "breaker.window is shorter than twice timeout.attempt: slow failures leave the window before enough of them are in it.",
+    ),
+    (
+        "SW018",
+        "calls may queue for longer than they may take",
+        "The pool's queue_timeout is not below timeout.total, so a queued call can spend its whole deadline waiting.",
+    ),
     ("SW019", "failed work is not kept", "dead_letter.from is empty: what jobs and batches give up on is only logged."),
     ("SW020", "a file is missing", "The schema file cannot be read, so answers cannot be checked against it."),
     ("SW021", "the first wait is longer than the cap", "retry.base exceeds retry.cap, so every wait is the cap and nothing grows."),
@@ -115,7 +183,14 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     };
     let worst = calc::worst_case(policy);
     if retry.attempts > 1 && worst.attempts_that_fit < retry.attempts {
-        push("SW001", "timeout.total", format!("{} of {} attempts fit into {} if each takes {}", worst.attempts_that_fit, retry.attempts, timeout.total, timeout.attempt));
+        push(
+            "SW001",
+            "timeout.total",
+            format!(
+                "{} of {} attempts fit into {} if each takes {}",
+                worst.attempts_that_fit, retry.attempts, timeout.total, timeout.attempt
+            ),
+        );
     }
     if retry.attempts > 1 && retry.backoff.base < Nanos::from_millis(20) && policy.profile != "cache" {
         push("SW002", "retry.base", format!("base is {}", retry.backoff.base));
@@ -129,7 +204,11 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     let limits: Vec<_> = config.limits.iter().chain(&policy.limits).cloned().collect();
     let trips = calc::trips(&breaker, &limits, timeout.attempt);
     if !trips.any() && breaker.mode != Mode::Off {
-        push("SW004", "breaker.min_calls", format!("mode {}, consecutive {}, min_calls {} in {}", breaker.mode, breaker.consecutive, breaker.min_calls, breaker.window));
+        push(
+            "SW004",
+            "breaker.min_calls",
+            format!("mode {}, consecutive {}, min_calls {} in {}", breaker.mode, breaker.consecutive, breaker.min_calls, breaker.window),
+        );
     }
     if retry.unsafe_methods == Unsafe::Always && retry.attempts > 1 {
         push("SW005", "retry.unsafe", "POST and PATCH may be executed twice".to_owned());
@@ -149,7 +228,9 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     if breaker.window < timeout.attempt.times(2) && breaker.mode == Mode::Enforce {
         push("SW017", "breaker.window", format!("window {} and attempt timeout {}", breaker.window, timeout.attempt));
     }
-    if let Some(pool) = policy.pool.as_deref().and_then(|name| config.pool(name)).filter(|pool| pool.queue > 0 && pool.queue_timeout >= timeout.total) {
+    if let Some(pool) =
+        policy.pool.as_deref().and_then(|name| config.pool(name)).filter(|pool| pool.queue > 0 && pool.queue_timeout >= timeout.total)
+    {
         push("SW018", "timeout.total", format!("pool {} queues for up to {}, total is {}", pool.name, pool.queue_timeout, timeout.total));
     }
     if policy.dead_letter.from.is_empty() {

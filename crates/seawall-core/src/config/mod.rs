@@ -43,14 +43,18 @@ pub const MAX_FILE: usize = 1 << 20;
 pub fn load(file: &str, bytes: &[u8]) -> Result<Config, Invalid> {
     let refuse = |text: &str, span: std::ops::Range<usize>, why: String| Err(Invalid::new(file, text, vec![Problem::new(span, "", why)]));
     if bytes.len() > MAX_FILE {
-        return refuse("", 0..0, format!("the file has {} bytes; a configuration has at most {MAX_FILE}", bytes.len()));
+        return refuse("", 0..0, format!("the file is larger than {MAX_FILE} bytes, which is more than any configuration needs"));
     }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
             let (line, column) = problem::position(valid, valid.len());
-            return refuse(valid, valid.len()..valid.len(), format!("not UTF-8: the byte after line {line}, column {column} is no part of any character"));
+            return refuse(
+                valid,
+                valid.len()..valid.len(),
+                format!("not UTF-8: the byte after line {line}, column {column} is no part of any character"),
+            );
         }
     };
     let mut walker = Walker::new(text, Layer::File(Arc::from(file)), false);

@@ -17,16 +17,8 @@ const NANOS: &[(&str, f64)] = &[
     ("w", 6.048e14),
 ];
 
-const BYTES: &[(&str, f64)] = &[
-    ("B", 1.0),
-    ("kB", 1e3),
-    ("KB", 1e3),
-    ("MB", 1e6),
-    ("GB", 1e9),
-    ("KiB", 1024.0),
-    ("MiB", 1_048_576.0),
-    ("GiB", 1_073_741_824.0),
-];
+const BYTES: &[(&str, f64)] =
+    &[("B", 1.0), ("kB", 1e3), ("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("KiB", 1024.0), ("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0)];
 
 /// `"250ms"`, `"1.5s"`, `"2h30m"`.
 pub fn duration(text: &str) -> Result<Nanos, String> {
@@ -39,7 +31,11 @@ pub fn duration(text: &str) -> Result<Nanos, String> {
 }
 
 /// `"1MiB"`, `"64KiB"`, `"10MB"`.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the units parser only gives finite values ≥ 0, and the cast saturates")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the units parser only gives finite values ≥ 0, and the cast saturates"
+)]
 pub fn size(text: &str) -> Result<u64, String> {
     let sum = units(text, BYTES).map_err(|why| match why {
         Wrong::NoUnit => format!("missing unit: write \"{}KiB\" or \"{}MiB\"", text.trim(), text.trim()),
@@ -53,7 +49,11 @@ pub fn size(text: &str) -> Result<u64, String> {
 pub fn rate(text: &str) -> Result<Rate, String> {
     const FORM: &str = "not a rate; write it as \"50/s\", \"300/m\" or \"5000/h\"";
     let Some((count, period)) = text.split_once('/') else {
-        return Err(if text.trim().parse::<u64>().is_ok() { format!("missing unit: write \"{}/s\" or \"{}/m\"", text.trim(), text.trim()) } else { FORM.to_owned() });
+        return Err(if text.trim().parse::<u64>().is_ok() {
+            format!("missing unit: write \"{}/s\" or \"{}/m\"", text.trim(), text.trim())
+        } else {
+            FORM.to_owned()
+        });
     };
     let count: u64 = count.trim().parse().map_err(|_| FORM.to_owned())?;
     let period = period.trim();
@@ -69,7 +69,10 @@ pub fn rate(text: &str) -> Result<Rate, String> {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to lie between 0 and 100")]
 pub fn share(text: &str) -> Result<Share, String> {
     let Some(number) = text.trim().strip_suffix('%') else {
-        return Err(format!("missing unit: shares are written with a percent sign, as in \"{}%\"", if text.trim().is_empty() { "20" } else { text.trim() }));
+        return Err(format!(
+            "missing unit: shares are written with a percent sign, as in \"{}%\"",
+            if text.trim().is_empty() { "20" } else { text.trim() }
+        ));
     };
     let percent: f64 = number.trim().parse().map_err(|_| "not a share; write it as \"20%\"".to_owned())?;
     if !(0.0..=100.0).contains(&percent) {

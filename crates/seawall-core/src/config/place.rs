@@ -20,8 +20,14 @@ impl std::fmt::Display for SecretRef {
 
 pub(crate) fn secret(text: &str) -> Result<SecretRef, String> {
     if let Some(name) = text.strip_prefix("env:") {
-        let fine = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.starts_with(|c: char| c.is_ascii_digit());
-        return if fine { Ok(SecretRef::Env(name.to_owned())) } else { Err("`env:` needs the name of an environment variable, as in \"env:API_KEY\"".to_owned()) };
+        let fine = !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            && !name.starts_with(|c: char| c.is_ascii_digit());
+        return if fine {
+            Ok(SecretRef::Env(name.to_owned()))
+        } else {
+            Err("`env:` needs the name of an environment variable, as in \"env:API_KEY\"".to_owned())
+        };
     }
     match text.strip_prefix("file:") {
         Some(path) if !path.is_empty() => Ok(SecretRef::File(path.to_owned())),
@@ -67,7 +73,9 @@ pub fn is_loopback(address: &str) -> bool {
 }
 
 pub(crate) fn cidr(text: &str) -> Result<ipnet::IpNet, String> {
-    text.parse().or_else(|_| text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from)).map_err(|_| "not a network; write it as \"10.0.0.0/8\" or \"fd00::/8\"".to_owned())
+    text.parse()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from))
+        .map_err(|_| "not a network; write it as \"10.0.0.0/8\" or \"fd00::/8\"".to_owned())
 }
 
 pub(crate) fn limit_key(text: &str) -> Result<LimitKey, String> {
@@ -85,7 +93,9 @@ pub(crate) fn limit_key(text: &str) -> Result<LimitKey, String> {
             Some(name) if is_header_name(name) => LimitKey::Header(name.to_ascii_lowercase()),
             Some(_) => return Err("`header:` needs a header name, as in \"header:x-account\"".to_owned()),
             None => {
-                let near = super::parse::nearest(other, WORDS.iter().copied()).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+                let near = super::parse::nearest(other, WORDS.iter().copied())
+                    .map(|near| format!("; did you mean \"{near}\"?"))
+                    .unwrap_or_default();
                 return Err(format!("`{other}` is not one of {}, header:NAME{near}", WORDS.join(", ")));
             }
         },
@@ -119,7 +129,11 @@ impl Inject {
         }
         if let Some(name) = text.strip_prefix("query:") {
             let fine = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~[]".contains(&b));
-            return if fine { Ok(Self::Query(name.to_owned())) } else { Err("`query:` needs a parameter name, as in \"query:key\"".to_owned()) };
+            return if fine {
+                Ok(Self::Query(name.to_owned()))
+            } else {
+                Err("`query:` needs a parameter name, as in \"query:key\"".to_owned())
+            };
         }
         let Some(rest) = text.strip_prefix("header:") else {
             return Err("write \"query:NAME\", \"header:NAME\", \"header:Authorization: Bearer {secret}\" or \"basic\"".to_owned());

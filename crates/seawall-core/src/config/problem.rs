@@ -71,7 +71,7 @@ impl Invalid {
             out.push_str("\n\n");
         }
         let count = self.problems.len();
-        out.push_str(&format!("{}: {count} problem{} found; nothing was changed", self.file, if count == 1 { "" } else { "s" }));
+        out.push_str(&format!("{}: {count} problem{} found", self.file, if count == 1 { "" } else { "s" }));
         out
     }
 
@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn inline_secrets_never_reach_the_screen() {
         let text = "secret = \"sk-live-canary\"\nstore = \"postgres://me:hunter2@db/x\"\ntoken = \"env:OK\"\n";
-        let invalid = Invalid::new("f", text, vec![Problem::new(0..6, "a", "b"), Problem::new(30..31, "c", "d"), Problem::new(70..71, "e", "f")]);
+        let invalid =
+            Invalid::new("f", text, vec![Problem::new(0..6, "a", "b"), Problem::new(30..31, "c", "d"), Problem::new(70..71, "e", "f")]);
         let shown = invalid.render(false);
         assert!(!shown.contains("canary") && !shown.contains("hunter2"), "{shown}");
         assert!(shown.contains("env:OK"), "{shown}");

@@ -82,7 +82,11 @@ pub(crate) fn limits(nodes: &[Node], path: &str, problems: &mut Vec<Problem>) ->
     for (i, node) in nodes.iter().enumerate() {
         let Some(limit) = as_table(node).and_then(limit) else { continue };
         if limits.iter().any(|other| other.name == limit.name) {
-            problems.push(Problem::new(node.origin.span.clone(), format!("{path}[{i}].name"), format!("there are two limits named `{}`", limit.name)));
+            problems.push(Problem::new(
+                node.origin.span.clone(),
+                format!("{path}[{i}].name"),
+                format!("there are two limits named `{}`", limit.name),
+            ));
         }
         limits.push(limit);
     }
@@ -161,14 +165,22 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
         }
     }
     match (keys.is_empty(), refresh.is_some()) {
-        (true, false) if tree.table("refresh").is_none() => {
+        (true, false) if tree.table("refresh").is_none() && tree.list("keys").is_empty() => {
             problems.push(Problem::new(span, format!("{path}.auth"), "there is nothing to send: give `keys` or `refresh`"));
         }
-        (false, true) => problems.push(Problem::new(span, format!("{path}.auth"), "give `keys` or `refresh`, not both: a refreshed token is the only credential")),
+        (false, true) => problems.push(Problem::new(
+            span,
+            format!("{path}.auth"),
+            "give `keys` or `refresh`, not both: a refreshed token is the only credential",
+        )),
         _ => {}
     }
     if keys.len() > MAX_KEYS {
-        problems.push(Problem::new(0..0, format!("{path}.auth.keys"), format!("{} keys are more than the {MAX_KEYS} that one pool holds", keys.len())));
+        problems.push(Problem::new(
+            0..0,
+            format!("{path}.auth.keys"),
+            format!("{} keys are more than the {MAX_KEYS} that one pool holds", keys.len()),
+        ));
     }
     Some(Auth {
         inject: tree.text("inject").and_then(|text| Inject::parse(text).ok())?,
@@ -228,7 +240,12 @@ fn schedule(own: &Tree) -> Option<Schedule> {
 
 fn notify(own: &Tree) -> Option<Notify> {
     let tree = each("notify").under(own);
-    Some(Notify { url: tree.text("url")?.to_owned(), format: text(&tree, "format"), secret: secret(&tree, "secret"), events: texts(&tree, "events") })
+    Some(Notify {
+        url: tree.text("url")?.to_owned(),
+        format: text(&tree, "format"),
+        secret: secret(&tree, "secret"),
+        events: texts(&tree, "events"),
+    })
 }
 
 /// Names that point at something must find it.
@@ -236,9 +253,13 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
     let upstreams: Vec<&str> = tree.table("upstreams").map(|table| table.0.keys().map(String::as_str).collect()).unwrap_or_default();
     let pools: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
     if upstreams.is_empty() {
-        problems.push(Problem::new(0..0, "upstreams", "there is no upstream: a policy needs at least one `[upstreams.NAME]` with a `url`").help("`seawall config init` writes a file to start from"));
+        problems.push(
+            Problem::new(0..0, "upstreams", "there is no upstream: a policy needs at least one `[upstreams.NAME]` with a `url`")
+                .help("`seawall config init` writes a file to start from"),
+        );
     }
-    if let (Some(name), Some(node)) = (&config.server.default_upstream, tree.table("server").and_then(|server| server.node("default_upstream")))
+    if let (Some(name), Some(node)) =
+        (&config.server.default_upstream, tree.table("server").and_then(|server| server.node("default_upstream")))
         && !upstreams.contains(&name.as_str())
     {
         problems.push(unknown(node.origin.span.clone(), "server.default_upstream".to_owned(), "upstream", name, upstreams.iter().copied()));
@@ -247,7 +268,13 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
         if let Some(upstream) = as_table(node).and_then(|tree| tree.node("upstream"))
             && let Some(name) = as_text(upstream).filter(|name| !upstreams.contains(name))
         {
-            problems.push(unknown(upstream.origin.span.clone(), format!("schedules[{i}].upstream"), "upstream", name, upstreams.iter().copied()));
+            problems.push(unknown(
+                upstream.origin.span.clone(),
+                format!("schedules[{i}].upstream"),
+                "upstream",
+                name,
+                upstreams.iter().copied(),
+            ));
         }
     }
     for upstream in &config.upstreams {

@@ -75,7 +75,8 @@ fn split_port(authority: &str, default: u16) -> Result<(&str, u16), String> {
         }
         None => authority.find(':').map_or((authority, ""), |colon| authority.split_at(colon)),
     };
-    let fine = !host.is_empty() && (host.starts_with('[') || host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')));
+    let fine =
+        !host.is_empty() && (host.starts_with('[') || host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')));
     if !fine {
         return Err(format!("`{host}` cannot be a host name"));
     }
@@ -101,7 +102,20 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for bad in ["", "example.com", "ftp://x", "http://", "http://u:p@h", "http://h?x=1", "http://h:0", "http://h:99999", "http://a b", "http://[::1", "http://h#f", "http://h\\x"] {
+        for bad in [
+            "",
+            "example.com",
+            "ftp://x",
+            "http://",
+            "http://u:p@h",
+            "http://h?x=1",
+            "http://h:0",
+            "http://h:99999",
+            "http://a b",
+            "http://[::1",
+            "http://h#f",
+            "http://h\\x",
+        ] {
             assert!(Base::parse(bad).is_err(), "{bad}");
         }
     }

@@ -53,7 +53,11 @@ impl<'t> Walker<'t> {
         }
         if !self.partial {
             for key in shape.iter().filter(|key| key.required && !table.iter().any(|(name, _)| name.get_ref() == key.name)) {
-                self.problems.push(Problem::new(span.clone(), join(path, key.name), format!("missing: {} needs `{}` ({})", shape.what, key.name, key.doc)));
+                self.problems.push(Problem::new(
+                    span.clone(),
+                    join(path, key.name),
+                    format!("missing: {} needs `{}` ({})", shape.what, key.name, key.doc),
+                ));
             }
         }
         tree
@@ -178,7 +182,8 @@ fn join(path: &str, name: &str) -> String {
 /// Names become path segments, metric labels and log fields.
 fn bad_name(name: &str) -> Option<String> {
     let fine = !name.is_empty() && name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    (!fine || name == "-" || name.starts_with('.')).then(|| format!("`{name}` cannot be a name: use letters, digits, `-`, `_` and `.`, at most 64"))
+    (!fine || name == "-" || name.starts_with('.'))
+        .then(|| format!("`{name}` cannot be a name: use letters, digits, `-`, `_` and `.`, at most 64"))
 }
 
 /// A single value by its kind.
@@ -210,7 +215,9 @@ fn leaf(kind: &'static Kind, value: &DeValue<'_>) -> Result<Value, String> {
 
 fn integer(n: &toml::de::DeInteger<'_>, min: u64, max: u64) -> Result<Value, String> {
     match i128::from_str_radix(n.as_str(), n.radix()) {
-        Ok(number) if number < i128::from(min) => Err(if number < 0 { "must not be negative".to_owned() } else { format!("must be at least {min}") }),
+        Ok(number) if number < i128::from(min) => {
+            Err(if number < 0 { "must not be negative".to_owned() } else { format!("must be at least {min}") })
+        }
         Ok(number) => match u64::try_from(number) {
             Ok(number) if number <= max => Ok(Value::Int(number)),
             _ => Err(format!("must be at most {max}")),
