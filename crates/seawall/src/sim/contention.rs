@@ -10,6 +10,9 @@ use super::{Args, choose};
 pub(super) const COLUMNS: &[Column] =
     &[Column::number("clients", 0), Column::text("strategy"), Column::number("calls_mean", 2), Column::number("time_ms_mean", 2)];
 
+const CALLS: &str = "calls until every client has written";
+const SECONDS: &str = "seconds until the last client is done";
+
 /// So many numbers of clients fit beside each other in the table for people; CSV has them all.
 const SHOWN: usize = 4;
 
@@ -54,19 +57,21 @@ fn shown(clients: &[u32]) -> Vec<u32> {
 fn table(config: &Config, rows: &[Row]) -> Table {
     let shown = shown(&config.clients);
     let mut headings = vec![("strategy".to_owned(), Align::Left)];
-    headings.extend(shown.iter().map(|clients| (format!("calls N={clients}"), Align::Right)));
-    headings.extend(shown.iter().map(|clients| (format!("s N={clients}"), Align::Right)));
-    headings.push(("calls by N".to_owned(), Align::Left));
-    let line = |&strategy: &Strategy| {
-        let picked = || of(rows, strategy).filter(|row| shown.contains(&row.clients));
-        let calls: Vec<f64> = of(rows, strategy).map(|row| row.calls_mean).collect();
-        let mut fields: Vec<Field> = vec![strategy.to_string().into()];
-        fields.extend(picked().map(|row| format!("{:.0}", row.calls_mean).into()));
-        fields.extend(picked().map(|row| format!("{:.2}", row.time_ms_mean / 1e3).into()));
-        fields.push(sparkline(&calls, 20, most(rows, |row| row.calls_mean)).into());
-        fields
+    headings.extend(shown.iter().map(|clients| (format!("N={clients}"), Align::Right)));
+    headings.push(("by N".to_owned(), Align::Left));
+    let group = |title: &str, digits: usize, value: fn(&Row) -> f64| {
+        let line = |&strategy: &Strategy| {
+            let picked = of(rows, strategy).filter(|row| shown.contains(&row.clients));
+            let values: Vec<f64> = of(rows, strategy).map(value).collect();
+            let mut fields: Vec<Field> = vec![strategy.to_string().into()];
+            fields.extend(picked.map(|row| format!("{:.digits$}", value(row)).into()));
+            fields.push(sparkline(&values, 20, most(rows, value)).into());
+            fields
+        };
+        Group { title: title.to_owned(), rows: config.strategies.iter().map(line).collect() }
     };
-    Table { headings, groups: vec![Group { title: String::new(), rows: config.strategies.iter().map(line).collect() }] }
+    let groups = vec![group(CALLS, 0, |row| row.calls_mean), group(SECONDS, 2, |row| row.time_ms_mean / 1e3)];
+    Table { headings, groups }
 }
 
 fn most(rows: &[Row], value: impl Fn(&Row) -> f64) -> f64 {
@@ -86,13 +91,13 @@ fn closing(config: &Config, rows: &[Row]) -> String {
 }
 
 fn figure(config: &Config, rows: &[Row]) -> Figure {
-    let panel = |title: &str, value: fn(&Row) -> f64| Panel {
+    let panel = |title: &str, digits: usize, value: fn(&Row) -> f64| Panel {
         title: title.to_owned(),
         note: String::new(),
         verdict: Verdict::Neutral,
         x: Axis { label: "clients", from: 0.0, to: config.clients.last().copied().map_or(1.0, f64::from) },
         y: Axis { label: "", from: 0.0, to: round_up(most(rows, value)) },
-        marks: config.strategies.iter().map(|&strategy| mark(rows, strategy, value)).collect(),
+        marks: config.strategies.iter().map(|&strategy| mark(rows, strategy, digits, value)).collect(),
         shade: None,
         level: None,
     };
@@ -103,15 +108,13 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
             config.runs, config.seed
         ),
         across: 2,
+        headings: Vec::new(),
         panel_height: 430.0,
-        panels: vec![
-            panel("Calls until every client has written", |row| row.calls_mean),
-            panel("Seconds until the last client is done", |row| row.time_ms_mean / 1e3),
-        ],
+        panels: vec![panel(CALLS, 0, |row| row.calls_mean), panel(SECONDS, 1, |row| row.time_ms_mean / 1e3)],
     }
 }
 
-fn mark(rows: &[Row], strategy: Strategy, value: fn(&Row) -> f64) -> Mark {
+fn mark(rows: &[Row], strategy: Strategy, digits: usize, value: fn(&Row) -> f64) -> Mark {
     let colour = match strategy {
         Strategy::Full => 0,
         Strategy::None => 5,
@@ -119,6 +122,7 @@ fn mark(rows: &[Row], strategy: Strategy, value: fn(&Row) -> f64) -> Mark {
         Strategy::Equal => 3,
         Strategy::Decorrelated => 2,
     };
-    let points = of(rows, strategy).map(|row| (f64::from(row.clients), value(row))).collect();
-    Mark { label: strategy.to_string(), colour, shape: Shape::Line, points }
+    let points: Vec<(f64, f64)> = of(rows, strategy).map(|row| (f64::from(row.clients), value(row))).collect();
+    let last = points.last().map_or(0.0, |point| point.1);
+    Mark { label: format!("{strategy} {last:.digits$}"), colour, shape: Shape::Line, points }
 }

@@ -137,13 +137,13 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
     let by_policy = config.arms.iter().flat_map(|arm| rows.iter().filter(|row| row.policy == arm.name));
     let count = rows.len();
     let panel = |(index, row): (usize, &Row)| Panel {
-        title: if index < across { format!("{}   |   {}", row.policy, meaning(row.scenario)) } else { row.policy.clone() },
+        title: row.policy.clone(),
         note: format!("peak {:.0}", row.peak100_mean),
         verdict: if row.peak100_mean > 250.0 { Verdict::Bad } else { Verdict::Neutral },
         x: Axis {
             label: if index + across >= count { "seconds after the failure" } else { "" },
             from: 0.0,
-            to: horizon(rows, row.scenario) as f64 * BUCKET.as_secs_f64(),
+            to: round_up(horizon(rows, row.scenario) as f64 * BUCKET.as_secs_f64()),
         },
         y: Axis { label: "", from: 0.0, to: top },
         marks: vec![Mark {
@@ -158,11 +158,12 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
     Figure {
         title: "500 workers fail in the same instant. Do they come back in the same instant?".to_owned(),
         subtitle: format!(
-            "Retries per 100 ms; base 1 s, doubling, cap 60 s, six attempts; mean of {} runs, seed {}; peak: mean of the runs' largest bucket",
+            "Retries per 100 ms; built-in policies: base 1 s, doubling, cap 60 s, six attempts; mean of {} runs, seed {}; peak: mean of the runs' largest bucket",
             config.runs, config.seed
         ),
         across,
-        panel_height: 124.0,
+        headings: config.scenarios.iter().map(|&scenario| meaning(scenario)).collect(),
+        panel_height: 104.0,
         panels: by_policy.enumerate().map(panel).collect(),
     }
 }

@@ -19,7 +19,7 @@ pub(super) const COLUMNS: &[Column] = &[
 
 /// The sparkline and the chart show the incident, not five minutes of calm before and after.
 const SHOWN_FROM_S: u32 = 40;
-const SHOWN_TO_S: u32 = 200;
+const SHOWN_TO_S: u32 = 280;
 
 pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Report> {
     let mut config = Config::new(args.seed);
@@ -117,55 +117,69 @@ fn closing(config: &Config, rows: &[Row]) -> String {
     let rho = focus(config);
     let of = || rows.iter().filter(move |row| row.rho == rho);
     let lost: Vec<&str> = of().filter(|row| row.recovered <= 0.0).map(|row| row.policy.as_str()).collect();
-    let whole = of().filter(|row| row.recovered >= 1.0);
-    let fastest = whole.min_by(|a, b| a.recovery_s.unwrap_or(f64::MAX).total_cmp(&b.recovery_s.unwrap_or(f64::MAX)));
-    let never = if lost.is_empty() { "every policy comes back".to_owned() } else { format!("{} never come back", lost.join(", ")) };
+    // A bound on the server's queue is not the client's to set.
+    let alone = |row: &&Row| config.arms.iter().any(|arm| arm.name == row.policy && arm.bounded.is_none());
+    let fastest = of().filter(|row| row.recovered >= 1.0).filter(alone);
+    let fastest = fastest.min_by(|a, b| a.recovery_s.unwrap_or(f64::MAX).total_cmp(&b.recovery_s.unwrap_or(f64::MAX)));
+    let never = if lost.is_empty() {
+        "the system comes back under every policy".to_owned()
+    } else {
+        format!("the system never comes back under {}", lost.join(", "))
+    };
     match fastest {
         Some(row) => format!(
-            "At {rho} load {never}; {} is back {:.0} s after the dip with {:.2} attempts per request.",
+            "At {rho} load {never}; without help from the server {} is first: {}, with {:.2} attempts per request.",
             row.policy,
-            row.recovery_s.unwrap_or(0.0),
+            back(row.recovery_s.unwrap_or(0.0)),
             row.amp_incident
         ),
         None => format!("At {rho} load {never}."),
     }
 }
 
+fn back(seconds: f64) -> String {
+    if seconds < 0.5 { "back at once".to_owned() } else { format!("back after {seconds:.0} s") }
+}
+
 fn figure(config: &Config, rows: &[Row]) -> Figure {
     let rho = focus(config);
     let offered = rho.as_f64() * CAPACITY;
-    let panels = rows.iter().filter(|row| row.rho == rho).enumerate().map(|(index, row)| panel(row, offered, index == 0)).collect();
+    let panels: Vec<Panel> =
+        rows.iter().filter(|row| row.rho == rho).enumerate().map(|(index, row)| panel(row, config.runs, offered, index == 0)).collect();
     Figure {
         title: "A ten-second dip. Does the system come back?".to_owned(),
         subtitle: format!(
-            "Goodput per second over time (s) at {rho} of capacity; 18 of 20 workers stop in the shaded ten seconds; dashed: offered load; mean of {} runs, seed {}",
+            "Goodput per second; 18 of 20 workers stop for 10 s (shaded) at {rho} load (dashed); ×: attempts per request in that minute; mean of {} runs, seed {}",
             config.runs, config.seed
         ),
-        across: 4,
-        panel_height: 168.0,
+        across: panels.len().clamp(1, 4),
+        headings: Vec::new(),
+        panel_height: 190.0,
         panels,
     }
 }
 
-fn panel(row: &Row, offered: f64, first: bool) -> Panel {
+fn panel(row: &Row, runs: u32, offered: f64, first: bool) -> Panel {
     let (verdict, note) = match row.recovery_s {
-        Some(seconds) if row.recovered >= 1.0 => (Verdict::Good, format!("back after {seconds:.0} s")),
-        Some(_) => (Verdict::Bad, format!("back in {:.0} % of runs", row.recovered * 100.0)),
+        Some(seconds) if row.recovered >= 1.0 => (Verdict::Good, back(seconds)),
+        Some(_) => (Verdict::Bad, format!("back in {:.0} of {runs} runs", row.recovered * f64::from(runs))),
         None => (Verdict::Bad, "never back".to_owned()),
     };
+    let note = format!("{note}, ×{:.2}", row.amp_incident);
     let colour = match verdict {
         Verdict::Good => 0,
         Verdict::Neutral | Verdict::Bad => 1,
     };
-    let (from, to) = (f64::from(SHOWN_FROM_S), f64::from(SHOWN_TO_S));
+    let since = |second: u32| f64::from(second) - f64::from(DIP_START_S);
+    let (from, to) = (since(SHOWN_FROM_S), since(SHOWN_TO_S));
     Panel {
         title: row.policy.clone(),
         note,
         verdict,
-        x: Axis { label: "", from, to },
+        x: Axis { label: "seconds since the dip began", from, to },
         y: Axis { label: "", from: 0.0, to: CAPACITY * 1.1 },
         marks: vec![Mark { label: String::new(), colour, shape: Shape::Area, points: points(from, 1.0, &shown(row)) }],
-        shade: Some(Shade { from: f64::from(DIP_START_S), to: f64::from(DIP_END_S), label: if first { "dip" } else { "" } }),
+        shade: Some(Shade { from: 0.0, to: since(DIP_END_S), label: if first { "dip" } else { "" } }),
         level: Some((offered, "")),
     }
 }

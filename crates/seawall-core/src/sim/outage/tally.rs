@@ -16,7 +16,7 @@ pub(super) struct Tally {
     pub(super) goodput: Vec<u32>,
     pub(super) attempts: Vec<u32>,
     pub(super) requests: Vec<u32>,
-    /// Successes counted at the second in which their request arrived.
+    /// Successes by the second in which their request arrived; `goodput` has them by the second of their completion.
     succeeded: Vec<u32>,
     pub(super) failed: u32,
 }

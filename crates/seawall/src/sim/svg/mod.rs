@@ -13,6 +13,8 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 36.0;
 const HEAD: f64 = 86.0;
 const GAP: f64 = 30.0;
+/// Room for the headings of the grid's columns.
+const HEADING: f64 = 30.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
@@ -20,6 +22,8 @@ pub(super) struct Figure {
     pub(super) subtitle: String,
     /// Panels per row of the grid.
     pub(super) across: usize,
+    /// One per column of the grid, or none.
+    pub(super) headings: Vec<&'static str>,
     pub(super) panel_height: f64,
     pub(super) panels: Vec<Panel>,
 }
@@ -27,7 +31,7 @@ pub(super) struct Figure {
 #[derive(Clone, Debug)]
 pub(super) struct Panel {
     pub(super) title: String,
-    /// Stands at the right of the title: the one number to remember.
+    /// Stands beside the title, or below where the two do not fit: the one number to remember.
     pub(super) note: String,
     pub(super) verdict: Verdict,
     pub(super) x: Axis,
@@ -89,14 +93,20 @@ impl Figure {
     pub(super) fn render(&self) -> String {
         let across = self.across.max(1);
         let rows = self.panels.len().div_ceil(across);
-        let height = HEAD + rows as f64 * (self.panel_height + GAP) + MARGIN - GAP / 2.0;
+        let first = HEAD + if self.headings.is_empty() { 0.0 } else { HEADING };
+        let height = first + rows as f64 * (self.panel_height + GAP) - GAP + MARGIN;
         let width = (WIDTH - 2.0 * MARGIN - GAP * (across - 1) as f64) / across as f64;
         let mut svg = String::new();
         self.open(&mut svg, height);
+        for (column, heading) in self.headings.iter().enumerate() {
+            let left = MARGIN + column as f64 * (width + GAP);
+            let _ = writeln!(svg, "<text class=\"subtitle\" x=\"{left:.1}\" y=\"{:.1}\">{}</text>", HEAD + 14.0, escape(heading));
+        }
+        let notes = panel::Notes::that_fit(&self.panels, width);
         for (index, panel) in self.panels.iter().enumerate() {
             let left = MARGIN + (index % across) as f64 * (width + GAP);
-            let top = HEAD + (index / across) as f64 * (self.panel_height + GAP);
-            panel::draw(&mut svg, panel, Frame { left, top, width, height: self.panel_height });
+            let top = first + (index / across) as f64 * (self.panel_height + GAP);
+            panel::draw(&mut svg, panel, notes, Frame { left, top, width, height: self.panel_height });
         }
         svg += "</svg>\n";
         svg
@@ -134,8 +144,14 @@ mod tests {
 
     #[test]
     fn names_from_outside_cannot_break_the_document() {
-        let figure =
-            Figure { title: "a<b & \"c\"".to_owned(), subtitle: String::new(), across: 1, panel_height: 100.0, panels: Vec::new() };
+        let figure = Figure {
+            title: "a<b & \"c\"".to_owned(),
+            subtitle: String::new(),
+            across: 1,
+            headings: Vec::new(),
+            panel_height: 100.0,
+            panels: Vec::new(),
+        };
         let svg = figure.render();
         assert!(svg.contains("<title>a&lt;b &amp; &quot;c&quot;</title>"), "{svg}");
     }

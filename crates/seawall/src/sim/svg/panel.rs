@@ -6,12 +6,27 @@ use super::style::{COLOURS, escape};
 use super::{Axis, Frame, Mark, Panel, Shape, Verdict, ticks};
 
 const TITLE: f64 = 24.0;
+const NOTE_BELOW: f64 = 18.0;
 const TICKS_LEFT: f64 = 46.0;
 const TICKS_BELOW: f64 = 18.0;
-const AXIS_LABEL: f64 = 18.0;
 /// Room for labels at the ends of lines.
-const ENDS: f64 = 104.0;
+const ENDS: f64 = 150.0;
 const LABEL_HEIGHT: f64 = 16.0;
+
+/// Where notes stand; the same in all panels of a figure, so that plots line up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notes {
+    Beside,
+    Below,
+}
+
+impl Notes {
+    /// By mean widths of letters: the reader's font is not known here.
+    pub(super) fn that_fit(panels: &[Panel], width: f64) -> Self {
+        let needed = |panel: &Panel| panel.title.chars().count() as f64 * 8.8 + panel.note.chars().count() as f64 * 7.4 + 12.0;
+        if panels.iter().all(|panel| needed(panel) <= width) { Self::Beside } else { Self::Below }
+    }
+}
 
 /// The plot's rectangle and how values fall into it.
 #[derive(Clone, Copy, Debug)]
@@ -48,18 +63,18 @@ fn share(axis: &Axis, value: f64) -> f64 {
     if span <= 0.0 { 0.0 } else { ((value - axis.from) / span).clamp(0.0, 1.0) }
 }
 
-pub(super) fn draw(svg: &mut String, panel: &Panel, frame: Frame) {
+pub(super) fn draw(svg: &mut String, panel: &Panel, notes: Notes, frame: Frame) {
+    let above = if notes == Notes::Below { TITLE + NOTE_BELOW } else { TITLE };
     let ends = if panel.marks.iter().any(|mark| !mark.label.is_empty()) { ENDS } else { 0.0 };
-    let below = TICKS_BELOW + if panel.x.label.is_empty() { 0.0 } else { AXIS_LABEL };
     let plot = Plot {
         left: frame.left + TICKS_LEFT,
-        top: frame.top + TITLE,
+        top: frame.top + above,
         width: frame.width - TICKS_LEFT - ends,
-        height: frame.height - TITLE - below,
+        height: frame.height - above - TICKS_BELOW,
         x: &panel.x,
         y: &panel.y,
     };
-    heading(svg, panel, frame);
+    heading(svg, panel, notes, frame);
     shade(svg, panel, &plot);
     grid(svg, &plot);
     for mark in &panel.marks {
@@ -69,17 +84,21 @@ pub(super) fn draw(svg: &mut String, panel: &Panel, frame: Frame) {
     end_labels(svg, &panel.marks, &plot);
 }
 
-fn heading(svg: &mut String, panel: &Panel, frame: Frame) {
+fn heading(svg: &mut String, panel: &Panel, notes: Notes, frame: Frame) {
     let class = match panel.verdict {
         Verdict::Neutral => "neutral",
         Verdict::Good => "good",
         Verdict::Bad => "bad",
     };
-    let (x, y, right) = (frame.left, frame.top + 12.0, frame.left + frame.width);
+    let (x, y) = (frame.left, frame.top + 12.0);
     let _ = writeln!(svg, "<text class=\"name\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(&panel.title));
     if !panel.note.is_empty() {
+        let (x, y, anchor) = match notes {
+            Notes::Beside => (x + frame.width, y, "end"),
+            Notes::Below => (x, y + NOTE_BELOW, "start"),
+        };
         let note = escape(&panel.note);
-        let _ = writeln!(svg, "<text class=\"note {class}\" x=\"{right:.1}\" y=\"{y:.1}\" text-anchor=\"end\">{note}</text>");
+        let _ = writeln!(svg, "<text class=\"note {class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{note}</text>");
     }
 }
 
@@ -111,11 +130,12 @@ fn grid(svg: &mut String, plot: &Plot<'_>) {
         let _ = writeln!(svg, "<path class=\"{class}\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>");
         let _ = writeln!(svg, "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", left - 7.0, y + 4.0);
     }
-    for tick in ticks::between(plot.x.from, plot.x.to, wanted(plot.width, 60.0)) {
+    for tick in ticks::between(plot.x.from, plot.x.to, wanted(plot.width, 50.0)) {
         let (x, label) = (plot.x(tick), ticks::label(tick));
         let _ = writeln!(svg, "<path class=\"axis\" d=\"M{x:.1} {bottom:.1}v4\"/>");
         let _ = writeln!(svg, "<text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", bottom + 16.0);
     }
+    // The label hangs into the gap below the frame, so that plots with and without one are of one height.
     if !plot.x.label.is_empty() {
         let (x, y) = (f64::midpoint(left, right), bottom + 33.0);
         let _ = writeln!(svg, "<text class=\"label\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{}</text>", escape(plot.x.label));

@@ -1,4 +1,4 @@
-//! Tick steps that people count in (1, 2, 5 and their tens) and the numbers written at them.
+//! Tick steps that people count in (1, 2, 2.5, 5 and their tens) and the numbers written at them.
 
 /// The step that divides `span` into about `count` parts.
 pub(super) fn step(span: f64, count: u32) -> f64 {
@@ -7,7 +7,7 @@ pub(super) fn step(span: f64, count: u32) -> f64 {
     }
     let rough = span / f64::from(count.max(1));
     let ten = 10f64.powf(rough.log10().floor());
-    let nice = [1.0, 2.0, 5.0, 10.0].into_iter().find(|nice| nice * ten >= rough * 0.999);
+    let nice = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|nice| nice * ten >= rough * 0.999);
     nice.unwrap_or(10.0) * ten
 }
 
