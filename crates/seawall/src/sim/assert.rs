@@ -86,12 +86,13 @@ impl Assertion {
         Ok(())
     }
 
-    /// The rows that break it, each as one line.
-    pub(super) fn failures(&self, report: &Report) -> anyhow::Result<Vec<String>> {
+    /// The rows that break it, each as one line, and how many it was held against.
+    pub(super) fn failures(&self, report: &Report) -> anyhow::Result<(Vec<String>, usize)> {
         let chosen: Vec<&Vec<Cell>> =
             report.rows.iter().filter(|row| self.filters.iter().all(|filter| matches(report.columns, row, filter))).collect();
         anyhow::ensure!(!chosen.is_empty(), "no row matches `{self}`, so it asserts nothing");
-        Ok(chosen.into_iter().filter(|row| !self.holds(report.columns, row)).map(|row| describe(report.columns, row)).collect())
+        let broken = chosen.iter().filter(|row| !self.holds(report.columns, row));
+        Ok((broken.map(|row| describe(report.columns, row)).collect(), chosen.len()))
     }
 
     fn holds(&self, columns: &[Column], row: &[Cell]) -> bool {

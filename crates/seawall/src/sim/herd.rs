@@ -49,7 +49,7 @@ fn cells(row: &Row) -> Vec<Cell> {
 
 fn series(row: &Row) -> Series {
     Series {
-        labels: vec![("scenario", row.scenario.to_string()), ("policy", row.policy.clone())],
+        labels: vec![("scenario", Cell::Text(row.scenario.to_string())), ("policy", Cell::Text(row.policy.clone()))],
         name: "retries_per_100ms",
         x: "t_s",
         start: 0.0,

@@ -115,6 +115,8 @@ fn candidates(config: &Config) -> Vec<Candidate> {
 
 /// Results go to `out`, broken assertions to `err`; both are expected to strip colour where it is not wanted.
 pub(crate) fn run_with(args: &Args, candidates: &[Candidate], out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
+    anyhow::ensure!(args.clients.is_empty() || args.scenario == Scenario::Contention, "`--clients` is for `sim contention` only");
+    anyhow::ensure!(args.rho.is_empty() || args.scenario == Scenario::Outage, "`--rho` is for `sim outage` only");
     for assertion in &args.assert {
         assertion.check_columns(columns(args.scenario))?;
     }
@@ -154,12 +156,12 @@ fn for_people(report: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
 fn check(assertions: &[Assertion], report: &Report, err: &mut dyn Write) -> anyhow::Result<Exit> {
     let mut exit = Exit::Done;
     for assertion in assertions {
-        let failures = assertion.failures(report)?;
+        let (failures, rows) = assertion.failures(report)?;
         if failures.is_empty() {
             continue;
         }
         exit = Exit::Findings;
-        writeln!(err, "{FAILED}failed:{FAILED:#} `{assertion}` does not hold for {} of {} rows", failures.len(), report.rows.len())?;
+        writeln!(err, "{FAILED}failed:{FAILED:#} `{assertion}` does not hold for {} of {rows} rows", failures.len())?;
         for failure in failures {
             writeln!(err, "  {failure}")?;
         }

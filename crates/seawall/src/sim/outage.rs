@@ -58,7 +58,7 @@ fn cells(row: &Row) -> Vec<Cell> {
 
 fn series(row: &Row) -> [Series; 2] {
     [("goodput_per_s", &row.goodput_per_s), ("attempts_per_s", &row.attempts_per_s)].map(|(name, values)| Series {
-        labels: vec![("rho", row.rho.as_f64().to_string()), ("policy", row.policy.clone())],
+        labels: vec![("rho", Cell::Number(row.rho.as_f64())), ("policy", Cell::Text(row.policy.clone()))],
         name,
         x: "t_s",
         start: 0.0,

@@ -45,7 +45,7 @@ pub(super) enum Cell {
 /// Values at even steps, with the labels that tell the series apart.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
-    pub(super) labels: Vec<(&'static str, String)>,
+    pub(super) labels: Vec<(&'static str, Cell)>,
     pub(super) name: &'static str,
     pub(super) x: &'static str,
     pub(super) start: f64,
@@ -113,7 +113,7 @@ impl Series {
     fn json(&self) -> Value {
         let mut object = Map::new();
         for (label, value) in &self.labels {
-            object.insert((*label).to_owned(), json!(value));
+            object.insert((*label).to_owned(), value.json());
         }
         let fields = [
             ("name", json!(self.name)),

@@ -73,6 +73,12 @@ fn an_assertion_about_nothing_is_refused() {
 }
 
 #[test]
+fn an_option_of_another_scenario_is_refused() {
+    assert!(sim(&args("herd --rho 0.8")).0.unwrap_err().to_string().contains("`sim outage` only"));
+    assert!(sim(&args("outage --clients 5")).0.unwrap_err().to_string().contains("`sim contention` only"));
+}
+
+#[test]
 fn an_unknown_policy_lists_the_policies() {
     let error = sim(&args("outage --policy ful")).0.unwrap_err().to_string();
     assert!(error.contains("none, naive3, full, budget10"), "{error}");
