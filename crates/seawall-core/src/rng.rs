@@ -16,22 +16,21 @@ impl Rng {
     /// An independent stream, for a part that must not be disturbed by how often its neighbours draw.
     #[must_use]
     pub fn fork(&mut self) -> Self {
-        Self::seeded(self.next())
+        Self::seeded(self.draw())
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// Uniform in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+        (self.draw() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
     /// Uniform in `0..=max`. The bias of the multiply-shift is below 2⁻⁶⁴ × max: no wait can show it.
-    #[expect(clippy::cast_possible_truncation, reason = "the high half of a 128-bit product fits 64 bits")]
     pub fn up_to(&mut self, max: u64) -> u64 {
-        ((u128::from(self.next()) * (u128::from(max) + 1)) >> 64) as u64
+        ((u128::from(self.draw()) * (u128::from(max) + 1)) >> 64) as u64
     }
 
     /// Uniform in `low..=high`; `low` where the range is empty.
@@ -61,7 +60,7 @@ mod tests {
         let drawn: Vec<u64> = (0..3).map(|_| rng.up_to(999)).collect();
         let mut again = Rng::seeded(7);
         assert_eq!(drawn, (0..3).map(|_| again.up_to(999)).collect::<Vec<_>>());
-        assert_ne!(Rng::seeded(7).next(), Rng::seeded(8).next());
+        assert_ne!(Rng::seeded(7).draw(), Rng::seeded(8).draw());
     }
 
     #[test]

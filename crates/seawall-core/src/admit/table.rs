@@ -182,7 +182,7 @@ mod tests {
 
     fn keys(count: usize) -> impl Iterator<Item = u128> {
         let mut rng = Rng::seeded(11);
-        (0..count).map(move |_| u128::from(rng.next()) << 64 | u128::from(rng.next()))
+        (0..count).map(move |_| u128::from(rng.draw()) << 64 | u128::from(rng.draw()))
     }
 
     #[test]

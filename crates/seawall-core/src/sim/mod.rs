@@ -16,5 +16,5 @@ pub use stats::Mean;
 /// A generator for one run of one case. It depends on nothing but its names, so a case gives the same
 /// numbers whether it is simulated alone or in the whole table.
 fn stream(seed: u64, names: [u64; 3]) -> Rng {
-    Rng::seeded(names.into_iter().fold(seed, |state, name| Rng::seeded(state ^ name).next()))
+    Rng::seeded(names.into_iter().fold(seed, |state, name| Rng::seeded(state ^ name).draw()))
 }

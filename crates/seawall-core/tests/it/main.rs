@@ -1,4 +1,6 @@
-//! What holds for the core as its users see it.
+//! The core as its users see it, in one binary.
 
+#[cfg(test)]
 mod presets;
+#[cfg(test)]
 mod stages;
