@@ -10,12 +10,14 @@
 //! second copy of any rule. A driver does what the action says and reports what happened; it never decides.
 //! Stages that an endpoint does not use are skipped without a question.
 
+mod action;
 mod ask;
 mod cells;
 mod plan;
 #[cfg(test)]
 mod stories;
 
+pub use action::{Action, Finish, Outcome, Request};
 pub use ask::{Answer, Ask, KeyReport, Reservation, Settle};
 pub use cells::{BUDGET_CAPACITY, Cells, Reply};
 pub use plan::Plan;
@@ -28,65 +30,6 @@ use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Scope, St
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now, Wall};
 use std::sync::Arc;
-
-/// What the driver must do next.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action {
-    /// Ask shared state and bring the answer to [`Call::answered`].
-    Ask(Ask),
-    /// Send attempt `number` and bring the result to [`Call::responded`].
-    Send {
-        number: u32,
-        timeout: Nanos,
-        key: Option<u16>,
-    },
-    /// Come back to [`Call::waited`] at this time, never earlier.
-    Wait {
-        until: Mono,
-        reason: Reason,
-    },
-    /// Refresh the token (one refresh for all calls that wait for it), then [`Call::refreshed`].
-    Refresh,
-    Finish(Finish),
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Finish {
-    pub outcome: Outcome,
-    pub reason: Reason,
-    pub attempts: u32,
-    pub elapsed: Nanos,
-    /// For refusals: when to come back, counted from now.
-    pub retry_after: Option<Nanos>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Success,
-    /// The upstream's own last answer, whatever it was, is what the caller gets.
-    Failed(Class),
-    /// There is no answer of the upstream's to give; this is ours.
-    Refused(Code),
-    /// An earlier call with the same idempotency key has the answer.
-    Replayed,
-}
-
-/// What the machine must know of the request.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// Upper case.
-    pub method: &'a str,
-    /// It carries an idempotency key.
-    pub keyed: bool,
-    /// Its body can be sent again.
-    pub replayable: bool,
-    /// The caller's own deadline, which only ever shortens ours.
-    pub deadline: Option<Nanos>,
-    /// A job: it waits where a caller would be refused.
-    pub patient: bool,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {

@@ -1,0 +1,64 @@
+//! What a driver gives to a call, what the call tells it to do, and how a call ends.
+
+use super::Ask;
+use crate::record::{Class, Code, Reason};
+use crate::time::{Mono, Nanos};
+
+/// What the driver must do next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// Ask shared state and bring the answer to [`super::Call::answered`].
+    Ask(Ask),
+    /// Send attempt `number` and bring the result to [`super::Call::responded`].
+    Send {
+        number: u32,
+        timeout: Nanos,
+        key: Option<u16>,
+    },
+    /// Come back to [`super::Call::waited`] at this time, never earlier.
+    Wait {
+        until: Mono,
+        reason: Reason,
+    },
+    /// Refresh the token (one refresh for all calls that wait for it), then [`super::Call::refreshed`].
+    Refresh,
+    Finish(Finish),
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finish {
+    pub outcome: Outcome,
+    pub reason: Reason,
+    pub attempts: u32,
+    pub elapsed: Nanos,
+    /// For refusals: when to come back, counted from now.
+    pub retry_after: Option<Nanos>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Success,
+    /// The upstream's own last answer, whatever it was, is what the caller gets.
+    Failed(Class),
+    /// There is no answer of the upstream's to give; this is ours.
+    Refused(Code),
+    /// An earlier call with the same idempotency key has the answer.
+    Replayed,
+}
+
+/// What the machine must know of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Upper case.
+    pub method: &'a str,
+    /// It carries an idempotency key.
+    pub keyed: bool,
+    /// Its body can be sent again.
+    pub replayable: bool,
+    /// The caller's own deadline, which only ever shortens ours.
+    pub deadline: Option<Nanos>,
+    /// A job: it waits where a caller would be refused.
+    pub patient: bool,
+}

@@ -1,0 +1,4 @@
+//! The product as its users see it: the real binary, and the rules that its sources keep.
+
+#[cfg(test)]
+mod tidy;

@@ -1,0 +1,166 @@
+//! What the house style asks of sources, as far as a machine can tell.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+struct Source {
+    /// Relative to the root.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.ends_with("/tests.rs") || self.path.ends_with("/stories.rs")
+    }
+
+    /// The lines before the file's own test module.
+    fn product(&self) -> &str {
+        self.text.split("#[cfg(test)]\nmod tests").next().unwrap_or(&self.text)
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let root = root();
+    let mut found = Vec::new();
+    let mut folders = vec![root.join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let relative = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+                found.push(Source { path: relative, text: fs::read_to_string(&path).unwrap() });
+            }
+        }
+    }
+    assert!(found.len() > 50, "the sources were found");
+    found
+}
+
+/// Fails with every offender at once.
+fn none(rule: &str, offenders: Vec<String>) {
+    assert!(offenders.is_empty(), "{rule}:\n  {}", offenders.join("\n  "));
+}
+
+#[test]
+fn every_file_opens_by_saying_what_it_owns() {
+    let offenders = sources().into_iter().filter(|source| !source.text.starts_with("//! ")).map(|source| source.path);
+    none("a file's first line is `//! ` and says what it owns", offenders.collect());
+}
+
+#[test]
+fn no_file_outgrows_its_purpose() {
+    let long = sources().into_iter().filter(|source| !source.is_test()).filter(|source| source.text.lines().count() > 600);
+    none("files have at most 600 lines", long.map(|source| format!("{} has {}", source.path, source.text.lines().count())).collect());
+    let mut lengths: Vec<usize> = sources().iter().filter(|source| !source.is_test()).map(|source| source.text.lines().count()).collect();
+    lengths.sort_unstable();
+    let (median, ninetieth) = (lengths[lengths.len() / 2], lengths[lengths.len() * 9 / 10]);
+    assert!(median <= 220 && ninetieth <= 400, "median {median} ≤ 220, ninth decile {ninetieth} ≤ 400");
+}
+
+#[test]
+fn the_core_reads_no_clock_and_shares_no_chance() {
+    const BANNED: &[&str] = &[
+        "Instant::now",
+        "SystemTime::now",
+        "rand::random",
+        "thread_rng",
+        "rand::rng(",
+        "std::net::Tcp",
+        "std::net::Udp",
+        "std::thread",
+        "std::fs",
+        "std::env",
+        "HashMap",
+        "HashSet",
+    ];
+    let mut offenders = Vec::new();
+    for source in sources().iter().filter(|source| source.path.starts_with("crates/seawall-core/src") && !source.is_test()) {
+        for word in BANNED.iter().filter(|word| source.product().contains(**word)) {
+            offenders.push(format!("{}: {word}", source.path));
+        }
+    }
+    none("the core is told the time and handed its randomness", offenders);
+}
+
+#[test]
+fn clocks_are_read_in_one_file() {
+    let readers =
+        sources().into_iter().filter(|source| source.path.contains("/src/") && source.path != "crates/seawall-engine/src/clock.rs");
+    let offenders = readers.filter(|source| source.product().contains("Instant::now") || source.product().contains("SystemTime::now"));
+    none("only the engine's clock.rs reads clocks", offenders.map(|source| source.path).collect());
+}
+
+#[test]
+fn the_environment_is_read_in_one_file() {
+    let readers = sources().into_iter().filter(|source| source.path.contains("/src/") && source.path != "crates/seawall/src/setup.rs");
+    let offenders = readers.filter(|source| source.product().contains("env::var"));
+    none("only the binary's setup.rs reads the environment", offenders.map(|source| source.path).collect());
+}
+
+#[test]
+fn crates_depend_on_each_other_in_one_direction() {
+    let allowed: &[(&str, &[&str])] = &[
+        ("seawall-core", &[]),
+        ("seawall-engine", &["seawall-core"]),
+        ("seawall-store", &["seawall-core"]),
+        ("seawall", &["seawall-core", "seawall-engine", "seawall-store"]),
+    ];
+    let mut offenders = Vec::new();
+    for (name, edges) in allowed {
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let own = manifest.lines().filter_map(|line| line.strip_prefix("seawall-")).filter_map(|line| line.split(['.', ' ']).next());
+        for edge in own.map(|edge| format!("seawall-{edge}")) {
+            if !edges.contains(&edge.as_str()) {
+                offenders.push(format!("{name} → {edge}"));
+            }
+        }
+    }
+    none("core ← engine, store ← seawall", offenders);
+}
+
+#[test]
+fn doors_do_not_import_doors() {
+    const DOORS: &[&str] = &["check", "config", "explain", "sim"];
+    let mut offenders = Vec::new();
+    for door in DOORS {
+        let own = |path: &str| path == format!("crates/seawall/src/{door}.rs") || path.starts_with(&format!("crates/seawall/src/{door}/"));
+        for source in sources().iter().filter(|source| own(&source.path)) {
+            for other in DOORS.iter().filter(|other| *other != door && source.text.contains(&format!("crate::{other}"))) {
+                offenders.push(format!("{} → {other}", source.path));
+            }
+        }
+    }
+    none("a door knows the core and the setup, not its neighbours", offenders);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let words = ["todo!", "unimplemented!", "FIXME", "TODO", "XXX", "#[ignore"];
+    let mut offenders = Vec::new();
+    for source in sources().iter().filter(|source| !source.path.ends_with("tidy.rs")) {
+        for (number, line) in source.text.lines().enumerate() {
+            if words.iter().any(|word| line.contains(word)) {
+                offenders.push(format!("{}:{}: {}", source.path, number + 1, line.trim()));
+            }
+        }
+    }
+    none("what is named is finished", offenders);
+}
+
+#[test]
+fn tests_are_sentences() {
+    let mut offenders = Vec::new();
+    for source in sources() {
+        let names = source.text.lines().filter_map(|line| line.trim().strip_prefix("fn test_"));
+        offenders.extend(names.map(|name| format!("{}: test_{name}", source.path)));
+    }
+    none("a test's name says what holds", offenders);
+}
