@@ -197,6 +197,13 @@ mod tests {
     }
 
     #[test]
+    fn a_fraction_is_never_read_a_nanosecond_short() {
+        assert_eq!(after("64.57"), Some(Nanos(64_570_000_000)));
+        assert_eq!(after("0.0000000001"), Some(Nanos(1)));
+        assert_eq!(Unit::Millis.read("0.1", NOW), Some(Nanos(100_000)));
+    }
+
+    #[test]
     fn all_three_forms_of_a_date_are_read() {
         for text in ["Mon, 07 Nov 1994 08:49:37 GMT", "Monday, 07-Nov-94 08:49:37 GMT", "Mon Nov  7 08:49:37 1994"] {
             assert_eq!(after(text), Some(DAY), "{text}");
