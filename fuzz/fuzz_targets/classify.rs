@@ -24,7 +24,7 @@ static SETS: LazyLock<Vec<RuleSet>> = LazyLock::new(|| {
 const STATUSES: &[u16] = &[200, 400, 401, 402, 403, 404, 409, 429, 500, 503, 504, 529, 0, 99, 600, 999, 1000, u16::MAX];
 const METHODS: &[&str] = &["GET", "POST", "get", ""];
 
-/// A first byte for the result, a second for the method, a line `name: value` for each header, an empty line, the body.
+// A first byte for the result, a second for the method, a line `name: value` for each header, an empty line, the body.
 fuzz_target!(|data: &[u8]| {
     let [result, method, rest @ ..] = data else { return };
     let result = match ErrorKind::ALL.get(usize::from(*result)) {
