@@ -40,8 +40,7 @@ fuzz_target!(|data: &[u8]| {
         Some((String::from_utf8_lossy(&line[..at]).into_owned(), line[at + 1..].to_vec()))
     };
     let headers: Vec<(String, Vec<u8>)> = head.split(|byte| *byte == b'\n').filter_map(line).collect();
-    let seen =
-        Seen { method: METHODS[usize::from(*method) % METHODS.len()], result, headers: &headers, body, latency: Nanos::ZERO };
+    let seen = Seen { method: METHODS[usize::from(*method) % METHODS.len()], result, headers: &headers, body, latency: Nanos::ZERO };
     let now = Wall(1_768_478_400_000);
     for set in SETS.iter() {
         let verdict = set.classify(&seen, now);
