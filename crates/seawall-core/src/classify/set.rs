@@ -199,11 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn a_page_never_rejects_a_credential() {
+    fn a_firewalls_page_never_rejects_a_credential() {
         let set = generic();
         for status in [401, 403] {
-            assert_eq!(verdict(&set, Ok(status), &[("Content-Type", "Text/HTML; charset=utf-8")], "<html>").class, Class::Ambiguous);
-            assert_ne!(verdict(&set, Ok(status), &[("Content-Type", "application/json")], "{}").class, Class::Ambiguous);
+            let firewall = [("Content-Type", "Text/HTML; charset=utf-8"), ("Server", "cloudflare")];
+            assert_eq!(verdict(&set, Ok(status), &firewall, "<html>").class, Class::Ambiguous);
+            assert_ne!(verdict(&set, Ok(status), &[("Content-Type", "text/html")], "<html>").class, Class::Ambiguous);
         }
     }
 

@@ -4,45 +4,38 @@ use crate::classify;
 use crate::policy::{Rate, Share};
 use crate::time::Nanos;
 
-const NANOS: &[(&str, f64)] = &[
-    ("ns", 1.0),
-    ("us", 1e3),
-    ("µs", 1e3),
-    ("ms", 1e6),
-    ("s", 1e9),
-    ("m", 6e10),
-    ("min", 6e10),
-    ("h", 3.6e12),
-    ("d", 8.64e13),
-    ("w", 6.048e14),
-];
-
 const BYTES: &[(&str, f64)] =
     &[("B", 1.0), ("kB", 1e3), ("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("KiB", 1024.0), ("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0)];
 
 /// `"250ms"`, `"1.5s"`, `"2h30m"`.
 pub fn duration(text: &str) -> Result<Nanos, String> {
-    let sum = units(text, NANOS).map_err(|why| match why {
-        Wrong::NoUnit => format!("missing unit: write \"{}s\" or \"{}ms\"", text.trim(), text.trim()),
-        Wrong::Unit(unit) => format!("unknown unit `{unit}`; durations use ms, s, m, h, d, as in \"250ms\" or \"3m\""),
-        Wrong::Form => "not a duration; write it as \"250ms\", \"30s\" or \"3m\"".to_owned(),
-    })?;
-    Ok(Nanos::from_secs_f64(sum / 1e9))
+    let text = text.trim();
+    classify::retry_after::duration(text).ok_or_else(|| {
+        let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ' ');
+        match digits {
+            "" if !text.is_empty() => format!("missing unit: write \"{text}s\" or \"{text}ms\""),
+            unit if digits.len() < text.len() && unit.chars().all(char::is_alphabetic) => {
+                format!("unknown unit `{unit}`; durations use ms, s, m, h, d, as in \"250ms\" or \"3m\"")
+            }
+            _ => "not a duration; write it as \"250ms\", \"30s\" or \"3m\"".to_owned(),
+        }
+    })
 }
 
 /// `"1MiB"`, `"64KiB"`, `"10MB"`.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the units parser only gives finite values ≥ 0, and the cast saturates"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "only digits and a point are parsed, and the cast saturates")]
 pub fn size(text: &str) -> Result<u64, String> {
-    let sum = units(text, BYTES).map_err(|why| match why {
-        Wrong::NoUnit => format!("missing unit: write \"{}KiB\" or \"{}MiB\"", text.trim(), text.trim()),
-        Wrong::Unit(unit) => format!("unknown unit `{unit}`; sizes use B, KiB, MiB, GiB, as in \"1MiB\""),
-        Wrong::Form => "not a size; write it as \"64KiB\" or \"1MiB\"".to_owned(),
-    })?;
-    Ok(sum as u64)
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..end], text[end..].trim_start());
+    let number: f64 = number.parse().map_err(|_| "not a size; write it as \"64KiB\" or \"1MiB\"".to_owned())?;
+    if unit.is_empty() {
+        return Err(format!("missing unit: write \"{text}KiB\" or \"{text}MiB\""));
+    }
+    let Some((_, size)) = BYTES.iter().find(|(name, _)| *name == unit) else {
+        return Err(format!("unknown unit `{unit}`; sizes use B, KiB, MiB, GiB, as in \"1MiB\""));
+    };
+    Ok((number * size) as u64)
 }
 
 /// `"50/s"`, `"5000/h"`, `"10/10s"`.
@@ -79,37 +72,6 @@ pub fn share(text: &str) -> Result<Share, String> {
         return Err("a share lies between 0% and 100%".to_owned());
     }
     Ok(Share((percent * 1e4).round() as u32))
-}
-
-enum Wrong<'a> {
-    NoUnit,
-    Unit(&'a str),
-    Form,
-}
-
-/// Sums `NUMBER UNIT` pairs without a sign.
-fn units<'a>(text: &'a str, table: &[(&str, f64)]) -> Result<f64, Wrong<'a>> {
-    let mut rest = text.trim();
-    let mut sum = 0.0;
-    if rest.is_empty() {
-        return Err(Wrong::Form);
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number: f64 = rest[..digits].parse().map_err(|_| Wrong::Form)?;
-        rest = rest[digits..].trim_start();
-        let end = rest.find(|c: char| c.is_ascii_digit() || c.is_whitespace()).unwrap_or(rest.len());
-        let unit = &rest[..end];
-        if unit.is_empty() {
-            return Err(Wrong::NoUnit);
-        }
-        let Some((_, size)) = table.iter().find(|(name, _)| *name == unit) else {
-            return Err(Wrong::Unit(unit));
-        };
-        sum += number * size;
-        rest = rest[end..].trim_start();
-    }
-    Ok(sum)
 }
 
 /// The candidate that the user most likely meant, if one is near enough.

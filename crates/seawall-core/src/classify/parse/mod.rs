@@ -12,7 +12,6 @@ use crate::time::Nanos;
 
 use super::json::Pointer;
 use super::pattern::{Expression, Pattern, StatusSet};
-use super::retry_after::duration;
 use super::rules::{Rule, RuleSource, When};
 use super::wait::Wait;
 use super::xml::XmlPath;
@@ -229,8 +228,7 @@ fn pattern(entry: &Spanned<DeValue<'_>>, problems: &mut Problems) -> Option<Patt
 
 fn length(value: &Spanned<DeValue<'_>>, problems: &mut Problems) -> Option<Nanos> {
     let text = problems.string(value, "a length of time, as in \"60s\"")?;
-    let length = duration(text).ok_or_else(|| format!("{text:?} is not a length of time: write \"250ms\", \"60s\" or \"3m\""));
-    problems.parsed(value, length)
+    problems.parsed(value, crate::config::parse::duration(text))
 }
 
 #[cfg(test)]
