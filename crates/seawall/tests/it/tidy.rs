@@ -45,6 +45,7 @@ fn sources() -> Vec<Source> {
 }
 
 /// Fails with every offender at once.
+#[expect(clippy::needless_pass_by_value, reason = "callers build the list for this")]
 fn none(rule: &str, offenders: Vec<String>) {
     assert!(offenders.is_empty(), "{rule}:\n  {}", offenders.join("\n  "));
 }
