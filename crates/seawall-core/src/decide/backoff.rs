@@ -14,6 +14,12 @@ impl Backoff {
         if n == 0 || self.factor == 1.0 {
             return self.base.min(self.cap);
         }
+        if self.factor == 2.0 {
+            // By far the most common factor is a shift.
+            let fits = n < u64::BITS && n <= self.base.0.leading_zeros();
+            let grown = if fits { Nanos(self.base.0 << n) } else { Nanos(self.base.0.saturating_mul(u64::MAX)) };
+            return grown.min(self.cap);
+        }
         self.base.scale(power(self.factor, n)).min(self.cap)
     }
 
@@ -52,12 +58,21 @@ impl Backoff {
     /// The centre stays below the cap by the jitter's share, so that the spread is whole there too.
     fn around(&self, n: u32) -> (Nanos, Nanos) {
         let share = u64::from(self.jitter.0).min(MILLION);
+        let centre = self.ceiling(n).0;
+        let spread = part(centre, share);
+        if let Some(most) = centre.checked_add(spread).filter(|most| *most <= self.cap.0) {
+            return (Nanos(centre - spread), Nanos(most));
+        }
         let whole = MILLION + share;
-        let below_cap = self.cap.0 / whole * MILLION + self.cap.0 % whole * MILLION / whole;
-        let centre = self.ceiling(n).0.min(below_cap);
-        let spread = centre / MILLION * share + centre % MILLION * share / MILLION;
+        let centre = self.cap.0 / whole * MILLION + self.cap.0 % whole * MILLION / whole;
+        let spread = part(centre, share);
         (Nanos(centre - spread), Nanos(centre + spread))
     }
+}
+
+/// So many millionths of a length, without leaving 64 bits.
+const fn part(of: u64, share: u64) -> u64 {
+    of / MILLION * share + of % MILLION * share / MILLION
 }
 
 /// By squaring, with multiplications only: `powi` may differ between platforms, and a seed must replay everywhere.

@@ -11,13 +11,15 @@ fn kind() -> impl Strategy<Value = BackoffKind> {
 }
 
 fn backoff() -> impl Strategy<Value = Backoff> {
-    (kind(), any::<u64>(), 1.0..100.0f64, any::<u64>(), 0..=1_000_000u32).prop_map(|(kind, base, factor, cap, jitter)| Backoff {
-        kind,
-        base: Nanos(base >> (base % 64)),
-        factor,
-        cap: Nanos(cap >> (cap % 64)),
-        jitter: Share(jitter),
-    })
+    (kind(), any::<u64>(), prop_oneof![Just(2.0), 1.0..100.0f64], any::<u64>(), 0..=1_000_000u32).prop_map(
+        |(kind, base, factor, cap, jitter)| Backoff {
+            kind,
+            base: Nanos(base >> (base % 64)),
+            factor,
+            cap: Nanos(cap >> (cap % 64)),
+            jitter: Share(jitter),
+        },
+    )
 }
 
 proptest! {
