@@ -79,6 +79,10 @@ impl Cooldown {
         }
     }
 
+    const fn is_over(&self, now: Now) -> bool {
+        self.mono.0 <= now.mono.0 && self.wall.0 <= now.wall.0
+    }
+
     fn left(&self, now: Now) -> Nanos {
         self.mono.since(now.mono).max(self.wall.since(now.wall))
     }
@@ -136,8 +140,7 @@ impl KeyPool {
 
     /// A key for one send. A dead key whose probe is due goes first, or it would never come back.
     pub fn lease(&mut self, now: Now, tried: KeySet) -> Answer {
-        let probe = self.viable(now, tried).find(|key| self.is_dead(*key));
-        if let Some(key) = probe {
+        if let Some(key) = self.probe_due(now, tried) {
             self.schedule_probe(key, now.mono);
             return self.leased(key, true);
         }
@@ -145,6 +148,11 @@ impl KeyPool {
             Some(key) => self.leased(key, false),
             None => self.none_viable(now, tried),
         }
+    }
+
+    fn probe_due(&self, now: Now, tried: KeySet) -> Option<usize> {
+        let mut dead = (0..self.keys.len()).filter(|key| self.is_dead(*key));
+        dead.find(|key| self.is_viable(*key, now, tried))
     }
 
     fn pick_live(&self, now: Now, tried: KeySet) -> Option<usize> {
@@ -158,11 +166,11 @@ impl KeyPool {
 
     /// Steps from the place where this round begins.
     fn distance(&self, key: usize) -> usize {
-        (key + self.keys.len() - self.turn) % self.keys.len()
+        if key >= self.turn { key - self.turn } else { key + self.keys.len() - self.turn }
     }
 
     fn leased(&mut self, key: usize, probe: bool) -> Answer {
-        self.turn = (key + 1) % self.keys.len();
+        self.turn = if key + 1 == self.keys.len() { 0 } else { key + 1 };
         self.keys[key].uses += 1;
         Answer::Leased(Lease { key: index(key), probe })
     }
@@ -176,15 +184,22 @@ impl KeyPool {
         }
     }
 
-    /// Not tried, not cooling, and alive or due for a probe; in configuration order.
     fn viable(&self, now: Now, tried: KeySet) -> impl Iterator<Item = usize> + '_ {
-        (0..self.keys.len()).filter(move |&key| {
-            let due = match self.keys[key].health {
-                Health::Live => true,
-                Health::Dead { probe_at, .. } => now.mono >= probe_at,
-            };
-            due && !tried.contains(index(key)) && self.cooling(key, now) == Nanos::ZERO
-        })
+        (0..self.keys.len()).filter(move |key| self.is_viable(*key, now, tried))
+    }
+
+    /// Not tried, not cooling, and alive or due for a probe.
+    fn is_viable(&self, key: usize, now: Now, tried: KeySet) -> bool {
+        let due = match self.keys[key].health {
+            Health::Live => true,
+            Health::Dead { probe_at, .. } => now.mono >= probe_at,
+        };
+        due && !tried.contains(index(key)) && self.is_warm(key, now)
+    }
+
+    fn is_warm(&self, key: usize, now: Now) -> bool {
+        let key = &self.keys[key];
+        key.cooldown.is_over(now) && self.groups[key.group].is_over(now)
     }
 
     fn cooling(&self, key: usize, now: Now) -> Nanos {

@@ -75,7 +75,7 @@ const ZONES: &[&str] = &["America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata",
 fn lease(pool: &mut KeyPool, now: Now, tried: KeySet) -> Result<Option<Lease>, TestCaseError> {
     match pool.lease(now, tried) {
         Answer::Leased(lease) => {
-            let status = pool.status(lease.key, now).unwrap();
+            let status = pool.status(lease.key, now).expect("a leased key is in the pool");
             prop_assert_eq!(status.cooling, None);
             prop_assert!(!tried.contains(lease.key));
             prop_assert_eq!(status.dead, lease.probe);
