@@ -78,6 +78,15 @@ fn a_leaky_bucket_paces_its_line_and_refuses_beyond_it() {
 }
 
 #[test]
+fn a_line_that_has_moved_on_is_joined_at_its_end() {
+    let limit = limit(Algorithm::LeakyBucket, 1, Nanos(100), 9);
+    let mut cell = Cell::default();
+    for (now, after) in [(0, 0), (0, 100), (100, 100), (100, 200)] {
+        assert_eq!(limit.take(&mut cell, Mono(now), 1), Answer::Go { after: Nanos(after) });
+    }
+}
+
+#[test]
 fn a_rested_leaky_bucket_still_paces() {
     let limit = limit(Algorithm::LeakyBucket, 2, Nanos::from_secs(1), 4);
     let mut cell = Cell::default();
