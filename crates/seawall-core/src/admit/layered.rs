@@ -23,9 +23,51 @@ pub enum Answers {
     },
 }
 
+/// So many layers are spent in one pass; a policy with more pays for two.
+const ONE_PASS: usize = 4;
+
 /// Spends `cost` in every layer, or in none.
 #[inline]
 pub fn take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Answers {
+    match take_at_once(layers, now, cost) {
+        Some(after) => Answers::Go { after, shadowed: 0 },
+        None => check_then_take(layers, now, cost),
+    }
+}
+
+/// The usual case, in which every layer has room: spends as it goes, and puts everything back if one has none.
+#[inline]
+fn take_at_once(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Option<Nanos> {
+    if layers.len() > ONE_PASS {
+        return None;
+    }
+    let mut before = [Cell::default(); ONE_PASS];
+    let mut longest = Nanos::ZERO;
+    let mut refused = None;
+    for (at, ((limit, cell), before)) in layers.iter_mut().zip(&mut before).enumerate() {
+        *before = **cell;
+        if limit.mode() == Mode::Off {
+            continue;
+        }
+        match limit.take(cell, now, cost) {
+            Answer::Go { after } if limit.mode() == Mode::Enforce => longest = longest.max(after),
+            Answer::Go { .. } => {}
+            Answer::Refused { .. } | Answer::TooCostly { .. } => {
+                refused = Some(at);
+                break;
+            }
+        }
+    }
+    let Some(refused) = refused else { return Some(longest) };
+    for ((_, cell), before) in layers.iter_mut().zip(&before).take(refused) {
+        **cell = *before;
+    }
+    None
+}
+
+/// Finds out who refuses and for how long before anything is spent.
+#[cold]
+fn check_then_take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Answers {
     let mut refused: Option<(usize, Mono)> = None;
     let mut shadowed = 0;
     for (layer, (limit, cell)) in layers.iter().enumerate() {

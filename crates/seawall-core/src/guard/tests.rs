@@ -159,6 +159,8 @@ fn a_hung_probe_reopens_when_its_lease_ends_without_any_traffic() {
     assert_eq!(breaker.state(&policy, secs(6)), State::Open);
     assert_eq!(breaker.retry_at(&policy, secs(7)), Some(secs(16)), "open as of the expiry, twice as long");
     assert_eq!(breaker.state(&policy, secs(16)), State::HalfOpen);
+    assert_eq!(breaker.clone().settle(&policy, Mono(5_999_999_999)), None);
+    assert_eq!(breaker.clone().settle(&policy, secs(6)).unwrap().cause, Cause::ProbeExpired);
     let change = breaker.record(&policy, probe, OK, secs(7)).unwrap();
     assert_eq!((change.cause, change.at), (Cause::ProbeExpired, secs(6)));
     assert_eq!(breaker.admit(&policy, LEASE, secs(15)), Admission::Refused { retry_at: Some(secs(16)) });

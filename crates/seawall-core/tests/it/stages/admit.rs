@@ -41,7 +41,7 @@ fn most(policy: &policy::Limit, length: Nanos) -> u64 {
     }
 }
 
-/// A cell after some life: pauses in permille of a second, and costs.
+/// A cell after some life of pauses in nanoseconds and costs.
 fn lived(limit: &Limit, life: &[(u64, u64)]) -> (Cell, Mono) {
     let (mut cell, mut now) = (Cell::default(), Mono(1_000));
     for (pause, cost) in life {
@@ -132,16 +132,25 @@ proptest! {
     }
 
     #[test]
-    fn layers_take_all_or_nothing(a in limit(), b in limit(), first in life(), second in life(), cost in 1..20u64) {
-        let ((mut x, at), (mut y, _)) = (lived(&a, &first), lived(&b, &second));
-        let now = at + Nanos::from_secs(1);
-        let before = (x, y);
-        let both = goes(a.check(&x, now, cost)) && goes(b.check(&y, now, cost));
-        let answer = layered::take(&mut [(&a, &mut x), (&b, &mut y)], now, cost);
-        prop_assert_eq!(matches!(answer, Answers::Go { .. }), both);
-        if !both {
-            prop_assert_eq!((x, y), before);
+    fn layers_take_all_or_nothing(lives in prop::collection::vec((limit(), life()), 1..7), cost in 1..20u64) {
+        let now = lives.iter().map(|(limit, life)| lived(limit, life).1).max().unwrap_or_default();
+        let (limits, mut cells): (Vec<Limit>, Vec<Cell>) = lives.iter().map(|(limit, life)| (*limit, lived(limit, life).0)).unzip();
+        let before = cells.clone();
+        let answers: Vec<Answer> = limits.iter().zip(&cells).map(|(limit, cell)| limit.check(cell, now, cost)).collect();
+        let mut layers: Vec<(&Limit, &mut Cell)> = limits.iter().zip(&mut cells).collect();
+        match layered::take(&mut layers, now, cost) {
+            Answers::Go { after, shadowed } => {
+                prop_assert_eq!(shadowed, 0);
+                prop_assert!(answers.iter().all(|answer| matches!(answer, Answer::Go { after: one } if *one <= after)), "one refused");
+                return Ok(());
+            }
+            Answers::Refused { layer, retry_at } => {
+                prop_assert_eq!(answers[layer], Answer::Refused { retry_at });
+                prop_assert!(answers.iter().all(|answer| !matches!(answer, Answer::Refused { retry_at: other } if *other > retry_at)), "not the latest");
+            }
+            Answers::TooCostly { layer, capacity } => prop_assert_eq!(answers[layer], Answer::TooCostly { capacity }),
         }
+        prop_assert_eq!(cells, before);
     }
 
     #[test]
