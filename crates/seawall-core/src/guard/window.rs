@@ -31,8 +31,10 @@ impl Window {
         }
         for counts in [&mut self.slots[self.current], &mut self.sum] {
             counts.calls = counts.calls.saturating_add(1);
-            counts.failed = counts.failed.saturating_add(u32::from(failed));
-            counts.slow = counts.slow.saturating_add(u32::from(slow));
+            if failed || slow {
+                counts.failed = counts.failed.saturating_add(u32::from(failed));
+                counts.slow = counts.slow.saturating_add(u32::from(slow));
+            }
         }
         self.sum
     }
