@@ -11,6 +11,7 @@ pub mod classify;
 pub mod config;
 pub mod decide;
 pub mod guard;
+pub mod id;
 pub mod lease;
 pub mod policy;
 pub mod record;

@@ -1,0 +1,159 @@
+//! Credentials on their way into a request: put in last, after everything that is logged, hashed or cached.
+
+use crate::live::{MissingSecret, Vault};
+use crate::secret::Secret;
+use http::header::{AUTHORIZATION, HeaderName};
+use http::{HeaderMap, HeaderValue};
+use seawall_core::config::Auth;
+use seawall_core::config::place::{Inject, SecretRef};
+use std::sync::Arc;
+
+/// An upstream's keys, ready to be sent.
+#[derive(Debug)]
+pub struct Credentials {
+    place: Place,
+    keys: Vec<Ready>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Query(String),
+    Header(HeaderName),
+}
+
+#[derive(Debug)]
+struct Ready {
+    tail: Arc<str>,
+    sent: Sent,
+}
+
+/// A key in the form in which it is sent.
+enum Sent {
+    Header(HeaderValue),
+    Query(Secret),
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl Credentials {
+    /// # Errors
+    /// When a secret is missing or cannot be sent.
+    pub fn new(auth: &Auth, path: &str, vault: Vault<'_>) -> Result<Self, MissingSecret> {
+        let place = match &auth.inject {
+            Inject::Query(name) => Place::Query(name.clone()),
+            Inject::Header { name, .. } => Place::Header(HeaderName::from_bytes(name.as_bytes()).expect("checked to be a header name")),
+            Inject::Basic => Place::Header(AUTHORIZATION),
+        };
+        let mut keys = Vec::with_capacity(auth.keys.len());
+        for (i, key) in auth.keys.iter().enumerate() {
+            let missing = |why: String| MissingSecret { path: format!("{path}.keys[{i}].secret"), reference: key.secret.to_string(), why };
+            let secret = fetch(&key.secret, vault).map_err(missing)?;
+            let sent = sent(&auth.inject, &secret).map_err(missing)?;
+            keys.push(Ready { tail: Arc::from(secret.tail()), sent });
+        }
+        Ok(Self { place, keys })
+    }
+
+    /// What logs show of a key.
+    #[must_use]
+    pub fn tail(&self, key: u16) -> Option<Arc<str>> {
+        self.keys.get(usize::from(key)).map(|key| Arc::clone(&key.tail))
+    }
+
+    /// The header that callers may not set themselves on this route.
+    #[must_use]
+    pub fn header(&self) -> Option<&HeaderName> {
+        match &self.place {
+            Place::Header(name) => Some(name),
+            Place::Query(_) => None,
+        }
+    }
+
+    /// The parameter to add to the query, with its value encoded.
+    #[must_use]
+    pub fn query(&self, key: u16) -> Option<String> {
+        match (&self.place, self.keys.get(usize::from(key))?) {
+            (Place::Query(name), Ready { sent: Sent::Query(secret), .. }) => Some(format!("{name}={}", encode(secret.reveal()))),
+            _ => None,
+        }
+    }
+
+    pub fn inject(&self, key: u16, headers: &mut HeaderMap) {
+        if let (Place::Header(name), Some(Ready { sent: Sent::Header(value), .. })) = (&self.place, self.keys.get(usize::from(key))) {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+
+    /// The name of the query parameter that carries the key, which callers may not set themselves.
+    #[must_use]
+    pub fn parameter(&self) -> Option<&str> {
+        match &self.place {
+            Place::Query(name) => Some(name),
+            Place::Header(_) => None,
+        }
+    }
+}
+
+fn fetch(reference: &SecretRef, vault: Vault<'_>) -> Result<Secret, String> {
+    let secret = vault(reference)?;
+    if secret.reveal().is_empty() { Err("it is empty".to_owned()) } else { Ok(secret) }
+}
+
+fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
+    let value = match inject {
+        Inject::Query(_) => return Ok(Sent::Query(secret.clone())),
+        Inject::Header { template, .. } => template.replace("{secret}", secret.reveal()),
+        Inject::Basic => format!("Basic {}", base64(secret.reveal().as_bytes())),
+    };
+    let mut value = HeaderValue::from_str(&value).map_err(|_| "it has characters that no header can carry".to_owned())?;
+    value.set_sensitive(true);
+    Ok(Sent::Header(value))
+}
+
+/// Percent-encodes all but RFC 3986's unreserved characters.
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// RFC 4648, with padding. Twelve lines are not worth a dependency.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let letter = ALPHABET[usize::try_from(word >> (18 - 6 * place) & 63).unwrap_or(0)];
+            out.push(if place <= chunk.len() { char::from(letter) } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn basic_credentials_are_encoded() {
+        for (text, encoded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("user:pass", "dXNlcjpwYXNz")] {
+            assert_eq!(base64(text.as_bytes()), encoded);
+        }
+    }
+
+    #[test]
+    fn query_values_cannot_break_out() {
+        assert_eq!(encode("a&b=c d#é"), "a%26b%3Dc%20d%23%C3%A9");
+    }
+}

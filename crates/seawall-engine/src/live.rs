@@ -1,0 +1,155 @@
+//! A configuration put to work: secrets in hand, plans made, state attached. Immutable; a reload builds a new one and
+//! carries the state of everything that kept its name.
+
+use crate::credential::Credentials;
+use crate::secret::Secret;
+use crate::state::{EndpointState, SharedBreaker, UpstreamState};
+use http::HeaderValue;
+use seawall_core::call::Plan;
+use seawall_core::config::place::SecretRef;
+use seawall_core::config::{Config, Endpoint, Upstream};
+use seawall_core::policy::BreakerPer;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+#[derive(Debug)]
+pub struct Live {
+    pub config: Config,
+    pub upstreams: Vec<Arc<LiveUpstream>>,
+    by_name: BTreeMap<String, usize>,
+    by_host: BTreeMap<String, usize>,
+    default: Option<usize>,
+}
+
+#[derive(Debug)]
+pub struct LiveUpstream {
+    pub spec: Arc<Upstream>,
+    /// In the order of `spec.endpoints`.
+    pub endpoints: Vec<Arc<LiveEndpoint>>,
+    pub state: Arc<UpstreamState>,
+    pub host: HeaderValue,
+    pub credentials: Option<Credentials>,
+    pub in_flight: AtomicU32,
+}
+
+#[derive(Debug)]
+pub struct LiveEndpoint {
+    pub spec: Arc<Endpoint>,
+    pub names: Arc<Names>,
+    pub plan: Arc<Plan>,
+    pub state: EndpointState,
+}
+
+/// How an endpoint is called in logs and metrics.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Names {
+    pub upstream: String,
+    pub endpoint: String,
+}
+
+/// A secret that a configuration needs and that is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("`{path}`: the secret {reference} is not there: {why}")]
+pub struct MissingSecret {
+    pub path: String,
+    pub reference: String,
+    pub why: String,
+}
+
+/// Fetches a secret's text; the program decides from where.
+pub type Vault<'a> = &'a dyn Fn(&SecretRef) -> Result<Secret, String>;
+
+impl Live {
+    /// # Errors
+    /// When a secret that an upstream needs is missing.
+    pub fn new(config: Config, vault: Vault<'_>, before: Option<&Self>) -> Result<Self, MissingSecret> {
+        let mut upstreams = Vec::with_capacity(config.upstreams.len());
+        for spec in &config.upstreams {
+            let previous = before.and_then(|live| live.named(&spec.name));
+            upstreams.push(Arc::new(LiveUpstream::new(&config, spec, vault, previous)?));
+        }
+        let index = |name: &str| config.upstreams.iter().position(|upstream| upstream.name == name);
+        let hosts = config.upstreams.iter().enumerate();
+        Ok(Self {
+            by_name: config.upstreams.iter().enumerate().map(|(i, upstream)| (upstream.name.clone(), i)).collect(),
+            by_host: hosts.flat_map(|(i, upstream)| upstream.hosts.iter().map(move |host| (host.to_ascii_lowercase(), i))).collect(),
+            default: config.server.default_upstream.as_deref().and_then(index),
+            upstreams,
+            config,
+        })
+    }
+
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<LiveUpstream>> {
+        self.by_name.get(name).map(|i| &self.upstreams[*i])
+    }
+
+    /// The upstream that a request goes to, and how many bytes of its path name it.
+    #[must_use]
+    pub fn route(&self, host: &str, path: &str) -> Option<(&Arc<LiveUpstream>, usize)> {
+        if !self.by_host.is_empty() {
+            let bare = host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
+            if let Some(i) = self.by_host.get(&bare.to_ascii_lowercase()) {
+                return Some((&self.upstreams[*i], 0));
+            }
+        }
+        let rest = path.strip_prefix('/').unwrap_or(path);
+        let name = &rest[..rest.find('/').unwrap_or(rest.len())];
+        if let Some(i) = self.by_name.get(name) {
+            return Some((&self.upstreams[*i], path.len() - rest.len() + name.len()));
+        }
+        self.default.map(|i| (&self.upstreams[i], 0))
+    }
+}
+
+impl LiveUpstream {
+    fn new(config: &Config, spec: &Arc<Upstream>, vault: Vault<'_>, before: Option<&Arc<Self>>) -> Result<Self, MissingSecret> {
+        // Keys keep their cooldowns only while the pool is the same; a budget needs no such care.
+        let same_keys = before.is_some_and(|before| key_ids(&before.spec) == key_ids(spec));
+        let state = match before {
+            Some(before) if same_keys => Arc::clone(&before.state),
+            _ => Arc::new(UpstreamState::new(spec.auth.as_ref())),
+        };
+        let shared = SharedBreaker::default();
+        let endpoints = spec.endpoints.iter().map(|endpoint| {
+            let previous = before.and_then(|before| before.endpoints.iter().find(|other| other.spec.name == endpoint.name));
+            let breaker = match (previous, endpoint.policy.breaker.per) {
+                (Some(previous), _) => previous.state.shared_breaker(),
+                (None, BreakerPer::Upstream) => shared.clone(),
+                (None, BreakerPer::Endpoint) => SharedBreaker::default(),
+            };
+            Arc::new(LiveEndpoint {
+                spec: Arc::clone(endpoint),
+                names: Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
+                plan: Arc::new(Plan::new(config, spec, endpoint)),
+                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy),
+            })
+        });
+        Ok(Self {
+            endpoints: endpoints.collect(),
+            host: HeaderValue::from_str(&spec.url.authority()).expect("a checked URL has a host that fits a header"),
+            credentials: spec.auth.as_ref().map(|auth| Credentials::new(auth, &format!("upstreams.{}.auth", spec.name), vault)).transpose()?,
+            spec: Arc::clone(spec),
+            state,
+            in_flight: AtomicU32::new(0),
+        })
+    }
+
+    /// The endpoint whose pattern is the first to take this request; `path` is below the upstream's base.
+    #[must_use]
+    pub fn endpoint(&self, method: &str, path: &str) -> &Arc<LiveEndpoint> {
+        if self.endpoints.len() > 1 {
+            let path = path.split('?').next().unwrap_or(path);
+            if let Some(found) = self.endpoints.iter().find(|endpoint| endpoint.spec.matches.takes(method, path)) {
+                return found;
+            }
+        }
+        self.endpoints.last().expect("resolve appends an endpoint that takes everything")
+    }
+}
+
+fn key_ids(upstream: &Upstream) -> Vec<(&str, Option<&str>)> {
+    let keys = upstream.auth.iter().flat_map(|auth| &auth.keys);
+    keys.map(|key| (key.id.as_str(), key.group.as_deref())).collect()
+}

@@ -1,0 +1,152 @@
+//! Shared state of this process: breakers, budgets and keys behind short locks, answering calls with the core's own
+//! functions. No lock is ever held across an await.
+
+use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
+use seawall_core::config::{Auth, Policy};
+use seawall_core::decide::{Budget, Funding};
+use seawall_core::guard::{Admission, Breaker, Change, Forced, State};
+use seawall_core::lease::{self, KeyPool, KeyStatus};
+use seawall_core::policy;
+use seawall_core::record::Scope;
+use seawall_core::time::{Mono, Nanos, Now};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A cell behind a lock. A panic elsewhere must not take the cell with it: its value is plain data, valid at any time.
+#[derive(Debug)]
+pub(crate) struct Locked<T>(Mutex<T>);
+
+impl<T> Locked<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What all endpoints of an upstream share.
+#[derive(Debug)]
+pub struct UpstreamState {
+    budget: Locked<Budget>,
+    keys: Option<Locked<KeyPool>>,
+    paused_until: AtomicU64,
+}
+
+impl UpstreamState {
+    #[must_use]
+    pub fn new(auth: Option<&Auth>) -> Self {
+        let keys = auth.filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers()));
+        Self { budget: Locked::new(Budget::empty(BUDGET_CAPACITY)), keys: keys.map(Locked::new), paused_until: AtomicU64::new(0) }
+    }
+
+    #[must_use]
+    pub fn budget_tokens(&self, retry: &policy::Retry, now: Mono) -> f64 {
+        self.budget.lock().tokens(retry.budget_floor, now)
+    }
+
+    #[must_use]
+    pub fn key_status(&self, key: u16, now: Now) -> Option<KeyStatus> {
+        self.keys.as_ref()?.lock().status(key, now)
+    }
+
+    fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
+        match self.keys.as_ref().map(|keys| keys.lock().lease(now, tried)) {
+            Some(lease::Answer::Leased(lease)) => Answer::Key(lease),
+            Some(lease::Answer::Cooling { wait }) => Answer::Cooling { wait },
+            Some(lease::Answer::Dead) | None => Answer::Dead,
+        }
+    }
+}
+
+/// What all calls to an endpoint share. The breaker may be shared by a whole upstream.
+#[derive(Debug)]
+pub struct EndpointState {
+    pub upstream: Arc<UpstreamState>,
+    breaker: Arc<Locked<Breaker>>,
+    paused_until: AtomicU64,
+    guard: policy::Breaker,
+    retry: policy::Retry,
+}
+
+/// A breaker's cell, for whoever builds the states of an upstream.
+#[derive(Clone, Debug)]
+pub struct SharedBreaker(Arc<Locked<Breaker>>);
+
+impl Default for SharedBreaker {
+    fn default() -> Self {
+        Self(Arc::new(Locked::new(Breaker::new())))
+    }
+}
+
+impl EndpointState {
+    #[must_use]
+    pub fn new(upstream: Arc<UpstreamState>, breaker: SharedBreaker, policy: &Policy) -> Self {
+        Self { upstream, breaker: breaker.0, paused_until: AtomicU64::new(0), guard: policy.breaker, retry: policy.retry }
+    }
+
+    /// The breaker's cell, to be carried over into a new configuration.
+    #[must_use]
+    pub fn shared_breaker(&self) -> SharedBreaker {
+        SharedBreaker(Arc::clone(&self.breaker))
+    }
+
+    #[must_use]
+    pub fn breaker_state(&self, now: Mono) -> (State, Option<Mono>, Nanos) {
+        let breaker = self.breaker.lock();
+        (breaker.state(&self.guard, now), breaker.retry_at(&self.guard, now), breaker.open_time(now))
+    }
+
+    pub fn force(&self, forced: Forced, now: Mono) -> Option<Change> {
+        self.breaker.lock().force(forced, now)
+    }
+
+    /// The answer to a call's question, and the breaker's change where a result made it change.
+    pub(crate) fn answer(&self, ask: Ask, now: Now) -> (Answer, Option<Change>) {
+        let answer = match ask {
+            Ask::Permit { lease } => self.admit(lease, now.mono),
+            Ask::Key { tried } => self.upstream.lease(tried, now),
+            Ask::Settle(settle) => {
+                let (funding, change) = self.settle(&settle, now);
+                return (Answer::Settled { funding }, change);
+            }
+            Ask::Limits => Answer::Limited { after: Nanos::ZERO },
+            Ask::Pool { .. } => Answer::PoolEntered,
+            Ask::Reserve => Answer::Reserved,
+        };
+        (answer, None)
+    }
+
+    fn admit(&self, lease: Nanos, now: Mono) -> Answer {
+        let paused = self.paused_until.load(Ordering::Relaxed).max(self.upstream.paused_until.load(Ordering::Relaxed));
+        if now.0 < paused {
+            return Answer::Open { retry_at: Some(Mono(paused)) };
+        }
+        match self.breaker.lock().admit(&self.guard, lease, now) {
+            Admission::Go(permit) => Answer::Permitted(permit),
+            Admission::Refused { retry_at } => Answer::Open { retry_at },
+        }
+    }
+
+    pub(crate) fn settle(&self, settle: &Settle, now: Now) -> (Option<Funding>, Option<Change>) {
+        let change = if settle.sample.is_some() || settle.cancel.is_some() {
+            settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now.mono)
+        } else {
+            None
+        };
+        let funding = if settle.earn || settle.withdraw || settle.refund.is_some() {
+            settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)
+        } else {
+            None
+        };
+        if let (Some(keys), true) = (&self.upstream.keys, settle.key.is_some()) {
+            settle.tell_keys(&mut keys.lock(), now.mono);
+        }
+        if let Some((scope, until)) = settle.pause {
+            let pause = if scope == Scope::Upstream { &self.upstream.paused_until } else { &self.paused_until };
+            pause.fetch_max(until.0, Ordering::Relaxed);
+        }
+        (funding, change)
+    }
+}
