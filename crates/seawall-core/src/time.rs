@@ -152,6 +152,29 @@ impl Wall {
     }
 }
 
+/// RFC 3339 in UTC with milliseconds.
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, ms) = (self.0.div_euclid(86_400_000), self.0.rem_euclid(86_400_000));
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
+    }
+}
+
+/// The Gregorian date of a day counted from 1970-01-01, by the era arithmetic that calendars on computers use.
+const fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + if month <= 2 { 1 } else { 0 };
+    (year, month, day_of_year - (153 * month_index + 2) / 5 + 1)
+}
+
 impl Add<Nanos> for Wall {
     type Output = Self;
     /// Rounds up to the next millisecond: a wall-clock wait is never early.
@@ -202,6 +225,19 @@ mod tests {
         assert_eq!(Nanos::from_secs_f64(-1.0), Nanos::ZERO);
         assert_eq!(Nanos::from_secs_f64(1e300), Nanos::MAX);
         assert_eq!(Wall(i64::MAX) + Nanos::MAX, Wall(i64::MAX));
+    }
+
+    #[test]
+    fn wall_times_print_as_rfc_3339() {
+        let texts = [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_794_777_105_122, "2026-11-15T21:11:45.122Z"),
+            (-1, "1969-12-31T23:59:59.999Z"),
+        ];
+        for (ms, text) in texts {
+            assert_eq!(Wall(ms).to_string(), text);
+        }
     }
 
     #[test]

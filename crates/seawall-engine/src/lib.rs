@@ -1,3 +1,30 @@
 //! The only part of Seawall that waits, sends and reads clocks.
+//!
+//! [`drive`] runs the core's call machine; [`transport`] sends its attempts over [`pool`]ed connections made by
+//! [`connect`]; [`live`] holds the configuration in force with its [`state`]; [`recorder`] takes what happened to the
+//! log and the [`metrics`].
 
+pub mod body;
 pub mod clock;
+pub mod connect;
+pub mod credential;
+pub mod drive;
+pub mod fault;
+pub mod line;
+pub mod live;
+pub mod metrics;
+pub mod pool;
+pub mod recorder;
+pub mod secret;
+pub mod state;
+pub mod transport;
+
+/// Sixty-four bits from the system's generator: where chance enters, once per thread.
+#[must_use]
+pub fn entropy() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| {
+        // Without a system generator the address of a fresh allocation and the clock must do; nothing secret hangs on it.
+        let clock = clock::Clock::start().now();
+        clock.mono.0 ^ clock.wall.0.unsigned_abs()
+    })
+}

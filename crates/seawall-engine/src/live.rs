@@ -11,7 +11,10 @@ use seawall_core::config::{Config, Endpoint, Upstream};
 use seawall_core::policy::BreakerPer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Numbers for upstreams' connection shelves, never used twice in a process.
+static IDS: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
 pub struct Live {
@@ -24,6 +27,8 @@ pub struct Live {
 
 #[derive(Debug)]
 pub struct LiveUpstream {
+    /// Which shelf of connection pools is its own: a new one for each new URL.
+    pub id: u32,
     pub spec: Arc<Upstream>,
     /// In the order of `spec.endpoints`.
     pub endpoints: Vec<Arc<LiveEndpoint>>,
@@ -42,7 +47,7 @@ pub struct LiveEndpoint {
 }
 
 /// How an endpoint is called in logs and metrics.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Names {
     pub upstream: String,
     pub endpoint: String,
@@ -89,7 +94,8 @@ impl Live {
     #[must_use]
     pub fn route(&self, host: &str, path: &str) -> Option<(&Arc<LiveUpstream>, usize)> {
         if !self.by_host.is_empty() {
-            let bare = host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
+            let bare =
+                host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
             if let Some(i) = self.by_host.get(&bare.to_ascii_lowercase()) {
                 return Some((&self.upstreams[*i], 0));
             }
@@ -121,15 +127,27 @@ impl LiveUpstream {
             };
             Arc::new(LiveEndpoint {
                 spec: Arc::clone(endpoint),
-                names: Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
+                names: previous.map_or_else(
+                    || Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
+                    |previous| Arc::clone(&previous.names),
+                ),
                 plan: Arc::new(Plan::new(config, spec, endpoint)),
                 state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy),
             })
         });
+        let id = match before {
+            Some(before) if before.spec.url == spec.url => before.id,
+            _ => IDS.fetch_add(1, Ordering::Relaxed),
+        };
         Ok(Self {
+            id,
             endpoints: endpoints.collect(),
             host: HeaderValue::from_str(&spec.url.authority()).expect("a checked URL has a host that fits a header"),
-            credentials: spec.auth.as_ref().map(|auth| Credentials::new(auth, &format!("upstreams.{}.auth", spec.name), vault)).transpose()?,
+            credentials: spec
+                .auth
+                .as_ref()
+                .map(|auth| Credentials::new(auth, &format!("upstreams.{}.auth", spec.name), vault))
+                .transpose()?,
             spec: Arc::clone(spec),
             state,
             in_flight: AtomicU32::new(0),

@@ -4,7 +4,7 @@
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
-use seawall_core::guard::{Admission, Breaker, Change, Forced, State};
+use seawall_core::guard::{Admission, Breaker, Change, Forced, Sample, State};
 use seawall_core::lease::{self, KeyPool, KeyStatus};
 use seawall_core::policy;
 use seawall_core::record::Scope;
@@ -116,6 +116,15 @@ impl EndpointState {
             Ask::Reserve => Answer::Reserved,
         };
         (answer, None)
+    }
+
+    /// An answer broke off after its call had ended well: one failure for the breaker, if it still lets calls through.
+    pub fn broke_off(&self, now: Now) {
+        let mut breaker = self.breaker.lock();
+        if let Admission::Go(permit) = breaker.admit(&self.guard, Nanos::ZERO, now.mono) {
+            let sample = Sample { failed: true, latency: Nanos::ZERO };
+            breaker.record(&self.guard, permit, sample, now.mono);
+        }
     }
 
     fn admit(&self, lease: Nanos, now: Mono) -> Answer {

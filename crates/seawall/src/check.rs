@@ -2,7 +2,7 @@
 
 use crate::cli::File;
 use crate::exit::{Exit, Failure};
-use crate::setup::{self, Machine};
+use crate::setup::{self, Environment};
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
 use seawall_core::calc;
 use seawall_core::config::checklist::{Item, checklist};
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         return Err(Failure::usage("--load needs a number of calls per second above zero").into());
     }
     let (path, config) = setup::load(args.file.path.as_deref())?;
-    let warnings = lint::warnings(&config, &Machine::beside(&path));
+    let warnings = lint::warnings(&config, &Environment::beside(&path));
     let mut out = terminal.out();
     if args.json {
         let document = document(&config, &warnings, args);

@@ -2,7 +2,7 @@
 
 use crate::exit::Exit;
 use crate::terminal::{Color, Terminal};
-use crate::{check, config, explain, sim};
+use crate::{check, config, explain, serve, sim};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -34,6 +34,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run the gateway and its admin port
+    Serve(serve::Args),
     /// Validate a policy and show what it will do
     Check(check::Args),
     /// Dry run: which endpoint, rule, class, decision and wait would apply
@@ -65,6 +67,7 @@ pub(crate) struct File {
 
 pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<Exit> {
     match command {
+        Command::Serve(args) => serve::run(&args, terminal),
         Command::Check(args) => check::run(&args, terminal),
         Command::Explain(args) => explain::run(&args, terminal),
         Command::Sim(args) => sim::run(&args, &mut terminal.out(), &mut terminal.err()),

@@ -5,6 +5,7 @@ use anyhow::Context as _;
 use seawall_core::config::lint::Surroundings;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config};
+use seawall_engine::secret::Secret;
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -45,25 +46,31 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// This machine as `check` sees it.
+/// Where a configuration's references lead: variables of this process, and files beside the configuration's own.
 #[derive(Debug)]
-pub(crate) struct Machine {
-    /// Relative paths of a configuration are relative to the file, not to where the command runs.
-    pub beside: PathBuf,
+pub(crate) struct Environment {
+    beside: PathBuf,
 }
 
-impl Machine {
+impl Environment {
+    /// Relative paths are relative to the file that names them, not to where the command runs.
     pub(crate) fn beside(file: &Path) -> Self {
         Self { beside: file.parent().map(Path::to_path_buf).unwrap_or_default() }
     }
+
+    pub(crate) fn fetch(&self, reference: &SecretRef) -> Result<Secret, String> {
+        let text = match reference {
+            SecretRef::Env(name) => env::var(name).map_err(|_| "the variable is not set".to_owned())?,
+            SecretRef::File(path) => std::fs::read_to_string(self.beside.join(path)).map_err(|error| error.to_string())?,
+        };
+        let text = text.trim_end_matches(['\r', '\n']);
+        if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
+    }
 }
 
-impl Surroundings for Machine {
+impl Surroundings for Environment {
     fn has_secret(&self, secret: &SecretRef) -> bool {
-        match secret {
-            SecretRef::Env(name) => env::var_os(name).is_some_and(|value| !value.is_empty()),
-            SecretRef::File(path) => self.has_file(path),
-        }
+        self.fetch(secret).is_ok()
     }
 
     fn has_file(&self, path: &str) -> bool {
@@ -74,4 +81,30 @@ impl Surroundings for Machine {
 /// Reads a request or response body for a dry run.
 pub(crate) fn body(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read the body `{}`", path.display()))
+}
+
+/// Sixty-four bits from the system's generator, to seed our own.
+pub(crate) fn entropy() -> u64 {
+    seawall_engine::entropy()
+}
+
+/// Four characters that tell this process from its neighbours.
+pub(crate) fn instance() -> String {
+    format!("{:04x}", entropy() & 0xffff)
+}
+
+/// Tells systemd that we serve, where it asked to be told.
+pub(crate) fn notify_ready() {
+    notify("READY=1");
+}
+
+pub(crate) fn notify_stopping() {
+    notify("STOPPING=1");
+}
+
+fn notify(state: &str) {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
+    let sent = std::os::unix::net::UnixDatagram::unbound().and_then(|socket| socket.send_to(state.as_bytes(), PathBuf::from(path)));
+    // Nobody can be told that nobody could be told.
+    drop(sent);
 }

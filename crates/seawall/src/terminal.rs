@@ -37,6 +37,11 @@ impl Terminal {
         Self { quiet }
     }
 
+    /// For whoever speaks without having been asked on the command line.
+    pub(crate) const fn plain() -> Self {
+        Self { quiet: false }
+    }
+
     pub(crate) fn out(&self) -> impl Write + use<> {
         anstream::AutoStream::auto(io::stdout()).lock()
     }

@@ -1,0 +1,246 @@
+//! Bodies on their way through: requests that can be sent again, and answers that hand their connection back when
+//! they have been read to the end.
+
+use crate::pool::Lent;
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Sleep;
+
+/// What goes to an upstream.
+#[derive(Debug, Default)]
+pub enum Outgoing {
+    #[default]
+    Empty,
+    Full(Bytes),
+    /// What was read ahead, then the rest as it comes. Can be sent once.
+    Stream(Option<Bytes>, Limited),
+}
+
+/// The rest of a caller's body, with a limit on what may still come.
+#[derive(Debug)]
+pub struct Limited {
+    incoming: Incoming,
+    left: u64,
+}
+
+impl Limited {
+    #[must_use]
+    pub const fn new(incoming: Incoming, left: u64) -> Self {
+        Self { incoming, left }
+    }
+}
+
+/// Why a request body could not be passed on.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error("the body is larger than allowed")]
+    TooLarge,
+    #[error("the caller's body broke off")]
+    Broken(#[source] hyper::Error),
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut *self {
+            Self::Empty => Poll::Ready(None),
+            Self::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                *self = Self::Empty;
+                Poll::Ready(if bytes.is_empty() { None } else { Some(Ok(Frame::data(bytes))) })
+            }
+            Self::Stream(ahead, rest) => {
+                if let Some(bytes) = ahead.take().filter(|bytes| !bytes.is_empty()) {
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                }
+                let frame = match Pin::new(&mut rest.incoming).poll_frame(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(None) => return Poll::Ready(None),
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(BodyError::Broken(error)))),
+                    Poll::Ready(Some(Ok(frame))) => frame,
+                };
+                let size = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
+                match rest.left.checked_sub(size) {
+                    Some(left) => rest.left = left,
+                    None => return Poll::Ready(Some(Err(BodyError::TooLarge))),
+                }
+                // Trailers belong to the hop they came over.
+                if frame.is_data() { Poll::Ready(Some(Ok(frame))) } else { self.poll_frame(cx) }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Full(bytes) => bytes.is_empty(),
+            Self::Stream(ahead, rest) => ahead.is_none() && rest.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Full(bytes) => SizeHint::with_exact(length(bytes)),
+            Self::Stream(ahead, rest) => {
+                let read = ahead.as_ref().map_or(0, length);
+                rest.incoming.size_hint().exact().map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + read))
+            }
+        }
+    }
+}
+
+fn length(bytes: &Bytes) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// What goes back to the caller.
+#[derive(Debug, Default)]
+pub enum Relay {
+    #[default]
+    Empty,
+    Full(Bytes),
+    Stream(Box<Streaming>),
+}
+
+/// An answer that is still coming in.
+#[derive(Debug)]
+pub struct Streaming {
+    /// What was read ahead for the rules.
+    ahead: Option<Bytes>,
+    incoming: Incoming,
+    lent: Option<Lent>,
+    /// Longest silence between two pieces.
+    idle: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Told once if the answer breaks off.
+    broken: Option<Broken>,
+}
+
+/// What happens when an answer breaks off after its first byte went out.
+pub struct Broken(pub Box<dyn FnOnce()>);
+
+impl std::fmt::Debug for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Broken")
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    #[error("the upstream's answer broke off")]
+    Broken(#[source] hyper::Error),
+    #[error("the upstream went silent in the middle of its answer")]
+    Silent,
+}
+
+impl Relay {
+    /// The rest of an answer whose connection is `lent`; nothing is left of one that has ended.
+    pub(crate) fn new(ahead: Bytes, incoming: Incoming, lent: Option<Lent>, idle: Duration) -> Self {
+        if incoming.is_end_stream() {
+            if let Some(lent) = lent {
+                lent.give_back();
+            }
+            return if ahead.is_empty() { Self::Empty } else { Self::Full(ahead) };
+        }
+        let ahead = Some(ahead).filter(|bytes| !bytes.is_empty());
+        Self::Stream(Box::new(Streaming { ahead, incoming, lent, idle, timer: None, broken: None }))
+    }
+
+    /// Runs `broken` if the answer breaks off from here on.
+    pub fn on_break(&mut self, broken: Broken) {
+        if let Self::Stream(streaming) = self {
+            streaming.broken = Some(broken);
+        }
+    }
+}
+
+impl Streaming {
+    fn ended(&mut self) {
+        self.timer = None;
+        if let Some(lent) = self.lent.take() {
+            lent.give_back();
+        }
+    }
+
+    fn broke(&mut self) {
+        self.lent = None;
+        if let Some(Broken(tell)) = self.broken.take() {
+            tell();
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        if let Some(bytes) = self.ahead.take() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.timer = None;
+                if self.incoming.is_end_stream() {
+                    self.ended();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(None) => {
+                self.ended();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.broke();
+                Poll::Ready(Some(Err(RelayError::Broken(error))))
+            }
+            Poll::Pending => {
+                let idle = self.idle;
+                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+                if timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                self.broke();
+                Poll::Ready(Some(Err(RelayError::Silent)))
+            }
+        }
+    }
+}
+
+impl Body for Relay {
+    type Data = Bytes;
+    type Error = RelayError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        match &mut *self {
+            Self::Empty => Poll::Ready(None),
+            Self::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                *self = Self::Empty;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Self::Stream(streaming) => streaming.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Full(bytes) => bytes.is_empty(),
+            Self::Stream(streaming) => streaming.ahead.is_none() && streaming.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Full(bytes) => SizeHint::with_exact(length(bytes)),
+            Self::Stream(streaming) => {
+                let read = streaming.ahead.as_ref().map_or(0, length);
+                streaming.incoming.size_hint().exact().map_or_else(SizeHint::default, |rest| SizeHint::with_exact(rest + read))
+            }
+        }
+    }
+}

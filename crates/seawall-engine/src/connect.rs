@@ -1,0 +1,136 @@
+//! New connections to upstreams: name lookup, TCP, TLS with verified certificates, and which HTTP is spoken.
+
+use crate::body::Outgoing;
+use crate::fault::Fault;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use seawall_core::config::url::Base;
+use seawall_core::time::Nanos;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Longer header sections of an answer are refused.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+const MAX_HEADERS: usize = 256;
+
+/// A way to send requests over one connection.
+#[derive(Debug)]
+pub(crate) enum Sender {
+    H1(http1::SendRequest<Outgoing>),
+    H2(http2::SendRequest<Outgoing>),
+}
+
+#[derive(Clone)]
+pub struct Connector {
+    tls: TlsConnector,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl Connector {
+    /// Trusts the system's certificate authorities, and Mozilla's where the system has none.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider supports the default versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Self { tls: TlsConnector::from(Arc::new(config)) }
+    }
+
+    pub(crate) async fn connect(&self, to: &Base, timeout: Nanos) -> Result<Sender, Fault> {
+        let limit = Duration::from_nanos(timeout.0);
+        match tokio::time::timeout(limit, self.establish(to)).await {
+            Ok(result) => result,
+            Err(_) => Err(Fault::CONNECT_TIMEOUT),
+        }
+    }
+
+    async fn establish(&self, to: &Base) -> Result<Sender, Fault> {
+        let stream = tcp(to).await?;
+        // Requests are small and written whole; waiting for more only adds latency.
+        stream.set_nodelay(true).map_err(|error| Fault::of_connect(&error))?;
+        if !to.tls {
+            return h1(TokioIo::new(stream)).await;
+        }
+        let bare = to.host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(bare).map_err(|_| Fault::TLS)?;
+        let stream = self.tls.connect(name, stream).await.map_err(|error| tls_fault(&error))?;
+        let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        if speaks_h2 { h2(TokioIo::new(stream)).await } else { h1(TokioIo::new(stream)).await }
+    }
+}
+
+impl Default for Connector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Tries the addresses of a name in turn; the last failure is the one reported.
+async fn tcp(to: &Base) -> Result<TcpStream, Fault> {
+    let bare = to.host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse() {
+        return TcpStream::connect(SocketAddr::new(ip, to.port)).await.map_err(|error| Fault::of_connect(&error));
+    }
+    let addresses = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| Fault::DNS)?;
+    let mut last = Fault::DNS;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Fault::of_connect(&error),
+        }
+    }
+    Err(last)
+}
+
+fn tls_fault(error: &std::io::Error) -> Fault {
+    let certificate = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match certificate {
+        Some(rustls::Error::InvalidCertificate(_)) => Fault::CERTIFICATE,
+        _ => Fault::TLS,
+    }
+}
+
+async fn h1<I>(io: I) -> Result<Sender, Fault>
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + 'static,
+{
+    let mut builder = http1::Builder::new();
+    builder.max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
+    let (sender, connection) = builder.handshake(io).await.map_err(|error| Fault::of(&error))?;
+    // The connection's task ends with the connection; its error also reaches whoever waits for an answer.
+    tokio::task::spawn_local(async move { drop(connection.await) });
+    Ok(Sender::H1(sender))
+}
+
+async fn h2<I>(io: I) -> Result<Sender, Fault>
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
+        .keep_alive_interval(Duration::from_secs(30))
+        .adaptive_window(true);
+    let (sender, connection) = builder.handshake(io).await.map_err(|error| Fault::of(&error))?;
+    tokio::task::spawn_local(async move { drop(connection.await) });
+    Ok(Sender::H2(sender))
+}

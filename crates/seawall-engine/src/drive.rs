@@ -1,0 +1,161 @@
+//! The loop that turns a call's actions into waiting and sending. It decides nothing: the call machine does.
+
+use crate::clock::Clock;
+use crate::fault::Fault;
+use crate::live::LiveEndpoint;
+use crate::recorder::{AttemptRecord, BreakerRecord, Record, Recorder};
+use seawall_core::call::{Action, Call, Finish, Request};
+use seawall_core::classify::{Headers, Seen};
+use seawall_core::guard::Change;
+use seawall_core::id::CallId;
+use seawall_core::record::{Attempt, ErrorKind};
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Now};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One attempt, as the transport needs to know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Outward {
+    pub number: u32,
+    pub key: Option<u16>,
+    /// What this attempt may take.
+    pub timeout: Nanos,
+    /// What is left of the whole call.
+    pub remaining: Nanos,
+    pub now: Now,
+}
+
+/// Sends single attempts and keeps the last answer.
+#[expect(async_fn_in_trait, reason = "every driver knows its transport; nobody needs it to be Send")]
+pub trait Transport {
+    /// Sends the request once. The answer stays inside until the next attempt or until it is taken.
+    async fn send(&mut self, attempt: Outward) -> Result<(), Fault>;
+
+    /// The last answer as the rules see it: status, headers and as much of the body as they need.
+    fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])>;
+
+    /// Gets a new token; whether that worked.
+    async fn refresh(&mut self) -> bool;
+}
+
+/// What a call runs with.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    pub clock: &'a Clock,
+    pub rng: &'a RefCell<Rng>,
+    pub recorder: &'a Recorder,
+    pub endpoint: &'a Arc<LiveEndpoint>,
+    pub id: CallId,
+    pub caller: &'a Arc<str>,
+    pub key_tail: &'a dyn KeyTail,
+}
+
+/// Names keys for logs.
+pub trait KeyTail: std::fmt::Debug {
+    fn tail(&self, key: u16) -> Option<Arc<str>>;
+}
+
+/// How a call ended, and the last failure that had no answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub finish: Finish,
+    pub fault: Option<Fault>,
+    /// Index of the rule that named the last result.
+    pub at: Now,
+}
+
+/// Gives everything back if the caller leaves: dropping the future is how callers leave.
+struct Guarded<'a> {
+    call: Call,
+    scene: &'a Scene<'a>,
+    done: bool,
+}
+
+impl Drop for Guarded<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            let settle = self.call.cancelled();
+            self.scene.endpoint.state.settle(&settle, self.scene.clock.now());
+        }
+    }
+}
+
+/// Runs a call to its end.
+pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, transport: &mut T) -> Ended {
+    let mut now = scene.clock.now();
+    let (call, mut action) = Call::begin(Arc::clone(&scene.endpoint.plan), request, now);
+    let mut guarded = Guarded { call, scene, done: false };
+    let mut fault = None;
+    loop {
+        if let Some(attempt) = guarded.call.take_record() {
+            scene.record(attempt, now);
+        }
+        action = match action {
+            Action::Ask(ask) => {
+                let (answer, change) = scene.endpoint.state.answer(ask, now);
+                if let Some(change) = change {
+                    scene.changed(change, now);
+                }
+                guarded.call.answered(answer, now)
+            }
+            Action::Send { number, timeout, key } => {
+                let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
+                let result = send(transport, outward).await;
+                let sent_at = now;
+                now = scene.clock.now();
+                fault = result.err();
+                let latency = now.mono.since(sent_at.mono);
+                let result = result.map(|()| transport.answer());
+                let seen = match &result {
+                    Ok(Some((status, headers, body))) => {
+                        Seen { method: request.method, result: Ok(*status), headers: *headers, body, latency }
+                    }
+                    Ok(None) => Seen { method: request.method, result: Err(ErrorKind::Reset), headers: &(), body: &[], latency },
+                    Err(fault) => Seen { method: request.method, result: Err(fault.kind), headers: &(), body: &[], latency },
+                };
+                guarded.call.responded(&seen, now, &mut scene.rng.borrow_mut())
+            }
+            Action::Wait { until, .. } => {
+                scene.clock.sleep_until(until).await;
+                now = scene.clock.now();
+                guarded.call.waited(now)
+            }
+            Action::Refresh => {
+                let refreshed = transport.refresh().await;
+                now = scene.clock.now();
+                guarded.call.refreshed(refreshed, now)
+            }
+            Action::Finish(finish) => {
+                guarded.done = true;
+                return Ended { finish, fault, at: now };
+            }
+        };
+    }
+}
+
+async fn send<T: Transport>(transport: &mut T, outward: Outward) -> Result<(), Fault> {
+    let limit = Duration::from_nanos(outward.timeout.0);
+    match tokio::time::timeout(limit, transport.send(outward)).await {
+        Ok(result) => result,
+        Err(_) => Err(Fault::TIMEOUT),
+    }
+}
+
+impl Scene<'_> {
+    fn record(&self, attempt: Attempt, now: Now) {
+        self.recorder.push(Record::Attempt(AttemptRecord {
+            at: now.wall,
+            call: self.id,
+            names: Arc::clone(&self.endpoint.names),
+            caller: Arc::clone(self.caller),
+            attempt,
+            key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
+        }));
+    }
+
+    fn changed(&self, change: Change, now: Now) {
+        self.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names: Arc::clone(&self.endpoint.names), change }));
+    }
+}

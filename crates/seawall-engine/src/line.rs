@@ -1,0 +1,231 @@
+//! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
+
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use seawall_core::record::{Decision, Reason, Status};
+use seawall_core::time::Nanos;
+use std::io::Write as _;
+
+/// Appends the record as one JSON object and a newline.
+pub fn json(out: &mut Vec<u8>, record: &Record) {
+    match record {
+        Record::Attempt(record) => attempt_json(out, record),
+        Record::Call(record) => call_json(out, record),
+        Record::Breaker(record) => breaker_json(out, record),
+    }
+    out.push(b'\n');
+}
+
+fn attempt_json(out: &mut Vec<u8>, record: &AttemptRecord) {
+    let attempt = &record.attempt;
+    head(out, record.at, "attempt");
+    field(out, ",\"call\":", &record.call.to_string());
+    names(out, &record.names.upstream, &record.names.endpoint, &record.caller);
+    number(out, ",\"attempt\":", u64::from(attempt.number));
+    out.extend_from_slice(b",\"status\":\"");
+    status(out, attempt.status);
+    out.push(b'"');
+    if let Some(tail) = &record.key_tail {
+        field(out, ",\"key_id\":", tail);
+    }
+    millis(out, ",\"latency_ms\":", attempt.latency);
+    millis(out, ",\"elapsed_ms\":", attempt.elapsed);
+    field(out, ",\"outcome\":", attempt.outcome());
+    field(out, ",\"decision\":", attempt.decision.as_str());
+    millis(out, ",\"wait_ms\":", attempt.wait);
+    out.extend_from_slice(b",\"reason\":\"");
+    reason(out, attempt.reason, attempt.status);
+    out.extend_from_slice(b"\"}");
+}
+
+fn call_json(out: &mut Vec<u8>, record: &CallRecord) {
+    head(out, record.at, "call");
+    field(out, ",\"call\":", &record.call.to_string());
+    names(out, &record.names.upstream, &record.names.endpoint, &record.caller);
+    number(out, ",\"attempts\":", u64::from(record.attempts));
+    field(out, ",\"outcome\":", record.outcome);
+    millis(out, ",\"elapsed_ms\":", record.elapsed);
+    field(out, ",\"reason\":", record.reason.as_str());
+    out.push(b'}');
+}
+
+fn breaker_json(out: &mut Vec<u8>, record: &BreakerRecord) {
+    head(out, record.at, "breaker");
+    field(out, ",\"upstream\":", &record.names.upstream);
+    field(out, ",\"endpoint\":", &record.names.endpoint);
+    field(out, ",\"from\":", record.change.from.as_str());
+    field(out, ",\"to\":", record.change.to.as_str());
+    field(out, ",\"cause\":", record.change.cause.as_str());
+    out.push(b'}');
+}
+
+fn head(out: &mut Vec<u8>, at: seawall_core::time::Wall, event: &str) {
+    put(out, format_args!("{{\"ts\":\"{at}\",\"event\":\"{event}\""));
+}
+
+fn names(out: &mut Vec<u8>, upstream: &str, endpoint: &str, caller: &str) {
+    field(out, ",\"upstream\":", upstream);
+    field(out, ",\"endpoint\":", endpoint);
+    field(out, ",\"caller\":", caller);
+}
+
+/// A decision that follows from the status alone names the status.
+fn reason(out: &mut Vec<u8>, reason: Reason, of: Status) {
+    match (reason, of) {
+        (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, Status::Http(code)) => {
+            put(out, format_args!("status {code}"))
+        }
+        (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, of) => status(out, of),
+        (reason, _) => out.extend_from_slice(reason.as_str().as_bytes()),
+    }
+}
+
+fn status(out: &mut Vec<u8>, status: Status) {
+    match status {
+        Status::Http(code) => out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes()),
+        Status::Error(kind) => out.extend_from_slice(kind.as_str().as_bytes()),
+        Status::CircuitOpen => out.extend_from_slice(b"circuit_open"),
+    }
+}
+
+fn number(out: &mut Vec<u8>, key: &str, value: u64) {
+    out.extend_from_slice(key.as_bytes());
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Milliseconds with three decimals at most.
+fn millis(out: &mut Vec<u8>, key: &str, length: Nanos) {
+    let micros = length.0 / 1000;
+    number(out, key, micros / 1000);
+    let rest = micros % 1000;
+    out.push(b'.');
+    out.extend([b'0' + digit(rest / 100), b'0' + digit(rest / 10 % 10), b'0' + digit(rest % 10)]);
+}
+
+fn digit(value: u64) -> u8 {
+    u8::try_from(value).unwrap_or(0)
+}
+
+fn field(out: &mut Vec<u8>, key: &str, text: &str) {
+    out.extend_from_slice(key.as_bytes());
+    quoted(out, text);
+}
+
+/// A JSON string.
+fn quoted(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    if text.bytes().all(|b| b >= b' ' && b != b'"' && b != b'\\' && b != 0x7f) {
+        out.extend_from_slice(text.as_bytes());
+    } else {
+        for c in text.chars() {
+            match c {
+                '"' => out.extend_from_slice(b"\\\""),
+                '\\' => out.extend_from_slice(b"\\\\"),
+                c if (c as u32) < 0x20 || c == '\u{7f}' => put(out, format_args!("\\u{:04x}", c as u32)),
+                c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+    }
+    out.push(b'"');
+}
+
+fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to a vector cannot fail.
+    drop(out.write_fmt(text));
+}
+
+/// Appends the record as a line for people.
+pub fn text(out: &mut Vec<u8>, record: &Record) {
+    match record {
+        Record::Attempt(record) => attempt_text(out, record),
+        Record::Call(CallRecord { at, call, names, attempts, outcome, elapsed, .. }) => {
+            put(
+                out,
+                format_args!(
+                    "{at} call    {}/{} {outcome} after {attempts} attempts in {elapsed} ({call})",
+                    names.upstream, names.endpoint
+                ),
+            );
+        }
+        Record::Breaker(BreakerRecord { at, names, change }) => {
+            put(out, format_args!("{at} breaker {}/{} {} → {} ({})", names.upstream, names.endpoint, change.from, change.to, change.cause));
+        }
+    }
+    out.push(b'\n');
+}
+
+fn attempt_text(out: &mut Vec<u8>, record: &AttemptRecord) {
+    let AttemptRecord { at, call, names, attempt, key_tail, .. } = record;
+    put(
+        out,
+        format_args!("{at} attempt {}/{} #{} {} {}", names.upstream, names.endpoint, attempt.number, attempt.status, attempt.outcome()),
+    );
+    if let Some(tail) = key_tail {
+        put(out, format_args!(" key {tail}"));
+    }
+    put(out, format_args!(" in {}", attempt.latency));
+    if attempt.decision != Decision::Return {
+        put(out, format_args!(", {}", attempt.decision));
+        if attempt.wait > Nanos::ZERO {
+            put(out, format_args!(" in {}", attempt.wait));
+        }
+    }
+    out.extend_from_slice(b" (");
+    reason(out, attempt.reason, attempt.status);
+    put(out, format_args!(") {call}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Names;
+    use seawall_core::id::CallId;
+    use seawall_core::record::{Attempt, Class};
+    use seawall_core::rng::Rng;
+    use seawall_core::time::Wall;
+    use std::sync::Arc;
+
+    fn record(endpoint: &str) -> Record {
+        let attempt = Attempt {
+            number: 2,
+            status: Status::Http(503),
+            key: Some(0),
+            latency: Nanos(41_300_000),
+            elapsed: Nanos(912_000_400),
+            class: Class::Transient,
+            decision: Decision::Retry,
+            wait: Nanos(731_000_000),
+            reason: Reason::TransientFailure,
+        };
+        Record::Attempt(AttemptRecord {
+            at: Wall(1_794_777_105_122),
+            call: CallId::new(Wall(1_794_777_105_000), &mut Rng::seeded(1)),
+            names: Arc::new(Names { upstream: "youtube".into(), endpoint: endpoint.into() }),
+            caller: Arc::from("acme"),
+            attempt,
+            key_tail: Some(Arc::from("…cdef")),
+        })
+    }
+
+    #[test]
+    fn an_attempt_line_has_the_promised_fields() {
+        let mut out = Vec::new();
+        json(&mut out, &record("search"));
+        let text = String::from_utf8(out).unwrap();
+        for part in [
+            r#""ts":"2026-11-15T21:11:45.122Z","event":"attempt""#,
+            r#""upstream":"youtube","endpoint":"search","caller":"acme","attempt":2,"status":"503","key_id":"…cdef""#,
+            r#""latency_ms":41.300,"elapsed_ms":912.000,"outcome":"transient","decision":"retry","wait_ms":731.000,"reason":"status 503"}"#,
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn nothing_from_outside_can_start_a_line_of_its_own() {
+        let mut out = Vec::new();
+        json(&mut out, &record("a\"b\\c\n\u{1b}[31m"));
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        assert!(text.contains(r#""endpoint":"a\"b\\c\u000a\u001b[31m""#), "{text}");
+    }
+}

@@ -1,0 +1,212 @@
+//! Counters and histograms, kept by the writer of records so that no request pays for them, and rendered as Prometheus
+//! text. Label sets are bounded: names come from the configuration, everything else from closed sets.
+
+use crate::live::Names;
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use crate::state::Locked;
+use seawall_core::record::{Decision, ErrorKind, Status};
+use seawall_core::time::Nanos;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Upper bounds of the latency histograms, in seconds.
+const BOUNDS: [f64; 16] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0];
+
+#[derive(Clone, Debug, Default)]
+struct Histogram {
+    buckets: [u64; BOUNDS.len()],
+    count: u64,
+    sum: f64,
+}
+
+impl Histogram {
+    fn observe(&mut self, length: Nanos) {
+        let seconds = length.as_secs_f64();
+        if let Some(i) = BOUNDS.iter().position(|bound| seconds <= *bound) {
+            self.buckets[i] += 1;
+        }
+        self.count += 1;
+        self.sum += seconds;
+    }
+
+    fn render(&self, out: &mut String, name: &str, labels: &str) {
+        let mut below = 0;
+        for (bound, count) in BOUNDS.iter().zip(&self.buckets) {
+            below += count;
+            put(out, format_args!("{name}_bucket{{{labels},le=\"{bound}\"}} {below}\n"));
+        }
+        put(
+            out,
+            format_args!(
+                "{name}_bucket{{{labels},le=\"+Inf\"}} {}\n{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {}\n",
+                self.count, self.sum, self.count
+            ),
+        );
+    }
+}
+
+#[derive(Debug, Default)]
+struct EndpointCounts {
+    attempts: BTreeMap<(String, &'static str), u64>,
+    calls: BTreeMap<(Arc<str>, &'static str), u64>,
+    retries: BTreeMap<(Arc<str>, &'static str), u64>,
+    rejections: BTreeMap<(&'static str, &'static str), u64>,
+    timeouts: u64,
+    opened: u64,
+    attempt_seconds: Histogram,
+    call_seconds: Histogram,
+}
+
+/// What one scrape says about an endpoint's outcomes, for the demo and for tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub calls: u64,
+    pub successes: u64,
+    pub attempts: u64,
+    pub retries: u64,
+}
+
+#[derive(Debug)]
+pub struct Metrics(Locked<HashMap<Arc<Names>, EndpointCounts>>);
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self(Locked::new(HashMap::new()))
+    }
+}
+
+impl Metrics {
+    pub(crate) fn count(&self, records: &[Record]) {
+        let mut counts = self.0.lock();
+        for record in records {
+            match record {
+                Record::Attempt(record) => counts.entry(Arc::clone(&record.names)).or_default().attempt(record),
+                Record::Call(record) => counts.entry(Arc::clone(&record.names)).or_default().call(record),
+                Record::Breaker(BreakerRecord { names, change, .. }) => {
+                    let counts = counts.entry(Arc::clone(names)).or_default();
+                    counts.opened += u64::from(change.to == seawall_core::guard::State::Open);
+                }
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for counts in self.0.lock().values() {
+            totals.calls += counts.calls.values().sum::<u64>();
+            totals.successes += counts.calls.iter().filter(|((_, outcome), _)| *outcome == "success").map(|(_, n)| n).sum::<u64>();
+            totals.attempts += counts.attempts.iter().filter(|((status, _), _)| status != "circuit_open").map(|(_, n)| n).sum::<u64>();
+            totals.retries += counts.retries.values().sum::<u64>();
+        }
+        totals
+    }
+
+    /// The counters and histograms as Prometheus text.
+    pub fn render(&self, out: &mut String) {
+        let counts = self.0.lock();
+        let mut sorted: Vec<(&Arc<Names>, &EndpointCounts)> = counts.iter().collect();
+        sorted.sort_by_key(|(names, _)| *names);
+        family(out, "seawall_calls_total", "counter", "Calls by how they ended");
+        for (names, counts) in &sorted {
+            for ((caller, outcome), n) in &counts.calls {
+                put(
+                    out,
+                    format_args!("seawall_calls_total{{{},caller=\"{}\",outcome=\"{outcome}\"}} {n}\n", labels(names), escape(caller)),
+                );
+            }
+        }
+        family(out, "seawall_attempts_total", "counter", "Sends to the upstream by status and class");
+        for (names, counts) in &sorted {
+            for ((status, outcome), n) in &counts.attempts {
+                put(out, format_args!("seawall_attempts_total{{{},status=\"{status}\",outcome=\"{outcome}\"}} {n}\n", labels(names)));
+            }
+        }
+        family(out, "seawall_retries_total", "counter", "Decisions to send again");
+        for (names, counts) in &sorted {
+            for ((caller, reason), n) in &counts.retries {
+                put(
+                    out,
+                    format_args!("seawall_retries_total{{{},caller=\"{}\",reason=\"{reason}\"}} {n}\n", labels(names), escape(caller)),
+                );
+            }
+        }
+        family(out, "seawall_rejections_total", "counter", "Calls that we refused, by stage and code");
+        for (names, counts) in &sorted {
+            for ((stage, code), n) in &counts.rejections {
+                put(
+                    out,
+                    format_args!(
+                        "seawall_rejections_total{{stage=\"{stage}\",code=\"{code}\",upstream=\"{}\"}} {n}\n",
+                        escape(&names.upstream)
+                    ),
+                );
+            }
+        }
+        family(out, "seawall_timeouts_total", "counter", "Attempts that timed out");
+        for (names, counts) in &sorted {
+            put(
+                out,
+                format_args!(
+                    "seawall_timeouts_total{{upstream=\"{}\",endpoint=\"{}\",kind=\"attempt\"}} {}\n",
+                    escape(&names.upstream),
+                    escape(&names.endpoint),
+                    counts.timeouts
+                ),
+            );
+        }
+        family(out, "seawall_attempt_seconds", "histogram", "Time of one send");
+        sorted.iter().for_each(|(names, counts)| counts.attempt_seconds.render(out, "seawall_attempt_seconds", &labels(names)));
+        family(out, "seawall_call_seconds", "histogram", "Time of a call, waits included");
+        sorted.iter().for_each(|(names, counts)| counts.call_seconds.render(out, "seawall_call_seconds", &labels(names)));
+    }
+}
+
+impl EndpointCounts {
+    fn attempt(&mut self, record: &AttemptRecord) {
+        let attempt = &record.attempt;
+        *self.attempts.entry((attempt.status.to_string(), attempt.outcome())).or_default() += 1;
+        if matches!(attempt.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken) {
+            *self.retries.entry((Arc::clone(&record.caller), attempt.reason.as_str())).or_default() += 1;
+        }
+        if attempt.status != Status::CircuitOpen {
+            self.attempt_seconds.observe(attempt.latency);
+        }
+        self.timeouts += u64::from(attempt.status == Status::Error(ErrorKind::Timeout));
+    }
+
+    fn call(&mut self, record: &CallRecord) {
+        *self.calls.entry((Arc::clone(&record.caller), record.outcome)).or_default() += 1;
+        self.call_seconds.observe(record.elapsed);
+        if let Some(stage) = record.refused_by {
+            *self.rejections.entry((stage, record.outcome)).or_default() += 1;
+        }
+    }
+}
+
+/// The two lines that open a family.
+pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+    put(out, format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+}
+
+/// `upstream="…",endpoint="…"`.
+#[must_use]
+pub fn labels(names: &Names) -> String {
+    format!("upstream=\"{}\",endpoint=\"{}\"", escape(&names.upstream), escape(&names.endpoint))
+}
+
+/// A label's value, as the text format wants it.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+pub(crate) fn as_u64(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _: Result<(), std::fmt::Error> = out.write_fmt(text);
+}

@@ -1,0 +1,118 @@
+//! Idle connections of one thread, last in first out: the warmest is used, the coldest dies of age. Each thread has its
+//! own pool, so that taking a connection costs no lock and no other core's cache.
+
+use crate::body::Outgoing;
+use crate::connect::{Connector, Sender};
+use crate::fault::Fault;
+use hyper::client::conn::{http1, http2};
+use seawall_core::config::url::Base;
+use seawall_core::time::{Mono, Nanos};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Idle connections kept for one upstream by one thread.
+const MOST_IDLE: usize = 256;
+/// An idle connection older than this is not trusted; many servers close after 60 s.
+const IDLE_FOR: Nanos = Nanos::from_secs(55);
+
+#[derive(Debug, Default)]
+struct Shelf {
+    idle: Vec<(http1::SendRequest<Outgoing>, Mono)>,
+    /// One connection carries many requests.
+    shared: Option<http2::SendRequest<Outgoing>>,
+}
+
+/// The connections of one thread, by upstream.
+#[derive(Clone, Debug, Default)]
+pub struct Pool(Rc<RefCell<BTreeMap<u32, Shelf>>>);
+
+/// A connection in use, that goes back to its shelf once the answer has been read.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    sender: http1::SendRequest<Outgoing>,
+    pool: Pool,
+    upstream: u32,
+    now: Mono,
+}
+
+impl Lent {
+    pub(crate) fn give_back(self) {
+        if self.sender.is_closed() {
+            return;
+        }
+        let mut shelves = self.pool.0.borrow_mut();
+        let idle = &mut shelves.entry(self.upstream).or_default().idle;
+        if idle.len() < MOST_IDLE {
+            idle.push((self.sender, self.now));
+        }
+    }
+}
+
+/// A connection to send one request over.
+#[derive(Debug)]
+pub(crate) enum Line {
+    H1 { lent: Lent, reused: bool },
+    H2(http2::SendRequest<Outgoing>),
+}
+
+impl Lent {
+    pub(crate) fn sender(&mut self) -> &mut http1::SendRequest<Outgoing> {
+        &mut self.sender
+    }
+}
+
+impl Pool {
+    /// The warmest idle connection, or a new one.
+    pub(crate) async fn line(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos, now: Mono) -> Result<Line, Fault> {
+        if let Some(line) = self.idle(upstream, now) {
+            return Ok(line);
+        }
+        self.fresh(upstream, to, connector, timeout, now).await
+    }
+
+    pub(crate) async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos, now: Mono) -> Result<Line, Fault> {
+        match connector.connect(to, timeout).await? {
+            Sender::H1(sender) => Ok(Line::H1 { lent: Lent { sender, pool: self.clone(), upstream, now }, reused: false }),
+            Sender::H2(sender) => {
+                self.0.borrow_mut().entry(upstream).or_default().shared = Some(sender.clone());
+                Ok(Line::H2(sender))
+            }
+        }
+    }
+
+    fn idle(&self, upstream: u32, now: Mono) -> Option<Line> {
+        let mut shelves = self.0.borrow_mut();
+        let shelf = shelves.get_mut(&upstream)?;
+        if let Some(shared) = shelf.shared.as_ref() {
+            if !shared.is_closed() {
+                return Some(Line::H2(shared.clone()));
+            }
+            shelf.shared = None;
+        }
+        while let Some((sender, since)) = shelf.idle.pop() {
+            if now.since(since) > IDLE_FOR {
+                // Those below have been idle for longer still.
+                shelf.idle.clear();
+                break;
+            }
+            if !sender.is_closed() {
+                let lent = Lent { sender, pool: self.clone(), upstream, now };
+                return Some(Line::H1 { lent, reused: true });
+            }
+        }
+        None
+    }
+
+    /// Closes what has been idle for too long, for upstreams that nobody calls any more.
+    pub fn sweep(&self, now: Mono) {
+        let mut shelves = self.0.borrow_mut();
+        for shelf in shelves.values_mut() {
+            shelf.idle.retain(|(sender, since)| now.since(*since) <= IDLE_FOR && !sender.is_closed());
+            if shelf.shared.as_ref().is_some_and(http2::SendRequest::is_closed) {
+                shelf.shared = None;
+            }
+        }
+        shelves.retain(|_, shelf| !shelf.idle.is_empty() || shelf.shared.is_some());
+    }
+}

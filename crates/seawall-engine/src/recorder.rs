@@ -1,0 +1,142 @@
+//! What happened, on its way from the threads that serve to the one that writes. A request pays for a push under a
+//! short lock; formatting, counting and writing are the writer's business. When the writer falls behind, log lines are
+//! dropped and counted; nothing ever waits for a log.
+
+use crate::live::Names;
+use crate::metrics::Metrics;
+use crate::state::Locked;
+use crate::{line, metrics};
+use seawall_core::guard;
+use seawall_core::id::CallId;
+use seawall_core::record::{Attempt, Reason};
+use seawall_core::time::{Nanos, Wall};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Record {
+    Attempt(AttemptRecord),
+    Call(CallRecord),
+    Breaker(BreakerRecord),
+}
+
+#[derive(Clone, Debug)]
+pub struct AttemptRecord {
+    pub at: Wall,
+    pub call: CallId,
+    pub names: Arc<Names>,
+    pub caller: Arc<str>,
+    pub attempt: Attempt,
+    /// Last four characters of the key that was used.
+    pub key_tail: Option<Arc<str>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CallRecord {
+    pub at: Wall,
+    pub call: CallId,
+    pub names: Arc<Names>,
+    pub caller: Arc<str>,
+    pub attempts: u32,
+    /// `success`, `stale`, `fallback`, a class, or the code of our refusal.
+    pub outcome: &'static str,
+    pub reason: Reason,
+    pub elapsed: Nanos,
+    /// A refusal of ours, and the stage that made it.
+    pub refused_by: Option<&'static str>,
+}
+
+#[derive(Clone, Debug)]
+pub struct BreakerRecord {
+    pub at: Wall,
+    pub names: Arc<Names>,
+    pub change: guard::Change,
+}
+
+/// Records that may wait for the writer. Beyond that even counting is given up, and counted.
+const MOST_WAITING: usize = 1 << 18;
+/// With more than this waiting, lines are no longer written, only counted.
+const MOST_WRITTEN: usize = 1 << 15;
+
+#[derive(Debug)]
+pub struct Recorder {
+    waiting: Locked<Vec<Record>>,
+    pub metrics: Metrics,
+    dropped: AtomicU64,
+    stopping: AtomicBool,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self {
+            waiting: Locked::new(Vec::with_capacity(1024)),
+            metrics: Metrics::default(),
+            dropped: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Recorder {
+    pub fn push(&self, record: Record) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() < MOST_WAITING {
+            waiting.push(record);
+        } else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Log lines that were not written because the writer was behind.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Counts everything that waits and writes its lines. `batch` and `buffer` are kept between rounds.
+    fn drain(&self, batch: &mut Vec<Record>, buffer: &mut Vec<u8>, json: bool, sink: &mut dyn Write) -> bool {
+        std::mem::swap(&mut *self.waiting.lock(), batch);
+        if batch.is_empty() {
+            return false;
+        }
+        let behind = batch.len() > MOST_WRITTEN;
+        self.metrics.count(batch);
+        if behind {
+            self.dropped.fetch_add(metrics::as_u64(batch.len()), Ordering::Relaxed);
+        } else {
+            for record in batch.iter() {
+                if json { line::json(buffer, record) } else { line::text(buffer, record) }
+            }
+        }
+        batch.clear();
+        // A log that cannot be written must not stop the gateway; the lines are counted as dropped.
+        if sink.write_all(buffer).and_then(|()| sink.flush()).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        buffer.clear();
+        true
+    }
+
+    /// The writer's life: runs until [`Recorder::stop`], then writes what is left.
+    pub fn write_to(&self, mut sink: Box<dyn Write + Send>, json: bool) {
+        let (mut batch, mut buffer) = (Vec::with_capacity(1024), Vec::with_capacity(1 << 16));
+        loop {
+            let stopping = self.stopping.load(Ordering::Acquire);
+            let busy = self.drain(&mut batch, &mut buffer, json, &mut *sink);
+            if stopping && !busy {
+                return;
+            }
+            // Waking the writer for each record would cost the request a system call; it looks by itself instead.
+            if !stopping {
+                std::thread::sleep(Duration::from_millis(if busy { 5 } else { 20 }));
+            }
+        }
+    }
+
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,212 @@
+//! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
+//! and the last answer; the credential goes in last.
+
+use crate::body::{Outgoing, Relay};
+use crate::clock::Clock;
+use crate::connect::Connector;
+use crate::drive::{KeyTail, Outward, Transport};
+use crate::fault::Fault;
+use crate::live::{LiveEndpoint, LiveUpstream};
+use crate::pool::{Lent, Line, Pool};
+use bytes::{Bytes, BytesMut};
+use http::header::HOST;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, response};
+use http_body::Body;
+use hyper::body::Incoming;
+use seawall_core::classify::Headers;
+use seawall_core::classify::json::BODY_BYTES;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a thread needs in order to send.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    pub clock: Clock,
+    pub pool: Pool,
+    pub connector: Connector,
+}
+
+/// The request's body, in the form in which it can be sent.
+#[derive(Debug)]
+pub enum Replay {
+    Empty,
+    /// Small enough to keep, so it can be sent again.
+    Kept(Bytes),
+    /// Goes through once.
+    Once(Option<Outgoing>),
+}
+
+impl Replay {
+    #[must_use]
+    pub const fn is_replayable(&self) -> bool {
+        !matches!(self, Self::Once(_))
+    }
+
+    fn take(&mut self) -> Outgoing {
+        match self {
+            Self::Empty => Outgoing::Empty,
+            Self::Kept(bytes) => Outgoing::Full(bytes.clone()),
+            Self::Once(body) => body.take().unwrap_or_default(),
+        }
+    }
+}
+
+/// One request on its way to one upstream.
+#[derive(Debug)]
+pub struct HttpTransport<'a> {
+    pub sending: &'a Sending,
+    pub upstream: &'a Arc<LiveUpstream>,
+    pub endpoint: &'a Arc<LiveEndpoint>,
+    pub method: Method,
+    /// Path and query below the upstream's host, without the credential.
+    pub target: String,
+    /// Clean of hop-by-hop headers and of the caller's own credentials.
+    pub headers: HeaderMap,
+    pub body: Replay,
+    pub answer: Option<Answer>,
+}
+
+/// An answer, and as much of its body as the rules wanted to see.
+#[derive(Debug)]
+pub struct Answer {
+    pub head: response::Parts,
+    pub body: Relay,
+    seen: Bytes,
+}
+
+impl Headers for Answer {
+    fn first(&self, name: &str) -> Option<&[u8]> {
+        self.head.headers.get(name).map(HeaderValue::as_bytes)
+    }
+}
+
+impl KeyTail for Arc<LiveUpstream> {
+    fn tail(&self, key: u16) -> Option<Arc<str>> {
+        self.credentials.as_ref()?.tail(key)
+    }
+}
+
+impl HttpTransport<'_> {
+    fn request(&mut self, attempt: Outward) -> Result<Request<Outgoing>, Fault> {
+        let mut request = Request::new(self.body.take());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from(self.path(attempt.key)?);
+        let mut headers = self.headers.clone();
+        headers.insert(HOST, self.upstream.host.clone());
+        if let Some(name) = self.endpoint.spec.policy.deadline_header.as_deref() {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Fault::GARBAGE)?;
+            headers.insert(name, HeaderValue::from(attempt.remaining.as_millis()));
+        }
+        if let (Some(credentials), Some(key)) = (&self.upstream.credentials, attempt.key) {
+            credentials.inject(key, &mut headers);
+        }
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    fn path(&self, key: Option<u16>) -> Result<PathAndQuery, Fault> {
+        let query = key.and_then(|key| self.upstream.credentials.as_ref()?.query(key));
+        let path = match query {
+            None => PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target.as_bytes())),
+            Some(query) => {
+                let joint = if self.target.contains('?') { '&' } else { '?' };
+                PathAndQuery::from_maybe_shared(Bytes::from(format!("{}{joint}{query}", self.target)))
+            }
+        };
+        path.map_err(|_| Fault::GARBAGE)
+    }
+
+    /// Sends over a pooled connection. One that turns out to have been closed while idle is replaced once, without
+    /// that being an attempt: hyper gives the request back where not a byte of it was written.
+    async fn exchange(&mut self, attempt: Outward) -> Result<(Response<Incoming>, Option<Lent>), Fault> {
+        let connect = self.endpoint.spec.policy.timeout.connect;
+        let (id, base) = (self.upstream.id, &self.upstream.spec.url);
+        let mut request = self.request(attempt)?;
+        let mut line = self.sending.pool.line(id, base, &self.sending.connector, connect, attempt.now.mono).await?;
+        loop {
+            match line {
+                Line::H2(mut sender) => {
+                    *request.uri_mut() = absolute(base, request.uri());
+                    request.headers_mut().remove(HOST);
+                    return sender.send_request(request).await.map(|response| (response, None)).map_err(|error| Fault::of(&error));
+                }
+                Line::H1 { mut lent, reused } => {
+                    let ready = lent.sender().ready().await;
+                    let failed = match ready {
+                        Ok(()) => match lent.sender().try_send_request(request).await {
+                            Ok(response) => return Ok((response, Some(lent))),
+                            Err(mut failed) => {
+                                let fault = Fault::of(failed.error());
+                                (failed.take_message(), fault)
+                            }
+                        },
+                        Err(error) => (Some(request), Fault::of(&error)),
+                    };
+                    let replaced = match failed {
+                        (Some(unsent), _) if reused => Some(unsent),
+                        // The server closed while we wrote: harmless to send again only if the request itself is.
+                        (None, fault) if reused && fault == Fault::RESET && self.is_harmless() => Some(self.request(attempt)?),
+                        (_, fault) => return Err(fault),
+                    };
+                    request = replaced.expect("every other case has returned");
+                    line = self.sending.pool.fresh(id, base, &self.sending.connector, connect, attempt.now.mono).await?;
+                }
+            }
+        }
+    }
+
+    fn is_harmless(&self) -> bool {
+        self.body.is_replayable() && self.method.is_idempotent()
+    }
+}
+
+/// HTTP/2 carries scheme and authority in the request itself.
+fn absolute(base: &seawall_core::config::url::Base, uri: &Uri) -> Uri {
+    let scheme = if base.tls { "https" } else { "http" };
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    Uri::builder().scheme(scheme).authority(base.authority()).path_and_query(path).build().unwrap_or_else(|_| uri.clone())
+}
+
+impl Transport for HttpTransport<'_> {
+    async fn send(&mut self, attempt: Outward) -> Result<(), Fault> {
+        self.answer = None;
+        let (response, lent) = self.exchange(attempt).await?;
+        let (head, mut incoming) = response.into_parts();
+        let mut seen = Bytes::new();
+        if self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) {
+            seen = read_ahead(&mut incoming).await?;
+        }
+        let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
+        let body = Relay::new(seen.clone(), incoming, lent, idle);
+        self.answer = Some(Answer { head, body, seen });
+        Ok(())
+    }
+
+    fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])> {
+        let answer = self.answer.as_ref()?;
+        Some((answer.head.status.as_u16(), answer, &answer.seen))
+    }
+
+    async fn refresh(&mut self) -> bool {
+        false
+    }
+}
+
+/// As much of a body as rules look at. One that breaks off here has told nobody anything yet, so it may be retried.
+async fn read_ahead(incoming: &mut Incoming) -> Result<Bytes, Fault> {
+    let mut read = BytesMut::new();
+    while read.len() < BODY_BYTES && !incoming.is_end_stream() {
+        match std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    read.extend_from_slice(&data);
+                }
+            }
+            Some(Err(_)) => return Err(Fault::INCOMPLETE),
+            None => break,
+        }
+    }
+    Ok(read.freeze())
+}

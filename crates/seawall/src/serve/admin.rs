@@ -1,0 +1,106 @@
+//! The admin port: health, readiness and metrics.
+
+use super::Shared;
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use seawall_core::guard;
+use seawall_core::time::Now;
+use seawall_engine::live::Live;
+use seawall_engine::metrics::{escape, family, labels};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/healthz", get(async || ok()))
+        .route("/readyz", get(async || ok()))
+        .route("/metrics", get(metrics))
+        .with_state(shared)
+}
+
+/// The process is up and has a valid configuration, or it would not have started to listen.
+fn ok() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], "{\"status\":\"ok\"}\n")
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    let mut out = String::with_capacity(16 * 1024);
+    shared.recorder.metrics.render(&mut out);
+    gauges(&mut out, &shared.live.load(), shared.clock.now());
+    process(&mut out, &shared);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], out)
+}
+
+/// What is true at this moment, read from the state itself.
+fn gauges(out: &mut String, live: &Live, now: Now) {
+    family(out, "seawall_in_flight", "gauge", "Calls in flight");
+    for upstream in &live.upstreams {
+        line(
+            out,
+            format_args!(
+                "seawall_in_flight{{upstream=\"{}\",pool=\"\"}} {}",
+                escape(&upstream.spec.name),
+                upstream.in_flight.load(Ordering::Relaxed)
+            ),
+        );
+    }
+    family(out, "seawall_breaker_state", "gauge", "0 closed, 1 half-open, 2 open");
+    let endpoints = || live.upstreams.iter().flat_map(|upstream| &upstream.endpoints);
+    for endpoint in endpoints() {
+        let state = match endpoint.state.breaker_state(now.mono).0 {
+            guard::State::Closed => 0,
+            guard::State::HalfOpen => 1,
+            guard::State::Open => 2,
+        };
+        line(out, format_args!("seawall_breaker_state{{{}}} {state}", labels(&endpoint.names)));
+    }
+    family(out, "seawall_breaker_open_seconds_total", "counter", "Time spent open");
+    for endpoint in endpoints() {
+        let open = endpoint.state.breaker_state(now.mono).2.as_secs_f64();
+        line(out, format_args!("seawall_breaker_open_seconds_total{{{}}} {open}", labels(&endpoint.names)));
+    }
+    family(out, "seawall_retry_budget_tokens", "gauge", "Retries that the budget would pay for now");
+    for upstream in &live.upstreams {
+        let Some(last) = upstream.endpoints.last() else { continue };
+        let tokens = upstream.state.budget_tokens(&last.spec.policy.retry, now.mono);
+        line(out, format_args!("seawall_retry_budget_tokens{{upstream=\"{}\"}} {tokens}", escape(&upstream.spec.name)));
+    }
+    family(out, "seawall_key_cooling", "gauge", "1 while a key is cooling or rejected");
+    for upstream in &live.upstreams {
+        let keys = upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
+        for (key, index) in keys {
+            let resting = upstream.state.key_status(index, now).is_some_and(|status| status.cooling.is_some() || status.dead);
+            line(
+                out,
+                format_args!(
+                    "seawall_key_cooling{{upstream=\"{}\",key=\"{}\"}} {}",
+                    escape(&upstream.spec.name),
+                    escape(&key.id),
+                    u8::from(resting)
+                ),
+            );
+        }
+    }
+}
+
+fn process(out: &mut String, shared: &Shared) {
+    family(out, "seawall_shared_state_up", "gauge", "1 while shared state answers");
+    line(out, format_args!("seawall_shared_state_up 1"));
+    family(out, "seawall_log_lines_dropped_total", "counter", "Log lines that were not written because the writer was behind");
+    line(out, format_args!("seawall_log_lines_dropped_total {}", shared.recorder.dropped()));
+    family(out, "seawall_config_reloads_total", "counter", "Reloads of the configuration by result");
+    line(out, format_args!("seawall_config_reloads_total{{result=\"ok\"}} {}", shared.reloads.ok.load(Ordering::Relaxed)));
+    line(out, format_args!("seawall_config_reloads_total{{result=\"failed\"}} {}", shared.reloads.failed.load(Ordering::Relaxed)));
+    family(out, "seawall_config_last_reload_success", "gauge", "Whether the last reload was taken");
+    line(out, format_args!("seawall_config_last_reload_success {}", u8::from(shared.reloads.last_ok.load(Ordering::Relaxed))));
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _: Result<(), std::fmt::Error> = out.write_fmt(text);
+    out.push('\n');
+}

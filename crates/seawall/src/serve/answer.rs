@@ -1,0 +1,180 @@
+//! Answers of our own: problem+json (RFC 9457) with a code, `Proxy-Status` (RFC 9209) and when to come back.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use seawall_core::record::Code;
+use seawall_core::time::Nanos;
+use seawall_engine::body::Relay;
+use seawall_engine::fault::Fault;
+use serde_json::json;
+
+pub(super) const CALL: HeaderName = HeaderName::from_static("seawall-call");
+pub(super) const ATTEMPTS: HeaderName = HeaderName::from_static("seawall-attempts");
+pub(super) const OUTCOME: HeaderName = HeaderName::from_static("seawall-outcome");
+const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+
+/// Something that we say instead of the upstream.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub status: u16,
+    pub code: &'static str,
+    pub detail: String,
+    pub retry_after: Option<Nanos>,
+    pub token: &'static str,
+    pub upstream: Option<String>,
+    pub endpoint: Option<String>,
+    pub call: Option<String>,
+    pub attempts: u32,
+    close: bool,
+}
+
+impl Refusal {
+    pub(super) fn plain(status: u16, code: &'static str, detail: &str) -> Self {
+        Self {
+            status,
+            code,
+            detail: detail.to_owned(),
+            retry_after: None,
+            token: "http_request_error",
+            upstream: None,
+            endpoint: None,
+            call: None,
+            attempts: 0,
+            close: false,
+        }
+    }
+
+    pub(super) fn code(status: u16, code: Code, detail: &str) -> Self {
+        Self::plain(status, code.as_str(), detail)
+    }
+
+    /// How a call that has no answer of the upstream's ends.
+    pub(super) fn of(code: Code, fault: Option<Fault>) -> Self {
+        let (status, detail) = describe(code);
+        let mut refusal = Self::code(status, code, detail);
+        refusal.token = match (code, fault) {
+            (Code::UpstreamUnreachable | Code::DeadlineExceeded | Code::SchemaMismatch, Some(fault)) => fault.token,
+            (Code::DeadlineExceeded, None) => "http_response_timeout",
+            (Code::CircuitOpen | Code::KeysExhausted | Code::KeysRejected, _) => "destination_unavailable",
+            (Code::Overloaded, _) => "connection_limit_reached",
+            _ => "http_request_denied",
+        };
+        refusal
+    }
+
+    #[must_use]
+    pub(super) const fn closing(mut self) -> Self {
+        self.close = true;
+        self
+    }
+
+    #[must_use]
+    pub(super) const fn retry_after(mut self, wait: Option<Nanos>) -> Self {
+        self.retry_after = wait;
+        self
+    }
+
+    /// Whole seconds, rounded up, at least one: never early.
+    fn seconds(&self) -> Option<u64> {
+        self.retry_after.map(|wait| wait.as_secs_ceil().max(1))
+    }
+
+    fn document(&self) -> Vec<u8> {
+        let title = StatusCode::from_u16(self.status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Error");
+        let mut document = json!({
+            "type": format!("urn:seawall:{}", self.code),
+            "title": title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "error": self.code,
+            "upstream": self.upstream,
+            "endpoint": self.endpoint,
+            "call": self.call,
+            "attempts": self.attempts,
+        });
+        if let (Some(seconds), Some(members)) = (self.seconds(), document.as_object_mut()) {
+            members.insert("retry_after_seconds".to_owned(), json!(seconds));
+        }
+        document.to_string().into_bytes()
+    }
+
+    pub(super) fn respond(&self) -> Response<Relay> {
+        let mut response = Response::new(Relay::Full(Bytes::from(self.document())));
+        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(OUTCOME, HeaderValue::from_static(self.code));
+        headers.insert(ATTEMPTS, HeaderValue::from(self.attempts));
+        if let Ok(value) = HeaderValue::from_str(&format!("seawall; error={}", self.token)) {
+            headers.insert(PROXY_STATUS, value);
+        }
+        if let Some(seconds) = self.seconds() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(call) = self.call.as_deref().and_then(|call| HeaderValue::from_str(call).ok()) {
+            headers.insert(CALL, call);
+        }
+        if self.close {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// Status and explanation of each code.
+const fn describe(code: Code) -> (u16, &'static str) {
+    match code {
+        Code::RateLimited => (429, "a rate limit was reached"),
+        Code::KeysExhausted => (429, "every key of this upstream is cooling down"),
+        Code::KeysRejected => (502, "the upstream has rejected every key"),
+        Code::Overloaded => (503, "there is no room for this call right now"),
+        Code::CircuitOpen => (503, "the upstream is failing and is given time to recover"),
+        Code::DeadlineExceeded => (504, "the deadline passed before the upstream answered"),
+        Code::UpstreamUnreachable => (502, "the upstream could not be reached or did not answer properly"),
+        Code::SchemaMismatch => (502, "the upstream's answer does not have the expected shape"),
+        Code::NoUpstream => (404, "no upstream is configured for this path"),
+        Code::IdempotencyKeyMissing => (400, "this endpoint needs an Idempotency-Key"),
+        Code::IdempotencyKeyMismatch => (422, "the Idempotency-Key was used for a different request"),
+        Code::IdempotencyKeyInFlight => (409, "a call with this Idempotency-Key is still running"),
+        Code::OutcomeUnknown => (409, "an earlier call with this Idempotency-Key was sent and never answered"),
+        Code::CallerUnknown => (401, "a caller's token is required"),
+        Code::TooLarge => (413, "the request is too large"),
+        Code::Cancelled => (499, "the caller left"),
+    }
+}
+
+/// The stage that refuses with this code, for metrics.
+pub(super) const fn stage(code: Code) -> &'static str {
+    match code {
+        Code::RateLimited | Code::Overloaded | Code::CallerUnknown | Code::TooLarge | Code::NoUpstream => "admit",
+        Code::IdempotencyKeyMissing | Code::IdempotencyKeyMismatch | Code::IdempotencyKeyInFlight | Code::OutcomeUnknown => "admit",
+        Code::KeysExhausted | Code::KeysRejected => "lease",
+        Code::CircuitOpen => "guard",
+        Code::UpstreamUnreachable | Code::SchemaMismatch | Code::Cancelled => "attempt",
+        Code::DeadlineExceeded => "decide",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_never_early() {
+        for (wait, seconds) in [(Nanos(1), 1), (Nanos::from_millis(1001), 2), (Nanos::ZERO, 1), (Nanos::from_secs(7), 7)] {
+            let response = Refusal::of(Code::CircuitOpen, None).retry_after(Some(wait)).respond();
+            assert_eq!(response.headers()[RETRY_AFTER], seconds.to_string());
+        }
+    }
+
+    #[test]
+    fn every_code_has_a_status_and_an_explanation() {
+        for &code in Code::ALL {
+            let (status, detail) = describe(code);
+            assert!((400..=599).contains(&status) && !detail.is_empty(), "{code}");
+        }
+    }
+}

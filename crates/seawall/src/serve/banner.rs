@@ -1,0 +1,49 @@
+//! What `serve` says when it starts: what listens where, and what it found.
+
+use super::{Shared, shown};
+use seawall_core::config::Config;
+use seawall_core::policy::{IdempotencyMode, Mode, OnExhausted};
+use std::net::SocketAddr;
+
+pub(super) fn text(shared: &Shared, gateway: SocketAddr, admin: SocketAddr) -> String {
+    let live = shared.live.load();
+    let names: Vec<&str> = live.config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+    let mut text = format!(
+        "seawall {}\n  policy    {}\n  gateway   {}/{{{}}}\n  admin     {}  (/healthz, /readyz, /metrics)",
+        env!("SEAWALL_VERSION"),
+        shared.file.display(),
+        shown(gateway),
+        names.join(","),
+        shown(admin),
+    );
+    for missing in not_yet(&live.config) {
+        text.push_str(&format!("\n  warning   {missing}"));
+    }
+    text
+}
+
+/// What the file asks for and this version does not do. Saying so beats pretending.
+fn not_yet(config: &Config) -> Vec<String> {
+    let policies = || config.upstreams.iter().flat_map(|upstream| &upstream.endpoints).map(|endpoint| &endpoint.policy);
+    let mut missing = Vec::new();
+    let mut say = |asked: bool, what: &str| {
+        if asked {
+            missing.push(format!("{what} in this version of `serve`"));
+        }
+    };
+    say(
+        !config.limits.is_empty() || policies().any(|policy| policy.limits.iter().any(|limit| limit.mode == Mode::Enforce)),
+        "limits are not enforced",
+    );
+    say(policies().any(|policy| policy.pool.is_some()), "pools are not enforced");
+    say(config.server.require_caller || !config.callers.is_empty(), "callers are not told apart");
+    say(
+        policies().any(|policy| matches!(policy.idempotency.mode, IdempotencyMode::Required | IdempotencyMode::Generate)),
+        "idempotency keys are forwarded, neither demanded nor made",
+    );
+    say(policies().any(|policy| policy.on_exhausted == OnExhausted::Enqueue), "exhausted calls are returned, not enqueued");
+    say(!config.schedules.is_empty(), "schedules do not run");
+    say(!config.notify.is_empty(), "notifications are not sent");
+    say(config.server.shared != "local", "state is kept in this process only");
+    missing
+}

@@ -1,0 +1,240 @@
+//! A caller's request becomes a call, and the call's end becomes an answer.
+
+use super::answer::{ATTEMPTS, CALL, OUTCOME, Refusal, stage};
+use super::{Shared, hygiene, intake};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode, request};
+use hyper::body::Incoming;
+use seawall_core::call::{self, Outcome};
+use seawall_core::id::CallId;
+use seawall_core::record::{Code, Reason};
+use seawall_core::rng::Rng;
+use seawall_core::time::Nanos;
+use seawall_engine::body::Relay;
+use seawall_engine::drive::{Ended, Scene, drive};
+use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::pool::Pool;
+use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::transport::{HttpTransport, Sending};
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One worker's gateway.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    shared: Arc<Shared>,
+    sending: Sending,
+    rng: RefCell<Rng>,
+    anonymous: Arc<str>,
+}
+
+/// Counts a call in flight for as long as it lives.
+struct InFlight<'a>(&'a LiveUpstream);
+
+impl<'a> InFlight<'a> {
+    fn enter(upstream: &'a LiveUpstream) -> Self {
+        upstream.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(upstream)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Gateway {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
+        Self { shared, sending, rng: RefCell::new(Rng::seeded(crate::setup::entropy())), anonymous: Arc::from("anonymous") }
+    }
+
+    pub(super) fn sweep(&self) {
+        self.sending.pool.sweep(self.sending.clock.now().mono);
+    }
+
+    pub(super) async fn handle(&self, request: Request<Incoming>, _peer: SocketAddr) -> Response<Relay> {
+        match intake::accept(request).await {
+            Ok((head, body)) => self.dispatch(head, body).await,
+            Err(refusal) => refusal.respond(),
+        }
+    }
+
+    async fn dispatch(&self, head: request::Parts, mut body: Incoming) -> Response<Relay> {
+        let path = head.uri.path();
+        if path.starts_with("/-/") {
+            return own_path(path);
+        }
+        let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
+        let live = self.shared.live.load_full();
+        let Some((upstream, prefix)) = live.route(host, path) else {
+            intake::discard(&mut body).await;
+            return Refusal::of(Code::NoUpstream, None).respond();
+        };
+        if hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
+            return Refusal::plain(508, "loop_detected", "this request has passed through this gateway before").respond();
+        }
+        let server = &live.config.server;
+        let keep = server.replay_body.min(server.max_body);
+        match intake::body(body, keep, server.max_body).await {
+            Ok(body) => self.call(head, prefix, upstream, body).await,
+            Err(refusal) => refusal.respond(),
+        }
+    }
+
+    async fn call(
+        &self,
+        mut head: request::Parts,
+        prefix: usize,
+        upstream: &Arc<LiveUpstream>,
+        body: seawall_engine::transport::Replay,
+    ) -> Response<Relay> {
+        let below = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/");
+        let below = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
+        let endpoint = upstream.endpoint(head.method.as_str(), &below);
+        let _in_flight = InFlight::enter(upstream);
+        let method = head.method.clone();
+        let request = call::Request {
+            method: method.as_str(),
+            keyed: head.headers.contains_key("idempotency-key"),
+            replayable: body.is_replayable(),
+            deadline: deadline(&head),
+            patient: false,
+        };
+        hygiene::outward(&mut head.headers, upstream.credentials.as_ref(), head.version, &self.shared.pseudonym);
+        let now = self.sending.clock.now();
+        let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
+        let mut transport = HttpTransport {
+            sending: &self.sending,
+            upstream,
+            endpoint,
+            method: head.method,
+            target: target(upstream, &below),
+            headers: head.headers,
+            body,
+            answer: None,
+        };
+        let scene = Scene {
+            clock: &self.sending.clock,
+            rng: &self.rng,
+            recorder: &self.shared.recorder,
+            endpoint,
+            id,
+            caller: &self.anonymous,
+            key_tail: upstream,
+        };
+        let ended = drive(&scene, &request, &mut transport).await;
+        self.finish(endpoint, id, &ended, transport.answer, head.version)
+    }
+
+    /// The upstream's own answer where there is one, ours otherwise.
+    fn finish(
+        &self,
+        endpoint: &Arc<LiveEndpoint>,
+        id: CallId,
+        ended: &Ended,
+        answer: Option<seawall_engine::transport::Answer>,
+        version: http::Version,
+    ) -> Response<Relay> {
+        let finish = &ended.finish;
+        let (outcome, refused_by) = match finish.outcome {
+            Outcome::Success => ("success", None),
+            Outcome::Failed(class) => (class.as_str(), None),
+            Outcome::Refused(code) => (code.as_str(), Some(stage(code))),
+            Outcome::Replayed => ("success", None),
+        };
+        self.record(endpoint, id, ended, outcome, refused_by);
+        let mut response = match (finish.outcome, answer) {
+            (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
+                let mut response = Response::from_parts(answer.head, answer.body);
+                let from = response.version();
+                hygiene::inward(response.headers_mut(), from, &self.shared.pseudonym);
+                *response.version_mut() = version;
+                response
+            }
+            (Outcome::Refused(code), _) => refusal(code, ended, endpoint, id).respond(),
+            (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, None) => {
+                refusal(Code::UpstreamUnreachable, ended, endpoint, id).respond()
+            }
+        };
+        let headers = response.headers_mut();
+        if let Ok(value) = HeaderValue::from_bytes(&id.text()) {
+            headers.insert(CALL, value);
+        }
+        headers.insert(ATTEMPTS, HeaderValue::from(finish.attempts));
+        headers.insert(OUTCOME, HeaderValue::from_static(outcome));
+        self.watch(&mut response, endpoint);
+        response
+    }
+
+    /// An answer that breaks off after its first byte cannot be retried, but the breaker hears of it.
+    fn watch(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>) {
+        let (endpoint, clock) = (Arc::clone(endpoint), self.sending.clock.clone());
+        if matches!(response.body(), Relay::Stream(_)) {
+            response.body_mut().on_break(seawall_engine::body::Broken(Box::new(move || endpoint.state.broke_off(clock.now()))));
+        }
+    }
+
+    fn record(&self, endpoint: &Arc<LiveEndpoint>, id: CallId, ended: &Ended, outcome: &'static str, refused_by: Option<&'static str>) {
+        self.shared.recorder.push(Record::Call(CallRecord {
+            at: ended.at.wall,
+            call: id,
+            names: Arc::clone(&endpoint.names),
+            caller: Arc::clone(&self.anonymous),
+            attempts: ended.finish.attempts,
+            outcome,
+            reason: ended.finish.reason,
+            elapsed: ended.finish.elapsed,
+            refused_by,
+        }));
+    }
+}
+
+fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Refusal {
+    let mut refusal = Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after);
+    if ended.finish.reason == Reason::ExceedsCapacity {
+        refusal.detail = "this call costs more than its limit ever holds".to_owned();
+    }
+    refusal.upstream = Some(endpoint.names.upstream.clone());
+    refusal.endpoint = Some(endpoint.names.endpoint.clone());
+    refusal.call = Some(id.to_string());
+    refusal.attempts = ended.finish.attempts;
+    refusal
+}
+
+/// The upstream's base path and what is below it, byte for byte. A caller's own value for the parameter that carries
+/// our key would be sent beside it, so it is taken out.
+fn target(upstream: &LiveUpstream, below: &str) -> String {
+    let mut target = format!("{}{below}", upstream.spec.url.path);
+    if let (Some(name), Some((path, query))) =
+        (upstream.credentials.as_ref().and_then(|credentials| credentials.parameter()), target.split_once('?'))
+    {
+        let own = |pair: &&str| pair.split('=').next() != Some(name);
+        if !query.split('&').all(|pair| own(&pair)) {
+            let kept: Vec<&str> = query.split('&').filter(own).collect();
+            target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
+        }
+    }
+    target
+}
+
+/// The caller's deadline, in milliseconds from now.
+fn deadline(head: &request::Parts) -> Option<Nanos> {
+    let value = head.headers.get("seawall-timeout-ms")?.to_str().ok()?;
+    value.trim().parse().ok().map(Nanos::from_millis)
+}
+
+/// The paths that the gateway keeps for itself.
+fn own_path(path: &str) -> Response<Relay> {
+    if path != "/-/health" {
+        return Refusal::plain(404, "not_found", "there is nothing at this path of the gateway").respond();
+    }
+    let mut response = Response::new(Relay::Full(bytes::Bytes::from_static(b"{\"status\":\"ok\"}\n")));
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

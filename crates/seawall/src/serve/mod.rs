@@ -1,0 +1,118 @@
+//! The `serve` door: the gateway and its admin port in one process, until it is told to stop.
+
+mod admin;
+mod answer;
+mod banner;
+mod gateway;
+mod hygiene;
+mod intake;
+mod operate;
+mod worker;
+
+use crate::cli::File;
+use crate::exit::{Exit, Failure};
+use crate::setup::{self, Environment};
+use crate::terminal::Terminal;
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use seawall_engine::clock::Clock;
+use seawall_engine::connect::Connector;
+use seawall_engine::live::Live;
+use seawall_engine::recorder::Recorder;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use tokio::sync::watch;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  seawall serve\n  seawall serve -c prod.toml\n\nSIGHUP reloads the file; a bad one changes nothing. SIGTERM drains and ends with 0."
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    file: File,
+
+    /// Threads that serve requests [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+}
+
+/// What every thread of the process shares.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub live: ArcSwap<Live>,
+    pub recorder: Recorder,
+    pub clock: Clock,
+    pub connector: Connector,
+    /// What we call ourselves in `Via`, different for each process so that a loop is seen.
+    pub pseudonym: String,
+    pub file: PathBuf,
+    pub reloads: operate::Reloads,
+}
+
+/// How far the process has come in stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Serving,
+    /// No new connections; what is in flight may finish.
+    Draining,
+    /// Now.
+    Stopping,
+}
+
+pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let (file, config) = setup::load(args.file.path.as_deref())?;
+    let vault = Environment::beside(&file);
+    let live = Live::new(config, &|reference| vault.fetch(reference), None).map_err(|missing| {
+        Failure::config(missing.to_string()).hint("set it and start again; `seawall check` lists every secret that is missing")
+    })?;
+    let server = live.config.server.clone();
+    let listeners = worker::listeners(&server.listen, args.threads)?;
+    let admin = worker::listen(&server.admin, false)?;
+    let (gateway_at, admin_at) = (listeners[0].local_addr()?, admin.local_addr()?);
+    let json = live.config.log_json;
+    let shared = Arc::new(Shared {
+        live: ArcSwap::from_pointee(live),
+        recorder: Recorder::default(),
+        clock: Clock::start(),
+        connector: Connector::new(),
+        pseudonym: format!("seawall-{}", setup::instance()),
+        file,
+        reloads: operate::Reloads::default(),
+    });
+    terminal.note(&banner::text(&shared, gateway_at, admin_at));
+    serve(&shared, listeners, admin, json)
+}
+
+/// Starts the threads, waits for a signal, and takes everything down in order.
+fn serve(shared: &Arc<Shared>, listeners: Vec<std::net::TcpListener>, admin: std::net::TcpListener, json: bool) -> anyhow::Result<Exit> {
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let writer = {
+        let shared = Arc::clone(shared);
+        spawn("writer", move || shared.recorder.write_to(Box::new(std::io::stdout()), json))?
+    };
+    let mut workers = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        let (shared, phases) = (Arc::clone(shared), phases.clone());
+        workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, phases))?);
+    }
+    // Draining ends when the last receiver is gone, so none may stay behind here.
+    drop(phases);
+    operate::run(shared, admin, &phase)?;
+    for worker in workers {
+        worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
+    }
+    shared.recorder.stop();
+    writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked"))?;
+    Ok(Exit::Done)
+}
+
+fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<thread::JoinHandle<T>> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).context("cannot start a thread")
+}
+
+/// An address as people type it.
+fn shown(address: SocketAddr) -> String {
+    format!("http://{address}")
+}

@@ -1,0 +1,99 @@
+//! Running the process: the admin port, signals, reloads, and the order in which it stops.
+
+use super::{Phase, Shared, admin};
+use crate::setup::{self, Environment};
+use anyhow::Context as _;
+use seawall_core::time::Nanos;
+use seawall_engine::live::Live;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// How reloads went, for metrics.
+#[derive(Debug)]
+pub(crate) struct Reloads {
+    pub ok: AtomicU64,
+    pub failed: AtomicU64,
+    pub last_ok: AtomicBool,
+}
+
+impl Default for Reloads {
+    fn default() -> Self {
+        Self { ok: AtomicU64::new(0), failed: AtomicU64::new(0), last_ok: AtomicBool::new(true) }
+    }
+}
+
+/// Serves the admin port until a signal says stop, then drains within the configured time.
+pub(super) fn run(shared: &Arc<Shared>, admin: std::net::TcpListener, phase: &watch::Sender<Phase>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    runtime.block_on(async {
+        let admin = tokio::task::LocalSet::new().run_until(async { tokio::net::TcpListener::from_std(admin) }).await?;
+        let server = axum::serve(admin, admin::router(Arc::clone(shared)));
+        setup::notify_ready();
+        tokio::select! {
+            served = server.into_future() => served.context("the admin port failed")?,
+            stopped = until_stopped(shared) => stopped?,
+        }
+        setup::notify_stopping();
+        // Receivers live as long as their threads; one that is gone has nothing left to drain.
+        phase.send_replace(Phase::Draining);
+        let drain = shared.live.load().config.server.drain;
+        wait_for_drain(phase, drain).await
+    })
+}
+
+async fn until_stopped(shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => tell(&reload(shared)),
+            _ = second.tick() => shared.clock.follow(),
+        }
+    }
+}
+
+/// Until every worker has let go of its receiver, the time is up, or a second signal comes.
+async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        () = phase.closed() => {}
+        () = tokio::time::sleep(Duration::from_nanos(drain.0)) => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    phase.send_replace(Phase::Stopping);
+    Ok(())
+}
+
+/// Validates the file and swaps it in; a bad one changes nothing.
+pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
+    let loaded = setup::load(Some(&shared.file)).and_then(|(file, config)| {
+        let vault = Environment::beside(&file);
+        let before = shared.live.load();
+        Ok(Live::new(config, &|reference| vault.fetch(reference), Some(&before))?)
+    });
+    let result = loaded.map(|live| shared.live.store(Arc::new(live)));
+    shared.reloads.last_ok.store(result.is_ok(), Ordering::Relaxed);
+    let count = if result.is_ok() { &shared.reloads.ok } else { &shared.reloads.failed };
+    count.fetch_add(1, Ordering::Relaxed);
+    result
+}
+
+fn tell(result: &anyhow::Result<()>) {
+    let terminal = crate::terminal::Terminal::plain();
+    match result {
+        Ok(()) => terminal.note("configuration reloaded"),
+        Err(error) => {
+            let _: crate::exit::Exit = terminal.fail(error);
+            terminal.note("the configuration in force stays as it is");
+        }
+    }
+}

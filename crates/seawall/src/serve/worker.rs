@@ -1,0 +1,171 @@
+//! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
+
+use super::gateway::Gateway;
+use super::{Phase, Shared};
+use anyhow::Context as _;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::future::Future;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+/// Longest time from accepting a connection, or from the answer before, to a complete request head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+const MAX_HEADERS: usize = 128;
+/// How often a thread looks after its idle connections.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// One listener for each thread on the same port; the kernel deals connections out.
+pub(super) fn listeners(address: &str, threads: Option<u16>) -> anyhow::Result<Vec<std::net::TcpListener>> {
+    let count = threads.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
+    let first = listen(address, true)?;
+    // Port 0 is chosen once and then shared.
+    let at = first.local_addr()?.to_string();
+    let mut all = vec![first];
+    for _ in 1..count {
+        all.push(listen(&at, true)?);
+    }
+    Ok(all)
+}
+
+pub(super) fn listen(address: &str, shared: bool) -> anyhow::Result<std::net::TcpListener> {
+    let describe = || format!("cannot listen on `{address}`");
+    let at: SocketAddr = address.to_socket_addrs().with_context(describe)?.next().with_context(describe)?;
+    let socket = socket2::Socket::new(socket2::Domain::for_address(at), socket2::Type::STREAM, None).with_context(describe)?;
+    socket.set_reuse_address(true)?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&at.into()).with_context(describe)?;
+    socket.listen(4096).with_context(describe)?;
+    Ok(socket.into())
+}
+
+/// The life of one worker.
+pub(super) fn run(shared: &Arc<Shared>, listener: std::net::TcpListener, phases: watch::Receiver<Phase>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    LocalSet::new().block_on(&runtime, async {
+        let listener = TcpListener::from_std(listener)?;
+        let gateway = Rc::new(Gateway::new(Arc::clone(shared)));
+        let connections = accept(&gateway, listener, phases.clone()).await;
+        drain(connections, phases).await;
+        Ok(())
+    })
+}
+
+/// Counts the connections that are still open.
+type Open = Rc<()>;
+
+async fn accept(gateway: &Rc<Gateway>, listener: TcpListener, mut phases: watch::Receiver<Phase>) -> Open {
+    let open: Open = Rc::new(());
+    let mut sweep = tokio::time::interval(SWEEP);
+    let watched = phases.clone();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let (gateway, phases, open) = (Rc::clone(gateway), watched.clone(), Rc::clone(&open));
+                    tokio::task::spawn_local(async move {
+                        connection(gateway, stream, peer, phases).await;
+                        drop(open);
+                    });
+                }
+                // Out of descriptors, most likely: those in use must come back first.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+            _ = sweep.tick() => gateway.sweep(),
+            _ = phases.wait_for(|phase| *phase >= Phase::Draining) => return open,
+        }
+    }
+}
+
+/// Waits for open connections to end, or for the order to stop at once.
+async fn drain(open: Open, mut phases: watch::Receiver<Phase>) {
+    let ended = async {
+        while Rc::strong_count(&open) > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = ended => {}
+        _ = phases.wait_for(|phase| *phase >= Phase::Stopping) => {}
+    }
+}
+
+async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, phases: watch::Receiver<Phase>) {
+    // A peer that is gone already needs no answer.
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let Ok(Ok(speaks_h2)) = tokio::time::timeout(HEAD_TIMEOUT, begins_with_h2(&stream)).await else { return };
+    let service = service_fn(move |request| {
+        let gateway = Rc::clone(&gateway);
+        async move { Ok::<_, std::convert::Infallible>(gateway.handle(request, peer).await) }
+    });
+    let io = TokioIo::new(stream);
+    // Errors of a connection are the peer's; whoever waits for an answer has been told.
+    if speaks_h2 {
+        let mut builder = http2::Builder::new(LocalExecutor);
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(256)
+            .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
+            .keep_alive_interval(Duration::from_secs(30));
+        let mut connection = pin!(builder.serve_connection(io, service));
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = draining(phases) => connection.as_mut().graceful_shutdown(),
+        }
+        drop(connection.await);
+    } else {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
+        let mut connection = pin!(builder.serve_connection(io, service));
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = draining(phases) => connection.as_mut().graceful_shutdown(),
+        }
+        drop(connection.await);
+    }
+}
+
+async fn draining(mut phases: watch::Receiver<Phase>) {
+    // A closed channel means that the process is on its way out too.
+    drop(phases.wait_for(|phase| *phase >= Phase::Draining).await);
+}
+
+/// Looks at the first bytes without taking them: HTTP/2 with prior knowledge opens with `PRI * HTTP/2.0`.
+async fn begins_with_h2(stream: &TcpStream) -> std::io::Result<bool> {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        let count = stream.peek(&mut seen).await?;
+        if count == 0 || seen[..count] != PREFACE[..count] {
+            return Ok(false);
+        }
+        if count == PREFACE.len() {
+            return Ok(true);
+        }
+        // The preface came in pieces; the next one is a moment away.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Runs HTTP/2 streams on the worker's own thread.
+#[derive(Clone, Copy, Debug)]
+struct LocalExecutor;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(async move { drop(future.await) });
+    }
+}
