@@ -8,6 +8,7 @@ pub mod contention;
 pub mod herd;
 pub mod outage;
 mod queue;
+mod server;
 mod stats;
 
 use crate::rng::Rng;

@@ -6,22 +6,18 @@
 
 mod arm;
 mod gateway;
-mod server;
 mod tally;
 mod world;
 
 pub use arm::{Arm, Funding};
 
 use super::stats::{accumulate, divide};
-use super::{Mean, stream};
+use super::{Mean, server, stream};
 use crate::policy::Share;
 use crate::time::Nanos;
 
-const WORKERS: u32 = 20;
-const DIP_WORKERS: u32 = 2;
-const SERVICE_MEAN_S: f64 = 0.1;
 /// Requests per second that the server can do.
-pub const CAPACITY: f64 = 200.0;
+pub const CAPACITY: f64 = server::CAPACITY;
 const ATTEMPT_TIMEOUT: Nanos = Nanos::from_secs(1);
 pub const DIP_START_S: u32 = 60;
 pub const DIP_END_S: u32 = 70;

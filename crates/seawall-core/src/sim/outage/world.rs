@@ -1,12 +1,19 @@
 //! One run: requests arrive, go through the gateway to the server, come back or time out, and perhaps go again.
 
 use super::gateway::{Gateway, Pass, Payment};
-use super::server::{Server, Ticket};
 use super::tally::Tally;
 use super::{ATTEMPT_TIMEOUT, Arm, DIP_END_S, DIP_START_S, END_S};
 use crate::rng::Rng;
 use crate::sim::queue::Queue;
+use crate::sim::server::Server;
 use crate::time::{Mono, Nanos};
+
+/// One attempt of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticket {
+    request: u32,
+    attempt: u32,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -41,7 +48,7 @@ struct World<'a> {
     queue: Queue<Event>,
     requests: Vec<Request>,
     gateway: Gateway<'a>,
-    server: Server,
+    server: Server<Ticket>,
     tally: Tally,
 }
 

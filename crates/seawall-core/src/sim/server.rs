@@ -3,34 +3,33 @@
 
 use std::collections::VecDeque;
 
-use super::{DIP_WORKERS, SERVICE_MEAN_S, WORKERS};
 use crate::rng::Rng;
 use crate::time::Nanos;
 
-/// One attempt of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
-    pub(super) request: u32,
-    pub(super) attempt: u32,
-}
+const WORKERS: u32 = 20;
+const DIP_WORKERS: u32 = 2;
+pub(super) const SERVICE_MEAN_S: f64 = 0.1;
+/// Requests per second that the server can do.
+pub(super) const CAPACITY: f64 = 200.0;
 
+/// `T` names one attempt; the server only hands it back.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct Server<T> {
     rng: Rng,
     /// How many may work at once; workers that are over it when it falls finish what they have.
     crew: u32,
     busy: u32,
-    waiting: VecDeque<Ticket>,
+    waiting: VecDeque<T>,
     bound: Option<usize>,
 }
 
-impl Server {
+impl<T> Server<T> {
     pub(super) fn new(bound: Option<usize>, rng: Rng) -> Self {
         Self { rng, crew: WORKERS, busy: 0, waiting: VecDeque::with_capacity(1024), bound }
     }
 
     /// `false` is an immediate 503.
-    pub(super) fn offer(&mut self, ticket: Ticket) -> bool {
+    pub(super) fn offer(&mut self, ticket: T) -> bool {
         let full = self.bound.is_some_and(|bound| self.busy >= self.crew && self.waiting.len() >= bound);
         if !full {
             self.waiting.push_back(ticket);
@@ -39,7 +38,7 @@ impl Server {
     }
 
     /// The next piece of work that a free worker takes up, and how long it will take.
-    pub(super) fn start(&mut self) -> Option<(Ticket, Nanos)> {
+    pub(super) fn start(&mut self) -> Option<(T, Nanos)> {
         if self.busy >= self.crew {
             return None;
         }
@@ -65,17 +64,13 @@ impl Server {
 mod tests {
     use super::*;
 
-    fn ticket(request: u32) -> Ticket {
-        Ticket { request, attempt: 1 }
-    }
-
     #[test]
     fn work_starts_in_order_and_only_while_workers_are_free() {
         let mut server = Server::new(None, Rng::seeded(1));
         for request in 0..25 {
-            assert!(server.offer(ticket(request)));
+            assert!(server.offer(request));
         }
-        let started: Vec<u32> = std::iter::from_fn(|| server.start()).map(|(ticket, _)| ticket.request).collect();
+        let started: Vec<i32> = std::iter::from_fn(|| server.start()).map(|(ticket, _)| ticket).collect();
         assert_eq!(started, (0..20).collect::<Vec<_>>());
     }
 
@@ -83,7 +78,7 @@ mod tests {
     fn in_the_dip_nobody_starts_until_fewer_than_two_are_busy() {
         let mut server = Server::new(None, Rng::seeded(1));
         for request in 0..5 {
-            server.offer(ticket(request));
+            server.offer(request);
         }
         for _ in 0..3 {
             server.start();
@@ -102,10 +97,10 @@ mod tests {
     fn a_bounded_queue_refuses_what_it_cannot_hold() {
         let mut server = Server::new(Some(1), Rng::seeded(1));
         for request in 0..20 {
-            assert!(server.offer(ticket(request)));
+            assert!(server.offer(request));
             server.start();
         }
-        assert!(server.offer(ticket(20)));
-        assert!(!server.offer(ticket(21)));
+        assert!(server.offer(20));
+        assert!(!server.offer(21));
     }
 }
