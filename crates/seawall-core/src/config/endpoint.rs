@@ -53,6 +53,12 @@ impl Match {
         Ok(Self { method, segments, open })
     }
 
+    /// The one method it takes; `None` takes any.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        self.method.as_deref()
+    }
+
     /// `path` without its query, starting with `/`.
     #[must_use]
     pub fn takes(&self, method: &str, path: &str) -> bool {

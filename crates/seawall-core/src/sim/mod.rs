@@ -9,7 +9,10 @@ pub mod herd;
 pub mod outage;
 mod queue;
 mod server;
+mod shared;
 mod stats;
+pub mod surge;
+mod traffic;
 
 use crate::rng::Rng;
 pub use stats::Mean;

@@ -1,0 +1,366 @@
+//! The state that the calls of a whole configuration share, as in the product: a budget and keys for each upstream,
+//! a breaker for each endpoint or upstream, pools by name, limits by what they are keyed on. It answers a call's
+//! questions with the stages' own functions, as `Cells` does for one endpoint, and knows who stands in which line.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::admit::adaptive::Adaptive;
+use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
+use crate::admit::layered::{self, Answers};
+use crate::admit::limit::{Cell, Limit};
+use crate::call::{Answer, Ask, BUDGET_CAPACITY, Plan, Settle};
+use crate::config::{Config, Endpoint, Upstream};
+use crate::decide::Budget;
+use crate::guard::{Admission, Breaker};
+use crate::lease::{self, KeyPool, KeySet};
+use crate::policy::{self, BreakerPer, LimitKey};
+use crate::record::Scope;
+use crate::time::{Mono, Nanos, Now};
+
+/// Where an adaptive pool begins to look for its height.
+const ADAPTIVE_START: u32 = 20;
+
+/// Whom a limit that is keyed on callers sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callers {
+    /// All calls to an endpoint come from one caller, so such a limit acts on each endpoint by itself.
+    OnePerEndpoint,
+    /// So many that no single one comes near its limit.
+    Many,
+}
+
+/// One endpoint: its policy, and where its share of the state is.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) name: String,
+    pub(super) upstream: usize,
+    pub(super) method: Arc<str>,
+    pub(super) plan: Arc<Plan>,
+    /// Indices of limits, in the order in which they are asked.
+    pub(super) limits: Vec<usize>,
+    pub(super) pool: Option<usize>,
+    pub(super) cost: u64,
+    breaker: usize,
+    retry: policy::Retry,
+    guard: policy::Breaker,
+    paused_until: Mono,
+}
+
+/// What one upstream's endpoints share.
+#[derive(Debug)]
+struct Dependency {
+    budget: Budget,
+    keys: Option<KeyPool>,
+    paused_until: Mono,
+}
+
+/// One cell of a limit, and what makes it this cell and no other.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) policy: policy::Limit,
+    identity: Identity,
+    limit: Limit,
+    cell: Cell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    /// The upstream whose limit it is; `None` spans upstreams.
+    owner: Option<usize>,
+    upstream: Option<usize>,
+    endpoint: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) name: String,
+    priority: u32,
+    bulkhead: Bulkhead,
+    adaptive: Option<Adaptive>,
+    line: BTreeMap<Ticket, u32>,
+}
+
+/// Where a call stands with its pool, and what it took from limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holding {
+    place: Place,
+    taken_at: Mono,
+    shadowed: u32,
+    /// The limit that refused.
+    pub(super) refused_by: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Place {
+    #[default]
+    Outside,
+    Line(Ticket),
+    Slot {
+        since: Mono,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) sites: Vec<Site>,
+    pub(super) limits: Vec<Layer>,
+    pub(super) pools: Vec<Pool>,
+    upstreams: Vec<Dependency>,
+    breakers: Vec<Breaker>,
+    /// Calls that a pool has let in or turned out, in the order in which it did.
+    pub(super) called: VecDeque<(u32, Called)>,
+}
+
+/// What happened to a call while it stood in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Called {
+    Granted,
+    /// It lost its place to a call of higher priority.
+    Displaced,
+}
+
+impl Shared {
+    pub(super) fn new(config: &Config, callers: Callers) -> Self {
+        let pool = |pool: &policy::Pool| Pool {
+            name: pool.name.clone(),
+            priority: pool.priority,
+            bulkhead: Bulkhead::new(pool),
+            adaptive: pool.adaptive.then(|| Adaptive::new(ADAPTIVE_START, 1, pool.concurrent)),
+            line: BTreeMap::new(),
+        };
+        let mut shared = Self {
+            sites: Vec::new(),
+            limits: Vec::new(),
+            pools: config.pools.iter().map(pool).collect(),
+            upstreams: Vec::new(),
+            // The first ones are the upstreams' own, for endpoints that share.
+            breakers: config.upstreams.iter().map(|_| Breaker::new()).collect(),
+            called: VecDeque::new(),
+        };
+        for pool in &mut shared.pools {
+            pool.resize();
+        }
+        for (index, upstream) in config.upstreams.iter().enumerate() {
+            let auth = upstream.auth.as_ref().filter(|auth| !auth.keys.is_empty());
+            shared.upstreams.push(Dependency {
+                budget: Budget::empty(BUDGET_CAPACITY),
+                keys: auth.map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
+                paused_until: Mono(0),
+            });
+            for endpoint in &upstream.endpoints {
+                let site = shared.site(config, (index, upstream), endpoint, callers);
+                shared.sites.push(site);
+            }
+        }
+        shared
+    }
+
+    fn site(&mut self, config: &Config, (index, upstream): (usize, &Upstream), endpoint: &Endpoint, callers: Callers) -> Site {
+        let policy = &endpoint.policy;
+        let breaker = match policy.breaker.per {
+            BreakerPer::Upstream => index,
+            BreakerPer::Endpoint => {
+                self.breakers.push(Breaker::new());
+                self.breakers.len() - 1
+            }
+        };
+        let site = self.sites.len();
+        let spanning = config.limits.iter().map(|limit| (None, limit));
+        let layers = spanning.chain(policy.limits.iter().map(|limit| (Some(index), limit)));
+        let limits = layers.filter_map(|(owner, limit)| self.layer(limit, owner, (index, site), callers)).collect();
+        Site {
+            name: format!("{}/{}", upstream.name, endpoint.name),
+            upstream: index,
+            method: endpoint.matches.method().unwrap_or("GET").into(),
+            plan: Arc::new(Plan::new(config, upstream, endpoint)),
+            limits,
+            pool: policy.pool.as_deref().and_then(|name| config.pools.iter().position(|pool| pool.name == name)),
+            cost: policy.cost,
+            breaker,
+            retry: policy.retry,
+            guard: policy.breaker,
+            paused_until: Mono(0),
+        }
+    }
+
+    /// The limit's cell for this endpoint, made where no other endpoint has it yet.
+    fn layer(&mut self, limit: &policy::Limit, owner: Option<usize>, (upstream, site): (usize, usize), callers: Callers) -> Option<usize> {
+        let mut identity = Identity { owner, upstream: None, endpoint: None };
+        for key in &limit.key {
+            match key {
+                LimitKey::Global => {}
+                // A call is limited before it has a key: all keys of the upstream count as one.
+                LimitKey::Upstream | LimitKey::Key => identity.upstream = Some(upstream),
+                LimitKey::Endpoint => identity.endpoint = Some(site),
+                LimitKey::Ip | LimitKey::Caller | LimitKey::User | LimitKey::Tenant | LimitKey::Header(_) => match callers {
+                    Callers::OnePerEndpoint => identity.endpoint = Some(site),
+                    Callers::Many => return None,
+                },
+            }
+        }
+        let known = self.limits.iter().position(|layer| layer.identity == identity && layer.policy == *limit);
+        Some(known.unwrap_or_else(|| {
+            self.limits.push(Layer { policy: limit.clone(), identity, limit: Limit::from(limit), cell: Cell::default() });
+            self.limits.len() - 1
+        }))
+    }
+
+    /// Answers call `id` of endpoint `site`.
+    pub(super) fn answer(&mut self, id: u32, site: usize, ask: Ask, holding: &mut Holding, now: Now) -> Answer {
+        match ask {
+            Ask::Limits => self.take(site, holding, now.mono),
+            Ask::Pool { give_up } => self.enter(id, site, give_up, holding, now.mono),
+            // Every simulated call is the first with its idempotency key.
+            Ask::Reserve => Answer::Reserved,
+            Ask::Permit { lease } => self.admit(site, lease, now.mono),
+            Ask::Key { tried } => self.lease(site, tried, now),
+            Ask::Settle(settle) => self.settle(site, &settle, holding, now),
+        }
+    }
+
+    fn take(&mut self, site: usize, holding: &mut Holding, now: Mono) -> Answer {
+        let site = &self.sites[site];
+        let answers = with_layers(&mut self.limits, &site.limits, |layers| layered::take(layers, now, site.cost));
+        match answers {
+            Answers::Go { after, shadowed } => {
+                (holding.taken_at, holding.shadowed) = (now, shadowed);
+                Answer::Limited { after }
+            }
+            Answers::Refused { layer, retry_at } => {
+                holding.refused_by = site.limits.get(layer).copied();
+                Answer::OverLimit { retry_at: Some(retry_at) }
+            }
+            Answers::TooCostly { layer, .. } => {
+                holding.refused_by = site.limits.get(layer).copied();
+                Answer::OverLimit { retry_at: None }
+            }
+        }
+    }
+
+    fn enter(&mut self, id: u32, site: usize, give_up: Mono, holding: &mut Holding, now: Mono) -> Answer {
+        let Some(pool) = self.sites[site].pool.map(|pool| &mut self.pools[pool]) else { return Answer::PoolEntered };
+        match pool.bulkhead.enter(Arrival { priority: pool.priority, deadline: give_up }, now) {
+            Entry::Go => {
+                holding.place = Place::Slot { since: now };
+                Answer::PoolEntered
+            }
+            Entry::Queued { ticket, displaced, .. } => {
+                holding.place = Place::Line(ticket);
+                pool.line.insert(ticket, id);
+                let gone = displaced.and_then(|ticket| pool.line.remove(&ticket));
+                self.called.extend(gone.map(|id| (id, Called::Displaced)));
+                Answer::PoolQueued
+            }
+            Entry::Refused(_) => Answer::PoolFull { shed: false },
+        }
+    }
+
+    fn admit(&mut self, site: usize, lease: Nanos, now: Mono) -> Answer {
+        let site = &self.sites[site];
+        let paused_until = site.paused_until.max(self.upstreams[site.upstream].paused_until);
+        if now < paused_until {
+            return Answer::Open { retry_at: Some(paused_until) };
+        }
+        match self.breakers[site.breaker].admit(&site.guard, lease, now) {
+            Admission::Go(permit) => Answer::Permitted(permit),
+            Admission::Refused { retry_at } => Answer::Open { retry_at },
+        }
+    }
+
+    fn lease(&mut self, site: usize, tried: KeySet, now: Now) -> Answer {
+        match self.upstreams[self.sites[site].upstream].keys.as_mut().map(|keys| keys.lease(now, tried)) {
+            Some(lease::Answer::Leased(lease)) => Answer::Key(lease),
+            Some(lease::Answer::Cooling { wait }) => Answer::Cooling { wait },
+            Some(lease::Answer::Dead) | None => Answer::Dead,
+        }
+    }
+
+    fn settle(&mut self, site: usize, settle: &Settle, holding: &mut Holding, now: Now) -> Answer {
+        let site = &mut self.sites[site];
+        let upstream = &mut self.upstreams[site.upstream];
+        settle.tell_breaker(&mut self.breakers[site.breaker], &site.guard, now.mono);
+        let funding = settle.tell_budget(&mut upstream.budget, &site.retry, now.mono);
+        if let Some(keys) = &mut upstream.keys {
+            settle.tell_keys(keys, now.mono);
+        }
+        match settle.pause {
+            Some((Scope::Upstream, until)) => upstream.paused_until = upstream.paused_until.max(until),
+            Some((_, until)) => site.paused_until = site.paused_until.max(until),
+            None => {}
+        }
+        if settle.untake {
+            let (taken_at, shadowed) = (holding.taken_at, holding.shadowed);
+            with_layers(&mut self.limits, &site.limits, |layers| layered::refund(layers, taken_at, site.cost, shadowed));
+        }
+        if let Some(pool) = site.pool.map(|pool| &mut self.pools[pool]) {
+            pool.hear(settle);
+            if settle.leave_pool {
+                pool.give_back(holding, now.mono);
+            }
+            self.called.extend(pool.grants(now.mono).map(|id| (id, Called::Granted)));
+        }
+        Answer::Settled { funding }
+    }
+}
+
+/// Lends the cells of some limits, together, to one of the layers' functions.
+fn with_layers<R>(limits: &mut [Layer], chosen: &[usize], act: impl FnOnce(&mut [(&Limit, &mut Cell)]) -> R) -> R {
+    let mut cells: Vec<(Limit, Cell)> = chosen.iter().map(|&index| (limits[index].limit, limits[index].cell)).collect();
+    let mut layers: Vec<(&Limit, &mut Cell)> = cells.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
+    let result = act(&mut layers);
+    for (&index, (_, cell)) in chosen.iter().zip(cells) {
+        limits[index].cell = cell;
+    }
+    result
+}
+
+impl Pool {
+    /// An adaptive pool follows the results of its own calls.
+    fn hear(&mut self, settle: &Settle) {
+        let Some(adaptive) = &mut self.adaptive else { return };
+        match settle.sample {
+            Some((_, sample)) if sample.failed => adaptive.dropped(),
+            Some(_) => adaptive.succeeded(self.bulkhead.running()),
+            None => {}
+        }
+        self.resize();
+    }
+
+    fn resize(&mut self) {
+        if let Some(adaptive) = self.adaptive {
+            self.bulkhead.resize(adaptive.limit());
+        }
+    }
+
+    fn give_back(&mut self, holding: &mut Holding, now: Mono) {
+        match std::mem::take(&mut holding.place) {
+            Place::Outside => {}
+            Place::Slot { since } => self.bulkhead.leave(now.since(since)),
+            Place::Line(ticket) => {
+                self.line.remove(&ticket);
+                self.bulkhead.cancel(ticket);
+            }
+        }
+    }
+
+    fn grants(&mut self, now: Mono) -> impl Iterator<Item = u32> {
+        std::iter::from_fn(move || {
+            // A ticket without a call cannot be: whoever leaves the line takes it along.
+            let ticket = self.bulkhead.grant(now)?;
+            self.line.remove(&ticket)
+        })
+    }
+}
+
+impl Holding {
+    /// The pool has let the call in.
+    pub(super) fn granted(&mut self, now: Mono) {
+        self.place = Place::Slot { since: now };
+    }
+
+    /// The pool has turned the call out of its line.
+    pub(super) fn displaced(&mut self) {
+        self.place = Place::Outside;
+    }
+}

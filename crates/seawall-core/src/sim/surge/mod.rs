@@ -1,0 +1,99 @@
+//! One endpoint gets ten times its traffic for five minutes: what protects the rest?
+//!
+//! Every endpoint of a configuration has a steady load; each upstream is a server with 20 workers behind an unbounded
+//! queue. A minute of calm, the surge, a minute of calm. Calls run on the real machine and share state as in the
+//! product, so what is refused, and by which layer, is what the configuration would do.
+
+mod load;
+mod tally;
+mod verdict;
+mod world;
+
+pub use tally::{Layer, Phase, Point, Row, Track};
+pub use verdict::{Advice, Others, Verdict};
+
+use super::shared::{Callers, Shared};
+use super::stream;
+use crate::config::{CATCH_ALL, Config};
+use crate::time::Nanos;
+use load::Load;
+use tally::Tally;
+
+/// Calm before the surge, and after it.
+pub const CALM_S: u32 = 60;
+
+#[derive(Clone, Debug)]
+pub struct Case<'a> {
+    pub seed: u64,
+    pub runs: u32,
+    pub policy: &'a Config,
+    /// `upstream/endpoint`; the first one where none is named.
+    pub endpoint: Option<String>,
+    pub factor: f64,
+    /// Calls per second to each endpoint, instead of what its limits suggest.
+    pub rate: Option<f64>,
+    /// How long the surge lasts, in whole seconds.
+    pub surge_s: u32,
+}
+
+impl<'a> Case<'a> {
+    pub const RUNS: u32 = 1;
+    pub const FACTOR: f64 = 10.0;
+    pub const SURGE: Nanos = Nanos::from_secs(300);
+
+    #[must_use]
+    pub fn new(seed: u64, policy: &'a Config) -> Self {
+        Self { seed, runs: Self::RUNS, policy, endpoint: None, factor: Self::FACTOR, rate: None, surge_s: 300 }
+    }
+
+    /// Calls that one run will see, about.
+    #[must_use]
+    pub fn calls(&self) -> f64 {
+        let shared = Shared::new(self.policy, Callers::OnePerEndpoint);
+        let load = Load::of(self, &shared);
+        let end_s = f64::from(2 * CALM_S + self.surge_s);
+        load.steady.iter().sum::<f64>() * end_s + load.steady[load.surged] * (self.factor - 1.0) * f64::from(self.surge_s)
+    }
+}
+
+/// What the case came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// For each endpoint one row before, one during and one after the surge.
+    pub rows: Vec<Row>,
+    /// The same endpoints, second by second.
+    pub tracks: Vec<Track>,
+    pub verdict: Verdict,
+}
+
+/// Every endpoint that a case can name.
+#[must_use]
+pub fn endpoints(config: &Config) -> Vec<String> {
+    Shared::new(config, Callers::OnePerEndpoint).sites.into_iter().map(|site| site.name).collect()
+}
+
+/// Endpoints that the file speaks of: what an upstream does with everything else counts only where nothing else does.
+fn is_spoken_of(config: &Config) -> Vec<bool> {
+    let all = config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(move |endpoint| (upstream, endpoint)));
+    all.map(|(upstream, endpoint)| upstream.endpoints.len() == 1 || endpoint.name != CATCH_ALL).collect()
+}
+
+#[must_use]
+pub fn run(case: &Case<'_>) -> Found {
+    let load = Load::of(case, &Shared::new(case.policy, Callers::OnePerEndpoint));
+    let tally = measure(case, &load);
+    let verdict = verdict::of(case, &load, &tally);
+    Found { rows: tally.rows(), tracks: tally.tracks(), verdict }
+}
+
+fn measure(case: &Case<'_>, load: &Load) -> Tally {
+    let shared = Shared::new(case.policy, Callers::OnePerEndpoint);
+    let mut tally = Tally::new(case, load, &shared);
+    for run in 0..case.runs.max(1) {
+        world::run(case, load, stream(case.seed, [u64::from(run), 2, 0]), &mut tally);
+    }
+    tally
+}
+
+#[cfg(test)]
+mod tests;

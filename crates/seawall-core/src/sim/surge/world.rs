@@ -1,0 +1,161 @@
+//! One run: calls arrive at every endpoint, go through the machine to their upstream's server, and come back or not.
+
+use std::sync::Arc;
+
+use super::Case;
+use super::load::Load;
+use super::tally::Tally;
+use crate::classify::Seen;
+use crate::record::ErrorKind;
+use crate::rng::Rng;
+use crate::sim::queue::Queue;
+use crate::sim::server::Server;
+use crate::sim::shared::Callers;
+use crate::sim::traffic::{Pause, Token, Traffic};
+use crate::time::{Mono, Nanos, Now, Wall};
+
+/// 2026-07-01T00:00:00Z: a day like any other for quota resets.
+const EPOCH: Wall = Wall(1_782_864_000_000);
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Arrival {
+        site: usize,
+    },
+    Served {
+        upstream: usize,
+        token: Token,
+    },
+    /// Carries on after the answer too; it is simply stale then.
+    TimedOut(Token),
+    Woken(Token),
+}
+
+/// What the tally must know of a call when it ends.
+#[derive(Clone, Copy, Debug)]
+struct Tag {
+    site: usize,
+    arrived: Mono,
+    /// When its last attempt was.
+    sent: Mono,
+}
+
+#[derive(Debug)]
+struct World<'a> {
+    load: &'a Load,
+    arrivals: Vec<Rng>,
+    queue: Queue<Event>,
+    traffic: Traffic,
+    servers: Vec<Server<Token>>,
+    /// By the call's number.
+    tags: Vec<Tag>,
+    tally: &'a mut Tally,
+}
+
+pub(super) fn run(case: &Case<'_>, load: &Load, mut rng: Rng, tally: &mut Tally) {
+    let mut world = World {
+        load,
+        arrivals: load.steady.iter().map(|_| rng.fork()).collect(),
+        queue: Queue::with_capacity(4096),
+        servers: case.policy.upstreams.iter().map(|_| Server::new(None, rng.fork())).collect(),
+        traffic: Traffic::new(case.policy, Callers::OnePerEndpoint, rng.fork()),
+        tags: Vec::new(),
+        tally,
+    };
+    for site in 0..load.steady.len() {
+        world.arrive_after(site, Mono(0));
+    }
+    let end = Mono(0) + Nanos::from_secs(u64::from(load.end_s()));
+    while let Some((now, event)) = world.queue.pop() {
+        // Calls end by themselves; what a server still has in line by then interests nobody.
+        if now >= end && world.traffic.open() == 0 {
+            break;
+        }
+        world.step(at(now), event);
+    }
+    world.tally.run_ended();
+}
+
+fn at(mono: Mono) -> Now {
+    Now { mono, wall: EPOCH + mono.since(Mono(0)) }
+}
+
+impl World<'_> {
+    fn step(&mut self, now: Now, event: Event) {
+        match event {
+            Event::Arrival { site } => self.arrival(site, now),
+            Event::Served { upstream, token } => {
+                self.servers[upstream].finished();
+                self.put_to_work(upstream, now.mono);
+                self.respond(token, Ok(200), now);
+            }
+            Event::TimedOut(token) => self.respond(token, Err(ErrorKind::Timeout), now),
+            Event::Woken(token) => {
+                if let Some(pause) = self.traffic.waited(token, now) {
+                    self.follow(pause, now);
+                }
+            }
+        }
+        while let Some(pause) = self.traffic.called(now) {
+            self.follow(pause, now);
+        }
+    }
+
+    fn arrive_after(&mut self, site: usize, now: Mono) {
+        if self.load.steady[site] <= 0.0 {
+            return;
+        }
+        if let Some(at) = self.load.next(site, now, &mut self.arrivals[site]) {
+            self.queue.push(at, Event::Arrival { site });
+        }
+    }
+
+    fn arrival(&mut self, site: usize, now: Now) {
+        self.arrive_after(site, now.mono);
+        self.tally.offered(site, now.mono);
+        let (id, pause) = self.traffic.begin(site, false, now);
+        let tag = Tag { site, arrived: now.mono, sent: now.mono };
+        match self.tags.get_mut(id as usize) {
+            Some(old) => *old = tag,
+            None => self.tags.push(tag),
+        }
+        self.follow(pause, now);
+    }
+
+    fn respond(&mut self, token: Token, result: Result<u16, ErrorKind>, now: Now) {
+        let Tag { site, sent, .. } = self.tags[token.id as usize];
+        let method = Arc::clone(&self.traffic.shared.sites[site].method);
+        let seen = Seen { method: &method, result, headers: &(), body: b"", latency: now.mono.since(sent) };
+        if let Some(pause) = self.traffic.responded(token, &seen, now) {
+            self.follow(pause, now);
+        }
+    }
+
+    fn follow(&mut self, pause: Pause, now: Now) {
+        match pause {
+            Pause::Result { token, number, timeout } => {
+                let tag = &mut self.tags[token.id as usize];
+                tag.sent = now.mono;
+                let Tag { site, arrived, .. } = *tag;
+                if number == 1 {
+                    self.tally.admitted(site, arrived, now.mono);
+                }
+                let upstream = self.traffic.shared.sites[site].upstream;
+                self.queue.push(now.mono + timeout, Event::TimedOut(token));
+                self.servers[upstream].offer(token);
+                self.put_to_work(upstream, now.mono);
+            }
+            Pause::Until { token, at } => self.queue.push(at, Event::Woken(token)),
+            Pause::Over(over) => {
+                let Tag { site, arrived, .. } = self.tags[over.id as usize];
+                self.tally.ended(site, arrived, &over, now.mono);
+            }
+        }
+    }
+
+    fn put_to_work(&mut self, upstream: usize, now: Mono) {
+        while let Some((token, service)) = self.servers[upstream].start() {
+            self.queue.push(now + service, Event::Served { upstream, token });
+        }
+    }
+}

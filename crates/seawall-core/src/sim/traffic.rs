@@ -1,0 +1,152 @@
+//! Many calls at once on the real machine: answers what can be answered from shared state and hands back what takes
+//! time. Whoever drives it owns the clock, the network and the question when calls begin.
+
+use std::sync::Arc;
+
+use super::shared::{Called, Callers, Holding, Shared};
+use crate::call::{Action, Call, Finish, Request};
+use crate::classify::{Seen, Verdict};
+use crate::config::Config;
+use crate::record::ErrorKind;
+use crate::rng::Rng;
+use crate::time::{Mono, Nanos, Now};
+
+/// One moment of one call. What refers to an earlier moment is stale: a timer that was overtaken, an answer that
+/// nobody waits for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) id: u32,
+    moment: u64,
+}
+
+/// What a call waits for.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pause {
+    /// A result; bring it to [`Traffic::responded`].
+    Result { token: Token, number: u32, timeout: Nanos },
+    /// This time; then [`Traffic::waited`].
+    Until { token: Token, at: Mono },
+    /// Nothing: it is over.
+    Over(Over),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Over {
+    pub(super) id: u32,
+    pub(super) finish: Finish,
+    /// The limit that refused it.
+    pub(super) limit: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Flight {
+    call: Call,
+    site: usize,
+    holding: Holding,
+    moment: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Traffic {
+    pub(super) shared: Shared,
+    flights: Vec<Option<Flight>>,
+    free: Vec<u32>,
+    moments: u64,
+    rng: Rng,
+}
+
+impl Traffic {
+    pub(super) fn new(config: &Config, callers: Callers, rng: Rng) -> Self {
+        Self { shared: Shared::new(config, callers), flights: Vec::new(), free: Vec::new(), moments: 0, rng }
+    }
+
+    /// How many calls have not ended.
+    pub(super) fn open(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    /// Calls are known by a number that is used again once they are over.
+    pub(super) fn begin(&mut self, site: usize, keyed: bool, now: Now) -> (u32, Pause) {
+        let own = &self.shared.sites[site];
+        let request = Request { method: &own.method, keyed, replayable: true, deadline: None, patient: false };
+        let (call, action) = Call::begin(Arc::clone(&own.plan), &request, now);
+        let flight = Some(Flight { call, site, holding: Holding::default(), moment: 0 });
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.flights[id as usize] = flight;
+                id
+            }
+            None => {
+                self.flights.push(flight);
+                u32::try_from(self.flights.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        (id, self.follow(id, action, now))
+    }
+
+    pub(super) fn waited(&mut self, token: Token, now: Now) -> Option<Pause> {
+        let action = waiting(&mut self.flights, token)?.call.waited(now);
+        Some(self.follow(token.id, action, now))
+    }
+
+    /// An attempt's result; `None` where nobody waits for it any more.
+    pub(super) fn responded(&mut self, token: Token, seen: &Seen<'_>, now: Now) -> Option<Pause> {
+        let action = waiting(&mut self.flights, token)?.call.responded(seen, now, &mut self.rng);
+        Some(self.follow(token.id, action, now))
+    }
+
+    /// As [`Traffic::responded`], for a result whose meaning is known.
+    pub(super) fn judged(&mut self, token: Token, result: Result<u16, ErrorKind>, verdict: &Verdict, now: Now) -> Option<Pause> {
+        let action = waiting(&mut self.flights, token)?.call.judged(result, verdict, now, &mut self.rng);
+        Some(self.follow(token.id, action, now))
+    }
+
+    /// The next call that a pool has let in or turned out. Ask until `None` after every event.
+    pub(super) fn called(&mut self, now: Now) -> Option<Pause> {
+        let (id, called) = self.shared.called.pop_front()?;
+        let flight = self.flights[id as usize].as_mut()?;
+        let action = match called {
+            Called::Granted => {
+                flight.holding.granted(now.mono);
+                flight.call.granted(now)
+            }
+            Called::Displaced => {
+                flight.holding.displaced();
+                flight.call.waited(now)
+            }
+        };
+        Some(self.follow(id, action, now))
+    }
+
+    /// Answers questions until the call has to wait for something.
+    fn follow(&mut self, id: u32, mut action: Action, now: Now) -> Pause {
+        let flight = self.flights[id as usize].as_mut().expect("only calls that are not over go on");
+        self.moments += 1;
+        flight.moment = self.moments;
+        let token = Token { id, moment: self.moments };
+        loop {
+            action = match action {
+                Action::Ask(ask) => {
+                    let answer = self.shared.answer(id, flight.site, ask, &mut flight.holding, now);
+                    flight.call.answered(answer, now)
+                }
+                Action::Send { number, timeout, .. } => return Pause::Result { token, number, timeout },
+                Action::Wait { until, .. } => return Pause::Until { token, at: until },
+                // The token server is not part of these models.
+                Action::Refresh => flight.call.refreshed(true, now),
+                Action::Finish(finish) => {
+                    let limit = flight.holding.refused_by;
+                    self.flights[id as usize] = None;
+                    self.free.push(id);
+                    return Pause::Over(Over { id, finish, limit });
+                }
+            };
+        }
+    }
+}
+
+/// The call, if this is still the moment that it is in.
+fn waiting(flights: &mut [Option<Flight>], token: Token) -> Option<&mut Flight> {
+    flights.get_mut(token.id as usize)?.as_mut().filter(|flight| flight.moment == token.moment)
+}
