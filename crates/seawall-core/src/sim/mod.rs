@@ -8,6 +8,7 @@ pub mod contention;
 pub mod herd;
 pub mod outage;
 mod queue;
+pub mod replay;
 mod server;
 mod shared;
 mod stats;

@@ -1,0 +1,189 @@
+//! One run of the recorded calls against the new policy.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::behaviour::Behaviour;
+use super::log::Recorded;
+use super::{Case, Row};
+use crate::call::Outcome;
+use crate::classify::{Hint, Seen, Verdict};
+use crate::record::{Class, ErrorKind, Reason, Scope};
+use crate::rng::Rng;
+use crate::sim::queue::Queue;
+use crate::sim::shared::Callers;
+use crate::sim::traffic::{Pause, Token, Traffic};
+use crate::time::{Mono, Nanos, Now, Wall};
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Index into the chosen calls.
+    Arrival(usize),
+    Result {
+        token: Token,
+        seen: Recorded,
+    },
+    Woken(Token),
+}
+
+/// What must be known of a call that is on its way.
+#[derive(Clone, Copy, Debug)]
+struct Tag {
+    /// Index into the log.
+    call: usize,
+    site: usize,
+    sent_for: Nanos,
+}
+
+/// What the new policy asked of the recording.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asked {
+    pub(super) results: u64,
+    /// Of these, how many were not recorded.
+    pub(super) drawn: u64,
+    /// Calls that asked for nothing, by what refused them.
+    pub(super) refused: BTreeMap<Reason, u32>,
+}
+
+#[derive(Debug)]
+struct World<'a> {
+    case: &'a Case<'a>,
+    behaviour: &'a Behaviour,
+    chosen: &'a [(usize, usize)],
+    epoch: Wall,
+    draws: Rng,
+    queue: Queue<Event>,
+    traffic: Traffic,
+    /// By the call's number.
+    tags: Vec<Tag>,
+    rows: &'a mut [Row],
+    asked: &'a mut Asked,
+}
+
+pub(super) fn run(
+    case: &Case<'_>,
+    behaviour: &Behaviour,
+    chosen: &[(usize, usize)],
+    mut rng: Rng,
+    (rows, asked): (&mut [Row], &mut Asked),
+) {
+    let Some(&(first, _)) = chosen.first() else { return };
+    let mut world = World {
+        case,
+        behaviour,
+        chosen,
+        epoch: Wall(case.log.calls[first].began_ms()),
+        draws: rng.fork(),
+        queue: Queue::with_capacity(4096),
+        traffic: Traffic::new(case.policy, Callers::Many, rng.fork()),
+        tags: Vec::new(),
+        rows,
+        asked,
+    };
+    world.arrive(0);
+    while let Some((now, event)) = world.queue.pop() {
+        let now = Now { mono: now, wall: world.epoch + now.since(Mono(0)) };
+        world.step(now, event);
+    }
+}
+
+impl World<'_> {
+    fn step(&mut self, now: Now, event: Event) {
+        match event {
+            Event::Arrival(place) => {
+                self.arrive(place + 1);
+                self.begin(place, now);
+            }
+            Event::Result { token, seen } => self.respond(token, &seen, now),
+            Event::Woken(token) => {
+                if let Some(pause) = self.traffic.waited(token, now) {
+                    self.follow(pause, now);
+                }
+            }
+        }
+        while let Some(pause) = self.traffic.called(now) {
+            self.follow(pause, now);
+        }
+    }
+
+    fn arrive(&mut self, place: usize) {
+        if let Some(&(call, _)) = self.chosen.get(place) {
+            let after = Wall(self.case.log.calls[call].began_ms()).since(self.epoch);
+            self.queue.push(Mono(0) + after, Event::Arrival(place));
+        }
+    }
+
+    fn begin(&mut self, place: usize, now: Now) {
+        let (call, site) = self.chosen[place];
+        let (id, pause) = self.traffic.begin(site, self.case.log.calls[call].was_repeated(), now);
+        let tag = Tag { call, site, sent_for: Nanos::ZERO };
+        match self.tags.get_mut(id as usize) {
+            Some(old) => *old = tag,
+            None => self.tags.push(tag),
+        }
+        self.follow(pause, now);
+    }
+
+    fn follow(&mut self, pause: Pause, now: Now) {
+        match pause {
+            Pause::Result { token, number, timeout } => self.send(token, number, timeout, now),
+            Pause::Until { token, at } => self.queue.push(at, Event::Woken(token)),
+            Pause::Over(over) => {
+                let tag = self.tags[over.id as usize];
+                let waited = over.finish.elapsed - tag.sent_for;
+                if over.finish.attempts == 0 {
+                    *self.asked.refused.entry(over.finish.reason).or_default() += 1;
+                }
+                let success = over.finish.outcome == Outcome::Success;
+                self.rows[tag.site].after.call(success, over.finish.attempts, waited.as_secs_f64());
+            }
+        }
+    }
+
+    fn send(&mut self, token: Token, number: u32, timeout: Nanos, now: Now) {
+        let call = &self.case.log.calls[self.tags[token.id as usize].call];
+        let recorded = call.results.get(number as usize - 1).copied();
+        self.asked.results += 1;
+        self.asked.drawn += u64::from(recorded.is_none());
+        let seen = recorded.or_else(|| self.behaviour.draw(call, now.wall, &mut self.draws));
+        let seen = within(seen.expect("calls to upstreams of which nothing is known are left out"), timeout);
+        let tag = &mut self.tags[token.id as usize];
+        tag.sent_for = tag.sent_for + seen.latency;
+        self.queue.push(now.mono + seen.latency, Event::Result { token, seen });
+    }
+
+    /// By the new policy's rules; where those would look into the body, which no log has, what it was taken for then
+    /// still holds.
+    fn respond(&mut self, token: Token, recorded: &Recorded, now: Now) {
+        let site = &self.traffic.shared.sites[self.tags[token.id as usize].site];
+        let (method, plan) = (Arc::clone(&site.method), Arc::clone(&site.plan));
+        let after = recorded.hint.map(|hint| format!("{:.3}", hint.as_secs_f64()));
+        let headers: Vec<(&str, &str)> = after.iter().map(|after| ("retry-after", after.as_str())).collect();
+        let seen = Seen { method: &method, result: recorded.result, headers: &headers, body: b"", latency: recorded.latency };
+        let verdict = plan.rules.classify(&seen, now.wall);
+        let verdict = match recorded.class {
+            Some(class) if class != verdict.class && plan.rules.needs_body(&method, recorded.result) => remembered(class, verdict),
+            _ => verdict,
+        };
+        if let Some(pause) = self.traffic.judged(token, recorded.result, &verdict, now) {
+            self.follow(pause, now);
+        }
+    }
+}
+
+/// An answer that had not come in time then does not come in more time either; one that came may now come too late.
+fn within(seen: Recorded, timeout: Nanos) -> Recorded {
+    if seen.result == Err(ErrorKind::Timeout) || seen.latency > timeout {
+        return Recorded { result: Err(ErrorKind::Timeout), class: None, hint: None, latency: timeout, ..seen };
+    }
+    seen
+}
+
+fn remembered(class: Class, verdict: Verdict) -> Verdict {
+    let scope = match class {
+        Class::Quota => Scope::Group,
+        Class::Auth => Scope::Key,
+        Class::Success | Class::Transient | Class::Permanent | Class::Ambiguous => Scope::Call,
+    };
+    Verdict { class, scope, wait: Hint::Backoff, rule: None, named: true, unprocessed: false, ..verdict }
+}
