@@ -39,7 +39,9 @@ pub(super) fn report(args: &Args) -> anyhow::Result<Report> {
         // The rows are the series already: one value per number of clients.
         series: Vec::new(),
         table: table(&config, &rows),
-        figure: figure(&config, &rows),
+        figure: Some(figure(&config, &rows)),
+        detail: None,
+        notes: Vec::new(),
         closing: closing(&config, &rows),
     })
 }

@@ -35,7 +35,9 @@ pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Re
         rows: rows.iter().map(cells).collect(),
         series: rows.iter().map(series).collect(),
         table: table(&rows),
-        figure: figure(&config, &rows),
+        figure: Some(figure(&config, &rows)),
+        detail: None,
+        notes: Vec::new(),
         closing: closing(&rows),
     })
 }

@@ -3,8 +3,11 @@
 mod assert;
 mod contention;
 mod herd;
+mod options;
 mod outage;
+mod replay;
 mod report;
+mod surge;
 mod svg;
 mod table;
 
@@ -17,6 +20,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
 use seawall_core::config::Config;
 use seawall_core::policy;
+use seawall_core::time::Nanos;
 
 pub(crate) use assert::Assertion;
 use report::{Column, Report};
@@ -32,6 +36,10 @@ pub(crate) enum Scenario {
     Herd,
     /// A server loses its workers for ten seconds: does the system come back?
     Outage,
+    /// One endpoint gets ten times its traffic for five minutes: what protects the rest?
+    Surge,
+    /// Your own attempt log under another policy: what would have become of the same calls?
+    Replay,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -40,11 +48,15 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     pub scenario: Scenario,
 
+    /// The attempt log to replay, one JSON object per line; `-` is standard input (replay)
+    #[arg(value_name = "LOG")]
+    pub log: Option<PathBuf>,
+
     /// The same seed gives the same numbers
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 
-    /// Runs per row [default: contention 100, herd 100, outage 8]
+    /// Runs per row [default: contention 100, herd 100, outage 8, surge 1, replay 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
 
@@ -64,7 +76,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "EXPR")]
     pub assert: Vec<Assertion>,
 
-    /// Simulate only these policies
+    /// Simulate only these policies (contention, herd, outage)
     #[arg(long, value_name = "NAME")]
     pub policy: Vec<String>,
 
@@ -73,10 +85,26 @@ pub(crate) struct Args {
     pub clients: Vec<u32>,
 
     /// Offered load as shares of the capacity (outage)
-    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = rho)]
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = options::rho)]
     pub rho: Vec<policy::Share>,
 
-    /// Put this file's policies beside the built-in ones (herd, outage)
+    /// The endpoint that gets the surge [default: the first of the file] (surge)
+    #[arg(long, value_name = "UPSTREAM/ENDPOINT")]
+    pub endpoint: Option<String>,
+
+    /// How many times its usual traffic that endpoint gets [default: 10] (surge)
+    #[arg(long, value_name = "N", value_parser = options::factor)]
+    pub factor: Option<f64>,
+
+    /// Usual calls per second to each endpoint [default: half of its limit, or 20] (surge)
+    #[arg(long, value_name = "R", value_parser = options::calls_per_second)]
+    pub rate: Option<f64>,
+
+    /// How long the surge lasts [default: 5m] (surge)
+    #[arg(long = "for", value_name = "TIME", value_parser = options::surge_length)]
+    pub lasting: Option<Nanos>,
+
+    /// Put this file's policies beside the built-in ones (herd, outage), or the file to simulate (surge, replay)
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -93,11 +121,19 @@ pub(crate) struct Candidate {
 
 /// Runs the scenario with the built-in policies and those of the file given.
 pub(crate) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
-    let candidates = match &args.config {
-        Some(path) => candidates(&setup::load(Some(path))?.1),
-        None => Vec::new(),
+    options::check(args)?;
+    for assertion in &args.assert {
+        assertion.check_columns(columns(args.scenario))?;
+    }
+    let report = match args.scenario {
+        Scenario::Surge => surge::report(args, &setup::load(args.config.as_deref())?.1)?,
+        Scenario::Replay => replay::report(args, &setup::load(args.config.as_deref())?.1)?,
+        Scenario::Contention | Scenario::Herd | Scenario::Outage => match &args.config {
+            Some(path) => compare(args, &candidates(&setup::load(Some(path))?.1))?,
+            None => compare(args, &[])?,
+        },
     };
-    run_with(args, &candidates, out, err)
+    show(args, &report, out, err)
 }
 
 /// Every endpoint of a configuration, as a policy to simulate.
@@ -113,29 +149,32 @@ fn candidates(config: &Config) -> Vec<Candidate> {
         .collect()
 }
 
-/// Results go to `out`, broken assertions to `err`; both are expected to strip colour where it is not wanted.
-pub(crate) fn run_with(args: &Args, candidates: &[Candidate], out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
-    anyhow::ensure!(args.clients.is_empty() || args.scenario == Scenario::Contention, "`--clients` is for `sim contention` only");
-    anyhow::ensure!(args.rho.is_empty() || args.scenario == Scenario::Outage, "`--rho` is for `sim outage` only");
-    for assertion in &args.assert {
-        assertion.check_columns(columns(args.scenario))?;
+/// The scenarios that set policies beside each other.
+fn compare(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Report> {
+    match args.scenario {
+        Scenario::Contention => contention::report(args),
+        Scenario::Herd => herd::report(args, candidates),
+        Scenario::Outage => outage::report(args, candidates),
+        Scenario::Surge | Scenario::Replay => anyhow::bail!("this scenario simulates one file, not policies beside each other"),
     }
-    let report = match args.scenario {
-        Scenario::Contention => contention::report(args)?,
-        Scenario::Herd => herd::report(args, candidates)?,
-        Scenario::Outage => outage::report(args, candidates)?,
-    };
-    if let Some(path) = &args.svg {
-        std::fs::write(path, report.figure.render()).with_context(|| format!("cannot write the chart to `{}`", path.display()))?;
+}
+
+/// Results go to `out`, broken assertions to `err`; both are expected to strip colour where it is not wanted.
+fn show(args: &Args, report: &Report, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
+    if let (Some(path), Some(figure)) = (&args.svg, &report.figure) {
+        std::fs::write(path, figure.render()).with_context(|| format!("cannot write the chart to `{}`", path.display()))?;
     }
     if args.csv {
+        for note in &report.notes {
+            writeln!(err, "{DIM}{note}{DIM:#}")?;
+        }
         report.csv(out)?;
     } else if args.json {
         report.json(out)?;
     } else {
-        for_people(&report, out)?;
+        for_people(report, out)?;
     }
-    check(&args.assert, &report, err)
+    check(&args.assert, report, err)
 }
 
 const fn columns(scenario: Scenario) -> &'static [Column] {
@@ -143,13 +182,18 @@ const fn columns(scenario: Scenario) -> &'static [Column] {
         Scenario::Contention => contention::COLUMNS,
         Scenario::Herd => herd::COLUMNS,
         Scenario::Outage => outage::COLUMNS,
+        Scenario::Surge => surge::COLUMNS,
+        Scenario::Replay => replay::COLUMNS,
     }
 }
 
 fn for_people(report: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
     report.table.write(out)?;
     writeln!(out, "\n{}", report.closing)?;
-    writeln!(out, "{DIM}seed {}, {} runs per row{DIM:#}", report.seed, report.runs)?;
+    for note in &report.notes {
+        writeln!(out, "{note}")?;
+    }
+    writeln!(out, "{DIM}seed {}, {} {} per row{DIM:#}", report.seed, report.runs, if report.runs == 1 { "run" } else { "runs" })?;
     Ok(())
 }
 
@@ -176,15 +220,6 @@ fn choose<T>(all: Vec<T>, name: impl Fn(&T) -> &str, wanted: &[String]) -> anyho
         anyhow::ensure!(all.iter().any(|item| name(item) == want), "`{want}` is not a policy of this scenario; policies are {}", names());
     }
     Ok(all.into_iter().filter(|item| wanted.is_empty() || wanted.iter().any(|want| want == name(item))).collect())
-}
-
-fn rho(text: &str) -> Result<policy::Share, String> {
-    let share: f64 = text.parse().map_err(|_| "expected a share such as 0.8".to_owned())?;
-    if !(0.01..=2.0).contains(&share) {
-        return Err("expected a share between 0.01 and 2".to_owned());
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between one hundredth and two")]
-    Ok(policy::Share((share * 1e6).round() as u32))
 }
 
 #[cfg(test)]

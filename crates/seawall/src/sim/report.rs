@@ -62,17 +62,29 @@ pub(super) struct Report {
     pub(super) rows: Vec<Vec<Cell>>,
     pub(super) series: Vec<Series>,
     pub(super) table: Table,
-    pub(super) figure: Figure,
+    /// `None` where nothing is drawn.
+    pub(super) figure: Option<Figure>,
+    /// What CSV shows instead of the rows, where those are only a summary.
+    pub(super) detail: Option<Detail>,
+    /// What the reader must know of the input.
+    pub(super) notes: Vec<String>,
     /// One sentence on what the numbers show.
     pub(super) closing: String,
 }
 
+#[derive(Debug)]
+pub(super) struct Detail {
+    pub(super) columns: &'static [Column],
+    pub(super) rows: Vec<Vec<Cell>>,
+}
+
 impl Report {
     pub(super) fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
-        let names: Vec<&str> = self.columns.iter().map(|column| column.name).collect();
+        let (columns, rows) = self.detail.as_ref().map_or((self.columns, &self.rows), |detail| (detail.columns, &detail.rows));
+        let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
         writeln!(out, "{}", names.join(","))?;
-        for row in &self.rows {
-            let cells: Vec<String> = self.columns.iter().zip(row).map(|(column, cell)| quoted(column.show(cell))).collect();
+        for row in rows {
+            let cells: Vec<String> = columns.iter().zip(row).map(|(column, cell)| quoted(column.show(cell))).collect();
             writeln!(out, "{}", cells.join(","))?;
         }
         Ok(())
@@ -81,7 +93,7 @@ impl Report {
     pub(super) fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
         let series: Vec<Value> = self.series.iter().map(Series::json).collect();
-        let document = json!({
+        let mut document = json!({
             "scenario": self.scenario,
             "seed": self.seed,
             "runs": self.runs,
@@ -89,6 +101,9 @@ impl Report {
             "series": series,
             "summary": self.closing,
         });
+        if let (false, Some(document)) = (self.notes.is_empty(), document.as_object_mut()) {
+            document.insert("notes".to_owned(), json!(self.notes));
+        }
         serde_json::to_writer_pretty(&mut *out, &document)?;
         writeln!(out)
     }

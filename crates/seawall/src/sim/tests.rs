@@ -76,6 +76,13 @@ fn an_assertion_about_nothing_is_refused() {
 fn an_option_of_another_scenario_is_refused() {
     assert!(sim(&args("herd --rho 0.8")).0.unwrap_err().to_string().contains("`sim outage` only"));
     assert!(sim(&args("outage --clients 5")).0.unwrap_err().to_string().contains("`sim contention` only"));
+    for line in ["herd --factor 5", "outage --rate 20", "replay x.ndjson --for 10s", "contention --endpoint a/b"] {
+        assert!(sim(&args(line)).0.unwrap_err().to_string().contains("`sim surge` only"), "{line}");
+    }
+    assert!(sim(&args("surge x.ndjson")).0.unwrap_err().to_string().contains("`LOG` is for `sim replay` only"));
+    assert!(sim(&args("surge --policy full")).0.unwrap_err().to_string().contains("`--policy` is for"));
+    assert!(sim(&args("replay x.ndjson --svg x.svg")).0.unwrap_err().to_string().contains("`--svg` is for"));
+    assert!(sim(&args("replay")).0.unwrap_err().to_string().contains("needs a log"));
 }
 
 #[test]
@@ -89,9 +96,9 @@ fn a_candidate_stands_beside_the_built_in_policies() {
     let built_in = seawall_core::sim::outage::Arm::built_in();
     let arm = built_in.iter().find(|arm| arm.name == "succ10+breaker5").unwrap();
     let candidate = Candidate { name: "api/search".to_owned(), retry: arm.retry, breaker: arm.breaker.unwrap(), adaptive: false };
+    let report = compare(&args("outage --runs 1 --rho 0.8 --policy api/search --policy succ10+breaker5"), &[candidate]).unwrap();
     let mut out = Vec::new();
-    let args = args("outage --runs 1 --rho 0.8 --policy api/search --policy succ10+breaker5 --csv");
-    assert_eq!(run_with(&args, &[candidate], &mut out, &mut std::io::sink()).unwrap(), Exit::Done);
+    report.csv(&mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     let rows: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(rows[0].replace("succ10+breaker5", ""), rows[1].replace("api/search", ""), "the same policy gives the same numbers");
@@ -105,4 +112,76 @@ fn the_chart_is_written_where_asked() {
     assert_eq!(sim(&args).0.unwrap(), Exit::Done);
     let svg = std::fs::read_to_string(dir.path().join("chart.svg")).unwrap();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains(">decorrelated "), "{svg}");
+}
+
+/// A file of the directory that documentation points at.
+fn shipped(name: &str) -> String {
+    format!("{}/../../scenarios/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_surge_shows_every_second_of_every_endpoint() {
+    let line = format!("surge -c {} --endpoint catalog/export --for 10s", shipped("surge.toml"));
+    let (_, csv, _) = sim(&args(&format!("{line} --csv")));
+    let heading = "second,endpoint,offered,admitted,refused_limit,refused_pool,refused_breaker,in_flight,p99_ms,success";
+    assert_eq!(csv.lines().next(), Some(heading));
+    assert_eq!(csv.lines().count(), 1 + 130 * 5);
+    let json: serde_json::Value = serde_json::from_str(&sim(&args(&format!("{line} --json"))).1).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), 15);
+    assert_eq!(json["series"][0]["values"].as_array().unwrap().len(), 130);
+    assert!(json["summary"].as_str().unwrap().starts_with("Pool export refused"), "{}", json["summary"]);
+    assert_eq!(csv, sim(&args(&format!("{line} --csv"))).1, "the same seed gives the same seconds");
+}
+
+#[test]
+fn assertions_hold_the_summary_of_a_surge() {
+    let mut args = args(&format!("surge -c {} --for 10s", shipped("surge.toml")));
+    args.assert = vec!["success >= 0.99 where phase=during,endpoint=catalog/search".parse().unwrap()];
+    assert_eq!(sim(&args).0.unwrap(), Exit::Done);
+    args.assert = vec!["refused_pool < 10 where phase=during,endpoint=catalog/export".parse().unwrap()];
+    assert_eq!(sim(&args).0.unwrap(), Exit::Findings);
+}
+
+#[test]
+fn an_unknown_endpoint_lists_the_endpoints() {
+    let error = sim(&args(&format!("surge -c {} --endpoint catalog/exports", shipped("surge.toml")))).0.unwrap_err().to_string();
+    assert!(error.contains("catalog/export, catalog/search"), "{error}");
+}
+
+#[test]
+fn the_surge_is_drawn_with_a_panel_for_each_endpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = args(&format!("surge -c {} --for 10s", shipped("surge.toml")));
+    args.svg = Some(dir.path().join("surge.svg"));
+    assert_eq!(sim(&args).0.unwrap(), Exit::Done);
+    let svg = std::fs::read_to_string(dir.path().join("surge.svg")).unwrap();
+    assert_eq!(svg.matches("class=\"name\"").count(), 5);
+}
+
+#[test]
+fn a_replay_shows_before_and_after_and_what_was_left_out() {
+    let line = format!("replay {} -c {}", shipped("attempts.ndjson"), shipped("surge.toml"));
+    let (exit, text, _) = sim(&args(&line));
+    assert_eq!(exit.unwrap(), Exit::Done);
+    assert!(text.contains("catalog/search") && text.contains("left out, not in the configuration: geo (55 calls)"), "{text}");
+    let (_, csv, notes) = sim(&args(&format!("{line} --csv")));
+    assert!(
+        csv.starts_with("upstream,endpoint,calls,success_before,success_after,attempts_before,") && csv.contains("\ntotal,,165,"),
+        "{csv}"
+    );
+    assert!(notes.contains("left out"), "{notes}");
+    let json: serde_json::Value = serde_json::from_str(&sim(&args(&format!("{line} --json"))).1).unwrap();
+    assert!(json["notes"][0].as_str().unwrap().contains("geo"));
+}
+
+#[test]
+fn a_log_that_is_none_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.ndjson");
+    let long = "x".repeat((1 << 20) + 10);
+    std::fs::write(&path, format!("hello\n{long}\n{{}}")).unwrap();
+    let mut args = args(&format!("replay x -c {}", shipped("surge.toml")));
+    args.log = Some(path);
+    let error = sim(&args).0.unwrap_err().to_string();
+    assert!(error.contains("no attempt of any call in its 3 lines; line 1: "), "{error}");
 }

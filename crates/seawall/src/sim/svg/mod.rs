@@ -70,6 +70,8 @@ pub(super) enum Shape {
     /// Dots at the points as well: the points are measurements.
     Line,
     Area,
+    /// A solid area: the next mark stands in front of it, so cumulated values make a stack.
+    Stack,
     Bars,
 }
 

@@ -152,18 +152,20 @@ fn shape(svg: &mut String, mark: &Mark, plot: &Plot<'_>) {
             }
         }
         Shape::Area => {
-            let (line, bottom) = (path(&mark.points, plot), plot.bottom());
-            let (first, last) = (mark.points.first().map_or(0.0, |point| point.0), mark.points.last().map_or(0.0, |point| point.0));
-            let _ = writeln!(
-                svg,
-                "<path class=\"area f{colour}\" d=\"{line}L{:.1} {bottom:.1}L{:.1} {bottom:.1}Z\"/>",
-                plot.x(last),
-                plot.x(first)
-            );
-            let _ = writeln!(svg, "<path class=\"thin s{colour}\" d=\"{line}\"/>");
+            area(svg, mark, plot, "area");
+            let _ = writeln!(svg, "<path class=\"thin s{colour}\" d=\"{}\"/>", path(&mark.points, plot));
         }
+        Shape::Stack => area(svg, mark, plot, "stack"),
         Shape::Bars => bars(svg, mark, plot, colour),
     }
+}
+
+/// Down to the axis on both sides.
+fn area(svg: &mut String, mark: &Mark, plot: &Plot<'_>, class: &str) {
+    let (line, bottom, colour) = (path(&mark.points, plot), plot.bottom(), mark.colour % COLOURS);
+    let (first, last) = (mark.points.first().map_or(0.0, |point| point.0), mark.points.last().map_or(0.0, |point| point.0));
+    let (last, first) = (plot.x(last), plot.x(first));
+    let _ = writeln!(svg, "<path class=\"{class} f{colour}\" d=\"{line}L{last:.1} {bottom:.1}L{first:.1} {bottom:.1}Z\"/>");
 }
 
 /// One path for all bars; a bar is at least a pixel and a half wide, or a spike would vanish.

@@ -37,7 +37,7 @@ pub(super) fn css() -> String {
          .title{font-size:22px;font-weight:700}.subtitle{font-size:14px}.name{font-size:14px;font-weight:600}\
          .note{font-size:13px}.end{font-size:13px;font-weight:600}\
          .line{fill:none;stroke-width:2.25;stroke-linejoin:round;stroke-linecap:round}.bars{fill:none}\
-         .area{stroke:none;opacity:.16}.thin{fill:none;stroke-width:1.5;stroke-linejoin:round}\
+         .area{stroke:none;opacity:.16}.stack{stroke:none}.thin{fill:none;stroke-width:1.5;stroke-linejoin:round}\
          .level{stroke-dasharray:5 4;stroke-width:1.25;fill:none}.grid,.axis{stroke-width:1}",
     );
     css += &tones(&LIGHT, |(light, _)| light);
