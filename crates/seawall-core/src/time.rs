@@ -152,13 +152,37 @@ impl Wall {
     }
 }
 
-/// RFC 3339 in UTC with milliseconds.
-impl fmt::Display for Wall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Wall {
+    /// RFC 3339 in UTC with milliseconds, without an allocation: every log line carries one. Years beyond four digits
+    /// do not occur.
+    #[must_use]
+    pub fn rfc3339(self) -> [u8; 24] {
         let (days, ms) = (self.0.div_euclid(86_400_000), self.0.rem_euclid(86_400_000));
         let (year, month, day) = civil(days);
-        let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let fields = [
+            (0, 4, year),
+            (5, 2, month),
+            (8, 2, day),
+            (11, 2, ms / 3_600_000),
+            (14, 2, ms / 60_000 % 60),
+            (17, 2, ms / 1000 % 60),
+            (20, 3, ms % 1000),
+        ];
+        for (at, digits, value) in fields {
+            let mut rest = value.unsigned_abs();
+            for place in text[at..at + digits].iter_mut().rev() {
+                *place = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+                rest /= 10;
+            }
+        }
+        text
+    }
+}
+
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.rfc3339()).unwrap_or_default())
     }
 }
 

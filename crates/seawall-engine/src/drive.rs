@@ -118,12 +118,13 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                 guarded.call.responded(&seen, now, &mut scene.rng.borrow_mut())
             }
             Action::Wait { until, .. } => {
-                scene.clock.sleep_until(until).await;
+                // Most calls never wait, so they should not carry a timer's weight either.
+                Box::pin(scene.clock.sleep_until(until)).await;
                 now = scene.clock.now();
                 guarded.call.waited(now)
             }
             Action::Refresh => {
-                let refreshed = transport.refresh().await;
+                let refreshed = Box::pin(transport.refresh()).await;
                 now = scene.clock.now();
                 guarded.call.refreshed(refreshed, now)
             }

@@ -1,8 +1,9 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use seawall_core::id::CallId;
 use seawall_core::record::{Decision, Reason, Status};
-use seawall_core::time::Nanos;
+use seawall_core::time::{Nanos, Wall};
 use std::io::Write as _;
 
 /// Appends the record as one JSON object and a newline.
@@ -18,7 +19,7 @@ pub fn json(out: &mut Vec<u8>, record: &Record) {
 fn attempt_json(out: &mut Vec<u8>, record: &AttemptRecord) {
     let attempt = &record.attempt;
     head(out, record.at, "attempt");
-    field(out, ",\"call\":", &record.call.to_string());
+    id(out, record.call);
     names(out, &record.names.upstream, &record.names.endpoint, &record.caller);
     number(out, ",\"attempt\":", u64::from(attempt.number));
     out.extend_from_slice(b",\"status\":\"");
@@ -39,7 +40,7 @@ fn attempt_json(out: &mut Vec<u8>, record: &AttemptRecord) {
 
 fn call_json(out: &mut Vec<u8>, record: &CallRecord) {
     head(out, record.at, "call");
-    field(out, ",\"call\":", &record.call.to_string());
+    id(out, record.call);
     names(out, &record.names.upstream, &record.names.endpoint, &record.caller);
     number(out, ",\"attempts\":", u64::from(record.attempts));
     field(out, ",\"outcome\":", record.outcome);
@@ -58,8 +59,18 @@ fn breaker_json(out: &mut Vec<u8>, record: &BreakerRecord) {
     out.push(b'}');
 }
 
-fn head(out: &mut Vec<u8>, at: seawall_core::time::Wall, event: &str) {
-    put(out, format_args!("{{\"ts\":\"{at}\",\"event\":\"{event}\""));
+fn head(out: &mut Vec<u8>, at: Wall, event: &str) {
+    out.extend_from_slice(b"{\"ts\":\"");
+    out.extend_from_slice(&at.rfc3339());
+    out.extend_from_slice(b"\",\"event\":\"");
+    out.extend_from_slice(event.as_bytes());
+    out.push(b'"');
+}
+
+fn id(out: &mut Vec<u8>, call: CallId) {
+    out.extend_from_slice(b",\"call\":\"");
+    out.extend_from_slice(&call.text());
+    out.push(b'"');
 }
 
 fn names(out: &mut Vec<u8>, upstream: &str, endpoint: &str, caller: &str) {
@@ -178,10 +189,8 @@ fn attempt_text(out: &mut Vec<u8>, record: &AttemptRecord) {
 mod tests {
     use super::*;
     use crate::live::Names;
-    use seawall_core::id::CallId;
     use seawall_core::record::{Attempt, Class};
     use seawall_core::rng::Rng;
-    use seawall_core::time::Wall;
     use std::sync::Arc;
 
     fn record(endpoint: &str) -> Record {

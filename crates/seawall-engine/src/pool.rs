@@ -72,7 +72,8 @@ impl Pool {
     }
 
     pub(crate) async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos, now: Mono) -> Result<Line, Fault> {
-        match connector.connect(to, timeout).await? {
+        // Connecting is rare and its future is large: boxed, it does not weigh on every call that finds a connection.
+        match Box::pin(connector.connect(to, timeout)).await? {
             Sender::H1(sender) => Ok(Line::H1 { lent: Lent { sender, pool: self.clone(), upstream, now }, reused: false }),
             Sender::H2(sender) => {
                 self.0.borrow_mut().entry(upstream).or_default().shared = Some(sender.clone());

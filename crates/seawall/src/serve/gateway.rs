@@ -71,7 +71,7 @@ impl Gateway {
         let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
         let live = self.shared.live.load_full();
         let Some((upstream, prefix)) = live.route(host, path) else {
-            intake::discard(&mut body).await;
+            Box::pin(intake::discard(&mut body)).await;
             return Refusal::of(Code::NoUpstream, None).respond();
         };
         if hygiene::is_loop(&head.headers, &self.shared.pseudonym) {

@@ -20,27 +20,26 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 
 /// Takes hop-by-hop headers out, and those that `Connection` nominates.
 pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let nominated: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-            // A message's framing is not the peer's to take away.
-            .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
-            .collect();
-        for name in nominated {
-            headers.remove(name);
-        }
+    // One pass over the few headers there are is cheaper than ten look-ups of headers that are not there.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
     }
-    for name in &HOP_BY_HOP {
+    let nominated: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        // A message's framing is not the peer's to take away.
+        .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
+        .collect();
+    for name in nominated.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }
 
 /// A request's headers as the upstream may see them. Our own and the caller's credentials for us stay here.
-pub(super) fn outward(headers: &mut HeaderMap, credentials: Option<&Credentials>, version: Version, pseudonym: &str) {
+pub(super) fn outward(headers: &mut HeaderMap, credentials: Option<&Credentials>, version: Version, pseudonym: &Pseudonym) {
     let trailers = headers.get(TE).is_some_and(|value| value == "trailers");
     strip_hop_by_hop(headers);
     headers.remove(HOST);
@@ -49,9 +48,11 @@ pub(super) fn outward(headers: &mut HeaderMap, credentials: Option<&Credentials>
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
-    let own: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name.as_str())).cloned().collect();
-    for name in own {
-        headers.remove(name);
+    if headers.keys().any(|name| is_ours(name.as_str())) {
+        let own: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name.as_str())).cloned().collect();
+        for name in own {
+            headers.remove(name);
+        }
     }
     if let Some(credentials) = credentials {
         headers.remove(AUTHORIZATION);
@@ -59,7 +60,7 @@ pub(super) fn outward(headers: &mut HeaderMap, credentials: Option<&Credentials>
             headers.remove(name);
         }
     }
-    via(headers, version, pseudonym);
+    pseudonym.via(headers, version);
 }
 
 /// `Seawall-…`, also in disguise: some servers read `_` as `-`.
@@ -69,25 +70,42 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// An answer's headers as the caller may see them.
-pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &str) {
+pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
     strip_hop_by_hop(headers);
-    via(headers, version, pseudonym);
+    pseudonym.via(headers, version);
 }
 
-fn via(headers: &mut HeaderMap, version: Version, pseudonym: &str) {
-    let protocol = match version {
-        Version::HTTP_10 => "1.0",
-        Version::HTTP_2 => "2.0",
-        _ => "1.1",
-    };
-    if let Ok(value) = HeaderValue::from_str(&format!("{protocol} {pseudonym}")) {
-        headers.append(VIA, value);
+/// What we call ourselves in `Via`, with the header values made once.
+#[derive(Debug)]
+pub(crate) struct Pseudonym {
+    name: String,
+    http_1_0: HeaderValue,
+    http_1_1: HeaderValue,
+    http_2: HeaderValue,
+}
+
+impl Pseudonym {
+    pub(crate) fn new(name: &str) -> Self {
+        let value = |protocol: &str| HeaderValue::from_str(&format!("{protocol} {name}")).expect("our name fits a header");
+        Self { name: name.to_owned(), http_1_0: value("1.0"), http_1_1: value("1.1"), http_2: value("2.0") }
+    }
+
+    fn via(&self, headers: &mut HeaderMap, version: Version) {
+        let value = match version {
+            Version::HTTP_10 => &self.http_1_0,
+            Version::HTTP_2 => &self.http_2,
+            _ => &self.http_1_1,
+        };
+        headers.append(VIA, value.clone());
     }
 }
 
 /// Whether the request has been here before.
-pub(super) fn is_loop(headers: &HeaderMap, pseudonym: &str) -> bool {
-    headers.get_all(VIA).iter().any(|value| value.to_str().is_ok_and(|value| value.split([',', ' ']).any(|part| part.trim() == pseudonym)))
+pub(super) fn is_loop(headers: &HeaderMap, pseudonym: &Pseudonym) -> bool {
+    headers
+        .get_all(VIA)
+        .iter()
+        .any(|value| value.to_str().is_ok_and(|value| value.split([',', ' ']).any(|part| part.trim() == pseudonym.name)))
 }
 
 #[cfg(test)]
@@ -112,11 +130,11 @@ mod tests {
             ("host", "here"),
             ("x-end", "2"),
         ]);
-        outward(&mut headers, None, Version::HTTP_11, "seawall-1");
+        outward(&mut headers, None, Version::HTTP_11, &Pseudonym::new("seawall-1"));
         let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");
-        assert!(is_loop(&headers, "seawall-1") && !is_loop(&headers, "seawall-2"));
+        assert!(is_loop(&headers, &Pseudonym::new("seawall-1")) && !is_loop(&headers, &Pseudonym::new("seawall-2")));
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub(super) async fn body(mut incoming: Incoming, keep: u64, most: u64) -> Result
     }
     let too_large = || Box::new(Refusal::code(413, Code::TooLarge, "the request body is larger than `max_body`").closing());
     if incoming.size_hint().exact().is_some_and(|size| size > most) {
-        discard(&mut incoming).await;
+        Box::pin(discard(&mut incoming)).await;
         return Err(too_large());
     }
     let mut first: Option<Bytes> = None;
@@ -69,7 +69,7 @@ pub(super) async fn body(mut incoming: Incoming, keep: u64, most: u64) -> Result
         let read = first.as_ref().map_or(0, Bytes::len) + more.len();
         let read = u64::try_from(read).unwrap_or(u64::MAX);
         if read > most {
-            discard(&mut incoming).await;
+            Box::pin(discard(&mut incoming)).await;
             return Err(too_large());
         }
         if read > keep {
@@ -134,7 +134,7 @@ pub(super) async fn accept(request: Request<Incoming>) -> Result<(request::Parts
     match inspect(&head) {
         Ok(()) => Ok((head, incoming)),
         Err(refusal) => {
-            discard(&mut incoming).await;
+            Box::pin(discard(&mut incoming)).await;
             Err(Box::new(refusal.closing()))
         }
     }

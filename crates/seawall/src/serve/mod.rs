@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub clock: Clock,
     pub connector: Connector,
     /// What we call ourselves in `Via`, different for each process so that a loop is seen.
-    pub pseudonym: String,
+    pub pseudonym: hygiene::Pseudonym,
     pub file: PathBuf,
     pub reloads: operate::Reloads,
 }
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         recorder: Recorder::default(),
         clock: Clock::start(),
         connector: Connector::new(),
-        pseudonym: format!("seawall-{}", setup::instance()),
+        pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", setup::instance())),
         file,
         reloads: operate::Reloads::default(),
     });
