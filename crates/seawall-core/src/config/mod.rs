@@ -41,6 +41,16 @@ pub const MAX_FILE: usize = 1 << 20;
 /// # Errors
 /// With every problem of the file at once.
 pub fn load(file: &str, bytes: &[u8]) -> Result<Config, Invalid> {
+    let (text, tree, mut problems) = read(file, bytes, &keys::ROOT)?;
+    let config = resolve::config(&tree, &mut problems);
+    if problems.is_empty() { Ok(config) } else { Err(Invalid::new(file, text, problems)) }
+}
+
+/// Checks any TOML file against a shape: its text, what it says, and what does not fit the shape.
+///
+/// # Errors
+/// When it is too large, not UTF-8 or not TOML, so that there is nothing to go on with.
+pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::Table) -> Result<(&'b str, node::Tree, Vec<Problem>), Invalid> {
     let refuse = |text: &str, span: std::ops::Range<usize>, why: String| Err(Invalid::new(file, text, vec![Problem::new(span, "", why)]));
     if bytes.len() > MAX_FILE {
         return refuse("", 0..0, format!("the file is larger than {MAX_FILE} bytes, which is more than any configuration needs"));
@@ -58,14 +68,13 @@ pub fn load(file: &str, bytes: &[u8]) -> Result<Config, Invalid> {
         }
     };
     let mut walker = Walker::new(text, Layer::File(Arc::from(file)), false);
-    let tree = walker.document(&keys::ROOT);
-    let mut problems = walker.problems;
+    let tree = walker.document(shape);
+    let problems = walker.problems;
     let syntax = problems.iter().any(|problem| problem.message.starts_with("not valid TOML"));
     if syntax {
         return Err(Invalid::new(file, text, problems));
     }
-    let config = resolve::config(&tree, &mut problems);
-    if problems.is_empty() { Ok(config) } else { Err(Invalid::new(file, text, problems)) }
+    Ok((text, tree, problems))
 }
 
 /// The policy of any host that nobody configured: the built-in defaults and the generic rules.

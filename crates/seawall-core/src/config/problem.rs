@@ -16,12 +16,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(span: Range<usize>, path: impl Into<String>, message: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn new(span: Range<usize>, path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { span, path: path.into(), message: message.into(), help: None }
     }
 
     #[must_use]
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+    pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -44,7 +45,8 @@ impl std::fmt::Display for Invalid {
 impl std::error::Error for Invalid {}
 
 impl Invalid {
-    pub(crate) fn new(file: &str, text: &str, mut problems: Vec<Problem>) -> Self {
+    #[must_use]
+    pub fn new(file: &str, text: &str, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| (problem.span.start, problem.span.end));
         problems.dedup();
         Self { file: file.to_owned(), text: masked(text), problems }

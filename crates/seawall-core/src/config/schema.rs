@@ -59,6 +59,8 @@ fn kind(kind: &Kind) -> Value {
         Kind::Tables(shape) => json!({ "type": "array", "items": table(shape) }),
         Kind::Rules(shape) => rules(shape),
         Kind::Strings => json!({ "type": "object" }),
+        Kind::Counts => json!({ "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } }),
+        Kind::Either(plain, table) => json!({ "anyOf": [self::kind(plain), self::kind(table)] }),
     }
 }
 

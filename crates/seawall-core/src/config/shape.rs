@@ -57,6 +57,10 @@ pub enum Kind {
     Rules(&'static Table),
     /// Free-form strings by free-form names.
     Strings,
+    /// Whole numbers by free-form names.
+    Counts,
+    /// The second where a table is written, the first otherwise.
+    Either(&'static Self, &'static Self),
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -93,6 +93,8 @@ impl<'t> Walker<'t> {
             }
             (Kind::OneOrMany(inner), _) => Ok(Value::List(self.kind(path, inner, value).into_iter().collect())),
             (Kind::Strings, DeValue::Table(table)) => Ok(Value::Table(self.strings(path, table))),
+            (Kind::Counts, DeValue::Table(table)) => Ok(Value::Table(self.counts(path, table))),
+            (Kind::Either(_, inner), DeValue::Table(_)) | (Kind::Either(inner, _), _) => return self.kind(path, inner, value),
             (kind, scalar) => leaf(kind, scalar),
         };
         match parsed {
@@ -169,6 +171,17 @@ impl<'t> Walker<'t> {
                     tree.0.insert(name.get_ref().to_string(), node);
                 }
                 _ => self.problems.push(Problem::new(value.span(), join(path, name.get_ref()), "expected a string")),
+            }
+        }
+        tree
+    }
+
+    fn counts(&mut self, path: &str, table: &DeTable<'_>) -> Tree {
+        const COUNT: Kind = Kind::Int { min: 0, max: 1_000_000 };
+        let mut tree = Tree::default();
+        for (name, value) in table {
+            if let Some(node) = self.kind(&join(path, name.get_ref()), &COUNT, value) {
+                tree.0.insert(name.get_ref().to_string(), node);
             }
         }
         tree
@@ -285,7 +298,8 @@ pub(crate) fn expected(kind: &Kind) -> &'static str {
         Kind::Inject => "a place for the secret such as \"header:X-Api-Key\"",
         Kind::Match => "a method and path such as \"GET /search\"",
         Kind::List(_) | Kind::OneOrMany(_) => "a list",
-        Kind::Table(_) | Kind::Map(_) | Kind::Strings => "a table",
+        Kind::Table(_) | Kind::Map(_) | Kind::Strings | Kind::Counts => "a table",
+        Kind::Either(plain, _) => expected(plain),
         Kind::Tables(_) | Kind::Rules(_) => "a list of tables",
     }
 }
