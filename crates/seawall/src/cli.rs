@@ -2,7 +2,7 @@
 
 use crate::exit::Exit;
 use crate::terminal::{Color, Terminal};
-use crate::{check, config, explain, serve, sim};
+use crate::{check, config, explain, flaky, serve, sim};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Explain(explain::Args),
     /// Run the real policy code in virtual time
     Sim(sim::Args),
+    /// A faulty upstream to try a policy on: scripted, seeded
+    Flaky(flaky::Args),
     /// Write, describe and look into configuration files
     Config(config::Args),
     /// Print completions for a shell
@@ -71,6 +73,7 @@ pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<
         Command::Check(args) => check::run(&args, terminal),
         Command::Explain(args) => explain::run(&args, terminal),
         Command::Sim(args) => sim::run(&args, &mut terminal.out(), &mut terminal.err()),
+        Command::Flaky(args) => flaky::run(&args, terminal),
         Command::Config(args) => config::run(&args, terminal),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -5,6 +5,7 @@ mod cli;
 mod config;
 mod exit;
 mod explain;
+mod flaky;
 mod serve;
 mod setup;
 mod sim;

@@ -38,12 +38,17 @@ pub(crate) fn load(given: Option<&Path>) -> anyhow::Result<(PathBuf, Config)> {
 /// Never more than a configuration may have, whatever the file is.
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     use std::io::Read as _;
-    let unreadable = |error: std::io::Error| Failure::config(format!("cannot read the configuration `{}`: {error}", path.display()));
+    let unreadable = |error: std::io::Error| Failure::config(format!("cannot read `{}`: {error}", path.display()));
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let limit = u64::try_from(config::MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
+}
+
+/// Reads the script of a faulty upstream.
+pub(crate) fn script(path: &Path) -> anyhow::Result<Vec<u8>> {
+    read(path)
 }
 
 /// Where a configuration's references lead: variables of this process, and files beside the configuration's own.

@@ -129,7 +129,7 @@ fn crates_depend_on_each_other_in_one_direction() {
 
 #[test]
 fn doors_do_not_import_doors() {
-    const DOORS: &[&str] = &["check", "config", "explain", "sim"];
+    const DOORS: &[&str] = &["check", "config", "explain", "flaky", "sim"];
     let mut offenders = Vec::new();
     for door in DOORS {
         let own = |path: &str| path == format!("crates/seawall/src/{door}.rs") || path.starts_with(&format!("crates/seawall/src/{door}/"));

@@ -1,0 +1,108 @@
+//! What a request says and what it meets: the two sides of [`super::behave`].
+
+use super::entry::Fault;
+use super::errors;
+use super::script::KeyAt;
+use bytes::Bytes;
+use seawall_core::time::{Nanos, Now};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a request says, as far as it matters here.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub method: &'a str,
+    /// Without the query.
+    pub path: &'a str,
+    pub query: &'a str,
+    pub headers: &'a [httparse::Header<'a>],
+    pub body: &'a [u8],
+    pub ip: IpAddr,
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn header(&self, name: &str) -> Option<&'a str> {
+        let header = self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(header.value).ok()
+    }
+
+    pub(super) fn bearer(&self) -> Option<&'a str> {
+        self.header("authorization")?.strip_prefix("Bearer ")
+    }
+
+    pub(super) fn key(&self, at: &KeyAt) -> Option<&'a str> {
+        match at {
+            KeyAt::Bearer => self.bearer(),
+            KeyAt::Header(name) => self.header(name),
+            KeyAt::Query(name) => {
+                self.query.split('&').find_map(|pair| pair.split_once('=').filter(|(own, _)| own == name)).map(|(_, key)| key)
+            }
+        }
+    }
+}
+
+/// What a request meets.
+#[derive(Debug)]
+pub(crate) struct Fate {
+    /// Work that a crew must do first.
+    pub work: Option<Work>,
+    /// Then this passes.
+    pub wait: Nanos,
+    /// Then this goes wrong, or nothing.
+    pub fault: Option<Fault>,
+    pub answer: Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub route: usize,
+    pub ticket: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub status: u16,
+    pub content_type: Option<Arc<str>>,
+    /// Header lines of the route.
+    pub headers: Option<Arc<str>>,
+    /// Header lines of this answer.
+    pub extra: String,
+    pub body: Body,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// `{"ok":true,…}` of the n-th request.
+    Good(u64),
+    /// `{"error":…}` with the status's own words.
+    Bad,
+    Bytes(Bytes),
+    Fill(u64),
+    Echo,
+    Events(u32),
+}
+
+impl Answer {
+    pub(super) fn new(status: u16, body: Body) -> Self {
+        Self { status, content_type: None, headers: None, extra: String::new(), body }
+    }
+
+    pub(super) fn json(status: u16, text: String) -> Self {
+        Self::new(status, Body::Bytes(text.into()))
+    }
+
+    pub(super) fn error(error: &errors::Answer, now: Now) -> Self {
+        let mut answer = Self::json(error.status, errors::timed(&error.body, now.wall));
+        answer.content_type = Some(error.content_type.as_str().into());
+        for (name, value) in &error.headers {
+            answer.extra.push_str(&format!("{name}: {}\r\n", errors::timed(value, now.wall)));
+        }
+        answer
+    }
+}
+
+impl From<Answer> for Fate {
+    fn from(answer: Answer) -> Self {
+        Self { work: None, wait: Nanos::ZERO, fault: None, answer }
+    }
+}

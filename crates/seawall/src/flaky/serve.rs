@@ -1,0 +1,292 @@
+//! The socket side: accepts, reads requests, waits as long as their fate says and sends what it says.
+//! Written on bare sockets, because a server library would keep us from being wrong on the wire.
+
+use super::behave::Upstream;
+use super::capacity::Due;
+use super::fate::{Answer, Fate};
+use super::request::{self, Head, Reading, Refused};
+use super::stats::Wire;
+use super::wire::{self, Dated, FILL, Framed, Payload};
+use bytes::BytesMut;
+use seawall_core::time::{Nanos, Now};
+use seawall_engine::clock::Clock;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// More than this at once are closed as they come.
+const MOST_CONNECTIONS: u64 = 50_000;
+/// Answers of pipelined requests leave together until they are this long.
+const MOST_PENDING: usize = 64 << 10;
+
+/// What all threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    upstream: Mutex<Upstream>,
+    pub wire: Wire,
+    pub clock: Clock,
+}
+
+impl Shared {
+    pub(crate) fn new(upstream: Upstream) -> Self {
+        Self { upstream: Mutex::new(upstream), wire: Wire::default(), clock: Clock::start() }
+    }
+
+    /// A panic elsewhere leaves counters, nothing that could be half done.
+    pub(crate) fn upstream(&self) -> MutexGuard<'_, Upstream> {
+        self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stats(&self) -> serde_json::Value {
+        let upstream = self.upstream();
+        upstream.stats.json(&upstream.names(), &self.wire)
+    }
+}
+
+/// Serves until told to stop; connections end with it.
+pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            _ = stop.changed() => return,
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    shared.clock.follow();
+                    connections.spawn(serve(stream, peer.ip(), Arc::clone(&shared)));
+                }
+                // Out of descriptors: those that close make room.
+                Err(_) => shared.clock.sleep_until(shared.clock.now().mono + Nanos::from_millis(10)).await,
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, ip: IpAddr, shared: Arc<Shared>) {
+    let Some(_open) = shared.wire.open(MOST_CONNECTIONS) else { return };
+    // Without it small answers wait for acknowledgements; with an error there is no connection left to care about.
+    drop(stream.set_nodelay(true));
+    let mut connection =
+        Connection { stream, shared: &shared, ip, input: BytesMut::new(), output: Vec::new(), kept: Vec::new(), dated: Dated::default() };
+    while let Ok(Next::Request) = connection.one().await {}
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Request,
+    Close,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection<'a> {
+    pub stream: TcpStream,
+    pub shared: &'a Shared,
+    ip: IpAddr,
+    input: BytesMut,
+    /// What has not been written yet.
+    pub output: Vec<u8>,
+    kept: Vec<u8>,
+    pub dated: Dated,
+}
+
+/// One request's answer on its way out.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub fate: Fate,
+    pub payload: Payload,
+    pub kind: &'static str,
+    pub head: Head,
+    pub epoch_s: i64,
+}
+
+impl Connection<'_> {
+    async fn one(&mut self) -> io::Result<Next> {
+        let head = loop {
+            match request::head(&self.input) {
+                Ok(Some(head)) => break head,
+                Ok(None) if self.fill().await? => {}
+                Ok(None) => return Ok(Next::Close),
+                Err(refused) => return self.refuse(refused).await,
+            }
+        };
+        let bytes = self.input.split_to(head.length);
+        if let Some(refused) = self.body(&head).await? {
+            return self.refuse(refused).await;
+        }
+        let now = self.shared.clock.now();
+        let (ip, shared) = (self.ip, self.shared);
+        let met = request::with_facts(&bytes, &self.kept, ip, |facts| {
+            let own = own(shared, facts.method, facts.path, now);
+            let counted = own.is_none();
+            let fate = own.unwrap_or_else(|| shared.upstream().meet(facts, now));
+            let (payload, kind) = wire::payload(&fate.answer, facts);
+            (Reply { fate, payload, kind, head, epoch_s: now.wall.0.div_euclid(1000) }, counted)
+        });
+        let Some((reply, counted)) = met else { return self.refuse(Refused(400)).await };
+        let _in_flight = counted.then(|| shared.wire.begin());
+        self.wait(&reply.fate, now).await?;
+        match reply.fate.fault {
+            None => self.send(&reply).await,
+            Some(fault) => self.fail(fault, &reply).await,
+        }
+    }
+
+    /// Writes what is due and reads more; `false` at the end.
+    async fn fill(&mut self) -> io::Result<bool> {
+        self.flush().await?;
+        self.input.reserve(4096);
+        Ok(self.stream.read_buf(&mut self.input).await? > 0)
+    }
+
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        if !self.output.is_empty() {
+            self.stream.write_all(&self.output).await?;
+            self.output.clear();
+        }
+        Ok(())
+    }
+
+    async fn body(&mut self, head: &Head) -> io::Result<Option<Refused>> {
+        self.kept.clear();
+        let mut reading = Reading::begin(head.framing);
+        if head.expects_continue {
+            self.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        loop {
+            match reading.take(&mut self.input, &mut self.kept) {
+                Ok(true) => return Ok(None),
+                Ok(false) if self.fill().await? => {}
+                Ok(false) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(refused) => return Ok(Some(refused)),
+            }
+        }
+    }
+
+    async fn wait(&mut self, fate: &Fate, now: Now) -> io::Result<()> {
+        let clock = &self.shared.clock;
+        let mut ready = now.mono;
+        if let Some(work) = fate.work {
+            self.flush().await?;
+            loop {
+                ready = clock.now().mono;
+                let due = self.shared.upstream().due(work, ready);
+                match due {
+                    Due::Finished => break,
+                    Due::AskAgain(at) => clock.sleep_until(at).await,
+                }
+            }
+        }
+        if fate.wait > Nanos::ZERO {
+            self.flush().await?;
+            clock.sleep_until(ready + fate.wait).await;
+        }
+        Ok(())
+    }
+
+    async fn refuse(&mut self, refused: Refused) -> io::Result<Next> {
+        let line = format!("HTTP/1.1 {} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", refused.0);
+        self.output.extend_from_slice(line.as_bytes());
+        self.close().await
+    }
+
+    pub(super) fn head(&mut self, reply: &Reply, framed: Framed) {
+        let date = self.dated.line(reply.epoch_s);
+        wire::head(&mut self.output, &reply.fate.answer, reply.kind, framed, date, reply.head.keep_alive);
+        self.output.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) async fn send(&mut self, reply: &Reply) -> io::Result<Next> {
+        let bare = reply.head.is_head || matches!(reply.fate.answer.status, 204 | 304);
+        match &reply.payload {
+            Payload::Events(count) => {
+                self.head(reply, Framed::Chunked);
+                if !bare {
+                    self.events(*count).await?;
+                }
+            }
+            payload => {
+                self.head(reply, Framed::Length(payload.length()));
+                if !bare {
+                    self.whole(payload).await?;
+                }
+            }
+        }
+        if !reply.head.keep_alive {
+            return self.close().await;
+        }
+        if self.output.len() > MOST_PENDING {
+            self.flush().await?;
+        }
+        Ok(Next::Request)
+    }
+
+    async fn whole(&mut self, payload: &Payload) -> io::Result<()> {
+        match payload {
+            Payload::Bytes(bytes) => self.output.extend_from_slice(bytes),
+            Payload::Fill(length) => {
+                let mut left = *length;
+                while left > 0 {
+                    let block = usize::try_from(left).unwrap_or(usize::MAX).min(FILL.len());
+                    self.output.extend_from_slice(&FILL[..block]);
+                    left -= block as u64;
+                    self.flush().await?;
+                }
+            }
+            Payload::Events(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn events(&mut self, count: u32) -> io::Result<()> {
+        for n in 1..=count {
+            let event = format!("data: {{\"n\":{n}}}\n\n");
+            self.output.extend_from_slice(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes());
+            self.flush().await?;
+            if n < count {
+                self.pause(Nanos::from_millis(100)).await;
+            }
+        }
+        self.output.extend_from_slice(b"0\r\n\r\n");
+        Ok(())
+    }
+
+    pub(super) async fn pause(&self, length: Nanos) {
+        let clock = &self.shared.clock;
+        clock.sleep_until(clock.now().mono + length).await;
+    }
+
+    /// Says goodbye, and reads what the caller still sends for a moment: a close with unread bytes would be a reset.
+    pub(super) async fn close(&mut self) -> io::Result<Next> {
+        self.flush().await?;
+        self.stream.shutdown().await?;
+        let until = self.shared.clock.now().mono + Nanos::from_secs(1);
+        tokio::select! {
+            () = self.shared.clock.sleep_until(until) => {}
+            () = drain(&mut self.stream) => {}
+        }
+        Ok(Next::Close)
+    }
+}
+
+/// Reads until the caller has left.
+pub(super) async fn drain(stream: &mut TcpStream) {
+    let mut nowhere = [0; 4096];
+    while stream.read(&mut nowhere).await.is_ok_and(|read| read > 0) {}
+}
+
+/// The server's own paths, which count nowhere.
+fn own(shared: &Shared, method: &str, path: &str, now: Now) -> Option<Fate> {
+    match (method, path) {
+        ("GET", "/-/stats") => Some(Answer::json(200, shared.stats().to_string()).into()),
+        ("POST", "/-/reset") => {
+            shared.upstream().reset(now.mono);
+            shared.wire.reset();
+            Some(Answer::json(200, r#"{"ok":true}"#.to_owned()).into())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,188 @@
+//! What was asked and what was met, so that tests can prove what a gateway did. Every table has a bound.
+
+use super::entry::Fault;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many keys, sequences or addresses are remembered; the oldest is forgotten first.
+const MOST: usize = 10_000;
+
+/// Values by name, never more than `MOST`.
+#[derive(Debug)]
+pub(crate) struct Bounded<V> {
+    values: HashMap<String, V>,
+    order: VecDeque<String>,
+}
+
+impl<V> Default for Bounded<V> {
+    fn default() -> Self {
+        Self { values: HashMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<V: Default> Bounded<V> {
+    pub(crate) fn entry(&mut self, name: &str) -> &mut V {
+        if !self.values.contains_key(name) {
+            if self.order.len() >= MOST
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.values.remove(&oldest);
+            }
+            self.order.push_back(name.to_owned());
+        }
+        self.values.entry(name.to_owned()).or_default()
+    }
+
+    pub(crate) fn peek(&self, name: &str) -> Option<&V> {
+        self.values.get(name)
+    }
+
+    /// In order of arrival.
+    fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
+        self.order.iter().filter_map(|name| Some((name.as_str(), self.values.get(name)?)))
+    }
+}
+
+/// What one key has been used for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeyUse {
+    pub total: u64,
+    /// Over the quota, the one that found out included.
+    pub refused: u64,
+    /// Over the quota although the caller had been told: a key that cools is not used.
+    pub after_exhausted: u64,
+    /// The period that is counted, and how many were in it.
+    pub period: u64,
+    pub used: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub requests: u64,
+    statuses: BTreeMap<u16, u64>,
+    faults: BTreeMap<&'static str, u64>,
+    errors: BTreeMap<String, u64>,
+    /// By index of the script's routes.
+    pub routes: Vec<u64>,
+    pub keys: Bounded<KeyUse>,
+    pub idempotency: Bounded<u64>,
+    pub token_requests: u64,
+    pub unauthorized: u64,
+}
+
+impl Stats {
+    pub(crate) fn of(routes: usize) -> Self {
+        Self { routes: vec![0; routes], ..Self::default() }
+    }
+
+    pub(crate) fn status(&mut self, status: u16) {
+        *self.statuses.entry(status).or_default() += 1;
+    }
+
+    pub(crate) fn fault(&mut self, fault: Fault) {
+        *self.faults.entry(fault.word()).or_default() += 1;
+    }
+
+    /// Names come from the shipped list, but their codes are free.
+    pub(crate) fn error(&mut self, name: &str) {
+        if let Some(count) = self.errors.get_mut(name) {
+            *count += 1;
+        } else if self.errors.len() < MOST {
+            self.errors.insert(name.to_owned(), 1);
+        }
+    }
+
+    pub(crate) fn json(&self, names: &[&str], wire: &Wire) -> Value {
+        let statuses: Map<String, Value> = self.statuses.iter().map(|(status, n)| (status.to_string(), json!(n))).collect();
+        let routes: Map<String, Value> = names.iter().zip(&self.routes).map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
+        let keys: Vec<Value> = self.keys.iter().map(|(key, used)| {
+            json!({ "key": shown(key), "total": used.total, "refused": used.refused, "after_exhausted": used.after_exhausted })
+        }).collect();
+        let idempotency: Map<String, Value> = self.idempotency.iter().map(|(key, n)| (key.to_owned(), json!(n))).collect();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        json!({
+            "requests": self.requests,
+            "statuses": statuses,
+            "faults": self.faults,
+            "errors": self.errors,
+            "routes": routes,
+            "keys": keys,
+            "idempotency_keys": idempotency,
+            "token_requests": self.token_requests,
+            "unauthorized": self.unauthorized,
+            "connections": load(&wire.connections),
+            "open_connections": load(&wire.open),
+            "in_flight": load(&wire.in_flight),
+            "max_in_flight": load(&wire.max_in_flight),
+        })
+    }
+}
+
+/// A key by its last four characters: somebody may point real ones at us.
+fn shown(key: &str) -> String {
+    let characters = key.chars().count();
+    if characters <= 4 { key.to_owned() } else { format!("…{}", key.chars().skip(characters - 4).collect::<String>()) }
+}
+
+/// What the sockets count, beside the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Wire {
+    connections: AtomicU64,
+    open: AtomicU64,
+    in_flight: AtomicU64,
+    max_in_flight: AtomicU64,
+}
+
+/// Counts down when what it stands for is over.
+#[derive(Debug)]
+pub(crate) struct Held<'a>(&'a AtomicU64);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Wire {
+    /// `None` where there are too many already.
+    pub(crate) fn open(&self, most: u64) -> Option<Held<'_>> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let before = self.open.fetch_add(1, Ordering::Relaxed);
+        let held = Held(&self.open);
+        (before < most).then_some(held)
+    }
+
+    pub(crate) fn begin(&self) -> Held<'_> {
+        let now = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        self.max_in_flight.fetch_max(now, Ordering::Relaxed);
+        Held(&self.in_flight)
+    }
+
+    /// What is open stays open.
+    pub(crate) fn reset(&self) {
+        self.connections.store(self.open.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.max_in_flight.store(self.in_flight.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_and_the_oldest_goes_first() {
+        let mut bounded = Bounded::<u64>::default();
+        for n in 0..MOST + 5 {
+            *bounded.entry(&n.to_string()) += 1;
+        }
+        assert_eq!(bounded.values.len(), MOST);
+        assert!(bounded.peek("4").is_none() && bounded.peek("5").is_some());
+    }
+
+    #[test]
+    fn keys_are_shown_by_their_end() {
+        assert_eq!(shown("sk-canary-123456"), "…3456");
+        assert_eq!(shown("a"), "a");
+    }
+}
