@@ -482,6 +482,8 @@ impl Call {
             return self.settle_then(Then::Defer { until, reason }, now);
         }
         let outcome = match self.last {
+            // There is no answer to relay, and "come back then" says more than "it broke".
+            Some((_, Status::Error(_))) if reason == Reason::CircuitOpen => Outcome::Refused(code),
             Some((class, status)) => outcome_of(class, status, reason),
             None => Outcome::Refused(code),
         };

@@ -2,13 +2,14 @@
 
 use crate::exit::Exit;
 use crate::terminal::{Color, Terminal};
-use crate::{check, config, explain, flaky, serve, sim};
+use crate::{check, config, demo, explain, flaky, serve, sim};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 Examples:
+  seawall demo                            see failures being healed
   seawall config init                     write a policy to start from
   seawall check                           what it will do, and what to watch out for
   seawall explain GET /example/x --status 503
@@ -34,6 +35,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// See failures being healed: zero configuration, nothing outside this machine
+    Demo(demo::Args),
     /// Run the gateway and its admin port
     Serve(serve::Args),
     /// Validate a policy and show what it will do
@@ -69,6 +72,7 @@ pub(crate) struct File {
 
 pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<Exit> {
     match command {
+        Command::Demo(args) => demo::run(&args, terminal),
         Command::Serve(args) => serve::run(&args, terminal),
         Command::Check(args) => check::run(&args, terminal),
         Command::Explain(args) => explain::run(&args, terminal),

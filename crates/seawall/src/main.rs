@@ -3,6 +3,7 @@
 mod check;
 mod cli;
 mod config;
+mod demo;
 mod exit;
 mod explain;
 mod flaky;

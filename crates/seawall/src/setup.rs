@@ -55,17 +55,27 @@ pub(crate) fn script(path: &Path) -> anyhow::Result<Vec<u8>> {
 #[derive(Debug)]
 pub(crate) struct Environment {
     beside: PathBuf,
+    /// Values that come before the process's own variables.
+    given: Vec<(String, String)>,
 }
 
 impl Environment {
     /// Relative paths are relative to the file that names them, not to where the command runs.
     pub(crate) fn beside(file: &Path) -> Self {
-        Self { beside: file.parent().map(Path::to_path_buf).unwrap_or_default() }
+        Self { beside: file.parent().map(Path::to_path_buf).unwrap_or_default(), given: Vec::new() }
+    }
+
+    /// Variables that exist only here, for a program that is its own environment.
+    pub(crate) fn with(given: &[(&str, &str)]) -> Self {
+        Self { beside: PathBuf::new(), given: given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect() }
     }
 
     pub(crate) fn fetch(&self, reference: &SecretRef) -> Result<Secret, String> {
         let text = match reference {
-            SecretRef::Env(name) => env::var(name).map_err(|_| "the variable is not set".to_owned())?,
+            SecretRef::Env(name) => match self.given.iter().find(|(given, _)| given == name) {
+                Some((_, value)) => value.clone(),
+                None => env::var(name).map_err(|_| "the variable is not set".to_owned())?,
+            },
             SecretRef::File(path) => std::fs::read_to_string(self.beside.join(path)).map_err(|error| error.to_string())?,
         };
         let text = text.trim_end_matches(['\r', '\n']);

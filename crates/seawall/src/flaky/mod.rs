@@ -145,7 +145,6 @@ impl Drop for Running {
 }
 
 /// Serves the script on a thread of its own.
-#[cfg_attr(not(test), expect(dead_code, reason = "the demo's way in"))]
 pub(crate) fn start(script: Script, listener: TcpListener, seed: u64) -> anyhow::Result<Running> {
     start_on(script, listener, seed, 1)
 }

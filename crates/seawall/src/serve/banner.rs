@@ -1,20 +1,19 @@
 //! What `serve` says when it starts: what listens where, and what it found.
 
-use super::{Shared, shown};
+use super::{Running, shown};
 use seawall_core::config::Config;
 use seawall_core::policy::{IdempotencyMode, Mode, OnExhausted};
-use std::net::SocketAddr;
 
-pub(super) fn text(shared: &Shared, gateway: SocketAddr, admin: SocketAddr) -> String {
-    let live = shared.live.load();
+pub(super) fn text(running: &Running) -> String {
+    let live = running.shared.live.load();
     let names: Vec<&str> = live.config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     let mut text = format!(
         "seawall {}\n  policy    {}\n  gateway   {}/{{{}}}\n  admin     {}  (/healthz, /readyz, /metrics)",
         env!("SEAWALL_VERSION"),
-        shared.file.display(),
-        shown(gateway),
+        running.shared.file.display(),
+        shown(running.gateway),
         names.join(","),
-        shown(admin),
+        shown(running.admin),
     );
     for missing in not_yet(&live.config) {
         text.push_str(&format!("\n  warning   {missing}"));

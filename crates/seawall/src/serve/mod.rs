@@ -15,6 +15,7 @@ use crate::setup::{self, Environment};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+use seawall_core::config::Config;
 use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
 use seawall_engine::live::Live;
@@ -64,14 +65,40 @@ pub(crate) enum Phase {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);
-    let live = Live::new(config, &|reference| vault.fetch(reference), None).map_err(|missing| {
-        Failure::config(missing.to_string()).hint("set it and start again; `seawall check` lists every secret that is missing")
-    })?;
+    let live = live(config, &vault)?;
+    let running = start(live, file, args.threads, Box::new(std::io::stdout()))?;
+    terminal.note(&banner::text(&running));
+    running.until(std::future::pending())?;
+    Ok(Exit::Done)
+}
+
+/// A configuration with its secrets in hand.
+pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
+    let live = Live::new(config, &|reference| vault.fetch(reference), None);
+    live.map_err(|missing| {
+        Failure::config(missing.to_string()).hint("set it and start again; `seawall check` lists every secret that is missing").into()
+    })
+}
+
+/// The gateway's threads, at work.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub gateway: SocketAddr,
+    pub admin: SocketAddr,
+    pub shared: Arc<Shared>,
+    admin_listener: std::net::TcpListener,
+    phase: watch::Sender<Phase>,
+    workers: Vec<thread::JoinHandle<anyhow::Result<()>>>,
+    writer: thread::JoinHandle<()>,
+}
+
+/// Starts the threads. Log lines go to `log`.
+pub(crate) fn start(live: Live, file: PathBuf, threads: Option<u16>, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
     let server = live.config.server.clone();
-    let listeners = worker::listeners(&server.listen, args.threads)?;
-    let admin = worker::listen(&server.admin, false)?;
-    let (gateway_at, admin_at) = (listeners[0].local_addr()?, admin.local_addr()?);
     let json = live.config.log_json;
+    let listeners = worker::listeners(&server.listen, threads)?;
+    let admin_listener = worker::listen(&server.admin, false)?;
+    let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
@@ -81,31 +108,34 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         file,
         reloads: operate::Reloads::default(),
     });
-    terminal.note(&banner::text(&shared, gateway_at, admin_at));
-    serve(&shared, listeners, admin, json)
-}
-
-/// Starts the threads, waits for a signal, and takes everything down in order.
-fn serve(shared: &Arc<Shared>, listeners: Vec<std::net::TcpListener>, admin: std::net::TcpListener, json: bool) -> anyhow::Result<Exit> {
     let (phase, phases) = watch::channel(Phase::Serving);
     let writer = {
-        let shared = Arc::clone(shared);
-        spawn("writer", move || shared.recorder.write_to(Box::new(std::io::stdout()), json))?
+        let shared = Arc::clone(&shared);
+        spawn("writer", move || shared.recorder.write_to(log, json))?
     };
     let mut workers = Vec::new();
     for (i, listener) in listeners.into_iter().enumerate() {
-        let (shared, phases) = (Arc::clone(shared), phases.clone());
+        let (shared, phases) = (Arc::clone(&shared), phases.clone());
         workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, phases))?);
     }
-    // Draining ends when the last receiver is gone, so none may stay behind here.
-    drop(phases);
-    operate::run(shared, admin, &phase)?;
+    Ok(Running { gateway, admin, shared, admin_listener, phase, workers, writer })
+}
+
+impl Running {
+    /// Serves until `ended` or until a signal says stop, then takes everything down in order.
+    pub(crate) fn until(self, ended: impl Future<Output = ()>) -> anyhow::Result<()> {
+        operate::run(&self.shared, self.admin_listener, &self.phase, ended)?;
+        finish(&self.shared, self.workers, self.writer)
+    }
+}
+
+/// Workers first, so that what they recorded last is still written.
+fn finish(shared: &Shared, workers: Vec<thread::JoinHandle<anyhow::Result<()>>>, writer: thread::JoinHandle<()>) -> anyhow::Result<()> {
     for worker in workers {
         worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
     }
     shared.recorder.stop();
-    writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked"))?;
-    Ok(Exit::Done)
+    writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked"))
 }
 
 fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<thread::JoinHandle<T>> {

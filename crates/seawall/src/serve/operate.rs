@@ -25,16 +25,22 @@ impl Default for Reloads {
     }
 }
 
-/// Serves the admin port until a signal says stop, then drains within the configured time.
-pub(super) fn run(shared: &Arc<Shared>, admin: std::net::TcpListener, phase: &watch::Sender<Phase>) -> anyhow::Result<()> {
+/// Serves the admin port until `ended` or a signal says stop, then drains within the configured time.
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    admin: std::net::TcpListener,
+    phase: &watch::Sender<Phase>,
+    ended: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     runtime.block_on(async {
-        let admin = tokio::task::LocalSet::new().run_until(async { tokio::net::TcpListener::from_std(admin) }).await?;
+        let admin = tokio::net::TcpListener::from_std(admin)?;
         let server = axum::serve(admin, admin::router(Arc::clone(shared)));
         setup::notify_ready();
         tokio::select! {
             served = server.into_future() => served.context("the admin port failed")?,
             stopped = until_stopped(shared) => stopped?,
+            () = ended => {}
         }
         setup::notify_stopping();
         // Receivers live as long as their threads; one that is gone has nothing left to drain.

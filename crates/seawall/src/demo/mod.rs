@@ -1,0 +1,125 @@
+//! The `demo` door: a faulty upstream, the gateway in front of it, and the same traffic through a naive client and
+//! through Seawall. Nothing to configure, nothing outside this machine.
+
+mod client;
+mod story;
+mod tally;
+mod view;
+
+use crate::exit::{Exit, Failure};
+use crate::setup::Environment;
+use crate::terminal::Terminal;
+use crate::{flaky, serve};
+use anyhow::Context as _;
+use client::Client;
+use seawall_core::config::{self, parse};
+use seawall_core::rng::Rng;
+use seawall_core::time::Nanos;
+use seawall_engine::clock::Clock;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use story::Story;
+use tally::Tally;
+use tokio::task::LocalSet;
+use view::View;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  seawall demo\n  seawall demo --for 20s")]
+pub(crate) struct Args {
+    /// End by itself after this time; the story is told faster [default: 75 s of story, then calm until Ctrl-C]
+    #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| parse::duration(text))]
+    length: Option<Nanos>,
+
+    /// Print the summary as one JSON document
+    #[arg(long)]
+    json: bool,
+
+    /// The same seed tells the same story; the machine's own timing is not part of it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// How long the story takes when nobody is in a hurry.
+const STORY: Nanos = Nanos::from_secs(75);
+/// Below this the acts are over before anything can be seen to heal.
+const SHORTEST: Nanos = Nanos::from_secs(8);
+
+pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    if args.length.is_some_and(|length| length < SHORTEST) {
+        return Err(Failure::usage(format!("the story needs at least {SHORTEST}")).into());
+    }
+    let story = Story::new(args.length.unwrap_or(STORY));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("cannot listen on a loopback port")?;
+    let script = flaky::Script::load("the demo's script", story.script().as_bytes())?;
+    let upstream = flaky::start(script, listener, args.seed)?;
+    let policy = story.policy(upstream.address);
+    let live = serve::live(config::load("the demo's policy", policy.as_bytes())?, &Environment::with(&story::SECRETS))?;
+    let log = view::Log::default();
+    let gateway = serve::start(live, Path::new("demo").to_owned(), Some(1), Box::new(log.clone()))?;
+    let clock = gateway.shared.clock.clone();
+    let naive = Client::naive(upstream.address);
+    let seawall = Client::seawall(gateway.gateway);
+    let view = View::new(terminal, std::io::stderr().is_terminal(), log);
+    view.opening(&policy, gateway.gateway, gateway.admin);
+    let endless = args.length.is_none();
+    let tallies = (Rc::new(Tally::default()), Rc::new(Tally::default()));
+    let shared = std::sync::Arc::clone(&gateway.shared);
+    let telling = tell(&story, &clock, (&naive, &tallies.0), (&seawall, &tallies.1), args.seed, |now| {
+        view.moment(&story, now, &tallies.0, &tallies.1, &shared.live.load(), clock.now());
+    });
+    gateway.until(async {
+        telling.await;
+        view.summary(&tallies.0, &tallies.1, &upstream.stats());
+        if endless {
+            view.endless();
+            std::future::pending::<()>().await;
+        }
+    })?;
+    if args.json {
+        writeln!(terminal.out(), "{}", view::json(&tallies.0, &tallies.1))?;
+    }
+    upstream.stop();
+    Ok(Exit::Done)
+}
+
+/// Sends the same requests at the same times both ways, until the story is over and every call has ended.
+async fn tell(
+    story: &Story,
+    clock: &Clock,
+    naive: (&Client, &Rc<Tally>),
+    seawall: (&Client, &Rc<Tally>),
+    seed: u64,
+    mut moment: impl FnMut(Nanos),
+) {
+    let mut rng = Rng::seeded(seed);
+    let calls = LocalSet::new();
+    let start = clock.now().mono;
+    let told = async {
+        let mut next = start;
+        let mut shown = Nanos::ZERO;
+        loop {
+            let now = clock.now().mono;
+            let at = now.since(start);
+            if at >= story.length {
+                break;
+            }
+            if at >= shown {
+                moment(at);
+                shown = shown + view::EVERY;
+            }
+            if now >= next {
+                let video = rng.up_to(9999);
+                naive.0.spawn(video, Rc::clone(naive.1), clock);
+                seawall.0.spawn(video, Rc::clone(seawall.1), clock);
+                next = next + Nanos::from_secs_f64(rng.exponential(1.0 / story.rate));
+            }
+            clock.sleep_until(next.min(start + shown)).await;
+        }
+    };
+    calls.run_until(told).await;
+    // Calls that are still being healed may finish; nobody waits for ever.
+    drop(tokio::time::timeout(Duration::from_secs(12), calls).await);
+    moment(story.length);
+}

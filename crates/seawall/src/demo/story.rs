@@ -1,0 +1,133 @@
+//! The story: which act is on, what the upstream does in it, and the policy that heals it.
+
+use seawall_core::time::Nanos;
+use std::net::SocketAddr;
+
+/// The demo's keys. They open nothing: the upstream only counts them.
+pub(super) const SECRETS: [(&str, &str); 2] = [("DEMO_KEY_A", "demo-key-aaaa-1111"), ("DEMO_KEY_B", "demo-key-bbbb-2222")];
+/// What the naive client uses for everything.
+pub(super) const ONE_KEY: &str = "demo-key-only-0000";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Act {
+    pub name: &'static str,
+    /// When it begins, as a share of the story.
+    pub from: f64,
+    pub caption: &'static str,
+}
+
+pub(super) const ACTS: [Act; 6] = [
+    Act { name: "calm", from: 0.0, caption: "a little noise, as on any day" },
+    Act { name: "5xx burst", from: 0.16, caption: "one request in fifteen fails: backoff with jitter" },
+    Act { name: "slow", from: 0.36, caption: "some answers never come: the attempt's timeout, then another try" },
+    Act { name: "quota", from: 0.52, caption: "the first key runs out of quota: the second takes over at once" },
+    Act { name: "outage", from: 0.68, caption: "nothing answers: the breaker opens, and callers are told when to come back" },
+    Act { name: "recovery", from: 0.71, caption: "a probe succeeds, the breaker closes" },
+];
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Story {
+    pub length: Nanos,
+    /// Calls per second, each sent both ways.
+    pub rate: f64,
+}
+
+impl Story {
+    pub(super) const fn new(length: Nanos) -> Self {
+        Self { length, rate: 60.0 }
+    }
+
+    pub(super) fn act(&self, at: Nanos) -> Act {
+        let share = at.as_secs_f64() / self.length.as_secs_f64();
+        ACTS.into_iter().rev().find(|act| act.from <= share).unwrap_or(ACTS[0])
+    }
+
+    fn at(&self, share: f64) -> String {
+        format!("{}ms", self.length.scale(share).as_millis())
+    }
+
+    /// What the upstream does, in the language of `seawall flaky`. Each key may be used so often that one key alone is
+    /// out of quota for the end of the fourth act.
+    pub(super) fn script(&self) -> String {
+        let quota = self.rate * self.length.as_secs_f64() * 0.575;
+        format!(
+            r#"
+[[routes]]
+name = "videos"
+match = "GET /v3/**"
+mix = {{ "200" = 997, "503" = 3 }}
+latency = {{ exp = "12ms" }}
+quota = {{ key = "query:key", limit = {quota:.0}, per = "{period}", error = "google:quotaExceeded" }}
+
+[[timeline]]
+at = "{burst}"
+for = "{burst_for}"
+route = "videos"
+mix = {{ "200" = 930, "503" = 40, "502" = 20, "reset-before" = 10 }}
+
+[[timeline]]
+at = "{slow}"
+for = "{slow_for}"
+route = "videos"
+mix = {{ "200" = 960, "hang" = 40 }}
+latency = {{ exp = "60ms" }}
+
+[[timeline]]
+at = "{outage}"
+for = "{outage_for}"
+route = "videos"
+mix = {{ "reset-before" = 1 }}
+"#,
+            period = self.at(0.6),
+            burst = self.at(0.16),
+            burst_for = self.at(0.2),
+            slow = self.at(0.36),
+            slow_for = self.at(0.16),
+            outage = self.at(0.68),
+            outage_for = self.at(0.022),
+        )
+    }
+
+    /// The policy in front of it: twelve lines, and what a demo needs of the server.
+    pub(super) fn policy(&self, upstream: SocketAddr) -> String {
+        format!(
+            r#"[server]
+listen = "127.0.0.1:0"
+admin = "127.0.0.1:0"
+
+[upstreams.youtube]
+url = "http://{upstream}/v3"
+preset = "google"
+timeout = {{ attempt = "1s", total = "10s" }}
+retry = {{ attempts = 6, base = "50ms", cap = "1s" }}
+breaker = {{ consecutive = 8, open = "500ms", open_max = "1s" }}
+
+[upstreams.youtube.auth]
+inject = "query:key"
+reset = "00:00 America/Los_Angeles"
+keys = [{{ id = "a", secret = "env:DEMO_KEY_A" }}, {{ id = "b", secret = "env:DEMO_KEY_B" }}]
+"#
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_and_policy_are_valid_for_any_length() {
+        for seconds in [8, 20, 75, 600] {
+            let story = Story::new(Nanos::from_secs(seconds));
+            crate::flaky::Script::load("script", story.script().as_bytes()).unwrap();
+            seawall_core::config::load("policy", story.policy("127.0.0.1:1".parse().unwrap()).as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn acts_follow_each_other() {
+        let story = Story::new(Nanos::from_secs(100));
+        let names: Vec<&str> = [0, 20, 40, 60, 69, 99].map(|second| story.act(Nanos::from_secs(second)).name).to_vec();
+        assert_eq!(names, ["calm", "5xx burst", "slow", "quota", "outage", "recovery"]);
+    }
+}

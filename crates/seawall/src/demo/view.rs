@@ -1,0 +1,226 @@
+//! What the demo shows: a live view on a terminal, plain lines elsewhere, and the table at the end.
+
+use super::client::milliseconds;
+use super::story::Story;
+use super::tally::Tally;
+use crate::terminal::{BOLD, DIM, ERROR, GOOD, HINT, Terminal, WARNING};
+use seawall_core::guard::State;
+use seawall_core::time::{Nanos, Now};
+use seawall_engine::live::Live;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How often the view is drawn.
+pub(super) const EVERY: Nanos = Nanos::from_millis(500);
+/// Without a terminal a line every few seconds is enough.
+const PLAIN_EVERY: u32 = 6;
+/// Log lines of the live view.
+const LINES: usize = 5;
+
+/// The last log lines in which something other than plain success happened.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Log(Arc<Mutex<VecDeque<String>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for line in text
+            .lines()
+            .filter(|line| !is_plain(line))
+        {
+            if kept.len() == LINES {
+                kept.pop_front();
+            }
+            kept.push_back(line.to_owned());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A call that succeeded at once tells no story.
+fn is_plain(line: &str) -> bool {
+    line.contains("\"attempts\":1,") || (line.contains("\"attempt\":1,") && line.contains("\"success\""))
+}
+
+impl Log {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct View<'t> {
+    terminal: &'t Terminal,
+    live: bool,
+    log: Log,
+    drawn: Cell<usize>,
+    moments: Cell<u32>,
+    act: RefCell<&'static str>,
+}
+
+impl<'t> View<'t> {
+    pub(super) fn new(terminal: &'t Terminal, live: bool, log: Log) -> Self {
+        Self { terminal, live, log, drawn: Cell::new(0), moments: Cell::new(0), act: RefCell::new("") }
+    }
+
+    pub(super) fn opening(&self, policy: &str, gateway: SocketAddr, admin: SocketAddr) {
+        let shown: Vec<&str> = policy.lines().skip_while(|line| !line.starts_with("[upstreams")).collect();
+        self.terminal.note(&format!("{DIM}{}{DIM:#}\n", shown.join("\n")));
+        self.terminal.note(&format!("gateway  http://{gateway}/youtube\nmetrics  http://{admin}/metrics\n"));
+    }
+
+    /// What is true right now.
+    pub(super) fn moment(&self, story: &Story, at: Nanos, naive: &Tally, seawall: &Tally, live: &Live, now: Now) {
+        let act = story.act(at);
+        let fresh = *self.act.borrow() != act.name;
+        if fresh {
+            *self.act.borrow_mut() = act.name;
+        }
+        let moment = self.moments.get();
+        self.moments.set(moment + 1);
+        if self.live {
+            self.draw(story, at, naive, seawall, live, now);
+            return;
+        }
+        if fresh {
+            self.terminal.note(&format!("── {}: {}", act.name, act.caption));
+        }
+        if moment.is_multiple_of(PLAIN_EVERY) || at >= story.length {
+            let seconds = at.as_secs_f64();
+            self.terminal.note(&format!(
+                "{seconds:5.1} s  naive {:6.2} %  seawall {:6.2} %  {}",
+                naive.success_percent(),
+                seawall.success_percent(),
+                condition(live, now)
+            ));
+        }
+    }
+
+    fn draw(&self, story: &Story, at: Nanos, naive: &Tally, seawall: &Tally, live: &Live, now: Now) {
+        let act = story.act(at);
+        let mut lines = vec![
+            format!("{BOLD}{}{BOLD:#}  {DIM}{}{DIM:#}", act.name, act.caption),
+            progress(at, story.length),
+            String::new(),
+            arm("naive client", naive, ERROR),
+            arm("seawall", seawall, GOOD),
+            format!("  {}", condition(live, now)),
+            String::new(),
+        ];
+        let log = self.log.lines();
+        lines.extend((0..LINES).map(|i| log.get(i).map_or_else(String::new, |line| format!("{DIM}{}{DIM:#}", short(line)))));
+        let up = self.drawn.replace(lines.len());
+        let back = if up == 0 { String::new() } else { format!("\x1b[{up}A") };
+        let body: String = lines.iter().map(|line| format!("\x1b[2K{line}\n")).collect();
+        let mut err = self.terminal.err();
+        // A terminal that is gone cannot be told so.
+        drop(write!(err, "{back}{body}").and_then(|()| err.flush()));
+    }
+
+    pub(super) fn summary(&self, naive: &Tally, seawall: &Tally, upstream: &Value) {
+        let row = |name: &str, left: String, right: String| format!("  {name:<24} {left:>12} {right:>12}");
+        let percent = |tally: &Tally| format!("{:.2} %", tally.success_percent());
+        let lines = [
+            String::new(),
+            format!("{BOLD}{}{BOLD:#}", row("the same calls", "naive".to_owned(), "seawall".to_owned())),
+            row("calls", naive.begun.get().to_string(), seawall.begun.get().to_string()),
+            row("succeeded", percent(naive), percent(seawall)),
+            row("given up", naive.failed.get().to_string(), seawall.failed.get().to_string()),
+            row("retries per success", format!("{:.3}", naive.retries_per_success()), format!("{:.3}", seawall.retries_per_success())),
+            row("sends that bought nothing", naive.wasted().to_string(), seawall.wasted().to_string()),
+            row("p99 of successes", milliseconds(naive.p99()), milliseconds(seawall.p99())),
+            format!(
+                "  {DIM}the upstream saw {} requests; seawall logged every attempt and the reason of every decision{DIM:#}",
+                upstream["requests"]
+            ),
+            String::new(),
+            format!("next: {HINT}seawall config init{HINT:#}, then {HINT}seawall check{HINT:#}"),
+        ];
+        self.terminal.note(&lines.join("\n"));
+    }
+
+    pub(super) fn endless(&self) {
+        self.terminal.note("the gateway stays up until Ctrl-C");
+    }
+}
+
+fn progress(at: Nanos, length: Nanos) -> String {
+    const WIDTH: usize = 48;
+    let share = (at.as_secs_f64() / length.as_secs_f64()).clamp(0.0, 1.0);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the width")]
+    let filled = (share * WIDTH as f64) as usize;
+    format!("{DIM}{}{}{DIM:#} {:.0} s", "━".repeat(filled), "─".repeat(WIDTH - filled), at.as_secs_f64())
+}
+
+fn arm(name: &str, tally: &Tally, style: anstyle::Style) -> String {
+    format!(
+        "  {name:<14} {style}{:6.2} %{style:#}  {:>6} calls  {:>4} given up  p99 {}",
+        tally.success_percent(),
+        tally.begun.get(),
+        tally.failed.get(),
+        milliseconds(tally.p99())
+    )
+}
+
+/// Breaker and keys, in words.
+fn condition(live: &Live, now: Now) -> String {
+    let Some(upstream) = live.upstreams.first() else { return String::new() };
+    let breaker = upstream.endpoints.last().map_or(State::Closed, |endpoint| endpoint.state.breaker_state(now.mono).0);
+    let style = if breaker == State::Closed { GOOD } else { WARNING };
+    let keys = upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
+    let keys: Vec<String> = keys
+        .map(|(key, index)| match upstream.state.key_status(index, now).and_then(|status| status.cooling) {
+            Some(left) => format!("key {} {WARNING}cooling{WARNING:#} for {left}", key.id),
+            None => format!("key {} ready", key.id),
+        })
+        .collect();
+    format!("breaker {style}{breaker}{style:#}, {}", keys.join(", "))
+}
+
+/// The fields of a log line that tell the story, within a screen's width.
+fn short(line: &str) -> String {
+    let Ok(record) = serde_json::from_str::<Value>(line) else { return String::new() };
+    let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+    match record["event"].as_str() {
+        Some("attempt") => {
+            let wait = record["wait_ms"].as_f64().filter(|wait| *wait > 0.0).map(|wait| format!(" in {wait:.0} ms")).unwrap_or_default();
+            format!(
+                "attempt {} of {}: {} {}, {}{wait} ({})",
+                record["attempt"],
+                &text("call").get(20..).unwrap_or_default(),
+                text("status"),
+                text("outcome"),
+                text("decision"),
+                text("reason")
+            )
+        }
+        Some("call") => {
+            format!("call {} {} after {} attempts", text("call").get(20..).unwrap_or_default(), text("outcome"), record["attempts"])
+        }
+        _ => format!("breaker {} → {} ({})", text("from"), text("to"), text("cause")),
+    }
+}
+
+pub(super) fn json(naive: &Tally, seawall: &Tally) -> Value {
+    let arm = |tally: &Tally| {
+        json!({
+            "calls": tally.begun.get(),
+            "succeeded": tally.succeeded.get(),
+            "given_up": tally.failed.get(),
+            "success_percent": tally.success_percent(),
+            "retries_per_success": tally.retries_per_success(),
+            "wasted": tally.wasted(),
+            "p99_ms": tally.p99().as_millis(),
+        })
+    };
+    json!({ "naive": arm(naive), "seawall": arm(seawall) })
+}
