@@ -49,7 +49,7 @@ impl Connection<'_> {
             Fault::MalformedJson => {
                 self.head(reply, Framed::Length(BROKEN_JSON.len() as u64));
                 self.output.extend_from_slice(BROKEN_JSON);
-                Ok(Next::Request)
+                self.next(reply).await
             }
             Fault::Hang => {
                 self.flush().await?;
@@ -62,7 +62,7 @@ impl Connection<'_> {
             Fault::LyingLength => {
                 self.head(reply, Framed::Length(half.len() as u64));
                 self.output.extend_from_slice(&body);
-                Ok(Next::Request)
+                self.next(reply).await
             }
             Fault::CloseIdle => {
                 self.send(reply).await?;
@@ -94,7 +94,7 @@ impl Connection<'_> {
             self.output.push(*byte);
             self.flush().await?;
         }
-        Ok(Next::Request)
+        self.next(reply).await
     }
 
     async fn huge(&mut self, reply: &Reply, body: &Bytes) -> io::Result<Next> {
@@ -106,8 +106,7 @@ impl Connection<'_> {
         }
         self.output.extend_from_slice(b"\r\n");
         self.output.extend_from_slice(body);
-        self.flush().await?;
-        Ok(Next::Request)
+        self.next(reply).await
     }
 
     /// Ends when the caller has had enough: writing fails once it has closed.

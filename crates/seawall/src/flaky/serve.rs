@@ -215,6 +215,11 @@ impl Connection<'_> {
                 }
             }
         }
+        self.next(reply).await
+    }
+
+    /// Goes on with the connection as the caller asked.
+    pub(super) async fn next(&mut self, reply: &Reply) -> io::Result<Next> {
         if !reply.head.keep_alive {
             return self.close().await;
         }
