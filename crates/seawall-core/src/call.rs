@@ -63,7 +63,8 @@ enum Then {
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     limits: bool,
-    pool: bool,
+    /// A slot of the pool, since then. A place in the line is the driver's, who holds the ticket.
+    slot: Option<Mono>,
     reservation: bool,
     permit: Option<Permit>,
     key: Option<Lease>,
@@ -84,11 +85,18 @@ pub struct Call {
     held: Held,
     /// The last failure's class, once an attempt has failed, and whether the upstream gave an answer with it.
     last: Option<(Class, Status)>,
+    /// A send of this call went out and no answer came: nobody knows whether it was executed.
+    doubt: bool,
     record: Option<Attempt>,
 }
 
 impl Call {
     pub fn begin(plan: Arc<Plan>, request: &Request<'_>, now: Now) -> (Self, Action) {
+        Self::resume(plan, request, Progress::default(), now)
+    }
+
+    /// A job that was put aside goes on where it was: `progress` is what it had used up.
+    pub fn resume(plan: Arc<Plan>, request: &Request<'_>, progress: Progress, now: Now) -> (Self, Action) {
         let total = if request.patient { Nanos::MAX } else { plan.timeout.total };
         let mut call = Self {
             repeatable: repeatable(request.method, plan.retry.unsafe_methods, request.keyed),
@@ -97,21 +105,16 @@ impl Call {
             patient: request.patient,
             started: now.mono,
             deadline: Deadline::starting(now.mono, total, request.deadline, plan.margin),
-            progress: Progress::default(),
+            progress,
             state: State::Limits,
             held: Held::default(),
             last: None,
+            // What became of the sends before it was put aside is not known any more.
+            doubt: progress.attempts > 0,
             record: None,
             plan,
         };
         let action = call.limits(now);
-        (call, action)
-    }
-
-    /// A job that was put aside goes on where it was: `progress` is what it had used up.
-    pub fn resume(plan: Arc<Plan>, request: &Request<'_>, progress: Progress, now: Now) -> (Self, Action) {
-        let (mut call, action) = Self::begin(plan, request, now);
-        call.progress = progress;
         (call, action)
     }
 
@@ -149,7 +152,7 @@ impl Call {
     }
 
     fn reserve(&mut self, now: Now) -> Action {
-        if !self.plan.idempotent || !self.keyed {
+        if !self.plan.idempotent || !self.keyed || self.held.reservation {
             return self.permit(now);
         }
         self.state = State::Reserve;
@@ -195,10 +198,7 @@ impl Call {
             }
             (State::Limits, Answer::OverLimit { retry_at: Some(at) }) => self.refuse(Code::RateLimited, Reason::RateLimited, Some(at), now),
             (State::Limits, Answer::OverLimit { retry_at: None }) => self.refuse(Code::RateLimited, Reason::ExceedsCapacity, None, now),
-            (State::Pool, Answer::PoolEntered) => {
-                self.held.pool = true;
-                self.reserve(now)
-            }
+            (State::Pool, Answer::PoolEntered) => self.entered(now),
             (State::Pool, Answer::PoolQueued) => self.queue(now),
             (State::Pool, Answer::PoolFull { shed }) => {
                 let reason = if shed { Reason::Shed } else { Reason::PoolFull };
@@ -235,16 +235,20 @@ impl Call {
     }
 
     fn queue(&mut self, now: Now) -> Action {
-        self.held.pool = true;
         self.state = State::Queued;
         let queue_timeout = self.plan.queue_timeout.unwrap_or(Nanos::ZERO);
         Action::Wait { until: (now.mono + queue_timeout).min(self.deadline.at), reason: Reason::Queued }
     }
 
-    /// The pool has a place for this call.
-    pub fn granted(&mut self, now: Now) -> Action {
-        debug_assert_eq!(self.state, State::Queued, "only a call in line is granted a place");
+    fn entered(&mut self, now: Now) -> Action {
+        self.held.slot = Some(now.mono);
         self.reserve(now)
+    }
+
+    /// The pool has a slot for this call.
+    pub fn granted(&mut self, now: Now) -> Action {
+        debug_assert_eq!(self.state, State::Queued, "only a call in line is granted a slot");
+        self.entered(now)
     }
 
     fn circuit_open(&mut self, retry_at: Option<Mono>, now: Now) -> Action {
@@ -264,10 +268,10 @@ impl Call {
 
     /// Every key is cooling: wait for the first if that is soon enough, otherwise say when.
     fn cooling(&mut self, wait: Nanos, now: Now) -> Action {
+        // Those that failed in this call may be the ones that come back.
+        self.progress.tried = KeySet::default();
         if !self.patient && wait <= self.plan.max_wait && self.deadline.fits(wait, now.mono) {
             self.state = State::KeyWait;
-            // Those that failed in this call may be the ones that come back.
-            self.progress.tried = KeySet::default();
             return Action::Wait { until: now.mono + wait, reason: Reason::KeysCooling };
         }
         self.last = None;
@@ -318,11 +322,13 @@ impl Call {
         if verdict.class != Class::Success {
             self.last = Some((verdict.class, status));
         }
+        self.doubt |= result.is_err() && !unsent && !verdict.unprocessed;
         // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
         settle.withdraw = matches!(then, Then::Retry { .. }) && !self.patient;
         if let Then::Finish(_) = then {
-            let reservation = if verdict.class == Class::Success || result.is_ok() { Reservation::Done } else { Reservation::Unknown };
-            self.give_back(&mut settle, if unsent || verdict.unprocessed { Reservation::Released } else { reservation });
+            let refused = unsent || verdict.unprocessed;
+            let reservation = if result.is_ok() && !refused { Reservation::Done } else { self.unanswered() };
+            self.give_back(&mut settle, reservation);
         }
         self.state = State::Settling(then);
         Action::Ask(Ask::Settle(settle))
@@ -463,12 +469,13 @@ impl Call {
         if refreshed { self.permit(now) } else { self.end(Outcome::Failed(Class::Auth), Reason::AuthFailed, None, now) }
     }
 
-    /// The caller left. Whatever is held goes back, and nothing is counted against anybody.
+    /// The caller left. Whatever is held goes back, and nothing is counted against anybody. A report that was asked for
+    /// is delivered first: it gives back what the attempt before held.
     #[must_use]
     pub fn cancelled(&mut self) -> Settle {
-        let sent = matches!(self.state, State::Sending { .. });
+        self.doubt |= matches!(self.state, State::Sending { .. });
         let mut settle = Settle::default();
-        self.give_back(&mut settle, if sent { Reservation::Unknown } else { Reservation::Released });
+        self.give_back(&mut settle, self.unanswered());
         self.state = State::Done;
         settle
     }
@@ -497,18 +504,13 @@ impl Call {
 
     fn settle_then(&mut self, then: Then, now: Now) -> Action {
         let mut settle = Settle::default();
-        let known = self.last.is_none_or(|(_, status)| matches!(status, Status::Http(_)));
-        let never_sent = self.progress.attempts == 0;
-        self.give_back(
-            &mut settle,
-            if never_sent {
-                Reservation::Released
-            } else if known {
-                Reservation::Done
-            } else {
-                Reservation::Unknown
-            },
-        );
+        let answered = self.last.is_some_and(|(_, status)| matches!(status, Status::Http(_)));
+        let goes_on = matches!(then, Then::Defer { .. }) && self.held.reservation;
+        self.give_back(&mut settle, if answered { Reservation::Done } else { self.unanswered() });
+        if goes_on {
+            settle.reservation = None;
+            self.held.reservation = true;
+        }
         if settle.is_nothing() {
             return self.settled(then, None, now);
         }
@@ -516,15 +518,20 @@ impl Call {
         Action::Ask(Ask::Settle(settle))
     }
 
+    /// How an idempotency key ends where there is no answer to keep for it.
+    const fn unanswered(&self) -> Reservation {
+        if self.doubt { Reservation::Unknown } else { Reservation::Released }
+    }
+
     fn give_back(&mut self, settle: &mut Settle, reservation: Reservation) {
         let held = std::mem::take(&mut self.held);
         settle.cancel = settle.cancel.or(held.permit);
         settle.refund = held.funding;
         settle.untake = held.limits && self.progress.attempts == 0;
-        settle.leave_pool = held.pool;
+        settle.leave_pool = held.slot;
         settle.reservation = held.reservation.then_some(reservation);
         if let (None, Some(lease)) = (settle.key, held.key) {
-            settle.key = Some((lease, KeyReport::Neutral));
+            settle.key = Some((lease, KeyReport::Unused));
         }
     }
 

@@ -78,6 +78,8 @@ pub enum KeyReport {
         until: Until,
     },
     Rejected,
+    /// Leased and never sent.
+    Unused,
 }
 
 /// How a reserved idempotency key ends.
@@ -107,7 +109,8 @@ pub struct Settle {
     pub pause: Option<(Scope, Mono)>,
     /// Limits that were taken by a call that was then refused by us.
     pub untake: bool,
-    pub leave_pool: bool,
+    /// A slot of the pool, held since then.
+    pub leave_pool: Option<Mono>,
     pub reservation: Option<Reservation>,
 }
 

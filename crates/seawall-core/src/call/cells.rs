@@ -138,6 +138,9 @@ impl Cells {
             let mut layers: Vec<(&Limit, &mut Cell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
             layered::refund(&mut layers, now.mono, self.cost, 0);
         }
+        if let (Some(pool), Some(since)) = (&mut self.pool, settle.leave_pool) {
+            pool.leave(now.mono.since(since));
+        }
         Reply { answer: Answer::Settled { funding }, change, ticket: None }
     }
 }
@@ -169,7 +172,8 @@ impl Settle {
             KeyReport::Succeeded => keys.succeeded(lease),
             KeyReport::Failed => keys.failed(lease),
             KeyReport::Rejected => keys.reject(lease, now),
-            KeyReport::Neutral => keys.cancel(lease, now),
+            KeyReport::Neutral => {}
+            KeyReport::Unused => keys.cancel(lease, now),
             KeyReport::Cool { group, until } => {
                 keys.failed(lease);
                 if group { keys.cool_group(lease.key, until) } else { keys.cool_key(lease.key, until) }

@@ -4,6 +4,7 @@ use crate::classify::RuleSet;
 use crate::config::{Config, Endpoint, Policy, Upstream};
 use crate::lease::Reset;
 use crate::policy::{IdempotencyMode, Mode, Retry, Timeout};
+use crate::record::Scope;
 use crate::time::Nanos;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub struct Plan {
     /// How long a call may wait for a place in its pool; `None` where it has no pool.
     pub queue_timeout: Option<Nanos>,
     pub idempotent: bool,
-    /// The breaker is asked.
+    /// The breaker is asked: also where it is off, if a server can tell everybody to stay away.
     pub guarded: bool,
     pub keys: u16,
     pub refreshes: bool,
@@ -55,7 +56,7 @@ impl Plan {
             limited: false,
             queue_timeout: None,
             idempotent: policy.idempotency.mode != IdempotencyMode::Off,
-            guarded: policy.breaker.mode != Mode::Off,
+            guarded: policy.breaker.mode != Mode::Off || pauses(policy),
             keys: 0,
             refreshes: false,
             max_wait: Nanos::ZERO,
@@ -63,6 +64,11 @@ impl Plan {
             margin: margin(policy.timeout),
         }
     }
+}
+
+/// Whether an answer can make other calls wait too.
+fn pauses(policy: &Policy) -> bool {
+    policy.rules.rules().iter().any(|rule| matches!(rule.scope, Scope::Endpoint | Scope::Upstream))
 }
 
 /// A tenth of an attempt's time, at most ten milliseconds: enough to answer the caller before its own clock runs out.
