@@ -1,8 +1,14 @@
 //! What is wrong with a configuration file, shown the way rustc shows it: file, line, column, the line itself, and help.
 //! Secrets that were written inline are masked before anything is rendered.
 
+use super::parse::nearest;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use regex::Regex;
 use std::ops::Range;
+use std::sync::LazyLock;
+
+/// Nobody reads more at once, and each snippet looks through the whole file.
+const SHOWN: usize = 50;
 
 /// One thing to mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,17 +69,18 @@ impl Invalid {
         position(&self.text, problem.span.start)
     }
 
-    /// Rustc-style snippets, one for each problem, and a closing count.
+    /// Rustc-style snippets, one for each of the first [`SHOWN`] problems, and a closing count.
     #[must_use]
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut out = String::new();
-        for problem in &self.problems {
+        for problem in self.problems.iter().take(SHOWN) {
             out.push_str(&self.render_one(&renderer, problem));
             out.push_str("\n\n");
         }
         let count = self.problems.len();
-        out.push_str(&format!("{}: {count} problem{} found", self.file, if count == 1 { "" } else { "s" }));
+        let shown = if count > SHOWN { format!(", the first {SHOWN} are shown") } else { String::new() };
+        out.push_str(&format!("{}: {count} problem{} found{shown}", self.file, if count == 1 { "" } else { "s" }));
         out
     }
 
@@ -115,29 +122,60 @@ fn clamp(text: &str, span: &Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// Blanks out what follows `secret =`, `token =` and the like unless it is a reference, keeping every byte offset.
+/// A name and the value that is assigned to it, quoted in any of TOML's ways, closed or not.
+const ASSIGNED: &str =
+    r#"(?i)["']?([a-z0-9_-]+)["']?\s*=\s*("{3}(?s:.*?)(?:"{3}|\z)|'{3}(?s:.*?)(?:'{3}|\z)|"(?:\\.|[^"\\\n])*|'[^'\n]*|[^\s#,}\]\["'{]+)"#;
+
+/// What may be a secret wherever it stands: a list of bare keys, user information and query values of a URL, and a header's
+/// value without the place for the secret.
+const ANYWHERE: [&str; 4] = [
+    r#"(?i)\bkeys\s*=\s*\[([^\]{]*)"#,
+    r#"://([^\s"']+)@"#,
+    r#"://[^\s"'?]*\?([^\s"']+)"#,
+    r#"(?i)\bheader:[a-z0-9_-]+:\s*(?:(?:bearer|basic|token)\s+)?([^{"'\n]+)["'\n]"#,
+];
+
+/// Names that hold secrets, or were meant to.
+const SECRETS: [&str; 8] = ["secret", "token", "password", "passwd", "credential", "api_key", "apikey", "client_id"];
+
+/// Blanks out whatever may be a secret and is no reference to one, keeping every byte offset.
 fn masked(text: &str) -> String {
-    let Ok(pattern) = regex::Regex::new(r#"(?i)(?:secret|token|password|client_id)[a-z_]*\s*=\s*["']*([^"'\s#,}\]]+)"#) else {
-        return String::new();
-    };
-    let userinfo = regex::Regex::new(r"://([^/\s@\x22']+)@");
+    static PATTERNS: LazyLock<(Regex, [Regex; 4])> = LazyLock::new(|| {
+        let pattern = |pattern| Regex::new(pattern).expect("the patterns are constants that the tests use");
+        (pattern(ASSIGNED), ANYWHERE.map(pattern))
+    });
+    let (assigned, anywhere) = &*PATTERNS;
     let mut out = text.to_owned();
-    let mut hide = |range: Range<usize>| out.replace_range(range.clone(), &"*".repeat(range.len()));
-    for found in pattern.captures_iter(text) {
-        if let Some(value) = found.get(1)
-            && !value.as_str().starts_with("env:")
-            && !value.as_str().starts_with("file:")
-            && value.as_str() != "{"
+    let mut hide = |found: regex::Match<'_>| {
+        let quotes = found.as_str().len() - found.as_str().trim_start_matches(['"', '\'']).len();
+        let (start, end) = (found.start() + quotes, found.end());
+        let reference = text[start..end].starts_with("env:") || text[start..end].starts_with("file:");
+        if !reference && start < end {
+            out.replace_range(start..end, &stars(&text[start..end]));
+        }
+    };
+    for found in assigned.captures_iter(text) {
+        if let (Some(name), Some(value)) = (found.get(1), found.get(2))
+            && is_secret(name.as_str())
         {
-            hide(value.range());
+            hide(value);
         }
     }
-    for found in userinfo.iter().flat_map(|pattern| pattern.captures_iter(text)) {
-        if let Some(value) = found.get(1) {
-            hide(value.range());
-        }
+    for anywhere in anywhere {
+        anywhere.captures_iter(text).filter_map(|found| found.get(1)).for_each(&mut hide);
     }
     out
+}
+
+/// Whether the name, or the one that was meant by it, holds a secret.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRETS.iter().any(|secret| name.contains(secret)) || nearest(&name, SECRETS).is_some()
+}
+
+/// As long as the text in bytes; line breaks stay where they are.
+fn stars(text: &str) -> String {
+    text.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }).collect()
 }
 
 #[cfg(test)]
@@ -152,6 +190,45 @@ mod tests {
         let shown = invalid.render(false);
         assert!(!shown.contains("canary") && !shown.contains("hunter2"), "{shown}");
         assert!(shown.contains("env:OK"), "{shown}");
+    }
+
+    #[test]
+    fn a_secret_is_masked_however_it_is_written() {
+        let ways = [
+            "secret = \"a canary in words\"",
+            "secret = 'canary'",
+            "secret = \"\"\"\nfirst canary\nsecond canary\"\"\"",
+            "secret = \"canary",
+            "secret = \"a,canary#x]}\"",
+            "secret = \"\\\"canary\"",
+            "\"secret\" = \"canary\"",
+            "secrte = \"canary\"",
+            "api_key = \"canary\"",
+            "API-Token='canary'",
+            "{ id = \"a\", secret = \"canary\" }",
+            "keys = [\"canary\", \"canary\"]",
+            "url = \"https://me:ca/nary@canary@host/x\"",
+            "url = \"https://host/x?key=canary\"",
+            "inject = \"header:Authorization: Bearer canary\"",
+            "inject = \"header:X-Key: canary\"",
+            "secret = canary",
+        ];
+        for way in ways {
+            let hidden = masked(way);
+            assert!(!hidden.contains("canary"), "{way} → {hidden}");
+            assert_eq!(hidden.len(), way.len(), "{way} → {hidden}");
+        }
+        for kept in ["secret = \"env:CANARY\"", "keys = [{ id = \"a\" }]", "inject = \"header:X: Bearer {secret}\"", "rate = \"50/s\""] {
+            assert_eq!(masked(kept), kept);
+        }
+    }
+
+    #[test]
+    fn a_file_full_of_problems_is_told_of_in_a_moment() {
+        let text = "x = 1\n".repeat(100_000);
+        let problems = (0..100_000).map(|i| Problem::new(i * 6..i * 6 + 1, "x", "no")).collect();
+        let shown = Invalid::new("f", &text, problems).render(true);
+        assert!(shown.ends_with("f: 100000 problems found, the first 50 are shown"), "{}", &shown[shown.len() - 200..]);
     }
 
     #[test]
