@@ -3,9 +3,9 @@
 
 use super::model::{Config, Endpoint, Upstream};
 use super::place::{self, SecretRef};
-use crate::calc;
 use crate::policy::{BackoffKind, Mode, Share, Unsafe};
 use crate::time::Nanos;
+use crate::{admit, calc};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
@@ -108,6 +108,11 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ("SW019", "failed work is not kept", "dead_letter.from is empty: what jobs and batches give up on is only logged."),
     ("SW020", "a file is missing", "The schema file cannot be read, so answers cannot be checked against it."),
     ("SW021", "the first wait is longer than the cap", "retry.base exceeds retry.cap, so every wait is the cap and nothing grows."),
+    (
+        "SW022",
+        "a call costs more than a limit ever holds",
+        "cost is above the limit's burst (for windows: above its count), so no wait helps and every such call is refused with 429. Raise burst, or lower cost.",
+    ),
 ];
 
 /// The world outside the file, as far as warnings need it.
@@ -202,6 +207,12 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
         push("SW021", "retry.base", format!("base {} exceeds cap {}", retry.backoff.base, retry.backoff.cap));
     }
     let limits: Vec<_> = config.limits.iter().chain(&policy.limits).cloned().collect();
+    for limit in limits.iter().filter(|limit| limit.mode == Mode::Enforce) {
+        let capacity = admit::limit::Limit::from(limit).capacity();
+        if policy.cost > capacity {
+            push("SW022", "cost", format!("cost {} and limit {} holds {capacity}", policy.cost, limit.name));
+        }
+    }
     let trips = calc::trips(&breaker, &limits, timeout.attempt);
     if !trips.any() && breaker.mode != Mode::Off {
         push(
