@@ -9,7 +9,7 @@ use seawall_core::call::{Action, Call, Cells, Outcome, Plan, Request};
 use seawall_core::classify::{self, Seen, Verdict};
 use seawall_core::config::url::Base;
 use seawall_core::config::{Config, Endpoint, Upstream};
-use seawall_core::record::{Attempt, Class, Decision, ErrorKind};
+use seawall_core::record::{Attempt, Class, Decision, ErrorKind, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::clock::Clock;
@@ -129,22 +129,26 @@ struct DryRun {
     wait: (Nanos, Nanos),
 }
 
-/// Drives a call through fresh state to its first result. Waits are drawn often enough to show their range.
+/// Drives a call through fresh state to its first result: whether it would be admitted is not what was asked.
+/// Waits are drawn often enough to show their range.
 fn dry_run(config: &Config, upstream: &Upstream, endpoint: &Endpoint, seen: &Seen<'_>, keyed: bool, now: Now) -> DryRun {
-    let plan = Arc::new(Plan::new(config, upstream, endpoint));
+    let plan = Arc::new(Plan { limited: false, queue_timeout: None, ..Plan::new(config, upstream, endpoint) });
     let verdict = plan.rules.classify(seen, now.wall);
     let (mut attempt, mut outcome) = once(config, upstream, endpoint, &plan, seen, keyed, now, 0);
     let mut wait = (attempt.wait, attempt.wait);
+    let mut hinted = attempt.reason == Reason::ServerHint;
     for seed in 1..200 {
         let again;
         (again, outcome) = once(config, upstream, endpoint, &plan, seen, keyed, now, seed);
         wait = (wait.0.min(again.wait), wait.1.max(again.wait));
+        hinted |= again.reason == Reason::ServerHint;
         attempt = again;
     }
-    if attempt.decision == Decision::Retry {
-        // The exact bounds of the backoff; a server's hint is its own lower bound.
+    if attempt.decision == Decision::Retry && wait.1 > Nanos::ZERO {
+        // The exact bounds of the backoff; a server's hint, which is the shortest wait drawn, is a lower bound of its own.
         let (least, most) = endpoint.policy.retry.backoff.range(0, Nanos::ZERO);
-        wait = (least.max(if wait.0 > most { wait.0 } else { least }), most.max(wait.0));
+        let least = if hinted { wait.0 } else { least };
+        wait = (least, most.max(least));
     }
     DryRun { verdict, attempt, outcome, wait }
 }
