@@ -33,6 +33,11 @@ impl Failure {
         Self { exit: Exit::Usage, message: message.into(), hint: None }
     }
 
+    /// Bad usage unless it holds.
+    pub(crate) fn unless(holds: bool, message: impl FnOnce() -> String) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self::usage(message())) }
+    }
+
     pub(crate) fn config(message: impl Into<String>) -> Self {
         Self { exit: Exit::InvalidConfig, message: message.into(), hint: None }
     }

@@ -256,6 +256,13 @@ impl Shared {
         }
     }
 
+    /// A call that waited in line for too long leaves it, before its machine hears that the wait is over.
+    pub(super) fn leave_line(&mut self, site: usize, holding: &mut Holding, now: Mono) {
+        if let (Some(pool), Place::Line(_)) = (self.sites[site].pool.map(|pool| &mut self.pools[pool]), &holding.place) {
+            pool.give_back(holding, now);
+        }
+    }
+
     fn admit(&mut self, site: usize, lease: Nanos, now: Mono) -> Answer {
         let site = &self.sites[site];
         let paused_until = site.paused_until.max(self.upstreams[site.upstream].paused_until);
@@ -295,7 +302,7 @@ impl Shared {
         }
         if let Some(pool) = site.pool.map(|pool| &mut self.pools[pool]) {
             pool.hear(settle);
-            if settle.leave_pool {
+            if settle.leave_pool.is_some() {
                 pool.give_back(holding, now.mono);
             }
             self.called.extend(pool.grants(now.mono).map(|id| (id, Called::Granted)));

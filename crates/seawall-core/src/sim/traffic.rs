@@ -86,7 +86,9 @@ impl Traffic {
     }
 
     pub(super) fn waited(&mut self, token: Token, now: Now) -> Option<Pause> {
-        let action = waiting(&mut self.flights, token)?.call.waited(now);
+        let flight = waiting(&mut self.flights, token)?;
+        self.shared.leave_line(flight.site, &mut flight.holding, now.mono);
+        let action = flight.call.waited(now);
         Some(self.follow(token.id, action, now))
     }
 

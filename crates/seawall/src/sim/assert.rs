@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::report::{Cell, Column, Report};
+use crate::exit::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
@@ -79,10 +80,10 @@ impl Assertion {
         let known = |name: &str| columns.iter().find(|column| column.name == name);
         let names = || columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
         for name in std::iter::once(&self.column).chain(self.filters.iter().map(|(name, _)| name)) {
-            anyhow::ensure!(known(name).is_some(), "`{name}` in `{self}` is not a column; columns are {}", names());
+            Failure::unless(known(name).is_some(), || format!("`{name}` in `{self}` is not a column; columns are {}", names()))?;
         }
         let is_number = known(&self.column).is_some_and(|column| column.digits.is_some());
-        anyhow::ensure!(is_number, "`{}` in `{self}` is not a number and cannot be compared", self.column);
+        Failure::unless(is_number, || format!("`{}` in `{self}` is not a number and cannot be compared", self.column))?;
         Ok(())
     }
 
@@ -90,7 +91,7 @@ impl Assertion {
     pub(super) fn failures(&self, report: &Report) -> anyhow::Result<(Vec<String>, usize)> {
         let chosen: Vec<&Vec<Cell>> =
             report.rows.iter().filter(|row| self.filters.iter().all(|filter| matches(report.columns, row, filter))).collect();
-        anyhow::ensure!(!chosen.is_empty(), "no row matches `{self}`, so it asserts nothing");
+        Failure::unless(!chosen.is_empty(), || format!("no row matches `{self}`, so it asserts nothing"))?;
         let broken = chosen.iter().filter(|row| !self.holds(report.columns, row));
         Ok((broken.map(|row| describe(report.columns, row)).collect(), chosen.len()))
     }

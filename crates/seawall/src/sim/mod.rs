@@ -14,7 +14,7 @@ mod table;
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::setup;
 use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
@@ -43,6 +43,9 @@ pub(crate) enum Scenario {
 }
 
 #[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  seawall sim contention --svg jitter.svg\n  seawall sim outage -c seawall.toml --rho 0.8\n  seawall sim outage --assert 'recovery_s < 10 where policy=succ10+breaker5,rho=0.8'"
+)]
 pub(crate) struct Args {
     /// What to simulate
     #[arg(value_enum)]
@@ -217,7 +220,9 @@ fn check(assertions: &[Assertion], report: &Report, err: &mut dyn Write) -> anyh
 fn choose<T>(all: Vec<T>, name: impl Fn(&T) -> &str, wanted: &[String]) -> anyhow::Result<Vec<T>> {
     for want in wanted {
         let names = || all.iter().map(&name).collect::<Vec<_>>().join(", ");
-        anyhow::ensure!(all.iter().any(|item| name(item) == want), "`{want}` is not a policy of this scenario; policies are {}", names());
+        Failure::unless(all.iter().any(|item| name(item) == want), || {
+            format!("`{want}` is not a policy of this scenario; policies are {}", names())
+        })?;
     }
     Ok(all.into_iter().filter(|item| wanted.is_empty() || wanted.iter().any(|want| want == name(item))).collect())
 }

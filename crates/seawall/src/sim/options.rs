@@ -6,6 +6,7 @@ use seawall_core::policy::Share;
 use seawall_core::time::Nanos;
 
 use super::{Args, Scenario};
+use crate::exit::Failure;
 
 /// An option of another scenario is refused: it would change nothing, and its reader would think it did.
 pub(super) fn check(args: &Args) -> anyhow::Result<()> {
@@ -24,9 +25,10 @@ pub(super) fn check(args: &Args) -> anyhow::Result<()> {
     ];
     for (option, is_given, scenarios) in given {
         let names: Vec<String> = scenarios.iter().map(|scenario| format!("`sim {}`", name(*scenario))).collect();
-        anyhow::ensure!(!is_given || scenarios.contains(&args.scenario), "`{option}` is for {} only", names.join(", "));
+        Failure::unless(!is_given || scenarios.contains(&args.scenario), || format!("`{option}` is for {} only", names.join(", ")))?;
     }
-    anyhow::ensure!(args.scenario != Replay || args.log.is_some(), "`sim replay` needs a log: `seawall sim replay LOG -c FILE`");
+    let has_log = args.scenario != Replay || args.log.is_some();
+    Failure::unless(has_log, || "`sim replay` needs a log: `seawall sim replay LOG -c FILE`".to_owned())?;
     Ok(())
 }
 
