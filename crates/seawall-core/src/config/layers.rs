@@ -7,12 +7,13 @@ use super::node::{Layer, Tree};
 use super::problem::Problem;
 use super::walk::Walker;
 use super::{parse, resolve};
-use crate::classify::{self, RuleSet};
+use crate::classify::RuleSet;
+use crate::classify::presets::Preset;
 use crate::policy::{
     Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, Fallback, Idempotency, IdempotencyMode, Mode, OnExhausted, Retry,
     Severity, Timeout, Unsafe,
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 /// The embedded defaults, read once.
 pub(crate) fn builtin() -> &'static Tree {
@@ -30,12 +31,17 @@ pub(crate) fn each(name: &str) -> Tree {
     builtin().table("each").and_then(|each| each.table(name)).cloned().unwrap_or_default()
 }
 
-/// A shipped preset as a tree; `None` where there is no such preset.
-pub(crate) fn preset(name: &str) -> Option<Tree> {
-    let preset = classify::presets::Preset::named(name)?;
-    let mut walker = Walker::new(preset.text, Layer::Preset(Arc::from(preset.name)), true);
-    let tree = walker.document(&keys::PRESET);
-    assert!(walker.problems.is_empty(), "preset {name} is valid: {:?}", walker.problems);
+/// A shipped preset as a tree, read once; `None` where there is no such preset.
+pub(crate) fn preset(name: &str) -> Option<&'static Tree> {
+    static TREES: LazyLock<Vec<OnceLock<Tree>>> = LazyLock::new(|| Preset::all().iter().map(|_| OnceLock::new()).collect());
+    let preset = Preset::named(name)?;
+    let at = Preset::all().iter().position(|other| other.name == preset.name)?;
+    let tree = TREES[at].get_or_init(|| {
+        let mut walker = Walker::new(preset.text, Layer::Preset(Arc::from(preset.name)), true);
+        let tree = walker.document(&keys::PRESET);
+        assert!(walker.problems.is_empty(), "preset {name} is valid: {:?}", walker.problems);
+        tree
+    });
     Some(tree)
 }
 
@@ -62,13 +68,13 @@ pub(crate) fn profile_names() -> Vec<&'static str> {
 }
 
 pub(crate) fn preset_names() -> Vec<&'static str> {
-    classify::presets::Preset::all().iter().map(|preset| preset.name).collect()
+    Preset::all().iter().map(|preset| preset.name).collect()
 }
 
 /// Below everything: the built-in defaults and the generic rules.
 pub(crate) fn ground() -> Tree {
     let defaults = builtin().table("defaults").cloned().unwrap_or_default();
-    let generic = preset("generic").unwrap_or_default().without(NOT_POLICY);
+    let generic = preset("generic").map(|tree| tree.without(NOT_POLICY)).unwrap_or_default();
     generic.under(&defaults)
 }
 

@@ -152,7 +152,7 @@ fn clash(name: &str, matches: &Match, before: &[Arc<Endpoint>]) -> Option<String
 
 fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems: &mut Vec<Problem>) -> Option<Auth> {
     let written = own.table("auth").or_else(|| defaults.table("auth"))?;
-    let preset = preset.and_then(layers::preset).and_then(|tree| tree.table("auth").cloned()).unwrap_or_default();
+    let preset = preset.and_then(layers::preset).and_then(|tree| tree.table("auth")).cloned().unwrap_or_default();
     let inherited = defaults.table("auth").cloned().unwrap_or_default();
     let tree = each("auth").under(&preset).under(&inherited).under(written);
     let keys: Vec<Key> = tree.list("keys").iter().filter_map(as_table).filter_map(key).collect();
