@@ -227,7 +227,7 @@ impl Call {
     }
 
     fn pace(&mut self, after: Nanos, now: Now) -> Action {
-        if !self.patient && !self.deadline.fits(after, now.mono) {
+        if !self.deadline.fits(after, now.mono) {
             return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
         }
         self.state = State::Paced;
@@ -325,6 +325,10 @@ impl Call {
         self.doubt |= result.is_err() && !unsent && !verdict.unprocessed;
         // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
         settle.withdraw = matches!(then, Then::Retry { .. }) && !self.patient;
+        if self.patient && matches!(then, Then::Retry { .. }) {
+            // It may wait for days; whoever could run meanwhile must not wait for it.
+            settle.leave_pool = self.held.slot.take();
+        }
         if let Then::Finish(_) = then {
             let refused = unsent || verdict.unprocessed;
             let reservation = if result.is_ok() && !refused { Reservation::Done } else { self.unanswered() };
@@ -456,6 +460,7 @@ impl Call {
         match self.state {
             State::Paced => self.pool(now),
             State::Queued => self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now),
+            State::BackingOff if self.held.slot.is_none() => self.pool(now),
             State::BackingOff => self.permit(now),
             State::KeyWait => self.key(now),
             State::Deferred => self.limits(now),
@@ -483,10 +488,13 @@ impl Call {
     // ── record ───────────────────────────────────────────────────────────────────────────────────────────────
 
     /// A refusal of ours. Where the upstream has answered before, its answer is worth more than ours;
-    /// a job is put off instead, without burning an attempt.
+    /// a job is put off instead, without burning an attempt, unless its own deadline comes first.
     fn refuse(&mut self, code: Code, reason: Reason, retry_at: Option<Mono>, now: Now) -> Action {
         if let (true, Some(until)) = (self.patient, retry_at) {
-            return self.settle_then(Then::Defer { until, reason }, now);
+            if until < self.deadline.at {
+                return self.settle_then(Then::Defer { until, reason }, now);
+            }
+            return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
         }
         let outcome = match self.last {
             // There is no answer to relay, and "come back then" says more than "it broke".
@@ -528,7 +536,7 @@ impl Call {
         settle.cancel = settle.cancel.or(held.permit);
         settle.refund = held.funding;
         settle.untake = held.limits && self.progress.attempts == 0;
-        settle.leave_pool = held.slot;
+        settle.leave_pool = settle.leave_pool.or(held.slot);
         settle.reservation = held.reservation.then_some(reservation);
         if let (None, Some(lease)) = (settle.key, held.key) {
             settle.key = Some((lease, KeyReport::Unused));

@@ -57,7 +57,7 @@ pub struct Request<'a> {
     pub keyed: bool,
     /// Its body can be sent again.
     pub replayable: bool,
-    /// The caller's own deadline, which only ever shortens ours.
+    /// The caller's own deadline, which only ever shortens ours; for a job, what is left of its life.
     pub deadline: Option<Nanos>,
     /// A job: it waits where a caller would be refused.
     pub patient: bool,

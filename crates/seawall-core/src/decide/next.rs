@@ -35,7 +35,7 @@ pub struct Facts<'a> {
     pub repeatable: bool,
     /// The body can be sent again.
     pub replayable: bool,
-    /// A job can wait for as long as it takes; a caller cannot.
+    /// A job can wait for as long as the server asks, within a deadline of its own; a caller cannot.
     pub patient: bool,
     pub deadline: Deadline,
     /// Keys in the pool; 0 where there is none.
@@ -135,10 +135,7 @@ fn waiting(facts: &Facts<'_>, hint: Option<Nanos>, why: Reason, now: Now, rng: &
     let backoff = facts.retry.backoff.draw(facts.progress.waits, facts.progress.previous_wait, rng);
     let wait = hint.map_or(backoff, |hint| hint.max(backoff));
     let reason = if hint.is_some_and(|hint| hint >= backoff) { Reason::ServerHint } else { why };
-    if facts.patient {
-        return Next::Retry { wait, reason };
-    }
-    if hint.is_some_and(|hint| hint > facts.retry.retry_after_cap) {
+    if !facts.patient && hint.is_some_and(|hint| hint > facts.retry.retry_after_cap) {
         return Next::Return(Reason::HintTooLong);
     }
     if !facts.deadline.fits(wait, now.mono) {

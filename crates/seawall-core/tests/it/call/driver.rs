@@ -108,7 +108,8 @@ impl World {
 
     fn wake(&mut self, i: usize, job: &Job) -> Option<Action> {
         let (now, plan) = (self.now, Arc::clone(&self.plan));
-        let deadline = job.deadline_ms.map(Nanos::from_millis);
+        // A job that is taken up again has what is left of its deadline.
+        let deadline = job.deadline_ms.map(|ms| Nanos::from_millis(ms) - now.mono.since(Mono(0) + Nanos::from_millis(job.start_ms)));
         let request = Request { method: job.method, keyed: job.keyed, replayable: job.replayable, deadline, patient: job.patient };
         match std::mem::replace(&mut self.running[i].pending, Pending::Timer) {
             Pending::Start => {
@@ -243,7 +244,7 @@ impl World {
         writeln!(self.trace, "{} {i} waits {} ({reason})", now.0, until.since(now)).unwrap();
         assert!(until >= now, "nobody waits for the past");
         let left = self.call(i).remaining(now);
-        assert!(job.patient || until <= now + left, "a wait beyond the deadline\n{}", self.trace);
+        assert!(until <= now + left, "a wait beyond the deadline\n{}", self.trace);
         if job.patient && job.restarts && !matches!(reason, Reason::Paced | Reason::Queued) {
             self.leave(i);
             return self.pause(i, job, until, Pending::Aside);

@@ -122,7 +122,7 @@ pub(super) fn jobs() -> impl Strategy<Value = Vec<Job>> {
         replayable,
         patient,
         restarts,
-        deadline_ms: deadline_ms.filter(|_| !patient),
+        deadline_ms,
         leaves,
     });
     prop::collection::vec(job, 1..12)
