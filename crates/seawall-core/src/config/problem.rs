@@ -7,7 +7,7 @@ use regex::Regex;
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// Nobody reads more at once, and each snippet looks through the whole file.
+/// Nobody reads more at once.
 const SHOWN: usize = 50;
 
 /// One thing to mend.
@@ -86,8 +86,14 @@ impl Invalid {
 
     fn render_one(&self, renderer: &Renderer, problem: &Problem) -> String {
         let title = if problem.path.is_empty() { problem.message.clone() } else { format!("`{}`: {}", problem.path, problem.message) };
+        // Only the line itself: a snippet looks through all that it is given.
         let span = clamp(&self.text, &problem.span);
-        let snippet = Snippet::source(self.text.as_str()).path(self.file.as_str()).annotation(AnnotationKind::Primary.span(span));
+        let from = self.text[..span.start].rfind('\n').map_or(0, |newline| newline + 1);
+        let to = self.text[span.end..].find('\n').map_or(self.text.len(), |newline| span.end + newline);
+        let line = self.text[from..to].trim_end_matches('\r');
+        let mark = (span.start - from).min(line.len())..(span.end - from).min(line.len());
+        let (number, _) = position(&self.text, span.start);
+        let snippet = Snippet::source(line).line_start(number).path(self.file.as_str()).annotation(AnnotationKind::Primary.span(mark));
         let mut group = Level::ERROR.primary_title(title).element(snippet);
         if let Some(help) = &problem.help {
             group = group.element(Level::HELP.message(help.as_str()));

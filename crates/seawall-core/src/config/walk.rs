@@ -3,7 +3,7 @@
 
 use super::node::{Layer, Node, Origin, Tree, Value};
 use super::parse::{self, nearest};
-use super::problem::{Problem, position};
+use super::problem::Problem;
 use super::shape::{Key, Kind, Table};
 use super::{place, url};
 use crate::classify;
@@ -18,11 +18,14 @@ pub(crate) struct Walker<'t> {
     pub layer: Layer,
     pub partial: bool,
     pub problems: Vec<Problem>,
+    /// Where each line after the first begins: counting anew for every value makes large files slow.
+    lines: Vec<usize>,
 }
 
 impl<'t> Walker<'t> {
     pub(crate) fn new(text: &'t str, layer: Layer, partial: bool) -> Self {
-        Self { text, layer, partial, problems: Vec::new() }
+        let lines = text.match_indices('\n').map(|(newline, _)| newline + 1).collect();
+        Self { text, layer, partial, problems: Vec::new(), lines }
     }
 
     /// The document's tree; whatever is wrong is in `problems`.
@@ -73,7 +76,8 @@ impl<'t> Walker<'t> {
     }
 
     fn node(&self, value: Value, span: &Range<usize>) -> Node {
-        Node { value, origin: Origin { layer: self.layer.clone(), line: position(self.text, span.start).0, span: span.clone() } }
+        let line = self.lines.partition_point(|start| *start <= span.start) + 1;
+        Node { value, origin: Origin { layer: self.layer.clone(), line, span: span.clone() } }
     }
 
     fn value(&mut self, path: &str, key: &'static Key, value: &Spanned<DeValue<'_>>) -> Option<Node> {

@@ -140,6 +140,14 @@ fn large_files_are_refused_without_reading_them() {
 }
 
 #[test]
+fn a_large_file_is_read_in_a_moment() {
+    let callers: String = (0..30_000).map(|i| format!("[callers.c{i}]\ntoken = \"env:A\"\n")).collect();
+    let dir = Dir::with(format!("{callers}{UPSTREAM}cost = 7\n"));
+    let text = dir.run(["config", "explain", "a"]).ends_with(0).out;
+    assert!(text.lines().any(|line| line.starts_with("cost ") && line.ends_with("seawall.toml:60003")), "{text}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_refused_by_name() {
     let dir = Dir::new();
     std::fs::create_dir(dir.path("folder")).unwrap();
