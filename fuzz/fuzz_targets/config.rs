@@ -9,7 +9,7 @@ use seawall_core::config::lint::{self, Surroundings};
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config, explain};
 use seawall_core::time::Nanos;
-use seawall_core::{call, calc};
+use seawall_core::{calc, call};
 
 /// A machine on which nothing exists, so that every warning about what is missing is given.
 struct Nowhere;

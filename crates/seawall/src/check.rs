@@ -82,7 +82,7 @@ struct Figures {
 
 fn figures(config: &Config, endpoint: &Endpoint, args: &Args) -> Figures {
     let policy = &endpoint.policy;
-    let limits: Vec<_> = config.limits.iter().chain(&policy.limits).cloned().collect();
+    let limits: Vec<_> = config.limits_of(policy).cloned().collect();
     Figures {
         worst: calc::worst_case(policy),
         amplification: calc::amplification(&policy.retry, args.layers, args.load),
@@ -91,14 +91,10 @@ fn figures(config: &Config, endpoint: &Endpoint, args: &Args) -> Figures {
     }
 }
 
-fn endpoints(config: &Config) -> impl Iterator<Item = (&Upstream, &Endpoint)> {
-    config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(|endpoint| (upstream.as_ref(), endpoint.as_ref())))
-}
-
 fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warning], args: &Args) -> io::Result<()> {
-    let count = endpoints(config).count();
+    let count = config.endpoints().count();
     writeln!(out, "{GOOD}{path} is valid{GOOD:#}: {}, {}", plural(config.upstreams.len(), "upstream"), plural(count, "endpoint"))?;
-    for (upstream, endpoint) in endpoints(config) {
+    for (upstream, endpoint) in config.endpoints() {
         let preset = upstream.preset.as_ref().map(|preset| format!(", preset {preset}")).unwrap_or_default();
         writeln!(
             out,
@@ -155,7 +151,7 @@ fn plural(count: usize, noun: &str) -> String {
 }
 
 fn document(config: &Config, warnings: &[Warning], args: &Args) -> Value {
-    let endpoints: Vec<Value> = endpoints(config).map(|(upstream, endpoint)| endpoint_json(config, upstream, endpoint, args)).collect();
+    let endpoints: Vec<Value> = config.endpoints().map(|(upstream, endpoint)| endpoint_json(config, upstream, endpoint, args)).collect();
     let warnings: Vec<Value> = warnings
         .iter()
         .map(|warning| json!({ "code": warning.code, "subject": warning.subject, "message": warning.message, "origin": warning.origin }))

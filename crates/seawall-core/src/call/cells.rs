@@ -50,10 +50,10 @@ impl From<Answer> for Reply {
 impl Cells {
     #[must_use]
     pub fn new(config: &Config, upstream: &Upstream, policy: &Policy) -> Self {
-        let pool = policy.pool.as_deref().and_then(|name| config.pool(name));
+        let pool = config.pool_of(policy);
         Self {
             keys: upstream.auth.as_ref().filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
-            limits: config.limits.iter().chain(&policy.limits).map(|limit| (Limit::from(limit), Cell::default())).collect(),
+            limits: config.limits_of(policy).map(|limit| (Limit::from(limit), Cell::default())).collect(),
             pool: pool.map(Bulkhead::new),
             priority: pool.map_or(0, |pool| pool.priority),
             ..Self::alone(policy)

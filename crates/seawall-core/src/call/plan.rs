@@ -32,9 +32,9 @@ impl Plan {
     #[must_use]
     pub fn new(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Self {
         let policy = &endpoint.policy;
-        let pool = policy.pool.as_deref().and_then(|name| config.pool(name));
+        let pool = config.pool_of(policy);
         let auth = upstream.auth.as_ref();
-        let limited = config.limits.iter().chain(&policy.limits).any(|limit| limit.mode != Mode::Off);
+        let limited = config.limits_of(policy).any(|limit| limit.mode != Mode::Off);
         Self {
             limited,
             queue_timeout: pool.map(|pool| pool.queue_timeout),

@@ -46,23 +46,25 @@ pub trait Headers: std::fmt::Debug {
 
 impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> Headers for &[(N, V)] {
     fn first(&self, name: &str) -> Option<&[u8]> {
-        let found = self.iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_ref())
+        first(self, name)
     }
 }
 
 impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug, const LEN: usize> Headers for [(N, V); LEN] {
     fn first(&self, name: &str) -> Option<&[u8]> {
-        let found = self.iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_ref())
+        first(self, name)
     }
 }
 
 impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> Headers for Vec<(N, V)> {
     fn first(&self, name: &str) -> Option<&[u8]> {
-        let found = self.iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_ref())
+        first(self, name)
     }
+}
+
+fn first<'h, N: AsRef<str>, V: AsRef<[u8]>>(headers: &'h [(N, V)], name: &str) -> Option<&'h [u8]> {
+    let found = headers.iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(name));
+    found.map(|(_, value)| value.as_ref())
 }
 
 /// No headers: what an attempt without an answer has.

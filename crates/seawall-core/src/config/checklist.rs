@@ -23,7 +23,7 @@ fn gap(question: &'static str, answer: impl Into<String>) -> Item {
 #[must_use]
 pub fn checklist(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Vec<Item> {
     let policy = &endpoint.policy;
-    let limits: Vec<&Limit> = config.limits.iter().chain(&policy.limits).filter(|limit| limit.mode == Mode::Enforce).collect();
+    let limits: Vec<&Limit> = config.limits_of(policy).filter(|limit| limit.mode == Mode::Enforce).collect();
     let mut items = limit_items(&limits, policy.cost);
     items.push(item(
         "deadline",
@@ -32,7 +32,7 @@ pub fn checklist(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> V
     items.push(item("downstream timeouts", format!("connect {}, attempt {}", policy.timeout.connect, policy.timeout.attempt)));
     items.push(retry(endpoint));
     items.push(idempotency(endpoint));
-    items.push(match policy.pool.as_deref().and_then(|name| config.pool(name)) {
+    items.push(match config.pool_of(policy) {
         Some(pool) => item(
             "concurrency",
             format!("pool {}: {} at once, {} in line for up to {}", pool.name, pool.concurrent, pool.queue, pool.queue_timeout),

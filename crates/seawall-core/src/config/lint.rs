@@ -206,7 +206,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     if retry.backoff.base > retry.backoff.cap {
         push("SW021", "retry.base", format!("base {} exceeds cap {}", retry.backoff.base, retry.backoff.cap));
     }
-    let limits: Vec<_> = config.limits.iter().chain(&policy.limits).cloned().collect();
+    let limits: Vec<_> = config.limits_of(policy).cloned().collect();
     for limit in limits.iter().filter(|limit| limit.mode == Mode::Enforce) {
         let capacity = admit::limit::Limit::from(limit).capacity();
         if policy.cost > capacity {
@@ -239,9 +239,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     if breaker.window < timeout.attempt.times(2) && breaker.mode == Mode::Enforce {
         push("SW017", "breaker.window", format!("window {} and attempt timeout {}", breaker.window, timeout.attempt));
     }
-    if let Some(pool) =
-        policy.pool.as_deref().and_then(|name| config.pool(name)).filter(|pool| pool.queue > 0 && pool.queue_timeout >= timeout.total)
-    {
+    if let Some(pool) = config.pool_of(policy).filter(|pool| pool.queue > 0 && pool.queue_timeout >= timeout.total) {
         push("SW018", "timeout.total", format!("pool {} queues for up to {}, total is {}", pool.name, pool.queue_timeout, timeout.total));
     }
     if policy.dead_letter.from.is_empty() {

@@ -159,6 +159,22 @@ impl Config {
         self.upstreams.iter().find(|upstream| upstream.name == name)
     }
 
+    /// Every endpoint with its upstream, in the order in which requests are matched.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&Upstream, &Endpoint)> {
+        self.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(|endpoint| (upstream.as_ref(), endpoint.as_ref())))
+    }
+
+    /// The limits that a call under this policy passes: those of everybody, then its own.
+    pub fn limits_of<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = &'a Limit> {
+        self.limits.iter().chain(&policy.limits)
+    }
+
+    /// The pool that a call under this policy runs in.
+    #[must_use]
+    pub fn pool_of(&self, policy: &Policy) -> Option<&Pool> {
+        self.pool(policy.pool.as_deref()?)
+    }
+
     #[must_use]
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use crate::exit::{Exit, Failure};
 use crate::setup;
-use anstyle::{AnsiColor, Style};
+use crate::terminal::{DIM, ERROR};
 use anyhow::Context as _;
 use seawall_core::config::Config;
 use seawall_core::policy;
@@ -24,9 +24,6 @@ use seawall_core::time::Nanos;
 
 pub(crate) use assert::Assertion;
 use report::{Column, Report};
-
-const DIM: Style = Style::new().dimmed();
-const FAILED: Style = AnsiColor::Red.on_default().bold();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scenario {
@@ -141,13 +138,13 @@ pub(crate) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> anyh
 
 /// Every endpoint of a configuration, as a policy to simulate.
 fn candidates(config: &Config) -> Vec<Candidate> {
-    let endpoints = config.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(move |endpoint| (upstream, endpoint)));
-    endpoints
+    config
+        .endpoints()
         .map(|(upstream, endpoint)| Candidate {
             name: format!("{}/{}", upstream.name, endpoint.name),
             retry: endpoint.policy.retry,
             breaker: endpoint.policy.breaker,
-            adaptive: endpoint.policy.pool.as_deref().and_then(|name| config.pool(name)).is_some_and(|pool| pool.adaptive),
+            adaptive: config.pool_of(&endpoint.policy).is_some_and(|pool| pool.adaptive),
         })
         .collect()
 }
@@ -208,7 +205,7 @@ fn check(assertions: &[Assertion], report: &Report, err: &mut dyn Write) -> anyh
             continue;
         }
         exit = Exit::Findings;
-        writeln!(err, "{FAILED}failed:{FAILED:#} `{assertion}` does not hold for {} of {rows} rows", failures.len())?;
+        writeln!(err, "{ERROR}failed:{ERROR:#} `{assertion}` does not hold for {} of {rows} rows", failures.len())?;
         for failure in failures {
             writeln!(err, "  {failure}")?;
         }
