@@ -29,10 +29,7 @@ impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for line in text
-            .lines()
-            .filter(|line| !is_plain(line))
-        {
+        for line in text.lines().filter(|line| !is_plain(line)) {
             if kept.len() == LINES {
                 kept.pop_front();
             }

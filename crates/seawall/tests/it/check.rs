@@ -152,9 +152,9 @@ fn a_file_that_cannot_be_read_is_refused_by_name() {
     let dir = Dir::new();
     std::fs::create_dir(dir.path("folder")).unwrap();
     let run = dir.run(["check", "-c", "folder"]).ends_with(78);
-    assert!(run.err.contains("error: cannot read the configuration `folder`: Is a directory"), "{}", run.err);
+    assert!(run.err.contains("error: cannot read `folder`: Is a directory"), "{}", run.err);
     let run = dir.run(["check", "-c", "nowhere.toml"]).ends_with(78);
-    assert!(run.err.contains("cannot read the configuration `nowhere.toml`: No such file"), "{}", run.err);
+    assert!(run.err.contains("cannot read `nowhere.toml`: No such file"), "{}", run.err);
     let run = dir.run(["check"]).ends_with(78);
     assert!(run.err.contains("looked for seawall.toml") && run.err.contains("hint: write one with `seawall config init`"), "{}", run.err);
 }
