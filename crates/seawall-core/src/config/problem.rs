@@ -69,7 +69,7 @@ impl Invalid {
         position(&self.text, problem.span.start)
     }
 
-    /// Rustc-style snippets, one for each of the first [`SHOWN`] problems, and a closing count.
+    /// Rustc-style snippets, one for each of the first few problems, and a closing count.
     #[must_use]
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
