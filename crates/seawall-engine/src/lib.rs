@@ -5,15 +5,18 @@
 //! log and the [`metrics`].
 
 pub mod body;
+pub mod caller;
 pub mod clock;
 pub mod connect;
 pub mod credential;
 pub mod drive;
 pub mod fault;
+pub mod limits;
 pub mod line;
 pub mod live;
 pub mod metrics;
 pub mod pool;
+pub mod pools;
 pub mod recorder;
 pub mod secret;
 pub mod state;

@@ -1,0 +1,253 @@
+//! Rate limits of this process: the core's cells by key behind short locks, layers taken together or not at all.
+
+use crate::live::Names;
+use crate::state::Locked;
+use http::HeaderMap;
+use seawall_core::admit::layered::{self, Answers};
+use seawall_core::admit::limit::{Cell, Limit};
+use seawall_core::admit::table::Table;
+use seawall_core::call::Answer;
+use seawall_core::policy::{self, LimitKey, Mode};
+use seawall_core::time::Mono;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock, MutexGuard};
+
+/// Keys that one limit tells apart before newcomers share a cell.
+const MOST_KEYS: u32 = 1_000_000;
+
+/// Who asks, as far as limits tell callers apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Who<'a> {
+    pub ip: IpAddr,
+    pub caller: &'a str,
+    pub user: &'a str,
+    pub tenant: &'a str,
+    pub headers: &'a HeaderMap,
+}
+
+/// One limit with the cells of its keys.
+#[derive(Clone, Debug)]
+pub struct Layer {
+    spec: policy::Limit,
+    limit: Limit,
+    cells: Arc<Locked<Table>>,
+}
+
+impl Layer {
+    #[must_use]
+    pub fn new(spec: &policy::Limit) -> Self {
+        Self { limit: Limit::from(spec), spec: spec.clone(), cells: Arc::new(Locked::new(Table::new(MOST_KEYS))) }
+    }
+
+    /// The same cells under a changed rate: nobody gets a burst from the change itself.
+    #[must_use]
+    pub fn changed(&self, spec: &policy::Limit, now: Mono) -> Self {
+        let limit = Limit::from(spec);
+        if limit != self.limit {
+            self.cells.lock().rebase(&self.limit, &limit, now);
+        }
+        Self { limit, spec: spec.clone(), cells: Arc::clone(&self.cells) }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.limit.mode()
+    }
+}
+
+/// The layers of one endpoint, in a fixed order, so that locks are always taken in the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Limits(Vec<Layer>);
+
+/// What a call took, so that it can be given back and shown.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    keys: Vec<u128>,
+    at: Mono,
+    shadowed: u32,
+}
+
+/// Two independent hashes make a key that nobody outside can aim at.
+static HASHERS: LazyLock<(RandomState, RandomState)> = LazyLock::new(|| (RandomState::new(), RandomState::new()));
+
+impl Limits {
+    #[must_use]
+    pub fn new(layers: Vec<Layer>) -> Self {
+        Self(layers.into_iter().filter(|layer| layer.mode() != Mode::Off).collect())
+    }
+
+    #[must_use]
+    pub fn layers(&self) -> &[Layer] {
+        &self.0
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes the cost from every layer, or from none.
+    pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (Answer, Taken) {
+        let mut taken = Taken { keys: self.0.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
+        let answers = self.with_cells(&taken.keys, now, |layers| layered::take(layers, now, cost));
+        let answer = match answers {
+            Answers::Go { after, shadowed } => {
+                taken.shadowed = shadowed;
+                Answer::Limited { after }
+            }
+            Answers::Refused { retry_at, .. } => Answer::OverLimit { retry_at: Some(retry_at) },
+            Answers::TooCostly { .. } => Answer::OverLimit { retry_at: None },
+        };
+        (answer, taken)
+    }
+
+    /// Gives back what was taken for a call that was then refused by us.
+    pub fn refund(&self, taken: &Taken, cost: u64, now: Mono) {
+        self.with_cells(&taken.keys, now, |layers| layered::refund(layers, taken.at, cost, taken.shadowed));
+    }
+
+    /// The provider said: nothing before `until`. Layers that stand for the provider hear it.
+    pub fn drain(&self, taken: &Taken, until: Mono, now: Mono) {
+        for (layer, key) in self.0.iter().zip(&taken.keys) {
+            if layer.spec.key.iter().all(|part| matches!(part, LimitKey::Upstream | LimitKey::Endpoint | LimitKey::Global))
+                && layer.mode() == Mode::Enforce
+            {
+                let mut cells = layer.cells.lock();
+                let cell = cells.cell(&layer.limit, *key, now);
+                layer.limit.drain(cell, until);
+            }
+        }
+    }
+
+    /// `RateLimit-Policy` and `RateLimit` (IETF draft) as they stand for this caller.
+    #[must_use]
+    pub fn fields(&self, taken: &Taken, now: Mono) -> Option<(String, String)> {
+        let enforced = self.0.iter().zip(&taken.keys).filter(|(layer, _)| layer.mode() == Mode::Enforce);
+        let (mut policies, mut limits) = (Vec::new(), Vec::new());
+        for (layer, key) in enforced {
+            let cell = layer.cells.lock().find(*key).copied().unwrap_or_default();
+            let (remaining, reset) = layer.limit.remaining(&cell, now);
+            let name = layer.name().replace(['"', '\\'], "");
+            policies.push(format!("\"{name}\";q={};w={}", layer.spec.rate.count, layer.spec.rate.per.as_secs_ceil().max(1)));
+            limits.push(format!("\"{name}\";r={remaining};t={}", reset.as_secs_ceil()));
+        }
+        (!policies.is_empty()).then(|| (policies.join(", "), limits.join(", ")))
+    }
+
+    /// Lends the cells of all layers at once. Tables are locked in the order of the layers, which is the same for all.
+    fn with_cells<R>(&self, keys: &[u128], now: Mono, act: impl FnOnce(&mut [(&Limit, &mut Cell)]) -> R) -> R {
+        let mut tables: Vec<MutexGuard<'_, Table>> = self.0.iter().map(|layer| layer.cells.lock()).collect();
+        let mut layers: Vec<(&Limit, &mut Cell)> = Vec::with_capacity(keys.len());
+        for ((layer, table), key) in self.0.iter().zip(&mut tables).zip(keys) {
+            layers.push((&layer.limit, table.cell(&layer.limit, *key, now)));
+        }
+        act(&mut layers)
+    }
+}
+
+/// What a limit counts apart, as a number.
+fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
+    let (mut first, mut second) = (HASHERS.0.build_hasher(), HASHERS.1.build_hasher());
+    let mut write = |bytes: &[u8]| {
+        for hasher in [&mut first, &mut second] {
+            hasher.write_usize(bytes.len());
+            hasher.write(bytes);
+        }
+    };
+    for part in &spec.key {
+        match part {
+            // A limit on the credential is counted where the credential is known.
+            LimitKey::Global | LimitKey::Key => write(b""),
+            LimitKey::Ip => match who.ip {
+                IpAddr::V4(ip) => write(&ip.octets()),
+                // A subscriber has a /64 at least; counting addresses would count nothing.
+                IpAddr::V6(ip) => write(&ip.octets()[..8]),
+            },
+            LimitKey::Caller => write(who.caller.as_bytes()),
+            LimitKey::User => write(who.user.as_bytes()),
+            LimitKey::Tenant => write(who.tenant.as_bytes()),
+            LimitKey::Upstream => write(names.upstream.as_bytes()),
+            LimitKey::Endpoint => {
+                write(names.upstream.as_bytes());
+                write(names.endpoint.as_bytes());
+            }
+            LimitKey::Header(name) => write(who.headers.get(name.as_str()).map_or(b"", |value| value.as_bytes())),
+        }
+    }
+    u128::from(first.finish()) << 64 | u128::from(second.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::policy::{Algorithm, Fail, Rate};
+    use seawall_core::time::Nanos;
+
+    fn spec(name: &str, key: LimitKey, per_second: u64) -> policy::Limit {
+        policy::Limit {
+            name: name.into(),
+            key: vec![key],
+            rate: Rate::per_second(per_second),
+            burst: per_second,
+            algorithm: Algorithm::TokenBucket,
+            mode: Mode::Enforce,
+            fail: Fail::Open,
+        }
+    }
+
+    fn names() -> Names {
+        Names { upstream: "u".into(), endpoint: "e".into() }
+    }
+
+    fn who<'a>(caller: &'a str, headers: &'a HeaderMap) -> Who<'a> {
+        Who { ip: IpAddr::from([127, 0, 0, 1]), caller, user: "", tenant: "", headers }
+    }
+
+    #[test]
+    fn callers_are_counted_apart_and_nothing_is_spent_when_one_layer_refuses() {
+        let limits = Limits::new(vec![Layer::new(&spec("all", LimitKey::Global, 3)), Layer::new(&spec("each", LimitKey::Caller, 1))]);
+        let headers = HeaderMap::new();
+        let take = |caller: &str| limits.take(&who(caller, &headers), &names(), 1, Mono(0)).0;
+        let go = Answer::Limited { after: Nanos::ZERO };
+        assert_eq!(take("a"), go);
+        assert!(matches!(take("a"), Answer::OverLimit { retry_at: Some(_) }), "a has had its share");
+        assert_eq!(take("b"), go);
+        assert_eq!(take("c"), go, "the refused call of a took nothing from all");
+        assert!(matches!(take("d"), Answer::OverLimit { retry_at: Some(_) }), "all three are spent");
+    }
+
+    #[test]
+    fn what_is_refunded_can_be_taken_again() {
+        let limits = Limits::new(vec![Layer::new(&spec("all", LimitKey::Global, 1))]);
+        let headers = HeaderMap::new();
+        let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
+        limits.refund(&taken, 1, Mono(0));
+        assert_eq!(limits.take(&who("a", &headers), &names(), 1, Mono(0)).0, Answer::Limited { after: Nanos::ZERO });
+    }
+
+    #[test]
+    fn the_fields_say_what_is_left() {
+        let limits = Limits::new(vec![Layer::new(&spec("qps", LimitKey::Global, 50))]);
+        let headers = HeaderMap::new();
+        let (_, taken) = limits.take(&who("a", &headers), &names(), 20, Mono(0));
+        let (policy, limit) = limits.fields(&taken, Mono(0)).unwrap();
+        assert_eq!(policy, "\"qps\";q=50;w=1");
+        assert!(limit.starts_with("\"qps\";r=30;t="), "{limit}");
+    }
+
+    #[test]
+    fn a_providers_word_empties_the_bucket() {
+        let limits = Limits::new(vec![Layer::new(&spec("qps", LimitKey::Upstream, 50))]);
+        let headers = HeaderMap::new();
+        let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
+        limits.drain(&taken, Mono(5_000_000_000), Mono(0));
+        let (answer, _) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
+        assert_eq!(answer, Answer::OverLimit { retry_at: Some(Mono(5_000_000_000)) });
+    }
+}

@@ -1,0 +1,191 @@
+//! Bulkheads of this process: the core's places and line, with a wake-up for whoever waits in it.
+
+use crate::state::Locked;
+use seawall_core::admit::adaptive::Adaptive;
+use seawall_core::admit::bulkhead::{Arrival, Bulkhead, Entry, Refusal, Ticket};
+use seawall_core::guard::Sample;
+use seawall_core::policy;
+use seawall_core::time::{Mono, Nanos};
+use std::collections::BTreeMap;
+use tokio::sync::oneshot;
+
+/// A named pool that all threads share.
+#[derive(Debug)]
+pub struct Pool {
+    pub name: String,
+    priority: u32,
+    inner: Locked<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    bulkhead: Bulkhead,
+    adaptive: Option<Adaptive>,
+    line: BTreeMap<Ticket, oneshot::Sender<Turn>>,
+}
+
+/// What becomes of someone in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A place is held from now on.
+    Granted,
+    /// Someone of higher priority took the place in line.
+    Displaced,
+}
+
+/// A place in line, given up when dropped.
+#[derive(Debug)]
+pub struct Waiting {
+    ticket: Ticket,
+    pub turn: oneshot::Receiver<Turn>,
+}
+
+#[derive(Debug)]
+pub enum Entered {
+    In,
+    Line(Waiting),
+    /// `shed` when the line had room but the wait would have outlasted the deadline.
+    Full {
+        shed: bool,
+    },
+}
+
+/// How full a pool is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    pub running: u32,
+    pub limit: u32,
+    pub waiting: usize,
+    /// Taken share of places and line.
+    pub saturation: f64,
+}
+
+impl Pool {
+    #[must_use]
+    pub fn new(spec: &policy::Pool) -> Self {
+        let adaptive = spec.adaptive.then(|| Adaptive::new(spec.concurrent.div_ceil(2), 1, spec.concurrent));
+        let mut bulkhead = Bulkhead::new(spec);
+        if let Some(adaptive) = &adaptive {
+            bulkhead.resize(adaptive.limit());
+        }
+        Self { name: spec.name.clone(), priority: spec.priority, inner: Locked::new(Inner { bulkhead, adaptive, line: BTreeMap::new() }) }
+    }
+
+    /// A place, a place in line, or neither.
+    pub fn enter(&self, deadline: Mono, now: Mono) -> Entered {
+        let mut inner = self.inner.lock();
+        match inner.bulkhead.enter(Arrival { priority: self.priority, deadline }, now) {
+            Entry::Go => Entered::In,
+            Entry::Queued { ticket, displaced, .. } => {
+                let (wake, turn) = oneshot::channel();
+                if let Some(gone) = displaced.and_then(|gone| inner.line.remove(&gone)) {
+                    // Whoever left in the meantime needs no telling.
+                    let _: Result<(), Turn> = gone.send(Turn::Displaced);
+                }
+                inner.line.insert(ticket, wake);
+                Entered::Line(Waiting { ticket, turn })
+            }
+            Entry::Refused(refusal) => Entered::Full { shed: refusal == Refusal::Deadline },
+        }
+    }
+
+    /// A place comes back, and the next in line gets it.
+    pub fn leave(&self, held: Nanos, now: Mono) {
+        let mut inner = self.inner.lock();
+        inner.bulkhead.leave(held);
+        inner.grant(now);
+    }
+
+    /// Someone gives up a place in line. One that was granted in the same moment is passed on.
+    pub fn give_up(&self, waiting: Waiting, now: Mono) {
+        let Waiting { ticket, mut turn } = waiting;
+        let mut inner = self.inner.lock();
+        inner.line.remove(&ticket);
+        let in_line = inner.bulkhead.cancel(ticket);
+        if !in_line && turn.try_recv() == Ok(Turn::Granted) {
+            inner.bulkhead.leave(Nanos::ZERO);
+        }
+        inner.grant(now);
+    }
+
+    /// An adaptive pool follows the results of its own calls.
+    pub fn hear(&self, sample: Sample, now: Mono) {
+        let mut inner = self.inner.lock();
+        let running = inner.bulkhead.running();
+        let Some(adaptive) = &mut inner.adaptive else { return };
+        if sample.failed {
+            adaptive.dropped();
+        } else {
+            adaptive.succeeded(running);
+        }
+        let limit = adaptive.limit();
+        inner.bulkhead.resize(limit);
+        inner.grant(now);
+    }
+
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let inner = self.inner.lock();
+        Load {
+            running: inner.bulkhead.running(),
+            limit: inner.bulkhead.cap(),
+            waiting: inner.bulkhead.waiting(),
+            saturation: inner.bulkhead.pressure().as_f64(),
+        }
+    }
+}
+
+impl Inner {
+    /// Wakes whoever has a place now. A waiter that is gone passes its place on.
+    fn grant(&mut self, now: Mono) {
+        while let Some(ticket) = self.bulkhead.grant(now) {
+            let told = self.line.remove(&ticket).is_some_and(|wake| wake.send(Turn::Granted).is_ok());
+            if !told {
+                self.bulkhead.leave(Nanos::ZERO);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(concurrent: u32, queue: u32) -> Pool {
+        Pool::new(&policy::Pool { name: "p".into(), concurrent, queue, queue_timeout: Nanos::from_secs(1), priority: 1, adaptive: false })
+    }
+
+    fn line(entered: Entered) -> Waiting {
+        let Entered::Line(waiting) = entered else { panic!("{entered:?}") };
+        waiting
+    }
+
+    #[test]
+    fn places_are_handed_down_the_line() {
+        let pool = pool(1, 2);
+        assert!(matches!(pool.enter(Mono::MAX, Mono(0)), Entered::In));
+        let (mut first, second) = (line(pool.enter(Mono::MAX, Mono(0))), line(pool.enter(Mono::MAX, Mono(0))));
+        assert!(matches!(pool.enter(Mono::MAX, Mono(0)), Entered::Full { .. }));
+        pool.leave(Nanos(1), Mono(1));
+        assert_eq!(first.turn.try_recv(), Ok(Turn::Granted));
+        pool.give_up(second, Mono(2));
+        assert_eq!((pool.load().running, pool.load().waiting), (1, 0));
+    }
+
+    #[test]
+    fn a_place_granted_to_someone_who_just_left_is_not_lost() {
+        let pool = pool(1, 1);
+        assert!(matches!(pool.enter(Mono::MAX, Mono(0)), Entered::In));
+        let waiting = line(pool.enter(Mono::MAX, Mono(0)));
+        pool.leave(Nanos(1), Mono(1));
+        pool.give_up(waiting, Mono(1));
+        assert_eq!(pool.load().running, 0);
+        let gone = {
+            assert!(matches!(pool.enter(Mono::MAX, Mono(2)), Entered::In));
+            line(pool.enter(Mono::MAX, Mono(2)))
+        };
+        drop(gone);
+        pool.leave(Nanos(1), Mono(3));
+        assert_eq!(pool.load().running, 0, "the place did not go to somebody who is gone");
+    }
+}
