@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Sleep;
 
@@ -25,12 +27,45 @@ pub enum Outgoing {
 pub struct Limited {
     incoming: Incoming,
     left: u64,
+    feed: Feed,
 }
 
 impl Limited {
-    #[must_use]
-    pub const fn new(incoming: Incoming, left: u64) -> Self {
-        Self { incoming, left }
+    pub(crate) const fn new(incoming: Incoming, left: u64, feed: Feed) -> Self {
+        Self { incoming, left, feed }
+    }
+}
+
+/// What a caller did wrong while its body was passed on. The upstream is not to blame for any of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    Broke,
+    TooLarge,
+    TooSlow,
+}
+
+/// How the caller is doing with its body, seen from outside while the body is on its way.
+#[derive(Clone, Debug, Default)]
+pub struct Feed(Arc<AtomicU8>);
+
+impl Feed {
+    const FLOWS: u8 = 0;
+    const WAITS: u8 = 1;
+    const BROKE: u8 = 2;
+    const TOO_LARGE: u8 = 3;
+
+    fn set(&self, state: u8) {
+        self.0.store(state, Ordering::Relaxed);
+    }
+
+    /// Whose fault it is, once an attempt has failed: a body that was waited for until then came too slowly.
+    pub(crate) fn blame(&self) -> Option<Blame> {
+        match self.0.load(Ordering::Relaxed) {
+            Self::WAITS => Some(Blame::TooSlow),
+            Self::BROKE => Some(Blame::Broke),
+            Self::TOO_LARGE => Some(Blame::TooLarge),
+            _ => None,
+        }
     }
 }
 
@@ -59,16 +94,24 @@ impl Body for Outgoing {
                 if let Some(bytes) = ahead.take().filter(|bytes| !bytes.is_empty()) {
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
-                let frame = match Pin::new(&mut rest.incoming).poll_frame(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(None) => return Poll::Ready(None),
-                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(BodyError::Broken(error)))),
-                    Poll::Ready(Some(Ok(frame))) => frame,
+                let polled = Pin::new(&mut rest.incoming).poll_frame(cx);
+                rest.feed.set(match &polled {
+                    Poll::Pending => Feed::WAITS,
+                    Poll::Ready(Some(Err(_))) => Feed::BROKE,
+                    Poll::Ready(Some(Ok(_)) | None) => Feed::FLOWS,
+                });
+                let frame = match ready!(polled) {
+                    None => return Poll::Ready(None),
+                    Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Broken(error)))),
+                    Some(Ok(frame)) => frame,
                 };
                 let size = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
                 match rest.left.checked_sub(size) {
                     Some(left) => rest.left = left,
-                    None => return Poll::Ready(Some(Err(BodyError::TooLarge))),
+                    None => {
+                        rest.feed.set(Feed::TOO_LARGE);
+                        return Poll::Ready(Some(Err(BodyError::TooLarge)));
+                    }
                 }
                 // Trailers belong to the hop they came over.
                 if frame.is_data() { Poll::Ready(Some(Ok(frame))) } else { self.poll_frame(cx) }

@@ -1,16 +1,17 @@
 //! The loop that turns a call's actions into waiting and sending. It decides nothing: the call machine does.
 
+use crate::body::Blame;
 use crate::clock::Clock;
 use crate::fault::Fault;
 use crate::live::LiveEndpoint;
-use crate::recorder::{AttemptRecord, BreakerRecord, Record, Recorder};
-use seawall_core::call::{Action, Call, Finish, Request};
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder};
+use seawall_core::call::{Action, Call, Finish, Outcome, Request};
 use seawall_core::classify::{Headers, Seen};
 use seawall_core::guard::Change;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, ErrorKind};
+use seawall_core::record::{Attempt, Code, ErrorKind, Reason};
 use seawall_core::rng::Rng;
-use seawall_core::time::{Nanos, Now};
+use seawall_core::time::{Mono, Nanos, Now};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,11 @@ pub trait Transport {
 
     /// The last answer as the rules see it: status, headers and as much of the body as they need.
     fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])>;
+
+    /// What the caller did wrong with its body, if that is why the last attempt failed.
+    fn blame(&self) -> Option<Blame> {
+        None
+    }
 
     /// Gets a new token; whether that worked.
     async fn refresh(&mut self) -> bool;
@@ -62,7 +68,8 @@ pub trait KeyTail: std::fmt::Debug {
 pub struct Ended {
     pub finish: Finish,
     pub fault: Option<Fault>,
-    /// Index of the rule that named the last result.
+    /// Set where the caller's own body ended the call.
+    pub blame: Option<Blame>,
     pub at: Now,
 }
 
@@ -70,14 +77,27 @@ pub struct Ended {
 struct Guarded<'a> {
     call: Call,
     scene: &'a Scene<'a>,
+    started: Mono,
     done: bool,
+}
+
+impl Guarded<'_> {
+    /// Ends the call with nothing counted against anybody.
+    fn cancel(&mut self, code: Code, now: Now) -> Finish {
+        self.done = true;
+        let settle = self.call.cancelled();
+        self.scene.endpoint.state.settle(&settle, now);
+        let (attempts, elapsed) = (self.call.progress().attempts, now.mono.since(self.started));
+        Finish { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, retry_after: None }
+    }
 }
 
 impl Drop for Guarded<'_> {
     fn drop(&mut self) {
         if !self.done {
-            let settle = self.call.cancelled();
-            self.scene.endpoint.state.settle(&settle, self.scene.clock.now());
+            let now = self.scene.clock.now();
+            let finish = self.cancel(Code::Cancelled, now);
+            self.scene.left(&finish, now);
         }
     }
 }
@@ -86,7 +106,7 @@ impl Drop for Guarded<'_> {
 pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, transport: &mut T) -> Ended {
     let mut now = scene.clock.now();
     let (call, mut action) = Call::begin(Arc::clone(&scene.endpoint.plan), request, now);
-    let mut guarded = Guarded { call, scene, done: false };
+    let mut guarded = Guarded { call, scene, started: now.mono, done: false };
     let mut fault = None;
     loop {
         if let Some(attempt) = guarded.call.take_record() {
@@ -106,6 +126,10 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                 let sent_at = now;
                 now = scene.clock.now();
                 fault = result.err();
+                if let Some(blame) = fault.and_then(|_| transport.blame()) {
+                    let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
+                    return Ended { finish: guarded.cancel(code, now), fault: None, blame: Some(blame), at: now };
+                }
                 let latency = now.mono.since(sent_at.mono);
                 let result = result.map(|()| transport.answer());
                 let seen = match &result {
@@ -130,7 +154,7 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
             }
             Action::Finish(finish) => {
                 guarded.done = true;
-                return Ended { finish, fault, at: now };
+                return Ended { finish, fault, blame: None, at: now };
             }
         };
     }
@@ -153,6 +177,21 @@ impl Scene<'_> {
             caller: Arc::clone(self.caller),
             attempt,
             key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
+        }));
+    }
+
+    /// The closing line of a call whose caller is gone; there is nobody left to answer.
+    fn left(&self, finish: &Finish, now: Now) {
+        self.recorder.push(Record::Call(CallRecord {
+            at: now.wall,
+            call: self.id,
+            names: Arc::clone(&self.endpoint.names),
+            caller: Arc::clone(self.caller),
+            attempts: finish.attempts,
+            outcome: Code::Cancelled.as_str(),
+            reason: finish.reason,
+            elapsed: finish.elapsed,
+            refused_by: None,
         }));
     }
 

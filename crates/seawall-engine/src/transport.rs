@@ -1,7 +1,7 @@
 //! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
 //! and the last answer; the credential goes in last.
 
-use crate::body::{Outgoing, Relay};
+use crate::body::{Blame, Feed, Limited, Outgoing, Relay};
 use crate::clock::Clock;
 use crate::connect::Connector;
 use crate::drive::{KeyTail, Outward, Transport};
@@ -9,9 +9,9 @@ use crate::fault::Fault;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::pool::{Lent, Line, Pool};
 use bytes::{Bytes, BytesMut};
-use http::header::HOST;
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
 use http_body::Body;
 use hyper::body::Incoming;
 use seawall_core::classify::Headers;
@@ -34,21 +34,43 @@ pub enum Replay {
     Empty,
     /// Small enough to keep, so it can be sent again.
     Kept(Bytes),
-    /// Goes through once.
-    Once(Option<Outgoing>),
+    /// Goes through once, and is watched on its way.
+    Once(Option<Outgoing>, Feed),
 }
 
 impl Replay {
     #[must_use]
     pub const fn is_replayable(&self) -> bool {
-        !matches!(self, Self::Once(_))
+        !matches!(self, Self::Once(..))
+    }
+
+    /// A body of which `ahead` has been read and `left` bytes may still come.
+    #[must_use]
+    pub fn once(ahead: Bytes, incoming: Incoming, left: u64) -> Self {
+        let feed = Feed::default();
+        Self::Once(Some(Outgoing::Stream(Some(ahead), Limited::new(incoming, left, feed.clone()))), feed)
+    }
+
+    /// Says how long the body is, where the connection would not say it by itself.
+    fn frame(&self, method: &Method, headers: &mut HeaderMap) {
+        match self {
+            // A server may insist on a length where the method suggests a body (RFC 9110 §8.6).
+            Self::Empty if matches!(*method, Method::POST | Method::PUT | Method::PATCH) => {
+                headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+            }
+            // Without a length, a GET would be taken to have no body.
+            Self::Once(Some(body), _) if body.size_hint().exact().is_none() => {
+                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
+            Self::Empty | Self::Kept(_) | Self::Once(..) => {}
+        }
     }
 
     fn take(&mut self) -> Outgoing {
         match self {
             Self::Empty => Outgoing::Empty,
             Self::Kept(bytes) => Outgoing::Full(bytes.clone()),
-            Self::Once(body) => body.take().unwrap_or_default(),
+            Self::Once(body, _) => body.take().unwrap_or_default(),
         }
     }
 }
@@ -90,10 +112,11 @@ impl KeyTail for Arc<LiveUpstream> {
 
 impl HttpTransport<'_> {
     fn request(&mut self, attempt: Outward) -> Result<Request<Outgoing>, Fault> {
+        let mut headers = self.headers.clone();
+        self.body.frame(&self.method, &mut headers);
         let mut request = Request::new(self.body.take());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(self.path(attempt.key)?);
-        let mut headers = self.headers.clone();
         headers.insert(HOST, self.upstream.host.clone());
         if let Some(name) = self.endpoint.spec.policy.deadline_header.as_deref() {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Fault::GARBAGE)?;
@@ -130,6 +153,7 @@ impl HttpTransport<'_> {
                 Line::H2(mut sender) => {
                     *request.uri_mut() = absolute(base, request.uri());
                     request.headers_mut().remove(HOST);
+                    request.headers_mut().remove(TRANSFER_ENCODING);
                     return sender.send_request(request).await.map(|response| (response, None)).map_err(|error| Fault::of(&error));
                 }
                 Line::H1 { mut lent, reused } => {
@@ -174,6 +198,10 @@ impl Transport for HttpTransport<'_> {
         self.answer = None;
         let (response, lent) = self.exchange(attempt).await?;
         let (head, mut incoming) = response.into_parts();
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            // We never ask for that, so whatever follows is no HTTP that we could relay.
+            return Err(Fault::GARBAGE);
+        }
         let mut seen = Bytes::new();
         if self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) {
             seen = read_ahead(&mut incoming).await?;
@@ -187,6 +215,13 @@ impl Transport for HttpTransport<'_> {
     fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])> {
         let answer = self.answer.as_ref()?;
         Some((answer.head.status.as_u16(), answer, &answer.seen))
+    }
+
+    fn blame(&self) -> Option<Blame> {
+        match &self.body {
+            Replay::Once(_, feed) => feed.blame(),
+            Replay::Empty | Replay::Kept(_) => None,
+        }
     }
 
     async fn refresh(&mut self) -> bool {

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let policy = story.policy(upstream.address);
     let live = serve::live(config::load("the demo's policy", policy.as_bytes())?, &Environment::with(&story::SECRETS))?;
     let log = view::Log::default();
-    let gateway = serve::start(live, Path::new("demo").to_owned(), Some(1), Box::new(log.clone()))?;
+    let gateway = serve::start(live, Path::new("demo").to_owned(), Some(1), Duration::from_secs(30), Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();
     let naive = Client::naive(upstream.address);
     let seawall = Client::seawall(gateway.gateway);

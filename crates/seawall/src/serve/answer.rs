@@ -100,6 +100,23 @@ impl Refusal {
         document.to_string().into_bytes()
     }
 
+    /// The whole answer as bytes, for a request that never became one.
+    pub(super) fn wire(&self) -> Bytes {
+        let response = self.respond();
+        let status = response.status();
+        let mut wire = format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or("")).into_bytes();
+        for (name, value) in response.headers() {
+            wire.extend_from_slice(name.as_str().as_bytes());
+            wire.extend_from_slice(b": ");
+            wire.extend_from_slice(value.as_bytes());
+            wire.extend_from_slice(b"\r\n");
+        }
+        let document = self.document();
+        wire.extend_from_slice(format!("content-length: {}\r\n\r\n", document.len()).as_bytes());
+        wire.extend_from_slice(&document);
+        Bytes::from(wire)
+    }
+
     pub(super) fn respond(&self) -> Response<Relay> {
         let mut response = Response::new(Relay::Full(Bytes::from(self.document())));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -1,7 +1,8 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
 use super::answer::{ATTEMPTS, CALL, OUTCOME, Refusal, stage};
-use super::{Shared, hygiene, intake};
+use super::hygiene::{self, Ours};
+use super::{Shared, intake};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
@@ -10,12 +11,12 @@ use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::Nanos;
-use seawall_engine::body::Relay;
+use seawall_engine::body::{Blame, Relay};
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::pool::Pool;
 use seawall_engine::recorder::{CallRecord, Record};
-use seawall_engine::transport::{HttpTransport, Sending};
+use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,18 +53,22 @@ impl Gateway {
         Self { shared, sending, rng: RefCell::new(Rng::seeded(crate::setup::entropy())), anonymous: Arc::from("anonymous") }
     }
 
+    pub(super) fn head_timeout(&self) -> std::time::Duration {
+        self.shared.head_timeout
+    }
+
     pub(super) fn sweep(&self) {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
     pub(super) async fn handle(&self, request: Request<Incoming>, _peer: SocketAddr) -> Response<Relay> {
-        match intake::accept(request).await {
+        match intake::accept(request) {
             Ok((head, body)) => self.dispatch(head, body).await,
             Err(refusal) => refusal.respond(),
         }
     }
 
-    async fn dispatch(&self, head: request::Parts, mut body: Incoming) -> Response<Relay> {
+    async fn dispatch(&self, head: request::Parts, body: Incoming) -> Response<Relay> {
         let path = head.uri.path();
         if path.starts_with("/-/") {
             return own_path(path);
@@ -71,16 +76,26 @@ impl Gateway {
         let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
         let live = self.shared.live.load_full();
         let Some((upstream, prefix)) = live.route(host, path) else {
-            Box::pin(intake::discard(&mut body)).await;
-            return Refusal::of(Code::NoUpstream, None).respond();
+            return Box::pin(intake::spurn(&head, body, Refusal::of(Code::NoUpstream, None))).await.respond();
         };
         if hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
-            return Refusal::plain(508, "loop_detected", "this request has passed through this gateway before").respond();
+            let refusal = Refusal::plain(508, "loop_detected", "this request has passed through this gateway before");
+            return Box::pin(intake::spurn(&head, body, refusal)).await.respond();
         }
+        let below = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/");
+        let below = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
+        let endpoint = upstream.endpoint(head.method.as_str(), &below);
+        let mut left = deadline(&head, endpoint);
         let server = &live.config.server;
         let keep = server.replay_body.min(server.max_body);
-        match intake::body(body, keep, server.max_body).await {
-            Ok(body) => self.call(head, prefix, upstream, body).await,
+        let started = self.sending.clock.now().mono;
+        match intake::body(body, keep, server.max_body, left).await {
+            Ok(Replay::Empty) => self.call(head, &below, upstream, endpoint, Replay::Empty, left).await,
+            Ok(body) => {
+                // The caller's deadline began with its request, not with the end of its body.
+                left = Nanos(left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
+                self.call(head, &below, upstream, endpoint, body, left).await
+            }
             Err(refusal) => refusal.respond(),
         }
     }
@@ -88,23 +103,25 @@ impl Gateway {
     async fn call(
         &self,
         mut head: request::Parts,
-        prefix: usize,
+        below: &str,
         upstream: &Arc<LiveUpstream>,
-        body: seawall_engine::transport::Replay,
+        endpoint: &Arc<LiveEndpoint>,
+        body: Replay,
+        left: Nanos,
     ) -> Response<Relay> {
-        let below = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/");
-        let below = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
-        let endpoint = upstream.endpoint(head.method.as_str(), &below);
         let _in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
+        // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
+        let early = head.headers.get("early-data").is_some_and(|value| value == "1");
         let request = call::Request {
             method: method.as_str(),
             keyed: head.headers.contains_key("idempotency-key"),
-            replayable: body.is_replayable(),
-            deadline: deadline(&head),
+            replayable: body.is_replayable() && !early,
+            deadline: Some(left),
             patient: false,
         };
-        hygiene::outward(&mut head.headers, upstream.credentials.as_ref(), head.version, &self.shared.pseudonym);
+        let ours = Ours { credentials: upstream.credentials.as_ref(), deadline: endpoint.spec.policy.deadline_header.as_deref() };
+        hygiene::outward(&mut head.headers, ours, head.version, &self.shared.pseudonym);
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
         let mut transport = HttpTransport {
@@ -112,7 +129,7 @@ impl Gateway {
             upstream,
             endpoint,
             method: head.method,
-            target: target(upstream, &below),
+            target: target(upstream, below),
             headers: head.headers,
             body,
             answer: None,
@@ -194,7 +211,12 @@ impl Gateway {
 }
 
 fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Refusal {
-    let mut refusal = Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after);
+    let mut refusal = match ended.blame {
+        Some(Blame::Broke) => intake::body_broke(),
+        Some(Blame::TooLarge) => intake::body_too_large(),
+        Some(Blame::TooSlow) => intake::body_too_slow(),
+        None => Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after),
+    };
     if ended.finish.reason == Reason::ExceedsCapacity {
         refusal.detail = "this call costs more than its limit ever holds".to_owned();
     }
@@ -212,7 +234,7 @@ fn target(upstream: &LiveUpstream, below: &str) -> String {
     if let (Some(name), Some((path, query))) =
         (upstream.credentials.as_ref().and_then(|credentials| credentials.parameter()), target.split_once('?'))
     {
-        let own = |pair: &&str| pair.split('=').next() != Some(name);
+        let own = |pair: &&str| !is_spelt(pair.split('=').next().unwrap_or(pair), name);
         if !query.split('&').all(|pair| own(&pair)) {
             let kept: Vec<&str> = query.split('&').filter(own).collect();
             target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
@@ -221,10 +243,28 @@ fn target(upstream: &LiveUpstream, below: &str) -> String {
     target
 }
 
-/// The caller's deadline, in milliseconds from now.
-fn deadline(head: &request::Parts) -> Option<Nanos> {
-    let value = head.headers.get("seawall-timeout-ms")?.to_str().ok()?;
-    value.trim().parse().ok().map(Nanos::from_millis)
+/// Whether a parameter's name, once its escapes are read, is this one.
+fn is_spelt(written: &str, name: &str) -> bool {
+    let mut bytes = written.bytes();
+    let read = std::iter::from_fn(|| match bytes.next()? {
+        b'%' => {
+            let mut ahead = bytes.clone();
+            let hex = |digit: Option<u8>| char::from(digit?).to_digit(16);
+            let Some((high, low)) = hex(ahead.next()).zip(hex(ahead.next())) else { return Some(b'%') };
+            bytes = ahead;
+            u8::try_from(high * 16 + low).ok()
+        }
+        b'+' => Some(b' '),
+        byte => Some(byte),
+    });
+    read.eq(name.bytes())
+}
+
+/// What the whole call may take: the policy's word, which the caller can only shorten, in milliseconds.
+fn deadline(head: &request::Parts, endpoint: &LiveEndpoint) -> Nanos {
+    let total = endpoint.spec.policy.timeout.total;
+    let asked = head.headers.get("seawall-timeout-ms").and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    asked.map_or(total, |ms| Nanos::from_millis(ms).min(total))
 }
 
 /// The paths that the gateway keeps for itself.
@@ -237,4 +277,19 @@ fn own_path(path: &str) -> Response<Relay> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_hide_no_parameter() {
+        for written in ["key", "k%65y", "%6b%65%79", "%6B%65%79"] {
+            assert!(is_spelt(written, "key"), "{written}");
+        }
+        for written in ["keys", "ke", "k%6y", "k%65", "%", "k%zzy", "Key", ""] {
+            assert!(!is_spelt(written, "key"), "{written}");
+        }
+    }
 }

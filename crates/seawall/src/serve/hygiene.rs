@@ -1,6 +1,8 @@
 //! Headers that may cross the gateway and headers that may not.
 
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+};
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
 
@@ -38,8 +40,24 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Headers that only we may set on the way to an upstream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ours<'a> {
+    pub credentials: Option<&'a Credentials>,
+    pub deadline: Option<&'a str>,
+}
+
+impl Ours<'_> {
+    fn has(&self, name: &str) -> bool {
+        let injected = self.credentials.is_some_and(|own| {
+            disguises(name, AUTHORIZATION.as_str()) || own.header().is_some_and(|header| disguises(name, header.as_str()))
+        });
+        injected || self.deadline.is_some_and(|deadline| disguises(name, deadline)) || is_ours(name)
+    }
+}
+
 /// A request's headers as the upstream may see them. Our own and the caller's credentials for us stay here.
-pub(super) fn outward(headers: &mut HeaderMap, credentials: Option<&Credentials>, version: Version, pseudonym: &Pseudonym) {
+pub(super) fn outward(headers: &mut HeaderMap, ours: Ours<'_>, version: Version, pseudonym: &Pseudonym) {
     let trailers = headers.get(TE).is_some_and(|value| value == "trailers");
     strip_hop_by_hop(headers);
     headers.remove(HOST);
@@ -48,19 +66,43 @@ pub(super) fn outward(headers: &mut HeaderMap, credentials: Option<&Credentials>
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
-    if headers.keys().any(|name| is_ours(name.as_str())) {
-        let own: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name.as_str())).cloned().collect();
-        for name in own {
-            headers.remove(name);
-        }
+    // The body is here already, or is asked for as it is passed on.
+    if headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        headers.remove(EXPECT);
     }
-    if let Some(credentials) = credentials {
-        headers.remove(AUTHORIZATION);
-        if let Some(name) = credentials.header() {
-            headers.remove(name);
-        }
-    }
+    remove_where(headers, |name| ours.has(name));
+    join_cookies(headers);
     pseudonym.via(headers, version);
+}
+
+fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
+    if headers.keys().any(|name| unwanted(name.as_str())) {
+        let names: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name.as_str())).cloned().collect();
+        for name in names {
+            headers.remove(name);
+        }
+    }
+}
+
+/// HTTP/2 lets a client split its cookies; HTTP/1.1 wants one field (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).iter();
+    if let (Some(first), Some(second)) = (crumbs.next(), crumbs.next()) {
+        let mut whole = first.as_bytes().to_vec();
+        for crumb in std::iter::once(second).chain(crumbs) {
+            whole.extend_from_slice(b"; ");
+            whole.extend_from_slice(crumb.as_bytes());
+        }
+        if let Ok(whole) = HeaderValue::from_bytes(&whole) {
+            headers.insert(COOKIE, whole);
+        }
+    }
+}
+
+/// The same name to a server that reads `_` as `-`.
+fn disguises(name: &str, as_name: &str) -> bool {
+    let plain = |b: u8| if b == b'_' { b'-' } else { b.to_ascii_lowercase() };
+    name.len() == as_name.len() && name.bytes().map(plain).eq(as_name.bytes().map(plain))
 }
 
 /// `Seawall-…`, also in disguise: some servers read `_` as `-`.
@@ -69,9 +111,14 @@ fn is_ours(name: &str) -> bool {
     b"seawall-".iter().all(|expected| bytes.next() == Some(*expected))
 }
 
-/// An answer's headers as the caller may see them.
+/// An answer's headers as the caller may see them. What we say about a call is ours alone to say.
 pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // Chunks were what counted (RFC 9112 §6.3); a length beside them is a lie at best.
+        headers.remove(CONTENT_LENGTH);
+    }
     strip_hop_by_hop(headers);
+    remove_where(headers, is_ours);
     pseudonym.via(headers, version);
 }
 
@@ -130,7 +177,7 @@ mod tests {
             ("host", "here"),
             ("x-end", "2"),
         ]);
-        outward(&mut headers, None, Version::HTTP_11, &Pseudonym::new("seawall-1"));
+        outward(&mut headers, Ours::default(), Version::HTTP_11, &Pseudonym::new("seawall-1"));
         let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");

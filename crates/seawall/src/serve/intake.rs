@@ -2,19 +2,19 @@
 
 use super::answer::Refusal;
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Request, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use seawall_core::record::Code;
-use seawall_engine::body::{Limited, Outgoing};
+use seawall_core::time::Nanos;
 use seawall_engine::transport::Replay;
 use std::pin::Pin;
 use std::time::Duration;
 
 /// Longer request targets get 414.
 const MAX_TARGET: usize = 16 * 1024;
-/// What is still read from a caller who was refused, so that it gets to read the answer.
+/// What is still read of a refused request, so that its connection can be used again.
 const MAX_DRAINED: usize = 256 * 1024;
 const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
 
@@ -24,16 +24,19 @@ pub(super) fn inspect(head: &request::Parts) -> Result<(), Box<Refusal>> {
         return Err(Box::new(Refusal::plain(405, "method_not_allowed", "CONNECT and TRACE are not for gateways")));
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET) {
-        return Err(Box::new(Refusal::code(414, Code::TooLarge, "the request target is too long")));
+        return Err(Box::new(too_large(414, "the request target is too long")));
+    }
+    if head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+        return Err(Box::new(Refusal::plain(501, "not_implemented", "WebSockets do not pass through this gateway")));
     }
     if head.version < Version::HTTP_2 {
         let mut hosts = head.headers.get_all(HOST).iter();
         let named = hosts.next();
         if hosts.next().is_some() || (named.is_none() && head.version == Version::HTTP_11) {
-            return Err(Box::new(Refusal::plain(400, "bad_request", "a request has exactly one Host header")));
+            return Err(Box::new(bad_request("a request has exactly one Host header")));
         }
         if named.is_some_and(|host| !is_host(host.as_bytes())) {
-            return Err(Box::new(Refusal::plain(400, "bad_request", "the Host header is malformed")));
+            return Err(Box::new(bad_request("the Host header is malformed")));
         }
     }
     let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
@@ -42,10 +45,31 @@ pub(super) fn inspect(head: &request::Parts) -> Result<(), Box<Refusal>> {
             return Err(Box::new(Refusal::plain(501, "not_implemented", "no transfer coding but chunked is understood")));
         }
         if head.headers.contains_key(CONTENT_LENGTH) {
-            return Err(Box::new(Refusal::plain(400, "bad_request", "a message has Content-Length or Transfer-Encoding, not both")));
+            return Err(Box::new(bad_request("a message has Content-Length or Transfer-Encoding, not both")));
         }
     }
     Ok(())
+}
+
+pub(super) fn bad_request(detail: &str) -> Refusal {
+    Refusal::plain(400, "bad_request", detail)
+}
+
+pub(super) fn too_large(status: u16, detail: &str) -> Refusal {
+    Refusal::code(status, Code::TooLarge, detail)
+}
+
+/// A caller that takes longer to say what it wants than the answer may take.
+pub(super) fn body_too_slow() -> Refusal {
+    Refusal::plain(408, "request_timeout", "the request body did not arrive in time").closing()
+}
+
+pub(super) fn body_too_large() -> Refusal {
+    too_large(413, "the request body is larger than `max_body`").closing()
+}
+
+pub(super) fn body_broke() -> Refusal {
+    bad_request("the request body is malformed or broke off").closing()
 }
 
 /// Host names, addresses and a port; nothing that could be taken for a path or credentials.
@@ -53,15 +77,22 @@ fn is_host(host: &[u8]) -> bool {
     !host.is_empty() && host.iter().all(|b| b.is_ascii_alphanumeric() || b"-._:[]%~".contains(b))
 }
 
-/// Reads the body as far as it may be kept. A larger one becomes a stream that can be sent once.
-pub(super) async fn body(mut incoming: Incoming, keep: u64, most: u64) -> Result<Replay, Box<Refusal>> {
+/// Takes the body in within the time that the whole call may take: a caller who sends a byte a second must not hold a
+/// place for ever.
+pub(super) async fn body(incoming: Incoming, keep: u64, most: u64, within: Nanos) -> Result<Replay, Box<Refusal>> {
     if incoming.is_end_stream() {
         return Ok(Replay::Empty);
     }
-    let too_large = || Box::new(Refusal::code(413, Code::TooLarge, "the request body is larger than `max_body`").closing());
+    match tokio::time::timeout(Duration::from_nanos(within.0), read(incoming, keep, most)).await {
+        Ok(result) => result,
+        Err(_) => Err(Box::new(body_too_slow())),
+    }
+}
+
+/// Reads the body as far as it may be kept. A larger one becomes a stream that can be sent once.
+async fn read(mut incoming: Incoming, keep: u64, most: u64) -> Result<Replay, Box<Refusal>> {
     if incoming.size_hint().exact().is_some_and(|size| size > most) {
-        Box::pin(discard(&mut incoming)).await;
-        return Err(too_large());
+        return Err(Box::new(body_too_large()));
     }
     let mut first: Option<Bytes> = None;
     let mut more = BytesMut::new();
@@ -69,18 +100,15 @@ pub(super) async fn body(mut incoming: Incoming, keep: u64, most: u64) -> Result
         let read = first.as_ref().map_or(0, Bytes::len) + more.len();
         let read = u64::try_from(read).unwrap_or(u64::MAX);
         if read > most {
-            Box::pin(discard(&mut incoming)).await;
-            return Err(too_large());
+            return Err(Box::new(body_too_large()));
         }
         if read > keep {
             let ahead = joined(first, more);
-            return Ok(Replay::Once(Some(Outgoing::Stream(Some(ahead), Limited::new(incoming, most - read)))));
+            return Ok(Replay::once(ahead, incoming, most - read));
         }
         match next(&mut incoming).await {
             None => return Ok(Replay::Kept(joined(first, more))),
-            Some(Err(_)) => {
-                return Err(Box::new(Refusal::plain(400, "bad_request", "the request body is malformed or broke off").closing()));
-            }
+            Some(Err(_)) => return Err(Box::new(body_broke())),
             // Most bodies come in one piece, which is then kept as it is.
             Some(Ok(data)) if first.is_none() => first = Some(data),
             Some(Ok(data)) => more.extend_from_slice(&data),
@@ -113,29 +141,34 @@ async fn next(incoming: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     }
 }
 
-/// Reads on for a little while, so that closing does not reset the connection under the answer.
-pub(super) async fn discard(incoming: &mut Incoming) {
-    let drained = async {
-        let mut left = MAX_DRAINED;
-        while let Some(Ok(data)) = next(incoming).await {
-            left = left.saturating_sub(data.len());
-            if left == 0 {
-                break;
-            }
-        }
-    };
-    // Whoever sends for longer has had its chance to read.
-    drop(tokio::time::timeout(MAX_DRAIN_TIME, drained).await);
+/// Answers a request whose body nobody wants. A short body is read first, so that the connection can go on; a caller
+/// that asked before sending one is spared the trouble.
+pub(super) async fn spurn(head: &request::Parts, mut incoming: Incoming, refusal: Refusal) -> Refusal {
+    let unasked = !head.headers.contains_key(EXPECT);
+    if incoming.is_end_stream() || (unasked && discard(&mut incoming).await) { refusal } else { refusal.closing() }
 }
 
-/// Splits off the head and answers early where the request is refused, reading a little of its body first.
-pub(super) async fn accept(request: Request<Incoming>) -> Result<(request::Parts, Incoming), Box<Refusal>> {
-    let (head, mut incoming) = request.into_parts();
+/// Whether the body came to its end soon.
+async fn discard(incoming: &mut Incoming) -> bool {
+    let drained = async {
+        let mut left = MAX_DRAINED;
+        while let Some(data) = next(incoming).await {
+            left = left.saturating_sub(data.map_or(usize::MAX, |data| data.len()));
+            if left == 0 {
+                return false;
+            }
+        }
+        true
+    };
+    tokio::time::timeout(MAX_DRAIN_TIME, drained).await.unwrap_or(false)
+}
+
+/// Splits off the head and answers early where the request is refused. What is wrong with such a request may be its
+/// framing, so nothing after its head is read.
+pub(super) fn accept(request: Request<Incoming>) -> Result<(request::Parts, Incoming), Box<Refusal>> {
+    let (head, incoming) = request.into_parts();
     match inspect(&head) {
         Ok(()) => Ok((head, incoming)),
-        Err(refusal) => {
-            Box::pin(discard(&mut incoming)).await;
-            Err(Box::new(refusal.closing()))
-        }
+        Err(refusal) => Err(Box::new(refusal.closing())),
     }
 }

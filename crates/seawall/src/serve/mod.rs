@@ -7,6 +7,7 @@ mod gateway;
 mod hygiene;
 mod intake;
 mod operate;
+mod wire;
 mod worker;
 
 use crate::cli::File;
@@ -24,6 +25,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 use tokio::sync::watch;
 
 #[derive(Debug, clap::Args)]
@@ -37,6 +39,14 @@ pub(crate) struct Args {
     /// Threads that serve requests [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+
+    /// Longest wait for a complete request head, on a new connection or after an answer
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = wait)]
+    head_timeout: Duration,
+}
+
+fn wait(text: &str) -> Result<Duration, String> {
+    seawall_core::config::parse::duration(text).map(|wait| Duration::from_nanos(wait.0))
 }
 
 /// What every thread of the process shares.
@@ -49,6 +59,7 @@ pub(crate) struct Shared {
     /// What we call ourselves in `Via`, different for each process so that a loop is seen.
     pub pseudonym: hygiene::Pseudonym,
     pub file: PathBuf,
+    pub head_timeout: Duration,
     pub reloads: operate::Reloads,
 }
 
@@ -66,7 +77,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);
     let live = live(config, &vault)?;
-    let running = start(live, file, args.threads, Box::new(std::io::stdout()))?;
+    let running = start(live, file, args.threads, args.head_timeout, Box::new(std::io::stdout()))?;
     terminal.note(&banner::text(&running));
     running.until(std::future::pending())?;
     Ok(Exit::Done)
@@ -93,7 +104,13 @@ pub(crate) struct Running {
 }
 
 /// Starts the threads. Log lines go to `log`.
-pub(crate) fn start(live: Live, file: PathBuf, threads: Option<u16>, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
+pub(crate) fn start(
+    live: Live,
+    file: PathBuf,
+    threads: Option<u16>,
+    head_timeout: Duration,
+    log: Box<dyn std::io::Write + Send>,
+) -> anyhow::Result<Running> {
     let server = live.config.server.clone();
     let json = live.config.log_json;
     let listeners = worker::listeners(&server.listen, threads)?;
@@ -106,6 +123,7 @@ pub(crate) fn start(live: Live, file: PathBuf, threads: Option<u16>, log: Box<dy
         connector: Connector::new(),
         pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", setup::instance())),
         file,
+        head_timeout,
         reloads: operate::Reloads::default(),
     });
     let (phase, phases) = watch::channel(Phase::Serving);

@@ -1,6 +1,7 @@
 //! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
 
 use super::gateway::Gateway;
+use super::wire::Wire;
 use super::{Phase, Shared};
 use anyhow::Context as _;
 use hyper::server::conn::{http1, http2};
@@ -16,8 +17,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-/// Longest time from accepting a connection, or from the answer before, to a complete request head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
 /// How often a thread looks after its idle connections.
@@ -26,6 +25,8 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// One listener for each thread on the same port; the kernel deals connections out.
 pub(super) fn listeners(address: &str, threads: Option<u16>) -> anyhow::Result<Vec<std::net::TcpListener>> {
     let count = threads.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
+    // Sharing a port is for our own threads: without this, a second process would silently take half of the requests.
+    drop(listen(address, false)?);
     let first = listen(address, true)?;
     // Port 0 is chosen once and then shared.
     let at = first.local_addr()?.to_string();
@@ -106,12 +107,18 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let Ok(Ok(speaks_h2)) = tokio::time::timeout(HEAD_TIMEOUT, begins_with_h2(&stream)).await else { return };
+    let head_timeout = gateway.head_timeout();
+    let first = tokio::select! {
+        first = tokio::time::timeout(head_timeout, begins_with_h2(&stream)) => first,
+        // A connection that has said nothing yet has nothing in flight.
+        () = draining(phases.clone()) => return,
+    };
+    let Ok(Ok(speaks_h2)) = first else { return };
     let service = service_fn(move |request| {
         let gateway = Rc::clone(&gateway);
         async move { Ok::<_, std::convert::Infallible>(gateway.handle(request, peer).await) }
     });
-    let io = TokioIo::new(stream);
+    let io = TokioIo::new(Wire::new(stream, phases.clone()));
     // Errors of a connection are the peer's; whoever waits for an answer has been told.
     if speaks_h2 {
         let mut builder = http2::Builder::new(LocalExecutor);
@@ -128,7 +135,7 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
         drop(connection.await);
     } else {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
+        builder.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
         let mut connection = pin!(builder.serve_connection(io, service));
         tokio::select! {
             _ = connection.as_mut() => return,
@@ -147,6 +154,7 @@ async fn draining(mut phases: watch::Receiver<Phase>) {
 async fn begins_with_h2(stream: &TcpStream) -> std::io::Result<bool> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0";
     let mut seen = [0; PREFACE.len()];
+    let mut pause = Duration::from_millis(1);
     loop {
         let count = stream.peek(&mut seen).await?;
         if count == 0 || seen[..count] != PREFACE[..count] {
@@ -155,8 +163,9 @@ async fn begins_with_h2(stream: &TcpStream) -> std::io::Result<bool> {
         if count == PREFACE.len() {
             return Ok(true);
         }
-        // The preface came in pieces; the next one is a moment away.
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        // The preface came in pieces; the next one is a moment away, or whoever sends it has time.
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(100));
     }
 }
 

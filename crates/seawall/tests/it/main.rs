@@ -1,6 +1,8 @@
 //! The product as its users see it: the real binary, and the rules that its sources keep.
 
 #[cfg(test)]
+mod caller;
+#[cfg(test)]
 mod check;
 #[cfg(test)]
 mod config;
@@ -11,8 +13,14 @@ mod explain;
 #[cfg(test)]
 mod flaky;
 #[cfg(test)]
+mod forwarding;
+#[cfg(test)]
+mod gateway;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tidy;
+#[cfg(test)]
+mod upstream;
 #[cfg(test)]
 mod usage;

@@ -1,0 +1,145 @@
+//! A caller's socket as hyper sees it. Two things that hyper leaves to its user happen here: what hyper answers by
+//! itself to a malformed head becomes a problem document, and a connection that we end first lingers, so that a caller
+//! who is still sending gets to read the answer instead of a reset.
+
+use super::answer::Refusal;
+use super::{Phase, intake};
+use bytes::{Buf as _, Bytes};
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+/// How long a caller may take to notice that we have nothing more to say.
+const LINGER: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Wire {
+    stream: TcpStream,
+    phases: watch::Receiver<Phase>,
+    /// Our own words, on their way out in place of hyper's.
+    instead: Bytes,
+    closing: Closing,
+}
+
+#[derive(Debug)]
+enum Closing {
+    Open,
+    Lingering(Pin<Box<Sleep>>),
+}
+
+impl Wire {
+    pub(super) const fn new(stream: TcpStream, phases: watch::Receiver<Phase>) -> Self {
+        Self { stream, phases, instead: Bytes::new(), closing: Closing::Open }
+    }
+
+    fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        while self.instead.has_remaining() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.instead))?;
+            self.instead.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads and forgets until the caller has closed its side or has had its time.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let Closing::Lingering(timer) = &mut self.closing else { return Poll::Ready(Ok(())) };
+        let mut space = [0; 16 * 1024];
+        loop {
+            if timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut buffer = ReadBuf::new(&mut space);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                // Closed or reset: the caller has gone.
+                Ok(()) | Err(_) => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+/// The status of an answer that hyper made up itself. Ours and the upstream's always have other headers in front.
+fn automatic(head: &[u8]) -> Option<u16> {
+    const REST: &[u8] = b"\r\nconnection: close\r\ncontent-length: 0\r\n";
+    if head.len() > 256 || !head.starts_with(b"HTTP/1.") {
+        return None;
+    }
+    let line = head.windows(2).position(|pair| pair == b"\r\n")?;
+    let bare = head[line..].starts_with(REST) && head.ends_with(b"\r\n\r\n");
+    let status = std::str::from_utf8(head.get(9..12)?).ok()?.parse().ok()?;
+    (bare && status >= 400).then_some(status)
+}
+
+fn instead_of(status: u16) -> Refusal {
+    match status {
+        414 | 431 => intake::too_large(status, "the request's target or headers are too large"),
+        _ => intake::bad_request("the request is malformed"),
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        ready!(self.poll_instead(cx))?;
+        if let Some(status) = automatic(bytes) {
+            self.instead = instead_of(status).closing().wire();
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<std::io::Result<usize>> {
+        if let [only] = slices {
+            return self.poll_write(cx, only);
+        }
+        ready!(self.poll_instead(cx))?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        ready!(self.poll_instead(cx))?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        if matches!(self.closing, Closing::Open) {
+            ready!(self.poll_instead(cx))?;
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            // A process on its way out does not wait for callers who keep idle connections.
+            if *self.phases.borrow() >= Phase::Draining {
+                return Poll::Ready(Ok(()));
+            }
+            self.closing = Closing::Lingering(Box::pin(tokio::time::sleep(LINGER)));
+        }
+        self.poll_linger(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hypers_own_answers_are_replaced() {
+        let own = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        assert_eq!(automatic(own), Some(431));
+        assert_eq!(automatic(b"HTTP/1.1 400 Bad Request\r\nvia: 1.1 s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"), None);
+        assert_eq!(automatic(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"), None);
+        assert_eq!(automatic(b"HTTP/1.1 100 Continue\r\n\r\n"), None);
+        assert_eq!(automatic(b""), None);
+    }
+}

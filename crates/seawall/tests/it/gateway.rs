@@ -1,0 +1,211 @@
+//! The real program, started on free ports in a directory of its own and ended with the test.
+
+use super::caller::{Caller, Reply, eventually};
+use super::upstream::Upstream;
+use serde_json::Value;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+type Text = Arc<Mutex<Vec<u8>>>;
+
+pub(crate) struct Gateway {
+    child: Child,
+    directory: tempfile::TempDir,
+    pub at: SocketAddr,
+    pub admin: SocketAddr,
+    out: Text,
+    err: Text,
+}
+
+/// How to start the program.
+pub(crate) struct Start {
+    server: String,
+    policy: String,
+    variables: Vec<(String, String)>,
+    arguments: Vec<String>,
+    threads: u16,
+}
+
+impl Start {
+    /// One upstream, `api`, with these keys.
+    pub(crate) fn before(upstream: &Upstream, keys: &str) -> Self {
+        Self::with(&format!("[upstreams.api]\nurl = \"http://{}\"\n{keys}", upstream.at))
+    }
+
+    pub(crate) fn with(policy: &str) -> Self {
+        Self { server: String::new(), policy: policy.to_owned(), variables: Vec::new(), arguments: Vec::new(), threads: 1 }
+    }
+
+    /// Keys of `[server]`.
+    pub(crate) fn server(mut self, keys: &str) -> Self {
+        self.server.push_str(keys);
+        self.server.push('\n');
+        self
+    }
+
+    pub(crate) fn secret(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Threads that serve. One by default, so that connections upstream are reused in an order that a test can know.
+    pub(crate) fn threads(mut self, threads: u16) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    pub(crate) fn go(self) -> Gateway {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("seawall.toml");
+        std::fs::write(&file, self.text()).unwrap();
+        let mut child = program()
+            .args(["serve", "--threads", &self.threads.to_string(), "-c"])
+            .arg(&file)
+            .args(&self.arguments)
+            .envs(self.variables)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (out, err) = (collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap()));
+        let address = |name: &str| {
+            let text = read(&err);
+            let line = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().strip_prefix("http://"))?;
+            line.split(['/', ' ']).next()?.parse().ok()
+        };
+        let mut found = None;
+        eventually("the program listens", || {
+            found = address("gateway").zip(address("admin"));
+            assert!(child.try_wait().unwrap().is_none(), "the program ended: {}", read(&err));
+            found.is_some()
+        });
+        let (at, admin) = found.unwrap();
+        Gateway { child, directory, at, admin, out, err }
+    }
+
+    fn text(&self) -> String {
+        format!("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{}\n{}\n", self.server, self.policy)
+    }
+}
+
+/// The program, with nothing of the tester's own environment that it would read.
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seawall"));
+    command.env_remove("SEAWALL_CONFIG").env_remove("NOTIFY_SOCKET").env("NO_COLOR", "1");
+    command
+}
+
+fn collect(mut from: impl std::io::Read + Send + 'static) -> Text {
+    let text = Text::default();
+    let kept = Arc::clone(&text);
+    thread::spawn(move || {
+        let mut piece = [0; 8192];
+        while let Ok(n @ 1..) = from.read(&mut piece) {
+            kept.lock().unwrap().extend_from_slice(&piece[..n]);
+        }
+    });
+    text
+}
+
+fn read(text: &Text) -> String {
+    String::from_utf8_lossy(&text.lock().unwrap()).into_owned()
+}
+
+impl Gateway {
+    pub(crate) fn caller(&self) -> Caller {
+        Caller::connect(self.at)
+    }
+
+    /// Sends these bytes over a connection of their own and reads one answer.
+    #[track_caller]
+    pub(crate) fn ask(&self, request: impl AsRef<[u8]>) -> Reply {
+        self.caller().send(request).reply()
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        self.ask(format!("GET {path} HTTP/1.1\r\nHost: gateway\r\n\r\n"))
+    }
+
+    #[track_caller]
+    pub(crate) fn get_with(&self, path: &str, headers: &str) -> Reply {
+        self.ask(format!("GET {path} HTTP/1.1\r\nHost: gateway\r\n{headers}\r\n"))
+    }
+
+    #[track_caller]
+    pub(crate) fn post(&self, path: &str, headers: &str, body: &str) -> Reply {
+        self.ask(format!("POST {path} HTTP/1.1\r\nHost: gateway\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()))
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        Caller::connect(self.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").reply().text()
+    }
+
+    /// The value of a metric, by its name and labels as they are printed.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        read(&self.out)
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        read(&self.err)
+    }
+
+    /// Every log line so far, once there are `calls` closing lines.
+    #[track_caller]
+    pub(crate) fn log(&self, calls: usize) -> Vec<Value> {
+        let lines = || -> Vec<Value> { self.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect() };
+        eventually("the log has every call", || lines().iter().filter(|line| line["event"] == "call").count() >= calls);
+        lines()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success(), "cannot signal the program");
+    }
+
+    /// Waits for the program's own end; its exit code.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually("the program ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+
+    /// Writes the policy anew, as an operator would before a reload.
+    pub(crate) fn rewrite(&self, start: &Start) -> PathBuf {
+        let file = self.directory.path().join("seawall.toml");
+        std::fs::write(&file, start.text()).unwrap();
+        file
+    }
+
+    /// Resident memory in KiB.
+    pub(crate) fn memory(&self) -> u64 {
+        let mut status = String::new();
+        std::fs::File::open(format!("/proc/{}/status", self.child.id())).unwrap().read_to_string(&mut status).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
