@@ -3,8 +3,11 @@
 use crate::body::Blame;
 use crate::clock::Clock;
 use crate::fault::Fault;
+use crate::limits::Who;
 use crate::live::LiveEndpoint;
+use crate::pools::Turn;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder};
+use crate::state::Visit;
 use seawall_core::call::{Action, Call, Finish, Outcome, Request};
 use seawall_core::classify::{Headers, Seen};
 use seawall_core::guard::Change;
@@ -56,6 +59,8 @@ pub struct Scene<'a> {
     pub id: CallId,
     pub caller: &'a Arc<str>,
     pub key_tail: &'a dyn KeyTail,
+    /// Who asks, for limits.
+    pub who: Who<'a>,
 }
 
 /// Names keys for logs.
@@ -64,13 +69,15 @@ pub trait KeyTail: std::fmt::Debug {
 }
 
 /// How a call ended, and the last failure that had no answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Ended {
     pub finish: Finish,
     pub fault: Option<Fault>,
     /// Set where the caller's own body ended the call.
     pub blame: Option<Blame>,
     pub at: Now,
+    /// `RateLimit-Policy` and `RateLimit`, where the endpoint is limited.
+    pub rate_limit: Option<(String, String)>,
 }
 
 /// Gives everything back if the caller leaves: dropping the future is how callers leave.
@@ -78,6 +85,7 @@ struct Guarded<'a> {
     call: Call,
     scene: &'a Scene<'a>,
     started: Mono,
+    visit: Visit,
     done: bool,
 }
 
@@ -86,9 +94,43 @@ impl Guarded<'_> {
     fn cancel(&mut self, code: Code, now: Now) -> Finish {
         self.done = true;
         let settle = self.call.cancelled();
-        self.scene.endpoint.state.settle(&settle, now);
+        self.scene.endpoint.state.settle(&settle, &mut self.visit, now);
+        self.leave_line(now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, now.mono.since(self.started));
         Finish { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, retry_after: None }
+    }
+}
+
+impl Guarded<'_> {
+    /// A place in the pool's line is given up, or the place itself where it was granted in the same moment.
+    fn leave_line(&mut self, now: Mono) {
+        if let (Some(waiting), Some(pool)) = (self.visit.waiting.take(), &self.scene.endpoint.state.pool) {
+            pool.give_up(waiting, now);
+        }
+    }
+
+    /// Waits in line for a place, until the time to give up.
+    async fn queue(&mut self, until: Mono) -> Action {
+        let clock = self.scene.clock;
+        let turn = match &mut self.visit.waiting {
+            Some(waiting) => tokio::select! {
+                turn = &mut waiting.turn => turn.ok(),
+                () = clock.sleep_until(until) => None,
+            },
+            None => None,
+        };
+        let now = clock.now();
+        if turn == Some(Turn::Granted) {
+            self.visit.waiting = None;
+            return self.call.granted(now);
+        }
+        self.leave_line(now.mono);
+        self.call.waited(now)
+    }
+
+    fn ended(&self, finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
+        let rate_limit = self.visit.taken.as_ref().and_then(|taken| self.scene.endpoint.state.limits.fields(taken, now.mono));
+        Ended { finish, fault, blame, at: now, rate_limit }
     }
 }
 
@@ -106,7 +148,7 @@ impl Drop for Guarded<'_> {
 pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, transport: &mut T) -> Ended {
     let mut now = scene.clock.now();
     let (call, mut action) = Call::begin(Arc::clone(&scene.endpoint.plan), request, now);
-    let mut guarded = Guarded { call, scene, started: now.mono, done: false };
+    let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false };
     let mut fault = None;
     loop {
         if let Some(attempt) = guarded.call.take_record() {
@@ -114,7 +156,7 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
         }
         action = match action {
             Action::Ask(ask) => {
-                let (answer, change) = scene.endpoint.state.answer(ask, now);
+                let (answer, change) = scene.endpoint.state.answer(ask, &scene.who, &mut guarded.visit, now);
                 if let Some(change) = change {
                     scene.changed(change, now);
                 }
@@ -128,7 +170,8 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                 fault = result.err();
                 if let Some(blame) = fault.and_then(|_| transport.blame()) {
                     let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
-                    return Ended { finish: guarded.cancel(code, now), fault: None, blame: Some(blame), at: now };
+                    let finish = guarded.cancel(code, now);
+                    return guarded.ended(finish, None, Some(blame), now);
                 }
                 let latency = now.mono.since(sent_at.mono);
                 let result = result.map(|()| transport.answer());
@@ -140,6 +183,11 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                     Err(fault) => Seen { method: request.method, result: Err(fault.kind), headers: &(), body: &[], latency },
                 };
                 guarded.call.responded(&seen, now, &mut scene.rng.borrow_mut())
+            }
+            Action::Wait { until, reason: Reason::Queued } => {
+                let action = Box::pin(guarded.queue(until)).await;
+                now = scene.clock.now();
+                action
             }
             Action::Wait { until, .. } => {
                 // Most calls never wait, so they should not carry a timer's weight either.
@@ -154,7 +202,7 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
             }
             Action::Finish(finish) => {
                 guarded.done = true;
-                return Ended { finish, fault, blame: None, at: now };
+                return guarded.ended(finish, fault, None, now);
             }
         };
     }

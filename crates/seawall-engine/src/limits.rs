@@ -51,6 +51,11 @@ impl Layer {
     }
 
     #[must_use]
+    pub const fn spec(&self) -> &policy::Limit {
+        &self.spec
+    }
+
+    #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
@@ -79,7 +84,9 @@ static HASHERS: LazyLock<(RandomState, RandomState)> = LazyLock::new(|| (RandomS
 impl Limits {
     #[must_use]
     pub fn new(layers: Vec<Layer>) -> Self {
-        Self(layers.into_iter().filter(|layer| layer.mode() != Mode::Off).collect())
+        // A limit on the credential cannot be counted before the credential is known.
+        let countable = |layer: &Layer| layer.mode() != Mode::Off && !layer.spec.key.contains(&LimitKey::Key);
+        Self(layers.into_iter().filter(countable).collect())
     }
 
     #[must_use]
@@ -162,7 +169,6 @@ fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
     };
     for part in &spec.key {
         match part {
-            // A limit on the credential is counted where the credential is known.
             LimitKey::Global | LimitKey::Key => write(b""),
             LimitKey::Ip => match who.ip {
                 IpAddr::V4(ip) => write(&ip.octets()),

@@ -1,14 +1,18 @@
 //! A configuration put to work: secrets in hand, plans made, state attached. Immutable; a reload builds a new one and
 //! carries the state of everything that kept its name.
 
+use crate::caller::Callers;
 use crate::credential::Credentials;
+use crate::limits::{Layer, Limits};
+use crate::pools::Pool;
 use crate::secret::Secret;
 use crate::state::{EndpointState, SharedBreaker, UpstreamState};
 use http::HeaderValue;
 use seawall_core::call::Plan;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{Config, Endpoint, Upstream};
-use seawall_core::policy::BreakerPer;
+use seawall_core::policy::{self, BreakerPer};
+use seawall_core::time::Mono;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +27,11 @@ pub struct Live {
     by_name: BTreeMap<String, usize>,
     by_host: BTreeMap<String, usize>,
     default: Option<usize>,
+    pub callers: Callers,
+    /// The bulkheads, by name.
+    pub pools: BTreeMap<String, Arc<Pool>>,
+    /// Limits that span upstreams.
+    global: Vec<Layer>,
 }
 
 #[derive(Debug)]
@@ -36,6 +45,8 @@ pub struct LiveUpstream {
     pub host: HeaderValue,
     pub credentials: Option<Credentials>,
     pub in_flight: AtomicU32,
+    /// Limits of its own; endpoints that inherit one share its cells.
+    layers: Vec<Layer>,
 }
 
 #[derive(Debug)]
@@ -68,11 +79,20 @@ pub type Vault<'a> = &'a dyn Fn(&SecretRef) -> Result<Secret, String>;
 impl Live {
     /// # Errors
     /// When a secret that an upstream needs is missing.
-    pub fn new(config: Config, vault: Vault<'_>, before: Option<&Self>) -> Result<Self, MissingSecret> {
+    pub fn new(config: Config, vault: Vault<'_>, before: Option<(&Self, Mono)>) -> Result<Self, MissingSecret> {
+        let callers = Callers::new(&config, vault)?;
+        let pools: BTreeMap<String, Arc<Pool>> =
+            config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
+        let global: Vec<Layer> =
+            config.limits.iter().map(|spec| layer(spec, before.map(|(live, now)| (live.global.as_slice(), now)))).collect();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for spec in &config.upstreams {
-            let previous = before.and_then(|live| live.named(&spec.name));
-            upstreams.push(Arc::new(LiveUpstream::new(&config, spec, vault, previous)?));
+            let previous = before.and_then(|(live, now)| Some((live.named(&spec.name)?, now)));
+            upstreams.push(Arc::new(LiveUpstream::new(
+                &Around { config: &config, vault, pools: &pools, global: &global },
+                spec,
+                previous,
+            )?));
         }
         let index = |name: &str| config.upstreams.iter().position(|upstream| upstream.name == name);
         let hosts = config.upstreams.iter().enumerate();
@@ -81,6 +101,9 @@ impl Live {
             by_host: hosts.flat_map(|(i, upstream)| upstream.hosts.iter().map(move |host| (host.to_ascii_lowercase(), i))).collect(),
             default: config.server.default_upstream.as_deref().and_then(index),
             upstreams,
+            callers,
+            pools,
+            global,
             config,
         })
     }
@@ -109,8 +132,34 @@ impl Live {
     }
 }
 
+/// A pool keeps its places and its line as long as its shape stays.
+fn pool(spec: &policy::Pool, before: Option<&Live>) -> Arc<Pool> {
+    let same = before.and_then(|live| {
+        let unchanged = live.config.pool(&spec.name) == Some(spec);
+        live.pools.get(&spec.name).filter(|_| unchanged)
+    });
+    same.map_or_else(|| Arc::new(Pool::new(spec)), Arc::clone)
+}
+
+/// A limit keeps its cells as long as its name stays, also when its rate changes.
+fn layer(spec: &policy::Limit, before: Option<(&[Layer], Mono)>) -> Layer {
+    let previous = before.and_then(|(layers, now)| Some((layers.iter().find(|layer| layer.name() == spec.name)?, now)));
+    previous.map_or_else(|| Layer::new(spec), |(layer, now)| layer.changed(spec, now))
+}
+
+/// What all upstreams of a configuration are built from.
+struct Around<'a> {
+    config: &'a Config,
+    vault: Vault<'a>,
+    pools: &'a BTreeMap<String, Arc<Pool>>,
+    global: &'a [Layer],
+}
+
 impl LiveUpstream {
-    fn new(config: &Config, spec: &Arc<Upstream>, vault: Vault<'_>, before: Option<&Arc<Self>>) -> Result<Self, MissingSecret> {
+    fn new(around: &Around<'_>, spec: &Arc<Upstream>, before: Option<(&Arc<Self>, Mono)>) -> Result<Self, MissingSecret> {
+        let previous_layers = before.map(|(before, now)| (before.layers.as_slice(), now));
+        let before = before.map(|(before, _)| before);
+        let mut layers: Vec<Layer> = Vec::new();
         // Keys keep their cooldowns only while the pool is the same; a budget needs no such care.
         let same_keys = before.is_some_and(|before| key_ids(&before.spec) == key_ids(spec));
         let state = match before {
@@ -125,28 +174,37 @@ impl LiveUpstream {
                 (None, BreakerPer::Upstream) => shared.clone(),
                 (None, BreakerPer::Endpoint) => SharedBreaker::default(),
             };
+            let names = previous.map_or_else(
+                || Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
+                |previous| Arc::clone(&previous.names),
+            );
+            let limits = Limits::new(around.global.iter().cloned().chain(own_layers(endpoint, &mut layers, previous_layers)).collect());
+            let pool = endpoint.policy.pool.as_ref().and_then(|name| around.pools.get(name)).cloned();
+            let mut plan = Plan::new(around.config, spec, endpoint);
+            // Results of keyed calls are kept by the store; until there is one, keys are only forwarded.
+            plan.idempotent = false;
+            plan.limited = !limits.is_empty();
             Arc::new(LiveEndpoint {
                 spec: Arc::clone(endpoint),
-                names: previous.map_or_else(
-                    || Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
-                    |previous| Arc::clone(&previous.names),
-                ),
-                plan: Arc::new(Plan::new(config, spec, endpoint)),
-                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy),
+                plan: Arc::new(plan),
+                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool),
+                names,
             })
         });
+        let endpoints: Vec<Arc<LiveEndpoint>> = endpoints.collect();
         let id = match before {
             Some(before) if before.spec.url == spec.url => before.id,
             _ => IDS.fetch_add(1, Ordering::Relaxed),
         };
         Ok(Self {
             id,
-            endpoints: endpoints.collect(),
+            endpoints,
+            layers,
             host: HeaderValue::from_str(&spec.url.authority()).expect("a checked URL has a host that fits a header"),
             credentials: spec
                 .auth
                 .as_ref()
-                .map(|auth| Credentials::new(auth, &format!("upstreams.{}.auth", spec.name), vault))
+                .map(|auth| Credentials::new(auth, &format!("upstreams.{}.auth", spec.name), around.vault))
                 .transpose()?,
             spec: Arc::clone(spec),
             state,
@@ -165,6 +223,20 @@ impl LiveUpstream {
         }
         self.endpoints.last().expect("resolve appends an endpoint that takes everything")
     }
+}
+
+/// An endpoint's limits beside the global ones. Endpoints that inherit the same limit share its cells.
+fn own_layers(endpoint: &Endpoint, shared: &mut Vec<Layer>, before: Option<(&[Layer], Mono)>) -> Vec<Layer> {
+    let mut own = Vec::new();
+    for spec in &endpoint.policy.limits {
+        let found = shared.iter().find(|layer| layer.spec() == spec).cloned();
+        own.push(found.unwrap_or_else(|| {
+            let made = layer(spec, before);
+            shared.push(made.clone());
+            made
+        }));
+    }
+    own
 }
 
 fn key_ids(upstream: &Upstream) -> Vec<(&str, Option<&str>)> {

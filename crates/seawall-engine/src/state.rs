@@ -1,6 +1,9 @@
 //! Shared state of this process: breakers, budgets and keys behind short locks, answering calls with the core's own
 //! functions. No lock is ever held across an await.
 
+use crate::limits::{Limits, Taken, Who};
+use crate::live::Names;
+use crate::pools::{Entered, Pool, Waiting};
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
@@ -68,6 +71,17 @@ pub struct EndpointState {
     paused_until: AtomicU64,
     guard: policy::Breaker,
     retry: policy::Retry,
+    names: Arc<Names>,
+    cost: u64,
+    pub limits: Limits,
+    pub pool: Option<Arc<Pool>>,
+}
+
+/// What one call holds of limits and pools, beside what the call machine holds.
+#[derive(Debug, Default)]
+pub(crate) struct Visit {
+    pub taken: Option<Taken>,
+    pub waiting: Option<Waiting>,
 }
 
 /// A breaker's cell, for whoever builds the states of an upstream.
@@ -82,8 +96,25 @@ impl Default for SharedBreaker {
 
 impl EndpointState {
     #[must_use]
-    pub fn new(upstream: Arc<UpstreamState>, breaker: SharedBreaker, policy: &Policy) -> Self {
-        Self { upstream, breaker: breaker.0, paused_until: AtomicU64::new(0), guard: policy.breaker, retry: policy.retry }
+    pub fn new(
+        upstream: Arc<UpstreamState>,
+        breaker: SharedBreaker,
+        policy: &Policy,
+        names: Arc<Names>,
+        limits: Limits,
+        pool: Option<Arc<Pool>>,
+    ) -> Self {
+        Self {
+            upstream,
+            breaker: breaker.0,
+            paused_until: AtomicU64::new(0),
+            guard: policy.breaker,
+            retry: policy.retry,
+            cost: policy.cost,
+            names,
+            limits,
+            pool,
+        }
     }
 
     /// The breaker's cell, to be carried over into a new configuration.
@@ -103,16 +134,21 @@ impl EndpointState {
     }
 
     /// The answer to a call's question, and the breaker's change where a result made it change.
-    pub(crate) fn answer(&self, ask: Ask, now: Now) -> (Answer, Option<Change>) {
+    pub(crate) fn answer(&self, ask: Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
         let answer = match ask {
             Ask::Permit { lease } => self.admit(lease, now.mono),
             Ask::Key { tried } => self.upstream.lease(tried, now),
             Ask::Settle(settle) => {
-                let (funding, change) = self.settle(&settle, now);
+                let (funding, change) = self.settle(&settle, visit, now);
                 return (Answer::Settled { funding }, change);
             }
-            Ask::Limits => Answer::Limited { after: Nanos::ZERO },
-            Ask::Pool { .. } => Answer::PoolEntered,
+            Ask::Limits => {
+                let (answer, taken) = self.limits.take(who, &self.names, self.cost, now.mono);
+                visit.taken = Some(taken);
+                answer
+            }
+            Ask::Pool { give_up } => self.enter(give_up, visit, now.mono),
+            // Plans of this engine do not ask: results are kept by the store, which is not there yet.
             Ask::Reserve => Answer::Reserved,
         };
         (answer, None)
@@ -138,7 +174,19 @@ impl EndpointState {
         }
     }
 
-    pub(crate) fn settle(&self, settle: &Settle, now: Now) -> (Option<Funding>, Option<Change>) {
+    fn enter(&self, give_up: Mono, visit: &mut Visit, now: Mono) -> Answer {
+        match self.pool.as_ref().map(|pool| pool.enter(give_up, now)) {
+            None | Some(Entered::In) => Answer::PoolEntered,
+            Some(Entered::Line(waiting)) => {
+                visit.waiting = Some(waiting);
+                Answer::PoolQueued
+            }
+            Some(Entered::Full { shed }) => Answer::PoolFull { shed },
+        }
+    }
+
+    pub(crate) fn settle(&self, settle: &Settle, visit: &mut Visit, now: Now) -> (Option<Funding>, Option<Change>) {
+        self.settle_admission(settle, visit, now.mono);
         let change = if settle.sample.is_some() || settle.cancel.is_some() {
             settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now.mono)
         } else {
@@ -157,5 +205,24 @@ impl EndpointState {
             pause.fetch_max(until.0, Ordering::Relaxed);
         }
         (funding, change)
+    }
+
+    /// What limits and pools hear of an attempt's end.
+    fn settle_admission(&self, settle: &Settle, visit: &mut Visit, now: Mono) {
+        if let Some(pool) = &self.pool {
+            if let Some((_, sample)) = settle.sample {
+                pool.hear(sample, now);
+            }
+            if let Some(since) = settle.leave_pool {
+                pool.leave(now.since(since), now);
+            }
+        }
+        let Some(taken) = &visit.taken else { return };
+        if settle.untake {
+            self.limits.refund(taken, self.cost, now);
+        }
+        if let Some((_, until)) = settle.pause {
+            self.limits.drain(taken, until, now);
+        }
     }
 }

@@ -48,6 +48,10 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
             ),
         );
     }
+    family(out, "seawall_pool_saturation", "gauge", "Taken share of a pool's places and line");
+    for pool in live.pools.values() {
+        line(out, format_args!("seawall_pool_saturation{{pool=\"{}\"}} {}", escape(&pool.name), pool.load().saturation));
+    }
     family(out, "seawall_breaker_state", "gauge", "0 closed, 1 half-open, 2 open");
     let endpoints = || live.upstreams.iter().flat_map(|upstream| &upstream.endpoints);
     for endpoint in endpoints() {

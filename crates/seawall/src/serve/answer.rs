@@ -163,6 +163,16 @@ const fn describe(code: Code) -> (u16, &'static str) {
     }
 }
 
+/// `RateLimit-Policy` and `RateLimit` of a limited endpoint.
+pub(super) fn rate_limit(headers: &mut http::HeaderMap, fields: Option<&(String, String)>) {
+    let Some((policy, limit)) = fields else { return };
+    for (name, text) in [("ratelimit-policy", policy), ("ratelimit", limit)] {
+        if let Ok(value) = HeaderValue::from_str(text) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+}
+
 /// The stage that refuses with this code, for metrics.
 pub(super) const fn stage(code: Code) -> &'static str {
     match code {

@@ -2,7 +2,7 @@
 
 use super::{Running, shown};
 use seawall_core::config::Config;
-use seawall_core::policy::{IdempotencyMode, Mode, OnExhausted};
+use seawall_core::policy::{IdempotencyMode, LimitKey, OnExhausted};
 
 pub(super) fn text(running: &Running) -> String {
     let live = running.shared.live.load();
@@ -31,16 +31,15 @@ fn not_yet(config: &Config) -> Vec<String> {
         }
     };
     say(
-        !config.limits.is_empty() || policies().any(|policy| policy.limits.iter().any(|limit| limit.mode == Mode::Enforce)),
-        "limits are not enforced",
-    );
-    say(policies().any(|policy| policy.pool.is_some()), "pools are not enforced");
-    say(config.server.require_caller || !config.callers.is_empty(), "callers are not told apart");
-    say(
         policies().any(|policy| matches!(policy.idempotency.mode, IdempotencyMode::Required | IdempotencyMode::Generate)),
         "idempotency keys are forwarded, neither demanded nor made",
     );
     say(policies().any(|policy| policy.on_exhausted == OnExhausted::Enqueue), "exhausted calls are returned, not enqueued");
+    let per_key = |limit: &seawall_core::policy::Limit| limit.key.contains(&LimitKey::Key);
+    say(
+        config.limits.iter().any(per_key) || policies().any(|policy| policy.limits.iter().any(per_key)),
+        "limits on single keys are not enforced",
+    );
     say(!config.schedules.is_empty(), "schedules do not run");
     say(!config.notify.is_empty(), "notifications are not sent");
     say(config.server.shared != "local", "state is kept in this process only");

@@ -1,6 +1,6 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
-use super::answer::{ATTEMPTS, CALL, OUTCOME, Refusal, stage};
+use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal, stage};
 use super::hygiene::{self, Ours};
 use super::{Shared, intake};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -12,13 +12,15 @@ use seawall_core::record::{Code, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::Nanos;
 use seawall_engine::body::{Blame, Relay};
+use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
+use seawall_engine::limits::Who;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::pool::Pool;
 use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,7 +30,16 @@ pub(super) struct Gateway {
     shared: Arc<Shared>,
     sending: Sending,
     rng: RefCell<Rng>,
-    anonymous: Arc<str>,
+}
+
+/// How far apart those come back who were turned away for lack of room.
+const SPREAD: Nanos = Nanos::from_secs(2);
+
+/// Who sent a request, from where, and how long they will wait.
+struct From {
+    address: IpAddr,
+    caller: Arc<Caller>,
+    left: Nanos,
 }
 
 /// Counts a call in flight for as long as it lives.
@@ -50,7 +61,7 @@ impl Drop for InFlight<'_> {
 impl Gateway {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
-        Self { shared, sending, rng: RefCell::new(Rng::seeded(crate::setup::entropy())), anonymous: Arc::from("anonymous") }
+        Self { shared, sending, rng: RefCell::new(Rng::seeded(crate::setup::entropy())) }
     }
 
     pub(super) fn head_timeout(&self) -> std::time::Duration {
@@ -61,14 +72,14 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(super) async fn handle(&self, request: Request<Incoming>, _peer: SocketAddr) -> Response<Relay> {
+    pub(super) async fn handle(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Relay> {
         match intake::accept(request) {
-            Ok((head, body)) => self.dispatch(head, body).await,
+            Ok((head, body)) => self.dispatch(head, body, peer).await,
             Err(refusal) => refusal.respond(),
         }
     }
 
-    async fn dispatch(&self, head: request::Parts, body: Incoming) -> Response<Relay> {
+    async fn dispatch(&self, mut head: request::Parts, body: Incoming, peer: SocketAddr) -> Response<Relay> {
         let path = head.uri.path();
         if path.starts_with("/-/") {
             return own_path(path);
@@ -82,19 +93,28 @@ impl Gateway {
             let refusal = Refusal::plain(508, "loop_detected", "this request has passed through this gateway before");
             return Box::pin(intake::spurn(&head, body, refusal)).await.respond();
         }
+        let Some(identified) = live.callers.identify(&head.headers) else {
+            let refusal = Refusal::of(Code::CallerUnknown, None);
+            return Box::pin(intake::spurn(&head, body, refusal)).await.respond();
+        };
+        let address = live.callers.address(peer.ip(), &head.headers);
+        if identified.by_authorization {
+            // It was meant for us, so nobody else gets to see it.
+            head.headers.remove(http::header::AUTHORIZATION);
+        }
         let below = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/");
         let below = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
         let endpoint = upstream.endpoint(head.method.as_str(), &below);
-        let mut left = deadline(&head, endpoint);
+        let mut from = From { address, caller: identified.caller, left: deadline(&head, endpoint) };
         let server = &live.config.server;
         let keep = server.replay_body.min(server.max_body);
         let started = self.sending.clock.now().mono;
-        match intake::body(body, keep, server.max_body, left).await {
-            Ok(Replay::Empty) => self.call(head, &below, upstream, endpoint, Replay::Empty, left).await,
+        match intake::body(body, keep, server.max_body, from.left).await {
+            Ok(Replay::Empty) => self.call(head, &below, upstream, endpoint, Replay::Empty, &from).await,
             Ok(body) => {
                 // The caller's deadline began with its request, not with the end of its body.
-                left = Nanos(left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
-                self.call(head, &below, upstream, endpoint, body, left).await
+                from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
+                self.call(head, &below, upstream, endpoint, body, &from).await
             }
             Err(refusal) => refusal.respond(),
         }
@@ -107,7 +127,7 @@ impl Gateway {
         upstream: &Arc<LiveUpstream>,
         endpoint: &Arc<LiveEndpoint>,
         body: Replay,
-        left: Nanos,
+        from: &From,
     ) -> Response<Relay> {
         let _in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
@@ -117,9 +137,11 @@ impl Gateway {
             method: method.as_str(),
             keyed: head.headers.contains_key("idempotency-key"),
             replayable: body.is_replayable() && !early,
-            deadline: Some(left),
+            deadline: Some(from.left),
             patient: false,
         };
+        // Limits look at the caller's own headers, before any is taken out.
+        let asked = if endpoint.state.limits.is_empty() { http::HeaderMap::new() } else { head.headers.clone() };
         let ours = Ours { credentials: upstream.credentials.as_ref(), deadline: endpoint.spec.policy.deadline_header.as_deref() };
         hygiene::outward(&mut head.headers, ours, head.version, &self.shared.pseudonym);
         let now = self.sending.clock.now();
@@ -140,11 +162,12 @@ impl Gateway {
             recorder: &self.shared.recorder,
             endpoint,
             id,
-            caller: &self.anonymous,
+            caller: &from.caller.name,
             key_tail: upstream,
+            who: Who { ip: from.address, caller: &from.caller.name, user: &from.caller.user, tenant: &from.caller.tenant, headers: &asked },
         };
         let ended = drive(&scene, &request, &mut transport).await;
-        self.finish(endpoint, id, &ended, transport.answer, head.version)
+        self.finish(endpoint, id, &ended, transport.answer, head.version, &from.caller.name)
     }
 
     /// The upstream's own answer where there is one, ours otherwise.
@@ -155,6 +178,7 @@ impl Gateway {
         ended: &Ended,
         answer: Option<seawall_engine::transport::Answer>,
         version: http::Version,
+        caller: &Arc<str>,
     ) -> Response<Relay> {
         let finish = &ended.finish;
         let (outcome, refused_by) = match finish.outcome {
@@ -163,7 +187,7 @@ impl Gateway {
             Outcome::Refused(code) => (code.as_str(), Some(stage(code))),
             Outcome::Replayed => ("success", None),
         };
-        self.record(endpoint, id, ended, outcome, refused_by);
+        self.record(endpoint, id, ended, caller, outcome, refused_by);
         let mut response = match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
                 let mut response = Response::from_parts(answer.head, answer.body);
@@ -172,7 +196,15 @@ impl Gateway {
                 *response.version_mut() = version;
                 response
             }
-            (Outcome::Refused(code), _) => refusal(code, ended, endpoint, id).respond(),
+            (Outcome::Refused(code), _) => {
+                let mut refusal = refusal(code, ended, endpoint, id);
+                if code == Code::Overloaded {
+                    // Callers that were turned away together should not come back together.
+                    let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
+                    refusal.retry_after = refusal.retry_after.map(|wait| wait + spread);
+                }
+                refusal.respond()
+            }
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, None) => {
                 refusal(Code::UpstreamUnreachable, ended, endpoint, id).respond()
             }
@@ -183,6 +215,7 @@ impl Gateway {
         }
         headers.insert(ATTEMPTS, HeaderValue::from(finish.attempts));
         headers.insert(OUTCOME, HeaderValue::from_static(outcome));
+        answer::rate_limit(headers, ended.rate_limit.as_ref());
         self.watch(&mut response, endpoint);
         response
     }
@@ -195,12 +228,20 @@ impl Gateway {
         }
     }
 
-    fn record(&self, endpoint: &Arc<LiveEndpoint>, id: CallId, ended: &Ended, outcome: &'static str, refused_by: Option<&'static str>) {
+    fn record(
+        &self,
+        endpoint: &Arc<LiveEndpoint>,
+        id: CallId,
+        ended: &Ended,
+        caller: &Arc<str>,
+        outcome: &'static str,
+        refused_by: Option<&'static str>,
+    ) {
         self.shared.recorder.push(Record::Call(CallRecord {
             at: ended.at.wall,
             call: id,
             names: Arc::clone(&endpoint.names),
-            caller: Arc::clone(&self.anonymous),
+            caller: Arc::clone(caller),
             attempts: ended.finish.attempts,
             outcome,
             reason: ended.finish.reason,

@@ -84,7 +84,7 @@ pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
     let loaded = setup::load(Some(&shared.file)).and_then(|(file, config)| {
         let vault = Environment::beside(&file);
         let before = shared.live.load();
-        Ok(Live::new(config, &|reference| vault.fetch(reference), Some(&before))?)
+        Ok(Live::new(config, &|reference| vault.fetch(reference), Some((&before, shared.clock.now().mono)))?)
     });
     let result = loaded.map(|live| shared.live.store(Arc::new(live)));
     shared.reloads.last_ok.store(result.is_ok(), Ordering::Relaxed);

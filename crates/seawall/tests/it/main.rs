@@ -1,6 +1,8 @@
 //! The product as its users see it: the real binary, and the rules that its sources keep.
 
 #[cfg(test)]
+mod admission;
+#[cfg(test)]
 mod caller;
 #[cfg(test)]
 mod check;

@@ -1,0 +1,136 @@
+//! Who gets in: callers, limits and pools of one process, on the wire.
+
+use super::caller::{Caller, Reply, eventually};
+use super::gateway::{Gateway, Start};
+use super::upstream::{Upstream, answer};
+
+fn get(gateway: &Gateway, path: &str, headers: &str) -> Reply {
+    Caller::connect(gateway.at).send(format!("GET {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n")).reply()
+}
+
+/// Answers after a while, so that calls overlap.
+fn slow(ms: u64) -> Upstream {
+    Upstream::with(move |turn| {
+        turn.pause(ms).send(answer("200 OK", "", "fine"));
+    })
+}
+
+#[test]
+fn a_limit_refuses_with_the_time_to_come_back_and_says_what_is_left() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "limits = [{ name = \"qps\", key = \"upstream\", rate = \"1/m\", burst = 2 }]").go();
+    let first = get(&gateway, "/api/x", "");
+    assert_eq!(
+        (first.status, first.header("ratelimit-policy"), first.header("ratelimit")),
+        (200, Some("\"qps\";q=1;w=60"), Some("\"qps\";r=1;t=60"))
+    );
+    assert_eq!(get(&gateway, "/api/x", "").status, 200);
+    let refused = get(&gateway, "/api/x", "");
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((50..=60).contains(&seconds), "{seconds}");
+    assert_eq!(refused.problem()["retry_after_seconds"], seconds);
+    assert_eq!(refused.problem()["error"], "rate_limited");
+    assert!(refused.header("ratelimit").unwrap().starts_with("\"qps\";r=0;t="));
+    assert_eq!(upstream.count(), 2, "nothing that is refused goes upstream");
+}
+
+#[test]
+fn layers_take_all_or_nothing() {
+    let upstream = Upstream::fine();
+    let policy = format!(
+        "[[limits]]\nname = \"everyone\"\nkey = \"global\"\nrate = \"3/m\"\n[upstreams.api]\nurl = \"http://{}\"\nlimits = [{{ name = \"each\", key = \"header:x-account\", rate = \"1/m\" }}]",
+        upstream.at
+    );
+    let gateway = Start::with(&policy).go();
+    let ask = |account: &str| get(&gateway, "/api/x", &format!("X-Account: {account}\r\n")).status;
+    assert_eq!([ask("a"), ask("a"), ask("a"), ask("b"), ask("c"), ask("d")], [200, 429, 429, 200, 200, 429]);
+}
+
+#[test]
+fn a_shadow_limit_counts_and_never_refuses() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "limits = [{ name = \"soon\", rate = \"1/m\", mode = \"shadow\" }]").go();
+    assert_eq!([get(&gateway, "/api/x", "").status, get(&gateway, "/api/x", "").status], [200, 200]);
+}
+
+#[test]
+fn a_call_that_costs_more_than_the_limit_holds_is_not_told_to_wait() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "cost = 20\nlimits = [{ name = \"qps\", rate = \"50/s\", burst = 10 }]").go();
+    let refused = get(&gateway, "/api/x", "");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, None));
+    assert!(refused.problem()["detail"].as_str().unwrap().contains("more than its limit ever holds"));
+}
+
+#[test]
+fn callers_are_told_apart_by_their_tokens() {
+    let upstream = Upstream::fine();
+    let policy = format!(
+        "[callers.acme]\ntoken = \"env:ACME\"\n[callers.umbrella]\ntoken = \"env:UMBRELLA\"\n[upstreams.api]\nurl = \"http://{}\"\nlimits = [{{ name = \"each\", key = \"caller\", rate = \"1/m\" }}]",
+        upstream.at
+    );
+    let gateway =
+        Start::with(&policy).server("require_caller = true").secret("ACME", "acme-token-canary").secret("UMBRELLA", "umbrella-token").go();
+    let unknown = get(&gateway, "/api/x", "");
+    assert_eq!((unknown.status, unknown.code().as_str()), (401, "caller_unknown"));
+    assert_eq!(get(&gateway, "/api/x", "Authorization: Bearer acme-token-canar\r\n").status, 401);
+    assert_eq!(get(&gateway, "/api/x", "Authorization: Bearer acme-token-canary\r\n").status, 200);
+    assert_eq!(get(&gateway, "/api/x", "Seawall-Token: acme-token-canary\r\n").status, 429, "the same caller by the other header");
+    assert_eq!(get(&gateway, "/api/x", "Seawall-Token: umbrella-token\r\n").status, 200);
+    assert!(!upstream.raw().contains("token"), "tokens are for us: {}", upstream.raw());
+}
+
+#[test]
+fn a_pool_lets_so_many_in_and_turns_the_rest_away() {
+    let upstream = slow(400);
+    let policy = format!(
+        "[pools.small]\nconcurrent = 1\nqueue = 1\nqueue_timeout = \"5s\"\n[upstreams.api]\nurl = \"http://{}\"\npool = \"small\"",
+        upstream.at
+    );
+    let gateway = Start::with(&policy).go();
+    let call = |at| std::thread::spawn(move || Caller::connect(at).send("GET /api/x HTTP/1.1\r\nHost: here\r\n\r\n").reply());
+    let first = call(gateway.at);
+    eventually("the first is upstream", || upstream.count() == 1);
+    let second = call(gateway.at);
+    eventually("the second is in line", || {
+        let metrics = Caller::connect(gateway.admin).send("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").reply().text();
+        metrics.contains("seawall_pool_saturation{pool=\"small\"} 1\n")
+    });
+    let third = get(&gateway, "/api/x", "");
+    assert_eq!((third.status, third.code().as_str()), (503, "overloaded"));
+    assert!((1..=3).contains(&third.header("retry-after").unwrap().parse::<u64>().unwrap()));
+    assert_eq!((first.join().unwrap().status, second.join().unwrap().status), (200, 200));
+}
+
+#[test]
+fn who_waits_too_long_for_a_place_is_told_so() {
+    let upstream = slow(700);
+    let policy = format!(
+        "[pools.small]\nconcurrent = 1\nqueue = 5\nqueue_timeout = \"100ms\"\n[upstreams.api]\nurl = \"http://{}\"\npool = \"small\"",
+        upstream.at
+    );
+    let gateway = Start::with(&policy).go();
+    let at = gateway.at;
+    let first = std::thread::spawn(move || Caller::connect(at).send("GET /api/x HTTP/1.1\r\nHost: here\r\n\r\n").reply().status);
+    eventually("the first is upstream", || upstream.count() == 1);
+    let second = get(&gateway, "/api/x", "");
+    assert_eq!((second.status, second.code().as_str()), (503, "overloaded"));
+    assert_eq!(first.join().unwrap(), 200);
+    assert_eq!(get(&gateway, "/api/x", "").status, 200, "the place came back");
+}
+
+#[test]
+fn a_caller_who_leaves_gives_its_place_back() {
+    let upstream = slow(300);
+    let policy = format!(
+        "[pools.small]\nconcurrent = 1\n[upstreams.api]\nurl = \"http://{}\"\npool = \"small\"\ntimeout.total = \"30s\"",
+        upstream.at
+    );
+    let gateway = Start::with(&policy).go();
+    let mut leaver = Caller::connect(gateway.at);
+    leaver.send("GET /api/x HTTP/1.1\r\nHost: here\r\n\r\n");
+    eventually("it is upstream", || upstream.count() == 1);
+    drop(leaver);
+    eventually("the place is free again", || get(&gateway, "/api/x", "").status == 200);
+}
