@@ -53,7 +53,7 @@ struct EndpointCounts {
     retries: BTreeMap<(Arc<str>, &'static str), u64>,
     rejections: BTreeMap<(&'static str, &'static str), u64>,
     timeouts: u64,
-    opened: u64,
+    transitions: BTreeMap<(&'static str, &'static str), u64>,
     attempt_seconds: Histogram,
     call_seconds: Histogram,
 }
@@ -85,7 +85,7 @@ impl Metrics {
                 Record::Call(record) => counts.entry(Arc::clone(&record.names)).or_default().call(record),
                 Record::Breaker(BreakerRecord { names, change, .. }) => {
                     let counts = counts.entry(Arc::clone(names)).or_default();
-                    counts.opened += u64::from(change.to == seawall_core::guard::State::Open);
+                    *counts.transitions.entry((change.from.as_str(), change.to.as_str())).or_default() += 1;
                 }
             }
         }
@@ -132,34 +132,37 @@ impl Metrics {
                 );
             }
         }
-        family(out, "seawall_rejections_total", "counter", "Calls that we refused, by stage and code");
+        family(out, "seawall_breaker_transitions_total", "counter", "Changes of a breaker's state");
         for (names, counts) in &sorted {
-            for ((stage, code), n) in &counts.rejections {
-                put(
-                    out,
-                    format_args!(
-                        "seawall_rejections_total{{stage=\"{stage}\",code=\"{code}\",upstream=\"{}\"}} {n}\n",
-                        escape(&names.upstream)
-                    ),
-                );
+            for ((from, to), n) in &counts.transitions {
+                put(out, format_args!("seawall_breaker_transitions_total{{{},from=\"{from}\",to=\"{to}\"}} {n}\n", labels(names)));
             }
         }
-        family(out, "seawall_timeouts_total", "counter", "Attempts that timed out");
-        for (names, counts) in &sorted {
-            put(
-                out,
-                format_args!(
-                    "seawall_timeouts_total{{upstream=\"{}\",endpoint=\"{}\",kind=\"attempt\"}} {}\n",
-                    escape(&names.upstream),
-                    escape(&names.endpoint),
-                    counts.timeouts
-                ),
-            );
-        }
+        per_upstream(out, &sorted);
         family(out, "seawall_attempt_seconds", "histogram", "Time of one send");
         sorted.iter().for_each(|(names, counts)| counts.attempt_seconds.render(out, "seawall_attempt_seconds", &labels(names)));
         family(out, "seawall_call_seconds", "histogram", "Time of a call, waits included");
         sorted.iter().for_each(|(names, counts)| counts.call_seconds.render(out, "seawall_call_seconds", &labels(names)));
+    }
+}
+
+/// Families that do not tell endpoints apart.
+fn per_upstream(out: &mut String, sorted: &[(&Arc<Names>, &EndpointCounts)]) {
+    let mut rejections: BTreeMap<(&'static str, &'static str, &str), u64> = BTreeMap::new();
+    let mut timeouts: BTreeMap<&str, u64> = BTreeMap::new();
+    for (names, counts) in sorted {
+        *timeouts.entry(&names.upstream).or_default() += counts.timeouts;
+        for ((stage, code), n) in &counts.rejections {
+            *rejections.entry((stage, code, &names.upstream)).or_default() += n;
+        }
+    }
+    family(out, "seawall_rejections_total", "counter", "Calls that we refused, by stage and code");
+    for ((stage, code, upstream), n) in rejections {
+        put(out, format_args!("seawall_rejections_total{{stage=\"{stage}\",code=\"{code}\",upstream=\"{}\"}} {n}\n", escape(upstream)));
+    }
+    family(out, "seawall_timeouts_total", "counter", "Attempts that timed out");
+    for (upstream, n) in timeouts {
+        put(out, format_args!("seawall_timeouts_total{{upstream=\"{}\",kind=\"attempt\"}} {n}\n", escape(upstream)));
     }
 }
 

@@ -39,14 +39,9 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
 fn gauges(out: &mut String, live: &Live, now: Now) {
     family(out, "seawall_in_flight", "gauge", "Calls in flight");
     for upstream in &live.upstreams {
-        line(
-            out,
-            format_args!(
-                "seawall_in_flight{{upstream=\"{}\",pool=\"\"}} {}",
-                escape(&upstream.spec.name),
-                upstream.in_flight.load(Ordering::Relaxed)
-            ),
-        );
+        let pool = upstream.endpoints.last().and_then(|endpoint| endpoint.spec.policy.pool.as_deref()).unwrap_or_default();
+        let (name, pool) = (escape(&upstream.spec.name), escape(pool));
+        line(out, format_args!("seawall_in_flight{{upstream=\"{name}\",pool=\"{pool}\"}} {}", upstream.in_flight.load(Ordering::Relaxed)));
     }
     family(out, "seawall_pool_saturation", "gauge", "Taken share of a pool's places and line");
     for pool in live.pools.values() {
