@@ -78,8 +78,12 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let vault = Environment::beside(&file);
     let live = live(config, &vault)?;
     let running = start(live, file, args.threads, args.head_timeout, Box::new(std::io::stdout()))?;
-    terminal.note(&banner::text(&running));
-    running.until(std::future::pending())?;
+    let banner = banner::text(&running);
+    // Announced once signals are heard: before that, one would simply end the process.
+    running.until(async {
+        terminal.note(&banner);
+        std::future::pending().await
+    })?;
     Ok(Exit::Done)
 }
 

@@ -8,7 +8,7 @@ use seawall_engine::live::Live;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 /// How reloads went, for metrics.
@@ -25,7 +25,25 @@ impl Default for Reloads {
     }
 }
 
-/// Serves the admin port until `ended` or a signal says stop, then drains within the configured time.
+/// What an operator can tell a running process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+            hangup: signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?,
+        })
+    }
+}
+
+/// Serves the admin port until `ended` or a signal says stop, then drains within the configured time. `ended` is not
+/// begun before signals are heard.
 pub(super) fn run(
     shared: &Arc<Shared>,
     admin: std::net::TcpListener,
@@ -36,47 +54,43 @@ pub(super) fn run(
     runtime.block_on(async {
         let admin = tokio::net::TcpListener::from_std(admin)?;
         let server = axum::serve(admin, admin::router(Arc::clone(shared)));
+        let mut signals = Signals::listen()?;
         setup::notify_ready();
         tokio::select! {
             served = server.into_future() => served.context("the admin port failed")?,
-            stopped = until_stopped(shared) => stopped?,
+            () = until_stopped(shared, &mut signals) => {}
             () = ended => {}
         }
         setup::notify_stopping();
         // Receivers live as long as their threads; one that is gone has nothing left to drain.
         phase.send_replace(Phase::Draining);
         let drain = shared.live.load().config.server.drain;
-        wait_for_drain(phase, drain).await
+        wait_for_drain(phase, drain, &mut signals).await;
+        Ok(())
     })
 }
 
-async fn until_stopped(shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => tell(&reload(shared)),
+            _ = signals.terminate.recv() => return,
+            _ = signals.interrupt.recv() => return,
+            _ = signals.hangup.recv() => tell(&reload(shared)),
             _ = second.tick() => shared.clock.follow(),
         }
     }
 }
 
 /// Until every worker has let go of its receiver, the time is up, or a second signal comes.
-async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mut Signals) {
     tokio::select! {
         () = phase.closed() => {}
         () = tokio::time::sleep(Duration::from_nanos(drain.0)) => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = signals.terminate.recv() => {}
+        _ = signals.interrupt.recv() => {}
     }
     phase.send_replace(Phase::Stopping);
-    Ok(())
 }
 
 /// Validates the file and swaps it in; a bad one changes nothing.

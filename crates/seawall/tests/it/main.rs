@@ -19,6 +19,8 @@ mod forwarding;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod operate;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tidy;

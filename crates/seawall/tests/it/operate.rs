@@ -1,0 +1,155 @@
+//! Running the program: signals, reloads, and starts that must fail with a clear word.
+
+use super::caller::{Watch, eventually};
+use super::forwarding::FAST;
+use super::gateway::{Start, program};
+use super::upstream::{OK, Upstream, answer};
+use std::net::{TcpListener, TcpStream};
+
+fn slow() -> Upstream {
+    Upstream::with(|turn| {
+        turn.pause(600).send(OK);
+    })
+}
+
+#[test]
+fn calls_in_flight_finish_before_the_program_ends() {
+    // 97
+    let upstream = slow();
+    let mut gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }").threads(2).go();
+    let mut callers: Vec<_> = (0..8).map(|_| gateway.caller()).collect();
+    let mut silent = gateway.caller();
+    for caller in &mut callers {
+        caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+    }
+    eventually("every call is upstream", || upstream.count() == 8);
+    gateway.signal("TERM");
+    eventually("new connections are refused", || TcpStream::connect(gateway.at).is_err());
+    for caller in &mut callers {
+        let reply = caller.reply();
+        assert_eq!((reply.status, reply.text().as_str()), (200, "ok"));
+        assert!(caller.is_closed());
+    }
+    assert!(silent.is_closed());
+    let watch = Watch::start();
+    assert_eq!(gateway.ended(), Some(0));
+    assert!(watch.ms() < 1000, "nothing is waited for that is not in flight");
+    assert_eq!(gateway.log(8).iter().filter(|line| line["event"] == "call").count(), 8, "the log is complete");
+}
+
+#[test]
+fn draining_ends_in_time_and_a_second_signal_ends_it_at_once() {
+    for second in [false, true] {
+        let upstream = Upstream::with(|turn| drop(turn.pause(3000)));
+        let drain = if second { "drain = \"20s\"" } else { "drain = \"300ms\"" };
+        let mut gateway = Start::before(&upstream, "").server(drain).go();
+        let mut caller = gateway.caller();
+        caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+        eventually("the call is upstream", || upstream.count() == 1);
+        let watch = Watch::start();
+        gateway.signal("TERM");
+        if second {
+            eventually("it drains", || TcpStream::connect(gateway.at).is_err());
+            gateway.signal("INT");
+        }
+        assert_eq!(gateway.ended(), Some(0));
+        assert!(watch.ms() < 1500, "{} ms", watch.ms());
+    }
+}
+
+#[test]
+fn a_reload_changes_behaviour_and_keeps_state() {
+    let (upstream, other) = (Upstream::replying(&[&answer("500 Oops", "", "")]), Upstream::fine());
+    let keys = "retry = { attempts = 1 }\nbreaker = { consecutive = 2, open = \"30s\" }\n";
+    let gateway = Start::before(&upstream, keys).go();
+    assert_eq!([500, 500, 503], [(); 3].map(|()| gateway.get("/api/x").status));
+    let more = format!("{keys}[upstreams.other]\nurl = \"http://{}\"\n", other.at);
+    gateway.rewrite(&Start::before(&upstream, &more));
+    assert_eq!(gateway.get("/other/x").status, 404);
+    gateway.signal("HUP");
+    eventually("the reload is told", || gateway.stderr().contains("configuration reloaded"));
+    assert_eq!(gateway.get("/other/x").status, 200, "what is new works");
+    assert_eq!(gateway.get("/api/x").status, 503, "what was open stays open");
+    assert_eq!(gateway.metric("seawall_config_last_reload_success"), Some(1.0));
+}
+
+#[test]
+fn a_reload_keeps_keys_cooling() {
+    let upstream = Upstream::with(|turn| {
+        let spent = turn.seen.all("x-key") == ["first-key-aaaa"];
+        turn.send(if spent { answer("429 Slow Down", "Retry-After: 600\r\n", "") } else { OK.to_owned() });
+    });
+    let auth = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nkeys = [{ id = \"a\", secret = \"env:A\" }, { id = \"b\", secret = \"env:B\" }]\n[[upstreams.api.classify]]\nwhen = { status = [429] }\nas = \"quota\"\nscope = \"key\"\nwait = \"retry-after\"\n";
+    let start =
+        |keys: &str| Start::before(&upstream, &format!("{keys}{auth}")).secret("A", "first-key-aaaa").secret("B", "second-key-bbbb");
+    let gateway = start("").go();
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/api/x").status, 200);
+    }
+    let cooling = "seawall_key_cooling{upstream=\"api\",key=\"a\"}";
+    assert_eq!(gateway.metric(cooling), Some(1.0));
+    let before = upstream.count();
+    gateway.rewrite(&start("cost = 2\n"));
+    gateway.signal("HUP");
+    eventually("the reload is told", || gateway.stderr().contains("configuration reloaded"));
+    assert_eq!(gateway.metric(cooling), Some(1.0));
+    assert_eq!(gateway.get("/api/x").status, 200);
+    assert_eq!(upstream.count(), before + 1, "the spent key is not tried again");
+}
+
+#[test]
+fn a_bad_file_changes_nothing() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, FAST).go();
+    let bad =
+        ["retry = { atempts = 3 }", "[upstreams.api.auth]\ninject = \"basic\"\nkeys = [{ id = \"a\", secret = \"env:NOT_THERE_AT_ALL\" }]"];
+    for (number, keys) in bad.into_iter().enumerate() {
+        gateway.rewrite(&Start::before(&upstream, keys));
+        gateway.signal("HUP");
+        eventually("the failure is told", || gateway.stderr().matches("stays as it is").count() == number + 1);
+        assert_eq!(gateway.get("/api/x").status, 200);
+        assert_eq!(gateway.metric("seawall_config_last_reload_success"), Some(0.0));
+    }
+    let told = gateway.stderr();
+    assert!(told.contains("seawall.toml:7") && told.contains("atempts") && told.contains("attempts"), "{told}");
+    assert!(told.contains("NOT_THERE_AT_ALL") && told.contains("upstreams.api.auth.keys[0].secret"), "{told}");
+    assert_eq!(gateway.metric("seawall_config_reloads_total{result=\"failed\"}"), Some(2.0));
+}
+
+/// Starts the program with this policy; its exit code and what it says.
+fn fails(policy: &str) -> (Option<i32>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("seawall.toml");
+    std::fs::write(&file, policy).unwrap();
+    let ended = program().args(["serve", "-c"]).arg(&file).output().unwrap();
+    assert!(ended.stdout.is_empty());
+    (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+}
+
+#[test]
+fn a_start_that_cannot_work_fails_with_a_clear_word() {
+    let free = "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[upstreams.api]\nurl = \"http://127.0.0.1:1\"\n";
+    let (code, told) =
+        fails(&format!("{free}[upstreams.api.auth]\ninject = \"basic\"\nkeys = [{{ id = \"a\", secret = \"env:NOT_THERE_AT_ALL\" }}]"));
+    assert_eq!(code, Some(78), "{told}");
+    assert!(told.contains("env:NOT_THERE_AT_ALL") && told.contains("not set"), "{told}");
+
+    let (code, told) = fails(&format!("{free}colour = 1\n"));
+    assert!(code == Some(78) && told.contains("seawall.toml:6") && told.contains("colour"), "{told}");
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    for key in ["listen", "admin"] {
+        let (code, told) = fails(&free.replace(&format!("{key} = \"127.0.0.1:0\""), &format!("{key} = \"{at}\"")));
+        assert!(code == Some(1) && told.contains(&at) && told.contains("in use"), "{code:?} {told}");
+    }
+}
+
+#[test]
+fn two_programs_never_share_a_port() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "").threads(2).go();
+    let (code, told) =
+        fails(&format!("[server]\nlisten = \"{}\"\nadmin = \"127.0.0.1:0\"\n[upstreams.api]\nurl = \"http://127.0.0.1:1\"\n", gateway.at));
+    assert!(code == Some(1) && told.contains("in use"), "{code:?} {told}");
+}
