@@ -256,7 +256,8 @@ fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Re
         Some(Blame::Broke) => intake::body_broke(),
         Some(Blame::TooLarge) => intake::body_too_large(),
         Some(Blame::TooSlow) => intake::body_too_slow(),
-        None => Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after),
+        // A breaker that opened meanwhile knows a time, but a deadline or a reset does not name one.
+        None => Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after.filter(|_| names_a_time(code))),
     };
     if ended.finish.reason == Reason::ExceedsCapacity {
         refusal.detail = "this call costs more than its limit ever holds".to_owned();
@@ -266,6 +267,10 @@ fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Re
     refusal.call = Some(id.to_string());
     refusal.attempts = ended.finish.attempts;
     refusal
+}
+
+const fn names_a_time(code: Code) -> bool {
+    matches!(code, Code::RateLimited | Code::KeysExhausted | Code::Overloaded | Code::CircuitOpen | Code::IdempotencyKeyInFlight)
 }
 
 /// The upstream's base path and what is below it, byte for byte. A caller's own value for the parameter that carries
