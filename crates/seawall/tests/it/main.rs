@@ -9,6 +9,8 @@ mod check;
 #[cfg(test)]
 mod config;
 #[cfg(test)]
+mod connections;
+#[cfg(test)]
 mod dir;
 #[cfg(test)]
 mod explain;
@@ -19,7 +21,15 @@ mod forwarding;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod operate;
+#[cfg(test)]
+mod relaying;
+#[cfg(test)]
+mod rules;
+#[cfg(test)]
+mod secrets;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]

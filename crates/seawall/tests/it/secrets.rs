@@ -1,0 +1,87 @@
+//! Planted keys: whatever goes wrong, nobody but the upstream ever sees more of them than four characters.
+
+use super::gateway::Start;
+use super::upstream::{OK, Upstream, answer};
+
+const CANARIES: [&str; 4] = ["canary-in-a-query-1111", "canary-in-a-header-2222", "canary-as-bearer-3333", "user:canary-as-basic-4444"];
+
+#[test]
+fn no_key_is_ever_shown() {
+    let upstream = Upstream::with(|turn| match turn.seen.line().split(' ').nth(1).unwrap().split(['?', '#']).next().unwrap() {
+        "/ok" => drop(turn.send(OK)),
+        "/limit" => drop(turn.send(answer("429 Slow Down", "Retry-After: 900\r\n", ""))),
+        "/denied" => drop(turn.send(answer("401 Unauthorized", "", ""))),
+        "/broken" => drop(turn.send(answer("500 Oops", "", ""))),
+        "/garbage" => turn.send("canary? no: garbage\r\n\r\n").close(),
+        "/cut" => turn.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx").close(),
+        "/hang" => drop(turn.pause(700)),
+        _ => turn.close(),
+    });
+    let ways = ["query:key", "header:X-Key", "header:Authorization: Bearer {secret}", "basic"];
+    let mut policy = String::new();
+    for (i, inject) in ways.iter().enumerate() {
+        for (name, url) in [("up", upstream.at.to_string()), ("down", "127.0.0.1:1".to_owned())] {
+            policy.push_str(&format!("[upstreams.{name}{i}]\nurl = \"http://{url}\"\ntimeout = {{ attempt = \"300ms\", total = \"600ms\" }}\nretry = {{ attempts = 2, base = \"1ms\", cap = \"2ms\" }}\n[upstreams.{name}{i}.auth]\ninject = \"{inject}\"\nkeys = [{{ id = \"k{i}\", secret = \"env:CANARY_{i}\" }}]\nmax_wait = \"1ms\"\n"));
+        }
+    }
+    let mut start = Start::with(&policy);
+    for (i, canary) in CANARIES.iter().enumerate() {
+        start = start.secret(&format!("CANARY_{i}"), canary);
+    }
+    let gateway = start.go();
+    let mut told = String::new();
+    for path in ["ok", "garbage", "cut", "hang", "drop", "broken", "limit", "denied", "ok"] {
+        for i in 0..ways.len() {
+            for name in ["up", "down"] {
+                told.push_str(&format!("{:?}", gateway.get_with(&format!("/{name}{i}/{path}?a=b"), "Seawall-Timeout-Ms: 500\r\n")));
+            }
+        }
+    }
+    gateway.rewrite(&Start::with("[upstreams.up0]\nurl = \"http://x\"\nurrl = 1"));
+    gateway.signal("HUP");
+    super::caller::eventually("the reload is told", || gateway.stderr().contains("stays as it is"));
+    gateway.log(9 * 8);
+    told = [told, gateway.stdout(), gateway.stderr(), gateway.metrics()].join("\n");
+    for canary in CANARIES {
+        for shown in [canary, canary.trim_start_matches("user:"), &canary[canary.len() - 5..]] {
+            assert!(!told.contains(shown), "{shown} is shown in {told}");
+        }
+        assert!(gateway.stdout().contains(&format!("\"key_id\":\"…{}\"", &canary[canary.len() - 4..])), "logs tell keys apart");
+    }
+    assert!(!told.contains("dXNlcjpj"), "not in disguise either");
+    let raw = upstream.raw();
+    for sent in [
+        "?a=b&key=canary-in-a-query-1111 ",
+        "x-key: canary-in-a-header-2222",
+        "authorization: Bearer canary-as-bearer-3333",
+        "authorization: Basic dXNlcjpjYW5hcnktYXMtYmFzaWMtNDQ0NA==",
+    ] {
+        assert!(raw.contains(sent), "the upstream gets `{sent}`: {raw}");
+    }
+}
+
+#[test]
+fn a_callers_own_credentials_stay_here_where_ours_are_put_in() {
+    // 87
+    for (inject, expected) in [("query:key", vec![]), ("header:X-Key", vec![]), ("basic", vec!["Basic dTpzZWNyZXQtc2VjcmV0"])] {
+        let upstream = Upstream::fine();
+        let keys = format!(
+            "[upstreams.api.auth]\ninject = \"{inject}\"\nkeys = [{{ id = \"a\", secret = \"env:KEY\" }}]\n[upstreams.open]\nurl = \"http://{}\"\n",
+            upstream.at
+        );
+        let gateway = Start::before(&upstream, &keys).secret("KEY", "u:secret-secret").go();
+        for connection in ["", "Connection: Authorization\r\n", "Connection: X-Key, authorization, close\r\n"] {
+            let headers = format!("{connection}Authorization: Bearer mine\r\nX-Key: mine\r\n");
+            assert_eq!(gateway.get_with("/api/x?key=mine&k%65y=mine&b=1&key=mine", &headers).status, 200);
+            let seen = upstream.seen().pop().unwrap();
+            assert_eq!(seen.all("authorization"), expected);
+            match inject {
+                "query:key" => assert_eq!(seen.line(), "GET /x?b=1&key=u%3Asecret-secret HTTP/1.1"),
+                "header:X-Key" => assert_eq!(seen.all("x-key"), ["u:secret-secret"]),
+                _ => {}
+            }
+        }
+        assert_eq!(gateway.get_with("/open/x", "Authorization: Bearer mine\r\n").status, 200);
+        assert_eq!(upstream.seen().pop().unwrap().all("authorization"), ["Bearer mine"], "without a key of ours, the caller's goes on");
+    }
+}
