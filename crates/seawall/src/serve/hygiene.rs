@@ -7,7 +7,7 @@ use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
 
 /// Meant for one hop (RFC 9110 §7.6.1), besides whatever `Connection` names.
-const HOP_BY_HOP: [HeaderName; 10] = [
+static HOP_BY_HOP: [HeaderName; 10] = [
     CONNECTION,
     TE,
     TRAILER,
@@ -23,21 +23,31 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 /// Takes hop-by-hop headers out, and those that `Connection` nominates.
 pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     // One pass over the few headers there are is cheaper than ten look-ups of headers that are not there.
-    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+    let present: Vec<&HeaderName> = HOP_BY_HOP.iter().filter(|hop| headers.keys().any(|name| name == *hop)).collect();
+    if present.is_empty() {
         return;
     }
-    let nominated: Vec<HeaderName> = headers
+    for name in nominated(headers) {
+        headers.remove(name);
+    }
+    for name in present {
+        headers.remove(name);
+    }
+}
+
+/// What `Connection` names besides its own words. A message's framing is not the peer's to take away.
+fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
+    let plain =
+        |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"keep-alive") || value.as_bytes().eq_ignore_ascii_case(b"close");
+    headers
         .get_all(CONNECTION)
         .iter()
+        .filter(|value| !plain(value))
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-        // A message's framing is not the peer's to take away.
         .filter(|name| *name != CONTENT_LENGTH && *name != HOST)
-        .collect();
-    for name in nominated.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
+        .collect()
 }
 
 /// Headers that only we may set on the way to an upstream.
@@ -71,7 +81,9 @@ pub(super) fn outward(headers: &mut HeaderMap, ours: Ours<'_>, version: Version,
         headers.remove(EXPECT);
     }
     remove_where(headers, |name| ours.has(name));
-    join_cookies(headers);
+    if headers.len() > headers.keys_len() {
+        join_cookies(headers);
+    }
     pseudonym.via(headers, version);
 }
 
