@@ -49,7 +49,7 @@ impl Story {
     /// What the upstream does, in the language of `seawall flaky`. Each key may be used so often that one key alone is
     /// out of quota for the end of the fourth act.
     pub(super) fn script(&self) -> String {
-        let quota = self.rate * self.length.as_secs_f64() * 0.575;
+        let quota = self.rate * self.length.as_secs_f64() * 0.588;
         format!(
             r#"
 [[routes]]
