@@ -35,8 +35,7 @@ fn a_request_that_was_read_and_dropped_is_not_sent_twice() {
     {
         // Once on a connection of its own, and once on one that has served before.
         for before in [0, 1] {
-            let (gateway, upstream) =
-                pair(Upstream::with(move |turn| if turn.number < before { drop(turn.send(OK)) } else { turn.close() }));
+            let (gateway, upstream) = pair(Upstream::with(move |turn| if turn.number < before { turn.say(OK) } else { turn.close() }));
             for _ in 0..before {
                 assert_eq!(gateway.get("/api/x").status, 200);
             }
@@ -62,11 +61,8 @@ fn a_post_finds_a_fresh_connection_where_the_old_one_was_closed_while_idle() {
 fn a_get_on_a_connection_that_closes_under_it_goes_again_without_counting() {
     // The upstream reads the second request of a connection and closes instead of answering, as one does that timed out.
     let first = Arc::new(AtomicBool::new(true));
-    let upstream = Upstream::with(
-        move |turn| {
-            if turn.number == 1 && first.swap(false, Ordering::SeqCst) { turn.close() } else { drop(turn.send(OK)) }
-        },
-    );
+    let upstream =
+        Upstream::with(move |turn| if turn.number == 1 && first.swap(false, Ordering::SeqCst) { turn.close() } else { turn.say(OK) });
     let gateway = Start::before(&upstream, "retry = { attempts = 1 }").go();
     assert_eq!(gateway.get("/api/x").status, 200);
     let reply = gateway.get("/api/x");
@@ -190,7 +186,7 @@ fn a_preface_in_pieces_is_recognised_and_a_post_in_pieces_is_not_mistaken_for_on
 #[test]
 fn the_whole_call_keeps_its_deadline_while_many_wait() {
     // 77
-    let upstream = Upstream::with(|turn| drop(turn.pause(1500)));
+    let upstream = Upstream::with(|turn| turn.hang(1500));
     let gateway = Start::before(&upstream, &FAST.replace("800ms", "10s").replace("2s", "20s")).go();
     let watch = Watch::start();
     let reply = gateway.get_with("/api/x", "Seawall-Timeout-Ms: 300\r\n");

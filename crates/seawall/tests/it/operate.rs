@@ -40,7 +40,7 @@ fn calls_in_flight_finish_before_the_program_ends() {
 #[test]
 fn draining_ends_in_time_and_a_second_signal_ends_it_at_once() {
     for second in [false, true] {
-        let upstream = Upstream::with(|turn| drop(turn.pause(3000)));
+        let upstream = Upstream::with(|turn| turn.hang(3000));
         let drain = if second { "drain = \"20s\"" } else { "drain = \"300ms\"" };
         let mut gateway = Start::before(&upstream, "").server(drain).go();
         let mut caller = gateway.caller();

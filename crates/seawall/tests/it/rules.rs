@@ -51,9 +51,7 @@ fn every_key_cooling_is_a_429_until_the_first_is_viable() {
 #[test]
 fn an_open_circuit_is_a_503_without_contact() {
     // 79
-    let upstream = Upstream::with(|turn| {
-        drop(turn.send(if turn.number < 5 || turn.number == 5 { answer("500 Oops", "", "oops") } else { OK.to_owned() }))
-    });
+    let upstream = Upstream::with(|turn| turn.say(if turn.number <= 5 { answer("500 Oops", "", "oops") } else { OK.to_owned() }));
     let gateway = Start::before(
         &upstream,
         "retry = { attempts = 1 }\nbreaker = { consecutive = 5, open = \"1s\", open_max = \"1s\", probes = 1, successes = 1 }",
@@ -87,8 +85,8 @@ fn an_open_circuit_is_a_503_without_contact() {
 #[test]
 fn a_half_open_circuit_lets_one_probe_through_at_a_time() {
     let upstream = Upstream::with(|turn| match turn.number {
-        0 => drop(turn.send(answer("500 Oops", "", ""))),
-        _ => drop(turn.pause(300).send(OK)),
+        0 => turn.say(answer("500 Oops", "", "")),
+        _ => turn.pause(300).say(OK),
     });
     let gateway =
         Start::before(&upstream, "retry = { attempts = 1 }\nbreaker = { consecutive = 1, open = \"200ms\", probes = 1, successes = 1 }")
@@ -107,7 +105,7 @@ fn a_half_open_circuit_lets_one_probe_through_at_a_time() {
 
 #[test]
 fn a_deadline_is_a_504_and_is_kept() {
-    let upstream = Upstream::with(|turn| drop(turn.pause(400)));
+    let upstream = Upstream::with(|turn| turn.hang(400));
     let gateway = Start::before(
         &upstream,
         "breaker = { mode = \"off\" }\ntimeout = { attempt = \"150ms\", total = \"400ms\" }\nretry = { attempts = 9, base = \"1ms\", cap = \"1ms\" }",
@@ -294,7 +292,7 @@ fn a_body_too_large_to_keep_is_sent_once() {
 
 #[test]
 fn a_deadline_names_no_time_even_where_the_breaker_opened_meanwhile() {
-    let upstream = Upstream::with(|turn| drop(turn.pause(300)));
+    let upstream = Upstream::with(|turn| turn.hang(300));
     let keys = "timeout = { attempt = \"60ms\", total = \"5s\" }\nretry = { attempts = 9, base = \"1ms\", cap = \"1ms\" }\nbreaker = { consecutive = 2 }";
     let gateway = Start::before(&upstream, keys).go();
     let reply = gateway.get("/api/x");

@@ -8,13 +8,13 @@ const CANARIES: [&str; 4] = ["canary-in-a-query-1111", "canary-in-a-header-2222"
 #[test]
 fn no_key_is_ever_shown() {
     let upstream = Upstream::with(|turn| match turn.seen.line().split(' ').nth(1).unwrap().split(['?', '#']).next().unwrap() {
-        "/ok" => drop(turn.send(OK)),
-        "/limit" => drop(turn.send(answer("429 Slow Down", "Retry-After: 900\r\n", ""))),
-        "/denied" => drop(turn.send(answer("401 Unauthorized", "", ""))),
-        "/broken" => drop(turn.send(answer("500 Oops", "", ""))),
+        "/ok" => turn.say(OK),
+        "/limit" => turn.say(answer("429 Slow Down", "Retry-After: 900\r\n", "")),
+        "/denied" => turn.say(answer("401 Unauthorized", "", "")),
+        "/broken" => turn.say(answer("500 Oops", "", "")),
         "/garbage" => turn.send("canary? no: garbage\r\n\r\n").close(),
         "/cut" => turn.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx").close(),
-        "/hang" => drop(turn.pause(700)),
+        "/hang" => turn.hang(700),
         _ => turn.close(),
     });
     let ways = ["query:key", "header:X-Key", "header:Authorization: Bearer {secret}", "basic"];

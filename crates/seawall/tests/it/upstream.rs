@@ -12,8 +12,6 @@ use std::thread;
 pub(crate) struct Seen {
     pub head: String,
     pub body: Vec<u8>,
-    /// Which connection it came over, counted from 0.
-    pub connection: usize,
 }
 
 impl Seen {
@@ -46,6 +44,16 @@ impl Turn {
         // The gateway may have left, which is for the test to judge.
         let _gone = self.stream.write_all(bytes.as_ref());
         self
+    }
+
+    /// Sends this and is done.
+    pub(crate) fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        self.send(bytes);
+    }
+
+    /// Says nothing for this long and is done.
+    pub(crate) fn hang(&mut self, ms: u64) {
+        self.pause(ms);
     }
 
     /// Ends the connection after this turn.
@@ -99,9 +107,9 @@ impl Upstream {
                     return;
                 }
                 let (books, script) = (Arc::clone(&kept), Arc::clone(&script));
-                let connection = books.connections.fetch_add(1, Ordering::SeqCst);
+                books.connections.fetch_add(1, Ordering::SeqCst);
                 thread::spawn(move || {
-                    let served = catch_unwind(AssertUnwindSafe(|| serve(&books, &script, stream.unwrap(), connection)));
+                    let served = catch_unwind(AssertUnwindSafe(|| serve(&books, &script, &stream.unwrap())));
                     if let Err(panic) = served {
                         let text = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "a script panicked".to_owned());
                         books.failures.lock().unwrap().push(text);
@@ -162,10 +170,10 @@ pub(crate) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
-fn serve(books: &Books, script: &Script, stream: TcpStream, connection: usize) {
+fn serve(books: &Books, script: &Script, stream: &TcpStream) {
     let mut reader = Reader { stream: stream.try_clone().unwrap(), buffer: Vec::new(), books };
     while let Some((head, body)) = reader.request() {
-        let seen = Seen { head, body, connection };
+        let seen = Seen { head, body };
         books.seen.lock().unwrap().push(seen.clone());
         let number = books.requests.fetch_add(1, Ordering::SeqCst);
         let mut turn = Turn { seen, number, stream: stream.try_clone().unwrap(), open: true };
@@ -210,7 +218,7 @@ impl Reader<'_> {
 
     fn request(&mut self) -> Option<(String, Vec<u8>)> {
         let head = self.until(b"\r\n\r\n")?;
-        let probe = Seen { head, body: Vec::new(), connection: 0 };
+        let probe = Seen { head, body: Vec::new() };
         let mut body = Vec::new();
         if probe.all("transfer-encoding") == ["chunked"] {
             loop {
