@@ -44,7 +44,7 @@ pub struct LiveUpstream {
     pub state: Arc<UpstreamState>,
     pub host: HeaderValue,
     pub credentials: Option<Credentials>,
-    pub in_flight: AtomicU32,
+    pub in_flight: Arc<AtomicU32>,
     /// Limits of its own; endpoints that inherit one share its cells.
     layers: Vec<Layer>,
 }
@@ -187,7 +187,7 @@ impl LiveUpstream {
             Arc::new(LiveEndpoint {
                 spec: Arc::clone(endpoint),
                 plan: Arc::new(plan),
-                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool),
+                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool).after(previous.map(|previous| &previous.state)),
                 names,
             })
         });
@@ -208,7 +208,7 @@ impl LiveUpstream {
                 .transpose()?,
             spec: Arc::clone(spec),
             state,
-            in_flight: AtomicU32::new(0),
+            in_flight: before.map(|before| Arc::clone(&before.in_flight)).unwrap_or_default(),
         })
     }
 

@@ -68,7 +68,7 @@ impl UpstreamState {
 pub struct EndpointState {
     pub upstream: Arc<UpstreamState>,
     breaker: Arc<Locked<Breaker>>,
-    paused_until: AtomicU64,
+    paused_until: Arc<AtomicU64>,
     guard: policy::Breaker,
     retry: policy::Retry,
     names: Arc<Names>,
@@ -107,7 +107,7 @@ impl EndpointState {
         Self {
             upstream,
             breaker: breaker.0,
-            paused_until: AtomicU64::new(0),
+            paused_until: Arc::default(),
             guard: policy.breaker,
             retry: policy.retry,
             cost: policy.cost,
@@ -115,6 +115,15 @@ impl EndpointState {
             limits,
             pool,
         }
+    }
+
+    /// As it follows the endpoint of that name in the configuration before, whose pause goes on.
+    #[must_use]
+    pub fn after(mut self, before: Option<&Self>) -> Self {
+        if let Some(before) = before {
+            self.paused_until = Arc::clone(&before.paused_until);
+        }
+        self
     }
 
     /// The breaker's cell, to be carried over into a new configuration.
@@ -201,7 +210,7 @@ impl EndpointState {
             settle.tell_keys(&mut keys.lock(), now.mono);
         }
         if let Some((scope, until)) = settle.pause {
-            let pause = if scope == Scope::Upstream { &self.upstream.paused_until } else { &self.paused_until };
+            let pause = if scope == Scope::Upstream { &self.upstream.paused_until } else { &*self.paused_until };
             pause.fetch_max(until.0, Ordering::Relaxed);
         }
         (funding, change)

@@ -153,3 +153,25 @@ fn two_programs_never_share_a_port() {
         fails(&format!("[server]\nlisten = \"{}\"\nadmin = \"127.0.0.1:0\"\n[upstreams.api]\nurl = \"http://127.0.0.1:1\"\n", gateway.at));
     assert!(code == Some(1) && told.contains("in use"), "{code:?} {told}");
 }
+
+#[test]
+fn a_reload_keeps_pauses_and_counts_what_is_in_flight() {
+    let upstream = Upstream::with(|turn| match turn.number {
+        0 => turn.pause(800).say(OK),
+        _ => turn.say(answer("503 Busy", "Retry-After: 50\r\n", "")),
+    });
+    let rule = "[[upstreams.api.classify]]\nwhen = { status = [503] }\nas = \"transient\"\nscope = \"endpoint\"\nwait = \"retry-after\"\n";
+    let start = |keys: &str| Start::before(&upstream, &format!("retry = {{ attempts = 1 }}\n{keys}{rule}"));
+    let gateway = start("").go();
+    let mut caller = gateway.caller();
+    caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+    eventually("the call is upstream", || upstream.count() == 1);
+    assert_eq!([503, 503], [(); 2].map(|()| gateway.get("/api/x").status));
+    assert_eq!(upstream.count(), 2, "the endpoint is paused");
+    gateway.rewrite(&start("cost = 2\n"));
+    gateway.signal("HUP");
+    eventually("the reload is told", || gateway.stderr().contains("configuration reloaded"));
+    assert_eq!(gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}"), Some(1.0));
+    assert_eq!(gateway.get("/api/x").code(), "circuit_open");
+    assert_eq!((upstream.count(), caller.reply().status), (2, 200));
+}
