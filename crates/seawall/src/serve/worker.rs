@@ -19,6 +19,8 @@ use tokio::task::LocalSet;
 
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
+/// When draining, how long a connection that is new may take to say what it wants.
+const LAST_WORD: Duration = Duration::from_millis(100);
 /// How often a thread looks after its idle connections.
 const SWEEP: Duration = Duration::from_secs(10);
 
@@ -70,23 +72,29 @@ async fn accept(gateway: &Rc<Gateway>, listener: TcpListener, mut phases: watch:
     let open: Open = Rc::new(());
     let mut sweep = tokio::time::interval(SWEEP);
     let watched = phases.clone();
+    let admit = |(stream, peer): (TcpStream, SocketAddr)| {
+        let (gateway, phases, open) = (Rc::clone(gateway), watched.clone(), Rc::clone(&open));
+        tokio::task::spawn_local(async move {
+            connection(gateway, stream, peer, phases).await;
+            drop(open);
+        });
+    };
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    let (gateway, phases, open) = (Rc::clone(gateway), watched.clone(), Rc::clone(&open));
-                    tokio::task::spawn_local(async move {
-                        connection(gateway, stream, peer, phases).await;
-                        drop(open);
-                    });
-                }
+                Ok(accepted) => admit(accepted),
                 // Out of descriptors, most likely: those in use must come back first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
             _ = sweep.tick() => gateway.sweep(),
-            _ = phases.wait_for(|phase| *phase >= Phase::Draining) => return open,
+            _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
         }
     }
+    // Whoever the kernel has let in already takes the port for open; closing it now would reset them.
+    while let Ok(Ok(accepted)) = tokio::time::timeout(Duration::ZERO, listener.accept()).await {
+        admit(accepted);
+    }
+    open
 }
 
 /// Waits for open connections to end, or for the order to stop at once.
@@ -110,8 +118,8 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     let head_timeout = gateway.head_timeout();
     let first = tokio::select! {
         first = tokio::time::timeout(head_timeout, begins_with_h2(&stream)) => first,
-        // A connection that has said nothing yet has nothing in flight.
-        () = draining(phases.clone()) => return,
+        // A connection that has said nothing for a while has nothing in flight.
+        () = silent_while_draining(phases.clone()) => return,
     };
     let Ok(Ok(speaks_h2)) = first else { return };
     let service = service_fn(move |request| {
@@ -129,6 +137,8 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
             .keep_alive_interval(Duration::from_secs(30));
         let mut connection = pin!(builder.serve_connection(io, service));
         tokio::select! {
+            // In this order: what has arrived by now is read before the connection is told to end.
+            biased;
             _ = connection.as_mut() => return,
             () = draining(phases) => connection.as_mut().graceful_shutdown(),
         }
@@ -138,6 +148,8 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
         builder.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
         let mut connection = pin!(builder.serve_connection(io, service));
         tokio::select! {
+            // In this order: what has arrived by now is read before the connection is told to end.
+            biased;
             _ = connection.as_mut() => return,
             () = draining(phases) => connection.as_mut().graceful_shutdown(),
         }
@@ -148,6 +160,11 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
 async fn draining(mut phases: watch::Receiver<Phase>) {
     // A closed channel means that the process is on its way out too.
     drop(phases.wait_for(|phase| *phase >= Phase::Draining).await);
+}
+
+async fn silent_while_draining(phases: watch::Receiver<Phase>) {
+    draining(phases).await;
+    tokio::time::sleep(LAST_WORD).await;
 }
 
 /// Looks at the first bytes without taking them: HTTP/2 with prior knowledge opens with `PRI * HTTP/2.0`.

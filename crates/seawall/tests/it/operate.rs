@@ -175,3 +175,32 @@ fn a_reload_keeps_pauses_and_counts_what_is_in_flight() {
     assert_eq!(gateway.get("/api/x").code(), "circuit_open");
     assert_eq!((upstream.count(), caller.reply().status), (2, 200));
 }
+
+/// Sends one request over a connection of its own; `None` where nobody listens any more, otherwise whether it was
+/// answered.
+fn answered(at: std::net::SocketAddr) -> Option<bool> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = TcpStream::connect(at).ok()?;
+    let mut reply = String::new();
+    let sent = stream.write_all(b"GET /api/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let read = sent.and_then(|()| stream.read_to_string(&mut reply));
+    Some(read.is_ok() && reply.starts_with("HTTP/1.1 200 ") && reply.ends_with("ok"))
+}
+
+#[test]
+fn stopping_under_load_loses_no_request() {
+    let upstream = Upstream::with(|turn| turn.pause(3).say(OK));
+    let mut gateway = Start::before(&upstream, "").threads(2).go();
+    let at = gateway.at;
+    let callers: Vec<_> = (0..16)
+        .map(|_| {
+            std::thread::spawn(move || std::iter::from_fn(|| answered(at)).fold((0, 0), |(all, lost), ok| (all + 1, lost + u32::from(!ok))))
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    gateway.signal("TERM");
+    let (all, lost) = callers.into_iter().map(|caller| caller.join().unwrap()).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    assert_eq!(gateway.ended(), Some(0));
+    // The kernel may complete one more handshake between our last look and the closing of the port.
+    assert!(all > 50 && lost <= 1, "{lost} of {all} requests were lost");
+}
