@@ -187,7 +187,8 @@ impl LiveUpstream {
             Arc::new(LiveEndpoint {
                 spec: Arc::clone(endpoint),
                 plan: Arc::new(plan),
-                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool).after(previous.map(|previous| &previous.state)),
+                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
+                    .after(previous.map(|previous| &previous.state)),
                 names,
             })
         });

@@ -291,11 +291,11 @@ fn a_body_too_large_to_keep_is_sent_once() {
 }
 
 #[test]
-fn a_deadline_names_no_time_even_where_the_breaker_opened_meanwhile() {
+fn a_retry_that_meets_an_open_breaker_says_when_to_come_back() {
     let upstream = Upstream::with(|turn| turn.hang(300));
     let keys = "timeout = { attempt = \"60ms\", total = \"5s\" }\nretry = { attempts = 9, base = \"1ms\", cap = \"1ms\" }\nbreaker = { consecutive = 2 }";
     let gateway = Start::before(&upstream, keys).go();
     let reply = gateway.get("/api/x");
-    assert_eq!((reply.status, reply.code().as_str(), reply.header("retry-after")), (504, "deadline_exceeded", None));
+    assert_eq!((reply.status, reply.code().as_str(), reply.header("retry-after")), (503, "circuit_open", Some("5")));
     assert_eq!(reply.header("seawall-attempts"), Some("2"));
 }
