@@ -64,7 +64,7 @@ impl Backoff {
             return (Nanos(centre - spread), Nanos(most));
         }
         let whole = MILLION + share;
-        let centre = self.cap.0 / whole * MILLION + self.cap.0 % whole * MILLION / whole;
+        let centre = ratio(self.cap.0, MILLION, whole);
         let spread = part(centre, share);
         (Nanos(centre - spread), Nanos(centre + spread))
     }
@@ -72,7 +72,13 @@ impl Backoff {
 
 /// So many millionths of a length, without leaving 64 bits.
 const fn part(of: u64, share: u64) -> u64 {
-    of / MILLION * share + of % MILLION * share / MILLION
+    ratio(of, share, MILLION)
+}
+
+/// `of × top / bottom` without overflow; `top` and `bottom` are at most two million.
+const fn ratio(of: u64, top: u64, bottom: u64) -> u64 {
+    // Below two hours, which is every wait that anybody configures, the product fits.
+    if of < 1 << 43 { of * top / bottom } else { of / bottom * top + of % bottom * top / bottom }
 }
 
 /// By squaring, with multiplications only: `powi` may differ between platforms, and a seed must replay everywhere.
