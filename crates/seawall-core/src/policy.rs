@@ -206,6 +206,14 @@ pub struct Cache {
     pub stale_while_revalidate: Nanos,
 }
 
+impl Cache {
+    /// Whether anything is to be kept at all.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.ttl.0 > 0 || self.stale_if_error.0 > 0 || self.stale_while_revalidate.0 > 0
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
     pub status: u16,

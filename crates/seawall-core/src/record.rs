@@ -101,7 +101,7 @@ impl std::fmt::Display for Status {
 }
 
 words! {
-    /// Why a decision was taken: one code for each branch of `call.rs`.
+    /// Why a decision was taken: one code for each branch of `call.rs`, and one for calls that never got that far.
     pub enum Reason {
         Succeeded = "succeeded",
         TransientFailure = "transient_failure",
@@ -132,6 +132,7 @@ words! {
         Queued = "queued",
         Paced = "paced",
         Cancelled = "cancelled",
+        Cached = "cached",
     }
 }
 

@@ -2,7 +2,7 @@
 //! they have been read to the end.
 
 use crate::pool::Lent;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::pin::Pin;
@@ -164,6 +164,20 @@ pub struct Streaming {
     timer: Option<Pin<Box<Sleep>>>,
     /// Told once if the answer breaks off.
     broken: Option<Broken>,
+    kept: Option<Kept>,
+}
+
+/// A copy of an answer on its way through, for whoever wants it whole.
+pub struct Kept {
+    copy: BytesMut,
+    most: usize,
+    done: Box<dyn FnOnce(Bytes)>,
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kept({} of {})", self.copy.len(), self.most)
+    }
 }
 
 /// What happens when an answer breaks off after its first byte went out.
@@ -193,13 +207,28 @@ impl Relay {
             return if ahead.is_empty() { Self::Empty } else { Self::Full(ahead) };
         }
         let ahead = Some(ahead).filter(|bytes| !bytes.is_empty());
-        Self::Stream(Box::new(Streaming { ahead, incoming, lent, idle, timer: None, broken: None }))
+        Self::Stream(Box::new(Streaming { ahead, incoming, lent, idle, timer: None, broken: None, kept: None }))
     }
 
     /// Runs `broken` if the answer breaks off from here on.
     pub fn on_break(&mut self, broken: Broken) {
         if let Self::Stream(streaming) = self {
             streaming.broken = Some(broken);
+        }
+    }
+
+    /// Runs `done` with the whole body once the caller has got it: never with a part, and never with more than `most`.
+    pub fn on_whole(&mut self, most: usize, done: impl FnOnce(Bytes) + 'static) {
+        match self {
+            Self::Empty => done(Bytes::new()),
+            Self::Full(bytes) if bytes.len() <= most => done(bytes.clone()),
+            Self::Full(_) => {}
+            Self::Stream(streaming) => {
+                let announced = streaming.incoming.size_hint().lower();
+                if announced <= u64::try_from(most).unwrap_or(u64::MAX) {
+                    streaming.kept = Some(Kept { copy: BytesMut::new(), most, done: Box::new(done) });
+                }
+            }
         }
     }
 }
@@ -209,6 +238,19 @@ impl Streaming {
         self.timer = None;
         if let Some(lent) = self.lent.take() {
             lent.give_back();
+        }
+        if let Some(kept) = self.kept.take() {
+            (kept.done)(kept.copy.freeze());
+        }
+    }
+
+    fn keep(&mut self, data: &Bytes) {
+        if let Some(kept) = &mut self.kept {
+            if kept.copy.len() + data.len() <= kept.most {
+                kept.copy.extend_from_slice(data);
+            } else {
+                self.kept = None;
+            }
         }
     }
 
@@ -221,11 +263,15 @@ impl Streaming {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         if let Some(bytes) = self.ahead.take() {
+            self.keep(&bytes);
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
+                if let Some(data) = frame.data_ref() {
+                    self.keep(data);
+                }
                 if self.incoming.is_end_stream() {
                     self.ended();
                 }

@@ -1,6 +1,7 @@
 //! Credentials on their way into a request: put in last, after everything that is logged, hashed or cached.
 
 use crate::live::{MissingSecret, Vault};
+use crate::oauth::{Token, Tokens};
 use crate::secret::Secret;
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, HeaderValue};
@@ -13,6 +14,8 @@ use std::sync::Arc;
 pub struct Credentials {
     place: Place,
     keys: Vec<Ready>,
+    /// Where the only credential comes from, if it is one that expires.
+    pub tokens: Option<Arc<Tokens>>,
 }
 
 #[derive(Debug)]
@@ -28,7 +31,7 @@ struct Ready {
 }
 
 /// A key in the form in which it is sent.
-enum Sent {
+pub(crate) enum Sent {
     Header(HeaderValue),
     Query(Secret),
 }
@@ -42,7 +45,7 @@ impl std::fmt::Debug for Sent {
 impl Credentials {
     /// # Errors
     /// When a secret is missing or cannot be sent.
-    pub fn new(auth: &Auth, path: &str, vault: Vault<'_>) -> Result<Self, MissingSecret> {
+    pub fn new(auth: &Auth, path: &str, vault: Vault<'_>, before: Option<&Self>) -> Result<Self, MissingSecret> {
         let place = match &auth.inject {
             Inject::Query(name) => Place::Query(name.clone()),
             Inject::Header { name, .. } => Place::Header(HeaderName::from_bytes(name.as_bytes()).expect("checked to be a header name")),
@@ -55,7 +58,9 @@ impl Credentials {
             let sent = sent(&auth.inject, &secret).map_err(missing)?;
             keys.push(Ready { tail: Arc::from(secret.tail()), sent });
         }
-        Ok(Self { place, keys })
+        let before = before.and_then(|before| before.tokens.as_ref());
+        let tokens = auth.refresh.as_ref().map(|spec| Tokens::new(auth, spec, path, vault, before)).transpose()?;
+        Ok(Self { place, keys, tokens })
     }
 
     /// What logs show of a key.
@@ -82,6 +87,21 @@ impl Credentials {
         }
     }
 
+    /// The parameter that carries a token.
+    #[must_use]
+    pub fn query_token(&self, token: &Token) -> Option<String> {
+        match (&self.place, &token.sent) {
+            (Place::Query(name), Sent::Query(secret)) => Some(format!("{name}={}", encode(secret.reveal()))),
+            _ => None,
+        }
+    }
+
+    pub fn inject_token(&self, token: &Token, headers: &mut HeaderMap) {
+        if let (Place::Header(name), Sent::Header(value)) = (&self.place, &token.sent) {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+
     pub fn inject(&self, key: u16, headers: &mut HeaderMap) {
         if let (Place::Header(name), Some(Ready { sent: Sent::Header(value), .. })) = (&self.place, self.keys.get(usize::from(key))) {
             headers.insert(name.clone(), value.clone());
@@ -98,12 +118,12 @@ impl Credentials {
     }
 }
 
-fn fetch(reference: &SecretRef, vault: Vault<'_>) -> Result<Secret, String> {
+pub(crate) fn fetch(reference: &SecretRef, vault: Vault<'_>) -> Result<Secret, String> {
     let secret = vault(reference)?;
     if secret.reveal().is_empty() { Err("it is empty".to_owned()) } else { Ok(secret) }
 }
 
-fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
+pub(crate) fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
     let value = match inject {
         Inject::Query(_) => return Ok(Sent::Query(secret.clone())),
         Inject::Header { template, .. } => template.replace("{secret}", secret.reveal()),
@@ -115,7 +135,7 @@ fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
 }
 
 /// Percent-encodes all but RFC 3986's unreserved characters.
-fn encode(text: &str) -> String {
+pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -128,7 +148,7 @@ fn encode(text: &str) -> String {
 }
 
 /// RFC 4648, with padding. Twelve lines are not worth a dependency.
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {

@@ -9,10 +9,10 @@ use crate::pools::Turn;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder};
 use crate::state::Visit;
 use seawall_core::call::{Action, Call, Finish, Outcome, Request};
-use seawall_core::classify::{Headers, Seen};
+use seawall_core::classify::{Headers, Hint, Seen, Verdict};
 use seawall_core::guard::Change;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Code, ErrorKind, Reason};
+use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now};
 use std::cell::RefCell;
@@ -173,6 +173,10 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                     let finish = guarded.cancel(code, now);
                     return guarded.ended(finish, None, Some(blame), now);
                 }
+                if fault == Some(Fault::TOKEN) {
+                    action = guarded.call.judged(Err(Fault::TOKEN.kind), &UNAUTHORIZED, now, &mut scene.rng.borrow_mut());
+                    continue;
+                }
                 let latency = now.mono.since(sent_at.mono);
                 let result = result.map(|()| transport.answer());
                 let seen = match &result {
@@ -196,7 +200,8 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                 guarded.call.waited(now)
             }
             Action::Refresh => {
-                let refreshed = Box::pin(transport.refresh()).await;
+                let limit = Duration::from_nanos(guarded.call.remaining(now.mono).0);
+                let refreshed = tokio::time::timeout(limit, Box::pin(transport.refresh())).await.unwrap_or(false);
                 now = scene.clock.now();
                 guarded.call.refreshed(refreshed, now)
             }
@@ -207,6 +212,10 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
         };
     }
 }
+
+/// A provider of tokens that says no is an answer to who we are, though no upstream gave it.
+const UNAUTHORIZED: Verdict =
+    Verdict { class: Class::Auth, scope: Scope::Call, wait: Hint::None, skew: Nanos::ZERO, rule: None, named: true, unprocessed: true };
 
 async fn send<T: Transport>(transport: &mut T, outward: Outward) -> Result<(), Fault> {
     let limit = Duration::from_nanos(outward.timeout.0);

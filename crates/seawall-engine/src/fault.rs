@@ -24,6 +24,9 @@ impl Fault {
     pub const HEADERS_TOO_LARGE: Self = Self { kind: ErrorKind::Malformed, token: "http_response_header_section_size" };
     pub const SCHEMA: Self = Self { kind: ErrorKind::Schema, token: "http_protocol_error" };
 
+    /// The provider of tokens said no; nothing went to the upstream.
+    pub const TOKEN: Self = Self { kind: ErrorKind::Connect, token: "http_request_denied" };
+
     /// What hyper's error means for the attempt. The request had been handed to a connection.
     #[must_use]
     pub fn of(error: &hyper::Error) -> Self {

@@ -5,6 +5,7 @@
 //! log and the [`metrics`].
 
 pub mod body;
+pub mod cache;
 pub mod caller;
 pub mod clock;
 pub mod connect;
@@ -15,11 +16,14 @@ pub mod limits;
 pub mod line;
 pub mod live;
 pub mod metrics;
+pub mod oauth;
 pub mod pool;
 pub mod pools;
 pub mod recorder;
+pub mod schema;
 pub mod secret;
 pub mod state;
+pub mod trace;
 pub mod transport;
 
 /// Sixty-four bits from the system's generator: where chance enters, once per thread.

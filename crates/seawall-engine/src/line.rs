@@ -1,6 +1,6 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
-use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
 use seawall_core::id::CallId;
 use seawall_core::record::{Decision, Reason, Status};
 use seawall_core::time::{Nanos, Wall};
@@ -12,6 +12,7 @@ pub fn json(out: &mut Vec<u8>, record: &Record) {
         Record::Attempt(record) => attempt_json(out, record),
         Record::Call(record) => call_json(out, record),
         Record::Breaker(record) => breaker_json(out, record),
+        Record::Token(record) => token_json(out, record),
     }
     out.push(b'\n');
 }
@@ -56,6 +57,14 @@ fn breaker_json(out: &mut Vec<u8>, record: &BreakerRecord) {
     field(out, ",\"from\":", record.change.from.as_str());
     field(out, ",\"to\":", record.change.to.as_str());
     field(out, ",\"cause\":", record.change.cause.as_str());
+    out.push(b'}');
+}
+
+fn token_json(out: &mut Vec<u8>, record: &TokenRecord) {
+    head(out, record.at, "token");
+    id(out, record.call);
+    field(out, ",\"upstream\":", &record.names.upstream);
+    field(out, ",\"error\":", &record.error);
     out.push(b'}');
 }
 
@@ -156,6 +165,9 @@ pub fn text(out: &mut Vec<u8>, record: &Record) {
                     names.upstream, names.endpoint
                 ),
             );
+        }
+        Record::Token(TokenRecord { at, call, names, error }) => {
+            put(out, format_args!("{at} token   {} {} ({call})", names.upstream, error.escape_debug()));
         }
         Record::Breaker(BreakerRecord { at, names, change }) => {
             put(out, format_args!("{at} breaker {}/{} {} → {} ({})", names.upstream, names.endpoint, change.from, change.to, change.cause));

@@ -5,6 +5,7 @@ use crate::caller::Callers;
 use crate::credential::Credentials;
 use crate::limits::{Layer, Limits};
 use crate::pools::Pool;
+use crate::schema::Schema;
 use crate::secret::Secret;
 use crate::state::{EndpointState, SharedBreaker, UpstreamState};
 use http::HeaderValue;
@@ -55,6 +56,8 @@ pub struct LiveEndpoint {
     pub names: Arc<Names>,
     pub plan: Arc<Plan>,
     pub state: EndpointState,
+    /// What good answers look like.
+    pub schema: Option<Schema>,
 }
 
 /// How an endpoint is called in logs and metrics.
@@ -73,14 +76,37 @@ pub struct MissingSecret {
     pub why: String,
 }
 
+/// What keeps a configuration from being put to work.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    #[error(transparent)]
+    Secret(#[from] MissingSecret),
+    #[error("`{path}`: the schema `{file}` cannot be used: {why}")]
+    Schema { path: String, file: String, why: String },
+}
+
 /// Fetches a secret's text; the program decides from where.
 pub type Vault<'a> = &'a dyn Fn(&SecretRef) -> Result<Secret, String>;
 
+/// Where a configuration's references lead.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    pub vault: Vault<'a>,
+    /// Reads a file that the configuration names.
+    pub files: &'a dyn Fn(&str) -> Result<Vec<u8>, String>,
+}
+
+impl std::fmt::Debug for Around<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Around")
+    }
+}
+
 impl Live {
     /// # Errors
-    /// When a secret that an upstream needs is missing.
-    pub fn new(config: Config, vault: Vault<'_>, before: Option<(&Self, Mono)>) -> Result<Self, MissingSecret> {
-        let callers = Callers::new(&config, vault)?;
+    /// When a secret that an upstream needs is missing, or a schema cannot be used.
+    pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Mono)>) -> Result<Self, Unusable> {
+        let callers = Callers::new(&config, around.vault)?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let global: Vec<Layer> =
@@ -88,11 +114,8 @@ impl Live {
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for spec in &config.upstreams {
             let previous = before.and_then(|(live, now)| Some((live.named(&spec.name)?, now)));
-            upstreams.push(Arc::new(LiveUpstream::new(
-                &Around { config: &config, vault, pools: &pools, global: &global },
-                spec,
-                previous,
-            )?));
+            let parts = Parts { config: &config, around, pools: &pools, global: &global };
+            upstreams.push(Arc::new(LiveUpstream::new(&parts, spec, previous)?));
         }
         let index = |name: &str| config.upstreams.iter().position(|upstream| upstream.name == name);
         let hosts = config.upstreams.iter().enumerate();
@@ -148,15 +171,15 @@ fn layer(spec: &policy::Limit, before: Option<(&[Layer], Mono)>) -> Layer {
 }
 
 /// What all upstreams of a configuration are built from.
-struct Around<'a> {
+struct Parts<'a> {
     config: &'a Config,
-    vault: Vault<'a>,
+    around: Around<'a>,
     pools: &'a BTreeMap<String, Arc<Pool>>,
     global: &'a [Layer],
 }
 
 impl LiveUpstream {
-    fn new(around: &Around<'_>, spec: &Arc<Upstream>, before: Option<(&Arc<Self>, Mono)>) -> Result<Self, MissingSecret> {
+    fn new(parts: &Parts<'_>, spec: &Arc<Upstream>, before: Option<(&Arc<Self>, Mono)>) -> Result<Self, Unusable> {
         let previous_layers = before.map(|(before, now)| (before.layers.as_slice(), now));
         let before = before.map(|(before, _)| before);
         let mut layers: Vec<Layer> = Vec::new();
@@ -178,21 +201,22 @@ impl LiveUpstream {
                 || Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
                 |previous| Arc::clone(&previous.names),
             );
-            let limits = Limits::new(around.global.iter().cloned().chain(own_layers(endpoint, &mut layers, previous_layers)).collect());
-            let pool = endpoint.policy.pool.as_ref().and_then(|name| around.pools.get(name)).cloned();
-            let mut plan = Plan::new(around.config, spec, endpoint);
+            let limits = Limits::new(parts.global.iter().cloned().chain(own_layers(endpoint, &mut layers, previous_layers)).collect());
+            let pool = endpoint.policy.pool.as_ref().and_then(|name| parts.pools.get(name)).cloned();
+            let mut plan = Plan::new(parts.config, spec, endpoint);
             // Results of keyed calls are kept by the store; until there is one, keys are only forwarded.
             plan.idempotent = false;
             plan.limited = !limits.is_empty();
-            Arc::new(LiveEndpoint {
+            Ok(Arc::new(LiveEndpoint {
+                schema: schema(parts.config, spec, endpoint, parts.around)?,
                 spec: Arc::clone(endpoint),
                 plan: Arc::new(plan),
                 state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
                     .after(previous.map(|previous| &previous.state)),
                 names,
-            })
+            }))
         });
-        let endpoints: Vec<Arc<LiveEndpoint>> = endpoints.collect();
+        let endpoints: Vec<Arc<LiveEndpoint>> = endpoints.collect::<Result<_, Unusable>>()?;
         let id = match before {
             Some(before) if before.spec.url == spec.url => before.id,
             _ => IDS.fetch_add(1, Ordering::Relaxed),
@@ -205,7 +229,14 @@ impl LiveUpstream {
             credentials: spec
                 .auth
                 .as_ref()
-                .map(|auth| Credentials::new(auth, &format!("upstreams.{}.auth", spec.name), around.vault))
+                .map(|auth| {
+                    Credentials::new(
+                        auth,
+                        &format!("upstreams.{}.auth", spec.name),
+                        parts.around.vault,
+                        before.and_then(|before| before.credentials.as_ref()),
+                    )
+                })
                 .transpose()?,
             spec: Arc::clone(spec),
             state,
@@ -238,6 +269,13 @@ fn own_layers(endpoint: &Endpoint, shared: &mut Vec<Layer>, before: Option<(&[La
         }));
     }
     own
+}
+
+fn schema(config: &Config, upstream: &Upstream, endpoint: &Endpoint, around: Around<'_>) -> Result<Option<Schema>, Unusable> {
+    let Some(file) = &endpoint.policy.schema else { return Ok(None) };
+    let schema = (around.files)(file).and_then(|text| Schema::parse(&text, config.server.max_body));
+    let path = || format!("upstreams.{}/{}.schema", upstream.name, endpoint.name);
+    schema.map(Some).map_err(|why| Unusable::Schema { path: path(), file: file.clone(), why })
 }
 
 fn key_ids(upstream: &Upstream) -> Vec<(&str, Option<&str>)> {

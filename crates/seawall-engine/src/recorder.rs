@@ -21,6 +21,7 @@ pub enum Record {
     Attempt(AttemptRecord),
     Call(CallRecord),
     Breaker(BreakerRecord),
+    Token(TokenRecord),
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +48,16 @@ pub struct CallRecord {
     pub elapsed: Nanos,
     /// A refusal of ours, and the stage that made it.
     pub refused_by: Option<&'static str>,
+}
+
+/// A call ended because its upstream's tokens have a provider that gave none.
+#[derive(Clone, Debug)]
+pub struct TokenRecord {
+    pub at: Wall,
+    pub call: CallId,
+    pub names: Arc<Names>,
+    /// The provider's words, without any secret.
+    pub error: String,
 }
 
 #[derive(Clone, Debug)]

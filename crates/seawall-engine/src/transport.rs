@@ -7,9 +7,12 @@ use crate::connect::Connector;
 use crate::drive::{KeyTail, Outward, Transport};
 use crate::fault::Fault;
 use crate::live::{LiveEndpoint, LiveUpstream};
+use crate::oauth::Token;
 use crate::pool::{Lent, Line, Pool};
+use crate::schema::{Mismatch, Schema};
+use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
 use http_body::Body;
@@ -88,6 +91,11 @@ pub struct HttpTransport<'a> {
     pub headers: HeaderMap,
     pub body: Replay,
     pub answer: Option<Answer>,
+    /// The token of the last attempt, where the upstream takes tokens.
+    pub token: Option<Arc<Token>>,
+    pub trace: Option<Trace>,
+    /// What was wrong with the last answer, for the caller.
+    pub detail: Option<String>,
 }
 
 /// An answer, and as much of its body as the rules wanted to see.
@@ -118,6 +126,10 @@ impl HttpTransport<'_> {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(self.path(attempt.key)?);
         headers.insert(HOST, self.upstream.host.clone());
+        if self.endpoint.schema.is_some() {
+            // What is compressed cannot be looked at.
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
         if let Some(name) = self.endpoint.spec.policy.deadline_header.as_deref() {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Fault::GARBAGE)?;
             headers.insert(name, HeaderValue::from(attempt.remaining.as_millis()));
@@ -125,12 +137,23 @@ impl HttpTransport<'_> {
         if let (Some(credentials), Some(key)) = (&self.upstream.credentials, attempt.key) {
             credentials.inject(key, &mut headers);
         }
+        if let (Some(credentials), Some(token)) = (&self.upstream.credentials, &self.token) {
+            credentials.inject_token(token, &mut headers);
+        }
+        if let Some(span) = self.trace.as_ref().and_then(|trace| trace.attempt(attempt.number)) {
+            headers.insert(TRACEPARENT, span);
+        }
         *request.headers_mut() = headers;
         Ok(request)
     }
 
     fn path(&self, key: Option<u16>) -> Result<PathAndQuery, Fault> {
-        let query = key.and_then(|key| self.upstream.credentials.as_ref()?.query(key));
+        let credentials = self.upstream.credentials.as_ref();
+        let query = credentials.and_then(|credentials| match (key, &self.token) {
+            (Some(key), _) => credentials.query(key),
+            (None, Some(token)) => credentials.query_token(token),
+            (None, None) => None,
+        });
         let path = match query {
             None => PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target.as_bytes())),
             Some(query) => {
@@ -181,13 +204,35 @@ impl HttpTransport<'_> {
         }
     }
 
+    /// Has a token in hand where one is needed, and a newer one than `rejected`.
+    async fn authorize(&mut self, rejected: Option<&Token>) -> Result<(), Fault> {
+        let Some(tokens) = self.upstream.credentials.as_ref().and_then(|credentials| credentials.tokens.as_ref()) else { return Ok(()) };
+        match Box::pin(tokens.token(self.sending, rejected)).await {
+            Ok(token) => self.token = Some(token),
+            Err(denied) => {
+                self.detail = Some(denied.why.to_string());
+                return Err(denied.fault);
+            }
+        }
+        Ok(())
+    }
+
+    fn mismatched(&mut self, mismatch: Mismatch) -> Fault {
+        let (why, fault) = match mismatch {
+            Mismatch::NotJson(why) => (why, Fault::GARBAGE),
+            Mismatch::Shape(why) => (why, Fault::SCHEMA),
+        };
+        self.detail = Some(why);
+        fault
+    }
+
     fn is_harmless(&self) -> bool {
         self.body.is_replayable() && self.method.is_idempotent()
     }
 }
 
 /// HTTP/2 carries scheme and authority in the request itself.
-fn absolute(base: &seawall_core::config::url::Base, uri: &Uri) -> Uri {
+pub(crate) fn absolute(base: &seawall_core::config::url::Base, uri: &Uri) -> Uri {
     let scheme = if base.tls { "https" } else { "http" };
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     Uri::builder().scheme(scheme).authority(base.authority()).path_and_query(path).build().unwrap_or_else(|_| uri.clone())
@@ -196,6 +241,8 @@ fn absolute(base: &seawall_core::config::url::Base, uri: &Uri) -> Uri {
 impl Transport for HttpTransport<'_> {
     async fn send(&mut self, attempt: Outward) -> Result<(), Fault> {
         self.answer = None;
+        self.detail = None;
+        self.authorize(None).await?;
         let (response, lent) = self.exchange(attempt).await?;
         let (head, mut incoming) = response.into_parts();
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -203,7 +250,12 @@ impl Transport for HttpTransport<'_> {
             return Err(Fault::GARBAGE);
         }
         let mut seen = Bytes::new();
-        if self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) {
+        if let Some(schema) = self.endpoint.schema.as_ref().filter(|_| has_shape(&self.method, head.status)) {
+            seen = match checked(schema, &head.headers, &mut incoming).await? {
+                Ok(seen) => seen,
+                Err(mismatch) => return Err(self.mismatched(mismatch)),
+            };
+        } else if self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) {
             seen = read_ahead(&mut incoming).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
@@ -225,14 +277,37 @@ impl Transport for HttpTransport<'_> {
     }
 
     async fn refresh(&mut self) -> bool {
-        false
+        let rejected = self.token.take();
+        self.authorize(rejected.as_deref()).await.is_ok()
     }
+}
+
+/// Whether an answer is one that a schema speaks of: a good one with a body.
+fn has_shape(method: &Method, status: StatusCode) -> bool {
+    status.is_success() && method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::RESET_CONTENT
+}
+
+/// The whole body, if it has the shape that it should have.
+async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Incoming) -> Result<Result<Bytes, Mismatch>, Fault> {
+    if headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Ok(Err(Mismatch::unseen("it is compressed although it was asked not to be")));
+    }
+    let most = usize::try_from(schema.most).unwrap_or(usize::MAX);
+    let body = read_up_to(incoming, most.saturating_add(1)).await?;
+    if body.len() > most {
+        return Ok(Err(Mismatch::unseen("it is larger than `max_body`")));
+    }
+    Ok(schema.check(&body).map(|()| body))
 }
 
 /// As much of a body as rules look at. One that breaks off here has told nobody anything yet, so it may be retried.
 async fn read_ahead(incoming: &mut Incoming) -> Result<Bytes, Fault> {
+    read_up_to(incoming, BODY_BYTES).await
+}
+
+pub(crate) async fn read_up_to(incoming: &mut Incoming, most: usize) -> Result<Bytes, Fault> {
     let mut read = BytesMut::new();
-    while read.len() < BODY_BYTES && !incoming.is_end_stream() {
+    while read.len() < most && !incoming.is_end_stream() {
         match std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {

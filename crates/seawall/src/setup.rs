@@ -81,6 +81,11 @@ impl Environment {
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
     }
+
+    /// A file that the configuration names, no larger than a configuration may be itself.
+    pub(crate) fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        read(&self.beside.join(path)).map_err(|error| error.to_string())
+    }
 }
 
 impl Surroundings for Environment {

@@ -119,7 +119,7 @@ pub struct Key {
     pub group: Option<String>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refresh {
     pub kind: String,
     pub token_url: Base,

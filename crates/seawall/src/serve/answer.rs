@@ -75,6 +75,15 @@ impl Refusal {
         self
     }
 
+    /// Adds what was found out about this one.
+    #[must_use]
+    pub(super) fn because(mut self, detail: Option<&str>) -> Self {
+        if let Some(detail) = detail {
+            self.detail = format!("{}: {detail}", self.detail);
+        }
+        self
+    }
+
     /// Whole seconds, rounded up, at least one: never early.
     fn seconds(&self) -> Option<u64> {
         self.retry_after.map(|wait| wait.as_secs_ceil().max(1))

@@ -1,26 +1,33 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
 use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal, stage};
+use super::cached::{self, Lookup};
 use super::hygiene::{self, Ours};
-use super::{Shared, intake};
+use super::target::{deadline, target};
+use super::{Shared, degrade, intake};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Request, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
+use http_body::Body as _;
 use hyper::body::Incoming;
-use seawall_core::call::{self, Outcome};
+use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::id::CallId;
-use seawall_core::record::{Code, Reason};
+use seawall_core::policy::Cache;
+use seawall_core::record::{Class, Code, Reason};
 use seawall_core::rng::Rng;
-use seawall_core::time::Nanos;
+use seawall_core::time::{Nanos, Now};
 use seawall_engine::body::{Blame, Relay};
+use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::pool::Pool;
-use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::recorder::{CallRecord, Record, TokenRecord};
+use seawall_engine::trace::{TRACEPARENT, Trace};
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -40,6 +47,28 @@ struct From {
     address: IpAddr,
     caller: Arc<Caller>,
     left: Nanos,
+    /// The caller's own headers, where a limit looks at them.
+    asked: HeaderMap,
+}
+
+impl From {
+    /// Whoever asks on behalf of the gateway itself.
+    fn ourselves(left: Nanos) -> Self {
+        let caller = Caller { name: Arc::from("seawall"), tenant: String::new(), user: String::new() };
+        Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: Arc::new(caller), left, asked: HeaderMap::new() }
+    }
+
+    fn who(&self) -> Who<'_> {
+        let Caller { name, tenant, user } = &*self.caller;
+        Who { ip: self.address, caller: name, user, tenant, headers: &self.asked }
+    }
+}
+
+/// A request as the upstream gets it, but for the credential.
+struct Sent {
+    method: Method,
+    target: String,
+    headers: HeaderMap,
 }
 
 /// Counts a call in flight for as long as it lives.
@@ -105,16 +134,16 @@ impl Gateway {
         let below = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/");
         let below = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
         let endpoint = upstream.endpoint(head.method.as_str(), &below);
-        let mut from = From { address, caller: identified.caller, left: deadline(&head, endpoint) };
+        let mut from = From { address, caller: identified.caller, left: deadline(&head, endpoint), asked: HeaderMap::new() };
         let server = &live.config.server;
         let keep = server.replay_body.min(server.max_body);
         let started = self.sending.clock.now().mono;
         match intake::body(body, keep, server.max_body, from.left).await {
-            Ok(Replay::Empty) => self.call(head, &below, upstream, endpoint, Replay::Empty, &from).await,
+            Ok(Replay::Empty) => self.call(head, &below, upstream, endpoint, Replay::Empty, from).await,
             Ok(body) => {
                 // The caller's deadline began with its request, not with the end of its body.
                 from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
-                self.call(head, &below, upstream, endpoint, body, &from).await
+                self.call(head, &below, upstream, endpoint, body, from).await
             }
             Err(refusal) => refusal.respond(),
         }
@@ -127,9 +156,10 @@ impl Gateway {
         upstream: &Arc<LiveUpstream>,
         endpoint: &Arc<LiveEndpoint>,
         body: Replay,
-        from: &From,
+        mut from: From,
     ) -> Response<Relay> {
         let _in_flight = InFlight::enter(upstream);
+        let target = target(upstream, below);
         let method = head.method.clone();
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
         let early = head.headers.get("early-data").is_some_and(|value| value == "1");
@@ -141,82 +171,181 @@ impl Gateway {
             patient: false,
         };
         // Limits look at the caller's own headers, before any is taken out.
-        let asked = if endpoint.state.limits.is_empty() { http::HeaderMap::new() } else { head.headers.clone() };
+        if !endpoint.state.limits.is_empty() {
+            from.asked = head.headers.clone();
+        }
+        // A body that nobody has read would be taken for the next request, so such requests are not answered early.
+        let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
+        let caller = if cached { cache::Caller::of(&head.headers) } else { None };
         let ours = Ours { credentials: upstream.credentials.as_ref(), deadline: endpoint.spec.policy.deadline_header.as_deref() };
         hygiene::outward(&mut head.headers, ours, head.version, &self.shared.pseudonym);
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
-        let mut transport = HttpTransport {
-            sending: &self.sending,
-            upstream,
-            endpoint,
-            method: head.method,
-            target: target(upstream, below),
-            headers: head.headers,
-            body,
-            answer: None,
-        };
+        let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream.id, &target, &method, &head.headers, caller));
+        if let Some((response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
+            if let (Some(claim), Some(lookup)) = (claim, lookup) {
+                self.revalidate(claim, lookup, upstream, endpoint, Sent { method, target, headers: head.headers });
+            }
+            let ended = unsent(now);
+            self.record(endpoint, id, &ended, &from, "success", None);
+            return Self::sign(response, id, &ended, "success");
+        }
+        if let Some(lookup) = &mut lookup {
+            lookup.validate(&mut head.headers);
+        }
+        let mut transport = self.transport(upstream, endpoint, Sent { method: head.method, target, headers: head.headers }, body);
+        let ended = self.drive(id, &request, &mut transport, &from).await;
+        if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.head.status.as_u16() < 400) {
+            self.shared.cache.invalidate(upstream.id, &transport.target);
+        }
+        self.finish(id, &ended, transport, lookup, head.version, &from)
+    }
+
+    fn transport<'a>(
+        &'a self,
+        upstream: &'a Arc<LiveUpstream>,
+        endpoint: &'a Arc<LiveEndpoint>,
+        sent: Sent,
+        body: Replay,
+    ) -> HttpTransport<'a> {
+        let Sent { method, target, mut headers } = sent;
+        let traced = headers.contains_key(TRACEPARENT);
+        let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
+        let (answer, token, detail) = (None, None, None);
+        HttpTransport { sending: &self.sending, upstream, endpoint, method, target, headers, body, answer, token, trace, detail }
+    }
+
+    async fn drive(&self, id: CallId, request: &call::Request<'_>, transport: &mut HttpTransport<'_>, from: &From) -> Ended {
         let scene = Scene {
             clock: &self.sending.clock,
             rng: &self.rng,
             recorder: &self.shared.recorder,
-            endpoint,
+            endpoint: transport.endpoint,
             id,
             caller: &from.caller.name,
-            key_tail: upstream,
-            who: Who { ip: from.address, caller: &from.caller.name, user: &from.caller.user, tenant: &from.caller.tenant, headers: &asked },
+            key_tail: transport.upstream,
+            who: from.who(),
         };
-        let ended = drive(&scene, &request, &mut transport).await;
-        self.finish(endpoint, id, &ended, transport.answer, head.version, &from.caller.name)
+        drive(&scene, request, transport).await
+    }
+
+    /// Fetches a new answer for the cache while the caller has the old one: a call of our own, with the same policy.
+    fn revalidate(
+        &self,
+        claim: Revalidation,
+        mut lookup: Lookup,
+        upstream: &Arc<LiveUpstream>,
+        endpoint: &Arc<LiveEndpoint>,
+        mut sent: Sent,
+    ) {
+        let gateway = Self {
+            shared: Arc::clone(&self.shared),
+            sending: self.sending.clone(),
+            rng: RefCell::new(Rng::seeded(crate::setup::entropy())),
+        };
+        let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
+        tokio::task::spawn_local(async move {
+            let from = From::ourselves(endpoint.spec.policy.timeout.total);
+            let method = sent.method.clone();
+            let request = call::Request { method: method.as_str(), keyed: false, replayable: true, deadline: None, patient: false };
+            lookup.validate(&mut sent.headers);
+            let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
+            let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
+            let ended = gateway.drive(id, &request, &mut transport, &from).await;
+            let response = gateway.finish(id, &ended, transport, Some(lookup), http::Version::HTTP_11, &from);
+            drained(response.into_body()).await;
+            drop(claim);
+        });
     }
 
     /// The upstream's own answer where there is one, ours otherwise.
     fn finish(
         &self,
-        endpoint: &Arc<LiveEndpoint>,
         id: CallId,
         ended: &Ended,
-        answer: Option<seawall_engine::transport::Answer>,
+        transport: HttpTransport<'_>,
+        lookup: Option<Lookup>,
         version: http::Version,
-        caller: &Arc<str>,
+        from: &From,
     ) -> Response<Relay> {
-        let finish = &ended.finish;
+        let HttpTransport { endpoint, answer, headers: sent, detail, .. } = transport;
+        let (finish, policy) = (&ended.finish, &endpoint.spec.policy);
+        let status = answer.as_ref().map(|answer| answer.head.status);
+        if let (Reason::AuthFailed, Some(error)) = (finish.reason, &detail) {
+            let (names, error) = (Arc::clone(&endpoint.names), error.clone());
+            self.shared.recorder.push(Record::Token(TokenRecord { at: ended.at.wall, call: id, names, error }));
+        }
+        if degrade::is_degradable(finish.outcome, status)
+            && let Some((response, outcome)) = degrade::instead(lookup.as_ref(), policy, ended.at.wall)
+        {
+            self.record(endpoint, id, ended, from, outcome, None);
+            return Self::sign(response, id, ended, outcome);
+        }
         let (outcome, refused_by) = match finish.outcome {
             Outcome::Success => ("success", None),
             Outcome::Failed(class) => (class.as_str(), None),
             Outcome::Refused(code) => (code.as_str(), Some(stage(code))),
             Outcome::Replayed => ("success", None),
         };
-        self.record(endpoint, id, ended, caller, outcome, refused_by);
+        self.record(endpoint, id, ended, from, outcome, refused_by);
         let mut response = match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
+                let ends = cached::ends(answer.head.version, &answer.head.headers, &answer.body);
                 let mut response = Response::from_parts(answer.head, answer.body);
-                let from = response.version();
-                hygiene::inward(response.headers_mut(), from, &self.shared.pseudonym);
+                let spoken = response.version();
+                hygiene::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
                 *response.version_mut() = version;
-                response
+                self.kept(response, lookup.filter(|_| finish.outcome == Outcome::Success), &sent, ends, &policy.cache, ended)
             }
-            (Outcome::Refused(code), _) => {
-                let mut refusal = refusal(code, ended, endpoint, id);
-                if code == Code::Overloaded {
-                    // Callers that were turned away together should not come back together.
-                    let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
-                    refusal.retry_after = refusal.retry_after.map(|wait| wait + spread);
-                }
-                refusal.respond()
-            }
+            (Outcome::Refused(code), _) => self.refuse(code, ended, endpoint, id, detail.as_deref()),
+            (Outcome::Failed(Class::Auth), None) => refusal(Code::KeysRejected, ended, endpoint, id).respond(),
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, None) => {
                 refusal(Code::UpstreamUnreachable, ended, endpoint, id).respond()
             }
         };
+        self.watch(&mut response, endpoint);
+        Self::sign(response, id, ended, outcome)
+    }
+
+    /// Our own words where the upstream has none.
+    fn refuse(&self, code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId, detail: Option<&str>) -> Response<Relay> {
+        let mut refusal = refusal(code, ended, endpoint, id).because(detail);
+        if code == Code::Overloaded {
+            // Callers that were turned away together should not come back together.
+            let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
+            refusal.retry_after = refusal.retry_after.map(|wait| wait + spread);
+        }
+        refusal.respond()
+    }
+
+    /// A good answer on its way through the cache: one that only confirms what is there becomes what is there.
+    fn kept(
+        &self,
+        mut response: Response<Relay>,
+        lookup: Option<Lookup>,
+        sent: &HeaderMap,
+        ends: bool,
+        policy: &Cache,
+        ended: &Ended,
+    ) -> Response<Relay> {
+        let Some(lookup) = lookup else { return response };
+        let now = ended.at.wall;
+        if let Some(confirmed) = lookup.confirmed(&self.shared.cache, sent, response.status(), response.headers(), policy, now) {
+            return confirmed;
+        }
+        lookup.keep(&self.shared, sent, &mut response, ends, policy, now);
+        response
+    }
+
+    /// Puts our own headers on an answer.
+    fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
         let headers = response.headers_mut();
         if let Ok(value) = HeaderValue::from_bytes(&id.text()) {
             headers.insert(CALL, value);
         }
-        headers.insert(ATTEMPTS, HeaderValue::from(finish.attempts));
+        headers.insert(ATTEMPTS, HeaderValue::from(ended.finish.attempts));
         headers.insert(OUTCOME, HeaderValue::from_static(outcome));
         answer::rate_limit(headers, ended.rate_limit.as_ref());
-        self.watch(&mut response, endpoint);
         response
     }
 
@@ -233,7 +362,7 @@ impl Gateway {
         endpoint: &Arc<LiveEndpoint>,
         id: CallId,
         ended: &Ended,
-        caller: &Arc<str>,
+        from: &From,
         outcome: &'static str,
         refused_by: Option<&'static str>,
     ) {
@@ -241,13 +370,31 @@ impl Gateway {
             at: ended.at.wall,
             call: id,
             names: Arc::clone(&endpoint.names),
-            caller: Arc::clone(caller),
+            caller: Arc::clone(&from.caller.name),
             attempts: ended.finish.attempts,
             outcome,
             reason: ended.finish.reason,
             elapsed: ended.finish.elapsed,
             refused_by,
         }));
+    }
+}
+
+/// The end of a call that the cache answered.
+const fn unsent(now: Now) -> Ended {
+    let finish = Finish { outcome: Outcome::Success, reason: Reason::Cached, attempts: 0, elapsed: Nanos::ZERO, retry_after: None };
+    Ended { finish, fault: None, blame: None, at: now, rate_limit: None }
+}
+
+/// Reads an answer that nobody waits for, as far as it could be kept.
+async fn drained(mut body: Relay) {
+    let mut left = MOST_BODY;
+    while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let read = frame.data_ref().map_or(0, bytes::Bytes::len);
+        match left.checked_sub(read) {
+            Some(rest) => left = rest,
+            None => return,
+        }
     }
 }
 
@@ -273,46 +420,6 @@ const fn names_a_time(code: Code) -> bool {
     matches!(code, Code::RateLimited | Code::KeysExhausted | Code::Overloaded | Code::CircuitOpen | Code::IdempotencyKeyInFlight)
 }
 
-/// The upstream's base path and what is below it, byte for byte. A caller's own value for the parameter that carries
-/// our key would be sent beside it, so it is taken out.
-fn target(upstream: &LiveUpstream, below: &str) -> String {
-    let mut target = format!("{}{below}", upstream.spec.url.path);
-    if let (Some(name), Some((path, query))) =
-        (upstream.credentials.as_ref().and_then(|credentials| credentials.parameter()), target.split_once('?'))
-    {
-        let own = |pair: &&str| !is_spelt(pair.split('=').next().unwrap_or(pair), name);
-        if !query.split('&').all(|pair| own(&pair)) {
-            let kept: Vec<&str> = query.split('&').filter(own).collect();
-            target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
-        }
-    }
-    target
-}
-
-/// Whether a parameter's name, once its escapes are read, is this one.
-fn is_spelt(written: &str, name: &str) -> bool {
-    let mut bytes = written.bytes();
-    let read = std::iter::from_fn(|| match bytes.next()? {
-        b'%' => {
-            let mut ahead = bytes.clone();
-            let hex = |digit: Option<u8>| char::from(digit?).to_digit(16);
-            let Some((high, low)) = hex(ahead.next()).zip(hex(ahead.next())) else { return Some(b'%') };
-            bytes = ahead;
-            u8::try_from(high * 16 + low).ok()
-        }
-        b'+' => Some(b' '),
-        byte => Some(byte),
-    });
-    read.eq(name.bytes())
-}
-
-/// What the whole call may take: the policy's word, which the caller can only shorten, in milliseconds.
-fn deadline(head: &request::Parts, endpoint: &LiveEndpoint) -> Nanos {
-    let total = endpoint.spec.policy.timeout.total;
-    let asked = head.headers.get("seawall-timeout-ms").and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    asked.map_or(total, |ms| Nanos::from_millis(ms).min(total))
-}
-
 /// The paths that the gateway keeps for itself.
 fn own_path(path: &str) -> Response<Relay> {
     if path != "/-/health" {
@@ -323,19 +430,4 @@ fn own_path(path: &str) -> Response<Relay> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escapes_hide_no_parameter() {
-        for written in ["key", "k%65y", "%6b%65%79", "%6B%65%79"] {
-            assert!(is_spelt(written, "key"), "{written}");
-        }
-        for written in ["keys", "ke", "k%6y", "k%65", "%", "k%zzy", "Key", ""] {
-            assert!(!is_spelt(written, "key"), "{written}");
-        }
-    }
 }

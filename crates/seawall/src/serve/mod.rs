@@ -3,10 +3,13 @@
 mod admin;
 mod answer;
 mod banner;
+mod cached;
+mod degrade;
 mod gateway;
 mod hygiene;
 mod intake;
 mod operate;
+mod target;
 mod wire;
 mod worker;
 
@@ -17,9 +20,10 @@ use crate::terminal::Terminal;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use seawall_core::config::Config;
+use seawall_engine::cache::Cache;
 use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
-use seawall_engine::live::Live;
+use seawall_engine::live::{Around, Live, Unusable};
 use seawall_engine::recorder::Recorder;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -56,6 +60,7 @@ pub(crate) struct Shared {
     pub recorder: Recorder,
     pub clock: Clock,
     pub connector: Connector,
+    pub cache: Cache,
     /// What we call ourselves in `Via`, different for each process so that a loop is seen.
     pub pseudonym: hygiene::Pseudonym,
     pub file: PathBuf,
@@ -89,10 +94,18 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 
 /// A configuration with its secrets in hand.
 pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
-    let live = Live::new(config, &|reference| vault.fetch(reference), None);
-    live.map_err(|missing| {
-        Failure::config(missing.to_string()).hint("set it and start again; `seawall check` lists every secret that is missing").into()
+    put_to_work(config, vault, None).map_err(|unusable| {
+        let hint = match unusable {
+            Unusable::Secret(_) => "set it and start again; `seawall check` lists every secret that is missing",
+            Unusable::Schema { .. } => "paths are relative to the configuration file",
+        };
+        Failure::config(unusable.to_string()).hint(hint).into()
     })
+}
+
+fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, seawall_core::time::Mono)>) -> Result<Live, Unusable> {
+    let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
+    Live::new(config, around, before)
 }
 
 /// The gateway's threads, at work.
@@ -125,6 +138,7 @@ pub(crate) fn start(
         recorder: Recorder::default(),
         clock: Clock::start(),
         connector: Connector::new(),
+        cache: Cache::default(),
         pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", setup::instance())),
         file,
         head_timeout,

@@ -4,7 +4,6 @@ use super::{Phase, Shared, admin};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use seawall_core::time::Nanos;
-use seawall_engine::live::Live;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -98,7 +97,7 @@ pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
     let loaded = setup::load(Some(&shared.file)).and_then(|(file, config)| {
         let vault = Environment::beside(&file);
         let before = shared.live.load();
-        Ok(Live::new(config, &|reference| vault.fetch(reference), Some((&before, shared.clock.now().mono)))?)
+        Ok(super::put_to_work(config, &vault, Some((&before, shared.clock.now().mono)))?)
     });
     let result = loaded.map(|live| shared.live.store(Arc::new(live)));
     shared.reloads.last_ok.store(result.is_ok(), Ordering::Relaxed);

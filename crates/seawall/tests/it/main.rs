@@ -11,6 +11,8 @@ mod config;
 #[cfg(test)]
 mod connections;
 #[cfg(test)]
+mod degrade;
+#[cfg(test)]
 mod dir;
 #[cfg(test)]
 mod explain;

@@ -1,0 +1,224 @@
+//! One stored answer: whether it may be kept and for whom, how old it is, and what it may still be used for.
+
+use super::directives::Directives;
+use bytes::Bytes;
+use http::header::{
+    AGE, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, SET_COOKIE,
+    TRANSFER_ENCODING, VARY,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use seawall_core::policy;
+use seawall_core::time::{Nanos, Wall};
+use sha2::{Digest as _, Sha256};
+use std::sync::atomic::AtomicBool;
+
+/// Stands for a caller's credentials without containing them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Caller([u8; 16]);
+
+impl Caller {
+    /// Everything in a request that may say who asks; nothing for an anonymous one. Besides the standard headers, these
+    /// are the names that APIs give to keys: an answer to `X-Api-Key` is as private as one to `Authorization`.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut hash: Option<Sha256> = None;
+        for (name, value) in headers.iter().filter(|(name, _)| is_credential(name.as_str())) {
+            let hash = hash.get_or_insert_default();
+            for part in [name.as_str().as_bytes(), value.as_bytes()] {
+                // Lengths keep two neighbours from being read as two others.
+                hash.update(part.len().to_be_bytes());
+                hash.update(part);
+            }
+        }
+        let digest = hash?.finalize();
+        let mut short = [0; 16];
+        short.copy_from_slice(&digest[..16]);
+        Some(Self(short))
+    }
+}
+
+fn is_credential(name: &str) -> bool {
+    const PARTS: [&str; 8] = ["auth", "cookie", "token", "api-key", "apikey", "secret", "session", "signature"];
+    PARTS.iter().any(|part| name.contains(part))
+}
+
+/// An answer as it may be served again.
+#[derive(Debug)]
+pub struct Entry {
+    pub status: StatusCode,
+    /// Clean of hop-by-hop headers.
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Whom it belongs to; nobody in particular where it may be shared.
+    pub caller: Option<Caller>,
+    /// It says itself that it is for everybody, credentials or not.
+    pub(super) open: bool,
+    /// The request headers that selected it, with their values.
+    vary: Vec<(HeaderName, Vec<HeaderValue>)>,
+    received: Wall,
+    /// How old it was when it came.
+    age: Nanos,
+    lifetime: Nanos,
+    on_error: Nanos,
+    meanwhile: Nanos,
+    /// Somebody is fetching a new one.
+    pub(super) revalidating: AtomicBool,
+}
+
+/// The request that an answer belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub headers: &'a HeaderMap,
+    pub caller: Option<Caller>,
+}
+
+impl Entry {
+    /// The answer as an entry, if RFC 9111 §3 lets it be stored and somebody could use it.
+    #[must_use]
+    pub fn new(asked: Asked<'_>, status: StatusCode, headers: HeaderMap, body: Bytes, policy: &policy::Cache, now: Wall) -> Option<Self> {
+        let (wanted, said) = (Directives::of(asked.headers), Directives::of(&headers));
+        if wanted.no_store || said.no_store || !is_kept(status) || headers.contains_key(SET_COOKIE) {
+            return None;
+        }
+        let private = said.private || (asked.caller.is_some() && !said.shares_authorized());
+        let caller = if private { Some(asked.caller?) } else { None };
+        let vary = selected(asked.headers, &headers)?;
+        let window = |configured: Nanos, said_so: Option<Nanos>| match said.allows_stale() {
+            true => said_so.map_or(configured, |length| length.max(configured)),
+            false => Nanos::ZERO,
+        };
+        let entry = Self {
+            status,
+            caller,
+            open: said.shares_authorized(),
+            vary,
+            received: now,
+            age: age(&headers, now),
+            lifetime: if said.no_cache { Nanos::ZERO } else { lifetime(&said, &headers, policy.ttl, now) },
+            on_error: window(policy.stale_if_error, said.stale_if_error),
+            meanwhile: window(policy.stale_while_revalidate, said.stale_while_revalidate),
+            revalidating: AtomicBool::new(false),
+            headers,
+            body,
+        };
+        let useful = entry.lifetime > entry.age || entry.on_error > Nanos::ZERO || entry.meanwhile > Nanos::ZERO;
+        (useful || entry.has_validator()).then_some(entry)
+    }
+
+    /// The same answer, confirmed by a 304 whose headers replace those it had (§3.2, §4.3.4).
+    #[must_use]
+    pub fn confirmed(&self, asked: Asked<'_>, by: &HeaderMap, policy: &policy::Cache, now: Wall) -> Option<Self> {
+        const KEPT: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, TRANSFER_ENCODING, CONNECTION];
+        let mut headers = self.headers.clone();
+        headers.remove(AGE);
+        for name in by.keys().filter(|name| !KEPT.contains(name)) {
+            headers.remove(name);
+            for value in by.get_all(name) {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        Self::new(asked, self.status, headers, self.body.clone(), policy, now)
+    }
+
+    #[must_use]
+    pub fn age(&self, now: Wall) -> Nanos {
+        self.age + now.since(self.received)
+    }
+
+    /// Whether it may be served as it is, also by what the request itself asks for (§5.2.1).
+    #[must_use]
+    pub fn is_fresh(&self, wanted: &Directives, now: Wall) -> bool {
+        let age = self.age(now);
+        !wanted.no_cache && wanted.max_age.is_none_or(|most| age <= most) && age + wanted.min_fresh.unwrap_or(Nanos::ZERO) < self.lifetime
+    }
+
+    /// Whether it may stand in for an upstream that fails (RFC 5861 §4).
+    #[must_use]
+    pub fn serves_on_error(&self, wanted: &Directives, now: Wall) -> bool {
+        let most = wanted.stale_if_error.unwrap_or(self.on_error).min(self.on_error);
+        !wanted.no_cache && most > Nanos::ZERO && self.staleness(now) <= most
+    }
+
+    /// Whether it may be served while a new one is fetched (RFC 5861 §3).
+    #[must_use]
+    pub fn serves_meanwhile(&self, wanted: &Directives, now: Wall) -> bool {
+        let plain = !wanted.no_cache && wanted.max_age.is_none() && wanted.min_fresh.is_none();
+        plain && self.meanwhile > Nanos::ZERO && self.staleness(now) <= self.meanwhile
+    }
+
+    fn staleness(&self, now: Wall) -> Nanos {
+        Nanos(self.age(now).0.saturating_sub(self.lifetime.0))
+    }
+
+    /// Whether the upstream can be asked if it is still good.
+    #[must_use]
+    pub fn has_validator(&self) -> bool {
+        self.headers.contains_key(ETAG) || self.headers.contains_key(LAST_MODIFIED)
+    }
+
+    /// Whether a request with these headers would have got the same answer (§4.1).
+    pub(super) fn takes(&self, headers: &HeaderMap) -> bool {
+        self.vary.iter().all(|(name, values)| headers.get_all(name).iter().eq(values))
+    }
+
+    /// Whether it would be chosen for the same requests.
+    pub(super) fn replaces(&self, other: &Self) -> bool {
+        self.vary == other.vary
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+        self.body.len() + headers + 256
+    }
+}
+
+/// Statuses that are complete answers and cacheable without being told so (RFC 9110 §15.1), as far as they can succeed.
+const fn is_kept(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308)
+}
+
+/// The request's values for what the answer varies by; nothing where it varies by everything.
+fn selected(asked: &HeaderMap, headers: &HeaderMap) -> Option<Vec<(HeaderName, Vec<HeaderValue>)>> {
+    let mut vary = Vec::new();
+    for value in headers.get_all(VARY) {
+        for name in value.to_str().ok()?.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            // `*` is no header name that a request could have, and ends up here too.
+            let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|_| name != "*")?;
+            let values = asked.get_all(&name).iter().cloned().collect();
+            vary.push((name, values));
+        }
+    }
+    vary.sort_by(|a, b| a.0.as_str().cmp(b.0.as_str()));
+    Some(vary)
+}
+
+/// §4.2.3: the larger of what the answer says and what its date implies.
+fn age(headers: &HeaderMap, now: Wall) -> Nanos {
+    let said = headers.get(AGE).and_then(|value| value.to_str().ok()?.trim().parse().ok()).map_or(Nanos::ZERO, Nanos::from_secs);
+    let implied = date(headers, &DATE).map_or(Nanos::ZERO, |date| now.since(date));
+    // Dates have whole seconds: less than two are no age.
+    said.max(if implied < Nanos::from_secs(2) { Nanos::ZERO } else { implied })
+}
+
+fn lifetime(said: &Directives, headers: &HeaderMap, ttl: Nanos, now: Wall) -> Nanos {
+    if let Some(length) = said.s_maxage.or(said.max_age) {
+        return length;
+    }
+    if headers.contains_key(EXPIRES) {
+        let from = date(headers, &DATE).unwrap_or(now);
+        // A date that cannot be read has passed.
+        return date(headers, &EXPIRES).map_or(Nanos::ZERO, |expires| expires.since(from));
+    }
+    ttl
+}
+
+fn date(headers: &HeaderMap, name: &HeaderName) -> Option<Wall> {
+    let mut all = headers.get_all(name).iter();
+    let at = httpdate::parse_http_date(all.next()?.to_str().ok()?).ok()?;
+    let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+    if all.next().is_some() { None } else { Some(Wall(i64::try_from(since.as_millis()).ok()?)) }
+}
+
+#[cfg(test)]
+#[path = "entry/tests.rs"]
+mod tests;

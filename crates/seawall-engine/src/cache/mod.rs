@@ -1,0 +1,265 @@
+//! Answers kept by this process, bounded in bytes and in number; the least recently used go first. Knows what RFC 9111
+//! and RFC 5861 allow; when to ask it is the gateway's business.
+
+mod directives;
+mod entry;
+
+pub use directives::Directives;
+pub use entry::{Asked, Caller, Entry};
+
+use crate::state::Locked;
+use http::HeaderMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Larger bodies are not kept.
+pub const MOST_BODY: usize = 1 << 20;
+const MOST_BYTES: usize = 64 << 20;
+const MOST_KEYS: usize = 1 << 14;
+/// Different answers to the same request, told apart by `Vary`.
+const MOST_VARIANTS: usize = 16;
+
+/// What was asked for. Ordered so that everything about one target lies together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The upstream's number, which is a new one for each new URL.
+    pub upstream: u32,
+    /// Path and query, without our credential.
+    pub target: Arc<str>,
+    pub head: bool,
+    /// Only this caller may have the answer.
+    pub caller: Option<Caller>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    variants: Vec<Arc<Entry>>,
+    used: u64,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shelves {
+    slots: BTreeMap<Key, Slot>,
+    /// Keys by when they were last used.
+    order: BTreeMap<u64, Key>,
+    turn: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+pub struct Cache {
+    shelves: Locked<Shelves>,
+    /// Lets those who have nothing to look for pass without the lock.
+    keys: AtomicUsize,
+    most_bytes: usize,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self::holding(MOST_BYTES)
+    }
+}
+
+impl Cache {
+    #[must_use]
+    pub const fn holding(most_bytes: usize) -> Self {
+        let shelves = Shelves { slots: BTreeMap::new(), order: BTreeMap::new(), turn: 0, bytes: 0 };
+        Self { shelves: Locked::new(shelves), keys: AtomicUsize::new(0), most_bytes }
+    }
+
+    /// The answer for such a request: the caller's own, or else one that says itself that everybody may have it. What an
+    /// anonymous caller got is not what one with credentials asks for.
+    #[must_use]
+    pub fn find(&self, key: &Key, headers: &HeaderMap) -> Option<Arc<Entry>> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut shelves = self.shelves.lock();
+        let own = shelves.find(key, headers);
+        if own.is_some() || key.caller.is_none() {
+            return own;
+        }
+        shelves.find(&Key { caller: None, ..key.clone() }, headers).filter(|entry| entry.open)
+    }
+
+    /// Keeps the entry under the caller that it belongs to.
+    pub fn store(&self, mut key: Key, entry: Arc<Entry>) {
+        key.caller = entry.caller;
+        let mut shelves = self.shelves.lock();
+        shelves.store(key, entry);
+        while shelves.bytes > self.most_bytes || shelves.slots.len() > MOST_KEYS {
+            shelves.evict();
+        }
+        self.keys.store(shelves.slots.len(), Ordering::Relaxed);
+    }
+
+    /// Forgets every answer about a target that an unsafe method has changed (RFC 9111 §4.4).
+    pub fn invalidate(&self, upstream: u32, target: &str) {
+        if self.is_empty() {
+            return;
+        }
+        let from = Key { upstream, target: Arc::from(target), head: false, caller: None };
+        let mut shelves = self.shelves.lock();
+        let about = |key: &&Key| key.upstream == upstream && &*key.target == target;
+        let gone: Vec<Key> = shelves.slots.range(from..).map(|(key, _)| key).take_while(about).cloned().collect();
+        for key in gone {
+            shelves.remove(&key);
+        }
+        self.keys.store(shelves.slots.len(), Ordering::Relaxed);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Shelves {
+    fn find(&mut self, key: &Key, headers: &HeaderMap) -> Option<Arc<Entry>> {
+        let slot = self.slots.get_mut(key)?;
+        let found = slot.variants.iter().rev().find(|entry| entry.takes(headers)).cloned()?;
+        if let Some(key) = self.order.remove(&slot.used) {
+            self.turn += 1;
+            slot.used = self.turn;
+            self.order.insert(self.turn, key);
+        }
+        Some(found)
+    }
+
+    fn store(&mut self, key: Key, entry: Arc<Entry>) {
+        self.turn += 1;
+        let mut slot = self.remove(&key).unwrap_or(Slot { variants: Vec::new(), used: 0, bytes: 0 });
+        slot.variants.retain(|old| !entry.replaces(old));
+        if slot.variants.len() == MOST_VARIANTS {
+            slot.variants.remove(0);
+        }
+        slot.variants.push(entry);
+        slot.used = self.turn;
+        slot.bytes = key.target.len() + slot.variants.iter().map(|entry| entry.bytes()).sum::<usize>();
+        self.bytes += slot.bytes;
+        self.order.insert(self.turn, key.clone());
+        self.slots.insert(key, slot);
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Slot> {
+        let slot = self.slots.remove(key)?;
+        self.order.remove(&slot.used);
+        self.bytes -= slot.bytes;
+        Some(slot)
+    }
+
+    fn evict(&mut self) {
+        let Some(oldest) = self.order.values().next().cloned() else { return };
+        self.remove(&oldest);
+    }
+}
+
+/// The right to fetch a new answer for an entry; one at a time has it.
+#[derive(Debug)]
+pub struct Revalidation(Arc<Entry>);
+
+impl Revalidation {
+    #[must_use]
+    pub fn claim(entry: &Arc<Entry>) -> Option<Self> {
+        let taken = entry.revalidating.swap(true, Ordering::AcqRel);
+        (!taken).then(|| Self(Arc::clone(entry)))
+    }
+}
+
+impl Drop for Revalidation {
+    fn drop(&mut self) {
+        self.0.revalidating.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use http::StatusCode;
+    use seawall_core::policy;
+    use seawall_core::time::{Nanos, Wall};
+
+    const POLICY: policy::Cache =
+        policy::Cache { ttl: Nanos::from_secs(10), stale_if_error: Nanos::ZERO, stale_while_revalidate: Nanos::ZERO };
+
+    fn key(target: &str) -> Key {
+        Key { upstream: 1, target: Arc::from(target), head: false, caller: None }
+    }
+
+    fn entry(asked: &[(&'static str, &str)], vary: &str, body: usize) -> Arc<Entry> {
+        let headers: HeaderMap = asked.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+        let answered = HeaderMap::from_iter([(http::header::VARY, vary.parse().unwrap())]);
+        let asked = Asked { headers: &headers, caller: Caller::of(&headers) };
+        Arc::new(Entry::new(asked, StatusCode::OK, answered, Bytes::from(vec![0; body]), &POLICY, Wall(0)).unwrap())
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let cache = Cache::holding(3 * 1400);
+        for target in ["/a", "/b", "/c"] {
+            cache.store(key(target), entry(&[], "", 1000));
+        }
+        assert!(cache.find(&key("/a"), &HeaderMap::new()).is_some());
+        cache.store(key("/d"), entry(&[], "", 1000));
+        let kept = ["/a", "/b", "/c", "/d"].map(|target| cache.find(&key(target), &HeaderMap::new()).is_some());
+        assert_eq!(kept, [true, false, true, true]);
+        assert!(cache.shelves.lock().bytes <= 3 * 1400);
+    }
+
+    #[test]
+    fn an_answer_that_is_larger_than_everything_is_not_kept() {
+        let cache = Cache::holding(1000);
+        cache.store(key("/a"), entry(&[], "", 2000));
+        let shelves = cache.shelves.lock();
+        assert_eq!((shelves.bytes, shelves.slots.len(), shelves.order.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn variants_of_one_target_are_bounded() {
+        let cache = Cache::default();
+        for i in 0..100 {
+            let language: &str = &format!("l{i}");
+            cache.store(key("/a"), entry(&[("accept-language", language)], "accept-language", 10));
+        }
+        assert_eq!(cache.shelves.lock().slots[&key("/a")].variants.len(), MOST_VARIANTS);
+    }
+
+    #[test]
+    fn one_callers_answer_is_not_anothers() {
+        let cache = Cache::default();
+        let theirs = entry(&[("cookie", "a")], "", 10);
+        let caller = theirs.caller;
+        cache.store(key("/a"), theirs);
+        assert!(caller.is_some() && cache.find(&Key { caller, ..key("/a") }, &HeaderMap::new()).is_some());
+        assert!(cache.find(&key("/a"), &HeaderMap::new()).is_none());
+        let other = entry(&[("cookie", "b")], "", 10).caller;
+        let other = Key { caller: other, ..key("/a") };
+        assert!(cache.find(&other, &HeaderMap::new()).is_none());
+        cache.store(key("/a"), entry(&[], "", 10));
+        assert!(cache.find(&other, &HeaderMap::new()).is_none(), "what an anonymous caller got");
+    }
+
+    #[test]
+    fn a_change_forgets_everything_about_its_target_and_nothing_else() {
+        let cache = Cache::default();
+        cache.store(key("/a"), entry(&[], "", 10));
+        cache.store(key("/a"), entry(&[("cookie", "a")], "", 10));
+        cache.store(Key { head: true, ..key("/a") }, entry(&[], "", 10));
+        cache.store(key("/ab"), entry(&[], "", 10));
+        cache.invalidate(2, "/a");
+        assert_eq!(cache.shelves.lock().slots.len(), 4);
+        cache.invalidate(1, "/a");
+        assert_eq!(cache.shelves.lock().slots.keys().map(|key| key.target.to_string()).collect::<Vec<_>>(), ["/ab"]);
+    }
+
+    #[test]
+    fn one_at_a_time_fetches_a_new_answer() {
+        let entry = entry(&[], "", 10);
+        let first = Revalidation::claim(&entry);
+        assert!(first.is_some() && Revalidation::claim(&entry).is_none());
+        drop(first);
+        assert!(Revalidation::claim(&entry).is_some());
+    }
+}

@@ -1,0 +1,235 @@
+//! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
+
+use crate::body::Outgoing;
+use crate::connect::Sender;
+use crate::credential::{Sent, base64, encode, fetch, sent};
+use crate::fault::Fault;
+use crate::live::{MissingSecret, Vault};
+use crate::secret::Secret;
+use crate::state::Locked;
+use crate::transport::{Sending, absolute, read_up_to};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Method, Request, Uri};
+use seawall_core::config::place::{Inject, SecretRef};
+use seawall_core::config::{Auth, Refresh};
+use seawall_core::record::ErrorKind;
+use seawall_core::time::{Mono, Nanos};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+const CONNECT: Nanos = Nanos::from_secs(5);
+const TOTAL: Duration = Duration::from_secs(10);
+const MOST_ANSWER: usize = 64 * 1024;
+/// A provider that has just said no is not asked again by every call that comes along.
+const DENIED_FOR: Nanos = Nanos::from_secs(1);
+/// A token is renewed a tenth of its life early, at most by this.
+const EARLY: Nanos = Nanos::from_secs(30);
+
+/// Where an upstream's tokens come from, and the one in force.
+#[derive(Debug)]
+pub struct Tokens {
+    spec: Refresh,
+    client_id: Secret,
+    client_secret: Secret,
+    first_refresh: Option<Secret>,
+    inject: Inject,
+    cell: Locked<Cell>,
+}
+
+#[derive(Debug, Default)]
+struct Cell {
+    token: Option<Arc<Token>>,
+    turn: u64,
+    /// The provider may replace it with each token.
+    refresh: Option<Secret>,
+    /// Closed when the request under way is over.
+    flight: Option<watch::Receiver<()>>,
+    denied: Option<(Mono, Denied)>,
+}
+
+#[derive(Debug)]
+pub struct Token {
+    turn: u64,
+    until: Mono,
+    pub(crate) sent: Sent,
+}
+
+/// Why there is no token.
+#[derive(Clone, Debug)]
+pub struct Denied {
+    pub why: Arc<str>,
+    pub fault: Fault,
+}
+
+impl Tokens {
+    pub(crate) fn new(
+        auth: &Auth,
+        spec: &Refresh,
+        path: &str,
+        vault: Vault<'_>,
+        before: Option<&Arc<Self>>,
+    ) -> Result<Arc<Self>, MissingSecret> {
+        let secret = |name: &str, reference: &SecretRef| {
+            let missing = |why| MissingSecret { path: format!("{path}.refresh.{name}"), reference: reference.to_string(), why };
+            fetch(reference, vault).map_err(missing)
+        };
+        let first_refresh = spec.refresh_token.as_ref().map(|reference| secret("refresh_token", reference)).transpose()?;
+        if spec.kind == "refresh-token" && first_refresh.is_none() {
+            let why = "the refresh-token grant needs one".to_owned();
+            return Err(MissingSecret { path: format!("{path}.refresh.refresh_token"), reference: "(none)".to_owned(), why });
+        }
+        let (client_id, client_secret) = (secret("client_id", &spec.client_id)?, secret("client_secret", &spec.client_secret)?);
+        let same = |old: &&Arc<Self>| {
+            old.spec == *spec
+                && old.inject == auth.inject
+                && (&old.client_id, &old.client_secret, &old.first_refresh) == (&client_id, &client_secret, &first_refresh)
+        };
+        if let Some(old) = before.filter(same) {
+            return Ok(Arc::clone(old));
+        }
+        let cell = Locked::new(Cell { refresh: first_refresh.clone(), ..Cell::default() });
+        Ok(Arc::new(Self { spec: spec.clone(), client_id, client_secret, first_refresh, inject: auth.inject.clone(), cell }))
+    }
+
+    /// The token in force, or a new one; `rejected` is one that the upstream would not have any more.
+    ///
+    /// # Errors
+    /// When the provider gives none.
+    pub async fn token(self: &Arc<Self>, sending: &Sending, rejected: Option<&Token>) -> Result<Arc<Token>, Denied> {
+        loop {
+            let mut flight = {
+                let now = sending.clock.now().mono;
+                let mut cell = self.cell.lock();
+                let usable = |token: &&Arc<Token>| now < token.until && rejected.is_none_or(|rejected| token.turn > rejected.turn);
+                if let Some(token) = cell.token.as_ref().filter(usable) {
+                    return Ok(Arc::clone(token));
+                }
+                if let Some((_, denied)) = cell.denied.as_ref().filter(|(at, _)| now.since(*at) < DENIED_FOR) {
+                    return Err(denied.clone());
+                }
+                match cell.flight.as_ref().filter(|flight| flight.has_changed().is_ok()) {
+                    Some(flight) => flight.clone(),
+                    None => self.depart(&mut cell, sending),
+                }
+            };
+            // An error says that the sender is gone, which is how a request ends.
+            drop(flight.changed().await);
+        }
+    }
+
+    /// Starts the one request that everybody waits for. It is a task of its own: the caller who needed it first may leave.
+    fn depart(self: &Arc<Self>, cell: &mut Cell, sending: &Sending) -> watch::Receiver<()> {
+        let (done, flight) = watch::channel(());
+        cell.flight = Some(flight.clone());
+        let refresh = cell.refresh.clone();
+        let (tokens, sending) = (Arc::clone(self), sending.clone());
+        tokio::task::spawn_local(async move {
+            let asked = tokio::time::timeout(TOTAL, tokens.ask(&sending, refresh.as_ref())).await;
+            let result = asked.unwrap_or_else(|_| Err(unreachable("it did not answer in time")));
+            tokens.landed(result, sending.clock.now().mono);
+            drop(done);
+        });
+        flight
+    }
+
+    fn landed(&self, result: Result<Value, Denied>, now: Mono) {
+        let mut cell = self.cell.lock();
+        cell.flight = None;
+        let turn = cell.turn + 1;
+        match result.and_then(|answer| self.read(&answer, turn, now)) {
+            Ok((token, refresh)) => {
+                cell.turn = turn;
+                cell.token = Some(Arc::new(token));
+                cell.denied = None;
+                cell.refresh = refresh.or_else(|| cell.refresh.take());
+            }
+            Err(denied) => cell.denied = Some((now, denied)),
+        }
+    }
+
+    fn read(&self, answer: &Value, turn: u64, now: Mono) -> Result<(Token, Option<Secret>), Denied> {
+        let text = |name: &str| answer[name].as_str().filter(|text| !text.is_empty());
+        let access = text("access_token").ok_or_else(|| denied("its answer has no access_token"))?;
+        let sent = sent(&self.inject, &Secret::new(access)).map_err(|_| denied("its token fits into no header"))?;
+        let seconds = answer["expires_in"].as_u64().or_else(|| answer["expires_in"].as_str()?.parse().ok());
+        let until = seconds.map_or(Mono::MAX, |seconds| {
+            let life = Nanos::from_secs(seconds);
+            now + Nanos(life.0 - (life.0 / 10).min(EARLY.0))
+        });
+        Ok((Token { turn, until, sent }, text("refresh_token").map(Secret::new)))
+    }
+
+    async fn ask(&self, sending: &Sending, refresh: Option<&Secret>) -> Result<Value, Denied> {
+        let base = &self.spec.token_url;
+        let failed = |fault: Fault| unreachable(fault.token);
+        let mut request = self.request(refresh)?;
+        let response = match sending.connector.connect(base, CONNECT).await.map_err(failed)? {
+            Sender::H1(mut sender) => sender.send_request(request).await,
+            Sender::H2(mut sender) => {
+                *request.uri_mut() = absolute(base, request.uri());
+                request.headers_mut().remove(HOST);
+                sender.send_request(request).await
+            }
+        };
+        let (head, mut body) = response.map_err(|error| failed(Fault::of(&error)))?.into_parts();
+        let body = read_up_to(&mut body, MOST_ANSWER).await.map_err(failed)?;
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        match head.status.as_u16() {
+            200..300 => Ok(answer),
+            // "Later" is not "no".
+            status @ (408 | 429 | 500..) => Err(unreachable(&format!("it answered {status}"))),
+            status => {
+                let said = ["error", "error_description"].iter().filter_map(|name| answer[*name].as_str());
+                Err(denied(&self.masked(&format!("it answered {status} {}", said.collect::<Vec<_>>().join(": ")))))
+            }
+        }
+    }
+
+    fn request(&self, refresh: Option<&Secret>) -> Result<Request<Outgoing>, Denied> {
+        let mut form = match refresh.filter(|_| self.spec.kind == "refresh-token") {
+            Some(refresh) => format!("grant_type=refresh_token&refresh_token={}", encode(refresh.reveal())),
+            None => "grant_type=client_credentials".to_owned(),
+        };
+        if !self.spec.scope.is_empty() {
+            form.push_str(&format!("&scope={}", encode(&self.spec.scope)));
+        }
+        // RFC 6749 §2.3.1: both are encoded before they are joined.
+        let pair = format!("{}:{}", encode(self.client_id.reveal()), encode(self.client_secret.reveal()));
+        let basic =
+            HeaderValue::from_str(&format!("Basic {}", base64(pair.as_bytes()))).map_err(|_| denied("its client cannot be named"))?;
+        let base = &self.spec.token_url;
+        let path = if base.path.is_empty() { "/" } else { &base.path };
+        let mut request = Request::new(Outgoing::Full(Bytes::from(form)));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = path.parse::<Uri>().map_err(|_| denied("its URL cannot be sent"))?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_str(&base.authority()).map_err(|_| denied("its URL cannot be sent"))?);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(AUTHORIZATION, basic);
+        Ok(request)
+    }
+
+    /// The provider's words, short and without anything of ours that it repeats.
+    fn masked(&self, text: &str) -> String {
+        let mut text: String = text.chars().take(300).collect();
+        let refresh = self.cell.lock().refresh.clone();
+        for secret in [Some(&self.client_secret), self.first_refresh.as_ref(), refresh.as_ref()].into_iter().flatten() {
+            text = text.replace(secret.reveal(), "…");
+        }
+        text
+    }
+}
+
+fn denied(why: &str) -> Denied {
+    Denied { why: Arc::from(format!("the token was refused: {}", why.trim_end())), fault: Fault::TOKEN }
+}
+
+/// Nothing went to the upstream, so the call may be tried again whatever its method.
+fn unreachable(why: &str) -> Denied {
+    let fault = Fault { kind: ErrorKind::Connect, token: "destination_unavailable" };
+    Denied { why: Arc::from(format!("the token's provider cannot be reached: {why}")), fault }
+}

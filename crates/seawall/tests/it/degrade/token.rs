@@ -1,0 +1,114 @@
+//! Tokens that expire, and what goes along with each attempt.
+
+use super::stage::{Flaky, Gateway, Scripted, answer};
+use crate::dir::Dir;
+
+const SCRIPT: &str = r#"
+[[routes]]
+match = "GET /data"
+token = { url = "/token", expires = "1h", grant = "client-credentials" }
+"#;
+
+fn gateway(upstream: &str, provider: &str, kind: &str) -> Gateway {
+    let refresh = if kind == "refresh-token" { ", refresh_token = \"env:REFRESH\"" } else { "" };
+    let auth = format!(
+        "[upstreams.a.auth]\nrefresh = {{ kind = \"{kind}\", token_url = \"http://{provider}/token\", client_id = \"env:ID\", \
+         client_secret = \"env:SECRET\"{refresh} }}"
+    );
+    let dir = Dir::with(Gateway::config(upstream, &auth));
+    Gateway::start(dir, &[("ID", "the client"), ("SECRET", "canary-secret"), ("REFRESH", "first-refresh")])
+}
+
+#[test]
+fn fifty_calls_at_once_ask_for_one_token() {
+    let flaky = Flaky::start(SCRIPT);
+    let gateway = gateway(&flaky.address, &flaky.address, "client-credentials");
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..50).map(|_| scope.spawn(|| gateway.get("/a/data").status)).collect();
+        assert!(calls.into_iter().all(|call| call.join().unwrap() == 200));
+    });
+    assert_eq!(flaky.stats()["token_requests"], 1);
+    assert_eq!(flaky.stats()["unauthorized"], 0);
+}
+
+#[test]
+fn a_rejected_token_is_replaced_once() {
+    let provider = Scripted::start(|n, _| answer(200, "", &format!(r#"{{"access_token":"token-{n}","refresh_token":"refresh-{n}"}}"#)));
+    let upstream = Scripted::start(|_, request| match request.contains("Bearer token-2") {
+        true => answer(200, "", "in"),
+        false => answer(401, "", "out"),
+    });
+    let gateway = gateway(&upstream.address, &provider.address, "refresh-token");
+    let got = gateway.with("/a/x", "authorization: Bearer own\r\n");
+    assert_eq!((got.status, got.body.as_str(), upstream.count(), provider.count()), (200, "in", 2, 2));
+    assert!(!upstream.asked(1).contains("own"), "the caller's own credential stays here");
+    let (first, second) = (provider.asked(1), provider.asked(2));
+    assert!(first.starts_with("POST /token ") && first.contains("authorization: Basic dGhlJTIwY2xpZW50OmNhbmFyeS1zZWNyZXQ="), "{first}");
+    assert!(first.ends_with("grant_type=refresh_token&refresh_token=first-refresh"), "{first}");
+    assert!(second.ends_with("refresh_token=refresh-1"), "a rotated refresh token is the one to use: {second}");
+}
+
+#[test]
+fn a_second_rejection_is_final_and_redirects_are_not_followed() {
+    let provider = Scripted::start(|n, _| answer(200, "", &format!(r#"{{"access_token":"token-{n}"}}"#)));
+    let upstream = Scripted::start(|_, request| match request.contains("/moved") {
+        true => answer(302, "location: http://127.0.0.1:1/elsewhere\r\n", ""),
+        false => answer(401, "", "out"),
+    });
+    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
+    let got = gateway.get("/a/x");
+    assert_eq!((got.status, got.outcome(), upstream.count(), provider.count()), (401, "auth", 2, 2));
+    let moved = gateway.get("/a/moved");
+    assert_eq!((moved.status, moved.header("location")), (302, Some("http://127.0.0.1:1/elsewhere")));
+}
+
+#[test]
+fn a_provider_that_says_no_ends_the_call_and_is_quoted_in_the_log() {
+    let provider = Scripted::start(|_, _| answer(401, "", r#"{"error":"invalid_client","error_description":"no canary-secret here"}"#));
+    let upstream = Scripted::start(|_, _| answer(200, "", "in"));
+    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
+    let got = gateway.get("/a/x");
+    assert_eq!((got.status, got.outcome(), upstream.count(), provider.count()), (502, "auth", 0, 1));
+    let log = gateway.log();
+    assert!(log.contains("invalid_client: no … here") && !log.contains("canary") && !got.body.contains("canary"), "{log}");
+}
+
+#[test]
+fn each_attempt_is_a_span_of_the_callers_trace_and_knows_what_time_is_left() {
+    let upstream = Scripted::start(|n, _| answer(if n == 1 { 503 } else { 200 }, "", ""));
+    let gateway = Gateway::before(&upstream.address, "deadline_header = \"x-left-ms\"");
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let got =
+        gateway.with("/a/x", &format!("traceparent: {trace}\r\ntracestate: a=1\r\nx-left-ms: 99999999\r\nseawall-timeout-ms: 5000\r\n"));
+    assert_eq!(got.status, 200);
+    let line = |n: usize, name: &str| upstream.asked(n).lines().find_map(|line| line.strip_prefix(name).map(str::to_owned)).unwrap();
+    let (first, second) = (line(1, "traceparent: "), line(2, "traceparent: "));
+    assert!(first != second && first[..36] == trace[..36] && second[..36] == trace[..36] && first != trace, "{first} {second}");
+    assert!(line(1, "x-left-ms: ").parse::<u64>().unwrap() <= 5000 && line(1, "tracestate: ") == "a=1");
+    drop(gateway.get("/a/x"));
+    assert!(!upstream.asked(3).contains("traceparent"), "nothing is invented");
+}
+
+#[test]
+fn a_token_is_renewed_before_it_expires() {
+    let provider = Scripted::start(|n, _| answer(200, "", &format!(r#"{{"access_token":"token-{n}","expires_in":1}}"#)));
+    let upstream = Scripted::start(|_, _| answer(200, "", ""));
+    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
+    drop((gateway.get("/a/x"), gateway.get("/a/x")));
+    assert_eq!(provider.count(), 1);
+    std::thread::sleep(std::time::Duration::from_millis(950));
+    drop(gateway.get("/a/x"));
+    assert!(provider.count() == 2 && upstream.asked(3).contains("Bearer token-2"), "{}", upstream.asked(3));
+}
+
+#[test]
+fn a_call_waits_for_a_token_no_longer_than_its_own_deadline() {
+    let provider = Scripted::start(|_, _| {
+        std::thread::sleep(std::time::Duration::from_secs(5));
+        answer(200, "", r#"{"access_token":"late"}"#)
+    });
+    let upstream = Scripted::start(|_, _| answer(200, "", ""));
+    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
+    let got = gateway.with("/a/x", "seawall-timeout-ms: 300\r\n");
+    assert_eq!((got.status, got.outcome(), upstream.count()), (504, "deadline_exceeded", 0));
+}
