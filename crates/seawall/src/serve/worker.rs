@@ -122,9 +122,11 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
         () = silent_while_draining(phases.clone()) => return,
     };
     let Ok(Ok(speaks_h2)) = first else { return };
+    // hyper keeps room for one answer in the making with every connection, so that an idle one would hold kilobytes
+    // for a call that it does not make. A box is only there while there is a call.
     let service = service_fn(move |request| {
         let gateway = Rc::clone(&gateway);
-        async move { Ok::<_, std::convert::Infallible>(gateway.handle(request, peer).await) }
+        Box::pin(async move { Ok::<_, std::convert::Infallible>(gateway.handle(request, peer).await) })
     });
     let io = TokioIo::new(Wire::new(stream, phases.clone()));
     // Errors of a connection are the peer's; whoever waits for an answer has been told.

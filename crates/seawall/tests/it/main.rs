@@ -15,6 +15,8 @@ mod degrade;
 #[cfg(test)]
 mod dir;
 #[cfg(test)]
+mod docs;
+#[cfg(test)]
 mod explain;
 #[cfg(test)]
 mod flaky;

@@ -1,0 +1,172 @@
+//! The manual against the program: every key, code and metric is described, and every command in it can be typed.
+
+use crate::dir::Dir;
+use seawall_core::config::lint;
+use seawall_core::record::Code;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Fails with everything that the page lacks at once.
+fn mentions(name: &str, words: impl IntoIterator<Item = String>) {
+    let text = page(name);
+    let missing: BTreeSet<String> = words.into_iter().filter(|word| !text.contains(&format!("`{word}`"))).collect();
+    assert!(missing.is_empty(), "{name} does not mention {missing:#?}");
+}
+
+/// Names of properties anywhere in a JSON Schema.
+fn keys(schema: &serde_json::Value, found: &mut BTreeSet<String>) {
+    if let Some(properties) = schema.get("properties").and_then(|properties| properties.as_object()) {
+        found.extend(properties.keys().cloned());
+    }
+    match schema {
+        serde_json::Value::Object(members) => members.values().for_each(|member| keys(member, found)),
+        serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_configuration_key_is_described() {
+    let mut found = BTreeSet::new();
+    keys(&Dir::new().run(["config", "schema"]).ends_with(0).json(), &mut found);
+    assert!(found.len() > 60 && found.contains("replay_body"), "{found:?}");
+    mentions("docs/configuration.md", found);
+}
+
+#[test]
+fn every_preset_is_described() {
+    let shown = Dir::new().run(["config", "presets", "--json"]).ends_with(0).json();
+    let names: Vec<String> = shown.as_array().unwrap().iter().map(|preset| preset["name"].as_str().unwrap().to_owned()).collect();
+    assert!(names.len() > 10, "{shown}");
+    mentions("docs/configuration.md", names);
+}
+
+#[test]
+fn every_code_is_described() {
+    mentions("docs/errors.md", Code::ALL.iter().map(|code| code.as_str().to_owned()));
+}
+
+#[test]
+fn every_warning_is_described() {
+    mentions("docs/check.md", lint::CODES.iter().map(|(code, ..)| (*code).to_owned()));
+}
+
+/// What a running gateway tells on its admin port.
+fn scraped() -> String {
+    let dir = Dir::with(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
+         [upstreams.a]\nurl = \"http://127.0.0.1:1\"\n\
+         [upstreams.a.auth]\nkeys = [{ id = \"k\", secret = \"file:key\" }]\n",
+    );
+    dir.write("key", "not-a-real-key");
+    let mut child = dir.command(["serve", "--threads", "1"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut banner = BufReader::new(child.stderr.take().unwrap()).lines();
+    let admin = banner.find_map(|line| Some(line.unwrap().split_once("admin     http://")?.1.split(' ').next()?.to_owned())).unwrap();
+    let mut stream = TcpStream::connect(admin).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    text
+}
+
+#[test]
+fn every_metric_is_described() {
+    let text = scraped();
+    let names: Vec<String> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert!(names.len() > 10, "{text}");
+    mentions("docs/metrics.md", names);
+}
+
+/// The README, and everything below `docs`.
+fn pages() -> Vec<String> {
+    let mut names = vec!["README.md".to_owned()];
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".md") {
+            names.push(format!("docs/{name}"));
+        }
+    }
+    names
+}
+
+/// Lines of fenced blocks that call the program, continuation lines joined, as the arguments they pass.
+fn commands(text: &str) -> Vec<String> {
+    let text = text.replace("\\\n", " ");
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            let line = line.trim_start().trim_start_matches("$ ");
+            let typed = line.strip_prefix("seawall ").or_else(|| line.strip_prefix("cargo run --release -- "));
+            // A banner begins with the version; that is not a command.
+            found.extend(typed.filter(|rest| !rest.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// The help of the innermost command that the words name, and the words that are left.
+fn help<'w>(known: &mut BTreeMap<String, String>, words: &[&'w str]) -> (String, Vec<&'w str>) {
+    let mut path: Vec<&str> = Vec::new();
+    let mut text = ask(known, &path);
+    let mut rest = words.iter().copied().peekable();
+    while let Some(word) = rest.next_if(|word| text.lines().any(|line| line.starts_with(&format!("  {word} ")))) {
+        path.push(word);
+        text = ask(known, &path);
+    }
+    assert!(!path.is_empty() || words.iter().any(|word| word.starts_with("--")), "no such command: {words:?}");
+    (text, rest.collect())
+}
+
+fn ask(known: &mut BTreeMap<String, String>, path: &[&str]) -> String {
+    let asked = || Dir::new().run(path.iter().chain(&["--help"])).ends_with(0).out;
+    known.entry(path.join(" ")).or_insert_with(asked).clone()
+}
+
+#[test]
+fn every_command_in_the_manual_exists() {
+    let mut known = BTreeMap::new();
+    let mut count = 0;
+    for name in pages() {
+        for command in commands(&page(&name)) {
+            count += 1;
+            let words: Vec<&str> = command.split(['|', '>', '#', '&', ';']).next().unwrap().split_whitespace().collect();
+            let (text, rest) = help(&mut known, &words);
+            for flag in rest.iter().filter(|word| word.starts_with('-')) {
+                let flag = flag.split('=').next().unwrap();
+                let offered = text.split([' ', ',', '=', '[', '\n']).any(|word| word == flag);
+                assert!(offered, "{name}: `seawall {command}` has no {flag}");
+            }
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for name in pages() {
+        let folder = root().join(&name).parent().unwrap().to_owned();
+        for target in page(&name).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap();
+            let known = file.is_empty() || file.contains("://") || folder.join(file).exists();
+            assert!(known, "{name} links to {target}");
+        }
+    }
+}
