@@ -29,6 +29,8 @@ pub struct Live {
     by_host: BTreeMap<String, usize>,
     default: Option<usize>,
     pub callers: Callers,
+    /// What the admin port asks for, where it asks.
+    pub admin_token: Option<Secret>,
     /// The bulkheads, by name.
     pub pools: BTreeMap<String, Arc<Pool>>,
     /// Limits that span upstreams.
@@ -107,6 +109,7 @@ impl Live {
     /// When a secret that an upstream needs is missing, or a schema cannot be used.
     pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Mono)>) -> Result<Self, Unusable> {
         let callers = Callers::new(&config, around.vault)?;
+        let admin_token = config.server.admin_token.as_ref().map(|token| admin_token(token, around.vault)).transpose()?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let global: Vec<Layer> =
@@ -125,6 +128,7 @@ impl Live {
             default: config.server.default_upstream.as_deref().and_then(index),
             upstreams,
             callers,
+            admin_token,
             pools,
             global,
             config,
@@ -153,6 +157,10 @@ impl Live {
         }
         self.default.map(|i| (&self.upstreams[i], 0))
     }
+}
+
+fn admin_token(token: &SecretRef, vault: Vault<'_>) -> Result<Secret, MissingSecret> {
+    vault(token).map_err(|why| MissingSecret { path: "server.admin_token".to_owned(), reference: token.to_string(), why })
 }
 
 /// A pool keeps its places and its line as long as its shape stays.

@@ -1,15 +1,19 @@
 //! The admin port: health, readiness and metrics.
 
 use super::Shared;
+use super::answer::Refusal;
 use axum::Router;
-use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use seawall_core::guard;
+use seawall_core::config::place;
+use seawall_core::guard::State as Breaker;
 use seawall_core::time::Now;
 use seawall_engine::live::Live;
 use seawall_engine::metrics::{escape, family, labels};
+use seawall_engine::secret::Secret;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +23,35 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/healthz", get(async || ok()))
         .route("/readyz", get(async || ok()))
         .route("/metrics", get(metrics))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
+}
+
+/// Who may look. With a token, only who has it; without one the port is on loopback, and a web page that found a name
+/// for 127.0.0.1 must not read it from the operator's browser. Health is for everybody.
+async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let open = matches!(request.uri().path(), "/healthz" | "/readyz");
+    let live = shared.live.load();
+    let (status, code, detail) = match &live.admin_token {
+        _ if open => return next.run(request).await,
+        Some(token) if has_token(&request, token) => return next.run(request).await,
+        Some(_) => (401, "token_required", "send the admin token as `Authorization: Bearer …`"),
+        None if names_this_machine(&request) => return next.run(request).await,
+        None => (403, "host_refused", "without a token the admin port answers only to loopback names"),
+    };
+    drop(live);
+    Refusal::plain(status, code, detail).respond_as(axum::body::Body::from)
+}
+
+fn has_token(request: &Request, token: &Secret) -> bool {
+    let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+    value.and_then(|value| value.strip_prefix(b"Bearer ")).is_some_and(|presented| token.is(presented.trim_ascii()))
+}
+
+fn names_this_machine(request: &Request) -> bool {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    let port_given = host.ends_with(']') || !host.contains(':');
+    place::is_loopback(&if port_given { format!("{host}:0") } else { host.to_owned() })
 }
 
 /// The process is up and has a valid configuration, or it would not have started to listen.
@@ -51,9 +83,9 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
     let endpoints = || live.upstreams.iter().flat_map(|upstream| &upstream.endpoints);
     for endpoint in endpoints() {
         let state = match endpoint.state.breaker_state(now.mono).0 {
-            guard::State::Closed => 0,
-            guard::State::HalfOpen => 1,
-            guard::State::Open => 2,
+            Breaker::Closed => 0,
+            Breaker::HalfOpen => 1,
+            Breaker::Open => 2,
         };
         line(out, format_args!("seawall_breaker_state{{{}}} {state}", labels(&endpoint.names)));
     }

@@ -127,7 +127,12 @@ impl Refusal {
     }
 
     pub(super) fn respond(&self) -> Response<Relay> {
-        let mut response = Response::new(Relay::Full(Bytes::from(self.document())));
+        self.respond_as(Relay::Full)
+    }
+
+    /// The answer with whatever body its server wants.
+    pub(super) fn respond_as<B>(&self, body: impl FnOnce(Bytes) -> B) -> Response<B> {
+        let mut response = Response::new(body(Bytes::from(self.document())));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -94,7 +94,7 @@ fn a_pool_lets_so_many_in_and_turns_the_rest_away() {
     eventually("the first is upstream", || upstream.count() == 1);
     let second = call(gateway.at);
     eventually("the second is in line", || {
-        let metrics = Caller::connect(gateway.admin).send("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").reply().text();
+        let metrics = Caller::connect(gateway.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").reply().text();
         metrics.contains("seawall_pool_saturation{pool=\"small\"} 1\n")
     });
     let third = get(&gateway, "/api/x", "");

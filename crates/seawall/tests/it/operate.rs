@@ -1,5 +1,6 @@
 //! Running the program: signals, reloads, and starts that must fail with a clear word.
 
+use super::caller::Caller;
 use super::caller::{Watch, eventually};
 use super::forwarding::FAST;
 use super::gateway::{Start, program};
@@ -203,4 +204,30 @@ fn stopping_under_load_loses_no_request() {
     assert_eq!(gateway.ended(), Some(0));
     // The kernel may complete one more handshake between our last look and the closing of the port.
     assert!(all > 50 && lost <= 1, "{lost} of {all} requests were lost");
+}
+
+#[test]
+fn the_admin_port_asks_for_its_token_where_it_has_one() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "").server("admin_token = \"env:ADMIN\"").secret("ADMIN", "admin-token-canary").go();
+    let ask = |path: &str, headers: &str| {
+        let mut caller = Caller::connect(gateway.admin);
+        caller.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n")).reply()
+    };
+    assert_eq!(ask("/healthz", "").status, 200);
+    let refused = ask("/metrics", "");
+    assert_eq!((refused.status, refused.code().as_str()), (401, "token_required"));
+    assert_eq!(ask("/metrics", "Authorization: Bearer admin-token-canar\r\n").status, 401);
+    assert_eq!(ask("/metrics", "Authorization: Bearer admin-token-canary\r\n").status, 200);
+}
+
+#[test]
+fn the_admin_port_answers_no_foreign_name() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "").go();
+    let status = |host: &str| Caller::connect(gateway.admin).send(format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n")).reply().status;
+    assert_eq!(
+        [status("localhost"), status("127.0.0.1:7330"), status("[::1]"), status("evil.example"), status("evil.example:7330")],
+        [200, 200, 200, 403, 403]
+    );
 }

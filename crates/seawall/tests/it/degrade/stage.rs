@@ -54,7 +54,7 @@ impl Answer {
 pub(crate) fn send(address: &str, method: &str, path: &str, headers: &str) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    write!(stream, "{method} {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n{headers}\r\n").unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nconnection: close\r\n{headers}\r\n").unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
     Answer::parse(&String::from_utf8_lossy(&bytes))
