@@ -146,6 +146,9 @@ impl Call {
 
     fn pool(&mut self, now: Now) -> Action {
         let Some(queue_timeout) = self.plan.queue_timeout else { return self.reserve(now) };
+        if !self.patient && self.deadline.attempt_timeout(self.plan.timeout.attempt, now.mono).is_none() {
+            return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
+        }
         self.state = State::Pool;
         let give_up = (now.mono + queue_timeout).min(self.deadline.at);
         Action::Ask(Ask::Pool { give_up })

@@ -108,6 +108,7 @@ words! {
         AmbiguousFailure = "ambiguous_failure",
         ServerHint = "server_hint",
         QuotaRotation = "quota_rotation",
+        QuotaExhausted = "quota_exhausted",
         TokenExpired = "token_expired",
         KeyRejected = "key_rejected",
         PermanentFailure = "permanent_failure",

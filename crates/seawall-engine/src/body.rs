@@ -165,6 +165,17 @@ pub struct Streaming {
     /// Told once if the answer breaks off.
     broken: Option<Broken>,
     kept: Option<Kept>,
+    /// Given back when the answer has ended, however it ends.
+    held: Option<Held>,
+}
+
+/// What is held for as long as an answer is being passed on.
+pub struct Held(pub Box<dyn std::any::Any>);
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Held")
+    }
 }
 
 /// A copy of an answer on its way through, for whoever wants it whole.
@@ -207,7 +218,14 @@ impl Relay {
             return if ahead.is_empty() { Self::Empty } else { Self::Full(ahead) };
         }
         let ahead = Some(ahead).filter(|bytes| !bytes.is_empty());
-        Self::Stream(Box::new(Streaming { ahead, incoming, lent, idle, timer: None, broken: None, kept: None }))
+        Self::Stream(Box::new(Streaming { ahead, incoming, lent, idle, timer: None, broken: None, kept: None, held: None }))
+    }
+
+    /// Keeps `held` until the answer has been read; gives it back at once where it has been already.
+    pub fn hold(&mut self, held: Held) {
+        if let Self::Stream(streaming) = self {
+            streaming.held = Some(held);
+        }
     }
 
     /// Runs `broken` if the answer breaks off from here on.
@@ -236,6 +254,7 @@ impl Relay {
 impl Streaming {
     fn ended(&mut self) {
         self.timer = None;
+        self.held = None;
         if let Some(lent) = self.lent.take() {
             lent.give_back();
         }

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::fault::Fault;
 use crate::limits::Who;
 use crate::live::LiveEndpoint;
-use crate::pools::Turn;
+use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder};
 use crate::state::Visit;
 use seawall_core::call::{Action, Call, Finish, Outcome, Request};
@@ -69,7 +69,7 @@ pub trait KeyTail: std::fmt::Debug {
 }
 
 /// How a call ended, and the last failure that had no answer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Ended {
     pub finish: Finish,
     pub fault: Option<Fault>,
@@ -78,6 +78,8 @@ pub struct Ended {
     pub at: Now,
     /// `RateLimit-Policy` and `RateLimit`, where the endpoint is limited.
     pub rate_limit: Option<(String, String)>,
+    /// The place in the pool, for whoever passes the answer on.
+    pub place: Option<Place>,
 }
 
 /// Gives everything back if the caller leaves: dropping the future is how callers leave.
@@ -128,9 +130,15 @@ impl Guarded<'_> {
         self.call.waited(now)
     }
 
-    fn ended(&self, finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
+    /// The place of a call that is over.
+    fn place(&mut self) -> Option<Place> {
+        let (since, pool) = (self.visit.left.take()?, self.scene.endpoint.state.pool.as_ref()?);
+        Some(Place::new(Arc::clone(pool), since, self.scene.clock.clone()))
+    }
+
+    fn ended(&mut self, finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
         let rate_limit = self.visit.taken.as_ref().and_then(|taken| self.scene.endpoint.state.limits.fields(taken, now.mono));
-        Ended { finish, fault, blame, at: now, rate_limit }
+        Ended { finish, fault, blame, at: now, rate_limit, place: self.place() }
     }
 }
 
@@ -140,6 +148,7 @@ impl Drop for Guarded<'_> {
             let now = self.scene.clock.now();
             let finish = self.cancel(Code::Cancelled, now);
             self.scene.left(&finish, now);
+            drop(self.place());
         }
     }
 }

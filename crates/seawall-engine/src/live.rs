@@ -7,13 +7,13 @@ use crate::limits::{Layer, Limits};
 use crate::pools::Pool;
 use crate::schema::Schema;
 use crate::secret::Secret;
-use crate::state::{EndpointState, SharedBreaker, UpstreamState};
+use crate::state::{EndpointState, UpstreamState};
 use http::HeaderValue;
 use seawall_core::call::Plan;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{Config, Endpoint, Upstream};
 use seawall_core::policy::{self, BreakerPer};
-use seawall_core::time::Mono;
+use seawall_core::time::{Mono, Now};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,13 +107,13 @@ impl std::fmt::Debug for Around<'_> {
 impl Live {
     /// # Errors
     /// When a secret that an upstream needs is missing, or a schema cannot be used.
-    pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Mono)>) -> Result<Self, Unusable> {
+    pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Now)>) -> Result<Self, Unusable> {
         let callers = Callers::new(&config, around.vault)?;
         let admin_token = config.server.admin_token.as_ref().map(|token| admin_token(token, around.vault)).transpose()?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let global: Vec<Layer> =
-            config.limits.iter().map(|spec| layer(spec, before.map(|(live, now)| (live.global.as_slice(), now)))).collect();
+            config.limits.iter().map(|spec| layer(spec, before.map(|(live, now)| (live.global.as_slice(), now.mono)))).collect();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for spec in &config.upstreams {
             let previous = before.and_then(|(live, now)| Some((live.named(&spec.name)?, now)));
@@ -187,23 +187,23 @@ struct Parts<'a> {
 }
 
 impl LiveUpstream {
-    fn new(parts: &Parts<'_>, spec: &Arc<Upstream>, before: Option<(&Arc<Self>, Mono)>) -> Result<Self, Unusable> {
-        let previous_layers = before.map(|(before, now)| (before.layers.as_slice(), now));
-        let before = before.map(|(before, _)| before);
+    fn new(parts: &Parts<'_>, spec: &Arc<Upstream>, before: Option<(&Arc<Self>, Now)>) -> Result<Self, Unusable> {
         let mut layers: Vec<Layer> = Vec::new();
-        // Keys keep their cooldowns only while the pool is the same; a budget needs no such care.
-        let same_keys = before.is_some_and(|before| key_ids(&before.spec) == key_ids(spec));
-        let state = match before {
-            Some(before) if same_keys => Arc::clone(&before.state),
-            _ => Arc::new(UpstreamState::new(spec.auth.as_ref())),
-        };
-        let shared = SharedBreaker::default();
+        let state = state(spec, before);
+        let previous_layers = before.map(|(before, now)| (before.layers.as_slice(), now.mono));
+        let before = before.map(|(before, _)| before);
+        // A breaker for all endpoints stays the one that they had, also for those that are new.
+        let of_all = |endpoint: &&Arc<LiveEndpoint>| endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
+        let shared = before
+            .and_then(|before| before.endpoints.iter().find(of_all))
+            .map(|endpoint| endpoint.state.shared_breaker())
+            .unwrap_or_default();
         let endpoints = spec.endpoints.iter().map(|endpoint| {
             let previous = before.and_then(|before| before.endpoints.iter().find(|other| other.spec.name == endpoint.name));
-            let breaker = match (previous, endpoint.policy.breaker.per) {
-                (Some(previous), _) => previous.state.shared_breaker(),
-                (None, BreakerPer::Upstream) => shared.clone(),
-                (None, BreakerPer::Endpoint) => SharedBreaker::default(),
+            let kept = previous.filter(|previous| previous.spec.policy.breaker.per == BreakerPer::Endpoint);
+            let breaker = match endpoint.policy.breaker.per {
+                BreakerPer::Upstream => shared.clone(),
+                BreakerPer::Endpoint => kept.map(|previous| previous.state.shared_breaker()).unwrap_or_default(),
             };
             let names = previous.map_or_else(
                 || Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
@@ -284,6 +284,22 @@ fn schema(config: &Config, upstream: &Upstream, endpoint: &Endpoint, around: Aro
     let schema = (around.files)(file).and_then(|text| Schema::parse(&text, config.server.max_body));
     let path = || format!("upstreams.{}/{}.schema", upstream.name, endpoint.name);
     schema.map(Some).map_err(|why| Unusable::Schema { path: path(), file: file.clone(), why })
+}
+
+/// What an upstream's endpoints share, as it goes on from the configuration before.
+fn state(spec: &Arc<Upstream>, before: Option<(&Arc<LiveUpstream>, Now)>) -> Arc<UpstreamState> {
+    match before {
+        Some((before, _)) if key_ids(&before.spec) == key_ids(spec) => Arc::clone(&before.state),
+        Some((before, now)) => {
+            let (old, new) = (key_ids(&before.spec), key_ids(spec));
+            let same = |index: u16| {
+                let id = new.get(usize::from(index))?.0;
+                old.iter().position(|(other, _)| *other == id).and_then(|at| u16::try_from(at).ok())
+            };
+            Arc::new(UpstreamState::new(spec.auth.as_ref()).after(&before.state, same, now))
+        }
+        None => Arc::new(UpstreamState::new(spec.auth.as_ref())),
+    }
 }
 
 fn key_ids(upstream: &Upstream) -> Vec<(&str, Option<&str>)> {

@@ -1,5 +1,6 @@
 //! Bulkheads of this process: the core's places and line, with a wake-up for whoever waits in it.
 
+use crate::clock::Clock;
 use crate::state::Locked;
 use seawall_core::admit::adaptive::Adaptive;
 use seawall_core::admit::bulkhead::{Arrival, Bulkhead, Entry, Refusal, Ticket};
@@ -7,6 +8,7 @@ use seawall_core::guard::Sample;
 use seawall_core::policy;
 use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// A named pool that all threads share.
@@ -38,6 +40,27 @@ pub enum Turn {
 pub struct Waiting {
     ticket: Ticket,
     pub turn: oneshot::Receiver<Turn>,
+}
+
+/// A place that is held until this is dropped: for as long as the answer that it was taken for is being read.
+#[derive(Debug)]
+pub struct Place {
+    pool: Arc<Pool>,
+    since: Mono,
+    clock: Clock,
+}
+
+impl Place {
+    pub(crate) const fn new(pool: Arc<Pool>, since: Mono, clock: Clock) -> Self {
+        Self { pool, since, clock }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let now = self.clock.now().mono;
+        self.pool.leave(now.since(self.since), now);
+    }
 }
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
 use seawall_core::guard::{Admission, Breaker, Change, Forced, Sample, State};
-use seawall_core::lease::{self, KeyPool, KeyStatus};
+use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
@@ -32,16 +32,37 @@ impl<T> Locked<T> {
 /// What all endpoints of an upstream share.
 #[derive(Debug)]
 pub struct UpstreamState {
-    budget: Locked<Budget>,
+    budget: Arc<Locked<Budget>>,
     keys: Option<Locked<KeyPool>>,
-    paused_until: AtomicU64,
+    paused_until: Arc<AtomicU64>,
 }
 
 impl UpstreamState {
     #[must_use]
     pub fn new(auth: Option<&Auth>) -> Self {
         let keys = auth.filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers()));
-        Self { budget: Locked::new(Budget::empty(BUDGET_CAPACITY)), keys: keys.map(Locked::new), paused_until: AtomicU64::new(0) }
+        Self { budget: Arc::new(Locked::new(Budget::empty(BUDGET_CAPACITY))), keys: keys.map(Locked::new), paused_until: Arc::default() }
+    }
+
+    /// As it follows the state before, whose keys were other ones: budget and pause go on, and so do the cooldowns of
+    /// keys that are still there. `same` gives the index that a key of this pool had before.
+    #[must_use]
+    pub fn after(mut self, before: &Self, same: impl Fn(u16) -> Option<u16>, now: Now) -> Self {
+        self.budget = Arc::clone(&before.budget);
+        self.paused_until = Arc::clone(&before.paused_until);
+        if let Some(keys) = &self.keys {
+            let mut keys = keys.lock();
+            for key in 0..u16::try_from(keys.len()).unwrap_or(u16::MAX) {
+                let Some(status) = same(key).and_then(|index| before.key_status(index, now)) else { continue };
+                if let Some(left) = status.cooling {
+                    keys.cool_key(key, Until::Mono(now.mono + left));
+                }
+                if status.dead {
+                    keys.reject(Lease { key, probe: false }, now.mono);
+                }
+            }
+        }
+        self
     }
 
     #[must_use]
@@ -82,6 +103,8 @@ pub struct EndpointState {
 pub(crate) struct Visit {
     pub taken: Option<Taken>,
     pub waiting: Option<Waiting>,
+    /// The call is over and held a place since then. The place itself is given back when its answer has been read.
+    pub left: Option<Mono>,
 }
 
 /// A breaker's cell, for whoever builds the states of an upstream.
@@ -164,12 +187,12 @@ impl EndpointState {
     }
 
     /// An answer broke off after its call had ended well: one failure for the breaker, if it still lets calls through.
-    pub fn broke_off(&self, now: Now) {
+    #[must_use]
+    pub fn broke_off(&self, now: Now) -> Option<Change> {
         let mut breaker = self.breaker.lock();
-        if let Admission::Go(permit) = breaker.admit(&self.guard, Nanos::ZERO, now.mono) {
-            let sample = Sample { failed: true, latency: Nanos::ZERO };
-            breaker.record(&self.guard, permit, sample, now.mono);
-        }
+        let Admission::Go(permit) = breaker.admit(&self.guard, Nanos::ZERO, now.mono) else { return None };
+        let sample = Sample { failed: true, latency: Nanos::ZERO };
+        breaker.record(&self.guard, permit, sample, now.mono)
     }
 
     fn admit(&self, lease: Nanos, now: Mono) -> Answer {
@@ -222,9 +245,7 @@ impl EndpointState {
             if let Some((_, sample)) = settle.sample {
                 pool.hear(sample, now);
             }
-            if let Some(since) = settle.leave_pool {
-                pool.leave(now.since(since), now);
-            }
+            visit.left = visit.left.or(settle.leave_pool);
         }
         let Some(taken) = &visit.taken else { return };
         if settle.untake {

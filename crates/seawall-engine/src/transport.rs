@@ -193,7 +193,7 @@ impl HttpTransport<'_> {
                     };
                     let replaced = match failed {
                         (Some(unsent), _) if reused => Some(unsent),
-                        // The server closed while we wrote: harmless to send again only if the request itself is.
+                        // The server closed while we wrote: harmless to send again only if the request changes nothing.
                         (None, fault) if reused && fault == Fault::RESET && self.is_harmless() => Some(self.request(attempt)?),
                         (_, fault) => return Err(fault),
                     };
@@ -227,7 +227,7 @@ impl HttpTransport<'_> {
     }
 
     fn is_harmless(&self) -> bool {
-        self.body.is_replayable() && self.method.is_idempotent()
+        self.body.is_replayable() && self.method.is_safe()
     }
 }
 

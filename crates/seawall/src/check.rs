@@ -7,7 +7,7 @@ use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
 use seawall_core::calc;
 use seawall_core::config::checklist::{Item, checklist};
 use seawall_core::config::lint::{self, Warning};
-use seawall_core::config::{Config, Endpoint, Upstream};
+use seawall_core::config::{Config, Endpoint, Invalid, Upstream};
 use seawall_core::time::Nanos;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -49,7 +49,11 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     if !args.load.is_finite() || args.load <= 0.0 {
         return Err(Failure::usage("--load needs a number of calls per second above zero").into());
     }
-    let (path, config) = setup::load(args.file.path.as_deref())?;
+    let (path, config) = match setup::load(args.file.path.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(error) => return refused(error, args, terminal),
+    };
+    terminal.detail(&format!("read {}", path.display()));
     let warnings = lint::warnings(&config, &Environment::beside(&path));
     let mut out = terminal.out();
     if args.json {
@@ -61,6 +65,23 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     }
     out.flush()?;
     Ok(if args.strict && !warnings.is_empty() { Exit::Findings } else { Exit::Done })
+}
+
+/// A file that cannot be used: problems as data where data was asked for.
+fn refused(error: anyhow::Error, args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let Some(invalid) = error.downcast_ref::<Invalid>().filter(|_| args.json) else { return Err(error) };
+    let problems: Vec<Value> = invalid
+        .problems()
+        .iter()
+        .map(|problem| {
+            let (line, column) = invalid.position(problem);
+            json!({ "path": problem.path, "line": line, "column": column, "message": problem.message, "help": problem.help })
+        })
+        .collect();
+    let mut out = terminal.out();
+    serde_json::to_writer_pretty(&mut out, &json!({ "valid": false, "problems": problems })).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(Exit::InvalidConfig)
 }
 
 fn explain(code: &str, terminal: &Terminal) -> anyhow::Result<Exit> {

@@ -31,6 +31,10 @@ pub(crate) struct Cli {
     /// Say only what was asked for
     #[arg(short, long, global = true)]
     pub quiet: bool,
+
+    /// Say also which file was read and what was started
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]

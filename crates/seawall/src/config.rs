@@ -111,7 +111,8 @@ fn presets(name: Option<&str>, as_json: bool, terminal: &Terminal) -> anyhow::Re
 }
 
 fn explain_target(target: &str, file: &File, as_json: bool, terminal: &Terminal) -> anyhow::Result<()> {
-    let (_, config) = setup::load(file.path.as_deref())?;
+    let (path, config) = setup::load(file.path.as_deref())?;
+    terminal.detail(&format!("read {}", path.display()));
     let (upstream, endpoint) = target.split_once('/').map_or((target, config::CATCH_ALL), |(upstream, endpoint)| (upstream, endpoint));
     let Some(upstream) = config.upstream(upstream) else {
         let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();

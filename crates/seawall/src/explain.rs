@@ -63,7 +63,8 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let (_, config) = setup::load(args.file.path.as_deref())?;
+    let (file, config) = setup::load(args.file.path.as_deref())?;
+    terminal.detail(&format!("read {}", file.display()));
     let method = args.method.to_ascii_uppercase();
     let (upstream, path) = find(&config, &args.url)?;
     let endpoint = upstream.endpoint(&method, &path);

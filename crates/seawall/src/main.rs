@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return terminal::usage(&usage),
     };
-    let terminal = terminal::Terminal::new(cli.color, cli.quiet);
+    let terminal = terminal::Terminal::new(cli.color, cli.quiet, cli.verbose);
     match cli::dispatch(cli.command, &terminal) {
         Ok(exit) => exit.into(),
         Err(error) => terminal.fail(&error).into(),

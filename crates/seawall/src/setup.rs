@@ -98,9 +98,16 @@ impl Surroundings for Environment {
     }
 }
 
+/// Rules look at 64 KiB of a body; more than this is not read for a dry run.
+const MOST_BODY: u64 = 1 << 20;
+
 /// Reads a request or response body for a dry run.
 pub(crate) fn body(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read the body `{}`", path.display()))
+    use std::io::Read as _;
+    let mut body = Vec::new();
+    let file = std::fs::File::open(path).with_context(|| format!("cannot read the body `{}`", path.display()))?;
+    file.take(MOST_BODY).read_to_end(&mut body).with_context(|| format!("cannot read the body `{}`", path.display()))?;
+    Ok(body)
 }
 
 /// Sixty-four bits from the system's generator, to seed our own.

@@ -24,22 +24,23 @@ pub(crate) enum Color {
 #[derive(Debug)]
 pub(crate) struct Terminal {
     quiet: bool,
+    verbose: bool,
 }
 
 impl Terminal {
-    pub(crate) fn new(color: Color, quiet: bool) -> Self {
+    pub(crate) fn new(color: Color, quiet: bool, verbose: bool) -> Self {
         // `Auto` lets anstream look at NO_COLOR, CLICOLOR_FORCE, TERM and whether the stream is a terminal.
         match color {
             Color::Auto => ColorChoice::Auto.write_global(),
             Color::Always => ColorChoice::Always.write_global(),
             Color::Never => ColorChoice::Never.write_global(),
         }
-        Self { quiet }
+        Self { quiet, verbose }
     }
 
     /// For whoever speaks without having been asked on the command line.
     pub(crate) const fn plain() -> Self {
-        Self { quiet: false }
+        Self { quiet: false, verbose: false }
     }
 
     pub(crate) fn out(&self) -> impl Write + use<> {
@@ -55,6 +56,13 @@ impl Terminal {
         if !self.quiet {
             // Nobody is left to tell when stderr is gone.
             drop(writeln!(self.err(), "{text}"));
+        }
+    }
+
+    /// A line for those who asked to be told more.
+    pub(crate) fn detail(&self, text: &str) {
+        if self.verbose {
+            self.note(text);
         }
     }
 

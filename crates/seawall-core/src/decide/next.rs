@@ -99,7 +99,7 @@ fn quota(facts: &Facts<'_>, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> Nex
     }
     match hint {
         Some(hint) if facts.patient => waiting(facts, Some(hint), Reason::ServerHint, now, rng),
-        Some(_) | None => Next::Return(Reason::HintTooLong),
+        Some(_) | None => Next::Return(Reason::QuotaExhausted),
     }
 }
 

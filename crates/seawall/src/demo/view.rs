@@ -124,7 +124,7 @@ impl<'t> View<'t> {
     }
 
     pub(super) fn summary(&self, naive: &Tally, seawall: &Tally, upstream: &Value) {
-        let row = |name: &str, left: String, right: String| format!("  {name:<24} {left:>12} {right:>12}");
+        let row = |name: &str, left: String, right: String| format!("  {name:<26} {left:>12} {right:>12}");
         let percent = |tally: &Tally| format!("{:.2} %", tally.success_percent());
         let lines = [
             String::new(),

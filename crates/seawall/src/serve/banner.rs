@@ -3,6 +3,7 @@
 use super::{Running, shown};
 use seawall_core::config::Config;
 use seawall_core::policy::{IdempotencyMode, LimitKey, OnExhausted};
+use seawall_store::location::Location;
 
 pub(super) fn text(running: &Running) -> String {
     let live = running.shared.live.load();
@@ -15,10 +16,21 @@ pub(super) fn text(running: &Running) -> String {
         names.join(","),
         shown(running.admin),
     );
+    text.push_str(&format!("\n  store     {} (nothing is kept in it yet)", store(&live.config.server.store)));
     for missing in not_yet(&live.config) {
         text.push_str(&format!("\n  warning   {missing}"));
     }
     text
+}
+
+/// Where data would be, without what a URL may hold besides.
+fn store(place: &str) -> String {
+    match Location::parse(place) {
+        Ok(Location::Sqlite(path)) => path.display().to_string(),
+        Ok(Location::Postgres(_)) => "PostgreSQL".to_owned(),
+        // A reference to a URL: only its name is anybody's business.
+        Err(_) => place.to_owned(),
+    }
 }
 
 /// What the file asks for and this version does not do. Saying so beats pretending.

@@ -15,21 +15,21 @@ use seawall_core::policy::Cache;
 use seawall_core::record::{Class, Code, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now};
-use seawall_engine::body::{Blame, Relay};
+use seawall_engine::body::{Blame, Broken, Held, Relay};
 use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::pool::Pool;
-use seawall_engine::recorder::{CallRecord, Record, TokenRecord};
+use seawall_engine::recorder::{BreakerRecord, CallRecord, Record, TokenRecord};
 use seawall_engine::trace::{TRACEPARENT, Trace};
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One worker's gateway.
 #[derive(Debug)]
@@ -72,18 +72,18 @@ struct Sent {
 }
 
 /// Counts a call in flight for as long as it lives.
-struct InFlight<'a>(&'a LiveUpstream);
+struct InFlight(Arc<AtomicU32>);
 
-impl<'a> InFlight<'a> {
-    fn enter(upstream: &'a LiveUpstream) -> Self {
+impl InFlight {
+    fn enter(upstream: &LiveUpstream) -> Self {
         upstream.in_flight.fetch_add(1, Ordering::Relaxed);
-        Self(upstream)
+        Self(Arc::clone(&upstream.in_flight))
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -158,7 +158,7 @@ impl Gateway {
         body: Replay,
         mut from: From,
     ) -> Response<Relay> {
-        let _in_flight = InFlight::enter(upstream);
+        let in_flight = InFlight::enter(upstream);
         let target = target(upstream, below);
         let method = head.method.clone();
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
@@ -194,11 +194,15 @@ impl Gateway {
             lookup.validate(&mut head.headers);
         }
         let mut transport = self.transport(upstream, endpoint, Sent { method: head.method, target, headers: head.headers }, body);
-        let ended = self.drive(id, &request, &mut transport, &from).await;
+        let mut ended = self.drive(id, &request, &mut transport, &from).await;
+        let place = ended.place.take();
         if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.head.status.as_u16() < 400) {
             self.shared.cache.invalidate(upstream.id, &transport.target);
         }
-        self.finish(id, &ended, transport, lookup, head.version, &from)
+        let mut response = self.finish(id, &ended, transport, lookup, head.version, &from);
+        // A call is over when its answer has been passed on, not when it has begun.
+        response.body_mut().hold(Held(Box::new((in_flight, place))));
+        response
     }
 
     fn transport<'a>(
@@ -351,10 +355,16 @@ impl Gateway {
 
     /// An answer that breaks off after its first byte cannot be retried, but the breaker hears of it.
     fn watch(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>) {
-        let (endpoint, clock) = (Arc::clone(endpoint), self.sending.clock.clone());
-        if matches!(response.body(), Relay::Stream(_)) {
-            response.body_mut().on_break(seawall_engine::body::Broken(Box::new(move || endpoint.state.broke_off(clock.now()))));
+        if !matches!(response.body(), Relay::Stream(_)) {
+            return;
         }
+        let (endpoint, shared) = (Arc::clone(endpoint), Arc::clone(&self.shared));
+        response.body_mut().on_break(Broken(Box::new(move || {
+            let now = shared.clock.now();
+            if let Some(change) = endpoint.state.broke_off(now) {
+                shared.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names: Arc::clone(&endpoint.names), change }));
+            }
+        })));
     }
 
     fn record(
@@ -383,7 +393,7 @@ impl Gateway {
 /// The end of a call that the cache answered.
 const fn unsent(now: Now) -> Ended {
     let finish = Finish { outcome: Outcome::Success, reason: Reason::Cached, attempts: 0, elapsed: Nanos::ZERO, retry_after: None };
-    Ended { finish, fault: None, blame: None, at: now, rate_limit: None }
+    Ended { finish, fault: None, blame: None, at: now, rate_limit: None, place: None }
 }
 
 /// Reads an answer that nobody waits for, as far as it could be kept.

@@ -20,6 +20,7 @@ use crate::terminal::Terminal;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use seawall_core::config::Config;
+use seawall_core::time::{Nanos, Now};
 use seawall_engine::cache::Cache;
 use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
@@ -84,6 +85,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let live = live(config, &vault)?;
     let running = start(live, file, args.threads, args.head_timeout, Box::new(std::io::stdout()))?;
     let banner = banner::text(&running);
+    terminal.detail(&format!("{} threads serve", running.workers.len()));
     // Announced once signals are heard: before that, one would simply end the process.
     running.until(async {
         terminal.note(&banner);
@@ -103,7 +105,7 @@ pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> 
     })
 }
 
-fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, seawall_core::time::Mono)>) -> Result<Live, Unusable> {
+fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, Unusable> {
     let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
     Live::new(config, around, before)
 }
@@ -171,8 +173,17 @@ fn finish(shared: &Shared, workers: Vec<thread::JoinHandle<anyhow::Result<()>>>,
         worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
     }
     shared.recorder.stop();
-    writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked"))
+    // Whoever reads the log may have stopped reading: what it does not take is lost, but the process ends.
+    let patience = shared.live.load().config.server.drain.min(LAST_LINES);
+    let give_up = shared.clock.now().mono + patience;
+    while !writer.is_finished() && shared.clock.now().mono < give_up {
+        thread::sleep(Duration::from_millis(5));
+    }
+    if writer.is_finished() { writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked")) } else { Ok(()) }
 }
+
+/// How long the last log lines may take to be read.
+const LAST_LINES: Nanos = Nanos::from_secs(2);
 
 fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<thread::JoinHandle<T>> {
     thread::Builder::new().name(name.to_owned()).spawn(body).context("cannot start a thread")

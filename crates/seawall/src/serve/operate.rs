@@ -97,7 +97,7 @@ pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
     let loaded = setup::load(Some(&shared.file)).and_then(|(file, config)| {
         let vault = Environment::beside(&file);
         let before = shared.live.load();
-        Ok(super::put_to_work(config, &vault, Some((&before, shared.clock.now().mono)))?)
+        Ok(super::put_to_work(config, &vault, Some((&before, shared.clock.now())))?)
     });
     let result = loaded.map(|live| shared.live.store(Arc::new(live)));
     shared.reloads.last_ok.store(result.is_ok(), Ordering::Relaxed);

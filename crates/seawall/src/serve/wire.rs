@@ -5,8 +5,12 @@
 use super::answer::Refusal;
 use super::{Phase, intake};
 use bytes::{Buf as _, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use seawall_engine::body::{Relay, RelayError};
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,9 +25,73 @@ const LINGER: Duration = Duration::from_secs(2);
 pub(super) struct Wire {
     stream: TcpStream,
     phases: watch::Receiver<Phase>,
+    talk: Talk,
     /// Our own words, on their way out in place of hyper's.
     instead: Bytes,
     closing: Closing,
+}
+
+/// Whether an answer is on its way out. While one is, its bytes are its author's: an upstream could otherwise write a
+/// body that looks like hyper's own words, and have us say more than it was allowed to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Talk(Rc<Cell<Saying>>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Saying {
+    #[default]
+    Nothing,
+    Answer,
+    /// All of it has been handed to hyper, and some of it may still wait to be written.
+    LastWords,
+}
+
+impl Talk {
+    /// A request has come in; what is written from here on answers it.
+    pub(super) fn begin(&self) {
+        self.0.set(Saying::Answer);
+    }
+
+    fn flushed(&self) {
+        if self.0.get() == Saying::LastWords {
+            self.0.set(Saying::Nothing);
+        }
+    }
+}
+
+/// An answer's body, which tells when it has been handed over.
+#[derive(Debug)]
+pub(super) struct Said {
+    body: Relay,
+    talk: Talk,
+}
+
+impl Said {
+    pub(super) const fn new(body: Relay, talk: Talk) -> Self {
+        Self { body, talk }
+    }
+}
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        self.talk.0.set(Saying::LastWords);
+    }
+}
+
+impl Body for Said {
+    type Data = Bytes;
+    type Error = RelayError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 #[derive(Debug)]
@@ -33,8 +101,8 @@ enum Closing {
 }
 
 impl Wire {
-    pub(super) const fn new(stream: TcpStream, phases: watch::Receiver<Phase>) -> Self {
-        Self { stream, phases, instead: Bytes::new(), closing: Closing::Open }
+    pub(super) const fn new(stream: TcpStream, phases: watch::Receiver<Phase>, talk: Talk) -> Self {
+        Self { stream, phases, talk, instead: Bytes::new(), closing: Closing::Open }
     }
 
     fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
@@ -91,7 +159,7 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         ready!(self.poll_instead(cx))?;
-        if let Some(status) = automatic(bytes) {
+        if let Some(status) = automatic(bytes).filter(|_| self.talk.0.get() == Saying::Nothing) {
             self.instead = instead_of(status).closing().wire();
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -112,7 +180,9 @@ impl AsyncWrite for Wire {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         ready!(self.poll_instead(cx))?;
-        Pin::new(&mut self.stream).poll_flush(cx)
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.talk.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {

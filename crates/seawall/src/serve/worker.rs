@@ -1,7 +1,7 @@
 //! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
 
 use super::gateway::Gateway;
-use super::wire::Wire;
+use super::wire::{Said, Talk, Wire};
 use super::{Phase, Shared};
 use anyhow::Context as _;
 use hyper::server::conn::{http1, http2};
@@ -124,11 +124,18 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     let Ok(Ok(speaks_h2)) = first else { return };
     // hyper keeps room for one answer in the making with every connection, so that an idle one would hold kilobytes
     // for a call that it does not make. A box is only there while there is a call.
+    let talk = Talk::default();
+    let said = talk.clone();
     let service = service_fn(move |request| {
         let gateway = Rc::clone(&gateway);
-        Box::pin(async move { Ok::<_, std::convert::Infallible>(gateway.handle(request, peer).await) })
+        let talk = said.clone();
+        talk.begin();
+        Box::pin(async move {
+            let response = gateway.handle(request, peer).await;
+            Ok::<_, std::convert::Infallible>(response.map(|body| Said::new(body, talk)))
+        })
     });
-    let io = TokioIo::new(Wire::new(stream, phases.clone()));
+    let io = TokioIo::new(Wire::new(stream, phases.clone(), talk));
     // Errors of a connection are the peer's; whoever waits for an answer has been told.
     if speaks_h2 {
         let mut builder = http2::Builder::new(LocalExecutor);

@@ -134,3 +134,20 @@ fn a_caller_who_leaves_gives_its_place_back() {
     drop(leaver);
     eventually("the place is free again", || get(&gateway, "/api/x", "").status == 200);
 }
+
+#[test]
+fn a_place_is_held_for_as_long_as_the_answer_is_read() {
+    let upstream = Upstream::with(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na").pause(500).send("b");
+    });
+    let policy = format!("[pools.small]\nconcurrent = 1\n[upstreams.api]\nurl = \"http://{}\"\npool = \"small\"", upstream.at);
+    let gateway = Start::with(&policy).go();
+    let mut reader = Caller::connect(gateway.at);
+    reader.send("GET /api/x HTTP/1.1\r\nHost: here\r\n\r\n");
+    eventually("it is upstream", || upstream.count() == 1);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(get(&gateway, "/api/x", "").code(), "overloaded");
+    assert_eq!(gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"small\"}"), Some(1.0));
+    assert_eq!(reader.reply().text(), "ab");
+    eventually("the place is free again", || gateway.metric("seawall_pool_saturation{pool=\"small\"}") == Some(0.0));
+}

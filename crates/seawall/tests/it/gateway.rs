@@ -28,6 +28,7 @@ pub(crate) struct Start {
     variables: Vec<(String, String)>,
     arguments: Vec<String>,
     threads: u16,
+    unread: bool,
 }
 
 impl Start {
@@ -37,7 +38,7 @@ impl Start {
     }
 
     pub(crate) fn with(policy: &str) -> Self {
-        Self { server: String::new(), policy: policy.to_owned(), variables: Vec::new(), arguments: Vec::new(), threads: 1 }
+        Self { server: String::new(), policy: policy.to_owned(), variables: Vec::new(), arguments: Vec::new(), threads: 1, unread: false }
     }
 
     /// Keys of `[server]`.
@@ -63,6 +64,12 @@ impl Start {
         self
     }
 
+    /// Nobody reads the program's log, so that its pipe fills up.
+    pub(crate) fn unread(mut self) -> Self {
+        self.unread = true;
+        self
+    }
+
     pub(crate) fn go(self) -> Gateway {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("seawall.toml");
@@ -71,12 +78,13 @@ impl Start {
             .args(["serve", "--threads", &self.threads.to_string(), "-c"])
             .arg(&file)
             .args(&self.arguments)
-            .envs(self.variables)
+            .envs(self.variables.clone())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (out, err) = (collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap()));
+        let out = if self.unread { Text::default() } else { collect(child.stdout.take().unwrap()) };
+        let err = collect(child.stderr.take().unwrap());
         let address = |name: &str| {
             let text = read(&err);
             let line = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().strip_prefix("http://"))?;

@@ -209,3 +209,17 @@ fn a_large_answer_to_a_caller_that_does_not_read_is_not_kept_in_memory() {
         std::thread::sleep(Duration::from_millis(600));
     });
 }
+
+#[test]
+fn a_body_that_looks_like_our_servers_own_words_stays_a_body() {
+    const BODY: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+    let upstream = Upstream::with(|turn| {
+        turn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", BODY.len())).pause(300).send(BODY);
+    });
+    let gateway = Start::before(&upstream, "").go();
+    let mut caller = Caller::connect(gateway.at);
+    for _ in 0..2 {
+        let reply = caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n").reply();
+        assert_eq!((reply.status, reply.text().as_str()), (200, BODY));
+    }
+}

@@ -231,3 +231,30 @@ fn the_admin_port_answers_no_foreign_name() {
         [200, 200, 200, 403, 403]
     );
 }
+
+#[test]
+fn a_reload_that_adds_a_key_keeps_the_others_cooldown() {
+    let upstream = Upstream::with(|turn| {
+        turn.send(answer("402 Pay", "", "pay"));
+    });
+    let auth = |more: &str| format!("[upstreams.api.auth]\ninject = \"header:x-key\"\nkeys = [{{ id = \"a\", secret = \"env:A\" }}{more}]");
+    let gateway = Start::before(&upstream, &auth("")).secret("A", "key-a-0000").secret("B", "key-b-0000").go();
+    assert_eq!(gateway.get("/api/x").code(), "keys_exhausted");
+    gateway.rewrite(&Start::before(&upstream, &auth(", { id = \"b\", secret = \"env:B\" }")));
+    gateway.signal("HUP");
+    eventually("the new key is there", || gateway.metrics().contains("seawall_key_cooling{upstream=\"api\",key=\"b\"} 0"));
+    assert!(gateway.metrics().contains("seawall_key_cooling{upstream=\"api\",key=\"a\"} 1"), "{}", gateway.metrics());
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_hold_the_end() {
+    let upstream = Upstream::fine();
+    let mut gateway = Start::before(&upstream, "").server("drain = \"1s\"").unread().go();
+    for _ in 0..400 {
+        assert_eq!(gateway.get("/api/x").status, 200);
+    }
+    gateway.signal("TERM");
+    let watch = Watch::start();
+    assert_eq!(gateway.ended(), Some(0));
+    assert!(watch.ms() < 5000, "{}", watch.ms());
+}
