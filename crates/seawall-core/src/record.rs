@@ -128,6 +128,8 @@ words! {
         PoolFull = "pool_full",
         QueueTimeout = "queue_timeout",
         Shed = "shed",
+        /// Refused before it became a call.
+        TurnedAway = "turned_away",
         IdempotencyReplayed = "idempotency_replayed",
         IdempotencyRefused = "idempotency_refused",
         Queued = "queued",

@@ -20,7 +20,7 @@ use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::limits::Who;
-use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::live::{LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
 use seawall_engine::recorder::{BreakerRecord, CallRecord, Record, TokenRecord};
 use seawall_engine::trace::{TRACEPARENT, Trace};
@@ -37,6 +37,9 @@ pub(super) struct Gateway {
     shared: Arc<Shared>,
     sending: Sending,
     rng: RefCell<Rng>,
+    /// What a request is filed under that named no upstream, and whoever sent it.
+    nowhere: Arc<Names>,
+    nobody: Arc<str>,
 }
 
 /// How far apart those come back who were turned away for lack of room.
@@ -90,7 +93,9 @@ impl Drop for InFlight {
 impl Gateway {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
-        Self { shared, sending, rng: RefCell::new(Rng::seeded(crate::setup::entropy())) }
+        let nowhere = Arc::new(Names { upstream: "none".to_owned(), endpoint: "none".to_owned() });
+        let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
+        Self { shared, sending, rng, nowhere, nobody: Arc::from("anonymous") }
     }
 
     pub(super) fn head_timeout(&self) -> std::time::Duration {
@@ -104,7 +109,7 @@ impl Gateway {
     pub(super) async fn handle(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Relay> {
         match intake::accept(request) {
             Ok((head, body)) => self.dispatch(head, body, peer).await,
-            Err(refusal) => refusal.respond(),
+            Err(refusal) => self.turn_away(*refusal, None),
         }
     }
 
@@ -116,15 +121,16 @@ impl Gateway {
         let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
         let live = self.shared.live.load_full();
         let Some((upstream, prefix)) = live.route(host, path) else {
-            return Box::pin(intake::spurn(&head, body, Refusal::of(Code::NoUpstream, None))).await.respond();
+            let refusal = Box::pin(intake::spurn(&head, body, Refusal::of(Code::NoUpstream, None))).await;
+            return self.turn_away(refusal, None);
         };
         if hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
             let refusal = Refusal::plain(508, "loop_detected", "this request has passed through this gateway before");
-            return Box::pin(intake::spurn(&head, body, refusal)).await.respond();
+            return self.turn_away(Box::pin(intake::spurn(&head, body, refusal)).await, None);
         }
         let Some(identified) = live.callers.identify(&head.headers) else {
             let refusal = Refusal::of(Code::CallerUnknown, None);
-            return Box::pin(intake::spurn(&head, body, refusal)).await.respond();
+            return self.turn_away(Box::pin(intake::spurn(&head, body, refusal)).await, None);
         };
         let address = live.callers.address(peer.ip(), &head.headers);
         if identified.by_authorization {
@@ -145,8 +151,31 @@ impl Gateway {
                 from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
                 self.call(head, &below, upstream, endpoint, body, from).await
             }
-            Err(refusal) => refusal.respond(),
+            Err(refusal) => self.turn_away(*refusal, Some(endpoint)),
         }
+    }
+
+    /// A request that never became a call leaves a line and a number all the same.
+    fn turn_away(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
+        let now = self.sending.clock.now();
+        let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
+        refusal.call = Some(id.to_string());
+        if let Some(endpoint) = endpoint {
+            refusal.upstream = Some(endpoint.names.upstream.clone());
+            refusal.endpoint = Some(endpoint.names.endpoint.clone());
+        }
+        self.shared.recorder.push(Record::Call(CallRecord {
+            at: now.wall,
+            call: id,
+            names: endpoint.map_or_else(|| Arc::clone(&self.nowhere), |endpoint| Arc::clone(&endpoint.names)),
+            caller: Arc::clone(&self.nobody),
+            attempts: 0,
+            outcome: refusal.code,
+            reason: Reason::TurnedAway,
+            elapsed: Nanos::ZERO,
+            refused_by: Some("admit"),
+        }));
+        refusal.respond()
     }
 
     async fn call(
@@ -242,11 +271,7 @@ impl Gateway {
         endpoint: &Arc<LiveEndpoint>,
         mut sent: Sent,
     ) {
-        let gateway = Self {
-            shared: Arc::clone(&self.shared),
-            sending: self.sending.clone(),
-            rng: RefCell::new(Rng::seeded(crate::setup::entropy())),
-        };
+        let gateway = Self { sending: self.sending.clone(), ..Self::new(Arc::clone(&self.shared)) };
         let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
         tokio::task::spawn_local(async move {
             let from = From::ourselves(endpoint.spec.policy.timeout.total);

@@ -299,3 +299,19 @@ fn a_retry_that_meets_an_open_breaker_says_when_to_come_back() {
     assert_eq!((reply.status, reply.code().as_str(), reply.header("retry-after")), (503, "circuit_open", Some("5")));
     assert_eq!(reply.header("seawall-attempts"), Some("2"));
 }
+
+#[test]
+fn a_request_that_is_turned_away_at_the_door_leaves_a_trace() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, FAST).server("max_body = \"1KiB\"").go();
+    let lost = gateway.get("/elsewhere/x");
+    assert_eq!((lost.status, lost.code().as_str()), (404, "no_upstream"));
+    let id = lost.header("seawall-call").unwrap();
+    assert_eq!(lost.problem()["call"], id);
+    let big = gateway.ask(format!("PUT /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\n{}", "x".repeat(5000)));
+    assert_eq!((big.status, big.problem()["upstream"].as_str()), (413, Some("api")));
+    let log = gateway.log(2);
+    assert!(log.iter().any(|line| line["call"] == id && line["outcome"] == "no_upstream" && line["attempts"] == 0), "{log:?}");
+    assert_eq!(gateway.metric("seawall_rejections_total{stage=\"admit\",code=\"no_upstream\",upstream=\"none\"}"), Some(1.0));
+    assert_eq!(gateway.metric("seawall_rejections_total{stage=\"admit\",code=\"too_large\",upstream=\"api\"}"), Some(1.0));
+}
