@@ -159,7 +159,7 @@ impl Breaker {
             }
             self.consecutive = if sample.failed { self.consecutive.saturating_add(1) } else { 0 };
             let counts = self.window.record(policy.window, sample.failed, slow, now);
-            if counts.failed == 0 && counts.slow == 0 {
+            if counts.failed | counts.slow == 0 {
                 self.crossed = false;
                 return None;
             }

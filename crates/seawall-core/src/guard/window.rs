@@ -15,6 +15,8 @@ pub struct Counts {
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     sum: Counts,
+    filling: Counts,
+    /// The slots before, by turn; the one at `current` is stale while it is being filled.
     slots: [Counts; SLOTS],
     /// Where the slot that is being filled ends; zero before the first sample.
     slot_end: Mono,
@@ -29,9 +31,11 @@ impl Window {
         if now >= self.slot_end {
             self.advance(length, now);
         }
-        for counts in [&mut self.slots[self.current], &mut self.sum] {
-            counts.calls = counts.calls.saturating_add(1);
-            if failed || slow {
+        // The slot being filled is kept outside the ring: no index, no bounds, in the path that every call takes.
+        self.filling.calls = self.filling.calls.saturating_add(1);
+        self.sum.calls = self.sum.calls.saturating_add(1);
+        if failed || slow {
+            for counts in [&mut self.filling, &mut self.sum] {
                 counts.failed = counts.failed.saturating_add(u32::from(failed));
                 counts.slow = counts.slow.saturating_add(u32::from(slow));
             }
@@ -63,6 +67,7 @@ impl Window {
             *self = Self { slot, ..Self::default() };
         } else {
             for _ in 0..passed {
+                self.slots[self.current] = std::mem::take(&mut self.filling);
                 self.current = (self.current + 1) % SLOTS;
                 self.forget_current();
             }
