@@ -10,6 +10,7 @@ const MILLION: u64 = 1_000_000;
 impl Backoff {
     /// `min(cap, base × factorⁿ)`, with `n = 0` for the first retry.
     #[must_use]
+    #[inline]
     pub fn ceiling(&self, n: u32) -> Nanos {
         if n == 0 || self.factor == 1.0 {
             return self.base.min(self.cap);
@@ -56,6 +57,7 @@ impl Backoff {
     }
 
     /// The centre stays below the cap by the jitter's share, so that the spread is whole there too.
+    #[inline]
     fn around(&self, n: u32) -> (Nanos, Nanos) {
         let share = u64::from(self.jitter.0).min(MILLION);
         let centre = self.ceiling(n).0;
