@@ -43,6 +43,8 @@ pub struct Limit {
     capacity: u64,
     /// The length of a window.
     per: u64,
+    /// `capacity × per`: what a sliding window holds, in calls times time.
+    full: u128,
 }
 
 impl From<&policy::Limit> for Limit {
@@ -62,6 +64,7 @@ impl From<&policy::Limit> for Limit {
             depth: interval.saturating_mul(capacity),
             capacity,
             per: rate.per.0.max(1),
+            full: u128::from(capacity) * u128::from(rate.per.0.max(1)),
         }
     }
 }

@@ -6,20 +6,20 @@ use crate::rng::Rng;
 use crate::time::Nanos;
 
 const MILLION: u64 = 1_000_000;
+/// Two hours and a half, which is more than any wait that is configured: times two million it still fits 64 bits.
+const SMALL: u64 = 1 << 43;
 
 impl Backoff {
     /// `min(cap, base × factorⁿ)`, with `n = 0` for the first retry.
     #[must_use]
     #[inline]
     pub fn ceiling(&self, n: u32) -> Nanos {
+        if self.factor == 2.0 {
+            // By far the most common factor.
+            return Nanos(self.base.0.saturating_mul(1u64.checked_shl(n).unwrap_or(u64::MAX))).min(self.cap);
+        }
         if n == 0 || self.factor == 1.0 {
             return self.base.min(self.cap);
-        }
-        if self.factor == 2.0 {
-            // By far the most common factor is a shift.
-            let fits = n < u64::BITS && n <= self.base.0.leading_zeros();
-            let grown = if fits { Nanos(self.base.0 << n) } else { Nanos(self.base.0.saturating_mul(u64::MAX)) };
-            return grown.min(self.cap);
         }
         self.base.scale(power(self.factor, n)).min(self.cap)
     }
@@ -49,18 +49,29 @@ impl Backoff {
     /// The wait before retry `n`; `prev` is the previous wait of this call, zero at first.
     #[inline]
     pub fn draw(&self, n: u32, prev: Nanos, rng: &mut Rng) -> Nanos {
-        let (least, most) = self.range(n, prev);
-        if least == most {
-            return least;
+        if self.kind == BackoffKind::Exponential {
+            return self.ceiling(n);
         }
-        Nanos(rng.between(least.0, most.0))
+        let (least, most) = self.range(n, prev);
+        Nanos(least.0 + rng.up_to(most.0 - least.0))
     }
 
     /// The centre stays below the cap by the jitter's share, so that the spread is whole there too.
     #[inline]
     fn around(&self, n: u32) -> (Nanos, Nanos) {
-        let share = u64::from(self.jitter.0).min(MILLION);
-        let centre = self.ceiling(n).0;
+        let (centre, share) = (self.ceiling(n).0, u64::from(self.jitter.0));
+        if centre < SMALL && share <= MILLION {
+            let spread = centre * share / MILLION;
+            if centre + spread <= self.cap.0 {
+                return (Nanos(centre - spread), Nanos(centre + spread));
+            }
+        }
+        self.around_cap(centre, share.min(MILLION))
+    }
+
+    /// Where the spread would reach over the cap, or the numbers are absurd.
+    #[cold]
+    fn around_cap(&self, centre: u64, share: u64) -> (Nanos, Nanos) {
         let spread = part(centre, share);
         if let Some(most) = centre.checked_add(spread).filter(|most| *most <= self.cap.0) {
             return (Nanos(centre - spread), Nanos(most));
@@ -79,8 +90,7 @@ const fn part(of: u64, share: u64) -> u64 {
 
 /// `of × top / bottom` without overflow; `top` and `bottom` are at most two million.
 const fn ratio(of: u64, top: u64, bottom: u64) -> u64 {
-    // Below two hours, which is every wait that anybody configures, the product fits.
-    if of < 1 << 43 { of * top / bottom } else { of / bottom * top + of % bottom * top / bottom }
+    if of < SMALL { of * top / bottom } else { of / bottom * top + of % bottom * top / bottom }
 }
 
 /// By squaring, with multiplications only: `powi` may differ between platforms, and a seed must replay everywhere.

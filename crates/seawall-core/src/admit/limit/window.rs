@@ -41,7 +41,7 @@ impl Limit {
         let (current, before) = counts(&rolled);
         let left = self.per - (now.0 - rolled.at);
         let used = u128::from(before) * u128::from(left) + u128::from(current + cost) * u128::from(self.per);
-        if used > u128::from(self.capacity) * u128::from(self.per) {
+        if used > self.full {
             return Answer::Refused { retry_at: self.sliding_ready(&rolled, cost) };
         }
         *cell = Cell { at: rolled.at, held: pack(current + cost, before) };
