@@ -7,7 +7,7 @@ use crate::pools::{Entered, Pool, Waiting};
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
-use seawall_core::guard::{Admission, Breaker, Change, Forced, Sample, State};
+use seawall_core::guard::{Admission, Breaker, Change, Sample, State};
 use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
@@ -159,10 +159,6 @@ impl EndpointState {
     pub fn breaker_state(&self, now: Mono) -> (State, Option<Mono>, Nanos) {
         let breaker = self.breaker.lock();
         (breaker.state(&self.guard, now), breaker.retry_at(&self.guard, now), breaker.open_time(now))
-    }
-
-    pub fn force(&self, forced: Forced, now: Mono) -> Option<Change> {
-        self.breaker.lock().force(forced, now)
     }
 
     /// The answer to a call's question, and the breaker's change where a result made it change.

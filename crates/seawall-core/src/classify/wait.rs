@@ -1,10 +1,9 @@
 //! How long a rule says to wait, and what becomes of it for one result. It never draws backoff itself: it only says
 //! whether backoff decides, a length, an instant, or the key pool's own reset.
 
-use jiff::ToSpan as _;
-use jiff::tz::TimeZone;
 use serde_json::Value;
 
+use crate::lease::reset::next_month_start_utc;
 use crate::time::{Nanos, Wall};
 
 use super::body::Body;
@@ -100,7 +99,7 @@ impl Wait {
             }
             Self::RetryAfter => after(retry_after::asked(seen.headers, now)),
             Self::UntilReset => Some(Hint::UntilReset),
-            Self::UntilMonth => Some(next_month(now).map_or(Hint::After(WAIT_CAP), Hint::Until)),
+            Self::UntilMonth => Some(Hint::Until(next_month_start_utc(now))),
             Self::Fixed(wait) => Some(Hint::After((*wait).min(WAIT_CAP))),
             Self::Header { name, unit } => after(header(seen.headers, name, *unit, now)),
             Self::Json { pointer, unit } => {
@@ -134,12 +133,6 @@ fn deficit(document: &Value, need: &Pointer, have: &Pointer, per_second: &Pointe
     // Rounded up: a nanosecond too late is better than one too early.
     let wait = if wait.as_secs_f64() < seconds { wait + Nanos(1) } else { wait };
     (seconds.is_finite() && seconds > 0.0).then(|| wait.min(WAIT_CAP))
-}
-
-fn next_month(now: Wall) -> Option<Wall> {
-    let day = jiff::Timestamp::from_millisecond(now.0).ok()?.to_zoned(TimeZone::UTC).date();
-    let first = day.first_of_month().checked_add(1.month()).ok()?;
-    Some(Wall(first.to_zoned(TimeZone::UTC).ok()?.timestamp().as_millisecond()))
 }
 
 #[cfg(test)]
@@ -198,14 +191,6 @@ mod tests {
         for body in [r#"{"n":1,"h":4,"r":50}"#, r#"{"n":4,"h":1,"r":0}"#, r#"{"n":4,"h":1}"#, "x"] {
             assert_eq!(hint(&wait, 200, &[], body), Hint::Backoff, "{body}");
         }
-    }
-
-    #[test]
-    fn a_month_ends_at_midnight_utc() {
-        for (now, then) in [(1_700_000_000_000, 1_701_388_800_000), (1_703_980_800_000, 1_704_067_200_000), (0, 2_678_400_000)] {
-            assert_eq!(next_month(Wall(now)), Some(Wall(then)));
-        }
-        assert_eq!(next_month(Wall(i64::MAX)), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod walk;
 
 pub use model::{Auth, CATCH_ALL, Config, Endpoint, Policy, Refresh, Upstream};
 pub use problem::{Invalid, Problem};
-pub use resolve::{MAX_KEYS, indirect};
+pub use resolve::MAX_KEYS;
 
 use node::Layer;
 use std::sync::Arc;

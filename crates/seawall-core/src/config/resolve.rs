@@ -5,7 +5,7 @@ use super::fields::{as_table, as_text, boolean, count, duration, float, int, opt
 use super::layers::{self, each, unknown};
 use super::model::{Auth, CATCH_ALL, Caller, Config, Endpoint, Key, Notify, Refresh, Schedule, Server, Upstream, default_burst};
 use super::node::{Node, Tree};
-use super::place::{self, Inject, SecretRef};
+use super::place::{self, Inject};
 use super::problem::Problem;
 use super::url::Base;
 use crate::lease::Reset;
@@ -299,10 +299,4 @@ fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
                 .help("add `admin_token = \"env:SEAWALL_ADMIN_TOKEN\"`, or listen on 127.0.0.1"),
         );
     }
-}
-
-/// The reference behind a `store` or `shared` value that is not spelt out.
-#[must_use]
-pub fn indirect(place: &str) -> Option<SecretRef> {
-    place::secret(place).ok()
 }
