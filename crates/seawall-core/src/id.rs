@@ -20,6 +20,23 @@ impl CallId {
         Self(time << 80 | chance)
     }
 
+    /// As a database keeps it: sorts the way the ids do.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// The smallest id of that moment: ids of earlier calls are below it.
+    #[must_use]
+    pub fn first_at(at: Wall) -> Self {
+        Self((u128::try_from(at.0).unwrap_or(0) & ((1 << 48) - 1)) << 80)
+    }
+
     /// Its characters, without an allocation.
     #[must_use]
     pub fn text(self) -> [u8; LENGTH] {

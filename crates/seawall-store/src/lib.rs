@@ -1,3 +1,14 @@
-//! Where Seawall keeps jobs, dead letters and roll-ups. For now: which database a store URL names.
+//! Where Seawall keeps what must survive it: jobs, dead letters, schedules, idempotency keys and roll-ups, in SQLite or
+//! PostgreSQL. Nothing here decides about a call or reads a clock: every method is told what time it is.
 
+pub mod dead;
+mod error;
+pub mod job;
 pub mod location;
+pub mod page;
+mod progress;
+mod sqlite;
+mod store;
+
+pub use error::Error;
+pub use store::Store;

@@ -24,6 +24,17 @@ impl KeySet {
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
+
+    /// One bit for each key, for whoever keeps it.
+    #[must_use]
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+
+    #[must_use]
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
 }
 
 /// The end of a cooldown: a wait that was asked for runs on the monotonic clock, a quota reset on the wall clock.

@@ -1,0 +1,287 @@
+//! A job: a call that outlives the process. Plain data, the same for every backend.
+//!
+//! ```text
+//!            due              claim                done
+//!  waiting ──────▶ queued ───────────▶ running ───────────▶ done
+//!     ▲              ▲                  │  │  └─ dead letter ─▶ dead
+//!     │              └── lease over ────┘  │
+//!     └──────── retry, deferred ───────────┘        any but the last three ── cancel ──▶ cancelled
+//! ```
+
+use bytes::Bytes;
+use seawall_core::decide::Progress;
+use seawall_core::id::CallId;
+use seawall_core::time::{Nanos, Wall};
+use serde::{Deserialize, Serialize};
+
+/// Where a job is in its life. The numbers are what databases keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    Queued = 0,
+    Running = 1,
+    Waiting = 2,
+    Done = 3,
+    Dead = 4,
+    Cancelled = 5,
+}
+
+impl State {
+    pub const ALL: [Self; 6] = [Self::Queued, Self::Running, Self::Waiting, Self::Done, Self::Dead, Self::Cancelled];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Done => "done",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Done | Self::Dead | Self::Cancelled)
+    }
+
+    pub(crate) const fn number(self) -> i64 {
+        self as i64
+    }
+
+    pub(crate) fn from_number(number: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.number() == number)
+    }
+}
+
+/// What is sent, but for credentials: those are injected when it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    pub method: String,
+    /// Below the upstream's URL, with its query; a whole URL where the upstream is [`AD_HOC`].
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+}
+
+/// The lane of jobs whose target is a whole URL that somebody handed in: callbacks and notifications.
+pub const AD_HOC: &str = "-";
+
+/// Why a job exists besides that a caller asked for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    #[default]
+    Caller,
+    /// Tells somebody how that job ended.
+    Callback(String),
+    Notification,
+    /// A tick of a schedule for one subject.
+    Schedule {
+        name: String,
+        subject: String,
+    },
+    /// A dead letter's second chance.
+    Replay {
+        letter: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewJob {
+    pub id: CallId,
+    pub upstream: String,
+    pub tenant: String,
+    pub caller: String,
+    /// Higher goes first.
+    pub priority: i64,
+    pub request: Request,
+    pub idempotency_key: Option<String>,
+    /// What makes two enqueues the same job: a hash over caller, upstream, method, path and key.
+    pub dedup: Option<[u8; 32]>,
+    /// A hash of the whole request: the same `dedup` with another fingerprint is a mistake of the caller.
+    pub fingerprint: [u8; 32],
+    pub correlation_id: Option<String>,
+    pub callback: Option<String>,
+    /// Not before.
+    pub run_at: Wall,
+    /// No attempt after.
+    pub expires_at: Option<Wall>,
+    pub origin: Origin,
+    /// What it had used up before it became a job.
+    pub progress: Progress,
+    pub history: Vec<Attempted>,
+}
+
+/// What became of one enqueue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enqueued {
+    New(CallId),
+    /// The same job was enqueued before.
+    Known(CallId, State),
+    /// The idempotency key belongs to another request.
+    Mismatch(CallId),
+}
+
+/// One attempt, as dead letters tell it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempted {
+    pub attempt: u32,
+    pub status: String,
+    pub latency_ms: f64,
+    pub outcome: String,
+    pub at: String,
+}
+
+/// Attempts that a job remembers; the oldest are forgotten first.
+pub const MOST_HISTORY: usize = 50;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Response {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+    /// The body was longer than what is kept.
+    pub truncated: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    pub id: CallId,
+    pub upstream: String,
+    pub tenant: String,
+    pub caller: String,
+    pub priority: i64,
+    pub request: Request,
+    pub state: State,
+    pub progress: Progress,
+    pub history: Vec<Attempted>,
+    /// How often a worker vanished while it had this job.
+    pub crashes: u32,
+    pub idempotency_key: Option<String>,
+    pub correlation_id: Option<String>,
+    pub callback: Option<String>,
+    pub origin: Origin,
+    pub run_at: Wall,
+    pub next_attempt_at: Option<Wall>,
+    pub expires_at: Option<Wall>,
+    pub created_at: Wall,
+    pub finished_at: Option<Wall>,
+    pub response: Option<Response>,
+    /// Why it waits, or how it failed: a word of `Reason` or `Code`.
+    pub error: Option<String>,
+}
+
+/// Proof that a worker has a job. Writes that carry an older one change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    pub(crate) row: i64,
+    pub(crate) claim: i64,
+    pub(crate) token: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    pub lease: Lease,
+    pub job: Job,
+}
+
+/// A wish for work.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// How many jobs of which upstream.
+    pub lanes: Vec<(String, usize)>,
+    /// What tells this worker's claims from anybody else's: drawn by chance for each claim.
+    pub token: u64,
+    pub lease: Nanos,
+    pub now: Wall,
+}
+
+/// What a renewal found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    Held,
+    /// Somebody wants the job cancelled: stop, and settle it.
+    Cancelling,
+    /// The job is somebody else's now, or over.
+    Lost,
+}
+
+/// How a worker gives a job back.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// Later, with what has been used up so far.
+    Wait {
+        until: Wall,
+        reason: &'static str,
+    },
+    /// Not started after all, or cut off by a drain: it is as if it had not been claimed.
+    Release,
+    Done(Response),
+    /// Given up on. The letter is kept in the same transaction.
+    Dead(Box<crate::dead::NewLetter>),
+    Cancelled,
+}
+
+#[derive(Clone, Debug)]
+pub struct Settle {
+    pub lease: Lease,
+    pub ending: Ending,
+    pub progress: Progress,
+    pub history: Vec<Attempted>,
+    /// Jobs that come of this one, kept in the same transaction: its callback.
+    pub follow: Vec<NewJob>,
+    pub now: Wall,
+}
+
+/// What a settlement came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    Kept,
+    /// The job should have waited, but was asked to be cancelled meanwhile.
+    Cancelled,
+    /// The lease was lost: nothing was changed.
+    Lost,
+}
+
+/// What time itself brought about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tick {
+    /// Jobs whose worker vanished.
+    pub recovered: usize,
+    /// Jobs whose time has come.
+    pub due: usize,
+    /// Lanes that have something to claim.
+    pub lanes: Vec<String>,
+    /// When the next waiting job is due.
+    pub next: Option<Wall>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    Now,
+    /// It is running; its worker has been told.
+    Asked,
+    /// Too late: it is over.
+    Over(State),
+    Unknown,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub state: Option<State>,
+    pub upstream: Option<String>,
+    pub correlation_id: Option<String>,
+}
+
+/// How many jobs are in each state, and since when the oldest queued one has been there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub by_state: [u64; 6],
+    pub oldest_queued: Option<Wall>,
+}

@@ -1,0 +1,39 @@
+//! What a job has used up, as one short text in its row.
+
+use seawall_core::decide::Progress;
+use seawall_core::lease::KeySet;
+use seawall_core::time::Nanos;
+
+pub(crate) fn write(progress: &Progress) -> String {
+    let Progress { attempts, ambiguous, waits, previous_wait, refreshed, replaced, tried } = *progress;
+    format!("{attempts} {ambiguous} {waits} {} {} {} {:x}", previous_wait.0, u8::from(refreshed), u8::from(replaced), tried.bits())
+}
+
+/// A text that cannot be read counts as a fresh start with the attempts that are known: never as none left.
+pub(crate) fn read(text: &str) -> Progress {
+    let mut parts = text.split(' ');
+    let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0);
+    let narrow = |wide: u64| u32::try_from(wide).unwrap_or(u32::MAX);
+    let (attempts, ambiguous, waits) = (narrow(number()), narrow(number()), narrow(number()));
+    let previous_wait = Nanos(number());
+    let (refreshed, replaced) = (number() == 1, number() == 1);
+    let tried = parts.next().and_then(|hex| u128::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    Progress { attempts, ambiguous, waits, previous_wait, refreshed, replaced, tried: KeySet::from_bits(tried) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let mut tried = KeySet::default();
+        tried.insert(127);
+        let used = Progress { attempts: 3, ambiguous: 1, waits: 2, previous_wait: Nanos(7), refreshed: true, replaced: false, tried };
+        for progress in [Progress::default(), used] {
+            assert_eq!(read(&write(&progress)), progress);
+        }
+        assert_eq!(read("5").attempts, 5);
+        assert_eq!(read("nonsense"), Progress::default());
+    }
+}

@@ -1,0 +1,50 @@
+//! Two threads that read, so that a slow list never holds up a write, and one slow list does not hold up the next.
+
+use super::{Connection, Error, connect_to_read};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+
+const THREADS: usize = 2;
+/// Reads that may wait.
+const QUEUE: usize = 256;
+
+type Query = Box<dyn FnOnce(&Connection) + Send>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Reader(mpsc::Sender<Query>);
+
+impl Reader {
+    pub(super) fn start(path: &Path) -> Result<Self, Error> {
+        let (sender, receiver) = mpsc::channel::<Query>(QUEUE);
+        let receiver = Arc::new(Mutex::new(receiver));
+        for number in 0..THREADS {
+            let (db, receiver) = (connect_to_read(path)?, Arc::clone(&receiver));
+            let serve = move || {
+                loop {
+                    // Locked only while waiting: whoever got a query lets the other wait for the next.
+                    let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+                    let Some(query) = next else { return };
+                    query(&db);
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("store-reader-{number}"));
+            thread.spawn(serve).map_err(|error| Error::Unavailable(error.to_string()))?;
+        }
+        Ok(Self(sender))
+    }
+
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let query: Query = Box::new(move |db| drop(reply.send(work(db))));
+        self.0.send(query).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+fn gone() -> Error {
+    Error::Unavailable("its readers have stopped".to_owned())
+}

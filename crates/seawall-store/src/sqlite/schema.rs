@@ -1,0 +1,42 @@
+//! The schema's steps, applied in order, each in a transaction of its own: a crash between two leaves the first whole.
+
+use crate::error::Error;
+use rusqlite::Connection;
+
+const STEPS: &[&str] = &[include_str!("migrations/0001.sql")];
+
+/// A database of at most this size is checked from end to end before it is trusted.
+const CHECKED_BYTES: i64 = 64 << 20;
+
+pub(super) fn migrate(db: &Connection) -> Result<(), Error> {
+    check(db)?;
+    let known = u32::try_from(STEPS.len()).unwrap_or(u32::MAX);
+    let found: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if found > known {
+        return Err(Error::NewerSchema { found, known });
+    }
+    for (number, step) in (1u32..).zip(STEPS) {
+        // Asked again inside: another process may be doing the same.
+        db.execute_batch("BEGIN IMMEDIATE")?;
+        let at: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        let applied = if at < number { db.execute_batch(&format!("{step}; PRAGMA user_version = {number};")) } else { Ok(()) };
+        match applied {
+            Ok(()) => db.execute_batch("COMMIT")?,
+            Err(error) => {
+                db.execute_batch("ROLLBACK")?;
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(db: &Connection) -> Result<(), Error> {
+    let pages: i64 = db.pragma_query_value(None, "page_count", |row| row.get(0))?;
+    let size: i64 = db.pragma_query_value(None, "page_size", |row| row.get(0))?;
+    if pages.saturating_mul(size) > CHECKED_BYTES {
+        return Ok(());
+    }
+    let verdict: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" { Ok(()) } else { Err(Error::Damaged(verdict)) }
+}

@@ -1,0 +1,73 @@
+//! Whose turn it is: within a lane, tenants take turns, however many jobs each has. A job is given a turn when it becomes
+//! ready: the one after its tenant's last, but not before the lane's present. So claiming in order of turns is fair, and
+//! costs no more than claiming in order of arrival.
+
+use crate::error::Error;
+use rusqlite::Connection;
+use std::collections::HashMap;
+
+/// Tenants whose last turn is remembered; one that is forgotten begins at its lane's present, which is fair too.
+const MOST_TENANTS: usize = 100_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// The last turn that was claimed, for each lane.
+    present: HashMap<String, i64>,
+    last: HashMap<(String, String), i64>,
+}
+
+impl Turns {
+    /// Goes on where the queued jobs are.
+    pub(super) fn load(db: &Connection) -> Result<Self, Error> {
+        let mut turns = Self::default();
+        let mut all = db.prepare("SELECT upstream, tenant, min(turn), max(turn) FROM jobs WHERE state = 0 GROUP BY upstream, tenant")?;
+        let mut rows = all.query([])?;
+        while let Some(row) = rows.next()? {
+            let (upstream, tenant): (String, String) = (row.get(0)?, row.get(1)?);
+            let (first, last): (i64, i64) = (row.get(2)?, row.get(3)?);
+            let present = turns.present.entry(upstream.clone()).or_insert(first);
+            *present = (*present).min(first);
+            turns.last.insert((upstream, tenant), last);
+        }
+        Ok(turns)
+    }
+
+    /// The next turn of a tenant in a lane.
+    pub(super) fn next(&mut self, upstream: &str, tenant: &str) -> i64 {
+        let present = self.present.get(upstream).copied().unwrap_or(0);
+        let key = (upstream.to_owned(), tenant.to_owned());
+        let turn = self.last.get(&key).map_or(present, |last| present.max(last + 1));
+        if self.last.len() >= MOST_TENANTS && !self.last.contains_key(&key) {
+            self.last.clear();
+        }
+        self.last.insert(key, turn);
+        turn
+    }
+
+    /// A turn was claimed.
+    pub(super) fn claimed(&mut self, upstream: &str, turn: i64) {
+        match self.present.get_mut(upstream) {
+            Some(present) => *present = (*present).max(turn),
+            None => {
+                self.present.insert(upstream.to_owned(), turn);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latecomer_waits_for_one_turn_and_not_for_the_crowd() {
+        let mut turns = Turns::default();
+        let crowd: Vec<i64> = (0..100).map(|_| turns.next("u", "many")).collect();
+        assert_eq!(crowd, (0..100).collect::<Vec<i64>>());
+        turns.claimed("u", 9);
+        assert_eq!(turns.next("u", "few"), 9, "level with what is claimed next");
+        assert_eq!(turns.next("u", "few"), 10);
+        assert_eq!(turns.next("u", "many"), 100);
+        assert_eq!(turns.next("v", "many"), 0, "lanes do not know of each other");
+    }
+}

@@ -1,0 +1,156 @@
+//! The one thread that writes. Whatever arrived while it was committing goes into the next transaction, so that one
+//! flush of the disk pays for many writes; nobody hears of a write before it is on disk.
+
+use super::reserve::Reserve;
+use super::turns::Turns;
+use super::{Connection, Error, Tx};
+use std::path::Path;
+use tokio::sync::{mpsc, oneshot};
+
+/// Writes that one transaction holds at most.
+const BATCH: usize = 512;
+/// Writes that may wait for their transaction.
+const QUEUE: usize = 8192;
+
+/// What a write does to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weight {
+    /// Brings something new: refused first when space runs out.
+    Adds,
+    /// Ends something that is there.
+    Ends,
+}
+
+trait Work: Send {
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Error>;
+    fn weight(&self) -> Weight;
+    /// It is on disk, or failed.
+    fn acknowledge(self: Box<Self>, outcome: Result<(), Error>);
+}
+
+struct Pending<T, F> {
+    weight: Weight,
+    work: F,
+    result: Option<T>,
+    reply: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending<T, F> {
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Error> {
+        self.result = Some((self.work)(tx)?);
+        Ok(())
+    }
+
+    fn weight(&self) -> Weight {
+        self.weight
+    }
+
+    fn acknowledge(self: Box<Self>, outcome: Result<(), Error>) {
+        let Self { result, reply, .. } = *self;
+        let result = outcome.and_then(|()| result.ok_or_else(|| Error::Failed("a write left no result".to_owned())));
+        // Whoever asked may have left; what was written stays written.
+        drop(reply.send(result));
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Writer(mpsc::Sender<Box<dyn Work>>);
+
+impl Writer {
+    pub(super) fn start(db: Connection, turns: Turns, path: &Path) -> Result<Self, Error> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let reserve = Reserve::beside(path);
+        std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || Thread { db, turns, reserve }.serve(receiver))
+            .map_err(|error| Error::Unavailable(error.to_string()))?;
+        Ok(Self(sender))
+    }
+
+    pub(super) async fn run<T, F>(&self, weight: Weight, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let pending = Box::new(Pending { weight, work, result: None, reply });
+        self.0.send(pending).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+fn gone() -> Error {
+    Error::Unavailable("its writer has stopped".to_owned())
+}
+
+struct Thread {
+    db: Connection,
+    turns: Turns,
+    reserve: Reserve,
+}
+
+impl Thread {
+    fn serve(mut self, mut queue: mpsc::Receiver<Box<dyn Work>>) {
+        let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(BATCH);
+        while let Some(first) = queue.blocking_recv() {
+            batch.push(first);
+            while batch.len() < BATCH {
+                let Ok(next) = queue.try_recv() else { break };
+                batch.push(next);
+            }
+            self.write(&mut batch);
+        }
+    }
+
+    fn write(&mut self, batch: &mut Vec<Box<dyn Work>>) {
+        if self.reserve.is_spent() && !self.reserve.restore() {
+            refuse_what_adds(batch);
+        }
+        if self.together(batch).is_ok() {
+            batch.drain(..).for_each(|work| work.acknowledge(Ok(())));
+            return;
+        }
+        // One of them is the cause, or all of them together were too much: each gets a transaction of its own.
+        for mut work in batch.drain(..) {
+            let outcome = self.alone(&mut work);
+            work.acknowledge(outcome);
+        }
+    }
+
+    fn alone(&mut self, work: &mut Box<dyn Work>) -> Result<(), Error> {
+        let one = std::slice::from_mut(work);
+        match self.together(one) {
+            Err(Error::Full) if one[0].weight() == Weight::Ends && self.reserve.spend() => self.together(one),
+            Err(Error::Full) => {
+                self.reserve.spend();
+                Err(Error::Full)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn together(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Error> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let mut tx = Tx { db: &self.db, turns: &mut self.turns };
+        let ran = batch.iter_mut().try_for_each(|work| work.run(&mut tx));
+        let committed = ran.and_then(|()| Ok(self.db.prepare_cached("COMMIT")?.execute([]).map(|_| ())?));
+        if committed.is_err() && !self.db.is_autocommit() {
+            // What cannot even be rolled back is rolled back by the next open.
+            drop(self.db.execute_batch("ROLLBACK"));
+        }
+        committed
+    }
+}
+
+/// While the disk is full, only what ends something is tried.
+fn refuse_what_adds(batch: &mut Vec<Box<dyn Work>>) {
+    for work in std::mem::take(batch) {
+        match work.weight() {
+            Weight::Ends => batch.push(work),
+            Weight::Adds => work.acknowledge(Err(Error::Full)),
+        }
+    }
+}

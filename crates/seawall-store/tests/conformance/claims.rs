@@ -1,0 +1,200 @@
+//! Who gets which job, in which order, and for how long.
+
+use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
+use seawall_core::time::Wall;
+use seawall_store::job::{Cancelled, Ending, Enqueued, NewJob, Renewed, Settled, State};
+
+on_each_backend!(
+    a_job_is_claimed_by_exactly_one_of_many,
+    what_was_enqueued_comes_back_whole,
+    a_long_body_comes_back_whole,
+    a_job_for_later_is_not_claimed_before_its_time,
+    the_next_due_time_is_known,
+    higher_priority_goes_first_and_then_the_older,
+    one_tenant_with_many_jobs_does_not_starve_one_with_few,
+    retries_of_many_do_not_starve_newcomers,
+    a_lane_is_claimed_by_itself,
+    a_lane_that_nobody_serves_is_reported,
+    a_lease_that_runs_out_gives_the_job_back_and_counts_a_crash,
+    a_renewed_lease_does_not_run_out,
+    a_late_worker_cannot_overwrite_its_successor,
+    the_same_key_is_the_same_job,
+    the_same_key_for_another_request_is_a_mistake,
+    a_key_is_free_again_after_a_cancellation,
+);
+
+async fn a_job_is_claimed_by_exactly_one_of_many(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    let claims = [stage.claim("u", 9), stage.claim("u", 9), stage.claim("u", 9), stage.claim("u", 9)];
+    let mut got = Vec::new();
+    for claim in claims {
+        got.extend(claim.await);
+    }
+    assert_eq!(got.iter().map(|claimed| claimed.job.id).collect::<Vec<_>>(), [id]);
+    assert_eq!(got[0].job.state, State::Running);
+}
+
+async fn what_was_enqueued_comes_back_whole(stage: Stage) {
+    let mut job = stage.job("u");
+    job.request.headers = vec![("a".to_owned(), "b".to_owned()), ("a".to_owned(), "ü".to_owned())];
+    job.request.body = bytes::Bytes::from_static(b"\0\xff");
+    job.idempotency_key = Some("key".to_owned());
+    job.correlation_id = Some("corr".to_owned());
+    job.callback = Some("https://example.org/x".to_owned());
+    job.expires_at = Some(after(60));
+    job.progress.attempts = 2;
+    let expected = job.clone();
+    stage.enqueue(job).await;
+    let claimed = stage.claim("u", 1).await.remove(0).job;
+    let read = stage.store.job(expected.id).await.unwrap().unwrap();
+    for found in [&claimed, &read] {
+        assert_eq!(found.request, expected.request);
+        assert_eq!(found.progress, expected.progress);
+        assert_eq!((&found.tenant, &found.caller, found.expires_at), (&expected.tenant, &expected.caller, expected.expires_at));
+        assert_eq!(
+            (&found.idempotency_key, &found.correlation_id, &found.callback),
+            (&expected.idempotency_key, &expected.correlation_id, &expected.callback)
+        );
+        assert_eq!(found.created_at, NOON);
+    }
+}
+
+async fn a_long_body_comes_back_whole(stage: Stage) {
+    let mut job = stage.job("u");
+    job.request.body = bytes::Bytes::from(vec![7; 300_000]);
+    let id = stage.enqueue(job).await;
+    assert_eq!(stage.claim("u", 1).await[0].job.request.body.len(), 300_000);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().request.body.len(), 300_000);
+}
+
+async fn a_job_for_later_is_not_claimed_before_its_time(stage: Stage) {
+    let mut job = stage.job("u");
+    job.run_at = after(10);
+    let id = stage.enqueue(job).await;
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Waiting);
+    stage.store.tick(Wall(after(10).0 - 1)).await.unwrap();
+    assert!(stage.claim_at("u", 1, after(9)).await.is_empty());
+    assert_eq!(stage.store.tick(after(10)).await.unwrap().due, 1);
+    assert_eq!(stage.claim_at("u", 1, after(10)).await.len(), 1);
+}
+
+async fn the_next_due_time_is_known(stage: Stage) {
+    for seconds in [30, 10, 20] {
+        let mut job = stage.job("u");
+        job.run_at = after(seconds);
+        stage.enqueue(job).await;
+    }
+    assert_eq!(stage.store.tick(NOON).await.unwrap().next, Some(after(10)));
+    assert_eq!(stage.store.tick(after(10)).await.unwrap().next, Some(after(20)));
+}
+
+async fn higher_priority_goes_first_and_then_the_older(stage: Stage) {
+    let mut expected = Vec::new();
+    for priority in [0, 5, 0, 5] {
+        let job = NewJob { priority, ..stage.job("u") };
+        expected.push((-priority, stage.enqueue(job).await));
+    }
+    expected.sort_by_key(|(priority, _)| *priority);
+    let got: Vec<_> = stage.claim("u", 9).await.into_iter().map(|claimed| claimed.job.id).collect();
+    assert_eq!(got, expected.into_iter().map(|(_, id)| id).collect::<Vec<_>>());
+}
+
+async fn of_tenant(stage: &Stage, tenant: &str, count: usize, run_at: Wall) {
+    let jobs = (0..count).map(|_| NewJob { tenant: tenant.to_owned(), run_at, ..stage.job("u") }).collect();
+    stage.store.enqueue(jobs, NOON).await.unwrap();
+}
+
+async fn one_tenant_with_many_jobs_does_not_starve_one_with_few(stage: Stage) {
+    of_tenant(&stage, "many", 1000, NOON).await;
+    assert_eq!(stage.claim("u", 100).await.len(), 100);
+    of_tenant(&stage, "few", 10, NOON).await;
+    let next = stage.claim("u", 22).await;
+    let few = next.iter().filter(|claimed| claimed.job.tenant == "few").count();
+    assert!(few >= 10, "{few} of 10 came within 22");
+}
+
+async fn retries_of_many_do_not_starve_newcomers(stage: Stage) {
+    of_tenant(&stage, "many", 500, after(5)).await;
+    stage.store.tick(after(5)).await.unwrap();
+    of_tenant(&stage, "few", 10, NOON).await;
+    let next = stage.claim_at("u", 22, after(5)).await;
+    assert!(next.iter().filter(|claimed| claimed.job.tenant == "few").count() >= 10);
+}
+
+async fn a_lane_is_claimed_by_itself(stage: Stage) {
+    stage.enqueue(stage.job("slow")).await;
+    stage.enqueue(stage.job("quick")).await;
+    let got = stage.claim("quick", 9).await;
+    assert_eq!(got.iter().map(|claimed| claimed.job.upstream.as_str()).collect::<Vec<_>>(), ["quick"]);
+}
+
+async fn a_lane_that_nobody_serves_is_reported(stage: Stage) {
+    for upstream in ["b", "a", "b"] {
+        stage.enqueue(stage.job(upstream)).await;
+    }
+    assert_eq!(stage.store.tick(NOON).await.unwrap().lanes, ["a", "b"]);
+}
+
+async fn a_lease_that_runs_out_gives_the_job_back_and_counts_a_crash(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    stage.claim("u", 1).await;
+    assert_eq!(stage.store.tick(after(29)).await.unwrap().recovered, 0);
+    assert!(stage.claim_at("u", 1, after(29)).await.is_empty());
+    assert_eq!(stage.store.tick(after(30)).await.unwrap().recovered, 1);
+    assert_eq!(stage.store.tick(after(30)).await.unwrap().recovered, 0, "two who look do not both find it");
+    let again = stage.claim_at("u", 1, after(30)).await;
+    assert_eq!(again[0].job.crashes, 1);
+    assert_eq!(again[0].job.progress.attempts, 0, "a crash is no attempt");
+}
+
+async fn a_renewed_lease_does_not_run_out(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    let claimed = stage.claim("u", 1).await.remove(0);
+    assert_eq!(stage.store.renew(vec![claimed.lease], after(20) + LEASE).await.unwrap(), [Renewed::Held]);
+    assert_eq!(stage.store.tick(after(49)).await.unwrap().recovered, 0);
+    assert_eq!(stage.store.tick(after(50)).await.unwrap().recovered, 1);
+    assert_eq!(stage.store.renew(vec![claimed.lease], after(99)).await.unwrap(), [Renewed::Lost]);
+}
+
+async fn a_late_worker_cannot_overwrite_its_successor(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    let first = stage.claim("u", 1).await.remove(0);
+    stage.store.tick(after(30)).await.unwrap();
+    let second = stage.claim_at("u", 1, after(30)).await.remove(0);
+    let late = Ending::Wait { until: after(90), reason: "transient_failure" };
+    assert_eq!(stage.settle_at(&first, late, after(31)).await, Settled::Lost);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Running);
+    assert_eq!(stage.settle_at(&second, ok(), after(32)).await, Settled::Kept);
+    assert_eq!(stage.settle_at(&first, Ending::Cancelled, after(33)).await, Settled::Lost);
+    assert_eq!(stage.settle_at(&second, ok(), after(34)).await, Settled::Lost, "nothing ends twice");
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Done);
+}
+
+async fn the_same_key_is_the_same_job(stage: Stage) {
+    let first = NewJob { dedup: Some([9; 32]), ..stage.job("u") };
+    let second = NewJob { id: stage.id(NOON), ..first.clone() };
+    let id = stage.enqueue(first).await;
+    assert_eq!(stage.store.enqueue(vec![second.clone()], NOON).await.unwrap(), [Enqueued::Known(id, State::Queued)]);
+    let claimed = stage.claim("u", 9).await;
+    assert_eq!(claimed.len(), 1);
+    stage.settle(&claimed[0], ok()).await;
+    assert_eq!(stage.store.enqueue(vec![second], NOON).await.unwrap(), [Enqueued::Known(id, State::Done)]);
+}
+
+async fn the_same_key_for_another_request_is_a_mistake(stage: Stage) {
+    let first = NewJob { dedup: Some([9; 32]), ..stage.job("u") };
+    let other = NewJob { id: stage.id(NOON), fingerprint: [2; 32], ..first.clone() };
+    let id = stage.enqueue(first).await;
+    let twice = NewJob { dedup: Some([8; 32]), ..stage.job("u") };
+    let again = NewJob { id: stage.id(NOON), ..twice.clone() };
+    let expected = [Enqueued::Mismatch(id), Enqueued::New(twice.id), Enqueued::Known(twice.id, State::Queued)];
+    assert_eq!(stage.store.enqueue(vec![other, twice, again], NOON).await.unwrap(), expected, "also within one batch");
+}
+
+async fn a_key_is_free_again_after_a_cancellation(stage: Stage) {
+    let first = NewJob { dedup: Some([9; 32]), ..stage.job("u") };
+    let second = NewJob { id: stage.id(NOON), ..first.clone() };
+    let id = stage.enqueue(first).await;
+    assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Now);
+    assert_eq!(stage.store.enqueue(vec![second.clone()], NOON).await.unwrap(), [Enqueued::New(second.id)]);
+}

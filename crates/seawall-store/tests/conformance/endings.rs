@@ -1,0 +1,157 @@
+//! How jobs end, wait and are called off, and what can be read of them.
+
+use crate::stage::{NOON, Stage, after, ok, on_each_backend};
+use seawall_store::job::{Attempted, Cancelled, Ending, Filter, MOST_HISTORY, NewJob, Renewed, Settle, Settled, State};
+use seawall_store::page::Window;
+
+on_each_backend!(
+    a_done_job_keeps_its_answer,
+    a_job_that_waits_goes_on_where_it_was,
+    a_released_job_is_ready_at_once_and_no_crash,
+    a_follow_up_is_there_exactly_when_its_job_is_over,
+    a_queued_job_is_cancelled_at_once,
+    a_running_job_is_cancelled_when_its_worker_lets_go,
+    a_running_job_that_finishes_first_is_done,
+    lists_are_pages_newest_first,
+    lists_are_filtered,
+    jobs_are_counted,
+    old_jobs_are_forgotten_and_young_ones_are_not,
+    history_is_kept_to_its_end,
+);
+
+const PAGE: Window = Window { after: None, limit: 10 };
+
+async fn a_done_job_keeps_its_answer(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    let claimed = stage.claim("u", 1).await.remove(0);
+    assert_eq!(stage.settle_at(&claimed, ok(), after(1)).await, Settled::Kept);
+    let job = stage.store.job(id).await.unwrap().unwrap();
+    assert_eq!((job.state, job.finished_at), (State::Done, Some(after(1))));
+    let response = job.response.unwrap();
+    assert_eq!((response.status, &response.body[..]), (200, &b"yes"[..]));
+}
+
+async fn a_job_that_waits_goes_on_where_it_was(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    let mut claimed = stage.claim("u", 1).await.remove(0);
+    claimed.job.progress.attempts = 3;
+    stage.settle(&claimed, Ending::Wait { until: after(5), reason: "circuit_open" }).await;
+    let job = stage.store.job(id).await.unwrap().unwrap();
+    assert_eq!((job.state, job.next_attempt_at, job.error.as_deref()), (State::Waiting, Some(after(5)), Some("circuit_open")));
+    stage.store.tick(after(5)).await.unwrap();
+    let again = stage.claim_at("u", 1, after(5)).await.remove(0);
+    assert_eq!((again.job.progress.attempts, again.job.crashes), (3, 0));
+}
+
+async fn a_released_job_is_ready_at_once_and_no_crash(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    let claimed = stage.claim("u", 1).await.remove(0);
+    stage.settle(&claimed, Ending::Release).await;
+    let again = stage.claim("u", 1).await.remove(0);
+    assert_eq!((again.job.progress.attempts, again.job.crashes), (0, 0));
+}
+
+async fn a_follow_up_is_there_exactly_when_its_job_is_over(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    let claimed = stage.claim("u", 1).await.remove(0);
+    let follow = stage.job("callbacks");
+    let settle = Settle {
+        lease: claimed.lease,
+        ending: ok(),
+        progress: claimed.job.progress,
+        history: Vec::new(),
+        follow: vec![follow.clone()],
+        now: NOON,
+    };
+    assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);
+    assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost);
+    let found = stage.claim("callbacks", 9).await;
+    assert_eq!(found.iter().map(|claimed| claimed.job.id).collect::<Vec<_>>(), [follow.id]);
+}
+
+async fn a_queued_job_is_cancelled_at_once(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Now);
+    assert!(stage.claim("u", 1).await.is_empty());
+    assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Over(State::Cancelled));
+    assert_eq!(stage.store.cancel(stage.id(NOON), NOON).await.unwrap(), Cancelled::Unknown);
+}
+
+async fn a_running_job_is_cancelled_when_its_worker_lets_go(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    let claimed = stage.claim("u", 1).await.remove(0);
+    assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Asked);
+    assert_eq!(stage.store.renew(vec![claimed.lease], after(60)).await.unwrap(), [Renewed::Cancelling]);
+    let retry = Ending::Wait { until: after(5), reason: "transient_failure" };
+    assert_eq!(stage.settle(&claimed, retry).await, Settled::Cancelled);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Cancelled);
+}
+
+async fn a_running_job_that_finishes_first_is_done(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    let claimed = stage.claim("u", 1).await.remove(0);
+    assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Asked);
+    assert_eq!(stage.settle(&claimed, ok()).await, Settled::Kept);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Done);
+}
+
+async fn lists_are_pages_newest_first(stage: Stage) {
+    let mut ids = Vec::new();
+    for seconds in 0..25 {
+        ids.push(stage.enqueue(NewJob { id: stage.id(after(seconds)), ..stage.job("u") }).await);
+    }
+    ids.reverse();
+    let (mut read, mut window) = (Vec::new(), PAGE);
+    loop {
+        let page = stage.store.jobs(Filter::default(), window).await.unwrap();
+        read.extend(page.entries.iter().map(|job| job.id));
+        let Some(next) = page.next else { break };
+        window.after = Some(next);
+    }
+    assert_eq!(read, ids);
+}
+
+async fn lists_are_filtered(stage: Stage) {
+    let mine = stage.enqueue(NewJob { correlation_id: Some("x".to_owned()), ..stage.job("a") }).await;
+    let other = stage.enqueue(stage.job("b")).await;
+    stage.claim("b", 1).await;
+    let list = async |filter| -> Vec<_> { stage.store.jobs(filter, PAGE).await.unwrap().entries.iter().map(|job| job.id).collect() };
+    assert_eq!(list(Filter { upstream: Some("a".to_owned()), ..Filter::default() }).await, [mine]);
+    assert_eq!(list(Filter { state: Some(State::Running), ..Filter::default() }).await, [other]);
+    assert_eq!(list(Filter { correlation_id: Some("x".to_owned()), ..Filter::default() }).await, [mine]);
+    assert!(list(Filter { correlation_id: Some("y".to_owned()), ..Filter::default() }).await.is_empty());
+}
+
+async fn jobs_are_counted(stage: Stage) {
+    for _ in 0..3 {
+        stage.enqueue(stage.job("u")).await;
+    }
+    let claimed = stage.claim("u", 2).await;
+    stage.settle(&claimed[0], ok()).await;
+    let counts = stage.store.job_counts().await.unwrap();
+    assert_eq!(counts.by_state, [1, 1, 0, 1, 0, 0]);
+    assert_eq!(counts.oldest_queued, Some(NOON));
+}
+
+async fn old_jobs_are_forgotten_and_young_ones_are_not(stage: Stage) {
+    let old = stage.enqueue(stage.job("u")).await;
+    stage.settle_at(&stage.claim("u", 1).await[0], ok(), after(1)).await;
+    let late = stage.enqueue(stage.job("u")).await;
+    stage.settle_at(&stage.claim("u", 1).await[0], ok(), after(100)).await;
+    let open = stage.enqueue(stage.job("u")).await;
+    assert_eq!(stage.store.sweep_jobs(after(50), 100).await.unwrap(), 1);
+    assert!(stage.store.job(old).await.unwrap().is_none());
+    assert!(stage.store.job(late).await.unwrap().is_some());
+    assert!(stage.store.job(open).await.unwrap().is_some());
+}
+
+async fn history_is_kept_to_its_end(stage: Stage) {
+    let id = stage.enqueue(stage.job("u")).await;
+    let mut claimed = stage.claim("u", 1).await.remove(0);
+    let entry =
+        |attempt| Attempted { attempt, status: "503".to_owned(), latency_ms: 1.5, outcome: "transient".to_owned(), at: "t".to_owned() };
+    claimed.job.history = (1..=60).map(entry).collect();
+    stage.settle(&claimed, ok()).await;
+    let history = stage.store.job(id).await.unwrap().unwrap().history;
+    assert_eq!((history.len(), history.last()), (MOST_HISTORY, Some(&entry(60))));
+}

@@ -1,0 +1,10 @@
+//! What every backend must do, run on each of them. A case knows nothing of the backend it runs on.
+
+#[cfg(test)]
+mod claims;
+#[cfg(test)]
+mod dead;
+#[cfg(test)]
+mod endings;
+#[cfg(test)]
+mod stage;

@@ -1,0 +1,102 @@
+//! A store of a backend's, empty, and the few things that cases need over and over.
+
+use seawall_core::decide::Progress;
+use seawall_core::id::CallId;
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Wall};
+use seawall_store::Store;
+use seawall_store::job::{Claim, Claimed, Ending, NewJob, Origin, Request, Response, Settle, Settled};
+use seawall_store::location::Location;
+
+/// Noon of some day; cases count from here.
+pub(crate) const NOON: Wall = Wall(1_800_000_000_000);
+pub(crate) const LEASE: Nanos = Nanos::from_secs(30);
+
+pub(crate) const fn after(seconds: i64) -> Wall {
+    Wall(NOON.0 + seconds * 1000)
+}
+
+/// A store, and what must live as long as it does.
+pub(crate) struct Stage {
+    pub(crate) store: Store,
+    rng: std::cell::RefCell<Rng>,
+    _folder: tempfile::TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap();
+        Self { store, rng: std::cell::RefCell::new(Rng::seeded(7)), _folder: folder }
+    }
+
+    pub(crate) fn id(&self, at: Wall) -> CallId {
+        CallId::new(at, &mut self.rng.borrow_mut())
+    }
+
+    pub(crate) fn job(&self, upstream: &str) -> NewJob {
+        NewJob {
+            id: self.id(NOON),
+            upstream: upstream.to_owned(),
+            tenant: "t".to_owned(),
+            caller: "c".to_owned(),
+            priority: 0,
+            request: Request { method: "GET".to_owned(), path: "/x?y=1".to_owned(), ..Request::default() },
+            idempotency_key: None,
+            dedup: None,
+            fingerprint: [1; 32],
+            correlation_id: None,
+            callback: None,
+            run_at: NOON,
+            expires_at: None,
+            origin: Origin::Caller,
+            progress: Progress::default(),
+            history: Vec::new(),
+        }
+    }
+
+    /// Keeps one job at noon.
+    pub(crate) async fn enqueue(&self, job: NewJob) -> CallId {
+        let id = job.id;
+        self.store.enqueue(vec![job], NOON).await.unwrap();
+        id
+    }
+
+    pub(crate) async fn claim_at(&self, upstream: &str, most: usize, now: Wall) -> Vec<Claimed> {
+        let token = self.rng.borrow_mut().draw();
+        self.store.claim(Claim { lanes: vec![(upstream.to_owned(), most)], token, lease: LEASE, now }).await.unwrap()
+    }
+
+    pub(crate) async fn claim(&self, upstream: &str, most: usize) -> Vec<Claimed> {
+        self.claim_at(upstream, most, NOON).await
+    }
+
+    pub(crate) async fn settle_at(&self, claimed: &Claimed, ending: Ending, now: Wall) -> Settled {
+        let Claimed { lease, job } = claimed;
+        let settle = Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), now };
+        self.store.settle(settle).await.unwrap()
+    }
+
+    pub(crate) async fn settle(&self, claimed: &Claimed, ending: Ending) -> Settled {
+        self.settle_at(claimed, ending, NOON).await
+    }
+}
+
+pub(crate) fn ok() -> Ending {
+    Ending::Done(Response { status: 200, body: "yes".into(), ..Response::default() })
+}
+
+/// Runs a case on each backend.
+macro_rules! on_each_backend {
+    ($($case:ident),* $(,)?) => {
+        mod sqlite {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    super::$case($crate::stage::Stage::sqlite().await).await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_each_backend;
