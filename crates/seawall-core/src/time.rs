@@ -153,6 +153,12 @@ impl Wall {
 }
 
 impl Wall {
+    /// Reads RFC 3339, in any offset.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        text.trim().parse::<jiff::Timestamp>().ok().map(|at| Self(at.as_millisecond()))
+    }
+
     /// RFC 3339 in UTC with milliseconds, without an allocation: every log line carries one. Years beyond four digits
     /// do not occur.
     #[must_use]

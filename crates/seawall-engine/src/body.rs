@@ -252,6 +252,12 @@ impl Relay {
 }
 
 impl Streaming {
+    /// What was read ahead of an answer that nobody will read on.
+    #[must_use]
+    pub fn into_ahead(self) -> Option<Bytes> {
+        self.ahead
+    }
+
     fn ended(&mut self) {
         self.timer = None;
         self.held = None;

@@ -2,6 +2,7 @@
 
 use crate::body::Outgoing;
 use crate::fault::Fault;
+use crate::reach::Reach;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
@@ -27,6 +28,8 @@ pub(crate) enum Sender {
 #[derive(Clone)]
 pub struct Connector {
     tls: TlsConnector,
+    /// Which addresses may be spoken to; any, for upstreams that an operator configured.
+    reach: Option<Arc<Reach>>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -51,7 +54,13 @@ impl Connector {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Self { tls: TlsConnector::from(Arc::new(config)) }
+        Self { tls: TlsConnector::from(Arc::new(config)), reach: None }
+    }
+
+    /// The same for targets that somebody else names: only addresses within reach.
+    #[must_use]
+    pub fn within(&self, reach: Reach) -> Self {
+        Self { tls: self.tls.clone(), reach: Some(Arc::new(reach)) }
     }
 
     pub(crate) async fn connect(&self, to: &Base, timeout: Nanos) -> Result<Sender, Fault> {
@@ -63,7 +72,7 @@ impl Connector {
     }
 
     async fn establish(&self, to: &Base) -> Result<Sender, Fault> {
-        let stream = tcp(to).await?;
+        let stream = self.tcp(to).await?;
         // Requests are small and written whole; waiting for more only adds latency.
         stream.set_nodelay(true).map_err(|error| Fault::of_connect(&error))?;
         if !to.tls {
@@ -75,29 +84,34 @@ impl Connector {
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         if speaks_h2 { h2(TokioIo::new(stream)).await } else { h1(TokioIo::new(stream)).await }
     }
+
+    /// Tries the addresses of a name in turn; the last failure is the one reported. Reach is asked about each address and
+    /// not about the name, which may mean something else the next time.
+    async fn tcp(&self, to: &Base) -> Result<TcpStream, Fault> {
+        let bare = to.host.trim_start_matches('[').trim_end_matches(']');
+        let open = async |address: SocketAddr| match &self.reach {
+            Some(reach) if !reach.permits(address.ip()) => Err(Fault::OUT_OF_REACH),
+            _ => TcpStream::connect(address).await.map_err(|error| Fault::of_connect(&error)),
+        };
+        if let Ok(ip) = bare.parse() {
+            return open(SocketAddr::new(ip, to.port)).await;
+        }
+        let addresses = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| Fault::DNS)?;
+        let mut last = Fault::DNS;
+        for address in addresses {
+            match open(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(fault) => last = fault,
+            }
+        }
+        Err(last)
+    }
 }
 
 impl Default for Connector {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Tries the addresses of a name in turn; the last failure is the one reported.
-async fn tcp(to: &Base) -> Result<TcpStream, Fault> {
-    let bare = to.host.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(ip) = bare.parse() {
-        return TcpStream::connect(SocketAddr::new(ip, to.port)).await.map_err(|error| Fault::of_connect(&error));
-    }
-    let addresses = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| Fault::DNS)?;
-    let mut last = Fault::DNS;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Fault::of_connect(&error),
-        }
-    }
-    Err(last)
 }
 
 fn tls_fault(error: &std::io::Error) -> Fault {

@@ -10,11 +10,12 @@ use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder
 use crate::state::Visit;
 use seawall_core::call::{Action, Call, Finish, Outcome, Request};
 use seawall_core::classify::{Headers, Hint, Seen, Verdict};
+use seawall_core::decide::Progress;
 use seawall_core::guard::Change;
 use seawall_core::id::CallId;
 use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope};
 use seawall_core::rng::Rng;
-use seawall_core::time::{Mono, Nanos, Now};
+use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,8 @@ pub struct Scene<'a> {
     pub key_tail: &'a dyn KeyTail,
     /// Who asks, for limits.
     pub who: Who<'a>,
+    /// Where attempts are noted for whoever keeps the call's history, beside the log.
+    pub trail: Option<&'a RefCell<Vec<(Wall, Attempt)>>>,
 }
 
 /// Names keys for logs.
@@ -81,6 +84,25 @@ pub struct Ended {
     /// The place in the pool, for whoever passes the answer on.
     pub place: Option<Place>,
 }
+
+/// A job that is to go on later. Nothing is held meanwhile but its idempotency key.
+#[derive(Clone, Copy, Debug)]
+pub struct Aside {
+    pub until: Mono,
+    pub reason: Reason,
+    pub progress: Progress,
+    pub at: Now,
+}
+
+/// How far a job came.
+#[derive(Debug)]
+pub enum Drove {
+    Ended(Ended),
+    Aside(Aside),
+}
+
+/// A wait that is shorter than writing a job back and claiming it again is waited where it is.
+const IN_PLACE: Nanos = Nanos::from_millis(20);
 
 /// Gives everything back if the caller leaves: dropping the future is how callers leave.
 struct Guarded<'a> {
@@ -136,6 +158,13 @@ impl Guarded<'_> {
         Some(Place::new(Arc::clone(pool), since, self.scene.clock.clone()))
     }
 
+    /// Nothing is held by a job that waits.
+    fn aside(&mut self, until: Mono, reason: Reason, at: Now) -> Aside {
+        self.done = true;
+        drop(self.place());
+        Aside { until, reason, progress: *self.call.progress(), at }
+    }
+
     fn ended(&mut self, finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
         let rate_limit = self.visit.taken.as_ref().and_then(|taken| self.scene.endpoint.state.limits.fields(taken, now.mono));
         Ended { finish, fault, blame, at: now, rate_limit, place: self.place() }
@@ -155,8 +184,20 @@ impl Drop for Guarded<'_> {
 
 /// Runs a call to its end.
 pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, transport: &mut T) -> Ended {
+    match run(scene, request, Progress::default(), transport).await {
+        Drove::Ended(ended) => ended,
+        Drove::Aside(_) => unreachable!("only the patient are put aside"),
+    }
+}
+
+/// Runs a job from where it was until it ends, or until it has to wait.
+pub async fn drive_job<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: Progress, transport: &mut T) -> Drove {
+    run(scene, request, progress, transport).await
+}
+
+async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: Progress, transport: &mut T) -> Drove {
     let mut now = scene.clock.now();
-    let (call, mut action) = Call::begin(Arc::clone(&scene.endpoint.plan), request, now);
+    let (call, mut action) = Call::resume(Arc::clone(&scene.endpoint.plan), request, progress, now);
     let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false };
     let mut fault = None;
     loop {
@@ -180,7 +221,7 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                 if let Some(blame) = fault.and_then(|_| transport.blame()) {
                     let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
                     let finish = guarded.cancel(code, now);
-                    return guarded.ended(finish, None, Some(blame), now);
+                    return Drove::Ended(guarded.ended(finish, None, Some(blame), now));
                 }
                 if fault == Some(Fault::TOKEN) {
                     action = guarded.call.judged(Err(Fault::TOKEN.kind), &UNAUTHORIZED, now, &mut scene.rng.borrow_mut());
@@ -202,7 +243,11 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
                 now = scene.clock.now();
                 action
             }
+            Action::Wait { until, reason } if request.patient && reason != Reason::Paced && until.since(now.mono) > IN_PLACE => {
+                return Drove::Aside(guarded.aside(until, reason, now));
+            }
             Action::Wait { until, .. } => {
+                drop(guarded.place());
                 // Most calls never wait, so they should not carry a timer's weight either.
                 Box::pin(scene.clock.sleep_until(until)).await;
                 now = scene.clock.now();
@@ -216,7 +261,7 @@ pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, trans
             }
             Action::Finish(finish) => {
                 guarded.done = true;
-                return guarded.ended(finish, fault, None, now);
+                return Drove::Ended(guarded.ended(finish, fault, None, now));
             }
         };
     }
@@ -236,6 +281,9 @@ async fn send<T: Transport>(transport: &mut T, outward: Outward) -> Result<(), F
 
 impl Scene<'_> {
     fn record(&self, attempt: Attempt, now: Now) {
+        if let Some(trail) = self.trail {
+            trail.borrow_mut().push((now.wall, attempt));
+        }
         self.recorder.push(Record::Attempt(AttemptRecord {
             at: now.wall,
             call: self.id,

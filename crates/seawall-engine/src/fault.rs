@@ -16,6 +16,8 @@ impl Fault {
     pub const DNS: Self = Self { kind: ErrorKind::Dns, token: "dns_error" };
     pub const REFUSED: Self = Self { kind: ErrorKind::Connect, token: "connection_refused" };
     pub const UNREACHABLE: Self = Self { kind: ErrorKind::Connect, token: "destination_unavailable" };
+    /// An address that whoever handed in the URL may not reach through us.
+    pub const OUT_OF_REACH: Self = Self { kind: ErrorKind::Connect, token: "destination_ip_prohibited" };
     pub const TLS: Self = Self { kind: ErrorKind::Tls, token: "tls_protocol_error" };
     pub const CERTIFICATE: Self = Self { kind: ErrorKind::Tls, token: "tls_certificate_error" };
     pub const RESET: Self = Self { kind: ErrorKind::Reset, token: "connection_terminated" };

@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod oauth;
 pub mod pool;
 pub mod pools;
+pub mod reach;
 pub mod recorder;
 pub mod schema;
 pub mod secret;

@@ -1,6 +1,6 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
-use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, NoteRecord, Record, TokenRecord};
 use seawall_core::id::CallId;
 use seawall_core::record::{Decision, Reason, Status};
 use seawall_core::time::{Nanos, Wall};
@@ -13,6 +13,7 @@ pub fn json(out: &mut Vec<u8>, record: &Record) {
         Record::Call(record) => call_json(out, record),
         Record::Breaker(record) => breaker_json(out, record),
         Record::Token(record) => token_json(out, record),
+        Record::Note(record) => note_json(out, record),
     }
     out.push(b'\n');
 }
@@ -65,6 +66,16 @@ fn token_json(out: &mut Vec<u8>, record: &TokenRecord) {
     id(out, record.call);
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"error\":", &record.error);
+    out.push(b'}');
+}
+
+fn note_json(out: &mut Vec<u8>, record: &NoteRecord) {
+    head(out, record.at, record.event);
+    for (name, value) in &record.fields {
+        out.extend_from_slice(b",\"");
+        out.extend_from_slice(name.as_bytes());
+        field(out, "\":", value);
+    }
     out.push(b'}');
 }
 
@@ -168,6 +179,10 @@ pub fn text(out: &mut Vec<u8>, record: &Record) {
         }
         Record::Token(TokenRecord { at, call, names, error }) => {
             put(out, format_args!("{at} token   {} {} ({call})", names.upstream, error.escape_debug()));
+        }
+        Record::Note(NoteRecord { at, event, fields }) => {
+            put(out, format_args!("{at} {event}"));
+            fields.iter().for_each(|(name, value)| put(out, format_args!(" {name}={}", value.escape_debug())));
         }
         Record::Breaker(BreakerRecord { at, names, change }) => {
             put(out, format_args!("{at} breaker {}/{} {} → {} ({})", names.upstream, names.endpoint, change.from, change.to, change.cause));

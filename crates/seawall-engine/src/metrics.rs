@@ -83,8 +83,8 @@ impl Metrics {
             match record {
                 Record::Attempt(record) => counts.entry(Arc::clone(&record.names)).or_default().attempt(record),
                 Record::Call(record) => counts.entry(Arc::clone(&record.names)).or_default().call(record),
-                // The call's own record says how it ended.
-                Record::Token(_) => {}
+                // The call's own record says how it ended; whoever leaves a note counts it.
+                Record::Token(_) | Record::Note(_) => {}
                 Record::Breaker(BreakerRecord { names, change, .. }) => {
                     let counts = counts.entry(Arc::clone(names)).or_default();
                     *counts.transitions.entry((change.from.as_str(), change.to.as_str())).or_default() += 1;

@@ -22,6 +22,15 @@ pub enum Record {
     Call(CallRecord),
     Breaker(BreakerRecord),
     Token(TokenRecord),
+    Note(NoteRecord),
+}
+
+/// Something that happened outside of any attempt, in the words of whoever saw it.
+#[derive(Clone, Debug)]
+pub struct NoteRecord {
+    pub at: Wall,
+    pub event: &'static str,
+    pub fields: Vec<(&'static str, String)>,
 }
 
 #[derive(Clone, Debug)]

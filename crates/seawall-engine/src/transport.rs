@@ -96,6 +96,9 @@ pub struct HttpTransport<'a> {
     pub trace: Option<Trace>,
     /// What was wrong with the last answer, for the caller.
     pub detail: Option<String>,
+    /// So much of an answer is read before it counts as one: all of it, for whoever keeps it. What breaks off before is
+    /// a failure that can be retried.
+    pub ahead: usize,
 }
 
 /// An answer, and as much of its body as the rules wanted to see.
@@ -104,6 +107,14 @@ pub struct Answer {
     pub head: response::Parts,
     pub body: Relay,
     seen: Bytes,
+}
+
+impl Answer {
+    /// As much of the body as was read before the answer counted as one.
+    #[must_use]
+    pub const fn seen(&self) -> &Bytes {
+        &self.seen
+    }
 }
 
 impl Headers for Answer {
@@ -256,7 +267,9 @@ impl Transport for HttpTransport<'_> {
                 Err(mismatch) => return Err(self.mismatched(mismatch)),
             };
         } else if self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) {
-            seen = read_ahead(&mut incoming).await?;
+            seen = read_up_to(&mut incoming, BODY_BYTES.max(self.ahead)).await?;
+        } else if self.ahead > 0 {
+            seen = read_up_to(&mut incoming, self.ahead).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
         let body = Relay::new(seen.clone(), incoming, lent, idle);
@@ -300,11 +313,8 @@ async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Incoming) 
     Ok(schema.check(&body).map(|()| body))
 }
 
-/// As much of a body as rules look at. One that breaks off here has told nobody anything yet, so it may be retried.
-async fn read_ahead(incoming: &mut Incoming) -> Result<Bytes, Fault> {
-    read_up_to(incoming, BODY_BYTES).await
-}
-
+/// As much of a body as rules look at, or as is kept. One that breaks off here has told nobody anything yet, so it may be
+/// retried.
 pub(crate) async fn read_up_to(incoming: &mut Incoming, most: usize) -> Result<Bytes, Fault> {
     let mut read = BytesMut::new();
     while read.len() < most && !incoming.is_end_stream() {

@@ -118,6 +118,36 @@ pub struct NewJob {
     pub history: Vec<Attempted>,
 }
 
+impl NewJob {
+    /// As it is in the moment in which it is kept.
+    #[must_use]
+    pub fn begun(self, now: Wall) -> Job {
+        Job {
+            id: self.id,
+            upstream: self.upstream,
+            tenant: self.tenant,
+            caller: self.caller,
+            priority: self.priority,
+            request: self.request,
+            state: State::Queued,
+            progress: self.progress,
+            history: self.history,
+            crashes: 0,
+            idempotency_key: self.idempotency_key,
+            correlation_id: self.correlation_id,
+            callback: self.callback,
+            origin: self.origin,
+            run_at: self.run_at,
+            next_attempt_at: Some(self.run_at.max(now)),
+            expires_at: self.expires_at,
+            created_at: now,
+            finished_at: None,
+            response: None,
+            error: None,
+        }
+    }
+}
+
 /// What became of one enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
@@ -225,6 +255,10 @@ pub enum Ending {
     Done(Response),
     /// Given up on. The letter is kept in the same transaction.
     Dead(Box<crate::dead::NewLetter>),
+    /// Given up on where no letters are wanted.
+    Failed {
+        code: String,
+    },
     Cancelled,
 }
 

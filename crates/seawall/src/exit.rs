@@ -10,6 +10,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// `check --strict` or `sim --assert` found something.
     Findings = 4,
+    /// The store cannot be opened or does not answer.
+    StoreUnavailable = 11,
     InvalidConfig = 78,
 }
 
@@ -40,6 +42,10 @@ impl Failure {
 
     pub(crate) fn config(message: impl Into<String>) -> Self {
         Self { exit: Exit::InvalidConfig, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn store(message: impl Into<String>) -> Self {
+        Self { exit: Exit::StoreUnavailable, message: message.into(), hint: None }
     }
 
     #[must_use]

@@ -51,6 +51,29 @@ pub(crate) fn script(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path)
 }
 
+/// A folder for what nobody needs afterwards, gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> anyhow::Result<Self> {
+        let path = env::temp_dir().join(format!("seawall-{name}-{}-{:x}", std::process::id(), entropy()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make the folder `{}`", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is the system's to clean up.
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
 /// Where a configuration's references lead: variables of this process, and files beside the configuration's own.
 #[derive(Debug)]
 pub(crate) struct Environment {
@@ -68,6 +91,19 @@ impl Environment {
     /// Variables that exist only here, for a program that is its own environment.
     pub(crate) fn with(given: &[(&str, &str)]) -> Self {
         Self { beside: PathBuf::new(), given: given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect() }
+    }
+
+    /// Where a file is that the configuration names.
+    pub(crate) fn path(&self, named: &Path) -> PathBuf {
+        self.beside.join(named)
+    }
+
+    /// A value that may be a reference to a secret, as a URL with a password is.
+    pub(crate) fn resolve(&self, value: &str) -> Result<String, String> {
+        match SecretRef::parse(value) {
+            Some(reference) => self.fetch(&reference).map(|secret| secret.reveal().to_owned()),
+            None => Ok(value.to_owned()),
+        }
     }
 
     pub(crate) fn fetch(&self, reference: &SecretRef) -> Result<Secret, String> {

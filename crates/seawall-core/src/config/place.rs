@@ -9,6 +9,14 @@ pub enum SecretRef {
     File(String),
 }
 
+impl SecretRef {
+    /// A reference, if the text is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        secret(text).ok()
+    }
+}
+
 impl std::fmt::Display for SecretRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -201,7 +201,7 @@ fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
     let settled = match &settle.ending {
         Ending::Wait { .. } | Ending::Release if held.cancel => Settled::Cancelled,
         Ending::Cancelled => Settled::Cancelled,
-        Ending::Wait { .. } | Ending::Release | Ending::Done(_) | Ending::Dead(_) => Settled::Kept,
+        Ending::Wait { .. } | Ending::Release | Ending::Done(_) | Ending::Dead(_) | Ending::Failed { .. } => Settled::Kept,
     };
     if settled == Settled::Cancelled {
         over(tx.db, settle, State::Cancelled, Some("cancelled"))?;
@@ -229,6 +229,12 @@ fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
             match letter {
                 Some(letter) => letters::replay_failed(tx.db, letter, new)?,
                 None => letters::keep(tx.db, new)?,
+            }
+        }
+        Ending::Failed { code } => {
+            over(tx.db, settle, State::Dead, Some(code))?;
+            if let Some(letter) = letter {
+                letters::replay_ended(tx.db, letter, false)?;
             }
         }
         Ending::Cancelled => {}

@@ -7,7 +7,7 @@ mod tally;
 mod view;
 
 use crate::exit::{Exit, Failure};
-use crate::setup::Environment;
+use crate::setup::{self, Environment};
 use crate::terminal::Terminal;
 use crate::{flaky, serve};
 use anyhow::Context as _;
@@ -57,7 +57,10 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let policy = story.policy(upstream.address);
     let live = serve::live(config::load("the demo's policy", policy.as_bytes())?, &Environment::with(&story::SECRETS))?;
     let log = view::Log::default();
-    let gateway = serve::start(live, Path::new("demo").to_owned(), Some(1), Duration::from_secs(30), Box::new(log.clone()))?;
+    let folder = setup::Scratch::new("demo")?;
+    let store = serve::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")))?;
+    let start_up = serve::StartUp { store, file: Path::new("demo").to_owned(), threads: Some(1), head_timeout: Duration::from_secs(30) };
+    let gateway = serve::start(live, start_up, Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();
     let naive = Client::naive(upstream.address);
     let seawall = Client::seawall(gateway.gateway);

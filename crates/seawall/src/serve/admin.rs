@@ -23,6 +23,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/healthz", get(async || ok()))
         .route("/readyz", get(async || ok()))
         .route("/metrics", get(metrics))
+        .merge(super::jobs::router())
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
 }

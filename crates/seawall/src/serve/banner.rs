@@ -2,29 +2,29 @@
 
 use super::{Running, shown};
 use seawall_core::config::Config;
-use seawall_core::policy::{IdempotencyMode, LimitKey, OnExhausted};
+use seawall_core::policy::{IdempotencyMode, LimitKey};
 use seawall_store::location::Location;
 
 pub(super) fn text(running: &Running) -> String {
     let live = running.shared.live.load();
     let names: Vec<&str> = live.config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     let mut text = format!(
-        "seawall {}\n  policy    {}\n  gateway   {}/{{{}}}\n  admin     {}  (/healthz, /readyz, /metrics)",
+        "seawall {}\n  policy    {}\n  gateway   {}/{{{}}}\n  admin     {}  (/healthz, /readyz, /metrics, /v1)",
         env!("SEAWALL_VERSION"),
         running.shared.file.display(),
         shown(running.gateway),
         names.join(","),
         shown(running.admin),
     );
-    text.push_str(&format!("\n  store     {} (nothing is kept in it yet)", store(&live.config.server.store)));
+    text.push_str(&format!("\n  store     {}", store(&live.config.server.store)));
     for missing in not_yet(&live.config) {
         text.push_str(&format!("\n  warning   {missing}"));
     }
     text
 }
 
-/// Where data would be, without what a URL may hold besides.
-fn store(place: &str) -> String {
+/// Where data is, without what a URL may hold besides.
+pub(super) fn store(place: &str) -> String {
     match Location::parse(place) {
         Ok(Location::Sqlite(path)) => path.display().to_string(),
         Ok(Location::Postgres(_)) => "PostgreSQL".to_owned(),
@@ -46,7 +46,6 @@ fn not_yet(config: &Config) -> Vec<String> {
         policies().any(|policy| matches!(policy.idempotency.mode, IdempotencyMode::Required | IdempotencyMode::Generate)),
         "idempotency keys are forwarded, neither demanded nor made",
     );
-    say(policies().any(|policy| policy.on_exhausted == OnExhausted::Enqueue), "exhausted calls are returned, not enqueued");
     let per_key = |limit: &seawall_core::policy::Limit| limit.key.contains(&LimitKey::Key);
     say(
         config.limits.iter().any(per_key) || policies().any(|policy| policy.limits.iter().any(per_key)),

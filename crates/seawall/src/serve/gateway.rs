@@ -4,7 +4,7 @@ use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal, stage};
 use super::cached::{self, Lookup};
 use super::hygiene::{self, Ours};
 use super::target::{deadline, target};
-use super::{Shared, degrade, intake};
+use super::{Shared, deferred, degrade, intake};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
 use http_body::Body as _;
@@ -12,9 +12,9 @@ use hyper::body::Incoming;
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::policy::Cache;
-use seawall_core::record::{Class, Code, Reason};
+use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::rng::Rng;
-use seawall_core::time::{Nanos, Now};
+use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::body::{Blame, Broken, Held, Relay};
 use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// One worker's gateway.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     sending: Sending,
     rng: RefCell<Rng>,
     /// What a request is filed under that named no upstream, and whoever sent it.
@@ -46,10 +46,10 @@ pub(super) struct Gateway {
 const SPREAD: Nanos = Nanos::from_secs(2);
 
 /// Who sent a request, from where, and how long they will wait.
-struct From {
+pub(super) struct From {
     address: IpAddr,
-    caller: Arc<Caller>,
-    left: Nanos,
+    pub(super) caller: Arc<Caller>,
+    pub(super) left: Nanos,
     /// The caller's own headers, where a limit looks at them.
     asked: HeaderMap,
 }
@@ -116,7 +116,10 @@ impl Gateway {
     async fn dispatch(&self, mut head: request::Parts, body: Incoming, peer: SocketAddr) -> Response<Relay> {
         let path = head.uri.path();
         if path.starts_with("/-/") {
-            return own_path(path);
+            return match path.strip_prefix("/-/jobs/") {
+                Some(id) => Box::pin(self.own_job(id, &head.headers)).await,
+                None => own_path(path),
+            };
         }
         let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
         let live = self.shared.live.load_full();
@@ -141,6 +144,9 @@ impl Gateway {
         let below = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
         let endpoint = upstream.endpoint(head.method.as_str(), &below);
         let mut from = From { address, caller: identified.caller, left: deadline(&head, endpoint), asked: HeaderMap::new() };
+        if let Some(prefer) = deferred::asked(&head.headers) {
+            return Box::pin(self.defer(head, &below, (upstream, endpoint), body, from, prefer)).await;
+        }
         let server = &live.config.server;
         let keep = server.replay_body.min(server.max_body);
         let started = self.sending.clock.now().mono;
@@ -156,7 +162,7 @@ impl Gateway {
     }
 
     /// A request that never became a call leaves a line and a number all the same.
-    fn turn_away(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
+    pub(super) fn turn_away(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
         refusal.call = Some(id.to_string());
@@ -223,8 +229,16 @@ impl Gateway {
             lookup.validate(&mut head.headers);
         }
         let mut transport = self.transport(upstream, endpoint, Sent { method: head.method, target, headers: head.headers }, body);
-        let mut ended = self.drive(id, &request, &mut transport, &from).await;
+        let trail = RefCell::new(Vec::new());
+        let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
+        let mut ended = self.drive(id, &request, &mut transport, &from, kept).await;
         let place = ended.place.take();
+        if kept.is_some() {
+            let trail = trail.take();
+            if let Some(response) = Box::pin(self.outlive(id, &ended, &transport, below, &trail, &from)).await {
+                return response;
+            }
+        }
         if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.head.status.as_u16() < 400) {
             self.shared.cache.invalidate(upstream.id, &transport.target);
         }
@@ -245,10 +259,17 @@ impl Gateway {
         let traced = headers.contains_key(TRACEPARENT);
         let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
         let (answer, token, detail) = (None, None, None);
-        HttpTransport { sending: &self.sending, upstream, endpoint, method, target, headers, body, answer, token, trace, detail }
+        HttpTransport { sending: &self.sending, upstream, endpoint, method, target, headers, body, answer, token, trace, detail, ahead: 0 }
     }
 
-    async fn drive(&self, id: CallId, request: &call::Request<'_>, transport: &mut HttpTransport<'_>, from: &From) -> Ended {
+    async fn drive(
+        &self,
+        id: CallId,
+        request: &call::Request<'_>,
+        transport: &mut HttpTransport<'_>,
+        from: &From,
+        trail: Option<&RefCell<Vec<(Wall, Attempt)>>>,
+    ) -> Ended {
         let scene = Scene {
             clock: &self.sending.clock,
             rng: &self.rng,
@@ -258,6 +279,7 @@ impl Gateway {
             caller: &from.caller.name,
             key_tail: transport.upstream,
             who: from.who(),
+            trail,
         };
         drive(&scene, request, transport).await
     }
@@ -280,7 +302,7 @@ impl Gateway {
             lookup.validate(&mut sent.headers);
             let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
-            let ended = gateway.drive(id, &request, &mut transport, &from).await;
+            let ended = gateway.drive(id, &request, &mut transport, &from, None).await;
             let response = gateway.finish(id, &ended, transport, Some(lookup), http::Version::HTTP_11, &from);
             drained(response.into_body()).await;
             drop(claim);

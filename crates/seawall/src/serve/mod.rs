@@ -4,10 +4,12 @@ mod admin;
 mod answer;
 mod banner;
 mod cached;
+mod deferred;
 mod degrade;
 mod gateway;
 mod hygiene;
 mod intake;
+mod jobs;
 mod operate;
 mod target;
 mod wire;
@@ -26,6 +28,8 @@ use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
 use seawall_engine::live::{Around, Live, Unusable};
 use seawall_engine::recorder::Recorder;
+use seawall_store::Store;
+use seawall_store::location::Location;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,6 +71,9 @@ pub(crate) struct Shared {
     pub file: PathBuf,
     pub head_timeout: Duration,
     pub reloads: operate::Reloads,
+    pub desk: Arc<jobs::Desk>,
+    /// Signs what is sent to URLs that somebody handed in.
+    pub signer: jobs::Signer,
 }
 
 /// How far the process has come in stopping.
@@ -83,7 +90,9 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);
     let live = live(config, &vault)?;
-    let running = start(live, file, args.threads, args.head_timeout, Box::new(std::io::stdout()))?;
+    let store = open(&live.config.server.store, &vault)?;
+    let start_up = StartUp { store, file, threads: args.threads, head_timeout: args.head_timeout };
+    let running = start(live, start_up, Box::new(std::io::stdout()))?;
     let banner = banner::text(&running);
     terminal.detail(&format!("{} threads serve", running.workers.len()));
     // Announced once signals are heard: before that, one would simply end the process.
@@ -110,6 +119,28 @@ fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)
     Live::new(config, around, before)
 }
 
+/// Opens the store that the configuration names; a file is beside the configuration's own unless its path says otherwise.
+pub(crate) fn open(place: &str, around: &Environment) -> anyhow::Result<Store> {
+    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
+    let location = Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))?;
+    let location = match location {
+        Location::Sqlite(path) => Location::Sqlite(around.path(&path)),
+        Location::Postgres(url) => Location::Postgres(url),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let shown = banner::store(place);
+    Ok(runtime.block_on(Store::open(&location)).map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?)
+}
+
+/// What a process is started with, besides its configuration.
+#[derive(Debug)]
+pub(crate) struct StartUp {
+    pub store: Store,
+    pub file: PathBuf,
+    pub threads: Option<u16>,
+    pub head_timeout: Duration,
+}
+
 /// The gateway's threads, at work.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -123,22 +154,20 @@ pub(crate) struct Running {
 }
 
 /// Starts the threads. Log lines go to `log`.
-pub(crate) fn start(
-    live: Live,
-    file: PathBuf,
-    threads: Option<u16>,
-    head_timeout: Duration,
-    log: Box<dyn std::io::Write + Send>,
-) -> anyhow::Result<Running> {
+pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
+    let StartUp { store, file, threads, head_timeout } = with;
     let server = live.config.server.clone();
     let json = live.config.log_json;
     let listeners = worker::listeners(&server.listen, threads)?;
     let admin_listener = worker::listen(&server.admin, false)?;
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
+    let clock = Clock::start();
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
-        clock: Clock::start(),
+        desk: Arc::new(jobs::Desk::new(store, clock.clone(), setup::entropy())),
+        signer: jobs::Signer::new(&format!("{:x}{:x}", setup::entropy(), setup::entropy())),
+        clock,
         connector: Connector::new(),
         cache: Cache::default(),
         pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", setup::instance())),
@@ -155,6 +184,10 @@ pub(crate) fn start(
     for (i, listener) in listeners.into_iter().enumerate() {
         let (shared, phases) = (Arc::clone(&shared), phases.clone());
         workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, phases))?);
+    }
+    {
+        let (shared, phases) = (Arc::clone(&shared), phases.clone());
+        workers.push(spawn("jobs", move || jobs::work(&shared, phases))?);
     }
     Ok(Running { gateway, admin, shared, admin_listener, phase, workers, writer })
 }

@@ -1,6 +1,6 @@
 //! Running the process: the admin port, signals, reloads, and the order in which it stops.
 
-use super::{Phase, Shared, admin};
+use super::{Phase, Shared, admin, jobs};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use seawall_core::time::Nanos;
@@ -58,6 +58,7 @@ pub(super) fn run(
         tokio::select! {
             served = server.into_future() => served.context("the admin port failed")?,
             () = until_stopped(shared, &mut signals) => {}
+            () = jobs::keep_up(shared) => {}
             () = ended => {}
         }
         setup::notify_stopping();

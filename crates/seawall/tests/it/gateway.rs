@@ -71,7 +71,11 @@ impl Start {
     }
 
     pub(crate) fn go(self) -> Gateway {
-        let directory = tempfile::tempdir().unwrap();
+        self.go_in(tempfile::tempdir().unwrap())
+    }
+
+    /// Starts where another one was, with what that one left there.
+    pub(crate) fn go_in(self, directory: tempfile::TempDir) -> Gateway {
         let file = directory.path().join("seawall.toml");
         std::fs::write(&file, self.text()).unwrap();
         let mut child = program()
@@ -152,6 +156,29 @@ impl Gateway {
     #[track_caller]
     pub(crate) fn post(&self, path: &str, headers: &str, body: &str) -> Reply {
         self.ask(format!("POST {path} HTTP/1.1\r\nHost: gateway\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()))
+    }
+
+    /// Asks the admin API.
+    #[track_caller]
+    pub(crate) fn admin(&self, method: &str, path: &str, body: &str) -> Reply {
+        self.admin_as(method, path, "application/json", body)
+    }
+
+    #[track_caller]
+    pub(crate) fn admin_as(&self, method: &str, path: &str, kind: &str, body: &str) -> Reply {
+        let length = body.len();
+        Caller::connect(self.admin)
+            .send(format!(
+                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
+            ))
+            .reply()
+    }
+
+    /// Ends the program as a power cut would, and gives back the directory that it worked in.
+    pub(crate) fn kill(mut self) -> tempfile::TempDir {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -27,6 +27,8 @@ mod gateway;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod jobs;
+#[cfg(test)]
 mod operate;
 #[cfg(test)]
 mod relaying;

@@ -1,0 +1,218 @@
+//! Jobs over the admin API: submit one or many, list, look at, cancel.
+
+use super::query::{Query, bad, document, either, not_found, of_store, page};
+use super::submit::{self, By};
+use super::{Desk, letters_api, view};
+use crate::serve::Shared;
+use crate::serve::answer::Refusal;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::response::Response;
+use axum::routing::get;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue};
+use http_body_util::BodyExt as _;
+use seawall_core::id::CallId;
+use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, State as JobState};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Lines that one submission may have.
+const MOST_LINES: u64 = 100_000;
+/// Lines that are kept together.
+const BATCH: usize = 500;
+/// Who submits through the admin port.
+const OPERATOR: By<'static> = By { caller: "operator", tenant: "" };
+
+pub(crate) fn router() -> Router<Arc<Shared>> {
+    Router::new().route("/v1/jobs", get(list).post(create)).route("/v1/jobs/{id}", get(show).delete(cancel)).merge(letters_api::router())
+}
+
+async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(listed(&shared, query.as_deref()).await)
+}
+
+async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, &["state", "upstream", "correlation_id", "cursor", "limit"])?;
+    let filter = Filter {
+        state: query.read("state", "queued, running, waiting, done, dead or cancelled", JobState::parse)?,
+        upstream: query.text("upstream").map(str::to_owned),
+        correlation_id: query.text("correlation_id").map(str::to_owned),
+    };
+    let jobs = shared.desk.store.jobs(filter, query.window()?).await.map_err(|error| of_store(&error))?;
+    Ok(document(200, &page(&jobs, view::job)))
+}
+
+async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    either(shown(&shared, &id).await)
+}
+
+async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+    let id = CallId::parse(id).ok_or_else(|| not_found("there is no such job"))?;
+    let job = shared.desk.store.job(id).await.map_err(|error| of_store(&error))?;
+    job.map(|job| document(200, &view::job(&job))).ok_or_else(|| not_found("there is no such job"))
+}
+
+async fn cancel(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    either(called_off(&shared, &id).await)
+}
+
+async fn called_off(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+    let id = CallId::parse(id).ok_or_else(|| not_found("there is no such job"))?;
+    let cancelled = shared.desk.store.cancel(id, shared.desk.now()).await.map_err(|error| of_store(&error))?;
+    match cancelled {
+        Cancelled::Now => Ok(document(200, &json!({ "id": id.to_string(), "state": "cancelled" }))),
+        Cancelled::Asked => Ok(document(202, &json!({ "id": id.to_string(), "state": "running", "cancelling": true }))),
+        Cancelled::Over(state) => {
+            Err(Box::new(Refusal::plain(409, "job_over", &format!("the job is {} and cannot be cancelled", state.as_str()))))
+        }
+        Cancelled::Unknown => Err(not_found("there is no such job")),
+    }
+}
+
+async fn create(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let many = ["application/x-ndjson", "application/ndjson", "application/jsonl"].iter().any(|name| kind.starts_with(name));
+    if many { created_many(shared, body) } else { either(created(&shared, body).await) }
+}
+
+async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> {
+    let live = shared.live.load_full();
+    // A body may be written in escapes that are six times as long.
+    let most = usize::try_from(live.config.server.max_body).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(64 * 1024);
+    let text = http_body_util::Limited::new(body, most).collect().await;
+    let text = text.map_err(|_| Box::new(Refusal::plain(413, "too_large", "the job is larger than `max_body` allows")))?.to_bytes();
+    let job = submit::accept(&text, &live, &shared.desk, OPERATOR).map_err(|why| bad(&why))?;
+    let begins = begins(&job, &shared.desk);
+    let kept = shared.desk.enqueue(vec![job]).await.map_err(|error| of_store(&error))?;
+    let (status, value) = told(kept.first().copied(), begins);
+    let mut response = document(status, &value);
+    if let Some(id) = value["id"].as_str()
+        && let Ok(place) = HeaderValue::from_str(&format!("/v1/jobs/{id}"))
+    {
+        response.headers_mut().insert(LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// The state that a job begins in.
+fn begins(job: &NewJob, desk: &Desk) -> JobState {
+    if job.run_at > desk.now() { JobState::Waiting } else { JobState::Queued }
+}
+
+/// What a submitter hears of one job.
+fn told(kept: Option<Enqueued>, begins: JobState) -> (u16, Value) {
+    match kept {
+        Some(Enqueued::New(id)) => (202, json!({ "id": id.to_string(), "state": begins.as_str() })),
+        Some(Enqueued::Known(id, state)) => (200, json!({ "id": id.to_string(), "state": state.as_str(), "duplicate": true })),
+        Some(Enqueued::Mismatch(id)) => {
+            let detail = "the idempotency key was used for a different request";
+            (
+                422,
+                json!({ "code": "idempotency_key_mismatch", "error": "idempotency_key_mismatch", "detail": detail, "job": id.to_string() }),
+            )
+        }
+        None => (500, json!({ "code": "store_unavailable", "error": "store_unavailable", "detail": "the store gave no answer" })),
+    }
+}
+
+/// Lines in, lines out: each is answered when it is on disk, and a bad one spoils no other.
+fn created_many(shared: Arc<Shared>, body: Body) -> Response {
+    let (lines, answers) = mpsc::channel::<Bytes>(16);
+    tokio::spawn(async move { read_lines(&shared, body, &lines).await });
+    let stream = futures_util::stream::unfold(answers, async |mut answers| {
+        answers.recv().await.map(|line| (Ok::<_, std::convert::Infallible>(line), answers))
+    });
+    let mut response = Response::new(Body::from_stream(stream));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    response
+}
+
+/// Lines of a submission that are not kept yet.
+#[derive(Default)]
+struct Batch {
+    jobs: Vec<NewJob>,
+    /// For each line, how its job begins, or what is wrong with it.
+    lines: Vec<(u64, Result<JobState, String>)>,
+}
+
+impl Batch {
+    fn add(&mut self, number: u64, line: Result<NewJob, String>, desk: &Desk) {
+        let line = line.map(|job| {
+            let state = begins(&job, desk);
+            self.jobs.push(job);
+            state
+        });
+        self.lines.push((number, line));
+    }
+
+    async fn keep(&mut self, shared: &Shared) -> Bytes {
+        let jobs = std::mem::take(&mut self.jobs);
+        let kept = if jobs.is_empty() { Ok(Vec::new()) } else { shared.desk.enqueue(jobs).await };
+        let mut kept = kept.map(Vec::into_iter);
+        let mut out = String::new();
+        for (number, line) in self.lines.drain(..) {
+            let mut value = match (line, &mut kept) {
+                (Err(why), _) => json!({ "code": "bad_request", "error": "bad_request", "detail": why }),
+                (Ok(begins), Ok(kept)) => told(kept.next(), begins).1,
+                (Ok(_), Err(error)) => {
+                    let refusal = of_store(error);
+                    json!({ "code": refusal.code, "error": refusal.code, "detail": refusal.detail })
+                }
+            };
+            value["line"] = json!(number);
+            out.push_str(&value.to_string());
+            out.push('\n');
+        }
+        Bytes::from(out)
+    }
+}
+
+async fn read_lines(shared: &Shared, mut body: Body, answers: &mpsc::Sender<Bytes>) {
+    let (live, desk) = (shared.live.load_full(), &shared.desk);
+    let most = usize::try_from(live.config.server.max_body).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(64 * 1024);
+    let (mut pending, mut batch, mut number) = (BytesMut::new(), Batch::default(), 0u64);
+    let mut over = false;
+    while !over {
+        match body.frame().await {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    pending.extend_from_slice(&data);
+                }
+            }
+            Some(Err(_)) => return,
+            None => {
+                over = true;
+                pending.extend_from_slice(b"\n");
+            }
+        }
+        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+            let line = pending.split_to(end + 1);
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            number += 1;
+            if number > MOST_LINES {
+                batch.add(number, Err(format!("a submission has at most {MOST_LINES} lines; this one and the rest were not read")), desk);
+                over = true;
+                break;
+            }
+            batch.add(number, submit::accept(line, &live, desk, OPERATOR), desk);
+            if batch.lines.len() >= BATCH && answers.send(batch.keep(shared).await).await.is_err() {
+                return;
+            }
+        }
+        if pending.len() > most {
+            batch.add(number + 1, Err("a line longer than `max_body` allows; it and the rest were not read".to_owned()), desk);
+            over = true;
+        }
+    }
+    if !batch.lines.is_empty() {
+        // Whoever left does not hear it; what is kept is kept.
+        drop(answers.send(batch.keep(shared).await).await);
+    }
+}

@@ -1,0 +1,269 @@
+//! A worker: claims jobs in batches, runs them side by side, holds on to their leases, and lets go in order when the
+//! process stops.
+
+use super::run::Bench;
+use crate::serve::{Phase, Shared};
+use anyhow::Context as _;
+use seawall_core::time::{Nanos, Wall};
+use seawall_store::job::{AD_HOC, Claim, Claimed, Ending, Lease, Renewed, Settle, Settled};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::LocalSet;
+
+/// Jobs that a worker runs side by side.
+const SLOTS: usize = 256;
+/// Of those, what one lane may have while others have work: a slow upstream never takes them all.
+const LANE_SLOTS: usize = SLOTS / 2;
+/// So many free slots are worth a claim of their own.
+const BATCH: usize = 32;
+/// How often time itself is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// What a lease has beyond the longest attempt.
+const GRACE: Nanos = Nanos::from_secs(10);
+/// How long the last settlements may take when the process stops at once.
+const LAST_SETTLEMENTS: Duration = Duration::from_secs(2);
+
+/// Why a running job is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// It goes back as if it had not been claimed.
+    Release,
+    Cancel,
+    /// It is somebody else's: nothing may be written.
+    Lost,
+}
+
+struct Running {
+    lane: String,
+    until: Wall,
+    stop: Option<oneshot::Sender<Stop>>,
+}
+
+#[derive(Default)]
+struct Table {
+    running: RefCell<HashMap<Lease, Running>>,
+    freed: Notify,
+}
+
+impl Table {
+    fn free(&self) -> usize {
+        SLOTS.saturating_sub(self.running.borrow().len())
+    }
+
+    fn in_lane(&self, lane: &str) -> usize {
+        self.running.borrow().values().filter(|running| running.lane == lane).count()
+    }
+
+    fn stop_all(&self, why: Stop) {
+        for running in self.running.borrow_mut().values_mut() {
+            stop(running, why);
+        }
+    }
+}
+
+fn stop(running: &mut Running, why: Stop) {
+    if let Some(sender) = running.stop.take() {
+        // One that has just ended needs no stopping.
+        let _: Result<(), Stop> = sender.send(why);
+    }
+}
+
+/// The life of a worker thread.
+pub(crate) fn work(shared: &Arc<Shared>, phases: watch::Receiver<Phase>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    LocalSet::new().block_on(&runtime, async {
+        let worker = Worker { bench: Rc::new(Bench::new(Arc::clone(shared))), table: Rc::new(Table::default()) };
+        worker.serve(phases).await;
+        Ok(())
+    })
+}
+
+struct Worker {
+    bench: Rc<Bench>,
+    table: Rc<Table>,
+}
+
+impl Worker {
+    async fn serve(&self, mut phases: watch::Receiver<Phase>) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
+        let mut lanes: Vec<String> = Vec::new();
+        loop {
+            tokio::select! {
+                _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
+                _ = tick.tick() => lanes = self.tick().await,
+                () = self.bench.desk().bell.notified() => lanes = self.lanes(lanes),
+                () = self.table.freed.notified() => {}
+                _ = renewal.tick() => self.renew().await,
+            }
+            while !lanes.is_empty() && self.table.free() >= BATCH.min(SLOTS) && *phases.borrow() == Phase::Serving {
+                if !self.claim(&lanes).await {
+                    lanes.clear();
+                }
+            }
+        }
+        self.let_go(phases).await;
+    }
+
+    /// Every lane that there is, after the bell has rung: whoever rang it did not say for whom.
+    fn lanes(&self, known: Vec<String>) -> Vec<String> {
+        let live = self.bench.shared.live.load();
+        let mut lanes: Vec<String> = live.upstreams.iter().map(|upstream| upstream.spec.name.clone()).collect();
+        lanes.push(AD_HOC.to_owned());
+        lanes.extend(known.into_iter().filter(|lane| live.named(lane).is_none() && lane != AD_HOC));
+        lanes
+    }
+
+    /// Lets time do its work, and says where there is something to claim.
+    async fn tick(&self) -> Vec<String> {
+        self.bench.sweep();
+        match self.bench.desk().store.tick(self.bench.desk().now()).await {
+            Ok(tick) => tick.lanes,
+            // The store says so wherever it is asked; a tick is asked again soon.
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// The longest that any attempt may take, and some: whoever has not renewed by then is gone.
+    fn lease(&self) -> Nanos {
+        let live = self.bench.shared.live.load();
+        let endpoints = live.upstreams.iter().flat_map(|upstream| &upstream.endpoints);
+        let longest = endpoints.map(|endpoint| endpoint.spec.policy.timeout.attempt).max().unwrap_or(Nanos::ZERO);
+        longest.max(Nanos::from_secs(20)) + GRACE
+    }
+
+    /// Claims as much as there is room for. Whether there may be more.
+    async fn claim(&self, lanes: &[String]) -> bool {
+        let free = self.table.free();
+        let share = if lanes.len() > 1 { LANE_SLOTS } else { SLOTS };
+        let wishes: Vec<(String, usize)> = lanes
+            .iter()
+            .map(|lane| (lane.clone(), share.saturating_sub(self.table.in_lane(lane)).min(free.div_ceil(lanes.len()))))
+            .filter(|(_, most)| *most > 0)
+            .collect();
+        if wishes.is_empty() {
+            return false;
+        }
+        let desk = self.bench.desk();
+        let (now, lease) = (desk.now(), self.lease());
+        let asked: usize = wishes.iter().map(|(_, most)| most).sum();
+        match desk.store.claim(Claim { lanes: wishes, token: desk.draw(), lease, now }).await {
+            Ok(claimed) => {
+                let got = claimed.len();
+                claimed.into_iter().for_each(|claimed| self.start(claimed, now + lease));
+                got == asked
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn start(&self, claimed: Claimed, until: Wall) {
+        let (sender, stopped) = oneshot::channel();
+        let lane = claimed.job.upstream.clone();
+        self.table.running.borrow_mut().insert(claimed.lease, Running { lane, until, stop: Some(sender) });
+        let (bench, table) = (Rc::clone(&self.bench), Rc::clone(&self.table));
+        tokio::task::spawn_local(async move {
+            let lease = claimed.lease;
+            let settle = tokio::select! {
+                settle = bench.run(&claimed) => Some(settle),
+                why = stopped => given_up(&claimed, why.unwrap_or(Stop::Release), bench.desk().now()),
+            };
+            if let Some(settle) = settle {
+                write(&bench, &table, settle).await;
+            }
+            table.running.borrow_mut().remove(&lease);
+            if table.free() >= BATCH {
+                table.freed.notify_one();
+            }
+        });
+    }
+
+    async fn renew(&self) {
+        let desk = self.bench.desk();
+        let leases: Vec<Lease> = self.table.running.borrow().keys().copied().collect();
+        let until = desk.now() + self.lease();
+        let renewed = if leases.is_empty() { Ok(Vec::new()) } else { desk.store.renew(leases.clone(), until).await };
+        let mut running = self.table.running.borrow_mut();
+        match renewed {
+            Ok(answers) => {
+                for (lease, answer) in leases.iter().zip(answers) {
+                    let Some(entry) = running.get_mut(lease) else { continue };
+                    match answer {
+                        Renewed::Held => entry.until = until,
+                        Renewed::Cancelling => stop(entry, Stop::Cancel),
+                        Renewed::Lost => stop(entry, Stop::Lost),
+                    }
+                }
+            }
+            // Whoever cannot renew stops before somebody else may begin.
+            Err(_) => running.values_mut().filter(|entry| entry.until <= desk.now()).for_each(|entry| stop(entry, Stop::Lost)),
+        }
+    }
+
+    /// Finishes what is running while there is time, and gives back the rest.
+    async fn let_go(&self, mut phases: watch::Receiver<Phase>) {
+        let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
+        while !self.table.running.borrow().is_empty() {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(10)) => {}
+                _ = renewal.tick() => self.renew().await,
+                _ = phases.wait_for(|phase| *phase >= Phase::Stopping) => break,
+            }
+        }
+        self.table.stop_all(Stop::Release);
+        let settled = async {
+            while !self.table.running.borrow().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // What is not settled by then is found by its lease.
+        drop(tokio::time::timeout(LAST_SETTLEMENTS, settled).await);
+    }
+}
+
+/// A job that was stopped before its end: what it had used up before is what it has used up.
+fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
+    let ending = match why {
+        Stop::Release => Ending::Release,
+        Stop::Cancel => Ending::Cancelled,
+        Stop::Lost => return None,
+    };
+    let Claimed { lease, job } = claimed;
+    Some(Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), now })
+}
+
+/// Writes how a job ended, for as long as the job is ours to write about.
+async fn write(bench: &Bench, table: &Table, settle: Settle) {
+    let desk = bench.desk();
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match desk.store.settle(settle.clone()).await {
+            Ok(Settled::Kept | Settled::Cancelled) => {
+                if !settle.follow.is_empty() {
+                    desk.bell.notify_one();
+                }
+                return;
+            }
+            Ok(Settled::Lost) => {
+                desk.counts.lost_leases.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Err(error) if error.passes() && is_ours(table, &settle, desk.now()) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(2));
+            }
+            // It will be found by its lease and run again.
+            Err(_) => return,
+        }
+    }
+}
+
+fn is_ours(table: &Table, settle: &Settle, now: Wall) -> bool {
+    table.running.borrow().get(&settle.lease).is_some_and(|running| now < running.until)
+}

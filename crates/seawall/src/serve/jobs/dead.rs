@@ -1,0 +1,235 @@
+//! A job that is given up on becomes a dead letter: what was sent, what came back, why it ended, and whether sending it
+//! again can help.
+
+use super::view::is_secret;
+use bytes::Bytes;
+use seawall_core::call::{Finish, Outcome};
+use seawall_core::policy::Door;
+use seawall_core::record::{Attempt, Class, Code, Reason, Status};
+use seawall_core::time::Wall;
+use seawall_engine::drive::Ended;
+use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::transport::HttpTransport;
+use seawall_store::dead::NewLetter;
+use seawall_store::job::{AD_HOC, Attempted, Job, NewJob, Request};
+
+/// What is kept of a request's body.
+const MOST_BODY: usize = 256 * 1024;
+/// What is kept of the upstream's or the checker's words.
+const MOST_DETAIL: usize = 2000;
+
+/// Why a job is given up on.
+#[derive(Clone, Debug)]
+pub(super) struct Cause {
+    pub class: Class,
+    pub reason: String,
+    pub code: String,
+    pub detail: String,
+}
+
+impl Cause {
+    /// How a call ended that did not end well. The upstream's status, where it gave one, is the code.
+    pub(super) fn of(finish: &Finish, last: Option<Status>, detail: String) -> Self {
+        let (class, code) = match (finish.outcome, last) {
+            (Outcome::Refused(code), Some(Status::Error(kind))) => (class_of(code), kind.as_str().to_owned()),
+            (Outcome::Refused(code), _) => (class_of(code), code.as_str().to_owned()),
+            (Outcome::Failed(class), Some(Status::Http(status))) => (class, status.to_string()),
+            (Outcome::Failed(class), _) => (class, class.as_str().to_owned()),
+            (Outcome::Success | Outcome::Replayed, _) => (Class::Success, "success".to_owned()),
+        };
+        Self { class, reason: finish.reason.as_str().to_owned(), code, detail }
+    }
+
+    pub(super) fn poison(crashes: u32) -> Self {
+        Self {
+            class: Class::Permanent,
+            reason: "poison".to_owned(),
+            code: "poison".to_owned(),
+            detail: format!("{crashes} workers in a row ended while they had this job"),
+        }
+    }
+
+    pub(super) fn no_upstream(name: &str) -> Self {
+        Self {
+            class: Class::Permanent,
+            reason: Reason::TurnedAway.as_str().to_owned(),
+            code: Code::NoUpstream.as_str().to_owned(),
+            detail: format!("no upstream named `{name}` is configured"),
+        }
+    }
+
+    pub(super) fn unusable(detail: String) -> Self {
+        Self { class: Class::Permanent, reason: Reason::TurnedAway.as_str().to_owned(), code: "bad_request".to_owned(), detail }
+    }
+}
+
+const fn class_of(code: Code) -> Class {
+    match code {
+        Code::SchemaMismatch | Code::NoUpstream | Code::TooLarge => Class::Permanent,
+        Code::KeysRejected | Code::CallerUnknown => Class::Auth,
+        Code::KeysExhausted => Class::Quota,
+        _ => Class::Transient,
+    }
+}
+
+/// Where a job's letter is filed, and what its policy says about letters.
+pub(super) struct Place<'a> {
+    pub upstream: Option<&'a LiveUpstream>,
+    pub endpoint: Option<&'a LiveEndpoint>,
+}
+
+pub(super) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, trail: &[Attempted], now: Wall) -> NewLetter {
+    let policy = place.endpoint.map(|endpoint| &endpoint.spec.policy.dead_letter);
+    let (request, body_cut, stripped) = kept(&job.request);
+    let whole = !body_cut && !stripped;
+    let mut instructions = policy.map(|policy| policy.instructions.clone()).unwrap_or_default();
+    if stripped {
+        instructions.push_str("The caller's own credential was not kept: send the request again from where it came. ");
+    }
+    if body_cut {
+        instructions.push_str("The body was longer than what is kept: send the request again from where it came. ");
+    }
+    let url = match place.upstream {
+        _ if job.upstream == AD_HOC => without_query_values(&job.request.path),
+        Some(upstream) => {
+            let scheme = if upstream.spec.url.tls { "https" } else { "http" };
+            format!("{scheme}://{}{}{}", upstream.spec.url.authority(), upstream.spec.url.path, job.request.path)
+        }
+        None => job.request.path.clone(),
+    };
+    NewLetter {
+        id: job.id,
+        door,
+        upstream: if job.upstream == AD_HOC { super::adhoc::NAME.to_owned() } else { job.upstream.clone() },
+        endpoint: place.endpoint.map_or_else(|| "default".to_owned(), |endpoint| endpoint.names.endpoint.clone()),
+        tenant: job.tenant.clone(),
+        caller: job.caller.clone(),
+        url,
+        request,
+        body_cut,
+        class: cause.class,
+        reason: cause.reason,
+        code: cause.code,
+        detail: cut(cause.detail, MOST_DETAIL),
+        last_attempt_at: (!trail.is_empty()).then_some(now),
+        attempts: job.progress.attempts,
+        correlation_id: job.correlation_id.clone(),
+        idempotency_key: job.idempotency_key.clone(),
+        enqueued_at: job.created_at,
+        dead_at: now,
+        expires_at: now + policy.map_or(seawall_core::time::Nanos::from_secs(14 * 86_400), |policy| policy.ttl),
+        severity: policy.map_or(seawall_core::policy::Severity::Review, |policy| policy.severity),
+        replayable: whole && is_replayable(cause.class, &job.request.method, job.idempotency_key.is_some(), &trail_refused(trail)),
+        instructions: instructions.trim_end().to_owned(),
+        history: trail.to_vec(),
+    }
+}
+
+/// What the last attempt came to, if there was one.
+fn trail_refused(trail: &[Attempted]) -> Option<&str> {
+    trail.last().map(|last| last.status.as_str())
+}
+
+/// Whether sending it again can help and cannot harm: what the upstream called wrong stays wrong, and what may have been
+/// executed once must not be executed twice.
+fn is_replayable(class: Class, method: &str, keyed: bool, last: &Option<&str>) -> bool {
+    let may_help = match class {
+        Class::Permanent | Class::Success => false,
+        Class::Transient | Class::Ambiguous | Class::Quota | Class::Auth => true,
+    };
+    let unsent = matches!(last, None | Some("dns" | "connect" | "tls" | "circuit_open"));
+    let harmless = keyed || unsent || matches!(method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE");
+    may_help && harmless
+}
+
+/// A request as it may be kept: no credential, and a body of bounded length.
+fn kept(request: &Request) -> (Request, bool, bool) {
+    let stripped = request.headers.iter().any(|(name, _)| is_secret(name));
+    let headers = request.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
+    let body_cut = request.body.len() > MOST_BODY;
+    let body = if body_cut { request.body.slice(..MOST_BODY) } else { request.body.clone() };
+    (Request { method: request.method.clone(), path: request.path.clone(), headers, body }, body_cut, stripped)
+}
+
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let at = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(at);
+        text.push('…');
+    }
+    text
+}
+
+/// A URL that somebody handed in may carry a secret in its query.
+fn without_query_values(url: &str) -> String {
+    url.split_once('?').map_or_else(|| url.to_owned(), |(path, _)| format!("{path}?…"))
+}
+
+/// The letter of a caller's call, which never was a job.
+pub(crate) fn gateway_letter(
+    call: &NewJob,
+    transport: &HttpTransport<'_>,
+    ended: &Ended,
+    trail: &[(Wall, Attempt)],
+    now: Wall,
+) -> NewLetter {
+    let said = transport.answer.as_ref().map(|answer| words(answer.seen()));
+    let detail = transport.detail.clone().or(said).unwrap_or_default();
+    let cause = Cause::of(&ended.finish, trail.last().map(|(_, attempt)| attempt.status), detail);
+    let place = Place { upstream: Some(transport.upstream), endpoint: Some(transport.endpoint) };
+    let mut job = call.clone().begun(now);
+    job.progress.attempts = ended.finish.attempts;
+    letter(&job, Door::Gateway, &place, cause, &call.history, now)
+}
+
+/// The trail of this run, in the words of the attempt log.
+pub(crate) fn history(before: &[Attempted], trail: &[(Wall, Attempt)]) -> Vec<Attempted> {
+    let new = trail.iter().map(|(at, attempt)| Attempted {
+        attempt: attempt.number,
+        status: attempt.status.to_string(),
+        latency_ms: attempt.latency.as_millis_f64(),
+        outcome: attempt.outcome().to_owned(),
+        at: at.to_string(),
+    });
+    before.iter().cloned().chain(new).collect()
+}
+
+/// What an answer says about itself, as far as it is text.
+pub(super) fn words(body: &Bytes) -> String {
+    let head = &body[..body.len().min(MOST_DETAIL)];
+    String::from_utf8_lossy(head).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_help_and_cannot_harm_is_replayable() {
+        assert!(is_replayable(Class::Transient, "GET", false, &Some("503")));
+        assert!(is_replayable(Class::Transient, "POST", true, &Some("503")));
+        assert!(!is_replayable(Class::Transient, "POST", false, &Some("503")), "it may have been executed");
+        assert!(is_replayable(Class::Transient, "POST", false, &Some("connect")), "it never left us");
+        assert!(is_replayable(Class::Transient, "POST", false, &None));
+        assert!(!is_replayable(Class::Permanent, "GET", true, &Some("404")));
+    }
+
+    #[test]
+    fn credentials_and_long_bodies_are_not_kept() {
+        let request = Request {
+            method: "POST".to_owned(),
+            path: "/".to_owned(),
+            headers: vec![("Cookie".to_owned(), "secret".to_owned()), ("accept".to_owned(), "*/*".to_owned())],
+            body: Bytes::from(vec![b'x'; MOST_BODY + 1]),
+        };
+        let (kept, cut, stripped) = kept(&request);
+        assert!(cut && stripped);
+        assert_eq!((kept.headers.len(), kept.body.len()), (1, MOST_BODY));
+    }
+
+    #[test]
+    fn details_are_cut_between_characters() {
+        assert_eq!(cut("ü".repeat(10), 3), "ü…");
+        assert_eq!(without_query_values("https://x/y?token=1"), "https://x/y?…");
+    }
+}

@@ -1,0 +1,87 @@
+//! Dead letters over the admin API: list, look at, discard, and the issues they are grouped into.
+
+use super::query::{Query, document, either, not_found, of_store, page};
+use super::view;
+use crate::serve::Shared;
+use crate::serve::answer::Refusal;
+use axum::Router;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use axum::routing::get;
+use seawall_core::id::CallId;
+use seawall_core::policy::Severity;
+use seawall_core::record::Class;
+use seawall_core::time::Wall;
+use seawall_store::dead::{Filter, Status};
+use serde_json::json;
+use std::sync::Arc;
+
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/v1/dead-letters", get(list))
+        .route("/v1/dead-letters/issues", get(issues))
+        .route("/v1/dead-letters/{id}", get(show).delete(discard))
+}
+
+async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(listed(&shared, query.as_deref()).await)
+}
+
+/// What can be asked of the list, and of whatever acts on a part of it.
+pub(super) const PARAMETERS: &[&str] =
+    &["upstream", "endpoint", "class", "code", "severity", "since", "until", "status", "q", "cursor", "limit"];
+
+async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, PARAMETERS)?;
+    let letters = shared.desk.store.letters(filter(&query)?, query.window()?).await.map_err(|error| of_store(&error))?;
+    Ok(document(200, &page(&letters, view::letter)))
+}
+
+pub(super) fn filter(query: &Query) -> Result<Filter, Box<Refusal>> {
+    let owned = |name: &str| query.text(name).map(str::to_owned);
+    let time = "a time like 2030-01-31T12:00:00Z";
+    Ok(Filter {
+        ids: Vec::new(),
+        upstream: owned("upstream"),
+        endpoint: owned("endpoint"),
+        class: query.read("class", "transient, permanent, ambiguous, quota or auth", Class::from_word)?,
+        code: owned("code"),
+        severity: query.read("severity", "review or pager", Severity::from_word)?,
+        since: query.read("since", time, Wall::parse)?,
+        until: query.read("until", time, Wall::parse)?,
+        // What has been replayed is no longer dead; it is shown when asked for.
+        status: query.read("status", "kept, replaying or replayed", Status::parse)?,
+        text: owned("q"),
+    })
+}
+
+async fn issues(State(shared): State<Arc<Shared>>) -> Response {
+    let issues = shared.desk.store.issues().await.map_err(|error| of_store(&error));
+    either(issues.map(|issues| document(200, &json!({ "items": issues.iter().map(view::issue).collect::<Vec<_>>() }))))
+}
+
+async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    either(shown(&shared, &id).await)
+}
+
+async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+    let id = CallId::parse(id).ok_or_else(|| not_found("there is no such dead letter"))?;
+    let letter = shared.desk.store.letter(id).await.map_err(|error| of_store(&error))?;
+    letter.map(|letter| document(200, &view::letter(&letter))).ok_or_else(|| not_found("there is no such dead letter"))
+}
+
+async fn discard(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    either(discarded(&shared, &id).await)
+}
+
+async fn discarded(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+    let id = CallId::parse(id).ok_or_else(|| not_found("there is no such dead letter"))?;
+    let store = &shared.desk.store;
+    if store.discard_letter(id).await.map_err(|error| of_store(&error))? {
+        return Ok(document(200, &json!({ "id": id.to_string(), "discarded": true })));
+    }
+    match store.letter(id).await.map_err(|error| of_store(&error))? {
+        Some(_) => Err(Box::new(Refusal::plain(409, "replay_running", "the dead letter is being replayed"))),
+        None => Err(not_found("there is no such dead letter")),
+    }
+}

@@ -1,0 +1,28 @@
+//! Durable jobs: calls that are kept before they are acknowledged, and driven by the same machine as the gateway's until
+//! they are done or dead. Workers have a thread and connections of their own, so that a backlog never touches a caller.
+
+mod adhoc;
+mod api;
+mod callback;
+mod claim;
+mod dead;
+mod desk;
+mod identity;
+mod letters_api;
+mod query;
+mod run;
+mod submit;
+mod upkeep;
+mod view;
+
+pub(super) use api::router;
+pub(crate) use callback::Signer;
+pub(super) use claim::work;
+pub(super) use dead::{gateway_letter, history};
+pub(crate) use desk::Desk;
+pub(super) use identity::{dedup, fingerprint};
+pub(super) use query::of_store;
+pub(super) use run::{is_failure, is_worth_keeping, rest};
+pub(super) use submit::{outside, plain_key};
+pub(super) use upkeep::keep_up;
+pub(super) use view::job as view;

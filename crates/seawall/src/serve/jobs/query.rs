@@ -1,0 +1,90 @@
+//! What list queries ask for, and how their pages are written. A parameter that cannot be read is an error, not ignored.
+
+use crate::serve::answer::Refusal;
+use axum::response::Response;
+use seawall_core::id::CallId;
+use seawall_store::Error;
+use seawall_store::page::{MOST, Page, Window};
+use serde_json::{Value, json};
+
+/// The parameters of a query, each at most once.
+#[derive(Debug)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// # Errors
+    /// With a refusal that names the parameter nobody knows.
+    pub(crate) fn parse(text: Option<&str>, known: &[&str]) -> Result<Self, Box<Refusal>> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for (name, value) in form_urlencoded::parse(text.unwrap_or("").as_bytes()) {
+            if !known.contains(&name.as_ref()) {
+                return Err(bad(&format!("there is no parameter `{name}`; there are {}", known.join(", "))));
+            }
+            if pairs.iter().any(|(other, _)| *other == name) {
+                return Err(bad(&format!("`{name}` is given twice")));
+            }
+            pairs.push((name.into_owned(), value.into_owned()));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// A parameter that is there and not empty.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    pub(crate) fn read<T>(&self, name: &str, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Box<Refusal>> {
+        self.text(name).map(|text| read(text).ok_or_else(|| bad(&format!("`{name}` is {what}, not `{text}`")))).transpose()
+    }
+
+    pub(crate) fn window(&self) -> Result<Window, Box<Refusal>> {
+        let after = self.read("cursor", "a cursor that a page gave", CallId::parse)?;
+        let limit =
+            self.read("limit", &format!("a number from 1 to {MOST}"), |text| text.parse().ok().filter(|limit| (1..=MOST).contains(limit)))?;
+        Ok(Window { after, limit: limit.unwrap_or(50) })
+    }
+}
+
+pub(crate) fn page<T>(page: &Page<T>, view: impl Fn(&T) -> Value) -> Value {
+    json!({ "items": page.entries.iter().map(view).collect::<Vec<_>>(), "next_cursor": page.next.map(|id| id.to_string()) })
+}
+
+pub(crate) fn bad(detail: &str) -> Box<Refusal> {
+    Box::new(Refusal::plain(400, "bad_request", detail))
+}
+
+pub(crate) fn not_found(what: &str) -> Box<Refusal> {
+    Box::new(Refusal::plain(404, "not_found", what))
+}
+
+/// What a failing store means to whoever asked.
+pub(crate) fn of_store(error: &Error) -> Box<Refusal> {
+    let (status, code) = match error {
+        Error::Full => (507, "storage_full"),
+        Error::Busy => (503, "overloaded"),
+        Error::ReadOnly(_) | Error::Damaged(_) | Error::NewerSchema { .. } | Error::Unavailable(_) | Error::Failed(_) => {
+            (503, "store_unavailable")
+        }
+    };
+    let mut refusal = Refusal::plain(status, code, &error.to_string());
+    refusal.retry_after = error.passes().then(|| seawall_core::time::Nanos::from_secs(1));
+    Box::new(refusal)
+}
+
+pub(crate) fn refused(refusal: &Refusal) -> Response {
+    refusal.respond_as(axum::body::Body::from)
+}
+
+pub(crate) fn document(status: u16, value: &Value) -> Response {
+    let mut response = Response::new(axum::body::Body::from(value.to_string()));
+    *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::OK);
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    headers.insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Either becomes an answer.
+pub(crate) fn either(result: Result<Response, Box<Refusal>>) -> Response {
+    result.unwrap_or_else(|refusal| refused(&refusal))
+}

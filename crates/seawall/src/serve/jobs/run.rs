@@ -1,0 +1,325 @@
+//! One job on a worker's bench: found its upstream, driven by the call machine until it ends or has to wait, and written
+//! up for the store.
+
+use super::adhoc::{self, AdHoc};
+use super::dead::{self, Cause, Place};
+use super::{Desk, callback};
+use crate::serve::target::target;
+use crate::serve::{Shared, hygiene};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use seawall_core::call::{self, Finish, Outcome};
+use seawall_core::decide::Progress;
+use seawall_core::policy::Door;
+use seawall_core::record::{Attempt, Class, Reason};
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::body::Relay;
+use seawall_engine::drive::{Drove, Ended, Scene, drive_job};
+use seawall_engine::limits::Who;
+use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::pool::Pool;
+use seawall_engine::reach::Reach;
+use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::trace::Trace;
+use seawall_engine::transport::{HttpTransport, Replay, Sending};
+use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, NewJob, Origin, Response, Settle, State};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// What is kept of an answer's body.
+const MOST_ANSWER: usize = 1 << 20;
+/// A job that has taken so many workers with it is not given to another.
+const MOST_CRASHES: u32 = 3;
+
+/// What one worker thread works with.
+#[derive(Debug)]
+pub(super) struct Bench {
+    pub shared: Arc<Shared>,
+    sending: Sending,
+    /// For targets that somebody handed in.
+    outside: Sending,
+    adhoc: AdHoc,
+    rng: RefCell<Rng>,
+}
+
+/// Where a job goes.
+struct Target {
+    upstream: Arc<LiveUpstream>,
+    endpoint: Arc<LiveEndpoint>,
+    target: String,
+    outside: bool,
+}
+
+/// What comes of a run.
+struct Verdict {
+    ending: Ending,
+    progress: Progress,
+    history: Vec<Attempted>,
+}
+
+impl Bench {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
+        let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
+        let outside = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.within(reach) };
+        Self { shared, sending, outside, adhoc: AdHoc::default(), rng: RefCell::new(Rng::seeded(crate::setup::entropy())) }
+    }
+
+    pub(super) fn desk(&self) -> &Arc<Desk> {
+        &self.shared.desk
+    }
+
+    pub(super) fn sweep(&self) {
+        let now = self.shared.clock.now().mono;
+        self.sending.pool.sweep(now);
+        self.outside.pool.sweep(now);
+    }
+
+    /// Runs a job as far as it goes now.
+    pub(super) async fn run(&self, claimed: &Claimed) -> Settle {
+        let job = &claimed.job;
+        let verdict = if job.crashes >= MOST_CRASHES {
+            self.desk().counts.poisoned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.refused(job, None, Cause::poison(job.crashes))
+        } else {
+            match self.locate(job) {
+                Ok(target) => Box::pin(self.drive(job, &target)).await,
+                Err((upstream, cause)) => self.refused(job, upstream.as_deref(), cause),
+            }
+        };
+        let now = self.desk().now();
+        let follow = self.follow(job, &verdict, now);
+        Settle { lease: claimed.lease, ending: verdict.ending, progress: verdict.progress, history: verdict.history, follow, now }
+    }
+
+    fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
+        let path = &job.request.path;
+        if job.upstream == AD_HOC {
+            let (origin, below) = adhoc::split(path).map_err(|why| (None, Cause::unusable(why)))?;
+            let upstream = self.adhoc.upstream(&origin).map_err(|why| (None, Cause::unusable(why)))?;
+            let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
+            return Ok(Target { upstream, endpoint, target: below, outside: true });
+        }
+        let live = self.shared.live.load();
+        let Some(upstream) = live.named(&job.upstream) else { return Err((None, Cause::no_upstream(&job.upstream))) };
+        let endpoint = Arc::clone(upstream.endpoint(&job.request.method, path));
+        Ok(Target { upstream: Arc::clone(upstream), endpoint, target: target(upstream, path), outside: false })
+    }
+
+    /// A job that cannot be run at all.
+    fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> Verdict {
+        let place = Place { upstream, endpoint: None };
+        let letter = dead::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
+        Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone() }
+    }
+
+    async fn drive(&self, job: &Job, to: &Target) -> Verdict {
+        let request_headers = match self.headers(job) {
+            Ok(headers) => headers,
+            Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(why)),
+        };
+        let Ok(method) = Method::from_bytes(job.request.method.as_bytes()) else {
+            return self.refused(job, Some(&to.upstream), Cause::unusable(format!("`{}` is no method", job.request.method)));
+        };
+        let now = self.desk().now();
+        let request = call::Request {
+            method: &job.request.method,
+            keyed: job.idempotency_key.is_some(),
+            replayable: true,
+            deadline: job.expires_at.map(|at| at.since(now)),
+            patient: true,
+        };
+        let trail = RefCell::new(Vec::new());
+        let caller: Arc<str> = Arc::from(job.caller.as_str());
+        let nothing = HeaderMap::new();
+        let scene = Scene {
+            clock: &self.shared.clock,
+            rng: &self.rng,
+            recorder: &self.shared.recorder,
+            endpoint: &to.endpoint,
+            id: job.id,
+            caller: &caller,
+            key_tail: &to.upstream,
+            who: Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: &caller, user: "", tenant: &job.tenant, headers: &nothing },
+            trail: Some(&trail),
+        };
+        let mut headers = request_headers;
+        let trace = Trace::take(&mut headers, self.rng.borrow_mut().draw());
+        let body = if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) };
+        let mut transport = HttpTransport {
+            sending: if to.outside { &self.outside } else { &self.sending },
+            upstream: &to.upstream,
+            endpoint: &to.endpoint,
+            method,
+            target: to.target.clone(),
+            headers,
+            body,
+            answer: None,
+            token: None,
+            trace,
+            detail: None,
+            ahead: MOST_ANSWER + 1,
+        };
+        let drove = drive_job(&scene, &request, job.progress, &mut transport).await;
+        let trail = trail.into_inner();
+        let history = dead::history(&job.history, &trail);
+        match drove {
+            Drove::Aside(aside) => {
+                let until = self.desk().now() + aside.until.since(aside.at.mono);
+                let ending = Ending::Wait { until, reason: aside.reason.as_str() };
+                Verdict { ending, progress: aside.progress, history }
+            }
+            Drove::Ended(ended) => {
+                let progress = Progress { attempts: ended.finish.attempts, ..job.progress };
+                let ending = self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history);
+                Verdict { ending, progress, history }
+            }
+        }
+    }
+
+    /// How a job that is over is kept.
+    fn ended(
+        &self,
+        job: &Job,
+        to: &Target,
+        ended: &Ended,
+        transport: HttpTransport<'_>,
+        trail: &[(Wall, Attempt)],
+        history: &[Attempted],
+    ) -> Ending {
+        let (finish, detail) = (&ended.finish, transport.detail.clone());
+        let answer = transport.answer.map(|answer| {
+            let mut headers = answer.head.headers;
+            hygiene::inward(&mut headers, answer.head.version, &self.shared.pseudonym);
+            (answer.head.status, headers, answer.body)
+        });
+        let outcome = match finish.outcome {
+            Outcome::Success | Outcome::Replayed => "success",
+            Outcome::Failed(class) => class.as_str(),
+            Outcome::Refused(code) => code.as_str(),
+        };
+        self.record(job, to, finish, outcome);
+        match (finish.outcome, answer) {
+            (Outcome::Success | Outcome::Replayed, Some((status, headers, body))) => {
+                Ending::Done(response(status.as_u16(), &headers, body))
+            }
+            (_, answer) => {
+                let said = answer.and_then(|(_, _, body)| content(body)).map(|(body, _)| dead::words(&body));
+                let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
+                let cause = Cause::of(finish, trail.last().map(|(_, attempt)| attempt.status), detail);
+                let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
+                if to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
+                    Ending::Dead(Box::new(dead::letter(job, Door::Jobs, &place, cause, history, self.desk().now())))
+                } else {
+                    Ending::Failed { code: cause.code }
+                }
+            }
+        }
+    }
+
+    fn record(&self, job: &Job, to: &Target, finish: &Finish, outcome: &'static str) {
+        self.shared.recorder.push(Record::Call(CallRecord {
+            at: self.shared.clock.now().wall,
+            call: job.id,
+            names: Arc::clone(&to.endpoint.names),
+            caller: Arc::from(job.caller.as_str()),
+            attempts: finish.attempts,
+            outcome,
+            reason: finish.reason,
+            elapsed: self.desk().now().since(job.created_at),
+            refused_by: None,
+        }));
+    }
+
+    /// The job's own headers, and a signature where the receiver can check one.
+    fn headers(&self, job: &Job) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::new();
+        let mut add = |name: &str, value: &str| {
+            let pair = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value));
+            let (Ok(name), Ok(value)) = pair else { return Err(format!("the header `{name}` cannot be sent")) };
+            headers.append(name, value);
+            Ok(())
+        };
+        for (name, value) in &job.request.headers {
+            add(name, value)?;
+        }
+        if matches!(job.origin, Origin::Callback(_) | Origin::Notification) {
+            for (name, value) in self.shared.signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
+                add(name, &value)?;
+            }
+        }
+        Ok(headers)
+    }
+
+    /// What somebody wants to hear of the end.
+    fn follow(&self, job: &Job, verdict: &Verdict, now: Wall) -> Vec<NewJob> {
+        let (state, error, response) = match &verdict.ending {
+            Ending::Done(response) => (State::Done, None, Some(response.clone())),
+            Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), None),
+            Ending::Failed { code } => (State::Dead, Some(code.clone()), None),
+            Ending::Wait { .. } | Ending::Release | Ending::Cancelled => return Vec::new(),
+        };
+        if job.callback.is_none() {
+            return Vec::new();
+        }
+        let progress = verdict.progress;
+        let ended = Job { state, error, response, progress, finished_at: Some(now), next_attempt_at: None, ..job.clone() };
+        callback::for_job(&ended, self.desk()).into_iter().collect()
+    }
+}
+
+/// A whole body, or what was read of a long one.
+fn content(body: Relay) -> Option<(bytes::Bytes, bool)> {
+    match body {
+        Relay::Empty => Some((bytes::Bytes::new(), false)),
+        Relay::Full(bytes) => Some((bytes, false)),
+        Relay::Stream(streaming) => streaming.into_ahead().map(|bytes| (bytes, true)),
+    }
+}
+
+fn response(status: u16, headers: &HeaderMap, body: Relay) -> Response {
+    let (body, more) = content(body).unwrap_or_default();
+    let truncated = more || body.len() > MOST_ANSWER;
+    let body = body.slice(..body.len().min(MOST_ANSWER));
+    let headers = headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect();
+    Response { status, headers, body, truncated }
+}
+
+/// Whether a call ended in a way that somebody may want to hear of later.
+pub(crate) const fn is_failure(outcome: Outcome) -> bool {
+    use seawall_core::record::Code;
+    match outcome {
+        Outcome::Failed(_) => true,
+        // What the caller did wrong, and what it was refused, is for the caller alone.
+        Outcome::Refused(code) => !matches!(
+            code,
+            Code::Cancelled
+                | Code::TooLarge
+                | Code::RateLimited
+                | Code::IdempotencyKeyMissing
+                | Code::IdempotencyKeyMismatch
+                | Code::IdempotencyKeyInFlight
+                | Code::OutcomeUnknown
+        ),
+        Outcome::Success | Outcome::Replayed => false,
+    }
+}
+
+/// The reasons for which a caller's exhausted call is worth a second life as a job.
+pub(crate) const fn is_worth_keeping(outcome: Outcome) -> bool {
+    use seawall_core::record::Code;
+    match outcome {
+        Outcome::Failed(class) => matches!(class, Class::Transient | Class::Ambiguous | Class::Quota),
+        Outcome::Refused(code) => {
+            matches!(code, Code::CircuitOpen | Code::KeysExhausted | Code::UpstreamUnreachable | Code::DeadlineExceeded)
+        }
+        Outcome::Success | Outcome::Replayed => false,
+    }
+}
+
+/// How long an exhausted call rests before it goes on as a job: those that made it fail need the time.
+pub(crate) fn rest(reason: Reason, retry_after: Option<Nanos>, cap: Nanos) -> Nanos {
+    let hinted = retry_after.unwrap_or(Nanos::ZERO);
+    if reason == Reason::CircuitOpen || reason == Reason::KeysCooling { hinted } else { hinted.max(cap) }
+}

@@ -1,0 +1,192 @@
+//! A job as somebody describes it, checked before it is kept.
+
+use super::{Desk, identity};
+use base64::Engine as _;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method};
+use seawall_core::config::parse;
+use seawall_core::config::url::Base;
+use seawall_core::decide::Progress;
+use seawall_core::time::Wall;
+use seawall_engine::live::Live;
+use seawall_engine::reach::Reach;
+use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Longer names are mistakes.
+const MOST_KEY: usize = 255;
+const MOST_HEADERS: usize = 100;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Submission {
+    upstream: Option<String>,
+    url: Option<String>,
+    #[serde(default = "get")]
+    method: String,
+    path: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    body: Value,
+    body_encoding: Option<String>,
+    run_at: Option<String>,
+    delay: Option<String>,
+    expires_at: Option<String>,
+    #[serde(default)]
+    priority: i64,
+    pub(super) idempotency_key: Option<String>,
+    correlation_id: Option<String>,
+    callback: Option<String>,
+    tenant: Option<String>,
+}
+
+fn get() -> String {
+    "GET".to_owned()
+}
+
+/// Whoever describes a job: the caller it is kept for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct By<'a> {
+    pub caller: &'a str,
+    pub tenant: &'a str,
+}
+
+/// # Errors
+/// With what is wrong, in words for whoever wrote it.
+pub(super) fn accept(text: &[u8], live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
+    let submission: Submission = serde_json::from_slice(text).map_err(|error| format!("this is no job: {error}"))?;
+    check(submission, live, desk, by)
+}
+
+pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
+    let reach = Reach::new(live.config.server.allow_private.clone());
+    let (upstream, path) = match (submission.upstream, submission.url, submission.path) {
+        (Some(name), None, path) => {
+            let upstream = live.named(&name).ok_or_else(|| format!("no upstream named `{name}` is configured"))?;
+            let path = path.unwrap_or_else(|| "/".to_owned());
+            let target = format!("{}{path}", upstream.spec.url.path);
+            let fits = path.starts_with('/') && http::uri::PathAndQuery::try_from(target.as_str()).is_ok();
+            if !fits {
+                return Err(format!("`{path}` is no path; one begins with `/` and has no spaces"));
+            }
+            (name, path)
+        }
+        (None, Some(url), None) => (AD_HOC.to_owned(), outside(&url, &reach)?),
+        _ => return Err("a job names an `upstream` and a `path`, or a whole `url`".to_owned()),
+    };
+    let method = submission.method.to_ascii_uppercase();
+    let known = Method::from_bytes(method.as_bytes()).is_ok_and(|method| !matches!(method, Method::CONNECT | Method::TRACE));
+    if !known {
+        return Err(format!("`{method}` is no method that can be sent"));
+    }
+    let mut headers = headers(submission.headers)?;
+    let body = body(submission.body, submission.body_encoding.as_deref(), &mut headers)?;
+    if u64::try_from(body.len()).unwrap_or(u64::MAX) > live.config.server.max_body {
+        return Err("the body is larger than `max_body`".to_owned());
+    }
+    let key = submission.idempotency_key.map(|key| plain_key(&key)).transpose()?;
+    if let Some(key) = &key
+        && !headers.iter().any(|(name, _)| name == "idempotency-key")
+    {
+        headers.push(("idempotency-key".to_owned(), key.clone()));
+    }
+    let now = desk.now();
+    let callback = submission.callback.map(|url| outside(&url, &reach)).transpose()?;
+    let content_type = headers.iter().find(|(name, _)| name == "content-type").map_or(&b""[..], |(_, value)| value.as_bytes());
+    Ok(NewJob {
+        id: desk.new_id(),
+        dedup: key.as_ref().map(|key| identity::dedup(by.caller, &upstream, &method, &path, key)),
+        fingerprint: identity::fingerprint(&method, &path, content_type, &body),
+        upstream,
+        tenant: submission.tenant.unwrap_or_else(|| by.tenant.to_owned()),
+        caller: by.caller.to_owned(),
+        priority: submission.priority.clamp(-1000, 1000),
+        request: Request { method, path, headers, body },
+        idempotency_key: key,
+        correlation_id: submission.correlation_id.filter(|id| !id.is_empty()).map(bounded).transpose()?,
+        callback,
+        run_at: run_at(submission.run_at.as_deref(), submission.delay.as_deref(), now)?,
+        expires_at: submission.expires_at.as_deref().map(|text| time("expires_at", text)).transpose()?,
+        origin: Origin::Caller,
+        progress: Progress::default(),
+        history: Vec::new(),
+    })
+}
+
+fn bounded(text: String) -> Result<String, String> {
+    if text.len() <= MOST_KEY { Ok(text) } else { Err(format!("a name of more than {MOST_KEY} characters")) }
+}
+
+/// A key as it is meant: bare, or quoted as a structured field.
+pub(crate) fn plain_key(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let bare = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
+    let fits = !bare.is_empty() && bare.len() <= MOST_KEY && bare.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if fits { Ok(bare.to_owned()) } else { Err(format!("an idempotency key has 1 to {MOST_KEY} printable characters")) }
+}
+
+/// A URL that somebody hands in, refused at once where it names an address that is out of reach.
+pub(crate) fn outside(url: &str, reach: &Reach) -> Result<String, String> {
+    let base = Base::parse_callback(url).map_err(|why| format!("`{url}` is no URL that can be called: {why}"))?;
+    let bare = base.host.trim_start_matches('[').trim_end_matches(']');
+    let literal = bare.parse().ok().or_else(|| bare.eq_ignore_ascii_case("localhost").then(|| std::net::Ipv4Addr::LOCALHOST.into()));
+    if literal.is_some_and(|address| !reach.permits(address)) {
+        return Err(format!("`{bare}` is not a public address, and `allow_private` does not list it"));
+    }
+    Ok(url.to_owned())
+}
+
+fn headers(given: BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
+    const OURS: &[&str] =
+        &["host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer", "expect", "keep-alive"];
+    if given.len() > MOST_HEADERS {
+        return Err(format!("more than {MOST_HEADERS} headers"));
+    }
+    let mut kept = Vec::with_capacity(given.len());
+    for (name, value) in given {
+        let lower = name.to_ascii_lowercase();
+        if HeaderName::from_bytes(lower.as_bytes()).is_err() || HeaderValue::from_str(&value).is_err() {
+            return Err(format!("the header `{name}` cannot be sent"));
+        }
+        if OURS.contains(&lower.as_str()) || lower.starts_with("seawall-") || lower.starts_with("webhook-") {
+            return Err(format!("the header `{name}` is not yours to set"));
+        }
+        kept.push((lower, value));
+    }
+    Ok(kept)
+}
+
+/// Text is sent as it is, anything else as JSON.
+fn body(value: Value, encoding: Option<&str>, headers: &mut Vec<(String, String)>) -> Result<Bytes, String> {
+    match (value, encoding) {
+        (Value::Null, None) => Ok(Bytes::new()),
+        (Value::String(text), None | Some("utf-8")) => Ok(Bytes::from(text)),
+        (Value::String(text), Some("base64")) => base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .map(Bytes::from)
+            .map_err(|error| format!("the body is no base64: {error}")),
+        (value, None) => {
+            if !headers.iter().any(|(name, _)| name == "content-type") {
+                headers.push(("content-type".to_owned(), "application/json".to_owned()));
+            }
+            Ok(Bytes::from(value.to_string()))
+        }
+        (_, Some(other)) => Err(format!("a body is `utf-8` or `base64`, not `{other}`")),
+    }
+}
+
+fn run_at(at: Option<&str>, delay: Option<&str>, now: Wall) -> Result<Wall, String> {
+    match (at, delay) {
+        (None, None) => Ok(now),
+        (Some(at), None) => time("run_at", at),
+        (None, Some(delay)) => parse::duration(delay).map(|wait| now + wait),
+        (Some(_), Some(_)) => Err("a job has `run_at` or `delay`, not both".to_owned()),
+    }
+}
+
+pub(super) fn time(name: &str, text: &str) -> Result<Wall, String> {
+    Wall::parse(text).ok_or_else(|| format!("`{name}` is a time like 2030-01-31T12:00:00Z, not `{text}`"))
+}

@@ -1,0 +1,66 @@
+//! What has to be done now and then: counting, letting old jobs and letters go, following the database's clock.
+
+use super::Desk;
+use crate::serve::Shared;
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::recorder::{NoteRecord, Record};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often.
+const EVERY: Duration = Duration::from_secs(2);
+/// Jobs that are over are kept so long.
+const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
+/// What one transaction forgets at most, so that nobody waits long behind it.
+const BATCH: usize = 200;
+
+/// For as long as the process serves.
+pub(crate) async fn keep_up(shared: &Shared) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        round(shared).await;
+    }
+}
+
+async fn round(shared: &Shared) {
+    let desk = &shared.desk;
+    count(desk).await;
+    let now = desk.now();
+    // Failures show in the store's health; the next round tries again.
+    while let Ok(expired) = desk.store.expire_letters(now, BATCH).await {
+        for gone in &expired {
+            desk.counts.expired.fetch_add(1, Ordering::Relaxed);
+            let fields = vec![
+                ("id", gone.id.to_string()),
+                ("upstream", gone.upstream.clone()),
+                ("endpoint", gone.endpoint.clone()),
+                ("class", gone.class.as_str().to_owned()),
+                ("code", gone.code.clone()),
+                ("severity", gone.severity.as_str().to_owned()),
+                ("dead_lettered_at", gone.dead_at.to_string()),
+            ];
+            shared.recorder.push(Record::Note(NoteRecord { at: now, event: "dead_letter_expired", fields }));
+        }
+        if expired.len() < BATCH {
+            break;
+        }
+    }
+    let before = Wall(now.0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
+    while desk.store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
+}
+
+async fn count(desk: &Desk) {
+    if let Ok(counts) = desk.store.job_counts().await {
+        for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
+            place.store(count, Ordering::Relaxed);
+        }
+        let lag = counts.oldest_queued.map_or(Nanos::ZERO, |since| desk.now().since(since));
+        desk.counts.lag_ms.store(i64::try_from(lag.as_millis()).unwrap_or(i64::MAX), Ordering::Relaxed);
+    }
+    if let Ok(depths) = desk.store.depths().await {
+        *desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner) = depths;
+    }
+}

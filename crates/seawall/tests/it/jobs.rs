@@ -1,0 +1,336 @@
+//! Durable jobs as callers and operators see them: kept before they are acknowledged, driven to an end, never lost.
+
+use super::caller::{Reply, eventually};
+use super::gateway::{Gateway, Start};
+use super::upstream::{OK, Upstream, answer};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const QUICK: &str =
+    "retry = { attempts = 3, backoff = \"full-jitter\", base = \"30ms\", cap = \"60ms\" }\ntimeout = { attempt = \"2s\", total = \"5s\" }";
+
+fn document(reply: &Reply) -> Value {
+    serde_json::from_str(&reply.text()).unwrap_or_else(|error| panic!("{error}: {}", reply.text()))
+}
+
+/// Submits a job and gives its id.
+#[track_caller]
+fn submit(gateway: &Gateway, job: &Value) -> String {
+    let reply = gateway.admin("POST", "/v1/jobs", &job.to_string());
+    assert_eq!(reply.status, 202, "{}", reply.text());
+    document(&reply)["id"].as_str().unwrap().to_owned()
+}
+
+fn job(gateway: &Gateway, id: &str) -> Value {
+    document(&gateway.admin("GET", &format!("/v1/jobs/{id}"), ""))
+}
+
+/// The job once it is over.
+#[track_caller]
+fn over(gateway: &Gateway, id: &str) -> Value {
+    eventually("the job is over", || matches!(job(gateway, id)["state"].as_str(), Some("done" | "dead" | "cancelled")));
+    job(gateway, id)
+}
+
+fn letters(gateway: &Gateway) -> Vec<Value> {
+    document(&gateway.admin("GET", "/v1/dead-letters", ""))["items"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_request_that_asks_for_it_becomes_a_job() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, QUICK).go();
+    let reply =
+        gateway.post("/api/x?y=1", "Prefer: respond-async\r\nContent-Type: text/plain\r\nX-Own: 1\r\nSeawall-Token: t\r\n", "hello");
+    assert_eq!(reply.status, 202);
+    assert_eq!((reply.header("preference-applied"), reply.header("seawall-outcome")), (Some("respond-async"), Some("enqueued")));
+    let (place, told) = (reply.header("location").unwrap().to_owned(), document(&reply));
+    assert_eq!(place, format!("/-/jobs/{}", told["id"].as_str().unwrap()));
+    assert_eq!(told["state"], "queued");
+    eventually("the caller finds its answer", || document(&gateway.get(&place))["state"] == "done");
+    let found = document(&gateway.get(&place));
+    assert_eq!((&found["response"]["status"], &found["response"]["body"], &found["attempts"]), (&json!(200), &json!("ok"), &json!(1)));
+    let seen = upstream.seen().remove(0);
+    assert_eq!((seen.line(), seen.body.as_slice()), ("POST /x?y=1 HTTP/1.1", &b"hello"[..]));
+    assert_eq!((seen.has("x-own"), seen.has("prefer"), seen.has("seawall-token")), (true, false, false));
+}
+
+#[test]
+fn who_would_rather_wait_gets_the_answer_itself() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, QUICK).go();
+    let reply = gateway.get_with("/api/x", "Prefer: respond-async, wait=10\r\n");
+    assert_eq!((reply.status, reply.text().as_str(), reply.header("seawall-outcome")), (200, "ok", Some("success")));
+}
+
+#[test]
+fn a_job_belongs_to_its_caller_alone() {
+    let callers = "[callers.acme]\ntoken = \"env:ACME\"\ntenant = \"a\"\n[callers.other]\ntoken = \"env:OTHER\"\n";
+    let upstream = Upstream::fine();
+    let start = Start::with(&format!("{callers}[upstreams.api]\nurl = \"http://{}\"\n", upstream.at));
+    let gateway = start.secret("ACME", "acme-secret").secret("OTHER", "other-secret").go();
+    let mine = "Seawall-Token: acme-secret\r\n";
+    let reply = gateway.get_with("/api/x", &format!("Prefer: respond-async\r\n{mine}"));
+    let place = reply.header("location").unwrap().to_owned();
+    assert_eq!(gateway.get_with(&place, mine).status, 200);
+    for stranger in ["", "Seawall-Token: other-secret\r\n"] {
+        assert_eq!(gateway.get_with(&place, stranger).status, 404, "{stranger:?}");
+    }
+}
+
+#[test]
+fn a_job_is_tried_again_until_it_works_and_its_history_says_so() {
+    let upstream = Upstream::replying(&[&answer("503 No", "", ""), &answer("503 No", "", ""), OK]);
+    let gateway = Start::before(&upstream, QUICK).go();
+    let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x", "correlation_id": "corr" }));
+    let done = over(&gateway, &id);
+    assert_eq!((&done["state"], &done["attempts"]), (&json!("done"), &json!(3)));
+    let statuses: Vec<&str> = done["history"].as_array().unwrap().iter().map(|entry| entry["status"].as_str().unwrap()).collect();
+    assert_eq!(statuses, ["503", "503", "200"]);
+    let found = document(&gateway.admin("GET", "/v1/jobs?correlation_id=corr", ""));
+    assert_eq!(found["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_is_given_up_on_is_kept_with_everything_that_is_known() {
+    let upstream = Upstream::replying(&[&answer("404 No", "Content-Type: text/plain\r\n", "no such thing")]);
+    let keys = format!("{QUICK}\ndead_letter = {{ severity = \"pager\", ttl = \"1h\", instructions = \"ask first\" }}");
+    let gateway = Start::before(&upstream, &keys).go();
+    let request =
+        json!({ "upstream": "api", "path": "/x", "method": "POST", "body": { "a": 1 }, "headers": { "cookie": "canary-cookie" } });
+    let id = submit(&gateway, &request);
+    assert_eq!(over(&gateway, &id)["state"], "dead");
+    let letter = letters(&gateway).remove(0);
+    let expected = json!({
+        "id": id, "queue": "api", "endpoint": "default", "class": "permanent", "failure_reason": "permanent_failure",
+        "failure_code": "404", "error_detail": "no such thing", "total_attempts": 1, "severity": "pager", "replayable": false,
+        "message_id": id, "status": "kept", "replays": 0,
+    });
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&letter[name], value, "{name}");
+    }
+    let shown = document(&gateway.admin("GET", &format!("/v1/dead-letters/{id}"), ""));
+    assert_eq!(shown["original"]["body"], "{\"a\":1}", "lists leave bodies out");
+    assert!(letter["replay_instructions"].as_str().unwrap().starts_with("ask first"));
+    assert_eq!(letter["history"][0]["status"], "404");
+    for text in [letter.to_string(), job(&gateway, &id).to_string(), gateway.stdout()] {
+        assert!(!text.contains("canary-cookie"), "{text}");
+    }
+    assert_eq!(gateway.admin("DELETE", &format!("/v1/dead-letters/{id}"), "").status, 200);
+    assert!(letters(&gateway).is_empty());
+    assert_eq!(gateway.admin("GET", &format!("/v1/dead-letters/{id}"), "").status, 404);
+}
+
+#[test]
+fn an_open_breaker_puts_jobs_off_without_burning_attempts() {
+    let sent = std::sync::Arc::new(AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&sent);
+    let upstream = Upstream::with(move |turn| {
+        let first = count.fetch_add(1, Ordering::SeqCst) < 2;
+        turn.say(if first { answer("503 No", "", "") } else { OK.to_owned() });
+    });
+    let keys = format!("{QUICK}\nbreaker = {{ consecutive = 2, min_calls = 100, open = \"400ms\", open_max = \"400ms\", successes = 1 }}");
+    let gateway = Start::before(&upstream, &keys).go();
+    let ids: Vec<String> = (0..5).map(|n| submit(&gateway, &json!({ "upstream": "api", "path": format!("/{n}") }))).collect();
+    let attempts: u64 = ids
+        .iter()
+        .map(|id| over(&gateway, id))
+        .map(|done| {
+            assert_eq!(done["state"], "done", "{done}");
+            done["attempts"].as_u64().unwrap()
+        })
+        .sum();
+    assert_eq!(usize::try_from(attempts).unwrap(), sent.load(Ordering::SeqCst), "only what was sent is an attempt");
+}
+
+#[test]
+fn a_job_for_later_waits_for_its_time() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, QUICK).go();
+    let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x", "delay": "700ms" }));
+    assert_eq!(job(&gateway, &id)["state"], "waiting");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(over(&gateway, &id)["state"], "done");
+}
+
+#[test]
+fn a_job_can_be_called_off() {
+    let upstream = Upstream::with(|turn| turn.hang(20_000));
+    let gateway = Start::before(&upstream, "timeout = { attempt = \"30s\", total = \"60s\" }").go();
+    let later = submit(&gateway, &json!({ "upstream": "api", "path": "/x", "delay": "1h" }));
+    assert_eq!(gateway.admin("DELETE", &format!("/v1/jobs/{later}"), "").status, 200);
+    assert_eq!(job(&gateway, &later)["state"], "cancelled");
+    let again = gateway.admin("DELETE", &format!("/v1/jobs/{later}"), "");
+    assert_eq!((again.status, again.code().as_str()), (409, "job_over"));
+    assert_eq!(gateway.admin("DELETE", "/v1/jobs/nonsense", "").status, 404);
+}
+
+#[test]
+fn the_same_key_is_the_same_job() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, QUICK).go();
+    let request = json!({ "upstream": "api", "path": "/x", "method": "POST", "body": "one", "idempotency_key": "k1" });
+    let id = submit(&gateway, &request);
+    let second = gateway.admin("POST", "/v1/jobs", &request.to_string());
+    assert_eq!((second.status, &document(&second)["id"]), (200, &json!(id)));
+    let other = json!({ "upstream": "api", "path": "/x", "method": "POST", "body": "two", "idempotency_key": "k1" });
+    let third = gateway.admin("POST", "/v1/jobs", &other.to_string());
+    assert_eq!((third.status, &document(&third)["code"]), (422, &json!("idempotency_key_mismatch")));
+    over(&gateway, &id);
+    let seen = upstream.seen();
+    assert_eq!((seen.len(), seen[0].all("idempotency-key")), (1, vec!["k1"]));
+}
+
+#[test]
+fn many_jobs_come_as_lines_and_a_bad_one_spoils_no_other() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, QUICK).go();
+    let mut lines: Vec<String> =
+        (0..1200).map(|n| json!({ "upstream": "api", "path": format!("/{n}"), "delay": "1h" }).to_string()).collect();
+    lines.insert(600, "{".to_owned());
+    lines.insert(700, json!({ "upstream": "nobody", "path": "/" }).to_string());
+    let reply = gateway.admin_as("POST", "/v1/jobs", "application/x-ndjson", &lines.join("\n"));
+    let answers: Vec<Value> = reply.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), 1202);
+    let bad: Vec<&Value> = answers.iter().filter(|answer| answer["code"] == "bad_request").map(|answer| &answer["line"]).collect();
+    assert_eq!(bad, [&json!(601), &json!(701)]);
+    let page = document(&gateway.admin("GET", "/v1/jobs?state=waiting&limit=500", ""));
+    assert_eq!(page["items"].as_array().unwrap().len(), 500);
+    let next = page["next_cursor"].as_str().unwrap();
+    let second = document(&gateway.admin("GET", &format!("/v1/jobs?state=waiting&limit=500&cursor={next}"), ""));
+    assert_ne!(second["items"][0]["id"], page["items"][499]["id"]);
+}
+
+#[test]
+fn bad_submissions_say_what_is_wrong_and_keep_nothing() {
+    let gateway = Start::before(&Upstream::fine(), QUICK).go();
+    let cases = [
+        ("{", "this is no job"),
+        (r#"{"upstream":"api"}"#, ""),
+        (r#"{"upstream":"nope","path":"/"}"#, "no upstream named `nope`"),
+        (r#"{"path":"/"}"#, "an `upstream` and a `path`, or a whole `url`"),
+        (r#"{"upstream":"api","path":"x"}"#, "is no path"),
+        (r#"{"upstream":"api","path":"/a b"}"#, "is no path"),
+        (r#"{"upstream":"api","path":"/","method":"CONNECT"}"#, "no method"),
+        (r#"{"upstream":"api","path":"/","run_at":"tomorrow"}"#, "`run_at` is a time"),
+        (r#"{"upstream":"api","path":"/","headers":{"host":"x"}}"#, "not yours to set"),
+        (r#"{"upstream":"api","path":"/","headers":{"x":"a\nb"}}"#, "cannot be sent"),
+        (r#"{"upstream":"api","path":"/","callback":"http://127.0.0.1/x"}"#, "not a public address"),
+        (r#"{"upstream":"api","path":"/","callback":"http://[::ffff:10.0.0.1]/x"}"#, "not a public address"),
+        (r#"{"url":"http://169.254.169.254/latest"}"#, "not a public address"),
+        (r#"{"upstream":"api","path":"/","idempotency_key":""}"#, "an idempotency key has"),
+        (r#"{"upstream":"api","path":"/","surprise":1}"#, "unknown field `surprise`"),
+    ];
+    for (text, why) in cases {
+        let reply = gateway.admin("POST", "/v1/jobs", text);
+        if why.is_empty() {
+            assert_eq!(reply.status, 202, "{text}");
+            continue;
+        }
+        assert_eq!((reply.status, reply.code().as_str()), (400, "bad_request"), "{text}");
+        assert!(reply.problem()["detail"].as_str().unwrap().contains(why), "{text}: {}", reply.text());
+    }
+    for query in ["state=odd", "limit=0", "limit=501", "cursor=x", "surprise=1", "state=done&state=dead"] {
+        assert_eq!(gateway.admin("GET", &format!("/v1/jobs?{query}"), "").status, 400, "{query}");
+    }
+}
+
+#[test]
+fn how_a_job_ended_is_told_to_whoever_wants_to_hear_it_and_signed() {
+    let receiver = Upstream::fine();
+    let upstream = Upstream::replying(&[&answer("400 Bad", "", "wrong")]);
+    let gateway = Start::before(&upstream, QUICK).server("allow_private = [\"127.0.0.0/8\"]").go();
+    let callback = format!("http://{}/hook?token=1", receiver.at);
+    let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x", "callback": callback }));
+    eventually("the receiver hears of it", || receiver.count() == 1);
+    let seen = receiver.seen().remove(0);
+    assert_eq!(seen.line(), "POST /hook?token=1 HTTP/1.1");
+    for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
+        assert!(seen.has(name), "{name}");
+    }
+    let told: Value = serde_json::from_slice(&seen.body).unwrap();
+    assert_eq!((&told["type"], &told["data"]["id"], &told["data"]["state"]), (&json!("job.dead"), &json!(id), &json!("dead")));
+}
+
+#[test]
+fn a_call_whose_retries_are_used_up_becomes_a_job() {
+    let upstream = Upstream::replying(&[&answer("503 No", "", ""), &answer("503 No", "", ""), &answer("503 No", "", ""), OK]);
+    let gateway = Start::before(&upstream, &format!("{QUICK}\non_exhausted = \"enqueue\"")).go();
+    let reply = gateway.get("/api/x");
+    assert_eq!((reply.status, reply.header("seawall-outcome")), (202, Some("enqueued")));
+    let id = document(&reply)["id"].as_str().unwrap().to_owned();
+    let done = over(&gateway, &id);
+    assert_eq!((&done["state"], upstream.count()), (&json!("done"), 4));
+    // What may have been executed is not executed again behind the caller's back.
+    let reply = gateway.post("/api/x", "", "pay");
+    assert_eq!((reply.status, reply.header("seawall-outcome")), (200, Some("success")));
+}
+
+#[test]
+fn an_unsafe_call_that_may_have_been_executed_does_not_become_a_job() {
+    let upstream = Upstream::replying(&[&answer("503 No", "", "")]);
+    let gateway = Start::before(&upstream, &format!("{QUICK}\non_exhausted = \"enqueue\"")).go();
+    assert_eq!(gateway.post("/api/x", "", "pay").status, 503);
+    let listed = document(&gateway.admin("GET", "/v1/jobs", ""));
+    assert_eq!(listed["items"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn failed_calls_leave_letters_where_the_policy_wants_them() {
+    let upstream = Upstream::replying(&[&answer("503 No", "", "down")]);
+    let gateway = Start::before(&upstream, &format!("{QUICK}\ndead_letter = {{ from = [\"gateway\"] }}")).go();
+    let reply = gateway.get("/api/x");
+    assert_eq!(reply.status, 503);
+    eventually("there is a letter", || letters(&gateway).len() == 1);
+    let letter = letters(&gateway).remove(0);
+    assert_eq!((&letter["door"], &letter["failure_code"], &letter["total_attempts"]), (&json!("gateway"), &json!("503"), &json!(3)));
+    assert_eq!(letter["id"], json!(reply.header("seawall-call").unwrap()));
+    // Jobs of this policy leave none.
+    let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x" }));
+    assert_eq!(over(&gateway, &id)["state"], "dead");
+    assert_eq!(letters(&gateway).len(), 1);
+}
+
+#[test]
+fn an_acknowledged_job_survives_a_power_cut() {
+    let upstream = Upstream::with(|turn| turn.hang(20_000));
+    let keys = "timeout = { attempt = \"30s\", total = \"60s\" }";
+    let gateway = Start::before(&upstream, keys).go();
+    let ids: Vec<String> =
+        (0..20).map(|n| submit(&gateway, &json!({ "upstream": "api", "path": format!("/{n}"), "delay": "1h" }))).collect();
+    let running = submit(&gateway, &json!({ "upstream": "api", "path": "/running" }));
+    eventually("it runs", || job(&gateway, &running)["state"] == "running");
+    let directory = gateway.kill();
+    let again = Start::before(&upstream, keys).go_in(directory);
+    for id in &ids {
+        assert_eq!(job(&again, id)["state"], "waiting");
+    }
+    assert_eq!(job(&again, &running)["state"], "running", "its lease still has to run out");
+}
+
+#[test]
+fn draining_gives_back_what_it_cannot_finish() {
+    let upstream = Upstream::with(|turn| turn.hang(20_000));
+    let keys = "timeout = { attempt = \"30s\", total = \"60s\" }";
+    let mut gateway = Start::before(&upstream, keys).server("drain = \"200ms\"").go();
+    let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x" }));
+    eventually("it runs", || upstream.count() == 1);
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended(), Some(0));
+    let again = Start::before(&upstream, keys).go_in(gateway.kill());
+    eventually("it is taken up again at once", || upstream.count() == 2);
+    let found = job(&again, &id);
+    assert_eq!((&found["state"], &found["crashes"], &found["attempts"]), (&json!("running"), &json!(0), &json!(0)));
+}
+
+#[test]
+fn a_damaged_store_is_refused_with_its_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("seawall.db"), vec![b'x'; 8192]).unwrap();
+    std::fs::write(directory.path().join("seawall.toml"), "[upstreams.a]\nurl = \"https://a.test\"\n").unwrap();
+    let run = super::gateway::program().args(["serve", "-c"]).arg(directory.path().join("seawall.toml")).output().unwrap();
+    let told = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(11), "{told}");
+    assert!(told.contains("the database is damaged"), "{told}");
+}
