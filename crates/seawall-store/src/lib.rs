@@ -3,6 +3,7 @@
 
 pub mod dead;
 mod error;
+pub mod failpoint;
 pub mod job;
 pub mod location;
 pub mod page;

@@ -51,6 +51,19 @@ pub(crate) fn script(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path)
 }
 
+/// Arms the failpoint that a test asks for, as `SEAWALL_FAILPOINT=name:kill|err|pause`. A release build has none.
+#[cfg(debug_assertions)]
+pub(crate) fn failpoint() -> anyhow::Result<()> {
+    use seawall_store::failpoint::{NAMES, Trouble, arm};
+    let Ok(text) = env::var("SEAWALL_FAILPOINT") else { return Ok(()) };
+    let armed = text.split_once(':').and_then(|(name, trouble)| Some((name, Trouble::parse(trouble)?)));
+    match armed.filter(|(name, _)| NAMES.contains(name)) {
+        Some((name, trouble)) => arm(name, trouble),
+        None => return Err(Failure::usage(format!("SEAWALL_FAILPOINT is NAME:kill|err|pause with one of {}", NAMES.join(", "))).into()),
+    }
+    Ok(())
+}
+
 /// A folder for what nobody needs afterwards, gone when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);

@@ -3,6 +3,7 @@
 use super::rows::{self, JOB, json};
 use super::{Sqlite, Tx, letters};
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::{
     Attempted, Cancelled, Claim, Claimed, Counts, Ending, Enqueued, Filter, Job, Lease, MOST_HISTORY, NewJob, Origin, Renewed, Settle,
     Settled, State, Tick,
@@ -21,11 +22,19 @@ const TICK: usize = 2000;
 
 impl Sqlite {
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
-        self.write(move |tx| jobs.iter().map(|job| enqueue(tx, job, now)).collect()).await
+        failpoint::hit("enqueue-before-commit")?;
+        let kept = self.write(move |tx| jobs.iter().map(|job| enqueue(tx, job, now)).collect()).await;
+        failpoint::hit("enqueue-after-commit")?;
+        kept
     }
 
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
-        self.finish(move |tx| take(tx, &claim)).await
+        failpoint::hit("claim-before-commit")?;
+        let claimed = self.finish(move |tx| take(tx, &claim)).await;
+        if claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
+            failpoint::hit("claim-after-commit")?;
+        }
+        claimed
     }
 
     pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
@@ -33,7 +42,10 @@ impl Sqlite {
     }
 
     pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
-        self.finish(move |tx| settle_one(tx, &settle)).await
+        failpoint::hit("settle-before-commit")?;
+        let settled = self.finish(move |tx| settle_one(tx, &settle)).await;
+        failpoint::hit("settle-after-commit")?;
+        settled
     }
 
     pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
@@ -239,6 +251,7 @@ fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
         }
         Ending::Cancelled => {}
     }
+    failpoint::hit("settle-in-transaction")?;
     for follow in &settle.follow {
         enqueue(tx, follow, settle.now)?;
     }
@@ -301,6 +314,12 @@ fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<Tick, Error> {
     let due = ready(tx, "state = 2 AND due <= ?1 ORDER BY due", "", now)?;
     let next = tx.db.prepare_cached("SELECT min(due) FROM jobs WHERE state = 2")?.query_row([], |row| row.get::<_, Option<i64>>(0))?;
     Ok(Tick { recovered, due, lanes: lanes(tx.db)?, next: next.map(Wall) })
+}
+
+/// Nobody runs anything any more: the next tick finds every lease over.
+pub(super) fn orphan_all(db: &Connection) -> Result<(), Error> {
+    db.execute("UPDATE jobs SET lease_until = 0 WHERE state = 1", [])?;
+    Ok(())
 }
 
 /// Puts jobs back in line, each at its tenant's next turn.

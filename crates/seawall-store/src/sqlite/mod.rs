@@ -2,6 +2,7 @@
 
 mod jobs;
 mod letters;
+mod owner;
 mod reader;
 mod reserve;
 mod rows;
@@ -10,9 +11,11 @@ mod turns;
 mod writer;
 
 use crate::error::Error;
+use owner::Owner;
 use reader::Reader;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::path::Path;
+use std::sync::Arc;
 use turns::Turns;
 use writer::Writer;
 
@@ -21,6 +24,8 @@ use writer::Writer;
 pub(crate) struct Sqlite {
     writer: Writer,
     reader: Reader,
+    /// Says that somebody is using the database, for as long as any clone lives.
+    _owner: Arc<Owner>,
 }
 
 /// What a write works on: the open transaction, and whose turn it is in each lane.
@@ -34,8 +39,9 @@ impl Sqlite {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let db = connect(path)?;
         schema::migrate(&db)?;
+        let owner = Owner::claim(path, || jobs::orphan_all(&db))?;
         let turns = Turns::load(&db)?;
-        Ok(Self { writer: Writer::start(db, turns, path)?, reader: Reader::start(path)? })
+        Ok(Self { writer: Writer::start(db, turns, path)?, reader: Reader::start(path)?, _owner: Arc::new(owner) })
     }
 
     /// Runs `work` in a transaction; returns once it is on disk.

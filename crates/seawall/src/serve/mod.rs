@@ -87,6 +87,8 @@ pub(crate) enum Phase {
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    #[cfg(debug_assertions)]
+    setup::failpoint()?;
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);
     let live = live(config, &vault)?;

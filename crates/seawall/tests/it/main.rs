@@ -29,6 +29,8 @@ mod hostile;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
+mod kills;
+#[cfg(test)]
 mod operate;
 #[cfg(test)]
 mod relaying;

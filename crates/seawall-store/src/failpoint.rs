@@ -1,0 +1,69 @@
+//! Places where a test can make the process die, fail or stall, between any two steps of a job's life. There are none in
+//! a release build.
+
+use crate::error::Error;
+
+/// What happens at a failpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The process ends as if the power had gone.
+    Kill,
+    /// The store fails, in a way that may pass.
+    Fail,
+    /// Everything that passes here takes a second longer.
+    Pause,
+}
+
+impl Trouble {
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "kill" => Some(Self::Kill),
+            "err" => Some(Self::Fail),
+            "pause" => Some(Self::Pause),
+            _ => None,
+        }
+    }
+}
+
+/// Every failpoint there is.
+pub const NAMES: &[&str] = &[
+    "enqueue-before-commit",
+    "enqueue-after-commit",
+    "claim-before-commit",
+    "claim-after-commit",
+    "settle-before-commit",
+    "settle-in-transaction",
+    "settle-after-commit",
+];
+
+#[cfg(debug_assertions)]
+static ARMED: std::sync::OnceLock<(String, Trouble)> = std::sync::OnceLock::new();
+
+/// Arms one failpoint for the rest of the process's life.
+#[cfg(debug_assertions)]
+pub fn arm(name: &str, trouble: Trouble) {
+    // Whoever came first stays.
+    drop(ARMED.set((name.to_owned(), trouble)));
+}
+
+#[cfg(debug_assertions)]
+pub(crate) fn hit(name: &str) -> Result<(), Error> {
+    match ARMED.get() {
+        Some((armed, trouble)) if armed == name => match trouble {
+            Trouble::Kill => std::process::abort(),
+            Trouble::Fail => Err(Error::Unavailable(format!("the failpoint `{name}`"))),
+            Trouble::Pause => {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                Ok(())
+            }
+        },
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(debug_assertions))]
+#[expect(clippy::unnecessary_wraps, reason = "the same in both builds")]
+pub(crate) const fn hit(_name: &str) -> Result<(), Error> {
+    Ok(())
+}

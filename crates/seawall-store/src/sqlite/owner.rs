@@ -1,0 +1,29 @@
+//! Who is using the database file. Whoever opens it and finds nobody else there knows that every running job is an orphan
+//! of a process that ended, and need not wait for its lease.
+
+use crate::error::Error;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// A lock on a file beside the database; the system lets go of it when the process ends, however it ends.
+#[derive(Debug)]
+pub(super) struct Owner {
+    _lock: File,
+}
+
+impl Owner {
+    /// Runs `alone` if nobody else uses the database, then joins whoever does.
+    pub(super) fn claim(database: &Path, alone: impl FnOnce() -> Result<(), Error>) -> Result<Self, Error> {
+        let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
+        let mut name = database.as_os_str().to_owned();
+        name.push("-lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(PathBuf::from(name)).map_err(unavailable)?;
+        match lock.try_lock() {
+            Ok(()) => alone()?,
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(unavailable(error)),
+        }
+        lock.lock_shared().map_err(unavailable)?;
+        Ok(Self { _lock: lock })
+    }
+}
