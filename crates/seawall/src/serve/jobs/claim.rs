@@ -23,6 +23,8 @@ const LANE_SLOTS: usize = SLOTS / 2;
 const BATCH: usize = 32;
 /// How often time itself is looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// How often idle connections are looked after.
+const SWEEP: Duration = Duration::from_secs(10);
 /// What a lease has beyond the longest attempt.
 const GRACE: Nanos = Nanos::from_secs(10);
 /// How long the last settlements may take when the process stops at once.
@@ -93,14 +95,21 @@ impl Worker {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
+        let mut sweep = tokio::time::interval(SWEEP);
         let mut lanes: Vec<String> = Vec::new();
+        // A tick moves so many at most; where it moved some, there may be more.
+        let mut more = false;
         loop {
             tokio::select! {
                 _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
-                _ = tick.tick() => lanes = self.tick().await,
+                _ = tick.tick() => (lanes, more) = self.tick().await,
                 () = self.bench.desk().bell.notified() => lanes = self.lanes(lanes),
                 () = self.table.freed.notified() => {}
                 _ = renewal.tick() => self.renew().await,
+                _ = sweep.tick() => self.bench.sweep(),
+            }
+            if more && lanes.is_empty() {
+                (lanes, more) = self.tick().await;
             }
             while !lanes.is_empty() && self.table.free() >= BATCH.min(SLOTS) && *phases.borrow() == Phase::Serving {
                 if !self.claim(&lanes).await {
@@ -121,12 +130,11 @@ impl Worker {
     }
 
     /// Lets time do its work, and says where there is something to claim.
-    async fn tick(&self) -> Vec<String> {
-        self.bench.sweep();
+    async fn tick(&self) -> (Vec<String>, bool) {
         match self.bench.desk().store.tick(self.bench.desk().now()).await {
-            Ok(tick) => tick.lanes,
+            Ok(tick) => (tick.lanes, tick.due + tick.recovered > 0),
             // The store says so wherever it is asked; a tick is asked again soon.
-            Err(_) => Vec::new(),
+            Err(_) => (Vec::new(), false),
         }
     }
 

@@ -1,0 +1,173 @@
+"""Runs each queue on the same jobs and the same upstream, three times in turn, and prints medians and ratios."""
+
+import json, os, pathlib, shutil, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.request
+
+seawall, count = os.path.abspath(sys.argv[1]), int(sys.argv[2])
+here = pathlib.Path(__file__).parent
+work = pathlib.Path(tempfile.mkdtemp(prefix="seawall-bench-jobs-"))
+work.chmod(0o755)
+started = []
+
+
+def port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def spawn(*command, **options):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    started.append(process)
+    return process
+
+
+def wait_for(at):
+    for _ in range(200):
+        try:
+            socket.create_connection(("127.0.0.1", at), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise SystemExit(f"nothing listens on port {at}")
+
+
+def nginx():
+    at = port()
+    conf = work / "nginx.conf"
+    conf.write_text(
+        f"worker_processes 1; daemon off; pid {work}/nginx.pid; error_log /dev/null; events {{ worker_connections 1024; }}\n"
+        f"http {{ access_log off; keepalive_requests 1000000; server {{ listen 127.0.0.1:{at}; location / {{ return 200 'ok'; }} }} }}\n"
+    )
+    spawn("nginx", "-c", str(conf), "-p", str(work))
+    wait_for(at)
+    return at
+
+
+def redis():
+    at, folder = port(), work / "redis"
+    folder.mkdir()
+    spawn("redis-server", "--port", str(at), "--dir", str(folder), "--appendonly", "yes", "--appendfsync", "always", "--save", "")
+    wait_for(at)
+    return at
+
+
+def as_postgres(*command):
+    # PostgreSQL refuses to run as root.
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", *command] if os.geteuid() == 0 else list(command)
+
+
+def postgres():
+    at, folder = port(), work / "postgres"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres", "postgres")
+    subprocess.run(as_postgres("initdb", "-D", str(folder), "-A", "trust", "-U", "bench", "--no-sync"), check=True, stdout=subprocess.DEVNULL)
+    spawn(*as_postgres("postgres", "-D", str(folder), "-p", str(at), "-k", str(folder), "-c", "listen_addresses=127.0.0.1",
+                       "-c", "max_connections=200", "-c", "synchronous_commit=on", "-c", "fsync=on"))
+    wait_for(at)
+    time.sleep(1)
+    return at
+
+
+def database(at, name):
+    subprocess.run(["psql", "-q", "-h", "127.0.0.1", "-p", str(at), "-U", "bench", "postgres", "-c", f"create database {name}"], check=True)
+    return f"postgres://bench@127.0.0.1:{at}/{name}"
+
+
+def ticks(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ours(store, upstream, round):
+    gateway, admin = port(), port()
+    folder = work / f"seawall-{round}-{store.split(':')[0]}"
+    folder.mkdir()
+    (folder / "seawall.toml").write_text(
+        f'[server]\nlisten = "127.0.0.1:{gateway}"\nadmin = "127.0.0.1:{admin}"\nstore = "{store}"\n'
+        f'[upstreams.api]\nurl = "http://127.0.0.1:{upstream}"\n'
+    )
+    process = subprocess.Popen([seawall, "serve", "-q", "-c", str(folder / "seawall.toml")], stdout=subprocess.DEVNULL)
+    started.append(process)
+    wait_for(admin)
+    begin = time.time() + 6 + count / 10000
+    run_at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(int(begin))) + "Z"
+    lines = "".join(json.dumps({"upstream": "api", "path": "/", "run_at": run_at}) + "\n" for _ in range(count)).encode()
+    asked = time.time()
+    request = urllib.request.Request(f"http://127.0.0.1:{admin}/v1/jobs", lines, {"Content-Type": "application/x-ndjson"})
+    answers = urllib.request.urlopen(request).read().decode().splitlines()
+    assert len(answers) == count and all('"id"' in line for line in answers), answers[:2]
+    enqueue = count / (time.time() - asked)
+    begin = int(begin)
+    if time.time() > begin:
+        raise SystemExit("loading took longer than planned; the machine is too busy for this")
+    time.sleep(max(0, begin - time.time()))
+    cpu = ticks(process.pid)
+    while True:
+        time.sleep(0.1)
+        page = json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=waiting&limit=1"))
+        rest = page["items"] or json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=queued&limit=1"))["items"]
+        rest = rest or json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=running&limit=1"))["items"]
+        if not rest:
+            break
+    cpu = (ticks(process.pid) - cpu) / count * 1e6
+    last = begin
+    cursor, seen = "", 0
+    while True:
+        page = json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=done&limit=500{cursor}"))
+        seen += len(page["items"])
+        for job in page["items"]:
+            head, _, ms = job["finished_at"].rstrip("Z").partition(".")
+            finished = time.mktime(time.strptime(head, "%Y-%m-%dT%H:%M:%S")) - time.timezone + int(ms or 0) / 1000
+            last = max(last, finished)
+        if not page["next_cursor"]:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert seen == count, f"{seen} of {count} are done"
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    return {"seconds": last - begin, "cpu_us": cpu, "enqueue": enqueue}
+
+
+def peer(name, upstream, server):
+    out = subprocess.run(["node", "peers.mjs", name, str(count), f"http://127.0.0.1:{upstream}", str(server)], cwd=here, check=True,
+                         stdout=subprocess.PIPE)
+    return json.loads(out.stdout.decode().strip().splitlines()[-1])
+
+
+try:
+    upstream, cache, db = nginx(), redis(), postgres()
+    results = {}
+    for round in range(3):
+        runs = {
+            "seawall, SQLite": lambda: ours("sqlite:jobs.db", upstream, round),
+            "seawall, PostgreSQL": lambda: ours(database(db, f"seawall{round}"), upstream, round),
+            "BullMQ": lambda: peer("bullmq", upstream, cache),
+            "pg-boss": lambda: peer("pg-boss", upstream, database(db, f"boss{round}")),
+            "graphile-worker": lambda: peer("graphile-worker", upstream, database(db, f"graphile{round}")),
+        }
+        for name, run in runs.items():
+            try:
+                result = run()
+                results.setdefault(name, []).append(result)
+            except (Exception, SystemExit) as error:
+                print(f"{name}: {error}", file=sys.stderr)
+    rate = {name: count / statistics.median(run["seconds"] for run in all) for name, all in results.items()}
+    best = max((value for name, value in rate.items() if not name.startswith("seawall")), default=None)
+    print(f"{count} durable jobs, each one GET to the same loopback upstream, median of 3")
+    print(f"{'':22}{'jobs/s':>10}{'CPU µs/job':>12}{'of the best peer':>18}{'enqueue/s':>12}")
+    for name, all in results.items():
+        cpu = statistics.median(run["cpu_us"] for run in all)
+        ratio = f"{rate[name] / best:.2f} ×" if best else "–"
+        enqueue = f"{statistics.median(run['enqueue'] for run in all):.0f}" if "enqueue" in all[0] else ""
+        print(f"{name:22}{rate[name]:10.0f}{cpu:12.1f}{ratio:>18}{enqueue:>12}")
+    print("CPU is the worker's own process; the peers' servers (Redis, PostgreSQL) come on top of theirs and of ours on PostgreSQL.")
+finally:
+    for process in reversed(started):
+        process.terminate()
+    for process in started:
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    shutil.rmtree(work, ignore_errors=True)

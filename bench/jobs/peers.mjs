@@ -1,0 +1,89 @@
+// One peer per run: loads N jobs, then works them off with handlers that make one GET over kept-alive connections, and
+// prints how long that took. Settings are each queue's durable ones, with the concurrency its own documentation advises.
+import { Pool } from 'undici'
+
+const [, , peer, count, upstream, server] = process.argv
+const jobs = Number(count)
+const pool = new Pool(upstream, { connections: 64, pipelining: 1 })
+let done = 0
+let finish
+const finished = new Promise((resolve) => { finish = resolve })
+
+async function get() {
+  const { statusCode, body } = await pool.request({ path: '/', method: 'GET' })
+  await body.dump()
+  if (statusCode !== 200) throw new Error(`status ${statusCode}`)
+  if (++done === jobs) finish()
+}
+
+function report(started, cpu) {
+  const seconds = Number(process.hrtime.bigint() - started) / 1e9
+  const used = process.cpuUsage(cpu)
+  console.log(JSON.stringify({ peer, jobs, seconds, cpu_us: (used.user + used.system) / jobs }))
+}
+
+const peers = {
+  async bullmq() {
+    const { Queue, Worker } = await import('bullmq')
+    const connection = { host: '127.0.0.1', port: Number(server), maxRetriesPerRequest: null }
+    const queue = new Queue('bench', { connection, defaultJobOptions: { removeOnComplete: true } })
+    for (let at = 0; at < jobs; at += 1000) {
+      const size = Math.min(1000, jobs - at)
+      await queue.addBulk(Array.from({ length: size }, (_, n) => ({ name: 'get', data: { n: at + n } })))
+    }
+    const cpu = process.cpuUsage()
+    const started = process.hrtime.bigint()
+    const worker = new Worker('bench', get, { connection, concurrency: 100 })
+    await finished
+    report(started, cpu)
+    await worker.close()
+    await queue.close()
+  },
+
+  async 'pg-boss'() {
+    const { default: PgBoss } = await import('pg-boss')
+    const boss = new PgBoss({ connectionString: server, max: 10 })
+    boss.on('error', console.error)
+    await boss.start()
+    await boss.createQueue('bench')
+    for (let at = 0; at < jobs; at += 1000) {
+      const size = Math.min(1000, jobs - at)
+      await boss.insert(Array.from({ length: size }, (_, n) => ({ name: 'bench', data: { n: at + n } })))
+    }
+    const cpu = process.cpuUsage()
+    const started = process.hrtime.bigint()
+    for (let worker = 0; worker < 4; worker++) {
+      await boss.work('bench', { batchSize: 100, pollingIntervalSeconds: 0.5 }, (batch) => Promise.all(batch.map(get)))
+    }
+    await finished
+    report(started, cpu)
+    await boss.stop({ graceful: false })
+  },
+
+  async 'graphile-worker'() {
+    const { run, makeWorkerUtils } = await import('graphile-worker')
+    const utils = await makeWorkerUtils({ connectionString: server })
+    await utils.migrate()
+    await utils.withPgClient((client) =>
+      client.query("select graphile_worker.add_job('get', json_build_object('n', n)) from generate_series(1, $1::int) n", [jobs]))
+    const cpu = process.cpuUsage()
+    const started = process.hrtime.bigint()
+    const runner = await run({
+      connectionString: server,
+      maxPoolSize: 10,
+      taskList: { get },
+      logger: quiet,
+      preset: { worker: { concurrentJobs: 100, localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } },
+    })
+    await finished
+    report(started, cpu)
+    await runner.stop()
+    await utils.release()
+  },
+}
+
+const { Logger } = await import('graphile-worker')
+const quiet = new Logger(() => () => {})
+await peers[peer]()
+await pool.close()
+process.exit(0)
