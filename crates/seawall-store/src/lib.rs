@@ -7,8 +7,13 @@ pub mod failpoint;
 pub mod job;
 pub mod location;
 pub mod page;
+mod postgres;
 mod progress;
+mod rows;
+mod settled;
+mod sql;
 mod sqlite;
+mod statements;
 mod store;
 
 pub use error::Error;

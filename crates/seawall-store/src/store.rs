@@ -3,10 +3,14 @@
 
 use crate::dead::{self, Depth, Expired, Issue, Letter, NewLetter, Replayed};
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::{self, Cancelled, Claim, Claimed, Counts, Enqueued, Job, Lease, NewJob, Renewed, Settle, Settled, Tick};
 use crate::location::Location;
 use crate::page::{Page, Window};
+use crate::postgres::Postgres;
+use crate::sql::at_once;
 use crate::sqlite::Sqlite;
+use crate::statements;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
@@ -14,17 +18,51 @@ use seawall_core::time::Wall;
 pub enum Store {
     #[doc(hidden)]
     Sqlite(SqliteStore),
+    #[doc(hidden)]
+    Postgres(PostgresStore),
 }
 
 /// The embedded backend, which only this crate knows the inside of.
 #[derive(Clone, Debug)]
 pub struct SqliteStore(pub(crate) Sqlite);
 
+/// The server's backend.
+#[derive(Clone, Debug)]
+pub struct PostgresStore(pub(crate) Postgres);
+
 /// The same method on every backend.
 macro_rules! on_each {
     ($self:ident, $name:ident $(, $argument:expr)*) => {
         match $self {
             Self::Sqlite(SqliteStore(backend)) => backend.$name($($argument),*).await,
+            Self::Postgres(PostgresStore(backend)) => backend.$name($($argument),*).await,
+        }
+    };
+}
+
+/// The same statements on every backend, in one transaction: `adds` what is refused first when space runs out, `ends`
+/// what is there.
+macro_rules! change {
+    ($self:ident, adds $function:path $(, $argument:ident)*) => { change!($self, write, $function $(, $argument)*) };
+    ($self:ident, ends $function:path $(, $argument:ident)*) => { change!($self, finish, $function $(, $argument)*) };
+    ($self:ident, $weight:ident, $function:path $(, $argument:ident)*) => {
+        match $self {
+            Self::Sqlite(SqliteStore(backend)) => backend.$weight(move |tx| at_once($function(tx $(, &$argument)*))).await,
+            Self::Postgres(PostgresStore(backend)) => {
+                let mut tx = backend.begin().await?;
+                let result = $function(&mut tx $(, &$argument)*).await;
+                tx.end(result).await
+            }
+        }
+    };
+}
+
+/// The same statements on every backend, that only read.
+macro_rules! look {
+    ($self:ident, $function:path $(, $argument:ident)*) => {
+        match $self {
+            Self::Sqlite(SqliteStore(backend)) => backend.read(move |look| at_once($function(look $(, &$argument)*))).await,
+            Self::Postgres(PostgresStore(backend)) => $function(&mut backend.look().await? $(, &$argument)*).await,
         }
     };
 }
@@ -41,8 +79,22 @@ impl Store {
                 let opened = tokio::task::spawn_blocking(move || Sqlite::open(&path)).await;
                 Ok(Self::Sqlite(SqliteStore(opened.map_err(|error| Error::Failed(error.to_string()))??)))
             }
-            Location::Postgres(_) => Err(Error::Failed("PostgreSQL is not built in yet".to_owned())),
+            Location::Postgres(url) => Ok(Self::Postgres(PostgresStore(Postgres::open(url).await?))),
         }
+    }
+
+    /// Returns when there may be something new to claim, whichever process enqueued it. A call that comes late returns at
+    /// once; of several who wait, one is woken. Who waits must poll too: a notification can get lost with its connection.
+    pub async fn woken(&self) {
+        on_each!(self, woken);
+    }
+
+    /// The database's clock, where it has one that all its users share.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn time(&self) -> Result<Option<Wall>, Error> {
+        on_each!(self, time)
     }
 }
 
@@ -51,12 +103,20 @@ impl Store {
 impl Store {
     /// Keeps jobs. When this returns they are on disk.
     pub async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
-        on_each!(self, enqueue, jobs, now)
+        failpoint::hit("enqueue-before-commit")?;
+        let kept = on_each!(self, enqueue, jobs, now);
+        failpoint::hit("enqueue-after-commit")?;
+        kept
     }
 
     /// Takes jobs to run, each for the length of the lease.
     pub async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
-        on_each!(self, claim, claim)
+        failpoint::hit("claim-before-commit")?;
+        let claimed = on_each!(self, claim, claim);
+        if claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
+            failpoint::hit("claim-after-commit")?;
+        }
+        claimed
     }
 
     /// Holds jobs for longer; the answers are in the order of the leases.
@@ -66,7 +126,10 @@ impl Store {
 
     /// Gives a job back, with everything that comes of it, in one transaction.
     pub async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
-        on_each!(self, settle, settle)
+        failpoint::hit("settle-before-commit")?;
+        let settled = on_each!(self, settle, settle);
+        failpoint::hit("settle-after-commit")?;
+        settled
     }
 
     /// Makes ready what is due, and what a vanished worker left behind.
@@ -75,20 +138,20 @@ impl Store {
     }
 
     pub async fn cancel(&self, id: CallId, now: Wall) -> Result<Cancelled, Error> {
-        on_each!(self, cancel, id, now)
+        change!(self, ends statements::jobs::cancel, id, now)
     }
 
     pub async fn job(&self, id: CallId) -> Result<Option<Job>, Error> {
-        on_each!(self, job, id)
+        look!(self, statements::jobs::one, id)
     }
 
     /// Newest first, without bodies.
     pub async fn jobs(&self, filter: job::Filter, window: Window) -> Result<Page<Job>, Error> {
-        on_each!(self, jobs, filter, window)
+        look!(self, statements::jobs::list, filter, window)
     }
 
     pub async fn job_counts(&self) -> Result<Counts, Error> {
-        on_each!(self, job_counts)
+        look!(self, statements::jobs::counts)
     }
 
     /// Forgets at most so many jobs that were over before that time; how many it were.
@@ -102,39 +165,39 @@ impl Store {
 impl Store {
     /// Keeps a letter; one with this id that is there already stays as it is.
     pub async fn keep_letter(&self, letter: NewLetter) -> Result<(), Error> {
-        on_each!(self, keep_letter, letter)
+        change!(self, adds statements::letters::keep, letter)
     }
 
     pub async fn letter(&self, id: CallId) -> Result<Option<Letter>, Error> {
-        on_each!(self, letter, id)
+        look!(self, statements::letters::one, id)
     }
 
     /// Newest first, without bodies.
     pub async fn letters(&self, filter: dead::Filter, window: Window) -> Result<Page<Letter>, Error> {
-        on_each!(self, letters, filter, window)
+        look!(self, statements::letters::list, filter, window)
     }
 
     /// Newest first, a thousand at most.
     pub async fn issues(&self) -> Result<Vec<Issue>, Error> {
-        on_each!(self, issues)
+        look!(self, statements::issues::list)
     }
 
     pub async fn depths(&self) -> Result<Vec<Depth>, Error> {
-        on_each!(self, depths)
+        look!(self, statements::issues::depths)
     }
 
     /// Forgets a letter; not one that is being replayed.
     pub async fn discard_letter(&self, id: CallId) -> Result<bool, Error> {
-        on_each!(self, discard_letter, id)
+        change!(self, ends statements::letters::discard, id)
     }
 
     /// Makes `job` the replay of a letter, unless one is under way.
     pub async fn replay_letter(&self, id: CallId, job: NewJob, now: Wall) -> Result<Replayed, Error> {
-        on_each!(self, replay_letter, id, job, now)
+        change!(self, adds statements::letters::replay, id, job, now)
     }
 
     /// Forgets at most so many letters whose time is over, and says which nobody looked after.
     pub async fn expire_letters(&self, now: Wall, most: usize) -> Result<Vec<Expired>, Error> {
-        on_each!(self, expire_letters, now, most)
+        change!(self, ends statements::letters::expire, now, most)
     }
 }

@@ -1,16 +1,12 @@
 //! Jobs: every change of state is one statement that names the state it changes from, and the lease where there is one.
 
-use super::rows::{self, JOB, json};
-use super::{Sqlite, Tx, letters};
+use super::{Sqlite, Tx, row};
 use crate::error::Error;
-use crate::failpoint;
-use crate::job::{
-    Attempted, Cancelled, Claim, Claimed, Counts, Ending, Enqueued, Filter, Job, Lease, MOST_HISTORY, NewJob, Origin, Renewed, Settle,
-    Settled, State, Tick,
-};
-use crate::page::{Page, Window};
+use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, Settle, Settled, State, Tick};
 use crate::progress;
-use bytes::Bytes;
+use crate::rows::{self, JOB};
+use crate::settled::{self, Change, Held};
+use crate::sql::{Sql as _, at_once, count, json};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
@@ -22,19 +18,11 @@ const TICK: usize = 2000;
 
 impl Sqlite {
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
-        failpoint::hit("enqueue-before-commit")?;
-        let kept = self.write(move |tx| jobs.iter().map(|job| enqueue(tx, job, now)).collect()).await;
-        failpoint::hit("enqueue-after-commit")?;
-        kept
+        self.write(move |tx| jobs.iter().map(|job| enqueue(tx, job, now)).collect()).await
     }
 
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
-        failpoint::hit("claim-before-commit")?;
-        let claimed = self.finish(move |tx| take(tx, &claim)).await;
-        if claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
-            failpoint::hit("claim-after-commit")?;
-        }
-        claimed
+        self.finish(move |tx| take(tx, &claim)).await
     }
 
     pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
@@ -42,30 +30,11 @@ impl Sqlite {
     }
 
     pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
-        failpoint::hit("settle-before-commit")?;
-        let settled = self.finish(move |tx| settle_one(tx, &settle)).await;
-        failpoint::hit("settle-after-commit")?;
-        settled
+        self.finish(move |tx| settle_one(tx, &settle)).await
     }
 
     pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
         self.finish(move |tx| tick(tx, now)).await
-    }
-
-    pub(crate) async fn cancel(&self, id: CallId, now: Wall) -> Result<Cancelled, Error> {
-        self.finish(move |tx| cancel(tx.db, id, now)).await
-    }
-
-    pub(crate) async fn job(&self, id: CallId) -> Result<Option<Job>, Error> {
-        self.read(move |db| one(db, id)).await
-    }
-
-    pub(crate) async fn jobs(&self, filter: Filter, window: Window) -> Result<Page<Job>, Error> {
-        self.read(move |db| list(db, &filter, window)).await
-    }
-
-    pub(crate) async fn job_counts(&self) -> Result<Counts, Error> {
-        self.read(counts).await
     }
 
     pub(crate) async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {
@@ -143,12 +112,12 @@ fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         let mut statement = tx.db.prepare_cached(claim_statement())?;
         let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
         let until = claim.now + claim.lease;
-        let mut rows = statement.query(params![token, until.0, upstream, i64::try_from(*most).unwrap_or(i64::MAX)])?;
-        while let Some(row) = rows.next()? {
-            let (mut job, lease) = rows::job(row)?;
-            let turn: i64 = row.get("turn")?;
-            let body: Option<Vec<u8>> = row.get("body")?;
-            job.request.body = whole_body(tx.db, lease.row, body)?;
+        let mut found = statement.query(params![token, until.0, upstream, count(*most)])?;
+        while let Some(next) = found.next()? {
+            let mut columns = row(next)?;
+            let (mut job, lease) = rows::job(&mut columns)?;
+            let turn: i64 = columns.take()?;
+            job.request.body = rows::body(columns.take()?)?;
             tx.turns.claimed(upstream, turn);
             claimed.push((turn, Claimed { lease, job }));
         }
@@ -163,18 +132,10 @@ fn claim_statement() -> &'static str {
         format!(
             "UPDATE jobs SET state = 1, claim = claim + 1, token = ?1, lease_until = ?2 WHERE row IN \
              (SELECT row FROM jobs WHERE state = 0 AND upstream = ?3 ORDER BY priority DESC, turn LIMIT ?4) \
-             RETURNING {JOB}, turn, body"
+             RETURNING {JOB}, turn, {}",
+            Tx::BODY
         )
     })
-}
-
-fn whole_body(db: &Connection, row: i64, inline: Option<Vec<u8>>) -> Result<Bytes, Error> {
-    if let Some(body) = inline {
-        return Ok(Bytes::from(body));
-    }
-    let body: Option<Vec<u8>> =
-        db.prepare_cached("SELECT body FROM bodies WHERE row = ?")?.query_row(params![row], |row| row.get(0)).optional()?;
-    body.map(Bytes::from).ok_or_else(|| Error::Damaged("a job has lost its body".to_owned()))
 }
 
 fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
@@ -189,14 +150,6 @@ fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
     })
 }
 
-/// What is needed of a job that is being settled.
-struct Held {
-    upstream: String,
-    tenant: String,
-    cancel: bool,
-    origin: Option<String>,
-}
-
 fn held(db: &Connection, lease: Lease) -> Result<Option<Held>, Error> {
     let found = db
         .prepare_cached("SELECT upstream, tenant, cancel, origin FROM jobs WHERE row = ? AND state = 1 AND claim = ? AND token = ?")?
@@ -209,102 +162,37 @@ fn held(db: &Connection, lease: Lease) -> Result<Option<Held>, Error> {
 
 fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
     let Some(held) = held(tx.db, settle.lease)? else { return Ok(Settled::Lost) };
-    let letter = letter_of(held.origin.as_deref())?;
-    let settled = match &settle.ending {
-        Ending::Wait { .. } | Ending::Release if held.cancel => Settled::Cancelled,
-        Ending::Cancelled => Settled::Cancelled,
-        Ending::Wait { .. } | Ending::Release | Ending::Done(_) | Ending::Dead(_) | Ending::Failed { .. } => Settled::Kept,
-    };
-    if settled == Settled::Cancelled {
-        over(tx.db, settle, State::Cancelled, Some("cancelled"))?;
-        if let Some(letter) = letter {
-            letters::replay_ended(tx.db, letter, false)?;
+    let (settled, change, besides) = settled::settle(settle, &held)?;
+    let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
+    write(tx.db, settle.lease.row, turn, &change)?;
+    at_once(besides.write(tx))?;
+    if settled == Settled::Kept {
+        for follow in &settle.follow {
+            enqueue(tx, follow, settle.now)?;
         }
-        return Ok(settled);
-    }
-    match &settle.ending {
-        Ending::Wait { until, reason } => put_off(tx, settle, &held, *until, reason)?,
-        Ending::Release => release(tx, settle, &held)?,
-        Ending::Done(response) => {
-            over(tx.db, settle, State::Done, None)?;
-            tx.db
-                .prepare_cached(
-                    "UPDATE jobs SET response_status = ?, response_cut = ?, response_headers = ?, response_body = ? WHERE row = ?",
-                )?
-                .execute(params![response.status, response.truncated, json(&response.headers)?, &response.body[..], settle.lease.row])?;
-            if let Some(letter) = letter {
-                letters::replay_ended(tx.db, letter, true)?;
-            }
-        }
-        Ending::Dead(new) => {
-            over(tx.db, settle, State::Dead, Some(&new.code))?;
-            match letter {
-                Some(letter) => letters::replay_failed(tx.db, letter, new)?,
-                None => letters::keep(tx.db, new)?,
-            }
-        }
-        Ending::Failed { code } => {
-            over(tx.db, settle, State::Dead, Some(code))?;
-            if let Some(letter) = letter {
-                letters::replay_ended(tx.db, letter, false)?;
-            }
-        }
-        Ending::Cancelled => {}
-    }
-    failpoint::hit("settle-in-transaction")?;
-    for follow in &settle.follow {
-        enqueue(tx, follow, settle.now)?;
     }
     Ok(settled)
 }
 
-/// The dead letter that a job is a replay of.
-fn letter_of(origin: Option<&str>) -> Result<Option<CallId>, Error> {
-    let Some(text) = origin else { return Ok(None) };
-    let origin: Origin = serde_json::from_str(text).map_err(|error| Error::Damaged(format!("a job's origin cannot be read: {error}")))?;
-    match origin {
-        Origin::Replay { letter } => Ok(CallId::parse(&letter)),
-        Origin::Caller | Origin::Callback(_) | Origin::Notification | Origin::Schedule { .. } => Ok(None),
-    }
-}
-
-fn recent(history: &[Attempted]) -> Result<String, Error> {
-    json(&&history[history.len().saturating_sub(MOST_HISTORY)..])
-}
-
-fn put_off(tx: &mut Tx<'_>, settle: &Settle, held: &Held, until: Wall, reason: &str) -> Result<(), Error> {
-    let now_due = until <= settle.now;
-    let turn = if now_due { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
-    let state = if now_due { State::Queued } else { State::Waiting };
-    tx.db.prepare_cached("UPDATE jobs SET state = ?, due = ?, turn = ?, progress = ?, history = ?, error = ? WHERE row = ?")?.execute(
-        params![state.number(), until.0, turn, progress::write(&settle.progress), recent(&settle.history)?, reason, settle.lease.row],
-    )?;
-    Ok(())
-}
-
-fn release(tx: &mut Tx<'_>, settle: &Settle, held: &Held) -> Result<(), Error> {
-    let turn = tx.turns.next(&held.upstream, &held.tenant);
-    tx.db.prepare_cached("UPDATE jobs SET state = 0, turn = ?, progress = ?, history = ? WHERE row = ?")?.execute(params![
-        turn,
-        progress::write(&settle.progress),
-        recent(&settle.history)?,
-        settle.lease.row
-    ])?;
-    Ok(())
-}
-
-fn over(db: &Connection, settle: &Settle, state: State, error: Option<&str>) -> Result<(), Error> {
+fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<(), Error> {
     db.prepare_cached(
-        "UPDATE jobs SET state = ?1, finished_at = ?2, progress = ?3, history = ?4, error = ?5, \
-         dedup = CASE WHEN ?1 = 3 THEN dedup END WHERE row = ?6",
+        "UPDATE jobs SET state = ?, turn = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, \
+         dedup = CASE WHEN ? THEN dedup END, response_status = ?, response_cut = ?, response_headers = ?, response_body = ? WHERE row = ?",
     )?
     .execute(params![
-        state.number(),
-        settle.now.0,
-        progress::write(&settle.progress),
-        recent(&settle.history)?,
-        error,
-        settle.lease.row
+        change.state.number(),
+        turn,
+        change.due.map(|at| at.0),
+        change.finished_at.map(|at| at.0),
+        change.progress,
+        change.history,
+        change.error,
+        change.keeps_dedup,
+        change.response.map(|response| response.status),
+        change.response.map(|response| response.truncated),
+        change.response_headers()?,
+        change.response.map(|response| &response.body[..]),
+        row,
     ])?;
     Ok(())
 }
@@ -349,80 +237,6 @@ fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
     }
 }
 
-fn cancel(db: &Connection, id: CallId, now: Wall) -> Result<Cancelled, Error> {
-    let found = db
-        .prepare_cached("SELECT row, state, origin FROM jobs WHERE id = ?")?
-        .query_row(params![id.to_bytes()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<String>>(2)?)))
-        .optional()?;
-    let Some((row, number, origin)) = found else { return Ok(Cancelled::Unknown) };
-    match State::from_number(number) {
-        Some(State::Queued | State::Waiting) => {
-            db.prepare_cached("UPDATE jobs SET state = 5, finished_at = ?, error = 'cancelled', dedup = NULL WHERE row = ?")?
-                .execute(params![now.0, row])?;
-            if let Some(letter) = letter_of(origin.as_deref())? {
-                letters::replay_ended(db, letter, false)?;
-            }
-            Ok(Cancelled::Now)
-        }
-        Some(State::Running) => {
-            db.prepare_cached("UPDATE jobs SET cancel = 1 WHERE row = ?")?.execute(params![row])?;
-            Ok(Cancelled::Asked)
-        }
-        Some(state @ (State::Done | State::Dead | State::Cancelled)) => Ok(Cancelled::Over(state)),
-        None => Err(Error::Damaged(format!("a job is in the unknown state {number}"))),
-    }
-}
-
-fn one(db: &Connection, id: CallId) -> Result<Option<Job>, Error> {
-    let mut statement = db.prepare_cached(&format!("SELECT {JOB}, body, response_body FROM jobs WHERE id = ?"))?;
-    let mut rows = statement.query(params![id.to_bytes()])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    let (mut job, lease) = rows::job(row)?;
-    job.request.body = whole_body(db, lease.row, row.get("body")?)?;
-    if let Some(response) = &mut job.response {
-        response.body = Bytes::from(row.get::<_, Option<Vec<u8>>>("response_body")?.unwrap_or_default());
-    }
-    Ok(Some(job))
-}
-
-fn list(db: &Connection, filter: &Filter, window: Window) -> Result<Page<Job>, Error> {
-    let mut sql = format!("SELECT {JOB} FROM jobs WHERE id < ?1");
-    if let Some(state) = filter.state {
-        sql += &format!(" AND state = {}", state.number());
-    }
-    sql += " AND (?2 IS NULL OR upstream = ?2)";
-    // The unary plus keeps the index of ids out of it: few jobs have one correlation.
-    sql += if filter.correlation_id.is_some() { " AND correlation_id = ?3 ORDER BY +id" } else { " AND ?3 IS NULL ORDER BY id" };
-    sql += " DESC LIMIT ?4";
-    let before = window.after.map_or([0xff; 16], CallId::to_bytes);
-    let rows = i64::try_from(window.rows()).unwrap_or(i64::MAX);
-    let mut statement = db.prepare_cached(&sql)?;
-    let mut found = statement.query(params![before, filter.upstream, filter.correlation_id, rows])?;
-    let mut jobs = Vec::new();
-    while let Some(row) = found.next()? {
-        jobs.push(rows::job(row)?.0);
-    }
-    Ok(window.page(jobs, |job| job.id))
-}
-
-fn counts(db: &Connection) -> Result<Counts, Error> {
-    let mut counts = Counts::default();
-    let mut statement = db.prepare_cached("SELECT state, count(*) FROM jobs GROUP BY state")?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let (state, count): (i64, i64) = (row.get(0)?, row.get(1)?);
-        if let Some(place) = usize::try_from(state).ok().and_then(|state| counts.by_state.get_mut(state)) {
-            *place = u64::try_from(count).unwrap_or(0);
-        }
-    }
-    let oldest = db
-        .prepare_cached("SELECT due FROM jobs WHERE state = 0 ORDER BY id LIMIT 1")?
-        .query_row([], |row| row.get::<_, i64>(0))
-        .optional()?;
-    counts.oldest_queued = oldest.map(Wall);
-    Ok(counts)
-}
-
 /// Forgets jobs that are over. Ids sort by age, so old ones are found without reading the young.
 fn sweep(db: &Connection, finished_before: Wall, most: usize) -> Result<usize, Error> {
     let mut gone = 0;
@@ -434,7 +248,7 @@ fn sweep(db: &Connection, finished_before: Wall, most: usize) -> Result<usize, E
                     state.number(),
                     CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes(),
                     finished_before.0,
-                    i64::try_from(most.saturating_sub(gone)).unwrap_or(i64::MAX)
+                    count(most.saturating_sub(gone))
                 ],
                 |row| row.get(0),
             )?

@@ -1,21 +1,25 @@
 //! The embedded backend: one thread writes, and what arrives while it writes is committed together; two threads read.
 
 mod jobs;
-mod letters;
 mod owner;
 mod reader;
 mod reserve;
-mod rows;
 mod schema;
 mod turns;
 mod writer;
 
 use crate::error::Error;
+use crate::job::{Enqueued, NewJob};
+use crate::sql::{Row, Sql, Value, Write};
 use owner::Owner;
 use reader::Reader;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
+use seawall_core::time::Wall;
+use std::future::{Future, ready};
 use std::path::Path;
 use std::sync::Arc;
+use tokio::sync::Notify;
 use turns::Turns;
 use writer::Writer;
 
@@ -24,6 +28,7 @@ use writer::Writer;
 pub(crate) struct Sqlite {
     writer: Writer,
     reader: Reader,
+    woken: Arc<Notify>,
     /// Says that somebody is using the database, for as long as any clone lives.
     _owner: Arc<Owner>,
 }
@@ -34,6 +39,9 @@ pub(crate) struct Tx<'a> {
     pub(crate) turns: &'a mut Turns,
 }
 
+/// What a read works on.
+pub(crate) struct Look<'a>(&'a Connection);
+
 impl Sqlite {
     /// Opens or makes the database, and brings its schema up to date.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
@@ -41,7 +49,8 @@ impl Sqlite {
         schema::migrate(&db)?;
         let owner = Owner::claim(path, || jobs::orphan_all(&db))?;
         let turns = Turns::load(&db)?;
-        Ok(Self { writer: Writer::start(db, turns, path)?, reader: Reader::start(path)?, _owner: Arc::new(owner) })
+        let woken = Arc::new(Notify::new());
+        Ok(Self { writer: Writer::start(db, turns, path, Arc::clone(&woken))?, reader: Reader::start(path)?, woken, _owner: Arc::new(owner) })
     }
 
     /// Runs `work` in a transaction; returns once it is on disk.
@@ -60,12 +69,97 @@ impl Sqlite {
         self.writer.run(writer::Weight::Ends, work).await
     }
 
+    pub(crate) async fn woken(&self) {
+        self.woken.notified().await;
+    }
+
+    #[expect(clippy::unused_async, reason = "the same on every backend")]
+    pub(crate) async fn time(&self) -> Result<Option<Wall>, Error> {
+        Ok(None)
+    }
+
     /// Runs `work` on a connection that cannot write. It sees what has been acknowledged.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&mut Look<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.reader.run(work).await
+        self.reader.run(move |db| work(&mut Look(db))).await
+    }
+}
+
+/// Long bodies are not in their job's row.
+const BODY: &str = "coalesce(body, (SELECT b.body FROM bodies b WHERE b.row = jobs.row))";
+
+impl Sql for Tx<'_> {
+    const FIND: &'static str = "instr";
+    const BODY: &'static str = BODY;
+
+    fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send {
+        ready(query(self.db, sql, values))
+    }
+
+    fn execute(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<u64, Error>> + Send {
+        ready(execute(self.db, sql, values))
+    }
+}
+
+impl Write for Tx<'_> {
+    fn enqueue(&mut self, job: &NewJob, now: Wall) -> impl Future<Output = Result<Enqueued, Error>> + Send {
+        ready(jobs::enqueue(self, job, now))
+    }
+}
+
+impl Sql for Look<'_> {
+    const FIND: &'static str = "instr";
+    const BODY: &'static str = BODY;
+
+    fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send {
+        ready(query(self.0, sql, values))
+    }
+
+    fn execute(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<u64, Error>> + Send {
+        ready(execute(self.0, sql, values))
+    }
+}
+
+fn query(db: &Connection, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+    let mut statement = db.prepare_cached(&sql.replace('$', "?"))?;
+    let mut found = statement.query(params_from_iter(values))?;
+    let mut rows = Vec::new();
+    while let Some(next) = found.next()? {
+        rows.push(row(next)?);
+    }
+    Ok(rows)
+}
+
+fn execute(db: &Connection, sql: &str, values: &[Value]) -> Result<u64, Error> {
+    let changed = db.prepare_cached(&sql.replace('$', "?"))?.execute(params_from_iter(values))?;
+    Ok(u64::try_from(changed).unwrap_or(u64::MAX))
+}
+
+fn row(row: &rusqlite::Row<'_>) -> Result<Row, Error> {
+    let columns = row.as_ref().column_count();
+    let mut values = Vec::with_capacity(columns);
+    for column in 0..columns {
+        values.push(match row.get_ref(column)? {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(number) => Value::Integer(number),
+            ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
+            ValueRef::Real(_) => return Err(Error::Damaged("a column holds a fraction where none belongs".to_owned())),
+        });
+    }
+    Ok(Row::new(values))
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Bytes(bytes) => ValueRef::Blob(bytes),
+        }))
     }
 }
 

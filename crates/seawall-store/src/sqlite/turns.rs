@@ -14,6 +14,8 @@ pub(crate) struct Turns {
     /// The last turn that was claimed, for each lane.
     present: HashMap<String, i64>,
     last: HashMap<(String, String), i64>,
+    /// Somebody got one since this was asked last.
+    given: bool,
 }
 
 impl Turns {
@@ -41,7 +43,13 @@ impl Turns {
             self.last.clear();
         }
         self.last.insert(key, turn);
+        self.given = true;
         turn
+    }
+
+    /// Whether there is something to claim that was not there when this was asked last.
+    pub(super) fn take_given(&mut self) -> bool {
+        std::mem::take(&mut self.given)
     }
 
     /// A turn was claimed.

@@ -5,7 +5,8 @@ use super::reserve::Reserve;
 use super::turns::Turns;
 use super::{Connection, Error, Tx};
 use std::path::Path;
-use tokio::sync::{mpsc, oneshot};
+use std::sync::Arc;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 /// Writes that one transaction holds at most.
 const BATCH: usize = 512;
@@ -57,12 +58,12 @@ impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending
 pub(super) struct Writer(mpsc::Sender<Box<dyn Work>>);
 
 impl Writer {
-    pub(super) fn start(db: Connection, turns: Turns, path: &Path) -> Result<Self, Error> {
+    pub(super) fn start(db: Connection, turns: Turns, path: &Path, woken: Arc<Notify>) -> Result<Self, Error> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reserve = Reserve::beside(path);
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || Thread { db, turns, reserve }.serve(receiver))
+            .spawn(move || Thread { db, turns, reserve, woken }.serve(receiver))
             .map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Self(sender))
     }
@@ -87,6 +88,7 @@ struct Thread {
     db: Connection,
     turns: Turns,
     reserve: Reserve,
+    woken: Arc<Notify>,
 }
 
 impl Thread {
@@ -99,6 +101,9 @@ impl Thread {
                 batch.push(next);
             }
             self.write(&mut batch);
+            if self.turns.take_given() {
+                self.woken.notify_one();
+            }
         }
     }
 

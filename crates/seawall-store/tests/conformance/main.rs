@@ -3,8 +3,12 @@
 #[cfg(test)]
 mod claims;
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
 mod dead;
 #[cfg(test)]
 mod endings;
+#[cfg(test)]
+mod opening;
 #[cfg(test)]
 mod stage;

@@ -1,5 +1,6 @@
 //! A store of a backend's, empty, and the few things that cases need over and over.
 
+use crate::cluster::Cluster;
 use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
@@ -7,6 +8,7 @@ use seawall_core::time::{Nanos, Wall};
 use seawall_store::Store;
 use seawall_store::job::{Claim, Claimed, Ending, NewJob, Origin, Request, Response, Settle, Settled};
 use seawall_store::location::Location;
+use std::cell::RefCell;
 
 /// Noon of some day; cases count from here.
 pub(crate) const NOON: Wall = Wall(1_800_000_000_000);
@@ -19,15 +21,29 @@ pub(crate) const fn after(seconds: i64) -> Wall {
 /// A store, and what must live as long as it does.
 pub(crate) struct Stage {
     pub(crate) store: Store,
-    rng: std::cell::RefCell<Rng>,
-    _folder: tempfile::TempDir,
+    location: Location,
+    rng: RefCell<Rng>,
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Stage {
     pub(crate) async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap();
-        Self { store, rng: std::cell::RefCell::new(Rng::seeded(7)), _folder: folder }
+        Self::at(Location::Sqlite(folder.path().join("seawall.db")), Some(folder)).await
+    }
+
+    pub(crate) async fn postgres() -> Self {
+        Self::at(Location::Postgres(Cluster::shared().database().await), None).await
+    }
+
+    pub(crate) async fn at(location: Location, folder: Option<tempfile::TempDir>) -> Self {
+        let store = Store::open(&location).await.unwrap();
+        Self { store, location, rng: RefCell::new(Rng::seeded(7)), _folder: folder }
+    }
+
+    /// Another program on the same database, or the same one after a restart.
+    pub(crate) async fn open_again(&self) -> Store {
+        Store::open(&self.location).await.unwrap()
     }
 
     pub(crate) fn id(&self, at: Wall) -> CallId {
@@ -94,6 +110,14 @@ macro_rules! on_each_backend {
                 #[tokio::test]
                 async fn $case() {
                     super::$case($crate::stage::Stage::sqlite().await).await;
+                }
+            )*
+        }
+        mod postgres {
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    super::$case($crate::stage::Stage::postgres().await).await;
                 }
             )*
         }

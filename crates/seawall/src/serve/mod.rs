@@ -129,9 +129,27 @@ pub(crate) fn open(place: &str, around: &Environment) -> anyhow::Result<Store> {
         Location::Sqlite(path) => Location::Sqlite(around.path(&path)),
         Location::Postgres(url) => Location::Postgres(url),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let shown = banner::store(place);
-    Ok(runtime.block_on(Store::open(&location)).map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?)
+    let opened = on_a_thread_of_its_own(location)?;
+    Ok(opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?)
+}
+
+/// A server's store has connections to look after for as long as the process lives, whichever thread asks it something.
+fn on_a_thread_of_its_own(location: Location) -> anyhow::Result<Result<Store, seawall_store::Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let (sender, opened) = std::sync::mpsc::channel();
+    spawn("store", move || {
+        runtime.block_on(async move {
+            let store = Store::open(&location).await;
+            let stays = store.is_ok() && matches!(location, Location::Postgres(_));
+            // Whoever waits for it is still there.
+            drop(sender.send(store));
+            if stays {
+                std::future::pending::<()>().await;
+            }
+        });
+    })?;
+    opened.recv().context("the store's thread ended before it was open")
 }
 
 /// What a process is started with, besides its configuration.

@@ -1,0 +1,94 @@
+//! Group commit over the network: whatever arrived while a statement was under way goes into the next one.
+
+use super::pool::Pool;
+use crate::error::Error;
+use std::future::Future;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// Rows that one statement writes, more or less.
+const BATCH: usize = 512;
+/// Commands that may wait for their turn.
+const QUEUE: usize = 8192;
+/// Pauses before a batch that met a broken connection is written again.
+const PAUSES_MS: [u64; 3] = [50, 250, 1000];
+
+/// What can be written together.
+pub(super) trait Batch: Sized + Send + Sync + 'static {
+    type Answer: Send + 'static;
+
+    fn rows(&self) -> usize;
+
+    /// Writes all or nothing, and answers in order. Written again after a lost connection, it must not count twice.
+    fn write(pool: &Pool, batch: &[Self]) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
+}
+
+type Reply<B> = oneshot::Sender<Result<<B as Batch>::Answer, Error>>;
+
+pub(super) struct Batcher<B: Batch>(mpsc::Sender<(B, Reply<B>)>);
+
+impl<B: Batch> std::fmt::Debug for Batcher<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batcher").field("room", &self.0.capacity()).finish()
+    }
+}
+
+impl<B: Batch> Batcher<B> {
+    pub(super) fn start(pool: &Pool, tasks: &mut JoinSet<()>) -> Self {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        tasks.spawn(serve(pool.clone(), receiver));
+        Self(sender)
+    }
+
+    pub(super) async fn run(&self, command: B) -> Result<B::Answer, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send((command, reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+fn gone() -> Error {
+    Error::Unavailable("its writer has stopped".to_owned())
+}
+
+async fn serve<B: Batch>(pool: Pool, mut queue: mpsc::Receiver<(B, Reply<B>)>) {
+    while let Some((command, reply)) = queue.recv().await {
+        let mut rows = command.rows();
+        let (mut batch, mut replies) = (vec![command], vec![reply]);
+        while rows < BATCH
+            && let Ok((command, reply)) = queue.try_recv()
+        {
+            rows += command.rows();
+            batch.push(command);
+            replies.push(reply);
+        }
+        match patiently(&pool, &batch).await {
+            // Whoever asked may have left; what was written stays written.
+            Ok(answers) => replies.into_iter().zip(answers).for_each(|(reply, answer)| drop(reply.send(Ok(answer)))),
+            Err(error) if batch.len() == 1 || error.passes() => {
+                replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
+            }
+            // One of them is the cause: each gets a statement of its own.
+            Err(_) => apart(&pool, batch, replies).await,
+        }
+    }
+}
+
+async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>) {
+    for (command, reply) in batch.into_iter().zip(replies) {
+        let written = patiently(pool, &[command]).await;
+        let answer = written.and_then(|answers| answers.into_iter().next().ok_or_else(gone));
+        drop(reply.send(answer));
+    }
+}
+
+async fn patiently<B: Batch>(pool: &Pool, batch: &[B]) -> Result<Vec<B::Answer>, Error> {
+    for pause in PAUSES_MS {
+        match B::write(pool, batch).await {
+            Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(pause)).await,
+            done => return done,
+        }
+    }
+    B::write(pool, batch).await
+}

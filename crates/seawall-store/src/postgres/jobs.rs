@@ -1,0 +1,209 @@
+//! Jobs come in and go out: many at once, each batch in one statement.
+
+use super::batch::Batch;
+use super::pool::Pool;
+use super::turns::{Groups, taken};
+use super::tx::ask;
+use crate::error::Error;
+use crate::job::{Claim, Claimed, Enqueued, NewJob, Origin, State};
+use crate::progress;
+use crate::rows::{self, JOB};
+use crate::sql::{Row, count, json};
+use deadpool_postgres::Object;
+use seawall_core::id::CallId;
+use seawall_core::time::Wall;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
+
+/// Wakes whoever waits for work, in every process.
+pub(super) const CHANNEL: &str = "seawall_jobs";
+
+#[derive(Debug)]
+pub(super) struct Enqueue {
+    pub(super) jobs: Vec<NewJob>,
+    pub(super) now: Wall,
+}
+
+impl Batch for Enqueue {
+    type Answer = Vec<Enqueued>;
+
+    fn rows(&self) -> usize {
+        self.jobs.len()
+    }
+
+    async fn write(pool: &Pool, batch: &[Self]) -> Result<Vec<Vec<Enqueued>>, Error> {
+        let connection = pool.get().await?;
+        let jobs: Vec<(&NewJob, Wall)> = batch.iter().flat_map(|one| one.jobs.iter().map(|job| (job, one.now))).collect();
+        let mut done = insert(&connection, &jobs).await?.into_iter();
+        Ok(batch.iter().map(|one| done.by_ref().take(one.jobs.len()).collect()).collect())
+    }
+}
+
+/// PostgreSQL's text has no place for this character.
+pub(super) fn text(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+/// A column of texts.
+fn texts<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a str) -> Vec<Cow<'a, str>> {
+    jobs.iter().map(|(job, _)| text(of(job))).collect()
+}
+
+/// A column of texts that may be missing.
+fn maybe<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a Option<String>) -> Vec<Option<Cow<'a, str>>> {
+    jobs.iter().map(|(job, _)| of(job).as_deref().map(text)).collect()
+}
+
+fn insert_statement() -> &'static str {
+    static SQL: OnceLock<String> = OnceLock::new();
+    SQL.get_or_init(|| {
+        let taken = taken("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
+        format!(
+            "WITH {taken} INSERT INTO jobs (turn, id, state, upstream, tenant, caller, priority, due, run_at, expires_at, created_at, \
+             progress, dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \
+             SELECT CASE WHEN j.state = 0 THEN taken.first + j.place ELSE 0 END, j.id, j.state, j.upstream, j.tenant, j.caller, \
+             j.priority, j.due, j.run_at, j.expires_at, j.created_at, j.progress, j.dedup, j.fingerprint, j.idempotency_key, \
+             j.correlation_id, j.callback, j.origin, j.method, j.path, j.history, j.headers, j.body \
+             FROM unnest($4::int8[], $5::bytea[], $6::int2[], $7::text[], $8::text[], $9::text[], $10::int8[], $11::int8[], $12::int8[], \
+             $13::int8[], $14::int8[], $15::text[], $16::bytea[], $17::bytea[], $18::text[], $19::text[], $20::text[], $21::text[], \
+             $22::text[], $23::text[], $24::text[], $25::text[], $26::bytea[]) AS j(place, id, state, upstream, tenant, caller, priority, \
+             due, run_at, expires_at, created_at, progress, dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, \
+             path, history, headers, body) LEFT JOIN taken ON taken.upstream = j.upstream AND taken.tenant = j.tenant \
+             ON CONFLICT DO NOTHING RETURNING id"
+        )
+    })
+}
+
+/// Keeps jobs that are not there yet; the answers are in order.
+pub(super) async fn insert(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Enqueued>, Error> {
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (upstreams, tenants) = (texts(jobs, |job| &job.upstream), texts(jobs, |job| &job.tenant));
+    let mut groups = Groups::default();
+    let (mut places, mut states): (Vec<i64>, Vec<i16>) = (Vec::new(), Vec::new());
+    for (index, (job, now)) in jobs.iter().enumerate() {
+        let waits = job.run_at > *now;
+        states.push(if waits { State::Waiting } else { State::Queued } as i16);
+        places.push(if waits { 0 } else { groups.place(&upstreams[index], &tenants[index]) });
+    }
+    let (group_upstreams, group_tenants, group_counts) = groups.columns();
+    let ids: Vec<Vec<u8>> = jobs.iter().map(|(job, _)| job.id.to_bytes().to_vec()).collect();
+    let number = |of: &dyn Fn(&NewJob, Wall) -> i64| -> Vec<i64> { jobs.iter().map(|(job, now)| of(job, *now)).collect() };
+    let expires: Vec<Option<i64>> = jobs.iter().map(|(job, _)| job.expires_at.map(|at| at.0)).collect();
+    let used: Vec<String> = jobs.iter().map(|(job, _)| progress::write(&job.progress)).collect();
+    let dedups: Vec<Option<&[u8]>> = jobs.iter().map(|(job, _)| job.dedup.as_ref().map(|hash| &hash[..])).collect();
+    let fingerprints: Vec<&[u8]> = jobs.iter().map(|(job, _)| &job.fingerprint[..]).collect();
+    let origin = |job: &NewJob| if job.origin == Origin::Caller { Ok(None) } else { json(&job.origin).map(Some) };
+    let origins: Vec<Option<String>> = jobs.iter().map(|(job, _)| origin(job)).collect::<Result<_, _>>()?;
+    let histories: Vec<String> = jobs.iter().map(|(job, _)| json(&job.history)).collect::<Result<_, _>>()?;
+    let headers: Vec<String> = jobs.iter().map(|(job, _)| json(&job.request.headers)).collect::<Result<_, _>>()?;
+    let bodies: Vec<&[u8]> = jobs.iter().map(|(job, _)| &job.request.body[..]).collect();
+    let keep = ask(
+        connection,
+        insert_statement(),
+        &[
+            &group_upstreams,
+            &group_tenants,
+            &group_counts,
+            &places,
+            &ids,
+            &states,
+            &upstreams,
+            &tenants,
+            &texts(jobs, |job| &job.caller),
+            &number(&|job, _| job.priority),
+            &number(&|job, now| job.run_at.max(now).0),
+            &number(&|job, _| job.run_at.0),
+            &expires,
+            &number(&|_, now| now.0),
+            &used,
+            &dedups,
+            &fingerprints,
+            &maybe(jobs, |job| &job.idempotency_key),
+            &maybe(jobs, |job| &job.correlation_id),
+            &maybe(jobs, |job| &job.callback),
+            &origins,
+            &texts(jobs, |job| &job.request.method),
+            &texts(jobs, |job| &job.request.path),
+            &histories,
+            &headers,
+            &bodies,
+        ],
+    )
+    .await?;
+    if !group_counts.is_empty() {
+        wake(connection).await?;
+    }
+    let kept = keep.into_iter().map(|mut row| row.take()).collect::<Result<HashSet<CallId>, Error>>()?;
+    let left: Vec<&NewJob> = jobs.iter().map(|(job, _)| *job).filter(|job| !kept.contains(&job.id)).collect();
+    let known = if left.is_empty() { HashMap::new() } else { known(connection, &left).await? };
+    Ok(jobs.iter().map(|(job, _)| became(job, &kept, &known)).collect())
+}
+
+/// One notification for each batch: each takes a lock of the whole database.
+pub(super) async fn wake(connection: &Object) -> Result<(), Error> {
+    ask(connection, "SELECT pg_notify($1, '') IS NULL", &[&CHANNEL]).await.map(drop)
+}
+
+type Known = HashMap<Vec<u8>, (CallId, State, Vec<u8>)>;
+
+/// The jobs whose keys these have.
+async fn known(connection: &Object, jobs: &[&NewJob]) -> Result<Known, Error> {
+    let dedups: Vec<&[u8]> = jobs.iter().filter_map(|job| job.dedup.as_ref().map(|hash| &hash[..])).collect();
+    let rows = ask(connection, "SELECT dedup, id, state, fingerprint FROM jobs WHERE dedup = ANY($1)", &[&dedups]).await?;
+    rows.into_iter().map(|mut row| Ok((row.take()?, (row.take()?, row.number(State::from_number)?, row.take()?)))).collect()
+}
+
+fn became(job: &NewJob, kept: &HashSet<CallId>, known: &Known) -> Enqueued {
+    if kept.contains(&job.id) {
+        return Enqueued::New(job.id);
+    }
+    match job.dedup.and_then(|dedup| known.get(&dedup[..])) {
+        // Its own: this is a batch that was written before its connection broke.
+        None => Enqueued::New(job.id),
+        Some((id, _, _)) if *id == job.id => Enqueued::New(job.id),
+        Some((id, state, fingerprint)) if fingerprint[..] == job.fingerprint => Enqueued::Known(*id, *state),
+        Some((id, _, _)) => Enqueued::Mismatch(*id),
+    }
+}
+
+fn claim_statement() -> &'static str {
+    static SQL: OnceLock<String> = OnceLock::new();
+    SQL.get_or_init(|| {
+        format!(
+            "WITH picked AS MATERIALIZED (SELECT j.r FROM unnest($3::text[], $4::int8[]) AS lane(upstream, most) CROSS JOIN LATERAL \
+             (SELECT jobs.row AS r FROM jobs WHERE jobs.state = 0 AND jobs.upstream = lane.upstream ORDER BY jobs.priority DESC, jobs.turn \
+             LIMIT lane.most FOR UPDATE SKIP LOCKED) j), \
+             claimed AS (UPDATE jobs SET state = 1, claim = claim + 1, token = $1, lease_until = $2 FROM picked WHERE jobs.row = picked.r \
+             RETURNING {JOB}, turn, body), \
+             moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM claimed GROUP BY 1 ORDER BY 1 \
+             ON CONFLICT (upstream) DO UPDATE SET present = excluded.present WHERE l.present < excluded.present) \
+             SELECT * FROM claimed ORDER BY priority DESC, turn"
+        )
+    })
+}
+
+pub(super) async fn claim(pool: &Pool, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    let (upstreams, most): (Vec<&str>, Vec<i64>) = claim.lanes.iter().map(|(upstream, most)| (upstream.as_str(), count(*most))).unzip();
+    let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
+    let until = (claim.now + claim.lease).0;
+    let taken = ask(&pool.get().await?, claim_statement(), &[&token, &until, &upstreams, &most]).await;
+    let rows = match taken {
+        // The connection broke, perhaps after the claim was written: what has this token is ours.
+        Err(Error::Unavailable(_)) => {
+            let mine = format!("SELECT {JOB}, turn, body FROM jobs WHERE state = 1 AND token = $1 AND upstream = ANY($2)");
+            ask(&pool.get().await?, &mine, &[&token, &upstreams]).await?
+        }
+        other => other?,
+    };
+    rows.into_iter().map(claimed).collect()
+}
+
+fn claimed(mut row: Row) -> Result<Claimed, Error> {
+    let (mut job, lease) = rows::job(&mut row)?;
+    let _turn: i64 = row.take()?;
+    job.request.body = rows::body(row.take()?)?;
+    Ok(Claimed { lease, job })
+}

@@ -1,0 +1,88 @@
+//! The server backend: set-based statements over a pool of connections. What many ask at once is written together.
+
+mod batch;
+mod errors;
+mod jobs;
+mod pool;
+mod schema;
+mod settle;
+mod tick;
+mod turns;
+mod tx;
+mod wake;
+
+use crate::error::Error;
+use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Renewed, Settle, Settled, Tick};
+use batch::Batcher;
+use pool::Pool;
+use seawall_core::time::Wall;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+pub(crate) use tx::{Look, Tx};
+
+/// A handle that every clone shares.
+#[derive(Clone, Debug)]
+pub(crate) struct Postgres(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    pool: Pool,
+    enqueue: Batcher<jobs::Enqueue>,
+    settle: Batcher<Settle>,
+    woken: Arc<Notify>,
+    /// Ends with the last handle.
+    _tasks: JoinSet<()>,
+}
+
+impl Postgres {
+    pub(crate) async fn open(url: &str) -> Result<Self, Error> {
+        let pool = Pool::new(url)?;
+        schema::migrate(&pool).await?;
+        let (mut tasks, woken) = (JoinSet::new(), Arc::new(Notify::new()));
+        let enqueue = Batcher::start(&pool, &mut tasks);
+        let settle = Batcher::start(&pool, &mut tasks);
+        tasks.spawn(wake::listen(pool.clone(), Arc::clone(&woken)));
+        Ok(Self(Arc::new(Inner { pool, enqueue, settle, woken, _tasks: tasks })))
+    }
+
+    pub(crate) async fn begin(&self) -> Result<Tx, Error> {
+        Tx::begin(&self.0.pool).await
+    }
+
+    pub(crate) async fn look(&self) -> Result<Look, Error> {
+        Look::new(&self.0.pool).await
+    }
+
+    pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
+        self.0.enqueue.run(jobs::Enqueue { jobs, now }).await
+    }
+
+    pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
+        self.0.settle.run(settle).await
+    }
+
+    pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
+        jobs::claim(&self.0.pool, &claim).await
+    }
+
+    pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
+        settle::renew(&self.0.pool, &leases, until).await
+    }
+
+    pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
+        tick::tick(&self.0.pool, now).await
+    }
+
+    pub(crate) async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {
+        tick::sweep(&self.0.pool, finished_before, most).await
+    }
+
+    pub(crate) async fn time(&self) -> Result<Option<Wall>, Error> {
+        tick::time(&self.0.pool).await.map(Some)
+    }
+
+    pub(crate) async fn woken(&self) {
+        self.0.woken.notified().await;
+    }
+}

@@ -1,0 +1,99 @@
+//! Connections: how they are made, shared, waited for and given up on.
+
+use super::errors::{bounded, failed};
+use crate::error::Error;
+use deadpool_postgres::{Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_postgres::Config;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// Enough for two writers, claims and a few lists; a server has a hundred for everybody.
+const CONNECTIONS: usize = 10;
+const CONNECT: Duration = Duration::from_secs(5);
+/// Pauses before a server that is restarting is asked again; after the last it counts as gone.
+const PAUSES_MS: [u64; 7] = [20, 50, 100, 200, 400, 800, 1600];
+/// No statement and no lock is waited for longer, and an answer means that it is on the server's disk.
+const SETTINGS: &str = "-c search_path=seawall -c statement_timeout=20s -c lock_timeout=10s -c idle_in_transaction_session_timeout=30s \
+                        -c synchronous_commit=on -c jit=off -c default_transaction_isolation=read\\ committed";
+
+#[derive(Clone)]
+pub(super) struct Pool {
+    connections: deadpool_postgres::Pool,
+    config: Config,
+    tls: MakeRustlsConnect,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the configuration: it holds a password.
+        f.debug_struct("Pool").field("status", &self.connections.status()).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    pub(super) fn new(url: &str) -> Result<Self, Error> {
+        // Its errors name the part that cannot be read, never the password.
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| Error::Failed(cause(&error)))?;
+        let own = config.get_options().map_or_else(|| SETTINGS.to_owned(), |theirs| format!("{SETTINGS} {theirs}"));
+        config.options(own).application_name("seawall").connect_timeout(CONNECT);
+        let tls = tls()?;
+        let manager = Manager::from_config(config.clone(), tls.clone(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let connections = deadpool_postgres::Pool::builder(manager)
+            .max_size(CONNECTIONS)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(CONNECT))
+            .create_timeout(Some(CONNECT))
+            .recycle_timeout(Some(CONNECT))
+            .build()
+            .map_err(|error| Error::Failed(error.to_string()))?;
+        Ok(Self { connections, config, tls })
+    }
+
+    /// A connection; waits a while for a server that is not there.
+    pub(super) async fn get(&self) -> Result<Object, Error> {
+        for pause in PAUSES_MS {
+            match self.try_get().await {
+                Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(pause)).await,
+                done => return done,
+            }
+        }
+        self.try_get().await
+    }
+
+    async fn try_get(&self) -> Result<Object, Error> {
+        self.connections.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => failed(&error),
+            PoolError::Timeout(_) | PoolError::Closed => Error::Unavailable("no connection was free in time".to_owned()),
+            PoolError::NoRuntimeSpecified | PoolError::PostCreateHook(_) => Error::Failed(error.to_string()),
+        })
+    }
+
+    /// A connection of one's own, whose messages come by hand.
+    pub(super) async fn apart(
+        &self,
+    ) -> Result<(tokio_postgres::Client, tokio_postgres::Connection<tokio_postgres::Socket, impl Stream>), Error> {
+        bounded(self.config.connect(self.tls.clone())).await
+    }
+}
+
+/// What an encrypted or plain connection is made of.
+pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Stream for T {}
+
+fn cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+/// Certificates are always verified, against the roots of the system.
+fn tls() -> Result<MakeRustlsConnect, Error> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::Failed(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}

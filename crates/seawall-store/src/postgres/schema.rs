@@ -1,0 +1,34 @@
+//! The schema's steps, applied in order in one transaction under a lock: a crash leaves all of them or none.
+
+use super::errors::bounded;
+use super::pool::Pool;
+use super::tx::{Tx, ask};
+use crate::error::Error;
+
+const STEPS: &[&str] = &[include_str!("migrations/0001.sql")];
+
+/// Known to nobody else: the first bytes of the name.
+const LOCK: i64 = 0x7365_6177_616c_6c00;
+
+pub(super) async fn migrate(pool: &Pool) -> Result<(), Error> {
+    let tx = Tx::begin(pool).await?;
+    let applied = apply(&tx).await;
+    tx.end(applied).await
+}
+
+async fn apply(tx: &Tx) -> Result<(), Error> {
+    let connection = tx.connection()?;
+    ask(connection, "SELECT pg_advisory_xact_lock($1) IS NULL", &[&LOCK]).await?;
+    bounded(connection.batch_execute("CREATE SCHEMA IF NOT EXISTS seawall; CREATE TABLE IF NOT EXISTS schema (version INTEGER NOT NULL);"))
+        .await?;
+    let version = ask(connection, "SELECT coalesce(max(version), 0) FROM schema", &[]).await?;
+    let found: u32 = version.into_iter().next().map_or(Ok(0), |mut row| row.take())?;
+    let known = u32::try_from(STEPS.len()).unwrap_or(u32::MAX);
+    if found > known {
+        return Err(Error::NewerSchema { found, known });
+    }
+    for (number, step) in (1u32..).zip(STEPS).skip_while(|(number, _)| *number <= found) {
+        bounded(connection.batch_execute(&format!("{step}; INSERT INTO schema VALUES ({number});"))).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! What time brings about: due jobs, vanished workers, and old jobs that are forgotten.
+
+use super::pool::Pool;
+use super::turns::taken;
+use super::tx::ask;
+use crate::error::Error;
+use crate::job::{State, Tick};
+use crate::sql::count;
+use deadpool_postgres::Object;
+use seawall_core::id::CallId;
+use seawall_core::time::{Nanos, Wall};
+use std::sync::OnceLock;
+
+/// What one tick moves at most of each kind, so that no transaction is long.
+const MOST: usize = 2000;
+/// The lanes with something in them: one look into the index for each, however many jobs it has.
+const LANES: &str = "WITH RECURSIVE lane AS ((SELECT upstream FROM jobs WHERE state = 0 ORDER BY upstream LIMIT 1) UNION ALL \
+                     SELECT (SELECT upstream FROM jobs WHERE state = 0 AND upstream > lane.upstream ORDER BY upstream LIMIT 1) \
+                     FROM lane WHERE lane.upstream IS NOT NULL) SELECT upstream FROM lane WHERE upstream IS NOT NULL";
+const NEXT: &str = "SELECT (SELECT lease_until FROM jobs WHERE state = 1 ORDER BY lease_until LIMIT 1), \
+                    (SELECT due FROM jobs WHERE state = 2 ORDER BY due LIMIT 1)";
+
+fn ready_statement() -> &'static str {
+    static SQL: OnceLock<String> = OnceLock::new();
+    SQL.get_or_init(|| {
+        let taken = taken("(SELECT upstream, tenant, count(*) AS n FROM picked GROUP BY 1, 2) AS g");
+        format!(
+            "WITH late AS MATERIALIZED (SELECT row AS r, upstream, tenant, lease_until AS at FROM jobs WHERE state = 1 AND lease_until <= $1 \
+             ORDER BY lease_until LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
+             due AS MATERIALIZED (SELECT row AS r, upstream, tenant, due AS at FROM jobs WHERE state = 2 AND due <= $1 \
+             ORDER BY due LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
+             picked AS (SELECT r, upstream, tenant, at, 1 AS crashed FROM late UNION ALL SELECT r, upstream, tenant, at, 0 FROM due), \
+             placed AS (SELECT r, upstream, tenant, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 \
+             AS place FROM picked), {taken} \
+             UPDATE jobs SET state = 0, turn = taken.first + placed.place, due = $1, crashes = crashes + placed.crashed \
+             FROM placed JOIN taken USING (upstream, tenant) WHERE jobs.row = placed.r RETURNING placed.crashed"
+        )
+    })
+}
+
+pub(super) async fn tick(pool: &Pool, now: Wall) -> Result<Tick, Error> {
+    let connection = pool.get().await?;
+    let mut tick = Tick::default();
+    let mut seen = look(&connection).await?;
+    if [seen.lease_over, seen.due].into_iter().flatten().any(|at| at <= now) {
+        for mut row in ask(&connection, ready_statement(), &[&now.0]).await? {
+            let crashed: bool = row.take()?;
+            *(if crashed { &mut tick.recovered } else { &mut tick.due }) += 1;
+        }
+        seen = look(&connection).await?;
+    }
+    Ok(Tick { lanes: seen.lanes, next: seen.due, ..tick })
+}
+
+struct Seen {
+    /// When the first lease runs out.
+    lease_over: Option<Wall>,
+    /// When the first waiting job is due.
+    due: Option<Wall>,
+    lanes: Vec<String>,
+}
+
+async fn look(connection: &Object) -> Result<Seen, Error> {
+    let (next, lanes) = tokio::try_join!(ask(connection, NEXT, &[]), ask(connection, LANES, &[]))?;
+    let mut next = next.into_iter().next().ok_or_else(|| Error::Failed("a look found nothing".to_owned()))?;
+    let lanes = lanes.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()?;
+    Ok(Seen { lease_over: next.take()?, due: next.take()?, lanes })
+}
+
+/// Forgets jobs that are over. Ids sort by age, so old ones are found without reading the young.
+pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Result<usize, Error> {
+    let connection = pool.get().await?;
+    let before = CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes();
+    let mut gone = 0;
+    for state in [State::Done, State::Dead, State::Cancelled] {
+        let statement = format!(
+            "DELETE FROM jobs WHERE row IN (SELECT row FROM jobs WHERE state = {} AND id < $1 AND finished_at < $2 LIMIT $3) RETURNING row",
+            state.number()
+        );
+        gone += ask(&connection, &statement, &[&&before[..], &finished_before.0, &count(most.saturating_sub(gone))]).await?.len();
+    }
+    // A tenant whose last turn is past begins at its lane's present, which is what forgetting it means.
+    let idle = "DELETE FROM turns t USING lanes l WHERE t.upstream = l.upstream AND t.last < l.present AND (t.upstream, t.tenant) IN \
+                (SELECT t.upstream, t.tenant FROM turns t JOIN lanes l USING (upstream) WHERE t.last < l.present LIMIT 1000)";
+    ask(&connection, idle, &[]).await?;
+    Ok(gone)
+}
+
+pub(super) async fn time(pool: &Pool) -> Result<Wall, Error> {
+    let now = ask(&pool.get().await?, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8", &[]).await?;
+    now.into_iter().next().ok_or_else(|| Error::Failed("the database does not know the time".to_owned()))?.take()
+}

@@ -1,0 +1,157 @@
+//! A transaction, and a plain look. One that is dropped half-way takes its connection with it, so that nobody inherits it.
+
+use super::errors::bounded;
+use super::jobs;
+use super::pool::Pool;
+use crate::error::Error;
+use crate::job::{Enqueued, NewJob};
+use crate::sql::{Row, Sql, Value, Write};
+use deadpool_postgres::Object;
+use seawall_core::time::Wall;
+use std::error::Error as StdError;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+
+#[derive(Debug)]
+pub(crate) struct Tx {
+    /// `None` only after the end.
+    connection: Option<Object>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Look(Object);
+
+impl Look {
+    pub(super) async fn new(pool: &Pool) -> Result<Self, Error> {
+        pool.get().await.map(Self)
+    }
+}
+
+impl Tx {
+    pub(super) async fn begin(pool: &Pool) -> Result<Self, Error> {
+        let tx = Self { connection: Some(pool.get().await?) };
+        bounded(tx.connection()?.batch_execute("BEGIN")).await?;
+        Ok(tx)
+    }
+
+    pub(super) fn connection(&self) -> Result<&Object, Error> {
+        self.connection.as_ref().ok_or_else(|| Error::Failed("the transaction is over".to_owned()))
+    }
+
+    /// Commits what worked and takes back what did not.
+    pub(crate) async fn end<T>(mut self, result: Result<T, Error>) -> Result<T, Error> {
+        let last = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = bounded(self.connection()?.batch_execute(last)).await;
+        if ended.is_ok() {
+            drop(self.connection.take());
+        }
+        let value = result?;
+        ended.map(|()| value)
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(Object::take(connection));
+        }
+    }
+}
+
+impl Sql for Tx {
+    const FIND: &'static str = "strpos";
+    const BODY: &'static str = "body";
+
+    async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+        query(self.connection()?, sql, values).await
+    }
+
+    async fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+        execute(self.connection()?, sql, values).await
+    }
+}
+
+impl Write for Tx {
+    async fn enqueue(&mut self, job: &NewJob, now: Wall) -> Result<Enqueued, Error> {
+        let done = jobs::insert(self.connection()?, &[(job, now)]).await?;
+        done.into_iter().next().ok_or_else(|| Error::Failed("an enqueue left no result".to_owned()))
+    }
+}
+
+impl Sql for Look {
+    const FIND: &'static str = "strpos";
+    const BODY: &'static str = "body";
+
+    async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+        query(&self.0, sql, values).await
+    }
+
+    async fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+        execute(&self.0, sql, values).await
+    }
+}
+
+async fn query(connection: &Object, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+    let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
+    ask(connection, sql, &values).await
+}
+
+/// A statement that is prepared once for each connection.
+pub(super) async fn ask(connection: &Object, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+    let statement = bounded(connection.prepare_cached(sql)).await?;
+    let rows = bounded(connection.query(&statement, values)).await?;
+    rows.iter().map(row).collect()
+}
+
+async fn execute(connection: &Object, sql: &str, values: &[Value]) -> Result<u64, Error> {
+    let statement = bounded(connection.prepare_cached(sql)).await?;
+    let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
+    bounded(connection.execute(&statement, &values)).await
+}
+
+fn row(row: &tokio_postgres::Row) -> Result<Row, Error> {
+    let mut values = Vec::with_capacity(row.len());
+    for (index, column) in row.columns().iter().enumerate() {
+        values.push(match *column.type_() {
+            Type::INT8 => cell::<i64>(row, index, Value::Integer)?,
+            Type::INT4 => cell::<i32>(row, index, |number| Value::Integer(number.into()))?,
+            Type::INT2 => cell::<i16>(row, index, |number| Value::Integer(number.into()))?,
+            Type::BOOL => cell::<bool>(row, index, |yes| Value::Integer(yes.into()))?,
+            Type::BYTEA => cell::<Vec<u8>>(row, index, Value::Bytes)?,
+            _ => cell::<String>(row, index, Value::Text)?,
+        });
+    }
+    Ok(Row::new(values))
+}
+
+fn cell<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a tokio_postgres::Row,
+    index: usize,
+    value: impl Fn(T) -> Value,
+) -> Result<Value, Error> {
+    let found: Option<T> = row.try_get(index).map_err(|error| Error::Damaged(error.to_string()))?;
+    Ok(found.map_or(Value::Null, value))
+}
+
+impl ToSql for Value {
+    fn to_sql(&self, column: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Integer(number) => match *column {
+                Type::INT2 => i16::try_from(*number)?.to_sql(column, out),
+                Type::INT4 => i32::try_from(*number)?.to_sql(column, out),
+                _ => number.to_sql(column, out),
+            },
+            // PostgreSQL's text has no place for this character.
+            Self::Text(text) if text.contains('\0') => text.replace('\0', "\u{fffd}").to_sql(column, out),
+            Self::Text(text) => text.to_sql(column, out),
+            Self::Bytes(bytes) => bytes.to_sql(column, out),
+        }
+    }
+
+    fn accepts(column: &Type) -> bool {
+        matches!(*column, Type::INT2 | Type::INT4 | Type::INT8 | Type::TEXT | Type::BYTEA)
+    }
+
+    to_sql_checked!();
+}

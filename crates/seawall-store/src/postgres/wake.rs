@@ -1,0 +1,52 @@
+//! One connection that listens, so that work enqueued by any process is looked at without waiting for a poll.
+
+use super::errors::{bounded, failed};
+use super::jobs::CHANNEL;
+use super::pool::{Pool, Stream};
+use crate::error::Error;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_postgres::{AsyncMessage, Connection, Socket};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Listens for as long as it is let. Those who wait also poll, so a gap here costs time and never work.
+pub(super) async fn listen(pool: Pool, woken: Arc<Notify>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if let Ok(()) = once(&pool, &woken).await {
+            pause = FIRST_PAUSE;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Until the connection is lost, which is no error once it has been there.
+async fn once(pool: &Pool, woken: &Notify) -> Result<(), Error> {
+    let (client, mut connection) = pool.apart().await?;
+    let sentence = format!("LISTEN {CHANNEL}");
+    let begin = bounded(client.batch_execute(&sentence));
+    tokio::pin!(begin);
+    tokio::select! {
+        began = &mut begin => began?,
+        ended = hear(&mut connection, woken) => return ended,
+    }
+    // Something may have been missed while nobody listened.
+    woken.notify_one();
+    // Its error is its end.
+    drop(hear(&mut connection, woken).await);
+    Ok(())
+}
+
+async fn hear(connection: &mut Connection<Socket, impl Stream>, woken: &Notify) -> Result<(), Error> {
+    while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+        if let AsyncMessage::Notification(_) = message.map_err(|error| failed(&error))? {
+            woken.notify_one();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! What becomes of a job that its worker gives back: the one rule, whichever database writes it down.
+
+use crate::dead::NewLetter;
+use crate::error::Error;
+use crate::failpoint;
+use crate::job::{Ending, MOST_HISTORY, Origin, Response, Settle, Settled, State};
+use crate::progress;
+use crate::sql::{Sql, json, read_json};
+use crate::statements::letters;
+use seawall_core::id::CallId;
+use seawall_core::time::Wall;
+
+/// What is needed of a job that is being settled.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) upstream: String,
+    pub(crate) tenant: String,
+    /// Somebody wants it cancelled.
+    pub(crate) cancel: bool,
+    pub(crate) origin: Option<String>,
+}
+
+/// What is written to the job's row.
+#[derive(Debug)]
+pub(crate) struct Change<'a> {
+    pub(crate) state: State,
+    /// As it was, where there is none.
+    pub(crate) due: Option<Wall>,
+    pub(crate) finished_at: Option<Wall>,
+    pub(crate) progress: String,
+    pub(crate) history: String,
+    pub(crate) error: Option<&'a str>,
+    /// A key is free again once its job was given up on or cancelled.
+    pub(crate) keeps_dedup: bool,
+    pub(crate) response: Option<&'a Response>,
+}
+
+impl Change<'_> {
+    /// Back in line, so it needs a turn.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.state == State::Queued
+    }
+
+    pub(crate) fn response_headers(&self) -> Result<Option<String>, Error> {
+        self.response.map(|response| json(&response.headers)).transpose()
+    }
+}
+
+/// What is written besides.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Besides<'a> {
+    Nothing,
+    Letter(&'a NewLetter),
+    ReplayOver { letter: CallId, worked: bool },
+    ReplayFailed { letter: CallId, how: &'a NewLetter },
+}
+
+impl Besides<'_> {
+    pub(crate) async fn write<S: Sql>(&self, sql: &mut S) -> Result<(), Error> {
+        failpoint::hit("settle-in-transaction")?;
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Letter(new) => letters::keep(sql, new).await,
+            Self::ReplayOver { letter, worked } => letters::replay_ended(sql, *letter, *worked).await,
+            Self::ReplayFailed { letter, how } => letters::replay_failed(sql, *letter, how).await,
+        }
+    }
+}
+
+pub(crate) fn settle<'a>(settle: &'a Settle, held: &Held) -> Result<(Settled, Change<'a>, Besides<'a>), Error> {
+    let letter = letter_of(held.origin.as_deref())?;
+    let now = settle.now;
+    let cancelled = held.cancel && matches!(settle.ending, Ending::Wait { .. } | Ending::Release);
+    let (state, due, error, response, besides) = match &settle.ending {
+        _ if cancelled => (State::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
+        Ending::Cancelled => (State::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
+        Ending::Wait { until, reason } if *until <= now => (State::Queued, Some(*until), Some(*reason), None, Besides::Nothing),
+        Ending::Wait { until, reason } => (State::Waiting, Some(*until), Some(*reason), None, Besides::Nothing),
+        Ending::Release => (State::Queued, None, None, None, Besides::Nothing),
+        Ending::Done(response) => (State::Done, None, None, Some(response), over(letter, true)),
+        Ending::Dead(new) => {
+            let besides = letter.map_or(Besides::Letter(new), |letter| Besides::ReplayFailed { letter, how: new });
+            (State::Dead, None, Some(new.code.as_str()), None, besides)
+        }
+        Ending::Failed { code } => (State::Dead, None, Some(code.as_str()), None, over(letter, false)),
+    };
+    let settled = if state == State::Cancelled { Settled::Cancelled } else { Settled::Kept };
+    let change = Change {
+        state,
+        due,
+        finished_at: state.is_over().then_some(now),
+        progress: progress::write(&settle.progress),
+        history: json(&&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..])?,
+        error,
+        keeps_dedup: !matches!(state, State::Dead | State::Cancelled),
+        response,
+    };
+    Ok((settled, change, besides))
+}
+
+pub(crate) const CANCELLED: &str = "cancelled";
+
+fn over<'a>(letter: Option<CallId>, worked: bool) -> Besides<'a> {
+    letter.map_or(Besides::Nothing, |letter| Besides::ReplayOver { letter, worked })
+}
+
+/// The dead letter that a job is a replay of.
+pub(crate) fn letter_of(origin: Option<&str>) -> Result<Option<CallId>, Error> {
+    let Some(text) = origin else { return Ok(None) };
+    match read_json(text)? {
+        Origin::Replay { letter } => Ok(CallId::parse(&letter)),
+        Origin::Caller | Origin::Callback(_) | Origin::Notification | Origin::Schedule { .. } => Ok(None),
+    }
+}

@@ -1,0 +1,222 @@
+//! What the two databases have in common: values, rows, and a way to run a statement. Rules that are written against
+//! this exist once; only what must be fast is written for each database.
+
+use crate::error::Error;
+use crate::job::{Enqueued, NewJob};
+use bytes::Bytes;
+use seawall_core::id::CallId;
+use seawall_core::time::Wall;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Integer(i64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// Statements name their values `$1`, `$2`, … and have no other use for the dollar.
+pub(crate) trait Sql {
+    /// The function that finds a text in a text; 0 where it is not.
+    const FIND: &'static str;
+    /// A job's body, as a column.
+    const BODY: &'static str;
+
+    fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
+
+    /// How many rows it changed.
+    fn execute(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<u64, Error>> + Send;
+}
+
+/// A transaction, in which jobs can be made too.
+pub(crate) trait Write: Sql {
+    fn enqueue(&mut self, job: &NewJob, now: Wall) -> impl Future<Output = Result<Enqueued, Error>> + Send;
+}
+
+/// The first row, if there is one.
+pub(crate) async fn first<S: Sql>(sql: &mut S, statement: &str, values: &[Value]) -> Result<Option<Row>, Error> {
+    Ok(sql.query(statement, values).await?.into_iter().next())
+}
+
+/// Runs what never waits, because the database is in the same process.
+pub(crate) fn at_once<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(Error::Failed("a statement waited where none can".to_owned())),
+    }
+}
+
+/// The values of a statement, in order.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => { &[$($crate::sql::Value::from($value)),*] };
+}
+pub(crate) use values;
+
+/// A row, read in the order of its columns.
+#[derive(Debug)]
+pub(crate) struct Row(std::vec::IntoIter<Value>);
+
+impl Row {
+    pub(crate) fn new(values: Vec<Value>) -> Self {
+        Self(values.into_iter())
+    }
+
+    pub(crate) fn take<T: FromValue>(&mut self) -> Result<T, Error> {
+        let value = self.0.next().ok_or_else(|| Error::Failed("a row has fewer columns than are read".to_owned()))?;
+        T::from_value(value)
+    }
+
+    pub(crate) fn json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        read_json(&self.take::<String>()?)
+    }
+
+    pub(crate) fn word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T, Error> {
+        let word: String = self.take()?;
+        parse(&word).ok_or_else(|| Error::Damaged(format!("a row has the unknown word `{word}`")))
+    }
+
+    pub(crate) fn number<T>(&mut self, parse: impl Fn(i64) -> Option<T>) -> Result<T, Error> {
+        let number: i64 = self.take()?;
+        parse(number).ok_or_else(|| Error::Damaged(format!("a row has the unknown number {number}")))
+    }
+}
+
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::Failed(error.to_string()))
+}
+
+pub(crate) fn read_json<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::Damaged(format!("a row cannot be read: {error}")))
+}
+
+/// How many, as databases count.
+pub(crate) fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+macro_rules! value_from {
+    ($($type:ty: $name:pat => $value:expr),* $(,)?) => {
+        $(impl From<$type> for Value {
+            fn from($name: $type) -> Self {
+                $value
+            }
+        })*
+    };
+}
+
+value_from! {
+    i64: number => Self::Integer(number),
+    u64: number => Self::Integer(i64::try_from(number).unwrap_or(i64::MAX)),
+    u32: number => Self::Integer(number.into()),
+    u16: number => Self::Integer(number.into()),
+    bool: yes => Self::Integer(yes.into()),
+    usize: number => Self::Integer(count(number)),
+    &str: text => Self::Text(text.to_owned()),
+    String: text => Self::Text(text),
+    &String: text => Self::Text(text.clone()),
+    &[u8]: bytes => Self::Bytes(bytes.to_vec()),
+    [u8; 16]: bytes => Self::Bytes(bytes.to_vec()),
+    [u8; 32]: bytes => Self::Bytes(bytes.to_vec()),
+    &Bytes: bytes => Self::Bytes(bytes.to_vec()),
+    Wall: at => Self::Integer(at.0),
+    CallId: id => Self::Bytes(id.to_bytes().to_vec()),
+}
+
+impl<T: Into<Self>> From<Option<T>> for Value {
+    fn from(maybe: Option<T>) -> Self {
+        maybe.map_or(Self::Null, Into::into)
+    }
+}
+
+impl<'a> From<&'a Option<String>> for Value {
+    fn from(maybe: &'a Option<String>) -> Self {
+        maybe.as_deref().into()
+    }
+}
+
+/// What a column can be read as.
+pub(crate) trait FromValue: Sized {
+    fn from_value(value: Value) -> Result<Self, Error>;
+}
+
+fn unexpected<T>(value: &Value, wanted: &str) -> Result<T, Error> {
+    let found = match value {
+        Value::Null => "nothing",
+        Value::Integer(_) => "a number",
+        Value::Text(_) => "text",
+        Value::Bytes(_) => "bytes",
+    };
+    Err(Error::Damaged(format!("a column holds {found} where {wanted} belongs")))
+}
+
+impl FromValue for i64 {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        if let Value::Integer(number) = value { Ok(number) } else { unexpected(&value, "a number") }
+    }
+}
+
+macro_rules! narrow {
+    ($($type:ty),*) => {
+        $(impl FromValue for $type {
+            fn from_value(value: Value) -> Result<Self, Error> {
+                let wide = i64::from_value(value)?;
+                Self::try_from(wide).map_err(|_| Error::Damaged(format!("a column holds {wide}, which cannot be")))
+            }
+        })*
+    };
+}
+narrow!(u64, u32, u16);
+
+impl FromValue for bool {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        Ok(i64::from_value(value)? != 0)
+    }
+}
+
+impl FromValue for String {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        if let Value::Text(text) = value { Ok(text) } else { unexpected(&value, "text") }
+    }
+}
+
+impl FromValue for Vec<u8> {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        if let Value::Bytes(bytes) = value { Ok(bytes) } else { unexpected(&value, "bytes") }
+    }
+}
+
+impl<const N: usize> FromValue for [u8; N] {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        let bytes = Vec::<u8>::from_value(value)?;
+        Self::try_from(bytes).map_err(|bytes| Error::Damaged(format!("a column holds {} bytes where {N} belong", bytes.len())))
+    }
+}
+
+impl FromValue for Bytes {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        Vec::<u8>::from_value(value).map(Self::from)
+    }
+}
+
+impl FromValue for Wall {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        i64::from_value(value).map(Self)
+    }
+}
+
+impl FromValue for CallId {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        <[u8; 16]>::from_value(value).map(Self::from_bytes)
+    }
+}
+
+impl<T: FromValue> FromValue for Option<T> {
+    fn from_value(value: Value) -> Result<Self, Error> {
+        if value == Value::Null { Ok(None) } else { T::from_value(value).map(Some) }
+    }
+}

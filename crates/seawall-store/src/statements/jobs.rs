@@ -1,0 +1,87 @@
+//! Looking at jobs, and calling them off.
+
+use crate::error::Error;
+use crate::job::{Cancelled, Counts, Filter, Job, State};
+use crate::page::{Page, Window};
+use crate::rows::{self, JOB};
+use crate::settled::{CANCELLED, letter_of};
+use crate::sql::{Sql, Value, first, values};
+use crate::statements::letters;
+use seawall_core::id::CallId;
+use seawall_core::time::Wall;
+
+pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Result<Cancelled, Error> {
+    // Written first, so that whoever claims it at this moment is over or has to wait.
+    let stopped = first(
+        sql,
+        "UPDATE jobs SET state = 5, finished_at = $2, error = $3, dedup = NULL WHERE id = $1 AND state IN (0, 2) RETURNING origin",
+        values![*id, *now, CANCELLED],
+    )
+    .await?;
+    if let Some(mut row) = stopped {
+        if let Some(letter) = letter_of(row.take::<Option<String>>()?.as_deref())? {
+            letters::replay_ended(sql, letter, false).await?;
+        }
+        return Ok(Cancelled::Now);
+    }
+    if sql.execute("UPDATE jobs SET cancel = 1 WHERE id = $1 AND state = 1", values![*id]).await? > 0 {
+        return Ok(Cancelled::Asked);
+    }
+    match first(sql, "SELECT state FROM jobs WHERE id = $1", values![*id]).await? {
+        None => Ok(Cancelled::Unknown),
+        Some(mut row) => match row.number(State::from_number)? {
+            state @ (State::Done | State::Dead | State::Cancelled) => Ok(Cancelled::Over(state)),
+            // It changed between two looks; asking again finds it.
+            State::Queued | State::Running | State::Waiting => Err(Error::Unavailable("the job is changing hands".to_owned())),
+        },
+    }
+}
+
+pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>, Error> {
+    let statement = format!("SELECT {JOB}, {}, response_body FROM jobs WHERE id = $1", S::BODY);
+    let Some(mut row) = first(sql, &statement, values![*id]).await? else { return Ok(None) };
+    let (mut job, _) = rows::job(&mut row)?;
+    job.request.body = rows::body(row.take()?)?;
+    let answer: Option<bytes::Bytes> = row.take()?;
+    if let Some(response) = &mut job.response {
+        response.body = answer.unwrap_or_default();
+    }
+    Ok(Some(job))
+}
+
+pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) -> Result<Page<Job>, Error> {
+    let before = window.after.map_or([0xff; 16], CallId::to_bytes);
+    let mut values: Vec<Value> = vec![before.into(), window.rows().into()];
+    let mut wanted = "id < $1".to_owned();
+    if let Some(state) = filter.state {
+        wanted += &format!(" AND state = {}", state.number());
+    }
+    if let Some(upstream) = &filter.upstream {
+        values.push(upstream.into());
+        wanted += &format!(" AND upstream = ${}", values.len());
+    }
+    if let Some(correlation) = &filter.correlation_id {
+        values.push(correlation.into());
+        // Few jobs have one correlation, so they are sorted rather than looked for among all.
+        wanted = format!("row IN (SELECT row FROM jobs WHERE correlation_id = ${}) AND {wanted}", values.len());
+    }
+    let statement = format!("SELECT {JOB} FROM jobs WHERE {wanted} ORDER BY id DESC LIMIT $2");
+    let mut jobs = Vec::new();
+    for mut row in sql.query(&statement, &values).await? {
+        jobs.push(rows::job(&mut row)?.0);
+    }
+    Ok(window.page(jobs, |job| job.id))
+}
+
+pub(crate) async fn counts<S: Sql>(sql: &mut S) -> Result<Counts, Error> {
+    let mut counts = Counts::default();
+    for mut row in sql.query("SELECT state, count(*) FROM jobs GROUP BY state", &[]).await? {
+        let (state, count): (i64, u64) = (row.take()?, row.take()?);
+        if let Some(place) = usize::try_from(state).ok().and_then(|state| counts.by_state.get_mut(state)) {
+            *place = count;
+        }
+    }
+    let oldest = first(sql, "SELECT due FROM jobs WHERE state = 0 ORDER BY id LIMIT 1", &[]).await?;
+    counts.oldest_queued = oldest.map(|mut row| row.take()).transpose()?;
+    Ok(counts)
+}

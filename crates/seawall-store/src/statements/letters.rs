@@ -1,0 +1,234 @@
+//! Dead letters, kept, replayed and forgotten. An issue's numbers change in the same transaction as its letters.
+
+use super::issues::{self, file, recount};
+use crate::dead::{Expired, Filter, Letter, NewLetter, Replayed, Status};
+use crate::error::Error;
+use crate::job::{Enqueued, NewJob};
+use crate::page::{Page, Window};
+use crate::rows::{self, LETTER};
+use crate::sql::{Sql, Value, Write, first, json, values};
+use seawall_core::id::CallId;
+use seawall_core::policy::Severity;
+use seawall_core::record::Class;
+use seawall_core::time::Wall;
+
+/// Keeps a letter. One that is there already stays as it is: import and a crash between two writes may repeat it.
+pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Error> {
+    if first(sql, "SELECT 1 FROM letters WHERE id = $1", values![new.id]).await?.is_some() {
+        return Ok(());
+    }
+    let issue = file(sql, new).await?;
+    sql.execute(
+        "INSERT INTO letters (id, issue, status, dead_at, expires_at, replayable, door, tenant, caller, reason, attempts, \
+         last_attempt_at, enqueued_at, correlation_id, idempotency_key, url, detail, instructions, method, path, history, headers, \
+         body_cut, body) VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
+         $22, $23)",
+        values![
+            new.id,
+            issue,
+            new.dead_at,
+            new.expires_at,
+            new.replayable,
+            new.door.as_str(),
+            &new.tenant,
+            &new.caller,
+            &new.reason,
+            new.attempts,
+            new.last_attempt_at,
+            new.enqueued_at,
+            &new.correlation_id,
+            &new.idempotency_key,
+            &new.url,
+            &new.detail,
+            &new.instructions,
+            &new.request.method,
+            &new.request.path,
+            json(&new.history)?,
+            json(&new.request.headers)?,
+            new.body_cut,
+            &new.request.body,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn found<S: Sql>(sql: &mut S, id: CallId) -> Result<Option<(i64, i64, Status)>, Error> {
+    let row = first(sql, "SELECT row, issue, status FROM letters WHERE id = $1", values![id]).await?;
+    row.map(|mut row| Ok((row.take()?, row.take()?, row.number(Status::from_number)?))).transpose()
+}
+
+/// The replay of a letter is over: it worked, or it was called off.
+pub(crate) async fn replay_ended<S: Sql>(sql: &mut S, id: CallId, worked: bool) -> Result<(), Error> {
+    let Some((row, issue, Status::Replaying)) = found(sql, id).await? else { return Ok(()) };
+    let status = if worked { Status::Replayed } else { Status::Kept };
+    sql.execute("UPDATE letters SET status = $1 WHERE row = $2", values![status.number(), row]).await?;
+    if worked { Ok(()) } else { recount(sql, issue, 1).await }
+}
+
+/// The replay of a letter failed like the original, or in a new way: the letter waits again and says so.
+pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLetter) -> Result<(), Error> {
+    let Some((row, _, Status::Replaying)) = found(sql, id).await? else { return keep(sql, new).await };
+    let issue = file(sql, new).await?;
+    sql.execute(
+        "UPDATE letters SET status = 0, issue = $1, reason = $2, detail = $3, attempts = attempts + $4, last_attempt_at = $5, \
+         dead_at = $6, expires_at = $7, replayable = $8, history = $9 WHERE row = $10",
+        values![
+            issue,
+            &new.reason,
+            &new.detail,
+            new.attempts,
+            new.last_attempt_at,
+            new.dead_at,
+            new.expires_at,
+            new.replayable,
+            json(&new.history)?,
+            row
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Makes a job of a letter. In one transaction, so that two who ask at once get one job.
+pub(crate) async fn replay<S: Write>(sql: &mut S, id: &CallId, job: &NewJob, now: &Wall) -> Result<Replayed, Error> {
+    // The write comes first: of two at once, the second waits for the first here, and then changes nothing.
+    let taken = first(
+        sql,
+        "UPDATE letters SET status = 1, replays = replays + 1, replayed_by = $1 WHERE id = $2 AND status = 0 RETURNING row, issue",
+        values![job.id, *id],
+    )
+    .await?;
+    let Some(mut taken) = taken else {
+        let underway = first(sql, "SELECT replayed_by FROM letters WHERE id = $1 AND status = 1", values![*id]).await?;
+        let by: Option<CallId> = underway.map(|mut row| row.take()).transpose()?.flatten();
+        return Ok(by.map_or(Replayed::NotThere, Replayed::Underway));
+    };
+    let (row, issue): (i64, i64) = (taken.take()?, taken.take()?);
+    let by = match sql.enqueue(job, *now).await? {
+        Enqueued::New(by) => by,
+        Enqueued::Known(by, _) | Enqueued::Mismatch(by) => {
+            sql.execute("UPDATE letters SET replayed_by = $1 WHERE row = $2", values![by, row]).await?;
+            by
+        }
+    };
+    recount(sql, issue, -1).await?;
+    Ok(Replayed::Started(by))
+}
+
+pub(crate) async fn discard<S: Sql>(sql: &mut S, id: &CallId) -> Result<bool, Error> {
+    let gone = first(sql, "DELETE FROM letters WHERE id = $1 AND status <> 1 RETURNING issue, status", values![*id]).await?;
+    let Some(mut row) = gone else { return Ok(false) };
+    let (issue, status) = (row.take()?, row.number(Status::from_number)?);
+    if status == Status::Kept {
+        recount(sql, issue, -1).await?;
+    }
+    Ok(true)
+}
+
+pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Result<Vec<Expired>, Error> {
+    let rows = sql
+        .query(
+            "SELECT l.row, l.status, l.issue, l.id, i.upstream, i.endpoint, i.class, i.code, i.severity, l.dead_at FROM letters l \
+             JOIN issues i USING (issue) WHERE l.expires_at <= $1 AND l.status <> 1 ORDER BY l.expires_at LIMIT $2",
+            values![*now, *most],
+        )
+        .await?;
+    let mut expired = Vec::new();
+    for mut row in rows {
+        let (number, status): (i64, i64) = (row.take()?, row.take()?);
+        // Somebody else may have been quicker, or begun to replay it.
+        let gone = sql.execute("DELETE FROM letters WHERE row = $1 AND status = $2", values![number, status]).await?;
+        // What was replayed in time did not run out of it.
+        if gone == 0 || status != Status::Kept.number() {
+            continue;
+        }
+        recount(sql, row.take()?, -1).await?;
+        expired.push(Expired {
+            id: row.take()?,
+            upstream: row.take()?,
+            endpoint: row.take()?,
+            class: row.word(Class::from_word)?,
+            code: row.take()?,
+            severity: row.word(Severity::from_word)?,
+            dead_at: row.take()?,
+        });
+    }
+    Ok(expired)
+}
+
+pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Letter>, Error> {
+    let statement = format!("SELECT {LETTER}, l.body FROM letters l JOIN issues i USING (issue) WHERE l.id = $1");
+    let Some(mut row) = first(sql, &statement, values![*id]).await? else { return Ok(None) };
+    let mut letter = rows::letter(&mut row)?;
+    letter.letter.request.body = row.take::<Option<bytes::Bytes>>()?.unwrap_or_default();
+    Ok(Some(letter))
+}
+
+/// How many of the newest letters are looked through for a text.
+const SEARCHED: usize = 100_000;
+
+pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) -> Result<Page<Letter>, Error> {
+    let statuses = filter.status.map_or_else(|| Status::ALL.to_vec(), |status| vec![status]);
+    let mut letters = Vec::new();
+    if filter.ids.is_empty() {
+        let issues = issues::meant(sql, filter).await?.map_or_else(|| vec![None], |issues| issues.into_iter().map(Some).collect());
+        for issue in issues {
+            for status in &statuses {
+                run(sql, filter, *window, *status, issue, &mut letters).await?;
+            }
+        }
+    } else {
+        for id in &filter.ids {
+            letters.extend(one(sql, id).await?.filter(|letter| filter.status.is_none_or(|status| letter.status == status)));
+        }
+        letters.retain(|letter| window.after.is_none_or(|before| letter.letter.id < before));
+    }
+    letters.sort_by_key(|letter| std::cmp::Reverse(letter.letter.id));
+    letters.truncate(window.rows());
+    Ok(window.page(letters, |letter| letter.letter.id))
+}
+
+/// The newest letters of one status, and of one issue where one is meant.
+async fn run<S: Sql>(
+    sql: &mut S,
+    filter: &Filter,
+    window: Window,
+    status: Status,
+    issue: Option<i64>,
+    into: &mut Vec<Letter>,
+) -> Result<(), Error> {
+    let mut values: Vec<Value> = vec![status.number().into(), before(filter, window).into()];
+    let mut page = "SELECT id FROM letters WHERE status = $1 AND id < $2".to_owned();
+    if let Some(issue) = issue {
+        values.push(issue.into());
+        page += " AND issue = $3";
+    }
+    if let Some(since) = filter.since {
+        values.push(CallId::first_at(since).into());
+        page += &format!(" AND id >= ${}", values.len());
+    }
+    page += " ORDER BY id DESC";
+    if let Some(text) = &filter.text {
+        values.push(text.into());
+        let (n, find) = (values.len(), S::FIND);
+        page = format!(
+            "SELECT l.id FROM ({page} LIMIT {SEARCHED}) AS newest CROSS JOIN letters l WHERE l.id = newest.id AND \
+             ({find}(l.url, ${n}) > 0 OR {find}(l.detail, ${n}) > 0 OR {find}(l.reason, ${n}) > 0 OR l.correlation_id = ${n}) \
+             ORDER BY l.id DESC"
+        );
+    }
+    let statement = format!(
+        "SELECT {LETTER} FROM ({page} LIMIT {}) AS page CROSS JOIN letters l CROSS JOIN issues i WHERE l.id = page.id AND i.issue = l.issue",
+        window.rows()
+    );
+    for mut row in sql.query(&statement, &values).await? {
+        into.push(rows::letter(&mut row)?);
+    }
+    Ok(())
+}
+
+fn before(filter: &Filter, window: Window) -> [u8; 16] {
+    let cursor = window.after.map_or([0xff; 16], CallId::to_bytes);
+    filter.until.map_or(cursor, |until| cursor.min(CallId::first_at(until).to_bytes()))
+}
