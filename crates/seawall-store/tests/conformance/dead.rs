@@ -23,7 +23,7 @@ on_each_backend!(
 
 const PAGE: Window = Window { after: None, limit: 100 };
 
-fn letter(stage: &Stage, at: Wall) -> NewLetter {
+pub(crate) fn letter(stage: &Stage, at: Wall) -> NewLetter {
     let entry = Attempted { attempt: 1, status: "404".to_owned(), latency_ms: 2.0, outcome: "permanent".to_owned(), at: at.to_string() };
     NewLetter {
         id: stage.id(at),
