@@ -22,6 +22,8 @@ enum Op {
     /// The worker vanishes, and comes back later with its old lease.
     Crash(u8),
     Zombie(u8),
+    /// All workers vanish for longer than a lease, and others take over: chance alone comes here too seldom.
+    Vanish,
     Renew(u8),
     Step(i32),
     Tick,
@@ -42,7 +44,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any().prop_map(Op::GiveUp),
         1 => any().prop_map(Op::Release),
         2 => any().prop_map(Op::Crash),
-        2 => any().prop_map(Op::Zombie),
+        3 => any().prop_map(Op::Zombie),
+        2 => Just(Op::Vanish),
         1 => any().prop_map(Op::Renew),
         2 => (0..60i32).prop_map(Op::Step),
         1 => (-21_600..21_600i32).prop_map(Op::Step),
@@ -308,6 +311,13 @@ impl World {
                     self.settle(claimed, ok()).await;
                 }
             }
+            Op::Vanish => {
+                self.zombies.append(&mut self.held);
+                self.now = self.now + LEASE;
+                self.tick().await;
+                self.claim(0, 5).await;
+                self.claim(1, 5).await;
+            }
             Op::Renew(which) => self.renew(which).await,
             Op::Step(seconds) => self.now = Wall((self.now.0 + i64::from(seconds) * 1000).max(NOON.0)),
             Op::Tick => self.tick().await,
@@ -349,7 +359,7 @@ async fn run(stage: Stage, ops: Vec<Op>) {
 fn histories(cases: u32, stage: impl AsyncFn() -> Stage) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut runner = TestRunner::new(Config { cases, ..Config::with_source_file(file!()) });
-    let told = runner.run(&proptest::collection::vec(op(), 1..80), |ops| {
+    let told = runner.run(&proptest::collection::vec(op(), 1..120), |ops| {
         runtime.block_on(async { run(stage().await, ops).await });
         Ok(())
     });
