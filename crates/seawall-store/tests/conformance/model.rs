@@ -162,7 +162,7 @@ impl World {
             Ending::Wait { until, .. } if *until > now => State::Waiting,
             Ending::Wait { .. } | Ending::Release => State::Queued,
             Ending::Done(_) => State::Done,
-            Ending::Dead(_) => State::Dead,
+            Ending::Dead(_) | Ending::Failed { .. } => State::Dead,
             Ending::Cancelled => State::Cancelled,
         };
         if let Ending::Wait { until, .. } = ending {
