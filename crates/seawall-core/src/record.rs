@@ -83,7 +83,7 @@ words! {
 }
 
 /// The status of an attempt: what the upstream said, or how it failed to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     Http(u16),
     Error(ErrorKind),

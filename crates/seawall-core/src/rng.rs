@@ -19,6 +19,7 @@ impl Rng {
         Self::seeded(self.draw())
     }
 
+    #[inline]
     pub fn draw(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -29,8 +30,11 @@ impl Rng {
     }
 
     /// Uniform in `0..=max`. The bias of the multiply-shift is below 2⁻⁶⁴ × max: no wait can show it.
+    #[inline]
     pub fn up_to(&mut self, max: u64) -> u64 {
-        ((u128::from(self.draw()) * (u128::from(max) + 1)) >> 64) as u64
+        let drawn = self.draw();
+        // In words of 64 bits as far as they reach: that is one multiplication instead of two.
+        max.checked_add(1).map_or(drawn, |count| ((u128::from(drawn) * u128::from(count)) >> 64) as u64)
     }
 
     /// Uniform in `low..=high`; `low` where the range is empty.

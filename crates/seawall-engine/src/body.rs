@@ -1,6 +1,7 @@
 //! Bodies on their way through: requests that can be sent again, and answers that hand their connection back when
 //! they have been read to the end.
 
+use crate::h1::Cut;
 use crate::pool::Lent;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
@@ -152,18 +153,66 @@ pub enum Relay {
     Stream(Box<Streaming>),
 }
 
+/// An answer's body as its connection delivers it.
+#[derive(Debug)]
+pub(crate) enum Arriving {
+    /// Read to its end, or given up.
+    Over,
+    H1(Lent),
+    H2(Incoming),
+}
+
+impl Arriving {
+    /// Ends the matter: a connection that can carry another request goes back to its shelf.
+    fn end(&mut self) {
+        if let Self::H1(lent) = std::mem::replace(self, Self::Over) {
+            lent.give_back();
+        }
+    }
+}
+
+impl Body for Arriving {
+    type Data = Bytes;
+    type Error = RelayError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        match &mut *self {
+            Self::Over => Poll::Ready(None),
+            Self::H1(lent) => Pin::new(lent.conn()).poll_frame(cx).map_err(RelayError::Cut),
+            Self::H2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(RelayError::Broken),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Over => true,
+            Self::H1(lent) => lent.answer().is_end_stream(),
+            Self::H2(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Over => SizeHint::with_exact(0),
+            Self::H1(lent) => lent.answer().size_hint(),
+            Self::H2(incoming) => incoming.size_hint(),
+        }
+    }
+}
+
 /// An answer that is still coming in.
 #[derive(Debug)]
 pub struct Streaming {
     /// What was read ahead for the rules.
     ahead: Option<Bytes>,
-    incoming: Incoming,
-    lent: Option<Lent>,
+    incoming: Arriving,
     /// Longest silence between two pieces.
     idle: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     /// Told once if the answer breaks off.
     broken: Option<Broken>,
+    /// How it broke off, for the next time that somebody asks.
+    failed: Option<RelayError>,
     kept: Option<Kept>,
     /// Given back when the answer has ended, however it ends.
     held: Option<Held>,
@@ -204,21 +253,27 @@ impl std::fmt::Debug for Broken {
 pub enum RelayError {
     #[error("the upstream's answer broke off")]
     Broken(#[source] hyper::Error),
+    #[error("the upstream's answer broke off")]
+    Cut(#[source] Cut),
     #[error("the upstream went silent in the middle of its answer")]
     Silent,
 }
 
 impl Relay {
-    /// The rest of an answer whose connection is `lent`; nothing is left of one that has ended.
-    pub(crate) fn new(ahead: Bytes, incoming: Incoming, lent: Option<Lent>, idle: Duration) -> Self {
+    /// The rest of an answer; nothing is left of one that has ended.
+    pub(crate) fn new(mut ahead: Bytes, mut incoming: Arriving, idle: Duration) -> Self {
+        if ahead.is_empty()
+            && let Arriving::H1(lent) = &mut incoming
+            && let Some(rest) = lent.conn().rest()
+        {
+            ahead = rest;
+        }
         if incoming.is_end_stream() {
-            if let Some(lent) = lent {
-                lent.give_back();
-            }
+            incoming.end();
             return if ahead.is_empty() { Self::Empty } else { Self::Full(ahead) };
         }
         let ahead = Some(ahead).filter(|bytes| !bytes.is_empty());
-        Self::Stream(Box::new(Streaming { ahead, incoming, lent, idle, timer: None, broken: None, kept: None, held: None }))
+        Self::Stream(Box::new(Streaming { ahead, incoming, idle, timer: None, broken: None, failed: None, kept: None, held: None }))
     }
 
     /// Keeps `held` until the answer has been read; gives it back at once where it has been already.
@@ -261,9 +316,7 @@ impl Streaming {
     fn ended(&mut self) {
         self.timer = None;
         self.held = None;
-        if let Some(lent) = self.lent.take() {
-            lent.give_back();
-        }
+        self.incoming.end();
         if let Some(kept) = self.kept.take() {
             (kept.done)(kept.copy.freeze());
         }
@@ -280,13 +333,16 @@ impl Streaming {
     }
 
     fn broke(&mut self) {
-        self.lent = None;
+        self.incoming = Arriving::Over;
         if let Some(Broken(tell)) = self.broken.take() {
             tell();
         }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         if let Some(bytes) = self.ahead.take() {
             self.keep(&bytes);
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
@@ -308,7 +364,10 @@ impl Streaming {
             }
             Poll::Ready(Some(Err(error))) => {
                 self.broke();
-                Poll::Ready(Some(Err(RelayError::Broken(error))))
+                // A server forgets what it has not written yet when a body fails, so it gets a turn to write first.
+                self.failed = Some(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
             Poll::Pending => {
                 let idle = self.idle;
@@ -343,7 +402,7 @@ impl Body for Relay {
         match self {
             Self::Empty => true,
             Self::Full(bytes) => bytes.is_empty(),
-            Self::Stream(streaming) => streaming.ahead.is_none() && streaming.incoming.is_end_stream(),
+            Self::Stream(streaming) => streaming.ahead.is_none() && streaming.failed.is_none() && streaming.incoming.is_end_stream(),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use crate::body::Outgoing;
 use crate::fault::Fault;
+use crate::h1::{Conn, Io};
 use crate::reach::Reach;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use seawall_core::config::url::Base;
@@ -16,12 +17,11 @@ use tokio_rustls::TlsConnector;
 
 /// Longer header sections of an answer are refused.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
-const MAX_HEADERS: usize = 256;
 
 /// A way to send requests over one connection.
 #[derive(Debug)]
 pub(crate) enum Sender {
-    H1(http1::SendRequest<Outgoing>),
+    H1(Box<Conn>),
     H2(http2::SendRequest<Outgoing>),
 }
 
@@ -76,13 +76,13 @@ impl Connector {
         // Requests are small and written whole; waiting for more only adds latency.
         stream.set_nodelay(true).map_err(|error| Fault::of_connect(&error))?;
         if !to.tls {
-            return h1(TokioIo::new(stream)).await;
+            return Ok(h1(Io::Plain(stream)));
         }
         let bare = to.host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(bare).map_err(|_| Fault::TLS)?;
         let stream = self.tls.connect(name, stream).await.map_err(|error| tls_fault(&error))?;
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if speaks_h2 { h2(TokioIo::new(stream)).await } else { h1(TokioIo::new(stream)).await }
+        if speaks_h2 { h2(TokioIo::new(stream)).await } else { Ok(h1(Io::Tls(Box::new(stream)))) }
     }
 
     /// Tries the addresses of a name in turn; the last failure is the one reported. Reach is asked about each address and
@@ -122,16 +122,8 @@ fn tls_fault(error: &std::io::Error) -> Fault {
     }
 }
 
-async fn h1<I>(io: I) -> Result<Sender, Fault>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin + 'static,
-{
-    let mut builder = http1::Builder::new();
-    builder.max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
-    let (sender, connection) = builder.handshake(io).await.map_err(|error| Fault::of(&error))?;
-    // The connection's task ends with the connection; its error also reaches whoever waits for an answer.
-    tokio::task::spawn_local(async move { drop(connection.await) });
-    Ok(Sender::H1(sender))
+fn h1(io: Io) -> Sender {
+    Sender::H1(Box::new(Conn::new(io)))
 }
 
 async fn h2<I>(io: I) -> Result<Sender, Fault>

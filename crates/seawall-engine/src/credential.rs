@@ -3,8 +3,8 @@
 use crate::live::{MissingSecret, Vault};
 use crate::oauth::{Token, Tokens};
 use crate::secret::Secret;
+use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderName};
-use http::{HeaderMap, HeaderValue};
 use seawall_core::config::Auth;
 use seawall_core::config::place::{Inject, SecretRef};
 use std::sync::Arc;
@@ -96,15 +96,21 @@ impl Credentials {
         }
     }
 
-    pub fn inject_token(&self, token: &Token, headers: &mut HeaderMap) {
-        if let (Place::Header(name), Sent::Header(value)) = (&self.place, &token.sent) {
-            headers.insert(name.clone(), value.clone());
+    /// The header that carries a token.
+    #[must_use]
+    pub fn token_field<'a>(&'a self, token: &'a Token) -> Option<(&'a HeaderName, &'a HeaderValue)> {
+        match (&self.place, &token.sent) {
+            (Place::Header(name), Sent::Header(value)) => Some((name, value)),
+            _ => None,
         }
     }
 
-    pub fn inject(&self, key: u16, headers: &mut HeaderMap) {
-        if let (Place::Header(name), Some(Ready { sent: Sent::Header(value), .. })) = (&self.place, self.keys.get(usize::from(key))) {
-            headers.insert(name.clone(), value.clone());
+    /// The header that carries a key.
+    #[must_use]
+    pub fn field(&self, key: u16) -> Option<(&HeaderName, &HeaderValue)> {
+        match (&self.place, self.keys.get(usize::from(key))?) {
+            (Place::Header(name), Ready { sent: Sent::Header(value), .. }) => Some((name, value)),
+            _ => None,
         }
     }
 

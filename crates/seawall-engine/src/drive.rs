@@ -214,7 +214,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
             }
             Action::Send { number, timeout, key } => {
                 let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
-                let result = send(transport, outward).await;
+                let result = send(scene.clock, transport, outward).await;
                 let sent_at = now;
                 now = scene.clock.now();
                 fault = result.err();
@@ -271,9 +271,9 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
 const UNAUTHORIZED: Verdict =
     Verdict { class: Class::Auth, scope: Scope::Call, wait: Hint::None, skew: Nanos::ZERO, rule: None, named: true, unprocessed: true };
 
-async fn send<T: Transport>(transport: &mut T, outward: Outward) -> Result<(), Fault> {
-    let limit = Duration::from_nanos(outward.timeout.0);
-    match tokio::time::timeout(limit, transport.send(outward)).await {
+async fn send<T: Transport>(clock: &Clock, transport: &mut T, outward: Outward) -> Result<(), Fault> {
+    let limit = clock.instant(outward.now.mono + outward.timeout);
+    match tokio::time::timeout_at(limit, transport.send(outward)).await {
         Ok(result) => result,
         Err(_) => Err(Fault::TIMEOUT),
     }

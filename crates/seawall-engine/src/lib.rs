@@ -12,6 +12,7 @@ pub mod connect;
 pub mod credential;
 pub mod drive;
 pub mod fault;
+pub mod h1;
 pub mod limits;
 pub mod line;
 pub mod live;

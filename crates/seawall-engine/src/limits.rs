@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn names() -> Names {
-        Names { upstream: "u".into(), endpoint: "e".into() }
+        Names::new("u", "e")
     }
 
     fn who<'a>(caller: &'a str, headers: &'a HeaderMap) -> Who<'a> {

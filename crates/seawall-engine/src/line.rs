@@ -6,23 +6,49 @@ use seawall_core::record::{Decision, Reason, Status};
 use seawall_core::time::{Nanos, Wall};
 use std::io::Write as _;
 
+/// The time of the last line, whose date and seconds the next one most often shares.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    second: i64,
+    text: [u8; 24],
+}
+
+impl Default for Stamp {
+    fn default() -> Self {
+        Self { second: 0, text: Wall(0).rfc3339() }
+    }
+}
+
+impl Stamp {
+    fn of(&mut self, at: Wall) -> &[u8; 24] {
+        let (second, millis) = (at.0.div_euclid(1000), at.0.rem_euclid(1000).unsigned_abs());
+        if second == self.second {
+            self.text[20..23].copy_from_slice(&three(millis));
+        } else {
+            *self = Self { second, text: at.rfc3339() };
+        }
+        &self.text
+    }
+}
+
 /// Appends the record as one JSON object and a newline.
-pub fn json(out: &mut Vec<u8>, record: &Record) {
+pub fn json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &Record) {
     match record {
-        Record::Attempt(record) => attempt_json(out, record),
-        Record::Call(record) => call_json(out, record),
-        Record::Breaker(record) => breaker_json(out, record),
-        Record::Token(record) => token_json(out, record),
-        Record::Note(record) => note_json(out, record),
+        Record::Attempt(record) => attempt_json(out, stamp, record),
+        Record::Call(record) => call_json(out, stamp, record),
+        Record::Breaker(record) => breaker_json(out, stamp, record),
+        Record::Token(record) => token_json(out, stamp, record),
+        Record::Note(record) => note_json(out, stamp, record),
     }
     out.push(b'\n');
 }
 
-fn attempt_json(out: &mut Vec<u8>, record: &AttemptRecord) {
+fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     let attempt = &record.attempt;
-    head(out, record.at, "attempt");
+    head(out, stamp.of(record.at), "attempt");
     id(out, record.call);
-    names(out, &record.names.upstream, &record.names.endpoint, &record.caller);
+    out.extend_from_slice(&record.names.fields);
+    quoted(out, &record.caller);
     number(out, ",\"attempt\":", u64::from(attempt.number));
     out.extend_from_slice(b",\"status\":\"");
     status(out, attempt.status);
@@ -32,27 +58,28 @@ fn attempt_json(out: &mut Vec<u8>, record: &AttemptRecord) {
     }
     millis(out, ",\"latency_ms\":", attempt.latency);
     millis(out, ",\"elapsed_ms\":", attempt.elapsed);
-    field(out, ",\"outcome\":", attempt.outcome());
-    field(out, ",\"decision\":", attempt.decision.as_str());
+    word(out, ",\"outcome\":\"", attempt.outcome());
+    word(out, ",\"decision\":\"", attempt.decision.as_str());
     millis(out, ",\"wait_ms\":", attempt.wait);
     out.extend_from_slice(b",\"reason\":\"");
     reason(out, attempt.reason, attempt.status);
     out.extend_from_slice(b"\"}");
 }
 
-fn call_json(out: &mut Vec<u8>, record: &CallRecord) {
-    head(out, record.at, "call");
+fn call_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &CallRecord) {
+    head(out, stamp.of(record.at), "call");
     id(out, record.call);
-    names(out, &record.names.upstream, &record.names.endpoint, &record.caller);
+    out.extend_from_slice(&record.names.fields);
+    quoted(out, &record.caller);
     number(out, ",\"attempts\":", u64::from(record.attempts));
-    field(out, ",\"outcome\":", record.outcome);
+    word(out, ",\"outcome\":\"", record.outcome);
     millis(out, ",\"elapsed_ms\":", record.elapsed);
-    field(out, ",\"reason\":", record.reason.as_str());
+    word(out, ",\"reason\":\"", record.reason.as_str());
     out.push(b'}');
 }
 
-fn breaker_json(out: &mut Vec<u8>, record: &BreakerRecord) {
-    head(out, record.at, "breaker");
+fn breaker_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &BreakerRecord) {
+    head(out, stamp.of(record.at), "breaker");
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"endpoint\":", &record.names.endpoint);
     field(out, ",\"from\":", record.change.from.as_str());
@@ -61,16 +88,16 @@ fn breaker_json(out: &mut Vec<u8>, record: &BreakerRecord) {
     out.push(b'}');
 }
 
-fn token_json(out: &mut Vec<u8>, record: &TokenRecord) {
-    head(out, record.at, "token");
+fn token_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &TokenRecord) {
+    head(out, stamp.of(record.at), "token");
     id(out, record.call);
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"error\":", &record.error);
     out.push(b'}');
 }
 
-fn note_json(out: &mut Vec<u8>, record: &NoteRecord) {
-    head(out, record.at, record.event);
+fn note_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &NoteRecord) {
+    head(out, stamp.of(record.at), record.event);
     for (name, value) in &record.fields {
         out.extend_from_slice(b",\"");
         out.extend_from_slice(name.as_bytes());
@@ -79,9 +106,9 @@ fn note_json(out: &mut Vec<u8>, record: &NoteRecord) {
     out.push(b'}');
 }
 
-fn head(out: &mut Vec<u8>, at: Wall, event: &str) {
+fn head(out: &mut Vec<u8>, at: &[u8; 24], event: &str) {
     out.extend_from_slice(b"{\"ts\":\"");
-    out.extend_from_slice(&at.rfc3339());
+    out.extend_from_slice(at);
     out.extend_from_slice(b"\",\"event\":\"");
     out.extend_from_slice(event.as_bytes());
     out.push(b'"');
@@ -93,10 +120,13 @@ fn id(out: &mut Vec<u8>, call: CallId) {
     out.push(b'"');
 }
 
-fn names(out: &mut Vec<u8>, upstream: &str, endpoint: &str, caller: &str) {
-    field(out, ",\"upstream\":", upstream);
-    field(out, ",\"endpoint\":", endpoint);
-    field(out, ",\"caller\":", caller);
+/// What lines about one endpoint have in common, up to the caller's name.
+pub(crate) fn names(upstream: &str, endpoint: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    field(&mut out, ",\"upstream\":", upstream);
+    field(&mut out, ",\"endpoint\":", endpoint);
+    out.extend_from_slice(b",\"caller\":");
+    out
 }
 
 /// A decision that follows from the status alone names the status.
@@ -127,13 +157,24 @@ fn number(out: &mut Vec<u8>, key: &str, value: u64) {
 fn millis(out: &mut Vec<u8>, key: &str, length: Nanos) {
     let micros = length.0 / 1000;
     number(out, key, micros / 1000);
-    let rest = micros % 1000;
-    out.push(b'.');
-    out.extend([b'0' + digit(rest / 100), b'0' + digit(rest / 10 % 10), b'0' + digit(rest % 10)]);
+    let [a, b, c] = three(micros % 1000);
+    out.extend_from_slice(&[b'.', a, b, c]);
+}
+
+/// A number below a thousand, with its zeros.
+fn three(rest: u64) -> [u8; 3] {
+    [b'0' + digit(rest / 100), b'0' + digit(rest / 10 % 10), b'0' + digit(rest % 10)]
 }
 
 fn digit(value: u64) -> u8 {
     u8::try_from(value).unwrap_or(0)
+}
+
+/// A word out of a closed set, which needs no escapes. The key ends with a quotation mark.
+fn word(out: &mut Vec<u8>, key: &str, word: &'static str) {
+    out.extend_from_slice(key.as_bytes());
+    out.extend_from_slice(word.as_bytes());
+    out.push(b'"');
 }
 
 fn field(out: &mut Vec<u8>, key: &str, text: &str) {
@@ -235,7 +276,7 @@ mod tests {
         Record::Attempt(AttemptRecord {
             at: Wall(1_794_777_105_122),
             call: CallId::new(Wall(1_794_777_105_000), &mut Rng::seeded(1)),
-            names: Arc::new(Names { upstream: "youtube".into(), endpoint: endpoint.into() }),
+            names: Arc::new(Names::new("youtube", endpoint)),
             caller: Arc::from("acme"),
             attempt,
             key_tail: Some(Arc::from("…cdef")),
@@ -245,7 +286,7 @@ mod tests {
     #[test]
     fn an_attempt_line_has_the_promised_fields() {
         let mut out = Vec::new();
-        json(&mut out, &record("search"));
+        json(&mut out, &mut Stamp::default(), &record("search"));
         let text = String::from_utf8(out).unwrap();
         for part in [
             r#""ts":"2026-11-15T21:11:45.122Z","event":"attempt""#,
@@ -259,7 +300,7 @@ mod tests {
     #[test]
     fn nothing_from_outside_can_start_a_line_of_its_own() {
         let mut out = Vec::new();
-        json(&mut out, &record("a\"b\\c\n\u{1b}[31m"));
+        json(&mut out, &mut Stamp::default(), &record("a\"b\\c\n\u{1b}[31m"));
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().count(), 1);
         assert!(text.contains(r#""endpoint":"a\"b\\c\u000a\u001b[31m""#), "{text}");

@@ -4,11 +4,12 @@
 use crate::caller::Callers;
 use crate::credential::Credentials;
 use crate::limits::{Layer, Limits};
+use crate::line;
 use crate::pools::Pool;
 use crate::schema::Schema;
 use crate::secret::Secret;
 use crate::state::{EndpointState, UpstreamState};
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use seawall_core::call::Plan;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{Config, Endpoint, Upstream};
@@ -60,6 +61,8 @@ pub struct LiveEndpoint {
     pub state: EndpointState,
     /// What good answers look like.
     pub schema: Option<Schema>,
+    /// The header that tells the upstream how much time is left.
+    pub deadline_header: Option<HeaderName>,
 }
 
 /// How an endpoint is called in logs and metrics.
@@ -67,6 +70,15 @@ pub struct LiveEndpoint {
 pub struct Names {
     pub upstream: String,
     pub endpoint: String,
+    /// Both as every log line has them.
+    pub(crate) fields: Vec<u8>,
+}
+
+impl Names {
+    #[must_use]
+    pub fn new(upstream: &str, endpoint: &str) -> Self {
+        Self { upstream: upstream.to_owned(), endpoint: endpoint.to_owned(), fields: line::names(upstream, endpoint) }
+    }
 }
 
 /// A secret that a configuration needs and that is not there.
@@ -205,10 +217,7 @@ impl LiveUpstream {
                 BreakerPer::Upstream => shared.clone(),
                 BreakerPer::Endpoint => kept.map(|previous| previous.state.shared_breaker()).unwrap_or_default(),
             };
-            let names = previous.map_or_else(
-                || Arc::new(Names { upstream: spec.name.clone(), endpoint: endpoint.name.clone() }),
-                |previous| Arc::clone(&previous.names),
-            );
+            let names = previous.map_or_else(|| Arc::new(Names::new(&spec.name, &endpoint.name)), |previous| Arc::clone(&previous.names));
             let limits = Limits::new(parts.global.iter().cloned().chain(own_layers(endpoint, &mut layers, previous_layers)).collect());
             let pool = endpoint.policy.pool.as_ref().and_then(|name| parts.pools.get(name)).cloned();
             let mut plan = Plan::new(parts.config, spec, endpoint);
@@ -216,6 +225,7 @@ impl LiveUpstream {
             plan.idempotent = false;
             plan.limited = !limits.is_empty();
             Ok(Arc::new(LiveEndpoint {
+                deadline_header: endpoint.policy.deadline_header.as_deref().and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok()),
                 schema: schema(parts.config, spec, endpoint, parts.around)?,
                 spec: Arc::clone(endpoint),
                 plan: Arc::new(plan),

@@ -48,7 +48,7 @@ impl Histogram {
 
 #[derive(Debug, Default)]
 struct EndpointCounts {
-    attempts: BTreeMap<(String, &'static str), u64>,
+    attempts: BTreeMap<(Status, &'static str), u64>,
     calls: BTreeMap<(Arc<str>, &'static str), u64>,
     retries: BTreeMap<(Arc<str>, &'static str), u64>,
     rejections: BTreeMap<(&'static str, &'static str), u64>,
@@ -78,18 +78,26 @@ impl Default for Metrics {
 
 impl Metrics {
     pub(crate) fn count(&self, records: &[Record]) {
-        let mut counts = self.0.lock();
+        let mut all = self.0.lock();
+        // A call's records follow each other, so that most need not be looked for.
+        let mut last: Option<(&Arc<Names>, &mut EndpointCounts)> = None;
         for record in records {
+            // Whoever leaves a note counts it.
+            let Some(names) = record.names() else { continue };
+            let counts = match last {
+                Some((same, counts)) if Arc::ptr_eq(same, names) => counts,
+                _ => all.entry(Arc::clone(names)).or_default(),
+            };
             match record {
-                Record::Attempt(record) => counts.entry(Arc::clone(&record.names)).or_default().attempt(record),
-                Record::Call(record) => counts.entry(Arc::clone(&record.names)).or_default().call(record),
-                // The call's own record says how it ended; whoever leaves a note counts it.
+                Record::Attempt(record) => counts.attempt(record),
+                Record::Call(record) => counts.call(record),
+                // The call's own record says how it ended.
                 Record::Token(_) | Record::Note(_) => {}
-                Record::Breaker(BreakerRecord { names, change, .. }) => {
-                    let counts = counts.entry(Arc::clone(names)).or_default();
+                Record::Breaker(BreakerRecord { change, .. }) => {
                     *counts.transitions.entry((change.from.as_str(), change.to.as_str())).or_default() += 1;
                 }
             }
+            last = Some((names, counts));
         }
     }
 
@@ -99,7 +107,8 @@ impl Metrics {
         for counts in self.0.lock().values() {
             totals.calls += counts.calls.values().sum::<u64>();
             totals.successes += counts.calls.iter().filter(|((_, outcome), _)| *outcome == "success").map(|(_, n)| n).sum::<u64>();
-            totals.attempts += counts.attempts.iter().filter(|((status, _), _)| status != "circuit_open").map(|(_, n)| n).sum::<u64>();
+            totals.attempts +=
+                counts.attempts.iter().filter(|((status, _), _)| *status != Status::CircuitOpen).map(|(_, n)| n).sum::<u64>();
             totals.retries += counts.retries.values().sum::<u64>();
         }
         totals
@@ -171,7 +180,7 @@ fn per_upstream(out: &mut String, sorted: &[(&Arc<Names>, &EndpointCounts)]) {
 impl EndpointCounts {
     fn attempt(&mut self, record: &AttemptRecord) {
         let attempt = &record.attempt;
-        *self.attempts.entry((attempt.status.to_string(), attempt.outcome())).or_default() += 1;
+        *self.attempts.entry((attempt.status, attempt.outcome())).or_default() += 1;
         if matches!(attempt.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken) {
             *self.retries.entry((Arc::clone(&record.caller), attempt.reason.as_str())).or_default() += 1;
         }

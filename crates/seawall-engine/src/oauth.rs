@@ -166,16 +166,25 @@ impl Tokens {
         let base = &self.spec.token_url;
         let failed = |fault: Fault| unreachable(fault.token);
         let mut request = self.request(refresh)?;
-        let response = match sending.connector.connect(base, CONNECT).await.map_err(failed)? {
-            Sender::H1(mut sender) => sender.send_request(request).await,
+        let (head, body) = match sending.connector.connect(base, CONNECT).await.map_err(failed)? {
+            Sender::H1(mut conn) => {
+                let (said, body) = request.into_parts();
+                conn.begin(body, true, |out| {
+                    out.line(&said.method, said.uri.path(), said.uri.query());
+                    said.headers.iter().for_each(|(name, value)| out.field(name, value));
+                });
+                let head = conn.answer(false).await.map_err(failed)?;
+                (head, read_up_to(&mut conn, MOST_ANSWER).await)
+            }
             Sender::H2(mut sender) => {
                 *request.uri_mut() = absolute(base, request.uri());
                 request.headers_mut().remove(HOST);
-                sender.send_request(request).await
+                let answer = sender.send_request(request).await.map_err(|error| failed(Fault::of(&error)))?;
+                let (head, mut body) = answer.into_parts();
+                (head, read_up_to(&mut body, MOST_ANSWER).await)
             }
         };
-        let (head, mut body) = response.map_err(|error| failed(Fault::of(&error)))?.into_parts();
-        let body = read_up_to(&mut body, MOST_ANSWER).await.map_err(failed)?;
+        let body = body.map_err(failed)?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         match head.status.as_u16() {
             200..300 => Ok(answer),

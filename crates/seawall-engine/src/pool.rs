@@ -4,7 +4,8 @@
 use crate::body::Outgoing;
 use crate::connect::{Connector, Sender};
 use crate::fault::Fault;
-use hyper::client::conn::{http1, http2};
+use crate::h1::Conn;
+use hyper::client::conn::http2;
 use seawall_core::config::url::Base;
 use seawall_core::time::{Mono, Nanos};
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ const IDLE_FOR: Nanos = Nanos::from_secs(55);
 
 #[derive(Debug, Default)]
 struct Shelf {
-    idle: Vec<(http1::SendRequest<Outgoing>, Mono)>,
+    idle: Vec<(Box<Conn>, Mono)>,
     /// One connection carries many requests.
     shared: Option<http2::SendRequest<Outgoing>>,
 }
@@ -30,21 +31,21 @@ pub struct Pool(Rc<RefCell<BTreeMap<u32, Shelf>>>);
 /// A connection in use, that goes back to its shelf once the answer has been read.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    sender: http1::SendRequest<Outgoing>,
+    conn: Box<Conn>,
     pool: Pool,
     upstream: u32,
     now: Mono,
 }
 
 impl Lent {
-    pub(crate) fn give_back(self) {
-        if self.sender.is_closed() {
+    pub(crate) fn give_back(mut self) {
+        if !self.conn.can_go_on() {
             return;
         }
         let mut shelves = self.pool.0.borrow_mut();
         let idle = &mut shelves.entry(self.upstream).or_default().idle;
         if idle.len() < MOST_IDLE {
-            idle.push((self.sender, self.now));
+            idle.push((self.conn, self.now));
         }
     }
 }
@@ -57,24 +58,21 @@ pub(crate) enum Line {
 }
 
 impl Lent {
-    pub(crate) fn sender(&mut self) -> &mut http1::SendRequest<Outgoing> {
-        &mut self.sender
+    pub(crate) fn conn(&mut self) -> &mut Conn {
+        &mut self.conn
+    }
+
+    pub(crate) const fn answer(&self) -> &Conn {
+        &self.conn
     }
 }
 
 impl Pool {
-    /// The warmest idle connection, or a new one.
-    pub(crate) async fn line(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos, now: Mono) -> Result<Line, Fault> {
-        if let Some(line) = self.idle(upstream, now) {
-            return Ok(line);
-        }
-        self.fresh(upstream, to, connector, timeout, now).await
-    }
-
+    /// A new connection.
     pub(crate) async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos, now: Mono) -> Result<Line, Fault> {
         // Connecting is rare and its future is large: boxed, it does not weigh on every call that finds a connection.
         match Box::pin(connector.connect(to, timeout)).await? {
-            Sender::H1(sender) => Ok(Line::H1 { lent: Lent { sender, pool: self.clone(), upstream, now }, reused: false }),
+            Sender::H1(conn) => Ok(Line::H1 { lent: Lent { conn, pool: self.clone(), upstream, now }, reused: false }),
             Sender::H2(sender) => {
                 self.0.borrow_mut().entry(upstream).or_default().shared = Some(sender.clone());
                 Ok(Line::H2(sender))
@@ -82,7 +80,8 @@ impl Pool {
         }
     }
 
-    fn idle(&self, upstream: u32, now: Mono) -> Option<Line> {
+    /// The warmest idle connection.
+    pub(crate) fn idle(&self, upstream: u32, now: Mono) -> Option<Line> {
         let mut shelves = self.0.borrow_mut();
         let shelf = shelves.get_mut(&upstream)?;
         if let Some(shared) = shelf.shared.as_ref() {
@@ -91,14 +90,14 @@ impl Pool {
             }
             shelf.shared = None;
         }
-        while let Some((sender, since)) = shelf.idle.pop() {
+        while let Some((mut conn, since)) = shelf.idle.pop() {
             if now.since(since) > IDLE_FOR {
                 // Those below have been idle for longer still.
                 shelf.idle.clear();
                 break;
             }
-            if !sender.is_closed() {
-                let lent = Lent { sender, pool: self.clone(), upstream, now };
+            if !conn.is_dead() {
+                let lent = Lent { conn, pool: self.clone(), upstream, now };
                 return Some(Line::H1 { lent, reused: true });
             }
         }
@@ -109,7 +108,7 @@ impl Pool {
     pub fn sweep(&self, now: Mono) {
         let mut shelves = self.0.borrow_mut();
         for shelf in shelves.values_mut() {
-            shelf.idle.retain(|(sender, since)| now.since(*since) <= IDLE_FOR && !sender.is_closed());
+            shelf.idle.retain_mut(|(conn, since)| now.since(*since) <= IDLE_FOR && !conn.is_dead());
             if shelf.shared.as_ref().is_some_and(http2::SendRequest::is_closed) {
                 shelf.shared = None;
             }

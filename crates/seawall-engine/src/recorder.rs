@@ -33,6 +33,19 @@ pub struct NoteRecord {
     pub fields: Vec<(&'static str, String)>,
 }
 
+impl Record {
+    /// The endpoint that it happened to, if it happened to one.
+    pub(crate) const fn names(&self) -> Option<&Arc<Names>> {
+        match self {
+            Self::Attempt(AttemptRecord { names, .. })
+            | Self::Call(CallRecord { names, .. })
+            | Self::Breaker(BreakerRecord { names, .. })
+            | Self::Token(TokenRecord { names, .. }) => Some(names),
+            Self::Note(_) => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct AttemptRecord {
     pub at: Wall,
@@ -117,7 +130,7 @@ impl Recorder {
     }
 
     /// Counts everything that waits and writes its lines. `batch` and `buffer` are kept between rounds.
-    fn drain(&self, batch: &mut Vec<Record>, buffer: &mut Vec<u8>, json: bool, sink: &mut dyn Write) -> bool {
+    fn drain(&self, batch: &mut Vec<Record>, buffer: &mut Vec<u8>, stamp: &mut line::Stamp, json: bool, sink: &mut dyn Write) -> bool {
         std::mem::swap(&mut *self.waiting.lock(), batch);
         if batch.is_empty() {
             return false;
@@ -128,7 +141,7 @@ impl Recorder {
             self.dropped.fetch_add(metrics::as_u64(batch.len()), Ordering::Relaxed);
         } else {
             for record in batch.iter() {
-                if json { line::json(buffer, record) } else { line::text(buffer, record) }
+                if json { line::json(buffer, stamp, record) } else { line::text(buffer, record) }
             }
         }
         batch.clear();
@@ -143,9 +156,10 @@ impl Recorder {
     /// The writer's life: runs until [`Recorder::stop`], then writes what is left.
     pub fn write_to(&self, mut sink: Box<dyn Write + Send>, json: bool) {
         let (mut batch, mut buffer) = (Vec::with_capacity(1024), Vec::with_capacity(1 << 16));
+        let mut stamp = line::Stamp::default();
         loop {
             let stopping = self.stopping.load(Ordering::Acquire);
-            let busy = self.drain(&mut batch, &mut buffer, json, &mut *sink);
+            let busy = self.drain(&mut batch, &mut buffer, &mut stamp, json, &mut *sink);
             if stopping && !busy {
                 return;
             }

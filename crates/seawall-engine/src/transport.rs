@@ -1,20 +1,21 @@
 //! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
 //! and the last answer; the credential goes in last.
 
-use crate::body::{Blame, Feed, Limited, Outgoing, Relay};
+use crate::body::{Arriving, Blame, Feed, Limited, Outgoing, Relay};
 use crate::clock::Clock;
 use crate::connect::Connector;
 use crate::drive::{KeyTail, Outward, Transport};
 use crate::fault::Fault;
+use crate::h1::Writer;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::oauth::Token;
-use crate::pool::{Lent, Line, Pool};
+use crate::pool::{Line, Pool};
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, response};
 use http_body::Body;
 use hyper::body::Incoming;
 use seawall_core::classify::Headers;
@@ -54,26 +55,18 @@ impl Replay {
         Self::Once(Some(Outgoing::Stream(Some(ahead), Limited::new(incoming, left, feed.clone()))), feed)
     }
 
-    /// Says how long the body is, where the connection would not say it by itself.
-    fn frame(&self, method: &Method, headers: &mut HeaderMap) {
-        match self {
-            // A server may insist on a length where the method suggests a body (RFC 9110 §8.6).
-            Self::Empty if matches!(*method, Method::POST | Method::PUT | Method::PATCH) => {
-                headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-            }
-            // Without a length, a GET would be taken to have no body.
-            Self::Once(Some(body), _) if body.size_hint().exact().is_none() => {
-                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-            }
-            Self::Empty | Self::Kept(_) | Self::Once(..) => {}
-        }
-    }
-
     fn take(&mut self) -> Outgoing {
         match self {
             Self::Empty => Outgoing::Empty,
             Self::Kept(bytes) => Outgoing::Full(bytes.clone()),
             Self::Once(body, _) => body.take().unwrap_or_default(),
+        }
+    }
+
+    /// Takes a body back of which nothing was sent.
+    fn put_back(&mut self, unsent: Outgoing) {
+        if let Self::Once(body, _) = self {
+            *body = Some(unsent);
         }
     }
 }
@@ -130,88 +123,108 @@ impl KeyTail for Arc<LiveUpstream> {
 }
 
 impl HttpTransport<'_> {
-    fn request(&mut self, attempt: Outward) -> Result<Request<Outgoing>, Fault> {
-        let mut headers = self.headers.clone();
-        self.body.frame(&self.method, &mut headers);
-        let mut request = Request::new(self.body.take());
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = Uri::from(self.path(attempt.key)?);
-        headers.insert(HOST, self.upstream.host.clone());
+    /// What this attempt says beside the request's own headers, the credential among it. But for what a
+    /// schema asks, none of these names is left among the request's own.
+    fn additions(&self, attempt: Outward, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
+        if let Some(name) = &self.endpoint.deadline_header {
+            put(name, &HeaderValue::from(attempt.remaining.as_millis()));
+        }
         if self.endpoint.schema.is_some() {
             // What is compressed cannot be looked at.
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            put(&ACCEPT_ENCODING, &HeaderValue::from_static("identity"));
         }
-        if let Some(name) = self.endpoint.spec.policy.deadline_header.as_deref() {
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| Fault::GARBAGE)?;
-            headers.insert(name, HeaderValue::from(attempt.remaining.as_millis()));
-        }
-        if let (Some(credentials), Some(key)) = (&self.upstream.credentials, attempt.key) {
-            credentials.inject(key, &mut headers);
-        }
-        if let (Some(credentials), Some(token)) = (&self.upstream.credentials, &self.token) {
-            credentials.inject_token(token, &mut headers);
+        if let Some((name, value)) = self.credential(attempt) {
+            put(name, value);
         }
         if let Some(span) = self.trace.as_ref().and_then(|trace| trace.attempt(attempt.number)) {
-            headers.insert(TRACEPARENT, span);
+            put(&TRACEPARENT, &span);
         }
-        *request.headers_mut() = headers;
-        Ok(request)
     }
 
-    fn path(&self, key: Option<u16>) -> Result<PathAndQuery, Fault> {
-        let credentials = self.upstream.credentials.as_ref();
-        let query = credentials.and_then(|credentials| match (key, &self.token) {
+    fn credential(&self, attempt: Outward) -> Option<(&HeaderName, &HeaderValue)> {
+        let credentials = self.upstream.credentials.as_ref()?;
+        match (attempt.key, &self.token) {
+            (Some(key), _) => credentials.field(key),
+            (None, Some(token)) => credentials.token_field(token),
+            (None, None) => None,
+        }
+    }
+
+    /// The parameter that carries the credential, where one does.
+    fn parameter(&self, attempt: Outward) -> Option<String> {
+        let credentials = self.upstream.credentials.as_ref()?;
+        match (attempt.key, &self.token) {
             (Some(key), _) => credentials.query(key),
             (None, Some(token)) => credentials.query_token(token),
             (None, None) => None,
-        });
-        let path = match query {
+        }
+    }
+
+    /// A server may insist on a length where the method suggests a body (RFC 9110 §8.6).
+    fn wants_length(&self) -> bool {
+        matches!(self.method, Method::POST | Method::PUT | Method::PATCH)
+    }
+
+    fn write(&self, attempt: Outward, out: &mut Writer<'_>) {
+        out.line(&self.method, &self.target, self.parameter(attempt).as_deref());
+        out.field(&HOST, &self.upstream.host);
+        for (name, value) in &self.headers {
+            if self.endpoint.schema.is_none() || name != ACCEPT_ENCODING {
+                out.field(name, value);
+            }
+        }
+        self.additions(attempt, |name, value| out.field(name, value));
+    }
+
+    /// The request as HTTP/2 wants it, with scheme and authority in itself.
+    fn request(&mut self, attempt: Outward) -> Result<Request<Outgoing>, Fault> {
+        let mut headers = self.headers.clone();
+        self.additions(attempt, |name, value| drop(headers.insert(name, value.clone())));
+        if matches!(self.body, Replay::Empty) && self.wants_length() {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+        let path = match self.parameter(attempt) {
             None => PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target.as_bytes())),
             Some(query) => {
                 let joint = if self.target.contains('?') { '&' } else { '?' };
                 PathAndQuery::from_maybe_shared(Bytes::from(format!("{}{joint}{query}", self.target)))
             }
         };
-        path.map_err(|_| Fault::GARBAGE)
+        let uri = absolute(&self.upstream.spec.url, &Uri::from(path.map_err(|_| Fault::GARBAGE)?));
+        let mut request = Request::new(self.body.take());
+        (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (self.method.clone(), uri, headers);
+        Ok(request)
     }
 
     /// Sends over a pooled connection. One that turns out to have been closed while idle is replaced once, without
-    /// that being an attempt: hyper gives the request back where not a byte of it was written.
-    async fn exchange(&mut self, attempt: Outward) -> Result<(Response<Incoming>, Option<Lent>), Fault> {
+    /// that being an attempt.
+    async fn exchange(&mut self, attempt: Outward) -> Result<(response::Parts, Arriving), Fault> {
+        let Sending { pool, connector, .. } = self.sending;
+        let (id, base, now) = (self.upstream.id, &self.upstream.spec.url, attempt.now.mono);
         let connect = self.endpoint.spec.policy.timeout.connect;
-        let (id, base) = (self.upstream.id, &self.upstream.spec.url);
-        let mut request = self.request(attempt)?;
-        let mut line = self.sending.pool.line(id, base, &self.sending.connector, connect, attempt.now.mono).await?;
+        let mut line = match pool.idle(id, now) {
+            Some(line) => line,
+            None => pool.fresh(id, base, connector, connect, now).await?,
+        };
         loop {
-            match line {
+            let (mut lent, reused) = match line {
+                Line::H1 { lent, reused } => (lent, reused),
                 Line::H2(mut sender) => {
-                    *request.uri_mut() = absolute(base, request.uri());
-                    request.headers_mut().remove(HOST);
-                    request.headers_mut().remove(TRANSFER_ENCODING);
-                    return sender.send_request(request).await.map(|response| (response, None)).map_err(|error| Fault::of(&error));
+                    let answer = sender.send_request(self.request(attempt)?).await.map_err(|error| Fault::of(&error))?;
+                    let (head, incoming) = answer.into_parts();
+                    return Ok((head, Arriving::H2(incoming)));
                 }
-                Line::H1 { mut lent, reused } => {
-                    let ready = lent.sender().ready().await;
-                    let failed = match ready {
-                        Ok(()) => match lent.sender().try_send_request(request).await {
-                            Ok(response) => return Ok((response, Some(lent))),
-                            Err(mut failed) => {
-                                let fault = Fault::of(failed.error());
-                                (failed.take_message(), fault)
-                            }
-                        },
-                        Err(error) => (Some(request), Fault::of(&error)),
-                    };
-                    let replaced = match failed {
-                        (Some(unsent), _) if reused => Some(unsent),
-                        // The server closed while we wrote: harmless to send again only if the request changes nothing.
-                        (None, fault) if reused && fault == Fault::RESET && self.is_harmless() => Some(self.request(attempt)?),
-                        (_, fault) => return Err(fault),
-                    };
-                    request = replaced.expect("every other case has returned");
-                    line = self.sending.pool.fresh(id, base, &self.sending.connector, connect, attempt.now.mono).await?;
-                }
+            };
+            let body = self.body.take();
+            lent.conn().begin(body, self.wants_length(), |out| self.write(attempt, out));
+            match lent.conn().answer(self.method == Method::HEAD).await {
+                Ok(head) => return Ok((head, Arriving::H1(lent))),
+                Err(_) if reused && !lent.conn().has_sent() => self.body.put_back(lent.conn().unsent()),
+                // The server closed while we wrote: harmless to send again only if the request changes nothing.
+                Err(Fault::RESET) if reused && self.is_harmless() => {}
+                Err(fault) => return Err(fault),
             }
+            line = pool.fresh(id, base, connector, connect, now).await?;
         }
     }
 
@@ -254,8 +267,7 @@ impl Transport for HttpTransport<'_> {
         self.answer = None;
         self.detail = None;
         self.authorize(None).await?;
-        let (response, lent) = self.exchange(attempt).await?;
-        let (head, mut incoming) = response.into_parts();
+        let (head, mut incoming) = self.exchange(attempt).await?;
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
             return Err(Fault::GARBAGE);
@@ -272,7 +284,7 @@ impl Transport for HttpTransport<'_> {
             seen = read_up_to(&mut incoming, self.ahead).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
-        let body = Relay::new(seen.clone(), incoming, lent, idle);
+        let body = Relay::new(seen.clone(), incoming, idle);
         self.answer = Some(Answer { head, body, seen });
         Ok(())
     }
@@ -301,7 +313,7 @@ fn has_shape(method: &Method, status: StatusCode) -> bool {
 }
 
 /// The whole body, if it has the shape that it should have.
-async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Incoming) -> Result<Result<Bytes, Mismatch>, Fault> {
+async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Arriving) -> Result<Result<Bytes, Mismatch>, Fault> {
     if headers.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Ok(Err(Mismatch::unseen("it is compressed although it was asked not to be")));
     }
@@ -315,7 +327,7 @@ async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Incoming) 
 
 /// As much of a body as rules look at, or as is kept. One that breaks off here has told nobody anything yet, so it may be
 /// retried.
-pub(crate) async fn read_up_to(incoming: &mut Incoming, most: usize) -> Result<Bytes, Fault> {
+pub(crate) async fn read_up_to<B: Body<Data = Bytes> + Unpin>(incoming: &mut B, most: usize) -> Result<Bytes, Fault> {
     let mut read = BytesMut::new();
     while read.len() < most && !incoming.is_end_stream() {
         match std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {

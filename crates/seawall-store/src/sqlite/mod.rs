@@ -50,7 +50,12 @@ impl Sqlite {
         let owner = Owner::claim(path, || jobs::orphan_all(&db))?;
         let turns = Turns::load(&db)?;
         let woken = Arc::new(Notify::new());
-        Ok(Self { writer: Writer::start(db, turns, path, Arc::clone(&woken))?, reader: Reader::start(path)?, woken, _owner: Arc::new(owner) })
+        Ok(Self {
+            writer: Writer::start(db, turns, path, Arc::clone(&woken))?,
+            reader: Reader::start(path)?,
+            woken,
+            _owner: Arc::new(owner),
+        })
     }
 
     /// Runs `work` in a transaction; returns once it is on disk.

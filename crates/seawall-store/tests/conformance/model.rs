@@ -13,10 +13,22 @@ use std::collections::BTreeMap;
 /// Numbers choose among what is there, by remainder.
 #[derive(Clone, Debug)]
 enum Op {
-    Enqueue { lane: u8, tenant: u8, delay_s: u8, key: Option<u8>, priority: u8 },
-    Claim { lane: u8, most: u8 },
+    Enqueue {
+        lane: u8,
+        tenant: u8,
+        delay_s: u8,
+        key: Option<u8>,
+        priority: u8,
+    },
+    Claim {
+        lane: u8,
+        most: u8,
+    },
     Ok(u8),
-    Fail { which: u8, delay_s: u8 },
+    Fail {
+        which: u8,
+        delay_s: u8,
+    },
     GiveUp(u8),
     Release(u8),
     /// The worker vanishes, and comes back later with its old lease.

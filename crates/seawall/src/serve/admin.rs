@@ -4,6 +4,7 @@ use super::Shared;
 use super::answer::Refusal;
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +22,7 @@ use std::sync::atomic::Ordering;
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/healthz", get(async || ok()))
-        .route("/readyz", get(async || ok()))
+        .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .merge(super::jobs::router())
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
@@ -58,6 +59,15 @@ fn names_this_machine(request: &Request) -> bool {
 /// The process is up and has a valid configuration, or it would not have started to listen.
 fn ok() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], "{\"status\":\"ok\"}\n")
+}
+
+/// Ready until the order to stop: whoever sends us requests should look for another while we drain.
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    if shared.is_stopping.load(Ordering::Relaxed) {
+        let headers = [(CONTENT_TYPE, "application/json")];
+        return (StatusCode::SERVICE_UNAVAILABLE, headers, "{\"status\":\"draining\"}\n").into_response();
+    }
+    ok().into_response()
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {

@@ -138,7 +138,7 @@ impl Refusal {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(OUTCOME, HeaderValue::from_static(self.code));
-        headers.insert(ATTEMPTS, HeaderValue::from(self.attempts));
+        headers.insert(ATTEMPTS, count(self.attempts));
         if let Ok(value) = HeaderValue::from_str(&format!("seawall; error={}", self.token)) {
             headers.insert(PROXY_STATUS, value);
         }
@@ -174,6 +174,17 @@ const fn describe(code: Code) -> (u16, &'static str) {
         Code::CallerUnknown => (401, "a caller's token is required"),
         Code::TooLarge => (413, "the request is too large"),
         Code::Cancelled => (499, "the caller left"),
+    }
+}
+
+/// A small number, most often without an allocation.
+pub(super) fn count(number: u32) -> HeaderValue {
+    match number {
+        0 => HeaderValue::from_static("0"),
+        1 => HeaderValue::from_static("1"),
+        2 => HeaderValue::from_static("2"),
+        3 => HeaderValue::from_static("3"),
+        more => HeaderValue::from(more),
     }
 }
 

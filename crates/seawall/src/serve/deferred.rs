@@ -2,8 +2,8 @@
 //! their retries are used up, and the place where a caller finds its own jobs again.
 
 use super::answer::{CALL, OUTCOME, Refusal};
-use super::gateway::{From, Gateway};
-use super::hygiene::{self, Ours};
+use super::gateway::{From, Gateway, Routed};
+use super::hygiene::{self, Marks, Ours};
 use super::intake;
 use super::jobs;
 use bytes::Bytes;
@@ -101,13 +101,12 @@ impl Gateway {
     pub(super) async fn defer(
         &self,
         mut head: request::Parts,
-        below: &str,
-        to: (&Arc<LiveUpstream>, &Arc<LiveEndpoint>),
+        marks: Marks,
         body: Incoming,
-        from: From,
+        routed: Routed<'_>,
         prefer: Async,
     ) -> Response<Relay> {
-        let (upstream, endpoint) = to;
+        let Routed { upstream, endpoint, target, from } = routed;
         let live = self.shared.live.load_full();
         let most = live.config.server.max_body;
         let body = match intake::body(body, most, most, from.left).await {
@@ -125,10 +124,11 @@ impl Gateway {
             (Err(why), _) | (_, Err(why)) => return self.turn_away(intake::bad_request(&why), Some(endpoint)),
         };
         let ours = Ours { credentials: upstream.credentials.as_ref(), deadline: endpoint.spec.policy.deadline_header.as_deref() };
-        hygiene::outward(&mut head.headers, ours, head.version, &self.shared.pseudonym);
+        hygiene::outward(&mut head.headers, marks, ours, head.version, &self.shared.pseudonym);
         head.headers.remove(PREFER);
         let id = self.shared.desk.new_id();
         let method = head.method.as_str();
+        let below = below(upstream, &target);
         let described = Described { upstream: &upstream.spec.name, method, below, headers: &head.headers, body, key, callback };
         let job = self.describe(described, id, &from);
         let kept = self.shared.desk.enqueue(vec![job]).await;
@@ -191,7 +191,6 @@ impl Gateway {
         id: CallId,
         ended: &Ended,
         transport: &HttpTransport<'_>,
-        below: &str,
         trail: &[(Wall, Attempt)],
         from: &From,
     ) -> Option<Response<Relay>> {
@@ -210,7 +209,7 @@ impl Gateway {
         let described = Described {
             upstream: &transport.upstream.spec.name,
             method: transport.method.as_str(),
-            below,
+            below: below(transport.upstream, &transport.target),
             headers: &transport.headers,
             body,
             key,
@@ -248,6 +247,11 @@ impl Gateway {
             Err(error) => jobs::of_store(&error).respond(),
         }
     }
+}
+
+/// What is asked for below the upstream's own base.
+fn below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
+    target.get(upstream.spec.url.path.len()..).filter(|below| !below.is_empty()).unwrap_or("/")
 }
 
 fn document(status: u16, value: &Value) -> Response<Relay> {

@@ -2,7 +2,7 @@
 
 use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal, stage};
 use super::cached::{self, Lookup};
-use super::hygiene::{self, Ours};
+use super::hygiene::{self, Marks, Ours};
 use super::target::{deadline, target};
 use super::{Shared, deferred, degrade, intake};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -20,10 +20,10 @@ use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::limits::Who;
-use seawall_engine::live::{LiveEndpoint, LiveUpstream, Names};
+use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
 use seawall_engine::recorder::{BreakerRecord, CallRecord, Record, TokenRecord};
-use seawall_engine::trace::{TRACEPARENT, Trace};
+use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -67,11 +67,20 @@ impl From {
     }
 }
 
+/// A request that has found its endpoint.
+pub(super) struct Routed<'a> {
+    pub(super) upstream: &'a Arc<LiveUpstream>,
+    pub(super) endpoint: &'a Arc<LiveEndpoint>,
+    pub(super) target: String,
+    pub(super) from: From,
+}
+
 /// A request as the upstream gets it, but for the credential.
 struct Sent {
     method: Method,
     target: String,
     headers: HeaderMap,
+    traced: bool,
 }
 
 /// Counts a call in flight for as long as it lives.
@@ -93,7 +102,7 @@ impl Drop for InFlight {
 impl Gateway {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
-        let nowhere = Arc::new(Names { upstream: "none".to_owned(), endpoint: "none".to_owned() });
+        let nowhere = Arc::new(Names::new("none", "none"));
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
         Self { shared, sending, rng, nowhere, nobody: Arc::from("anonymous") }
     }
@@ -107,33 +116,48 @@ impl Gateway {
     }
 
     pub(super) async fn handle(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Relay> {
-        match intake::accept(request) {
-            Ok((head, body)) => self.dispatch(head, body, peer).await,
-            Err(refusal) => self.turn_away(*refusal, None),
+        let (mut head, incoming) = request.into_parts();
+        let marks = Marks::of(&head.headers);
+        if let Err(refusal) = intake::inspect(&head, marks) {
+            return self.turn_away(refusal.closing(), None);
         }
-    }
-
-    async fn dispatch(&self, mut head: request::Parts, body: Incoming, peer: SocketAddr) -> Response<Relay> {
-        let path = head.uri.path();
-        if path.starts_with("/-/") {
-            return match path.strip_prefix("/-/jobs/") {
+        if head.uri.path().starts_with("/-/") {
+            return match head.uri.path().strip_prefix("/-/jobs/") {
                 Some(id) => Box::pin(self.own_job(id, &head.headers)).await,
-                None => own_path(path),
+                None => own_path(head.uri.path()),
             };
         }
-        let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
         let live = self.shared.live.load_full();
-        let Some((upstream, prefix)) = live.route(host, path) else {
-            let refusal = Box::pin(intake::spurn(&head, body, Refusal::of(Code::NoUpstream, None))).await;
-            return self.turn_away(refusal, None);
+        let mut routed = match self.route(&live, &mut head, marks, peer) {
+            Ok(routed) => routed,
+            Err(refusal) => return self.turn_away(Box::pin(intake::spurn(&head, incoming, *refusal)).await, None),
         };
-        if hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
-            let refusal = Refusal::plain(508, "loop_detected", "this request has passed through this gateway before");
-            return self.turn_away(Box::pin(intake::spurn(&head, body, refusal)).await, None);
+        if let Some(prefer) = marks.has(Marks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
+            return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await;
+        }
+        let body = if incoming.is_end_stream() {
+            Replay::Empty
+        } else {
+            match Box::pin(self.take_in(incoming, &live, &mut routed.from)).await {
+                Ok(body) => body,
+                Err(refusal) => return self.turn_away(*refusal, Some(routed.endpoint)),
+            }
+        };
+        self.call(&mut head, marks, body, &mut routed).await
+    }
+
+    /// Where a request goes and who sent it, or why it goes nowhere.
+    fn route<'a>(&self, live: &'a Live, head: &mut request::Parts, marks: Marks, peer: SocketAddr) -> Result<Routed<'a>, Box<Refusal>> {
+        let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
+        let Some((upstream, prefix)) = live.route(host, head.uri.path()) else {
+            return Err(Box::new(Refusal::of(Code::NoUpstream, None)));
+        };
+        if marks.has(Marks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
+            let detail = "this request has passed through this gateway before";
+            return Err(Box::new(Refusal::plain(508, "loop_detected", detail)));
         }
         let Some(identified) = live.callers.identify(&head.headers) else {
-            let refusal = Refusal::of(Code::CallerUnknown, None);
-            return self.turn_away(Box::pin(intake::spurn(&head, body, refusal)).await, None);
+            return Err(Box::new(Refusal::of(Code::CallerUnknown, None)));
         };
         let address = live.callers.address(peer.ip(), &head.headers);
         if identified.by_authorization {
@@ -141,24 +165,21 @@ impl Gateway {
             head.headers.remove(http::header::AUTHORIZATION);
         }
         let below = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/");
-        let below = if below.starts_with('/') { below.to_owned() } else { format!("/{below}") };
-        let endpoint = upstream.endpoint(head.method.as_str(), &below);
-        let mut from = From { address, caller: identified.caller, left: deadline(&head, endpoint), asked: HeaderMap::new() };
-        if let Some(prefer) = deferred::asked(&head.headers) {
-            return Box::pin(self.defer(head, &below, (upstream, endpoint), body, from, prefer)).await;
-        }
+        // A query may follow the upstream's name at once.
+        let path = if below.starts_with('/') { below } else { "/" };
+        let endpoint = upstream.endpoint(head.method.as_str(), path);
+        let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
+        let from = From { address, caller: identified.caller, left, asked: HeaderMap::new() };
+        Ok(Routed { upstream, endpoint, target: target(upstream, below), from })
+    }
+
+    /// The caller's deadline began with its request, not with the end of its body.
+    async fn take_in(&self, incoming: Incoming, live: &Live, from: &mut From) -> Result<Replay, Box<Refusal>> {
         let server = &live.config.server;
-        let keep = server.replay_body.min(server.max_body);
         let started = self.sending.clock.now().mono;
-        match intake::body(body, keep, server.max_body, from.left).await {
-            Ok(Replay::Empty) => self.call(head, &below, upstream, endpoint, Replay::Empty, from).await,
-            Ok(body) => {
-                // The caller's deadline began with its request, not with the end of its body.
-                from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
-                self.call(head, &below, upstream, endpoint, body, from).await
-            }
-            Err(refusal) => self.turn_away(*refusal, Some(endpoint)),
-        }
+        let body = intake::body(incoming, server.replay_body.min(server.max_body), server.max_body, from.left).await?;
+        from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
+        Ok(body)
     }
 
     /// A request that never became a call leaves a line and a number all the same.
@@ -184,23 +205,16 @@ impl Gateway {
         refusal.respond()
     }
 
-    async fn call(
-        &self,
-        mut head: request::Parts,
-        below: &str,
-        upstream: &Arc<LiveUpstream>,
-        endpoint: &Arc<LiveEndpoint>,
-        body: Replay,
-        mut from: From,
-    ) -> Response<Relay> {
+    async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Response<Relay> {
+        let Routed { upstream, endpoint, target, from } = routed;
         let in_flight = InFlight::enter(upstream);
-        let target = target(upstream, below);
+        let target = std::mem::take(target);
         let method = head.method.clone();
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
-        let early = head.headers.get("early-data").is_some_and(|value| value == "1");
+        let early = marks.has(Marks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
         let request = call::Request {
             method: method.as_str(),
-            keyed: head.headers.contains_key("idempotency-key"),
+            keyed: marks.has(Marks::KEY),
             replayable: body.is_replayable() && !early,
             deadline: Some(from.left),
             patient: false,
@@ -213,38 +227,43 @@ impl Gateway {
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
         let caller = if cached { cache::Caller::of(&head.headers) } else { None };
         let ours = Ours { credentials: upstream.credentials.as_ref(), deadline: endpoint.spec.policy.deadline_header.as_deref() };
-        hygiene::outward(&mut head.headers, ours, head.version, &self.shared.pseudonym);
+        hygiene::outward(&mut head.headers, marks, ours, head.version, &self.shared.pseudonym);
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
         let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream.id, &target, &method, &head.headers, caller));
         if let Some((response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
             if let (Some(claim), Some(lookup)) = (claim, lookup) {
-                self.revalidate(claim, lookup, upstream, endpoint, Sent { method, target, headers: head.headers });
+                let headers = std::mem::take(&mut head.headers);
+                self.revalidate(claim, lookup, upstream, endpoint, Sent { method, target, headers, traced: marks.has(Marks::TRACE) });
             }
             let ended = unsent(now);
-            self.record(endpoint, id, &ended, &from, "success", None);
+            self.record(endpoint, id, &ended, from, "success", None);
             return Self::sign(response, id, &ended, "success");
         }
         if let Some(lookup) = &mut lookup {
             lookup.validate(&mut head.headers);
         }
-        let mut transport = self.transport(upstream, endpoint, Sent { method: head.method, target, headers: head.headers }, body);
+        let traced = marks.has(Marks::TRACE);
+        let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), traced };
+        let mut transport = self.transport(upstream, endpoint, sent, body);
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
-        let mut ended = self.drive(id, &request, &mut transport, &from, kept).await;
+        let mut ended = self.drive(id, &request, &mut transport, from, kept).await;
         let place = ended.place.take();
         if kept.is_some() {
             let trail = trail.take();
-            if let Some(response) = Box::pin(self.outlive(id, &ended, &transport, below, &trail, &from)).await {
+            if let Some(response) = Box::pin(self.outlive(id, &ended, &transport, &trail, from)).await {
                 return response;
             }
         }
         if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.head.status.as_u16() < 400) {
             self.shared.cache.invalidate(upstream.id, &transport.target);
         }
-        let mut response = self.finish(id, &ended, transport, lookup, head.version, &from);
-        // A call is over when its answer has been passed on, not when it has begun.
-        response.body_mut().hold(Held(Box::new((in_flight, place))));
+        let mut response = self.finish(id, &ended, transport, lookup, head.version, from);
+        if matches!(response.body(), Relay::Stream(_)) {
+            // A call is over when its answer has been passed on, not when it has begun.
+            response.body_mut().hold(Held(Box::new((in_flight, place))));
+        }
         response
     }
 
@@ -255,8 +274,7 @@ impl Gateway {
         sent: Sent,
         body: Replay,
     ) -> HttpTransport<'a> {
-        let Sent { method, target, mut headers } = sent;
-        let traced = headers.contains_key(TRACEPARENT);
+        let Sent { method, target, mut headers, traced } = sent;
         let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
         let (answer, token, detail) = (None, None, None);
         HttpTransport { sending: &self.sending, upstream, endpoint, method, target, headers, body, answer, token, trace, detail, ahead: 0 }
@@ -394,7 +412,7 @@ impl Gateway {
         if let Ok(value) = HeaderValue::from_bytes(&id.text()) {
             headers.insert(CALL, value);
         }
-        headers.insert(ATTEMPTS, HeaderValue::from(ended.finish.attempts));
+        headers.insert(ATTEMPTS, answer::count(ended.finish.attempts));
         headers.insert(OUTCOME, HeaderValue::from_static(outcome));
         answer::rate_limit(headers, ended.rate_limit.as_ref());
         response

@@ -1,38 +1,64 @@
 //! Headers that may cross the gateway and headers that may not.
 
-use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
-};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, VIA};
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
 
-/// Meant for one hop (RFC 9110 §7.6.1), besides whatever `Connection` names.
-static HOP_BY_HOP: [HeaderName; 10] = [
-    CONNECTION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("proxy-authenticate"),
-    HeaderName::from_static("proxy-authorization"),
-    HeaderName::from_static("alt-svc"),
-];
+/// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
+/// less than a look-up for each that is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marks(u16);
+
+impl Marks {
+    /// Any that is meant for one hop.
+    pub(super) const HOP: Self = Self(1);
+    pub(super) const UPGRADE: Self = Self(1 << 1);
+    pub(super) const CODING: Self = Self(1 << 2);
+    pub(super) const TE: Self = Self(1 << 3);
+    pub(super) const VIA: Self = Self(1 << 4);
+    pub(super) const EXPECT: Self = Self(1 << 5);
+    pub(super) const TRACE: Self = Self(1 << 6);
+    /// `Idempotency-Key`.
+    pub(super) const KEY: Self = Self(1 << 7);
+    pub(super) const EARLY: Self = Self(1 << 8);
+    /// Any of our own.
+    pub(super) const OURS: Self = Self(1 << 9);
+    pub(super) const PREFER: Self = Self(1 << 10);
+
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        Self(headers.keys().fold(0, |marks, name| marks | Self::mark(name.as_str())))
+    }
+
+    pub(super) const fn has(self, mark: Self) -> bool {
+        self.0 & mark.0 != 0
+    }
+
+    /// Meant for one hop (RFC 9110 §7.6.1), besides whatever `Connection` names, or otherwise of interest.
+    fn mark(name: &str) -> u16 {
+        let (hop, own) = match name {
+            "upgrade" => (Self::HOP, Self::UPGRADE),
+            "transfer-encoding" => (Self::HOP, Self::CODING),
+            "te" => (Self::HOP, Self::TE),
+            "connection" | "trailer" | "keep-alive" | "proxy-connection" | "alt-svc" => (Self::HOP, Self(0)),
+            "proxy-authenticate" | "proxy-authorization" => (Self::HOP, Self(0)),
+            "via" => (Self(0), Self::VIA),
+            "expect" => (Self(0), Self::EXPECT),
+            "traceparent" => (Self(0), Self::TRACE),
+            "idempotency-key" => (Self(0), Self::KEY),
+            "early-data" => (Self(0), Self::EARLY),
+            "prefer" => (Self(0), Self::PREFER),
+            _ => (Self(0), if is_ours(name) { Self::OURS } else { Self(0) }),
+        };
+        hop.0 | own.0
+    }
+}
 
 /// Takes hop-by-hop headers out, and those that `Connection` nominates.
-pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // One pass over the few headers there are is cheaper than ten look-ups of headers that are not there.
-    let present: Vec<&HeaderName> = HOP_BY_HOP.iter().filter(|hop| headers.keys().any(|name| name == *hop)).collect();
-    if present.is_empty() {
-        return;
-    }
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in nominated(headers) {
         headers.remove(name);
     }
-    for name in present {
-        headers.remove(name);
-    }
+    remove_where(headers, |name| Marks(Marks::mark(name)).has(Marks::HOP));
 }
 
 /// What `Connection` names besides its own words. A message's framing is not the peer's to take away.
@@ -67,9 +93,11 @@ impl Ours<'_> {
 }
 
 /// A request's headers as the upstream may see them. Our own and the caller's credentials for us stay here.
-pub(super) fn outward(headers: &mut HeaderMap, ours: Ours<'_>, version: Version, pseudonym: &Pseudonym) {
-    let trailers = headers.get(TE).is_some_and(|value| value == "trailers");
-    strip_hop_by_hop(headers);
+pub(super) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, version: Version, pseudonym: &Pseudonym) {
+    let trailers = marks.has(Marks::TE) && headers.get(TE).is_some_and(|value| value == "trailers");
+    if marks.has(Marks::HOP) {
+        strip_hop_by_hop(headers);
+    }
     headers.remove(HOST);
     headers.remove(CONTENT_LENGTH);
     if trailers {
@@ -77,7 +105,7 @@ pub(super) fn outward(headers: &mut HeaderMap, ours: Ours<'_>, version: Version,
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
     // The body is here already, or is asked for as it is passed on.
-    if headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+    if marks.has(Marks::EXPECT) && headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         headers.remove(EXPECT);
     }
     remove_where(headers, |name| ours.has(name));
@@ -125,12 +153,17 @@ fn is_ours(name: &str) -> bool {
 
 /// An answer's headers as the caller may see them. What we say about a call is ours alone to say.
 pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
-    if headers.contains_key(TRANSFER_ENCODING) {
+    let marks = Marks::of(headers);
+    if marks.has(Marks::CODING) {
         // Chunks were what counted (RFC 9112 §6.3); a length beside them is a lie at best.
         headers.remove(CONTENT_LENGTH);
     }
-    strip_hop_by_hop(headers);
-    remove_where(headers, is_ours);
+    if marks.has(Marks::HOP) {
+        strip_hop_by_hop(headers);
+    }
+    if marks.has(Marks::OURS) {
+        remove_where(headers, is_ours);
+    }
     pseudonym.via(headers, version);
 }
 
@@ -189,7 +222,8 @@ mod tests {
             ("host", "here"),
             ("x-end", "2"),
         ]);
-        outward(&mut headers, Ours::default(), Version::HTTP_11, &Pseudonym::new("seawall-1"));
+        let marks = Marks::of(&headers);
+        outward(&mut headers, marks, Ours::default(), Version::HTTP_11, &Pseudonym::new("seawall-1"));
         let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");

@@ -1,9 +1,10 @@
 //! A caller's request before it becomes a call: what is refused at the door, and how its body is taken in.
 
 use super::answer::Refusal;
+use super::hygiene::Marks;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
-use http::{Method, Request, Version, request};
+use http::{Method, Version, request};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use seawall_core::record::Code;
@@ -18,15 +19,16 @@ const MAX_TARGET: usize = 16 * 1024;
 const MAX_DRAINED: usize = 256 * 1024;
 const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
 
-/// What no request may do, whatever its upstream. RFC 9110 and 9112 leave a gateway these to check.
-pub(super) fn inspect(head: &request::Parts) -> Result<(), Box<Refusal>> {
+/// What no request may do, whatever its upstream. RFC 9110 and 9112 leave a gateway these to check. What is wrong may be
+/// the framing, so nothing after the head of a refused request is read.
+pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Refusal>> {
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return Err(Box::new(Refusal::plain(405, "method_not_allowed", "CONNECT and TRACE are not for gateways")));
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET) {
         return Err(Box::new(too_large(414, "the request target is too long")));
     }
-    if head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+    if marks.has(Marks::UPGRADE) && head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
         return Err(Box::new(Refusal::plain(501, "not_implemented", "WebSockets do not pass through this gateway")));
     }
     if head.version < Version::HTTP_2 {
@@ -39,9 +41,9 @@ pub(super) fn inspect(head: &request::Parts) -> Result<(), Box<Refusal>> {
             return Err(Box::new(bad_request("the Host header is malformed")));
         }
     }
-    let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next() {
-        if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some() {
+    if marks.has(Marks::CODING) {
+        let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
+        if !codings.next().is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked")) || codings.next().is_some() {
             return Err(Box::new(Refusal::plain(501, "not_implemented", "no transfer coding but chunked is understood")));
         }
         if head.headers.contains_key(CONTENT_LENGTH) {
@@ -80,9 +82,6 @@ fn is_host(host: &[u8]) -> bool {
 /// Takes the body in within the time that the whole call may take: a caller who sends a byte a second must not hold a
 /// place for ever.
 pub(super) async fn body(incoming: Incoming, keep: u64, most: u64, within: Nanos) -> Result<Replay, Box<Refusal>> {
-    if incoming.is_end_stream() {
-        return Ok(Replay::Empty);
-    }
     match tokio::time::timeout(Duration::from_nanos(within.0), read(incoming, keep, most)).await {
         Ok(result) => result,
         Err(_) => Err(Box::new(body_too_slow())),
@@ -161,14 +160,4 @@ async fn discard(incoming: &mut Incoming) -> bool {
         true
     };
     tokio::time::timeout(MAX_DRAIN_TIME, drained).await.unwrap_or(false)
-}
-
-/// Splits off the head and answers early where the request is refused. What is wrong with such a request may be its
-/// framing, so nothing after its head is read.
-pub(super) fn accept(request: Request<Incoming>) -> Result<(request::Parts, Incoming), Box<Refusal>> {
-    let (head, incoming) = request.into_parts();
-    match inspect(&head) {
-        Ok(()) => Ok((head, incoming)),
-        Err(refusal) => Err(Box::new(refusal.closing())),
-    }
 }

@@ -7,6 +7,7 @@ mod cached;
 mod deferred;
 mod degrade;
 mod gateway;
+mod hush;
 mod hygiene;
 mod intake;
 mod jobs;
@@ -33,6 +34,7 @@ use seawall_store::location::Location;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -74,6 +76,8 @@ pub(crate) struct Shared {
     pub desk: Arc<jobs::Desk>,
     /// Signs what is sent to URLs that somebody handed in.
     pub signer: jobs::Signer,
+    /// The order to stop has come.
+    pub is_stopping: AtomicBool,
 }
 
 /// How far the process has come in stopping.
@@ -194,6 +198,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         file,
         head_timeout,
         reloads: operate::Reloads::default(),
+        is_stopping: AtomicBool::new(false),
     });
     let (phase, phases) = watch::channel(Phase::Serving);
     let writer = {

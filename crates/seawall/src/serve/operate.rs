@@ -4,6 +4,7 @@ use super::{Phase, Shared, admin, jobs};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use seawall_core::time::Nanos;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -52,20 +53,25 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     runtime.block_on(async {
         let admin = tokio::net::TcpListener::from_std(admin)?;
-        let server = axum::serve(admin, admin::router(Arc::clone(shared)));
+        let mut server = pin!(axum::serve(admin, admin::router(Arc::clone(shared))).into_future());
         let mut signals = Signals::listen()?;
         setup::notify_ready();
         tokio::select! {
-            served = server.into_future() => served.context("the admin port failed")?,
+            served = server.as_mut() => served.context("the admin port failed")?,
             () = until_stopped(shared, &mut signals) => {}
             () = jobs::keep_up(shared) => {}
             () = ended => {}
         }
+        shared.is_stopping.store(true, Ordering::Relaxed);
         setup::notify_stopping();
         // Receivers live as long as their threads; one that is gone has nothing left to drain.
         phase.send_replace(Phase::Draining);
         let drain = shared.live.load().config.server.drain;
-        wait_for_drain(phase, drain, &mut signals).await;
+        // The admin port stays open meanwhile, so that a drain can be watched.
+        tokio::select! {
+            () = wait_for_drain(phase, drain, &mut signals) => {}
+            () = async { drop(server.await); std::future::pending().await } => {}
+        }
         Ok(())
     })
 }

@@ -1,13 +1,21 @@
 //! Where a request goes below its upstream, and how long its caller will wait.
 
-use http::request;
+use http::{HeaderMap, HeaderName};
 use seawall_core::time::Nanos;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+
+const TIMEOUT: HeaderName = HeaderName::from_static("seawall-timeout-ms");
 
 /// The upstream's base path and what is below it, byte for byte. A caller's own value for the parameter that carries
 /// our key would be sent beside it, so it is taken out.
 pub(super) fn target(upstream: &LiveUpstream, below: &str) -> String {
-    let mut target = format!("{}{below}", upstream.spec.url.path);
+    let base = &upstream.spec.url.path;
+    let mut target = String::with_capacity(base.len() + below.len() + 1);
+    target.push_str(base);
+    if !below.starts_with('/') {
+        target.push('/');
+    }
+    target.push_str(below);
     if let (Some(name), Some((path, query))) =
         (upstream.credentials.as_ref().and_then(|credentials| credentials.parameter()), target.split_once('?'))
     {
@@ -38,9 +46,9 @@ fn is_spelt(written: &str, name: &str) -> bool {
 }
 
 /// What the whole call may take: the policy's word, which the caller can only shorten, in milliseconds.
-pub(super) fn deadline(head: &request::Parts, endpoint: &LiveEndpoint) -> Nanos {
+pub(super) fn deadline(headers: &HeaderMap, endpoint: &LiveEndpoint) -> Nanos {
     let total = endpoint.spec.policy.timeout.total;
-    let asked = head.headers.get("seawall-timeout-ms").and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let asked = headers.get(TIMEOUT).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     asked.map_or(total, |ms| Nanos::from_millis(ms).min(total))
 }
 

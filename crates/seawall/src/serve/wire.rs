@@ -3,6 +3,7 @@
 //! who is still sending gets to read the answer instead of a reset.
 
 use super::answer::Refusal;
+use super::hush::Hushing;
 use super::{Phase, intake};
 use bytes::{Buf as _, Bytes};
 use http_body::{Body, Frame, SizeHint};
@@ -34,7 +35,16 @@ pub(super) struct Wire {
 /// Whether an answer is on its way out. While one is, its bytes are its author's: an upstream could otherwise write a
 /// body that looks like hyper's own words, and have us say more than it was allowed to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Talk(Rc<Cell<Saying>>);
+pub(super) struct Talk(Rc<Spoken>);
+
+/// What is known of one connection's conversation.
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    saying: Cell<Saying>,
+    /// Requests so far.
+    turns: Cell<u32>,
+    pub hush: Hushing,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Saying {
@@ -48,13 +58,30 @@ enum Saying {
 impl Talk {
     /// A request has come in; what is written from here on answers it.
     pub(super) fn begin(&self) {
-        self.0.set(Saying::Answer);
+        self.0.saying.set(Saying::Answer);
+        self.0.turns.set(self.0.turns.get().wrapping_add(1));
+    }
+
+    pub(super) fn spoken(&self) -> &Rc<Spoken> {
+        &self.0
+    }
+
+    /// Whether the caller has been silent for too long; whoever asks is woken when that happens.
+    pub(super) fn is_hushed(&self, cx: &Context<'_>) -> bool {
+        self.0.hush.is_over(cx)
     }
 
     fn flushed(&self) {
-        if self.0.get() == Saying::LastWords {
-            self.0.set(Saying::Nothing);
+        if self.0.saying.get() == Saying::LastWords {
+            self.0.saying.set(Saying::Nothing);
         }
+    }
+}
+
+impl Spoken {
+    /// The turn in which a request is waited for, if one is.
+    pub(super) fn waiting(&self) -> Option<u32> {
+        (self.saying.get() == Saying::Nothing).then(|| self.turns.get())
     }
 }
 
@@ -73,7 +100,7 @@ impl Said {
 
 impl Drop for Said {
     fn drop(&mut self) {
-        self.talk.0.set(Saying::LastWords);
+        self.talk.0.saying.set(Saying::LastWords);
     }
 }
 
@@ -159,7 +186,7 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         ready!(self.poll_instead(cx))?;
-        if let Some(status) = automatic(bytes).filter(|_| self.talk.0.get() == Saying::Nothing) {
+        if let Some(status) = automatic(bytes).filter(|_| self.talk.0.saying.get() == Saying::Nothing) {
             self.instead = instead_of(status).closing().wire();
             return Poll::Ready(Ok(bytes.len()));
         }

@@ -1,6 +1,7 @@
 //! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
 
 use super::gateway::Gateway;
+use super::hush::Hush;
 use super::wire::{Said, Talk, Wire};
 use super::{Phase, Shared};
 use anyhow::Context as _;
@@ -12,13 +13,13 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 const MAX_HEADER_BYTES: usize = 64 * 1024;
-const MAX_HEADERS: usize = 128;
 /// When draining, how long a connection that is new may take to say what it wants.
 const LAST_WORD: Duration = Duration::from_millis(100);
 /// How often a thread looks after its idle connections.
@@ -59,7 +60,10 @@ pub(super) fn run(shared: &Arc<Shared>, listener: std::net::TcpListener, phases:
     LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::from_std(listener)?;
         let gateway = Rc::new(Gateway::new(Arc::clone(shared)));
-        let connections = accept(&gateway, listener, phases.clone()).await;
+        let hush = Hush::default();
+        tokio::task::spawn_local(hush.clone().watch(shared.head_timeout));
+        // A task of its own: what a `LocalSet` runs until its end is polled after every event of the thread.
+        let connections = tokio::task::spawn_local(accept(gateway, hush, listener, phases.clone())).await?;
         drain(connections, phases).await;
         Ok(())
     })
@@ -68,14 +72,14 @@ pub(super) fn run(shared: &Arc<Shared>, listener: std::net::TcpListener, phases:
 /// Counts the connections that are still open.
 type Open = Rc<()>;
 
-async fn accept(gateway: &Rc<Gateway>, listener: TcpListener, mut phases: watch::Receiver<Phase>) -> Open {
+async fn accept(gateway: Rc<Gateway>, hush: Hush, listener: TcpListener, mut phases: watch::Receiver<Phase>) -> Open {
     let open: Open = Rc::new(());
     let mut sweep = tokio::time::interval(SWEEP);
     let watched = phases.clone();
     let admit = |(stream, peer): (TcpStream, SocketAddr)| {
-        let (gateway, phases, open) = (Rc::clone(gateway), watched.clone(), Rc::clone(&open));
+        let (gateway, phases, open, talk) = (Rc::clone(&gateway), watched.clone(), Rc::clone(&open), hush.talk());
         tokio::task::spawn_local(async move {
-            connection(gateway, stream, peer, phases).await;
+            connection(gateway, stream, peer, phases, talk).await;
             drop(open);
         });
     };
@@ -110,7 +114,7 @@ async fn drain(open: Open, mut phases: watch::Receiver<Phase>) {
     }
 }
 
-async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, phases: watch::Receiver<Phase>) {
+async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, phases: watch::Receiver<Phase>, talk: Talk) {
     // A peer that is gone already needs no answer.
     if stream.set_nodelay(true).is_err() {
         return;
@@ -124,7 +128,6 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     let Ok(Ok(speaks_h2)) = first else { return };
     // hyper keeps room for one answer in the making with every connection, so that an idle one would hold kilobytes
     // for a call that it does not make. A box is only there while there is a call.
-    let talk = Talk::default();
     let said = talk.clone();
     let service = service_fn(move |request| {
         let gateway = Rc::clone(&gateway);
@@ -135,7 +138,7 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
             Ok::<_, std::convert::Infallible>(response.map(|body| Said::new(body, talk)))
         })
     });
-    let io = TokioIo::new(Wire::new(stream, phases.clone(), talk));
+    let io = TokioIo::new(Wire::new(stream, phases.clone(), talk.clone()));
     // Errors of a connection are the peer's; whoever waits for an answer has been told.
     if speaks_h2 {
         let mut builder = http2::Builder::new(LocalExecutor);
@@ -154,15 +157,28 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
         drop(connection.await);
     } else {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_headers(MAX_HEADERS).max_header_size(MAX_HEADER_BYTES);
+        // No timer of hyper's: one for each head costs more than parsing it, and [`Hush`] watches all callers at once.
+        builder.max_header_size(MAX_HEADER_BYTES);
         let mut connection = pin!(builder.serve_connection(io, service));
-        tokio::select! {
+        let (mut told, mut is_asked) = (pin!(draining(phases.clone())), false);
+        let mut is_ending = false;
+        std::future::poll_fn(|cx| {
             // In this order: what has arrived by now is read before the connection is told to end.
-            biased;
-            _ = connection.as_mut() => return,
-            () = draining(phases) => connection.as_mut().graceful_shutdown(),
-        }
-        drop(connection.await);
+            if connection.as_mut().poll(cx).is_ready() || talk.is_hushed(cx) {
+                return Poll::Ready(());
+            }
+            // Asked once, it will wake this task; to ask again each time would be a fiftieth of a request.
+            if !is_ending && (!is_asked || phases.has_changed().unwrap_or(true)) {
+                is_asked = true;
+                if told.as_mut().poll(cx).is_ready() {
+                    is_ending = true;
+                    connection.as_mut().graceful_shutdown();
+                    return connection.as_mut().poll(cx).map(drop);
+                }
+            }
+            Poll::Pending
+        })
+        .await;
     }
 }
 

@@ -39,6 +39,23 @@ fn calls_in_flight_finish_before_the_program_ends() {
 }
 
 #[test]
+fn while_it_drains_the_program_says_that_it_is_not_ready() {
+    let upstream = slow();
+    let mut gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }").go();
+    let ready = || Caller::connect(gateway.admin).send("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").reply();
+    assert_eq!(ready().status, 200);
+    let mut caller = gateway.caller();
+    caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+    eventually("the call is upstream", || upstream.count() == 1);
+    gateway.signal("TERM");
+    eventually("it drains", || TcpStream::connect(gateway.at).is_err());
+    let told = ready();
+    assert_eq!((told.status, told.text().contains("draining")), (503, true));
+    assert_eq!(caller.reply().status, 200);
+    assert_eq!(gateway.ended(), Some(0));
+}
+
+#[test]
 fn draining_ends_in_time_and_a_second_signal_ends_it_at_once() {
     for second in [false, true] {
         let upstream = Upstream::with(|turn| turn.hang(3000));

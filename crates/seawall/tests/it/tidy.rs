@@ -150,7 +150,7 @@ fn doors_do_not_import_doors() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    let words = ["todo!", "unimplemented!", "FIXME", "TODO", "XXX", "#[ignore"];
+    let words = ["todo!", "unimplemented!", "FIXME", "TODO", "// XXX", "#[ignore"];
     let mut offenders = Vec::new();
     for source in sources().iter().filter(|source| !source.path.ends_with("tidy.rs")) {
         for (number, line) in source.text.lines().enumerate() {

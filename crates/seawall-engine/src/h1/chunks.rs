@@ -1,0 +1,144 @@
+//! The chunked coding of an answer's body, taken apart as it comes. Extensions and trailers belong to this hop and end
+//! here; both are bounded.
+
+use super::Cut;
+use bytes::Bytes;
+
+/// Bytes of extensions and trailers that one body may carry.
+const MOST_ASIDE: u32 = 64 * 1024;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    /// Digits of a size, of which there must be one.
+    #[default]
+    Size,
+    MoreSize,
+    Extension,
+    SizeEnd,
+    Data,
+    DataCr,
+    DataLf,
+    /// The start of a trailer line, or the end of all.
+    Trailer,
+    TrailerLine,
+    TrailerLf,
+    LastLf,
+    Over,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    at: At,
+    left: u64,
+    aside: u32,
+}
+
+impl Chunks {
+    pub(super) fn is_over(&self) -> bool {
+        self.at == At::Over
+    }
+
+    /// The next piece of data. `None` means that more must be read first, or that the body is over.
+    pub(super) fn take(&mut self, ahead: &mut Bytes) -> Result<Option<Bytes>, Cut> {
+        let mut read = 0;
+        while self.at != At::Data && self.at != At::Over {
+            let Some(byte) = ahead.get(read) else { break };
+            read += 1;
+            self.at = self.step(*byte).ok_or(Cut::Malformed)?;
+        }
+        drop(ahead.split_to(read));
+        if self.at != At::Data || ahead.is_empty() {
+            return Ok(None);
+        }
+        let size = usize::try_from(self.left).unwrap_or(usize::MAX).min(ahead.len());
+        let data = ahead.split_to(size);
+        self.left -= u64::try_from(size).unwrap_or(u64::MAX);
+        if self.left == 0 {
+            self.at = At::DataCr;
+            // The end of the body is most often right behind its last piece, and then known with it.
+            if ahead.starts_with(b"\r\n0\r\n\r\n") {
+                drop(ahead.split_to(7));
+                self.at = At::Over;
+            }
+        }
+        Ok(Some(data))
+    }
+
+    /// Where one more byte leads; `None` where it may not be.
+    fn step(&mut self, byte: u8) -> Option<At> {
+        Some(match (self.at, byte) {
+            (At::Size | At::MoreSize, digit) if digit.is_ascii_hexdigit() => {
+                let digit = char::from(digit).to_digit(16)?;
+                self.left = self.left.checked_mul(16)?.checked_add(u64::from(digit))?;
+                At::MoreSize
+            }
+            (At::MoreSize, b'\r') => At::SizeEnd,
+            (At::MoreSize, b';' | b' ' | b'\t') => At::Extension,
+            (At::Extension, b'\r') => At::SizeEnd,
+            (At::Extension, byte) if byte != b'\n' => self.beside(At::Extension)?,
+            (At::SizeEnd, b'\n') if self.left == 0 => At::Trailer,
+            (At::SizeEnd, b'\n') => At::Data,
+            (At::DataCr, b'\r') => At::DataLf,
+            (At::DataLf, b'\n') => At::Size,
+            (At::Trailer, b'\r') => At::LastLf,
+            (At::TrailerLine, b'\r') => At::TrailerLf,
+            (At::Trailer | At::TrailerLine, byte) if byte != b'\n' => self.beside(At::TrailerLine)?,
+            (At::TrailerLf, b'\n') => At::Trailer,
+            (At::LastLf, b'\n') => At::Over,
+            _ => return None,
+        })
+    }
+
+    fn beside(&mut self, at: At) -> Option<At> {
+        self.aside += 1;
+        (self.aside <= MOST_ASIDE).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes out when `text` arrives in pieces of `step` bytes: the data, and whether the body is over.
+    fn decoded(text: &[u8], step: usize) -> Result<(Vec<u8>, bool, usize), Cut> {
+        let (mut chunks, mut out, mut ahead) = (Chunks::default(), Vec::new(), Bytes::new());
+        for piece in text.chunks(step) {
+            ahead = Bytes::from([&ahead[..], piece].concat());
+            while let Some(data) = chunks.take(&mut ahead)? {
+                out.extend_from_slice(&data);
+            }
+        }
+        Ok((out, chunks.is_over(), ahead.len()))
+    }
+
+    #[test]
+    fn chunks_come_out_whole_however_they_are_cut() {
+        let text = b"5\r\nhello\r\n1;a=\"b\"\r\n,\r\n00A\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\nrest";
+        for step in 1..text.len() {
+            assert_eq!(decoded(text, step).unwrap(), (b"hello,0123456789".to_vec(), true, 4), "{step}");
+        }
+        assert_eq!(decoded(b"2\r\nab\r\n0\r\n\r\n", 99).unwrap(), (b"ab".to_vec(), true, 0));
+        assert_eq!(decoded(b"2\r\nab\r\n0\r\n", 99).unwrap(), (b"ab".to_vec(), false, 0));
+    }
+
+    #[test]
+    fn what_is_no_chunk_is_malformed() {
+        for text in [
+            "\r\n",
+            "g\r\n",
+            "-1\r\n",
+            "0x5\r\n",
+            "5\nhello",
+            "5\r\nhelloX\r\n",
+            "5\r\nhello\n",
+            "1;\n",
+            "fffffffffffffffff\r\n",
+            "0\r\na\n",
+            "0\r\n\rX",
+        ] {
+            assert_eq!(decoded(text.as_bytes(), 99), Err(Cut::Malformed), "{text:?}");
+        }
+        let endless = format!("1;{}", "x".repeat(70_000));
+        assert_eq!(decoded(endless.as_bytes(), 9999), Err(Cut::Malformed));
+    }
+}

@@ -1,0 +1,302 @@
+//! Heads of messages: a request's as bytes, an answer's out of bytes, and what it says about its body.
+
+use crate::fault::Fault;
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, response};
+use hyper::ext::ReasonPhrase;
+
+/// Longer header sections of an answer are refused.
+const MOST_BYTES: usize = 64 * 1024;
+const MOST_HEADERS: usize = 256;
+/// Room for the headers of most answers and for those that we add.
+const USUAL_HEADERS: usize = 12;
+
+/// Puts a request's head down.
+#[derive(Debug)]
+pub(crate) struct Writer<'a>(&'a mut Vec<u8>);
+
+impl<'a> Writer<'a> {
+    pub(super) const fn new(out: &'a mut Vec<u8>) -> Self {
+        Self(out)
+    }
+
+    /// The request line; `query` is added to the target's own.
+    pub(crate) fn line(&mut self, method: &Method, target: &str, query: Option<&str>) {
+        self.0.reserve(512);
+        self.0.extend_from_slice(method.as_str().as_bytes());
+        self.0.push(b' ');
+        self.0.extend_from_slice(target.as_bytes());
+        if let Some(query) = query {
+            self.0.push(if target.contains('?') { b'&' } else { b'?' });
+            self.0.extend_from_slice(query.as_bytes());
+        }
+        self.0.extend_from_slice(b" HTTP/1.1\r\n");
+    }
+
+    pub(crate) fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
+        self.raw(name.as_str().as_bytes(), value.as_bytes());
+    }
+
+    fn raw(&mut self, name: &[u8], value: &[u8]) {
+        self.0.extend_from_slice(name);
+        self.0.extend_from_slice(b": ");
+        self.0.extend_from_slice(value);
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn length(&mut self, length: u64) {
+        self.raw(b"content-length", itoa::Buffer::new().format(length).as_bytes());
+    }
+
+    pub(super) fn chunked(&mut self) {
+        self.raw(b"transfer-encoding", b"chunked");
+    }
+
+    pub(super) fn end(&mut self) {
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn chunk(&mut self, data: &[u8]) {
+        self.0.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+        self.0.extend_from_slice(data);
+        self.0.extend_from_slice(b"\r\n");
+    }
+}
+
+/// How long an answer's body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    None,
+    Known(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// What the bytes of an answer's head amount to so far.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Partial,
+    /// A 1xx of that many bytes, which nobody waits for.
+    Interim(usize),
+    Final {
+        parts: Box<response::Parts>,
+        length: usize,
+        body: Length,
+        stays: bool,
+    },
+}
+
+/// Reads as much of a head as there is; `to_head` says that the request was a HEAD. Names and values are checked once, as
+/// they become headers.
+pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Answer, Fault> {
+    let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
+    let mut lines = Lines { rest: within };
+    let Some(first) = lines.next() else { return unfinished(bytes, within) };
+    let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
+    let mut fields =
+        Fields { headers: HeaderMap::with_capacity(USUAL_HEADERS), closes: false, keeps: version == Version::HTTP_11, length: None };
+    loop {
+        match lines.next() {
+            None => return unfinished(bytes, within),
+            Some([]) => break,
+            Some(_) if fields.headers.len() == MOST_HEADERS => return Err(Fault::HEADERS_TOO_LARGE),
+            Some(line) => fields.add(bytes, line).ok_or(Fault::GARBAGE)?,
+        }
+    }
+    let length = within.len() - lines.rest.len();
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(Answer::Interim(length));
+    }
+    let body = if to_head { Length::None } else { fields.body(status, version).ok_or(Fault::GARBAGE)? };
+    let stays = fields.keeps && !fields.closes;
+    let (mut parts, ()) = Response::new(()).into_parts();
+    (parts.status, parts.version, parts.headers) = (status, version, fields.headers);
+    if Some(reason) != status.canonical_reason().map(str::as_bytes) {
+        parts.extensions.insert(ReasonPhrase::try_from(reason).map_err(|_| Fault::GARBAGE)?);
+    }
+    Ok(Answer::Final { parts: Box::new(parts), length, body, stays })
+}
+
+/// A head that has no end yet. One that does not even begin like one is not worth waiting for.
+fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Answer, Fault> {
+    if within.iter().zip(b"HTTP/1.").any(|(is, should)| is != should) {
+        return Err(Fault::GARBAGE);
+    }
+    if bytes.len() > within.len() { Err(Fault::HEADERS_TOO_LARGE) } else { Ok(Answer::Partial) }
+}
+
+/// Lines that are complete, without their ends. A lone line feed ends one too (RFC 9112 §2.2).
+struct Lines<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let end = memchr::memchr(b'\n', self.rest)?;
+        let (line, rest) = self.rest.split_at(end);
+        self.rest = &rest[1..];
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    }
+}
+
+/// `HTTP/1.1 200 OK`; the reason may be missing, and the space before it.
+fn status_line(line: &[u8]) -> Option<(Version, StatusCode, &[u8])> {
+    let version = match line.get(..9)? {
+        b"HTTP/1.1 " => Version::HTTP_11,
+        b"HTTP/1.0 " => Version::HTTP_10,
+        _ => return None,
+    };
+    let status = StatusCode::from_bytes(line.get(9..12)?).ok()?;
+    match &line[12..] {
+        [] => Some((version, status, &[])),
+        [b' ', reason @ ..] => Some((version, status, reason)),
+        _ => None,
+    }
+}
+
+/// The headers so far, and what they say about the message itself.
+struct Fields {
+    headers: HeaderMap,
+    closes: bool,
+    keeps: bool,
+    /// `Content-Length`, of which there may be several that agree.
+    length: Option<u64>,
+}
+
+impl Fields {
+    /// Takes one line in; `None` where it is no header.
+    fn add(&mut self, bytes: &Bytes, line: &[u8]) -> Option<()> {
+        let (name, value) = line.split_at(memchr::memchr(b':', line)?);
+        // Checks that the name is one, so that no space and no folded line gets through.
+        let name = HeaderName::from_bytes(name).ok()?;
+        let value = value[1..].trim_ascii();
+        if name == CONTENT_LENGTH {
+            for part in value.split(|b| *b == b',') {
+                let length = digits(part.trim_ascii())?;
+                if self.length.replace(length).is_some_and(|other| other != length) {
+                    return None;
+                }
+            }
+        } else if name == CONNECTION {
+            let (close, keep) = (has_token(value, b"close"), has_token(value, b"keep-alive"));
+            (self.closes, self.keeps) = (self.closes || close, self.keeps || keep);
+            if (close || keep) && !value.contains(&b',') {
+                // All that it says has been heard; what it names besides is for others to take out.
+                return Some(());
+            }
+        }
+        let value = HeaderValue::from_maybe_shared(bytes.slice_ref(value)).ok()?;
+        self.headers.append(name, value);
+        Some(())
+    }
+
+    /// RFC 9112 §6.3.
+    fn body(&self, status: StatusCode, version: Version) -> Option<Length> {
+        if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS) {
+            return Some(Length::None);
+        }
+        let Some(last) = self.headers.get_all(TRANSFER_ENCODING).iter().next_back() else {
+            return Some(self.length.map_or(Length::UntilClose, Length::Known));
+        };
+        let last = last.as_bytes().rsplit(|b| *b == b',').next().unwrap_or_default();
+        let length = if last.trim_ascii().eq_ignore_ascii_case(b"chunked") { Length::Chunked } else { Length::UntilClose };
+        (version != Version::HTTP_10).then_some(length)
+    }
+}
+
+fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|b| *b == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+/// Digits and nothing else: `+5` is a number to most parsers and not a length.
+fn digits(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |sum, b| {
+        let digit = b.is_ascii_digit().then(|| u64::from(b - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str) -> (response::Parts, Length, bool) {
+        match read(&Bytes::from(format!("{text}\r\n\r\n")), false).unwrap() {
+            Answer::Final { parts, body, stays, .. } => (*parts, body, stays),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn bodies_are_framed_as_the_standard_says() {
+        for (head, length) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5", Length::Known(5)),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\ncontent-length: 5", Length::Known(5)),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, Chunked\r\ncontent-length: 5", Length::Chunked),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip", Length::UntilClose),
+            ("HTTP/1.1 200 OK", Length::UntilClose),
+            ("HTTP/1.1 204 No Content\r\ncontent-length: 5", Length::None),
+            ("HTTP/1.1 304 Not Modified\r\ntransfer-encoding: chunked", Length::None),
+        ] {
+            assert_eq!(whole(head).1, length, "{head}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_garbage() {
+        for head in [
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6",
+            "HTTP/1.1 200 OK\r\ncontent-length: +5",
+            "HTTP/1.1 200 OK\r\ncontent-length:",
+            "HTTP/1.1 200 OK\r\ncontent-length: 18446744073709551616",
+            "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked",
+            "HTTP/1.1 200 OK\r\na b: c",
+            "HTTP/1.1 200 OK\r\na: b\r\n c",
+            "HTTP/1.1 200 OK\r\na : b",
+            "HTTP/1.1 200 OK\r\na: b\u{0}c",
+            "HTTP/1.1 200 OK\r\na",
+            "HTTP/1.1 200OK",
+            "HTTP/1.1 20",
+            "HTTP/2.0 200 OK",
+            "SSH-2.0-OpenSSH",
+        ] {
+            assert_eq!(read(&Bytes::from(format!("{head}\r\n\r\n")), false).unwrap_err(), Fault::GARBAGE, "{head}");
+        }
+    }
+
+    #[test]
+    fn connections_stay_unless_somebody_says_otherwise() {
+        for (head, stays) in [
+            ("HTTP/1.1 200 OK", true),
+            ("HTTP/1.1 200 OK\r\nconnection: foo, Close", false),
+            ("HTTP/1.1 200 OK\r\nconnection: close\r\nconnection: keep-alive", false),
+            ("HTTP/1.0 200 OK", false),
+            ("HTTP/1.0 200 OK\r\nconnection: Keep-Alive", true),
+        ] {
+            assert_eq!(whole(head).2, stays, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_bounded_in_bytes_and_in_lines() {
+        let lines = |count: usize| Bytes::from(format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count)));
+        assert!(matches!(read(&lines(MOST_HEADERS), false), Ok(Answer::Final { .. })));
+        assert_eq!(read(&lines(MOST_HEADERS + 1), false).unwrap_err(), Fault::HEADERS_TOO_LARGE);
+        let endless = Bytes::from(format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(MOST_BYTES)));
+        assert_eq!(read(&endless, false).unwrap_err(), Fault::HEADERS_TOO_LARGE);
+        assert!(matches!(read(&endless.slice(..99), false), Ok(Answer::Partial)));
+        assert_eq!(read(&Bytes::from_static(b"HTML"), false).unwrap_err(), Fault::GARBAGE);
+    }
+
+    #[test]
+    fn an_unusual_reason_is_kept() {
+        assert_eq!(whole("HTTP/1.1 200 Fine").0.extensions.get::<ReasonPhrase>().unwrap().as_bytes(), b"Fine");
+        assert!(whole("HTTP/1.1 200 OK").0.extensions.is_empty());
+    }
+}

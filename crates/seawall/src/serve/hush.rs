@@ -1,0 +1,88 @@
+//! Callers that take too long to say what they want are hung up on. One look at all connections now and then costs less
+//! than a timer for each request: what a request pays is a number that it counts up.
+
+use super::wire::{Spoken, Talk};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+/// A caller gets the time it was promised, and up to a quarter more.
+const LOOKS: u32 = 4;
+
+/// The conversations of one thread.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hush(Rc<RefCell<Vec<Weak<Spoken>>>>);
+
+/// How long one caller has been waited for.
+#[derive(Debug, Default)]
+pub(super) struct Hushing {
+    turn: Cell<Option<u32>>,
+    looks: Cell<u32>,
+    is_over: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Hush {
+    /// A new conversation, watched from now on.
+    pub(super) fn talk(&self) -> Talk {
+        let talk = Talk::default();
+        self.0.borrow_mut().push(Rc::downgrade(talk.spoken()));
+        talk
+    }
+
+    /// Looks at every conversation until the thread ends.
+    pub(super) async fn watch(self, patience: Duration) {
+        let mut looks = tokio::time::interval((patience / LOOKS).max(Duration::from_millis(1)));
+        // After a stall, looks in quick succession would mistake it for the callers' silence.
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            self.0.borrow_mut().retain(|spoken| spoken.upgrade().is_some_and(|spoken| spoken.hush.look(spoken.waiting())));
+        }
+    }
+}
+
+impl Hushing {
+    /// Whether it goes on. `turn` is the request that is waited for.
+    fn look(&self, turn: Option<u32>) -> bool {
+        let before = self.turn.replace(turn);
+        let same = turn.is_some() && before == turn;
+        self.looks.set(if same { self.looks.get() + 1 } else { 0 });
+        if self.looks.get() < LOOKS {
+            return true;
+        }
+        self.is_over.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+        false
+    }
+
+    /// Whether the wait is over. Whoever asks first is woken when it is: one task has the whole conversation.
+    pub(super) fn is_over(&self, cx: &Context<'_>) -> bool {
+        if self.is_over.get() {
+            return true;
+        }
+        let mut waker = self.waker.borrow_mut();
+        if waker.is_none() {
+            *waker = Some(cx.waker().clone());
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_caller_that_says_nothing_for_the_whole_time_is_hung_up_on() {
+        let (hush, cx) = (Hushing::default(), Context::from_waker(Waker::noop()));
+        let looks = |turns: &[Option<u32>]| turns.iter().all(|turn| hush.look(*turn));
+        assert!(looks(&[Some(0), Some(0), Some(0), Some(1), Some(1), None, Some(1), Some(1), Some(1), Some(1)]));
+        assert!(!hush.is_over(&cx));
+        assert!(!hush.look(Some(1)));
+        assert!(hush.is_over(&cx));
+    }
+}
