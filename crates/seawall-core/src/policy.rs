@@ -189,6 +189,27 @@ pub struct Limit {
     pub fail: Fail,
 }
 
+impl Limit {
+    /// What one of so many instances may admit by itself: all of them together do not exceed the limit's rate, and each
+    /// admits at least one call.
+    #[must_use]
+    pub fn share(&self, instances: u32) -> Self {
+        let instances = u64::from(instances.max(1));
+        let mut share = self.clone();
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                share.rate.per = Nanos(self.rate.per.0.saturating_mul(instances));
+                share.burst = (self.burst / instances).max(1);
+            }
+            Algorithm::FixedWindow | Algorithm::SlidingWindow if self.rate.count > 0 => {
+                share.rate.count = (self.rate.count / instances).max(1);
+            }
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => {}
+        }
+        share
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub name: String,
@@ -269,6 +290,24 @@ mod tests {
         assert!(!Share::percent(10).is_reached_by(999_999, 10_000_000));
         assert!(Share::percent(50).is_reached_by(u64::MAX, u64::MAX));
         assert_eq!(Share(125_000).to_string(), "12.5%");
+    }
+
+    #[test]
+    fn the_shares_of_all_instances_are_not_more_than_the_limit() {
+        let limit = |algorithm| Limit {
+            name: String::new(),
+            key: Vec::new(),
+            rate: Rate::per_second(100),
+            burst: 20,
+            algorithm,
+            mode: Mode::Enforce,
+            fail: Fail::Open,
+        };
+        let bucket = limit(Algorithm::TokenBucket).share(3);
+        assert_eq!((bucket.rate, bucket.burst), (Rate { count: 100, per: Nanos::from_secs(3) }, 6));
+        assert_eq!(limit(Algorithm::FixedWindow).share(3).rate, Rate::per_second(33));
+        assert_eq!(limit(Algorithm::SlidingWindow).share(1000).rate, Rate::per_second(1));
+        assert_eq!(limit(Algorithm::LeakyBucket).share(0), limit(Algorithm::LeakyBucket));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::live::{MissingSecret, Vault};
 use crate::oauth::{Token, Tokens};
 use crate::secret::Secret;
+use crate::shared::Store;
 use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderName};
 use seawall_core::config::Auth;
@@ -45,7 +46,13 @@ impl std::fmt::Debug for Sent {
 impl Credentials {
     /// # Errors
     /// When a secret is missing or cannot be sent.
-    pub fn new(auth: &Auth, path: &str, vault: Vault<'_>, before: Option<&Self>) -> Result<Self, MissingSecret> {
+    pub fn new(
+        auth: &Auth,
+        path: &str,
+        vault: Vault<'_>,
+        before: Option<&Self>,
+        shared: Option<(&Arc<Store>, &str)>,
+    ) -> Result<Self, MissingSecret> {
         let place = match &auth.inject {
             Inject::Query(name) => Place::Query(name.clone()),
             Inject::Header { name, .. } => Place::Header(HeaderName::from_bytes(name.as_bytes()).expect("checked to be a header name")),
@@ -59,7 +66,7 @@ impl Credentials {
             keys.push(Ready { tail: Arc::from(secret.tail()), sent });
         }
         let before = before.and_then(|before| before.tokens.as_ref());
-        let tokens = auth.refresh.as_ref().map(|spec| Tokens::new(auth, spec, path, vault, before)).transpose()?;
+        let tokens = auth.refresh.as_ref().map(|spec| Tokens::new(auth, spec, path, vault, before, shared)).transpose()?;
         Ok(Self { place, keys, tokens })
     }
 

@@ -7,8 +7,9 @@ use crate::limits::Who;
 use crate::live::LiveEndpoint;
 use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder};
+use crate::shared::Link;
 use crate::state::Visit;
-use seawall_core::call::{Action, Call, Finish, Outcome, Request};
+use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request};
 use seawall_core::classify::{Headers, Hint, Seen, Verdict};
 use seawall_core::decide::Progress;
 use seawall_core::guard::Change;
@@ -118,7 +119,7 @@ impl Guarded<'_> {
     fn cancel(&mut self, code: Code, now: Now) -> Finish {
         self.done = true;
         let settle = self.call.cancelled();
-        self.scene.endpoint.state.settle(&settle, &mut self.visit, now);
+        self.scene.endpoint.state.abandon(&settle, &mut self.visit, now);
         self.leave_line(now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, now.mono.since(self.started));
         Finish { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, retry_after: None }
@@ -131,6 +132,14 @@ impl Guarded<'_> {
         if let (Some(waiting), Some(pool)) = (self.visit.waiting.take(), &self.scene.endpoint.state.pool) {
             pool.give_up(waiting, now);
         }
+    }
+
+    /// Asks state that other instances share, which takes time.
+    async fn ask_shared(&mut self, link: &Link, ask: Ask, now: &mut Now) -> (Answer, Option<Change>) {
+        let Scene { clock, endpoint, who, .. } = self.scene;
+        let answered = endpoint.state.answer_shared(link, ask, who, &mut self.visit, clock).await;
+        *now = clock.now();
+        answered
     }
 
     /// Waits in line for a place, until the time to give up.
@@ -166,7 +175,7 @@ impl Guarded<'_> {
     }
 
     fn ended(&mut self, finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
-        let rate_limit = self.visit.taken.as_ref().and_then(|taken| self.scene.endpoint.state.limits.fields(taken, now.mono));
+        let rate_limit = self.scene.endpoint.state.fields(&self.visit, now.mono);
         Ended { finish, fault, blame, at: now, rate_limit, place: self.place() }
     }
 }
@@ -206,7 +215,10 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
         }
         action = match action {
             Action::Ask(ask) => {
-                let (answer, change) = scene.endpoint.state.answer(ask, &scene.who, &mut guarded.visit, now);
+                let (answer, change) = match scene.endpoint.state.link() {
+                    None => scene.endpoint.state.answer(ask, &scene.who, &mut guarded.visit, now),
+                    Some(link) => Box::pin(guarded.ask_shared(link, ask, &mut now)).await,
+                };
                 if let Some(change) = change {
                     scene.changed(change, now);
                 }

@@ -24,6 +24,7 @@ pub mod reach;
 pub mod recorder;
 pub mod schema;
 pub mod secret;
+pub mod shared;
 pub mod state;
 pub mod trace;
 pub mod transport;

@@ -8,7 +8,8 @@ use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::admit::table::Table;
 use seawall_core::call::Answer;
 use seawall_core::policy::{self, LimitKey, Mode};
-use seawall_core::time::Mono;
+use seawall_core::time::{Mono, Nanos};
+use sha2::{Digest as _, Sha256};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, MutexGuard};
@@ -32,12 +33,26 @@ pub struct Layer {
     spec: policy::Limit,
     limit: Limit,
     cells: Arc<Locked<Table>>,
+    /// What tells it from the other limits of a configuration, on every instance alike.
+    place: Arc<str>,
 }
 
 impl Layer {
     #[must_use]
     pub fn new(spec: &policy::Limit) -> Self {
-        Self { limit: Limit::from(spec), spec: spec.clone(), cells: Arc::new(Locked::new(Table::new(MOST_KEYS))) }
+        Self { limit: Limit::from(spec), spec: spec.clone(), cells: Arc::new(Locked::new(Table::new(MOST_KEYS))), place: Arc::from("") }
+    }
+
+    /// The same limit, known by this place.
+    #[must_use]
+    pub fn at(mut self, place: &str) -> Self {
+        self.place = Arc::from(place);
+        self
+    }
+
+    #[must_use]
+    pub fn place(&self) -> &str {
+        &self.place
     }
 
     /// The same cells under a changed rate: nobody gets a burst from the change itself.
@@ -47,7 +62,34 @@ impl Layer {
         if limit != self.limit {
             self.cells.lock().rebase(&self.limit, &limit, now);
         }
-        Self { limit, spec: spec.clone(), cells: Arc::clone(&self.cells) }
+        Self { limit, spec: spec.clone(), cells: Arc::clone(&self.cells), place: Arc::clone(&self.place) }
+    }
+
+    /// Whom it counts apart, by a name that is the same on every instance and gives nobody away.
+    pub(crate) fn stable_key(&self, who: &Who<'_>, names: &Names) -> String {
+        let mut hash = Sha256::new();
+        each_part(&self.spec, who, names, |bytes| {
+            hash.update(bytes.len().to_be_bytes());
+            hash.update(bytes);
+        });
+        hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// It counts what goes to the provider, whoever asks, so a provider's word is about it.
+    pub(crate) fn stands_for_provider(&self) -> bool {
+        self.mode() == Mode::Enforce
+            && self.spec.key.iter().all(|part| matches!(part, LimitKey::Upstream | LimitKey::Endpoint | LimitKey::Global))
+    }
+
+    /// `RateLimit-Policy` and `RateLimit` (IETF draft) for layers with what is left in them and when they are full again.
+    pub(crate) fn fields<'a>(states: impl Iterator<Item = (&'a Self, u64, Nanos)>) -> Option<(String, String)> {
+        let (mut policies, mut limits) = (Vec::new(), Vec::new());
+        for (layer, remaining, reset) in states.filter(|(layer, ..)| layer.mode() == Mode::Enforce) {
+            let name = layer.name().replace(['"', '\\'], "");
+            policies.push(format!("\"{name}\";q={};w={}", layer.spec.rate.count, layer.spec.rate.per.as_secs_ceil().max(1)));
+            limits.push(format!("\"{name}\";r={remaining};t={}", reset.as_secs_ceil()));
+        }
+        (!policies.is_empty()).then(|| (policies.join(", "), limits.join(", ")))
     }
 
     #[must_use]
@@ -122,9 +164,7 @@ impl Limits {
     /// The provider said: nothing before `until`. Layers that stand for the provider hear it.
     pub fn drain(&self, taken: &Taken, until: Mono, now: Mono) {
         for (layer, key) in self.0.iter().zip(&taken.keys) {
-            if layer.spec.key.iter().all(|part| matches!(part, LimitKey::Upstream | LimitKey::Endpoint | LimitKey::Global))
-                && layer.mode() == Mode::Enforce
-            {
+            if layer.stands_for_provider() {
                 let mut cells = layer.cells.lock();
                 let cell = cells.cell(&layer.limit, *key, now);
                 layer.limit.drain(cell, until);
@@ -132,19 +172,21 @@ impl Limits {
         }
     }
 
-    /// `RateLimit-Policy` and `RateLimit` (IETF draft) as they stand for this caller.
+    /// `RateLimit-Policy` and `RateLimit` as they stand for this caller.
     #[must_use]
     pub fn fields(&self, taken: &Taken, now: Mono) -> Option<(String, String)> {
-        let enforced = self.0.iter().zip(&taken.keys).filter(|(layer, _)| layer.mode() == Mode::Enforce);
-        let (mut policies, mut limits) = (Vec::new(), Vec::new());
-        for (layer, key) in enforced {
+        Layer::fields(self.0.iter().zip(&taken.keys).map(|(layer, key)| {
             let cell = layer.cells.lock().find(*key).copied().unwrap_or_default();
             let (remaining, reset) = layer.limit.remaining(&cell, now);
-            let name = layer.name().replace(['"', '\\'], "");
-            policies.push(format!("\"{name}\";q={};w={}", layer.spec.rate.count, layer.spec.rate.per.as_secs_ceil().max(1)));
-            limits.push(format!("\"{name}\";r={remaining};t={}", reset.as_secs_ceil()));
-        }
-        (!policies.is_empty()).then(|| (policies.join(", "), limits.join(", ")))
+            (layer, remaining, reset)
+        }))
+    }
+
+    /// What one of so many instances may admit by itself, counted in the same cells.
+    #[must_use]
+    pub fn share(&self, instances: u32) -> Self {
+        let layer = |layer: &Layer| Layer { limit: Limit::from(&layer.spec.share(instances)), ..layer.clone() };
+        Self(self.0.iter().map(layer).collect())
     }
 
     /// Lends the cells of all layers at once. Tables are locked in the order of the layers, which is the same for all.
@@ -161,12 +203,17 @@ impl Limits {
 /// What a limit counts apart, as a number.
 fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
     let (mut first, mut second) = (HASHERS.0.build_hasher(), HASHERS.1.build_hasher());
-    let mut write = |bytes: &[u8]| {
+    each_part(spec, who, names, |bytes| {
         for hasher in [&mut first, &mut second] {
             hasher.write_usize(bytes.len());
             hasher.write(bytes);
         }
-    };
+    });
+    u128::from(first.finish()) << 64 | u128::from(second.finish())
+}
+
+/// What a limit looks at, piece by piece.
+fn each_part(spec: &policy::Limit, who: &Who<'_>, names: &Names, mut write: impl FnMut(&[u8])) {
     for part in &spec.key {
         match part {
             LimitKey::Global | LimitKey::Key => write(b""),
@@ -186,14 +233,12 @@ fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
             LimitKey::Header(name) => write(who.headers.get(name.as_str()).map_or(b"", |value| value.as_bytes())),
         }
     }
-    u128::from(first.finish()) << 64 | u128::from(second.finish())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use seawall_core::policy::{Algorithm, Fail, Rate};
-    use seawall_core::time::Nanos;
 
     fn spec(name: &str, key: LimitKey, per_second: u64) -> policy::Limit {
         policy::Limit {

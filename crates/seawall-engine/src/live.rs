@@ -8,6 +8,7 @@ use crate::line;
 use crate::pools::Pool;
 use crate::schema::Schema;
 use crate::secret::Secret;
+use crate::shared::Store;
 use crate::state::{EndpointState, UpstreamState};
 use http::{HeaderName, HeaderValue};
 use seawall_core::call::Plan;
@@ -34,6 +35,8 @@ pub struct Live {
     pub admin_token: Option<Secret>,
     /// The bulkheads, by name.
     pub pools: BTreeMap<String, Arc<Pool>>,
+    /// Where state is shared with other instances, if it is. Chosen when the process starts.
+    pub shared: Option<Arc<Store>>,
     /// Limits that span upstreams.
     global: Vec<Layer>,
 }
@@ -95,6 +98,8 @@ pub struct MissingSecret {
 pub enum Unusable {
     #[error(transparent)]
     Secret(#[from] MissingSecret),
+    #[error("`server.shared`: {0}")]
+    Shared(String),
     #[error("`{path}`: the schema `{file}` cannot be used: {why}")]
     Schema { path: String, file: String, why: String },
 }
@@ -124,12 +129,16 @@ impl Live {
         let admin_token = config.server.admin_token.as_ref().map(|token| admin_token(token, around.vault)).transpose()?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
-        let global: Vec<Layer> =
-            config.limits.iter().map(|spec| layer(spec, before.map(|(live, now)| (live.global.as_slice(), now.mono)))).collect();
+        let shared = match before {
+            Some((live, _)) => live.shared.clone(),
+            None => shared(&config.server.shared, around.vault)?,
+        };
+        let global_before = before.map(|(live, now)| (live.global.as_slice(), now.mono));
+        let global: Vec<Layer> = config.limits.iter().map(|spec| layer(spec, global_before).at(&spec.name)).collect();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for spec in &config.upstreams {
             let previous = before.and_then(|(live, now)| Some((live.named(&spec.name)?, now)));
-            let parts = Parts { config: &config, around, pools: &pools, global: &global };
+            let parts = Parts { config: &config, around, pools: &pools, global: &global, shared: shared.as_ref() };
             upstreams.push(Arc::new(LiveUpstream::new(&parts, spec, previous)?));
         }
         let index = |name: &str| config.upstreams.iter().position(|upstream| upstream.name == name);
@@ -142,6 +151,7 @@ impl Live {
             callers,
             admin_token,
             pools,
+            shared,
             global,
             config,
         })
@@ -175,6 +185,19 @@ fn admin_token(token: &SecretRef, vault: Vault<'_>) -> Result<Secret, MissingSec
     vault(token).map_err(|why| MissingSecret { path: "server.admin_token".to_owned(), reference: token.to_string(), why })
 }
 
+fn shared(place: &str, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {
+    let reference = match place.split_once(':') {
+        _ if place == "local" => return Ok(None),
+        Some(("env", name)) => Some(SecretRef::Env(name.to_owned())),
+        Some(("file", path)) => Some(SecretRef::File(path.to_owned())),
+        _ => None,
+    };
+    let missing = |why| MissingSecret { path: "server.shared".to_owned(), reference: place.to_owned(), why };
+    let url = reference.map(|reference| vault(&reference).map_err(missing)).transpose()?;
+    let url = url.as_ref().map_or(place, Secret::reveal);
+    Store::new(url).map(|store| Some(Arc::new(store))).map_err(Unusable::Shared)
+}
+
 /// A pool keeps its places and its line as long as its shape stays.
 fn pool(spec: &policy::Pool, before: Option<&Live>) -> Arc<Pool> {
     let same = before.and_then(|live| {
@@ -196,6 +219,7 @@ struct Parts<'a> {
     around: Around<'a>,
     pools: &'a BTreeMap<String, Arc<Pool>>,
     global: &'a [Layer],
+    shared: Option<&'a Arc<Store>>,
 }
 
 impl LiveUpstream {
@@ -218,19 +242,24 @@ impl LiveUpstream {
                 BreakerPer::Endpoint => kept.map(|previous| previous.state.shared_breaker()).unwrap_or_default(),
             };
             let names = previous.map_or_else(|| Arc::new(Names::new(&spec.name, &endpoint.name)), |previous| Arc::clone(&previous.names));
-            let limits = Limits::new(parts.global.iter().cloned().chain(own_layers(endpoint, &mut layers, previous_layers)).collect());
+            let limits =
+                Limits::new(parts.global.iter().cloned().chain(own_layers(endpoint, &spec.name, &mut layers, previous_layers)).collect());
             let pool = endpoint.policy.pool.as_ref().and_then(|name| parts.pools.get(name)).cloned();
             let mut plan = Plan::new(parts.config, spec, endpoint);
             // Results of keyed calls are kept by the store; until there is one, keys are only forwarded.
             plan.idempotent = false;
             plan.limited = !limits.is_empty();
+            let own_state = EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
+                .after(previous.map(|previous| &previous.state));
             Ok(Arc::new(LiveEndpoint {
                 deadline_header: endpoint.policy.deadline_header.as_deref().and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok()),
                 schema: schema(parts.config, spec, endpoint, parts.around)?,
                 spec: Arc::clone(endpoint),
                 plan: Arc::new(plan),
-                state: EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
-                    .after(previous.map(|previous| &previous.state)),
+                state: match parts.shared {
+                    Some(store) => own_state.shared(store, &endpoint.policy),
+                    None => own_state,
+                },
                 names,
             }))
         });
@@ -253,6 +282,7 @@ impl LiveUpstream {
                         &format!("upstreams.{}.auth", spec.name),
                         parts.around.vault,
                         before.and_then(|before| before.credentials.as_ref()),
+                        parts.shared.map(|store| (store, spec.name.as_str())),
                     )
                 })
                 .transpose()?,
@@ -276,12 +306,14 @@ impl LiveUpstream {
 }
 
 /// An endpoint's limits beside the global ones. Endpoints that inherit the same limit share its cells.
-fn own_layers(endpoint: &Endpoint, shared: &mut Vec<Layer>, before: Option<(&[Layer], Mono)>) -> Vec<Layer> {
+fn own_layers(endpoint: &Endpoint, upstream: &str, shared: &mut Vec<Layer>, before: Option<(&[Layer], Mono)>) -> Vec<Layer> {
     let mut own = Vec::new();
     for spec in &endpoint.policy.limits {
         let found = shared.iter().find(|layer| layer.spec() == spec).cloned();
         own.push(found.unwrap_or_else(|| {
-            let made = layer(spec, before);
+            // Endpoints may give one name to different limits.
+            let namesakes = shared.iter().filter(|layer| layer.name() == spec.name).count();
+            let made = layer(spec, before).at(&format!("{upstream}/{}/{namesakes}", spec.name));
             shared.push(made.clone());
             made
         }));

@@ -6,6 +6,8 @@ use crate::credential::{Sent, base64, encode, fetch, sent};
 use crate::fault::Fault;
 use crate::live::{MissingSecret, Vault};
 use crate::secret::Secret;
+use crate::shared::Store;
+use crate::shared::token::{self, SharedToken, Turn};
 use crate::state::Locked;
 use crate::transport::{Sending, absolute, read_up_to};
 use bytes::Bytes;
@@ -37,6 +39,8 @@ pub struct Tokens {
     first_refresh: Option<Secret>,
     inject: Inject,
     cell: Locked<Cell>,
+    /// Where instances find each other's tokens.
+    shared: Option<SharedToken>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +75,7 @@ impl Tokens {
         path: &str,
         vault: Vault<'_>,
         before: Option<&Arc<Self>>,
+        shared: Option<(&Arc<Store>, &str)>,
     ) -> Result<Arc<Self>, MissingSecret> {
         let secret = |name: &str, reference: &SecretRef| {
             let missing = |why| MissingSecret { path: format!("{path}.refresh.{name}"), reference: reference.to_string(), why };
@@ -91,7 +96,8 @@ impl Tokens {
             return Ok(Arc::clone(old));
         }
         let cell = Locked::new(Cell { refresh: first_refresh.clone(), ..Cell::default() });
-        Ok(Arc::new(Self { spec: spec.clone(), client_id, client_secret, first_refresh, inject: auth.inject.clone(), cell }))
+        let shared = shared.and_then(|(store, upstream)| SharedToken::new(store, upstream, &client_id, &client_secret));
+        Ok(Arc::new(Self { spec: spec.clone(), client_id, client_secret, first_refresh, inject: auth.inject.clone(), cell, shared }))
     }
 
     /// The token in force, or a new one; `rejected` is one that the upstream would not have any more.
@@ -127,12 +133,29 @@ impl Tokens {
         let refresh = cell.refresh.clone();
         let (tokens, sending) = (Arc::clone(self), sending.clone());
         tokio::task::spawn_local(async move {
-            let asked = tokio::time::timeout(TOTAL, tokens.ask(&sending, refresh.as_ref())).await;
+            let asked = tokio::time::timeout(TOTAL, tokens.fetch(&sending, refresh.as_ref())).await;
             let result = asked.unwrap_or_else(|_| Err(unreachable("it did not answer in time")));
             tokens.landed(result, sending.clock.now().mono);
             drop(done);
         });
         flight
+    }
+
+    /// The provider's answer, which another instance may have got already.
+    async fn fetch(&self, sending: &Sending, refresh: Option<&Secret>) -> Result<Value, Denied> {
+        let Some(shared) = &self.shared else { return self.ask(sending, refresh).await };
+        loop {
+            match shared.turn(sending.clock.now().wall).await {
+                Turn::Found(answer) => return Ok(answer),
+                Turn::Alone => return self.ask(sending, refresh).await,
+                Turn::Others => tokio::time::sleep(token::LOOK).await,
+                Turn::Ours => {
+                    let answer = self.ask(sending, refresh).await;
+                    shared.keep(answer.as_ref().ok(), sending.clock.now().wall).await;
+                    return answer;
+                }
+            }
+        }
     }
 
     fn landed(&self, result: Result<Value, Denied>, now: Mono) {
@@ -154,8 +177,7 @@ impl Tokens {
         let text = |name: &str| answer[name].as_str().filter(|text| !text.is_empty());
         let access = text("access_token").ok_or_else(|| denied("its answer has no access_token"))?;
         let sent = sent(&self.inject, &Secret::new(access)).map_err(|_| denied("its token fits into no header"))?;
-        let seconds = answer["expires_in"].as_u64().or_else(|| answer["expires_in"].as_str()?.parse().ok());
-        let until = seconds.map_or(Mono::MAX, |seconds| {
+        let until = token::seconds(answer).map_or(Mono::MAX, |seconds| {
             let life = Nanos::from_secs(seconds);
             now + Nanos(life.0 - (life.0 / 10).min(EARLY.0))
         });

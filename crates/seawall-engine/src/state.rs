@@ -1,17 +1,20 @@
 //! Shared state of this process: breakers, budgets and keys behind short locks, answering calls with the core's own
 //! functions. No lock is ever held across an await.
 
+use crate::clock::Clock;
 use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
 use crate::pools::{Entered, Pool, Waiting};
+use crate::shared::{Link, Receipt, Store, Took};
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
-use seawall_core::guard::{Admission, Breaker, Change, Sample, State};
+use seawall_core::guard::{Admission, Breaker, Change, Permit, Sample, State};
 use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
+use sha2::{Digest as _, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,6 +37,8 @@ impl<T> Locked<T> {
 pub struct UpstreamState {
     budget: Arc<Locked<Budget>>,
     keys: Option<Locked<KeyPool>>,
+    /// Which keys those are, for whoever keeps them elsewhere.
+    fingerprint: String,
     paused_until: Arc<AtomicU64>,
 }
 
@@ -41,7 +46,21 @@ impl UpstreamState {
     #[must_use]
     pub fn new(auth: Option<&Auth>) -> Self {
         let keys = auth.filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers()));
-        Self { budget: Arc::new(Locked::new(Budget::empty(BUDGET_CAPACITY))), keys: keys.map(Locked::new), paused_until: Arc::default() }
+        Self {
+            budget: Arc::new(Locked::new(Budget::empty(BUDGET_CAPACITY))),
+            keys: keys.map(Locked::new),
+            fingerprint: auth.map(fingerprint).unwrap_or_default(),
+            paused_until: Arc::default(),
+        }
+    }
+
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Lends the key pool, where there is one.
+    pub(crate) fn with_keys<R>(&self, act: impl FnOnce(&mut KeyPool) -> R) -> Option<R> {
+        self.keys.as_ref().map(|keys| act(&mut keys.lock()))
     }
 
     /// As it follows the state before, whose keys were other ones: budget and pause go on, and so do the cooldowns of
@@ -75,12 +94,31 @@ impl UpstreamState {
         self.keys.as_ref()?.lock().status(key, now)
     }
 
-    fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
+    pub(crate) fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
         match self.keys.as_ref().map(|keys| keys.lock().lease(now, tried)) {
             Some(lease::Answer::Leased(lease)) => Answer::Key(lease),
             Some(lease::Answer::Cooling { wait }) => Answer::Cooling { wait },
             Some(lease::Answer::Dead) | None => Answer::Dead,
         }
+    }
+}
+
+/// The ids and groups of keys as one word: another set of keys is another pool.
+fn fingerprint(auth: &Auth) -> String {
+    let mut hash = Sha256::new();
+    for (key, group) in auth.keys.iter().zip(auth.group_numbers()) {
+        hash.update(key.id.len().to_be_bytes());
+        hash.update(key.id.as_bytes());
+        hash.update(group.to_be_bytes());
+    }
+    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A breaker's word as a call's answer.
+pub(crate) const fn admission(admission: Admission) -> Answer {
+    match admission {
+        Admission::Go(permit) => Answer::Permitted(permit),
+        Admission::Refused { retry_at } => Answer::Open { retry_at },
     }
 }
 
@@ -96,15 +134,29 @@ pub struct EndpointState {
     cost: u64,
     pub limits: Limits,
     pub pool: Option<Arc<Pool>>,
+    /// Where its state is shared with other instances.
+    link: Option<Arc<Link>>,
 }
 
 /// What one call holds of limits and pools, beside what the call machine holds.
 #[derive(Debug, Default)]
 pub(crate) struct Visit {
     pub taken: Option<Taken>,
+    /// The same, where limits are shared.
+    pub took: Option<Took>,
     pub waiting: Option<Waiting>,
     /// The call is over and held a place since then. The place itself is given back when its answer has been read.
     pub left: Option<Mono>,
+}
+
+impl Visit {
+    /// What was taken from shared limits.
+    fn receipt(&self) -> Option<&Receipt> {
+        match &self.took {
+            Some(Took::Shared(receipt)) => Some(receipt),
+            Some(Took::Alone(..) | Took::Nothing) | None => None,
+        }
+    }
 }
 
 /// A breaker's cell, for whoever builds the states of an upstream.
@@ -137,7 +189,22 @@ impl EndpointState {
             names,
             limits,
             pool,
+            link: None,
         }
+    }
+
+    /// The same state, shared with other instances.
+    #[must_use]
+    pub fn shared(mut self, store: &Arc<Store>, policy: &Policy) -> Self {
+        let (breaker, upstream) = (Arc::clone(&self.breaker), Arc::clone(&self.upstream));
+        self.link = Some(Arc::new(Link::new(store, &self.names, policy, breaker, upstream, &self.limits)));
+        self
+    }
+
+    /// Where its state is shared, if it is.
+    #[inline]
+    pub(crate) const fn link(&self) -> Option<&Arc<Link>> {
+        self.link.as_ref()
     }
 
     /// As it follows the endpoint of that name in the configuration before, whose pause goes on.
@@ -185,21 +252,67 @@ impl EndpointState {
     /// An answer broke off after its call had ended well: one failure for the breaker, if it still lets calls through.
     #[must_use]
     pub fn broke_off(&self, now: Now) -> Option<Change> {
-        let mut breaker = self.breaker.lock();
-        let Admission::Go(permit) = breaker.admit(&self.guard, Nanos::ZERO, now.mono) else { return None };
         let sample = Sample { failed: true, latency: Nanos::ZERO };
+        let mut breaker = self.breaker.lock();
+        if let Some(link) = &self.link {
+            let permit = Permit { generation: breaker.closed_generation()?, probe: None };
+            link.report_late(&Settle { sample: Some((permit, sample)), ..Settle::default() }, None);
+            return None;
+        }
+        let Admission::Go(permit) = breaker.admit(&self.guard, Nanos::ZERO, now.mono) else { return None };
         breaker.record(&self.guard, permit, sample, now.mono)
     }
 
     fn admit(&self, lease: Nanos, now: Mono) -> Answer {
+        match self.paused(now) {
+            Some(paused) => paused,
+            None => admission(self.breaker.lock().admit(&self.guard, lease, now)),
+        }
+    }
+
+    /// The refusal of an upstream that asked everybody to stay away.
+    fn paused(&self, now: Mono) -> Option<Answer> {
         let paused = self.paused_until.load(Ordering::Relaxed).max(self.upstream.paused_until.load(Ordering::Relaxed));
-        if now.0 < paused {
-            return Answer::Open { retry_at: Some(Mono(paused)) };
+        (now.0 < paused).then_some(Answer::Open { retry_at: Some(Mono(paused)) })
+    }
+
+    /// [`answer`](Self::answer) where state is shared: asks Redis first, and our own copy where that does not answer.
+    pub(crate) async fn answer_shared(
+        &self,
+        link: &Link,
+        ask: Ask,
+        who: &Who<'_>,
+        visit: &mut Visit,
+        clock: &Clock,
+    ) -> (Answer, Option<Change>) {
+        let now = clock.now();
+        let answer = match ask {
+            Ask::Limits => {
+                let (answer, took) = link.limits.take(who, clock).await;
+                visit.took = Some(took);
+                answer
+            }
+            Ask::Permit { lease } => match self.paused(now.mono) {
+                Some(paused) => paused,
+                None => link.breaker.permit(lease, clock).await,
+            },
+            Ask::Key { tried } => link.keys.lease(tried, clock).await,
+            Ask::Settle(settle) => {
+                let funding = self.settle_own(&settle, visit, now);
+                let change = link.report(&settle, visit.receipt(), clock).await;
+                return (Answer::Settled { funding }, change);
+            }
+            Ask::Pool { .. } | Ask::Reserve => return self.answer(ask, who, visit, now),
+        };
+        (answer, None)
+    }
+
+    /// `RateLimit-Policy` and `RateLimit` for a call that took its part of the limits.
+    pub(crate) fn fields(&self, visit: &Visit, now: Mono) -> Option<(String, String)> {
+        if let (Some(link), Some(took)) = (&self.link, &visit.took) {
+            return link.limits.fields(took, now);
         }
-        match self.breaker.lock().admit(&self.guard, lease, now) {
-            Admission::Go(permit) => Answer::Permitted(permit),
-            Admission::Refused { retry_at } => Answer::Open { retry_at },
-        }
+        self.limits.fields(visit.taken.as_ref()?, now)
     }
 
     fn enter(&self, give_up: Mono, visit: &mut Visit, now: Mono) -> Answer {
@@ -213,26 +326,42 @@ impl EndpointState {
         }
     }
 
-    pub(crate) fn settle(&self, settle: &Settle, visit: &mut Visit, now: Now) -> (Option<Funding>, Option<Change>) {
-        self.settle_admission(settle, visit, now.mono);
+    /// Takes back and hears what a call that is cut off leaves behind.
+    pub(crate) fn abandon(&self, settle: &Settle, visit: &mut Visit, now: Now) {
+        match &self.link {
+            None => drop(self.settle(settle, visit, now)),
+            Some(link) => {
+                // Nobody asked for a token, so there is none to give back.
+                let _: Option<Funding> = self.settle_own(settle, visit, now);
+                link.report_late(settle, visit.receipt().cloned());
+            }
+        }
+    }
+
+    fn settle(&self, settle: &Settle, visit: &mut Visit, now: Now) -> (Option<Funding>, Option<Change>) {
         let change = if settle.sample.is_some() || settle.cancel.is_some() {
             settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now.mono)
-        } else {
-            None
-        };
-        let funding = if settle.earn || settle.withdraw || settle.refund.is_some() {
-            settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)
         } else {
             None
         };
         if let (Some(keys), true) = (&self.upstream.keys, settle.key.is_some()) {
             settle.tell_keys(&mut keys.lock(), now.mono);
         }
+        (self.settle_own(settle, visit, now), change)
+    }
+
+    /// The part of a report that never leaves this process.
+    fn settle_own(&self, settle: &Settle, visit: &mut Visit, now: Now) -> Option<Funding> {
+        self.settle_admission(settle, visit, now.mono);
         if let Some((scope, until)) = settle.pause {
             let pause = if scope == Scope::Upstream { &self.upstream.paused_until } else { &*self.paused_until };
             pause.fetch_max(until.0, Ordering::Relaxed);
         }
-        (funding, change)
+        if settle.earn || settle.withdraw || settle.refund.is_some() {
+            settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)
+        } else {
+            None
+        }
     }
 
     /// What limits and pools hear of an attempt's end.
@@ -243,12 +372,16 @@ impl EndpointState {
             }
             visit.left = visit.left.or(settle.leave_pool);
         }
-        let Some(taken) = &visit.taken else { return };
+        let (limits, taken) = match (&visit.taken, &visit.took) {
+            (Some(taken), _) => (&self.limits, taken),
+            (None, Some(Took::Alone(share, taken))) => (&**share, taken),
+            (None, _) => return,
+        };
         if settle.untake {
-            self.limits.refund(taken, self.cost, now);
+            limits.refund(taken, self.cost, now);
         }
         if let Some((_, until)) = settle.pause {
-            self.limits.drain(taken, until, now);
+            limits.drain(taken, until, now);
         }
     }
 }

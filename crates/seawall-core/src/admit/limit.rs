@@ -69,7 +69,30 @@ impl From<&policy::Limit> for Limit {
     }
 }
 
+/// A limit as plain numbers, for whoever counts it elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    pub algorithm: Algorithm,
+    pub mode: Mode,
+    pub interval: u64,
+    pub depth: u64,
+    pub capacity: u64,
+    pub per: u64,
+}
+
 impl Limit {
+    #[must_use]
+    pub const fn numbers(&self) -> Numbers {
+        Numbers {
+            algorithm: self.algorithm,
+            mode: self.mode,
+            interval: self.interval,
+            depth: self.depth,
+            capacity: self.capacity,
+            per: self.per,
+        }
+    }
+
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode

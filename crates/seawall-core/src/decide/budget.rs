@@ -4,6 +4,7 @@
 
 use crate::policy::{Rate, Share};
 use crate::time::{Mono, Nanos};
+use serde::{Deserialize, Serialize};
 
 /// One retry in the unit of a share, so that a success earns its share exactly.
 const RETRY: u64 = 1_000_000;
@@ -26,7 +27,26 @@ pub struct Budget {
     floor_full_at: Mono,
 }
 
+/// A budget as plain numbers, for a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetData {
+    /// In millionths of a retry.
+    pub earned: u64,
+    pub floor_full_at: u64,
+}
+
 impl Budget {
+    #[must_use]
+    pub const fn export(&self) -> BudgetData {
+        BudgetData { earned: self.earned, floor_full_at: self.floor_full_at.0 }
+    }
+
+    /// What was earned, as far as there is still room for it.
+    pub fn import(&mut self, data: BudgetData) {
+        self.earned = data.earned.min(self.capacity);
+        self.floor_full_at = Mono(data.floor_full_at);
+    }
+
     /// Holds at most `capacity` earned retries and starts with none: it lives from the floor until something succeeds.
     #[must_use]
     pub const fn empty(capacity: u32) -> Self {
@@ -158,6 +178,18 @@ mod tests {
         budget.refund(second);
         budget.refund(first);
         assert_eq!(budget.tokens(floor, Mono(5)), before.tokens(floor, Mono(5)));
+    }
+
+    #[test]
+    fn a_budget_survives_the_way_out_and_back_within_its_capacity() {
+        let mut budget = Budget::filled(5);
+        assert!(budget.withdraw(Rate::per_second(1), Mono(7)).is_some());
+        let mut back = Budget::empty(5);
+        back.import(budget.export());
+        assert_eq!(back, budget);
+        let mut smaller = Budget::empty(2);
+        smaller.import(budget.export());
+        assert_eq!(withdrawals(&mut smaller, Rate::ZERO, Mono(7)), 2);
     }
 
     #[test]

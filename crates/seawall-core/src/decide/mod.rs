@@ -5,6 +5,6 @@ pub mod budget;
 pub mod deadline;
 pub mod next;
 
-pub use budget::{Budget, Funding};
+pub use budget::{Budget, BudgetData, Funding};
 pub use deadline::Deadline;
 pub use next::{Facts, Next, Progress, next, repeatable};

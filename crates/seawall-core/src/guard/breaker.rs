@@ -43,8 +43,9 @@ pub struct Sample {
 /// Leave to send once. It belongs to one generation: a result that comes back in another changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    generation: u32,
-    probe: Option<u32>,
+    pub generation: u32,
+    /// Which of the probes this is, if it is one.
+    pub probe: Option<u32>,
 }
 
 impl Permit {
@@ -84,14 +85,14 @@ pub struct Change {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Breaker {
-    phase: Phase,
-    generation: u32,
-    consecutive: u32,
+    pub(super) phase: Phase,
+    pub(super) generation: u32,
+    pub(super) consecutive: u32,
     /// A shadow breaker that would be open: it reports the crossing once.
-    crossed: bool,
-    window: Window,
+    pub(super) crossed: bool,
+    pub(super) window: Window,
     /// Finished open times; the running one is added on reading.
-    opened_for: Nanos,
+    pub(super) opened_for: Nanos,
 }
 
 impl Default for Breaker {
@@ -281,6 +282,12 @@ impl Breaker {
         self.opened_for + running
     }
 
+    /// The generation of a breaker that is closed and lets everything through.
+    #[must_use]
+    pub const fn closed_generation(&self) -> Option<u32> {
+        if matches!(self.phase, Phase::Closed) { Some(self.generation) } else { None }
+    }
+
     /// What the window holds at `now`.
     #[must_use]
     pub fn counts(&self, now: Mono) -> Counts {
@@ -365,7 +372,9 @@ fn ramp_admits(credit: &mut u32, passed: Nanos, ramp: Nanos) -> bool {
     true
 }
 
-/// Long enough not to be a busy loop, short against the ramp.
-fn ramp_pause(ramp: Nanos) -> Nanos {
+/// How long a call that the ramp does not let through stays away: long enough not to be a busy loop, short against the
+/// ramp.
+#[must_use]
+pub fn ramp_pause(ramp: Nanos) -> Nanos {
     Nanos((ramp.0 / 32).clamp(1_000_000, 1_000_000_000))
 }

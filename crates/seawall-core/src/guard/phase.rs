@@ -67,6 +67,17 @@ impl Probes {
         }
     }
 
+    pub(super) fn export(&self) -> Vec<Option<u64>> {
+        self.0.iter().map(|slot| slot.map(|expires| expires.0)).collect()
+    }
+
+    pub(super) fn import(slots: &[Option<u64>]) -> Self {
+        let most = usize::try_from(Self::MOST).unwrap_or(usize::MAX);
+        let mut slots: Vec<Option<Mono>> = slots.iter().take(most).map(|slot| slot.map(Mono)).collect();
+        slots.resize(slots.len().max(1), None);
+        Self(slots)
+    }
+
     pub(super) fn first_expiry(&self) -> Option<Mono> {
         self.0.iter().flatten().min().copied()
     }

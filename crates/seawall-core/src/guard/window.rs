@@ -1,9 +1,10 @@
 //! A sliding window of results in ten slots with running sums: recording touches one slot, idle gaps cost at most
 //! ten. Time is cut into slots at multiples of a tenth of the window, so a sample is gone after exactly one window.
 
+use super::data::WindowData;
 use crate::time::{Mono, Nanos};
 
-const SLOTS: usize = 10;
+pub(super) const SLOTS: usize = 10;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -52,6 +53,28 @@ impl Window {
             seen.advance(Nanos(seen.slot.0.saturating_mul(SLOTS as u64)), now);
         }
         seen.sum
+    }
+
+    pub(super) fn export(&self) -> WindowData {
+        WindowData {
+            sum: self.sum.into(),
+            filling: self.filling.into(),
+            slots: self.slots.map(Into::into),
+            slot_end: self.slot_end.0,
+            slot: self.slot.0,
+            current: u8::try_from(self.current).unwrap_or(0),
+        }
+    }
+
+    pub(super) fn import(data: &WindowData) -> Self {
+        Self {
+            sum: data.sum.into(),
+            filling: data.filling.into(),
+            slots: data.slots.map(Into::into),
+            slot_end: Mono(data.slot_end),
+            slot: Nanos(data.slot),
+            current: usize::from(data.current) % SLOTS,
+        }
     }
 
     pub fn clear(&mut self) {

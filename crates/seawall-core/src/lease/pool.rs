@@ -75,13 +75,13 @@ pub struct KeyStatus {
 
 /// Both clocks; deadlines only move later, so that a vague answer cannot shorten what an exact one said.
 #[derive(Clone, Copy, Debug)]
-struct Cooldown {
-    mono: Mono,
-    wall: Wall,
+pub(super) struct Cooldown {
+    pub(super) mono: Mono,
+    pub(super) wall: Wall,
 }
 
 impl Cooldown {
-    const NONE: Self = Self { mono: Mono(0), wall: Wall(i64::MIN) };
+    pub(super) const NONE: Self = Self { mono: Mono(0), wall: Wall(i64::MIN) };
 
     fn extend(&mut self, until: Until) {
         match until {
@@ -100,7 +100,7 @@ impl Cooldown {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Health {
+pub(super) enum Health {
     Live,
     /// `probe_at` moves on when a probe is leased, so that one that never reports blocks nothing and none overtakes it.
     Dead {
@@ -110,21 +110,21 @@ enum Health {
 }
 
 #[derive(Clone, Debug)]
-struct Key {
+pub(super) struct Key {
     group: usize,
-    fails: u32,
-    uses: u64,
-    health: Health,
-    cooldown: Cooldown,
+    pub(super) fails: u32,
+    pub(super) uses: u64,
+    pub(super) health: Health,
+    pub(super) cooldown: Cooldown,
 }
 
 #[derive(Clone, Debug)]
 pub struct KeyPool {
     pick: Pick,
-    keys: Vec<Key>,
-    groups: Vec<Cooldown>,
+    pub(super) keys: Vec<Key>,
+    pub(super) groups: Vec<Cooldown>,
     /// Where the next round begins.
-    turn: usize,
+    pub(super) turn: usize,
 }
 
 impl KeyPool {
@@ -292,6 +292,16 @@ impl KeyPool {
         let key = self.keys.get(at)?;
         let cooling = Some(self.cooling(at, now)).filter(|left| *left > Nanos::ZERO);
         Some(KeyStatus { fails: key.fails, uses: key.uses, cooling, dead: self.is_dead(at) })
+    }
+
+    /// The group of each key, counted from zero.
+    pub fn groups(&self) -> impl Iterator<Item = usize> + '_ {
+        self.keys.iter().map(|key| key.group)
+    }
+
+    #[must_use]
+    pub const fn pick(&self) -> Pick {
+        self.pick
     }
 
     #[must_use]

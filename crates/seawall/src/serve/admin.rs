@@ -131,7 +131,10 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
 
 fn process(out: &mut String, shared: &Shared) {
     family(out, "seawall_shared_state_up", "gauge", "1 while shared state answers");
-    line(out, format_args!("seawall_shared_state_up 1"));
+    let store = shared.live.load().shared.clone();
+    line(out, format_args!("seawall_shared_state_up {}", u8::from(store.as_ref().is_none_or(|store| store.is_up()))));
+    family(out, "seawall_shared_instances", "gauge", "Instances that share state, as last heard");
+    line(out, format_args!("seawall_shared_instances {}", store.map_or(1, |store| store.instances())));
     family(out, "seawall_log_lines_dropped_total", "counter", "Log lines that were not written because the writer was behind");
     line(out, format_args!("seawall_log_lines_dropped_total {}", shared.recorder.dropped()));
     family(out, "seawall_config_reloads_total", "counter", "Reloads of the configuration by result");

@@ -17,6 +17,10 @@ pub(super) fn text(running: &Running) -> String {
         shown(running.admin),
     );
     text.push_str(&format!("\n  store     {}", store(&live.config.server.store)));
+    if live.shared.is_some() {
+        // The URL may hold a password.
+        text.push_str("\n  shared    Redis");
+    }
     for missing in not_yet(&live.config) {
         text.push_str(&format!("\n  warning   {missing}"));
     }
@@ -53,6 +57,5 @@ fn not_yet(config: &Config) -> Vec<String> {
     );
     say(!config.schedules.is_empty(), "schedules do not run");
     say(!config.notify.is_empty(), "notifications are not sent");
-    say(config.server.shared != "local", "state is kept in this process only");
     missing
 }

@@ -115,6 +115,7 @@ pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> 
         let hint = match unusable {
             Unusable::Secret(_) => "set it and start again; `seawall check` lists every secret that is missing",
             Unusable::Schema { .. } => "paths are relative to the configuration file",
+            Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
         };
         Failure::config(unusable.to_string()).hint(hint).into()
     })
@@ -205,6 +206,11 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         let shared = Arc::clone(&shared);
         spawn("writer", move || shared.recorder.write_to(log, json))?
     };
+    if let Some(store) = shared.live.load().shared.clone() {
+        let clock = shared.clock.clone();
+        // Nothing waits for its end: what it looks after is another process's.
+        drop(spawn("shared", move || operate::look_after(&store, &clock))?);
+    }
     let mut workers = Vec::new();
     for (i, listener) in listeners.into_iter().enumerate() {
         let (shared, phases) = (Arc::clone(&shared), phases.clone());

@@ -4,6 +4,8 @@ use super::{Phase, Shared, admin, jobs};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use seawall_core::time::Nanos;
+use seawall_engine::clock::Clock;
+use seawall_engine::shared::{News, Store};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -111,6 +113,20 @@ pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
     let count = if result.is_ok() { &shared.reloads.ok } else { &shared.reloads.failed };
     count.fetch_add(1, Ordering::Relaxed);
     result
+}
+
+/// Keeps the connection to shared state up, on a thread and a runtime of its own.
+pub(super) fn look_after(store: &Store, clock: &Clock) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let terminal = crate::terminal::Terminal::plain();
+    runtime.block_on(store.supervise(clock, |news| match news {
+        News::Lost(why) => terminal.note(&format!(
+            "warning: shared state does not answer ({why}); limits run on a share of one in {}, breakers and keys on what is known here",
+            store.instances()
+        )),
+        News::Back => terminal.note("shared state is back"),
+    }));
+    Ok(())
 }
 
 fn tell(result: &anyhow::Result<()>) {

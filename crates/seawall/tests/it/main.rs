@@ -39,6 +39,10 @@ mod rules;
 #[cfg(test)]
 mod secrets;
 #[cfg(test)]
+mod servers;
+#[cfg(test)]
+mod shared;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tidy;

@@ -1,0 +1,130 @@
+//! A key pool as plain numbers, for whoever keeps one elsewhere: a shared state across instances, or a snapshot on disk.
+//! Which keys there are, and in which groups, stays with the configuration.
+
+use super::pool::{Cooldown, Health, KeyPool};
+use crate::time::{Mono, Nanos, Wall};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyPoolData {
+    /// Where the next round begins.
+    pub turn: u16,
+    pub keys: Vec<KeyData>,
+    pub groups: Vec<CooldownData>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyData {
+    pub fails: u32,
+    pub uses: u64,
+    /// Rejected: when it is probed next, and how long after the last probe that is.
+    pub dead: Option<(u64, u64)>,
+    pub cooldown: CooldownData,
+}
+
+/// Zero and none: never cooled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CooldownData {
+    pub mono: u64,
+    pub wall: Option<i64>,
+}
+
+impl KeyPoolData {
+    /// The same pool on another clock: `instant` carries monotonic moments over, `length` carries spans.
+    #[must_use]
+    pub fn on(mut self, instant: impl Fn(u64) -> u64, length: impl Fn(u64) -> u64) -> Self {
+        let warm = |at: u64| if at == 0 { 0 } else { instant(at) };
+        for key in &mut self.keys {
+            key.dead = key.dead.map(|(probe_at, pause)| (instant(probe_at), length(pause)));
+            key.cooldown.mono = warm(key.cooldown.mono);
+        }
+        for group in &mut self.groups {
+            group.mono = warm(group.mono);
+        }
+        self
+    }
+}
+
+impl KeyPool {
+    #[must_use]
+    pub fn export(&self) -> KeyPoolData {
+        KeyPoolData {
+            turn: u16::try_from(self.turn).unwrap_or(0),
+            keys: self
+                .keys
+                .iter()
+                .map(|key| KeyData {
+                    fails: key.fails,
+                    uses: key.uses,
+                    dead: match key.health {
+                        Health::Live => None,
+                        Health::Dead { probe_at, pause } => Some((probe_at.0, pause.0)),
+                    },
+                    cooldown: key.cooldown.into(),
+                })
+                .collect(),
+            groups: self.groups.iter().map(|group| (*group).into()).collect(),
+        }
+    }
+
+    /// Takes over what is known of the keys; data of a pool of another size is of other keys and changes nothing.
+    pub fn import(&mut self, data: &KeyPoolData) {
+        if data.keys.len() != self.keys.len() || data.groups.len() != self.groups.len() {
+            return;
+        }
+        self.turn = usize::from(data.turn) % self.keys.len().max(1);
+        for (key, data) in self.keys.iter_mut().zip(&data.keys) {
+            key.fails = data.fails;
+            key.uses = data.uses;
+            key.health = data.dead.map_or(Health::Live, |(probe_at, pause)| Health::Dead { probe_at: Mono(probe_at), pause: Nanos(pause) });
+            key.cooldown = data.cooldown.into();
+        }
+        for (group, data) in self.groups.iter_mut().zip(&data.groups) {
+            *group = (*data).into();
+        }
+    }
+}
+
+impl From<Cooldown> for CooldownData {
+    fn from(cooldown: Cooldown) -> Self {
+        Self { mono: cooldown.mono.0, wall: Some(cooldown.wall.0).filter(|wall| *wall != Cooldown::NONE.wall.0) }
+    }
+}
+
+impl From<CooldownData> for Cooldown {
+    fn from(data: CooldownData) -> Self {
+        Self { mono: Mono(data.mono), wall: data.wall.map_or(Self::NONE.wall, Wall) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Answer, KeySet, Lease, Until};
+    use crate::policy::Pick;
+    use crate::time::Now;
+
+    #[test]
+    fn a_pool_survives_the_way_out_and_back() {
+        let mut pool = KeyPool::new(Pick::RoundRobin, &[0, 0, 1]);
+        pool.cool_key(0, Until::Mono(Mono(50)));
+        pool.cool_group(2, Until::Wall(Wall(7)));
+        pool.reject(Lease { key: 1, probe: false }, Mono(3));
+        let _ = pool.lease(Now { mono: Mono(60), wall: Wall(0) }, KeySet::default());
+        let text = serde_json::to_string(&pool.export()).unwrap();
+        let mut back = KeyPool::new(Pick::RoundRobin, &[0, 0, 1]);
+        back.import(&serde_json::from_str(&text).unwrap());
+        assert_eq!(back.export(), pool.export());
+        let now = Now { mono: Mono(10), wall: Wall(0) };
+        assert_eq!(back.lease(now, KeySet::default()), Answer::Cooling { wait: Nanos(40) });
+    }
+
+    #[test]
+    fn data_of_other_keys_changes_nothing() {
+        let mut pool = KeyPool::new(Pick::RoundRobin, &[0, 1]);
+        let mut other = KeyPool::new(Pick::RoundRobin, &[0]);
+        other.cool_key(0, Until::Mono(Mono::MAX));
+        pool.import(&other.export());
+        assert!(matches!(pool.lease(Now::default(), KeySet::default()), Answer::Leased(_)));
+    }
+}

@@ -1,0 +1,127 @@
+//! A breaker that instances share. Ours is a copy, as last heard of, and the one that decides while nobody answers.
+
+use super::numbers::{self, Meeting, nanos, number, ticks};
+use super::redis::{Arguments, Seed, Store};
+use super::scripts;
+use crate::clock::Clock;
+use crate::live::Names;
+use crate::state::{Locked, admission};
+use seawall_core::call::{Answer, Settle};
+use seawall_core::guard::breaker::ramp_pause;
+use seawall_core::guard::{Breaker, Change, Permit, PhaseData, Sample};
+use seawall_core::policy::{self, BreakerPer};
+use seawall_core::time::{Mono, Nanos};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// For so long a closed breaker that was heard of is taken for closed. Others may open it in the meantime; half-open,
+/// where every probe counts, is always asked.
+const FRESH: Nanos = Nanos::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct SharedBreaker {
+    store: Arc<Store>,
+    copy: Arc<Locked<Breaker>>,
+    guard: policy::Breaker,
+    key: String,
+    /// When the copy was last known to be closed, on our clock.
+    closed_at: AtomicU64,
+    seed: Seed,
+}
+
+impl SharedBreaker {
+    pub(super) fn new(store: &Arc<Store>, names: &Names, copy: Arc<Locked<Breaker>>, guard: policy::Breaker) -> Self {
+        let own = match guard.per {
+            BreakerPer::Upstream => String::new(),
+            BreakerPer::Endpoint => format!(":{}", names.endpoint),
+        };
+        let key = format!("{{seawall:{}}}:breaker{own}", names.upstream);
+        Self { store: Arc::clone(store), copy, guard, key, closed_at: AtomicU64::new(0), seed: Seed::default() }
+    }
+
+    /// Leave to send once.
+    pub(crate) async fn permit(&self, lease: Nanos, clock: &Clock) -> Answer {
+        let known = self.known();
+        if let Some(generation) = known.filter(|_| self.is_fresh(clock.now().mono)) {
+            return Answer::Permitted(Permit { generation, probe: None });
+        }
+        let arguments = Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from));
+        let Some(reply) = self.run(&scripts::PERMIT, arguments, clock).await else {
+            return admission(self.copy.lock().admit(&self.guard, lease, clock.now().mono));
+        };
+        let met = self.learn(&reply, number(&reply, 4), clock);
+        match (reply.first(), number(&reply, 1)) {
+            (Some(0), _) => {
+                let generation = u32::try_from(number(&reply, 2)).unwrap_or(0);
+                Answer::Permitted(Permit { generation, probe: reply.get(3).and_then(|slot| u32::try_from(*slot).ok()) })
+            }
+            (Some(1), wait) => Answer::Open { retry_at: Some(met.mono + nanos(wait)) },
+            (Some(3), _) => Answer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
+            (_, _) => Answer::Open { retry_at: None },
+        }
+    }
+
+    /// Tells how a send went; whoever only gives back a permit that was no probe has nothing to tell.
+    pub(super) async fn report(&self, settle: &Settle, clock: &Clock) -> Option<Change> {
+        if settle.sample.is_none() && settle.cancel.is_none_or(|permit| permit.probe.is_none()) {
+            return None;
+        }
+        let permit = |permit: Option<Permit>| {
+            let probe = permit.and_then(|permit| permit.probe).map_or(-1, i64::from);
+            [permit.map_or(-1, |permit| i64::from(permit.generation)), probe]
+        };
+        let sample = settle.sample.map_or(Sample { failed: false, latency: Nanos::ZERO }, |(_, sample)| sample);
+        let arguments = Arguments::default()
+            .number(0)
+            .signed(self.known().map_or(-1, i64::from))
+            .numbers(permit(settle.cancel))
+            .numbers(permit(settle.sample.map(|(permit, _)| permit)))
+            .number(u64::from(sample.failed))
+            .number(sample.latency.0 / numbers::TICK);
+        let Some(reply) = self.run(&scripts::REPORT, arguments, clock).await else {
+            return settle.tell_breaker(&mut self.copy.lock(), &self.guard, clock.now().mono);
+        };
+        let met = self.learn(&reply, number(&reply, 0), clock);
+        let [_, from, to, cause, age, ..] = reply[..] else { return None };
+        let (from, to, cause) = numbers::change(from, to, cause)?;
+        let ago = nanos(u64::try_from(age).unwrap_or(0));
+        Some(Change { from, to, cause, at: Mono(met.mono.0.saturating_sub(ago.0)) })
+    }
+
+    /// The generation of our copy while it is closed: the script need not repeat it.
+    fn known(&self) -> Option<u32> {
+        self.copy.lock().closed_generation()
+    }
+
+    fn is_fresh(&self, now: Mono) -> bool {
+        let closed_at = self.closed_at.load(Ordering::Relaxed);
+        closed_at > 0 && now.since(Mono(closed_at)) < FRESH && self.store.is_up()
+    }
+
+    async fn run(&self, script: &redis::Script, arguments: Arguments, clock: &Clock) -> Option<Vec<i64>> {
+        let arguments = numbers::of_guard(&self.guard, ticks).into_iter().fold(arguments, Arguments::number);
+        let seed = || {
+            let met = self.store.meeting(clock);
+            let data = self.copy.lock().export();
+            let worth = data.generation > 0;
+            let data = data.on(|at| met.ticks(at), |span| span / numbers::TICK);
+            if worth { numbers::of_breaker(&data) } else { Vec::new() }
+        };
+        self.store.run_seeded(&self.seed, script, &self.key, arguments, seed).await
+    }
+
+    /// Keeps what a script says of the breaker; it says nothing where we know it already.
+    fn learn(&self, reply: &[i64], ticks: u64, clock: &Clock) -> Meeting {
+        let met = self.store.met(ticks, clock);
+        let closed_at = match numbers::breaker(reply.get(5..).unwrap_or_default()) {
+            None => met.mono.0,
+            Some(data) => {
+                let closed_at = if data.phase == PhaseData::Closed { met.mono.0 } else { 0 };
+                *self.copy.lock() = Breaker::import(&data.on(|at| met.mono(at), |span| nanos(span).0));
+                closed_at
+            }
+        };
+        self.closed_at.store(closed_at, Ordering::Relaxed);
+        met
+    }
+}

@@ -1,0 +1,106 @@
+//! The keys of an upstream, as instances share them: one that cools anywhere is used nowhere. Ours is a copy, as last
+//! heard of, and the one that leases while nobody answers.
+
+use super::numbers::{self, nanos, number, ticks};
+use super::redis::{Arguments, Seed, Store};
+use super::scripts;
+use crate::clock::Clock;
+use crate::live::Names;
+use crate::state::UpstreamState;
+use seawall_core::call::{Answer, KeyReport, Settle};
+use seawall_core::lease::{KeyPool, KeySet, Lease, Until};
+use seawall_core::time::{Nanos, Now};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct SharedKeys {
+    store: Arc<Store>,
+    copy: Arc<UpstreamState>,
+    key: String,
+    /// How keys are picked, the pauses of dead ones, and the groups.
+    policy: Vec<i64>,
+    count: u16,
+    seed: Seed,
+}
+
+impl SharedKeys {
+    pub(super) fn new(store: &Arc<Store>, names: &Names, copy: Arc<UpstreamState>) -> Self {
+        let (policy, count) = copy.with_keys(|pool| (policy(pool), pool.len())).unwrap_or_default();
+        let key = format!("{{seawall:{}}}:keys:{}", names.upstream, copy.fingerprint());
+        Self { store: Arc::clone(store), copy, key, policy, count: u16::try_from(count).unwrap_or(0), seed: Seed::default() }
+    }
+
+    /// A key that is viable on every instance.
+    pub(crate) async fn lease(&self, tried: KeySet, clock: &Clock) -> Answer {
+        let tried_text: String = (0..self.count).map(|key| if tried.contains(key) { '1' } else { '0' }).collect();
+        let Some(reply) = self.run(&scripts::LEASE, |arguments| arguments.text(tried_text), clock).await else {
+            return self.copy.lease(tried, clock.now());
+        };
+        self.learn(reply.get(5..), number(&reply, 4), clock);
+        match reply.first() {
+            Some(0) => Answer::Key(Lease { key: u16::try_from(number(&reply, 1)).unwrap_or(0), probe: number(&reply, 2) == 1 }),
+            Some(1) => Answer::Cooling { wait: nanos(number(&reply, 3)) },
+            _ => Answer::Dead,
+        }
+    }
+
+    pub(super) async fn report(&self, settle: &Settle, clock: &Clock) {
+        let Some((lease, report)) = settle.key else { return };
+        let now = clock.now();
+        let (what, cool) = match report {
+            KeyReport::Neutral => return,
+            KeyReport::Succeeded => (1, 0),
+            KeyReport::Failed => (2, 0),
+            KeyReport::Rejected => (3, 0),
+            KeyReport::Unused => (4, 0),
+            KeyReport::Cool { group: false, until } => (5, ticks(left(until, now))),
+            KeyReport::Cool { group: true, until } => (6, ticks(left(until, now))),
+        };
+        let told = |arguments: Arguments| {
+            [what, u64::from(lease.key), u64::from(lease.probe), cool].into_iter().fold(arguments, Arguments::number)
+        };
+        match self.run(&scripts::KEY_REPORT, told, clock).await {
+            Some(reply) => self.learn(reply.get(1..), number(&reply, 0), clock),
+            None => drop(self.copy.with_keys(|pool| settle.tell_keys(pool, now.mono))),
+        }
+    }
+
+    async fn run(&self, script: &redis::Script, ask: impl FnOnce(Arguments) -> Arguments, clock: &Clock) -> Option<Vec<i64>> {
+        let arguments = ask(Arguments::default().number(0).numbers(self.policy.iter().copied()));
+        let seed = || {
+            let (met, now) = (self.store.meeting(clock), clock.now());
+            let data = self.copy.with_keys(|pool| pool.export()).unwrap_or_default();
+            // The script knows one clock, so that a quota's reset becomes a moment on it.
+            let mut data = data.on(|at| met.ticks(at), |span| span / numbers::TICK);
+            for cooldown in data.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut data.groups) {
+                let wall = cooldown.wall.take().map_or(0, |wall| ticks(left(Until::Wall(seawall_core::time::Wall(wall)), now)));
+                cooldown.mono = cooldown.mono.max(if wall > 0 { met.ticks + wall } else { 0 });
+            }
+            numbers::of_pool(&data)
+        };
+        self.store.run_seeded(&self.seed, script, &self.key, arguments, seed).await
+    }
+
+    fn learn(&self, said: Option<&[i64]>, ticks: u64, clock: &Clock) {
+        let met = self.store.met(ticks, clock);
+        self.copy.with_keys(|pool| {
+            if let Some(data) = numbers::pool(said.unwrap_or_default(), pool.len()) {
+                pool.import(&data.on(|at| met.mono(at), |span| nanos(span).0));
+            }
+        });
+    }
+}
+
+fn policy(pool: &KeyPool) -> Vec<i64> {
+    let pauses = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE].map(ticks);
+    let numbers = [numbers::of_pick(pool.pick()), pauses[0], pauses[1]].into_iter().chain([pool.len() as u64]);
+    numbers.chain(pool.groups().map(|group| group as u64)).map(numbers::signed).collect()
+}
+
+/// How long a cooldown still lasts.
+fn left(until: Until, now: Now) -> Nanos {
+    match until {
+        Until::Mono(at) => at.since(now.mono),
+        Until::Wall(at) => at.since(now.wall),
+    }
+}

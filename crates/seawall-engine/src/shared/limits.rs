@@ -1,0 +1,151 @@
+//! Limits that instances share, taken together in one step or not at all; and the share of them that is ours while
+//! nobody answers.
+
+use super::numbers::{self, Meeting, nanos, number, ticks};
+use super::redis::{Arguments, Store};
+use super::scripts;
+use crate::clock::Clock;
+use crate::limits::{Layer, Limits, Taken, Who};
+use crate::live::Names;
+use crate::state::Locked;
+use seawall_core::admit::limit::{Cell, Limit};
+use seawall_core::call::{Answer, Settle};
+use seawall_core::policy::{Fail, Mode};
+use seawall_core::time::{Mono, Nanos};
+use std::sync::Arc;
+
+/// A limit that must not be guessed refuses for this long while shared state is away.
+const CLOSED_FOR: Nanos = Nanos::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct SharedLimits {
+    store: Arc<Store>,
+    names: Arc<Names>,
+    own: Limits,
+    /// Where each layer's cells are, and its numbers in ticks.
+    layers: Vec<(String, Limit)>,
+    cost: u64,
+    /// What the limits come to for one of so many instances.
+    share: Locked<(u32, Arc<Limits>)>,
+}
+
+/// What a call took from shared limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Receipt {
+    keys: Vec<String>,
+    shadowed: u64,
+    cells: Vec<Cell>,
+    met: Meeting,
+}
+
+/// Where a call's limits were taken.
+#[derive(Debug)]
+pub(crate) enum Took {
+    Shared(Receipt),
+    /// From our own share.
+    Alone(Arc<Limits>, Taken),
+    /// Nowhere: a limit that must not be guessed refused.
+    Nothing,
+}
+
+impl SharedLimits {
+    pub(super) fn new(store: &Arc<Store>, names: &Arc<Names>, own: &Limits, cost: u64) -> Self {
+        // All layers are taken in one script, so they are all in one slot of a cluster.
+        let layer = |layer: &Layer| (format!("{{seawall}}:limit:{}:", layer.place()), numbers::in_ticks(layer.spec()));
+        Self {
+            store: Arc::clone(store),
+            names: Arc::clone(names),
+            layers: own.layers().iter().map(layer).collect(),
+            own: own.clone(),
+            cost,
+            share: Locked::new((1, Arc::new(own.clone()))),
+        }
+    }
+
+    pub(crate) async fn take(&self, who: &Who<'_>, clock: &Clock) -> (Answer, Took) {
+        let hashes = self.own.layers().iter().map(|layer| layer.stable_key(who, &self.names));
+        let keys: Vec<String> = self.layers.iter().zip(hashes).map(|((prefix, _), hash)| format!("{prefix}{hash}")).collect();
+        let arguments =
+            self.layers.iter().fold(Arguments::default().number(0).number(self.cost), |arguments, (_, limit)| told(arguments, limit));
+        let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let Some(reply) = self.store.run::<Vec<i64>>(&scripts::TAKE, &names, &arguments).await else {
+            return self.take_alone(who, clock.now().mono);
+        };
+        let met = self.store.met(number(&reply, 4), clock);
+        let answer = match (reply.first(), number(&reply, 1)) {
+            (Some(0), after) => Answer::Limited { after: nanos(after) },
+            (Some(1), wait) => Answer::OverLimit { retry_at: Some(met.mono + nanos(wait)) },
+            (_, _) => Answer::OverLimit { retry_at: None },
+        };
+        let cells = reply.get(5..).unwrap_or_default().chunks_exact(3).map(numbers::cell).collect();
+        (answer, Took::Shared(Receipt { keys, shadowed: number(&reply, 3), cells, met }))
+    }
+
+    fn take_alone(&self, who: &Who<'_>, now: Mono) -> (Answer, Took) {
+        let closed = |layer: &Layer| layer.mode() == Mode::Enforce && layer.spec().fail == Fail::Closed;
+        if self.own.layers().iter().any(closed) {
+            return (Answer::OverLimit { retry_at: Some(now + CLOSED_FOR) }, Took::Nothing);
+        }
+        let share = self.share();
+        let (answer, taken) = share.take(who, &self.names, self.cost, now);
+        (answer, Took::Alone(share, taken))
+    }
+
+    fn share(&self) -> Arc<Limits> {
+        let instances = self.store.instances();
+        let mut share = self.share.lock();
+        if share.0 != instances {
+            *share = (instances, Arc::new(self.own.share(instances)));
+        }
+        Arc::clone(&share.1)
+    }
+
+    /// What limits hear of an attempt's end.
+    pub(super) async fn settle(&self, settle: &Settle, receipt: Option<&Receipt>, clock: &Clock) {
+        let Some(receipt) = receipt else { return };
+        if settle.untake {
+            let arguments = Arguments::default().number(0).number(receipt.met.ticks).number(self.cost);
+            self.change(&scripts::REFUND, receipt, arguments, |place, _| receipt.shadowed.checked_shr(place).unwrap_or(0) & 1 == 0).await;
+        }
+        if let Some((_, until)) = settle.pause {
+            let arguments = Arguments::default().number(0).number(ticks(until.since(clock.now().mono)));
+            self.change(&scripts::DRAIN, receipt, arguments, |_, layer| layer.stands_for_provider()).await;
+        }
+    }
+
+    /// Runs a script on those of a receipt's cells that it is about.
+    async fn change(&self, script: &redis::Script, receipt: &Receipt, arguments: Arguments, about: impl Fn(u32, &Layer) -> bool) {
+        let layers = (0..).zip(self.own.layers()).zip(&self.layers).zip(&receipt.keys);
+        let (mut keys, mut arguments) = (Vec::new(), arguments);
+        for (((place, layer), (_, limit)), key) in layers {
+            if about(place, layer) {
+                keys.push(key.as_str());
+                arguments = told(arguments, limit);
+            }
+        }
+        if !keys.is_empty() {
+            // Nobody hears it while Redis is away, and limits fill up by themselves.
+            let _: Option<i64> = self.store.run(script, &keys, &arguments).await;
+        }
+    }
+
+    /// `RateLimit-Policy` and `RateLimit` as they stand for a call.
+    pub(crate) fn fields(&self, took: &Took, now: Mono) -> Option<(String, String)> {
+        match took {
+            Took::Nothing => None,
+            Took::Alone(share, taken) => share.fields(taken, now),
+            Took::Shared(receipt) => {
+                let at = Mono(receipt.met.ticks(now.0));
+                let layers = self.own.layers().iter().zip(&self.layers).zip(&receipt.cells);
+                Layer::fields(layers.map(|((layer, (_, limit)), cell)| {
+                    let (remaining, reset) = limit.remaining(cell, at);
+                    (layer, remaining, nanos(reset.0))
+                }))
+            }
+        }
+    }
+}
+
+fn told(arguments: Arguments, limit: &Limit) -> Arguments {
+    numbers::of_limit(limit).into_iter().fold(arguments, Arguments::number)
+}

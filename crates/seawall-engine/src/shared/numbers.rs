@@ -1,0 +1,247 @@
+//! Cells as the numbers that scripts take and give. Knows the order of the arrays, and nothing of connections.
+//!
+//! A script's time is in ticks of 100 ns since 2020, read from the server's clock: one clock orders what all instances
+//! do, whole ticks fit a Lua number for 28 years, and rates up to a million a second are still told apart.
+
+use seawall_core::admit::limit::{Cell, Limit};
+use seawall_core::guard::{BreakerData, Cause, PhaseData, State, Tally, WindowData};
+use seawall_core::lease::{CooldownData, KeyData, KeyPoolData};
+use seawall_core::policy::{self, Algorithm, Mode, Pick};
+use seawall_core::time::{Mono, Nanos};
+
+/// One tick, in nanoseconds.
+pub const TICK: u64 = 100;
+/// What a Lua number counts without a gap; longer spans end here, 28 years away.
+const MOST: u64 = 1 << 53;
+/// Windows that are shared count no further, so that their products stay exact.
+const MOST_CALLS: u64 = 1 << 25;
+/// Where slots end and probes begin in a breaker's array.
+const FIXED: usize = 49;
+
+/// The moment at which a script's clock and ours were read together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    pub ticks: u64,
+    pub mono: Mono,
+}
+
+impl Meeting {
+    #[must_use]
+    pub const fn mono(self, ticks: u64) -> u64 {
+        if ticks >= self.ticks {
+            self.mono.0.saturating_add((ticks - self.ticks).saturating_mul(TICK))
+        } else {
+            self.mono.0.saturating_sub((self.ticks - ticks).saturating_mul(TICK))
+        }
+    }
+
+    #[must_use]
+    pub const fn ticks(self, mono: u64) -> u64 {
+        if mono >= self.mono.0 {
+            self.ticks.saturating_add((mono - self.mono.0) / TICK)
+        } else {
+            self.ticks.saturating_sub((self.mono.0 - mono) / TICK)
+        }
+    }
+}
+
+/// A span in ticks, rounded up: a wait is never early.
+#[must_use]
+pub fn ticks(span: Nanos) -> u64 {
+    span.0.div_ceil(TICK).min(MOST)
+}
+
+#[must_use]
+pub const fn nanos(ticks: u64) -> Nanos {
+    Nanos(ticks.saturating_mul(TICK))
+}
+
+/// A limit whose time is counted in ticks.
+#[must_use]
+pub fn in_ticks(limit: &policy::Limit) -> Limit {
+    let mut limit = limit.clone();
+    limit.rate.per = Nanos((limit.rate.per.0 / TICK).clamp(1, MOST >> 2));
+    if matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) {
+        limit.rate.count = limit.rate.count.min(MOST_CALLS);
+    }
+    Limit::from(&limit)
+}
+
+/// The six numbers of a limit.
+#[must_use]
+pub fn of_limit(limit: &Limit) -> [u64; 6] {
+    let numbers = limit.numbers();
+    let algorithm = match numbers.algorithm {
+        Algorithm::TokenBucket => 1,
+        Algorithm::LeakyBucket => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::SlidingWindow => 4,
+    };
+    let most = |number: u64| number.min(MOST);
+    [algorithm, mode(numbers.mode), most(numbers.interval), most(numbers.depth), most(numbers.capacity), most(numbers.per)]
+}
+
+const fn mode(mode: Mode) -> u64 {
+    match mode {
+        Mode::Enforce => 1,
+        Mode::Shadow => 2,
+        Mode::Off => 3,
+    }
+}
+
+/// A limit's cell from a script's three numbers.
+#[must_use]
+pub fn cell(numbers: &[i64]) -> Cell {
+    let [at, held, before] = [0, 1, 2].map(|place| number(numbers, place));
+    Cell { at, held: held | before << 32 }
+}
+
+/// The twelve numbers of a breaker's policy; `ticks` turns spans into the script's.
+#[must_use]
+pub fn of_guard(guard: &policy::Breaker, ticks: impl Fn(Nanos) -> u64) -> [u64; 12] {
+    [
+        mode(guard.mode),
+        ticks(guard.window),
+        u64::from(guard.failure_rate.0),
+        u64::from(guard.min_calls),
+        u64::from(guard.consecutive),
+        ticks(guard.slow),
+        u64::from(guard.slow_rate.0),
+        ticks(guard.open),
+        ticks(guard.open_max),
+        u64::from(guard.probes),
+        u64::from(guard.successes),
+        ticks(guard.ramp),
+    ]
+}
+
+#[must_use]
+pub fn of_breaker(data: &BreakerData) -> Vec<i64> {
+    let mut fixed = [0u64; FIXED];
+    let mut probes: Vec<i64> = Vec::new();
+    match &data.phase {
+        PhaseData::Closed => {}
+        PhaseData::Ramping { since, credit } => (fixed[0], fixed[1], fixed[5]) = (1, *since, u64::from(*credit)),
+        PhaseData::Open { since, until, length } => (fixed[0], fixed[1], fixed[2], fixed[3]) = (2, *since, *until, *length),
+        PhaseData::HalfOpen { probes: slots, successes, length } => {
+            (fixed[0], fixed[3], fixed[4]) = (3, *length, u64::from(*successes));
+            probes = slots.iter().map(|slot| slot.map_or(-1, signed)).collect();
+        }
+        PhaseData::ForcedOpen { since } => (fixed[0], fixed[1]) = (4, *since),
+        PhaseData::ForcedClosed => fixed[0] = 5,
+    }
+    fixed[6] = u64::from(data.generation);
+    fixed[7] = u64::from(data.consecutive);
+    fixed[8] = u64::from(data.crossed);
+    fixed[9] = data.opened_for;
+    let window = &data.window;
+    (fixed[16], fixed[17], fixed[18]) = (window.slot_end, window.slot, u64::from(window.current));
+    let tallies = [(10, window.sum), (13, window.filling)].into_iter().chain((19..).step_by(3).zip(window.slots));
+    for (at, tally) in tallies {
+        for (place, count) in fixed[at..at + 3].iter_mut().zip(tally) {
+            *place = u64::from(count);
+        }
+    }
+    fixed.into_iter().map(signed).chain(probes).collect()
+}
+
+/// A breaker from a script's array; `None` where it is none.
+#[must_use]
+pub fn breaker(numbers: &[i64]) -> Option<BreakerData> {
+    if numbers.len() < FIXED {
+        return None;
+    }
+    let at = |place: usize| number(numbers, place);
+    let small = |place: usize| u32::try_from(at(place)).unwrap_or(u32::MAX);
+    let tally = |place: usize| -> Tally { [small(place), small(place + 1), small(place + 2)] };
+    let phase = match at(0) {
+        0 => PhaseData::Closed,
+        1 => PhaseData::Ramping { since: at(1), credit: small(5) },
+        2 => PhaseData::Open { since: at(1), until: at(2), length: at(3) },
+        3 => {
+            let probes = numbers[FIXED..].iter().map(|probe| u64::try_from(*probe).ok()).collect();
+            PhaseData::HalfOpen { probes, successes: small(4), length: at(3) }
+        }
+        4 => PhaseData::ForcedOpen { since: at(1) },
+        5 => PhaseData::ForcedClosed,
+        _ => return None,
+    };
+    let mut slots = <[Tally; 10]>::default();
+    for (slot, place) in slots.iter_mut().zip((19..).step_by(3)) {
+        *slot = tally(place);
+    }
+    let current = u8::try_from(at(18)).unwrap_or(0);
+    let window = WindowData { sum: tally(10), filling: tally(13), slots, slot_end: at(16), slot: at(17), current };
+    Some(BreakerData { phase, generation: small(6), consecutive: small(7), crossed: at(8) == 1, opened_for: at(9), window })
+}
+
+/// A change of state from a script's three numbers.
+#[must_use]
+pub fn change(from: i64, to: i64, cause: i64) -> Option<(State, State, Cause)> {
+    let state = |number| match number {
+        0 | 1 | 5 => Some(State::Closed),
+        2 | 4 => Some(State::Open),
+        3 => Some(State::HalfOpen),
+        _ => None,
+    };
+    let cause = match cause {
+        1 => Cause::FailureRate,
+        2 => Cause::SlowRate,
+        3 => Cause::Consecutive,
+        4 => Cause::OpenElapsed,
+        5 => Cause::ProbeFailed,
+        6 => Cause::ProbeExpired,
+        7 => Cause::ProbesSucceeded,
+        _ => return None,
+    };
+    Some((state(from)?, state(to)?, cause))
+}
+
+#[must_use]
+pub const fn of_pick(pick: Pick) -> u64 {
+    match pick {
+        Pick::FewestFailures => 1,
+        Pick::LeastUsed => 2,
+        Pick::RoundRobin => 3,
+    }
+}
+
+/// A pool whose cooldowns are all on the script's clock.
+#[must_use]
+pub fn of_pool(data: &KeyPoolData) -> Vec<i64> {
+    let mut numbers = vec![i64::from(data.turn)];
+    for key in &data.keys {
+        let (probe_at, pause) = key.dead.map_or((-1, 0), |(probe_at, pause)| (signed(probe_at), signed(pause)));
+        numbers.extend([i64::from(key.fails), signed(key.uses), probe_at, pause, signed(key.cooldown.mono)]);
+    }
+    numbers.extend(data.groups.iter().map(|group| signed(group.mono)));
+    numbers
+}
+
+/// A pool of so many keys from a script's array; `None` where it is none.
+#[must_use]
+pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
+    let groups = numbers.get(1 + keys * 5..)?;
+    let keys = numbers[1..=keys * 5].chunks_exact(5).map(|key| KeyData {
+        fails: u32::try_from(key[0]).unwrap_or(u32::MAX),
+        uses: number(key, 1),
+        dead: u64::try_from(key[2]).ok().map(|probe_at| (probe_at, number(key, 3))),
+        cooldown: CooldownData { mono: number(key, 4), wall: None },
+    });
+    Some(KeyPoolData {
+        turn: u16::try_from(numbers[0]).unwrap_or(0),
+        keys: keys.collect(),
+        groups: groups.iter().map(|group| CooldownData { mono: u64::try_from(*group).unwrap_or(0), wall: None }).collect(),
+    })
+}
+
+/// A number of a reply; a missing one is zero.
+#[must_use]
+pub fn number(numbers: &[i64], place: usize) -> u64 {
+    numbers.get(place).and_then(|number| u64::try_from(*number).ok()).unwrap_or(0)
+}
+
+#[must_use]
+pub fn signed(number: u64) -> i64 {
+    i64::try_from(number.min(MOST)).unwrap_or(i64::MAX)
+}

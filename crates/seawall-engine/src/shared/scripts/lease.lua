@@ -1,0 +1,48 @@
+-- A key for one send. Follows: the tried keys as a text of 0 and 1, a seed. Answers: kind, key, probe, wait, now, pool.
+local LEASED, COOLING, DEAD = 0, 1, 2
+local tried, p = ARGV[rest], load_pool(rest + 1)
+
+local function is_tried(key) return string.sub(tried, key + 1, key + 1) == '1' end
+local function is_dead(key) return p[at(key, PROBE_AT)] ~= LIVE end
+local function cooling(key) return max(p[at(key, COOL)] - now, p[of_group(group_of[key])] - now, 0) end
+local function is_viable(key)
+  return not is_tried(key) and cooling(key) == 0 and (not is_dead(key) or now >= p[at(key, PROBE_AT)])
+end
+
+local function leased(key, probe)
+  p[TURN] = key + 1 == count and 0 or key + 1
+  p[at(key, USES)] = p[at(key, USES)] + 1
+  store_pool(p)
+  return with_pool(p, { LEASED, key, probe, 0, now })
+end
+
+local function weight(key)
+  if pick == FEWEST_FAILURES then return p[at(key, FAILS)] end
+  if pick == LEAST_USED then return p[at(key, USES)] end
+  return key >= p[TURN] and key - p[TURN] or key + count - p[TURN]
+end
+
+for key = 0, count - 1 do
+  if is_dead(key) and is_viable(key) then
+    p[at(key, PAUSE)] = min(p[at(key, PAUSE)] * 2, LAST_PROBE)
+    p[at(key, PROBE_AT)] = now + p[at(key, PAUSE)]
+    return leased(key, 1)
+  end
+end
+local best, lightest
+for key = 0, count - 1 do
+  if not is_dead(key) and is_viable(key) and (not best or weight(key) < lightest) then best, lightest = key, weight(key) end
+end
+if best then return leased(best, 0) end
+
+local untried, any
+for key = 0, count - 1 do
+  if not is_dead(key) then
+    local wait = cooling(key)
+    if not any or wait < any then any = wait end
+    if not is_tried(key) and (not untried or wait < untried) then untried = wait end
+  end
+end
+local wait = untried or any
+if wait then return with_pool(p, { COOLING, 0, 0, wait, now }) end
+return with_pool(p, { DEAD, 0, 0, 0, now })

@@ -1,0 +1,46 @@
+-- Asks to send once. KEYS: the breaker. ARGV: now, how long a probe may be out, the generation the asker knows (-1:
+-- none), the policy, a seed. Answers: kind, wait, generation, probe, now, then the breaker if it is another than known.
+local GO, REFUSED, FORCED, RAMP = 0, 1, 2, 3
+local now, lease, known, policy = read_clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), read_policy(4)
+local b, stored = load_breaker(KEYS[1], 16)
+local kind, wait, probe, changed = GO, 0, -1, false
+
+if b[PHASE] == CLOSED then
+  -- The path of a healthy upstream reads and does not write.
+elseif policy.mode ~= ENFORCE and b[PHASE] ~= FORCED_OPEN then
+  if policy.mode == SHADOW and b[PHASE] ~= FORCED_CLOSED then
+    close(b)
+    changed = true
+  end
+else
+  while settle(b, policy, now) do changed = true end
+  local phase = b[PHASE]
+  if phase == RAMPING then
+    changed = true
+    local passed = max(now - b[SINCE], 0)
+    if passed >= policy.ramp then
+      for i = PHASE, CREDIT do b[i] = 0 end
+    else
+      b[CREDIT] = b[CREDIT] + RAMP_START + math.floor(passed * (WHOLE - RAMP_START) / max(policy.ramp, 1))
+      if b[CREDIT] >= WHOLE then b[CREDIT] = b[CREDIT] - WHOLE else kind = RAMP end
+    end
+  elseif phase == OPEN then
+    kind, wait = REFUSED, b[UNTIL] - now
+  elseif phase == HALF_OPEN then
+    for i = PROBES, #b do
+      if b[i] == FREE then
+        b[i], probe, changed = now + lease, i - PROBES, true
+        break
+      end
+    end
+    if probe < 0 then kind, wait = REFUSED, first_expiry(b) - now end
+  elseif phase == FORCED_OPEN then
+    kind = FORCED
+  end
+end
+if changed or (not stored and #ARGV >= 16) then store_breaker(KEYS[1], policy, b, now) end
+local answer = { kind, wait, b[GENERATION], probe, now }
+if b[GENERATION] ~= known or b[PHASE] ~= CLOSED then
+  for i = 1, #b do answer[#answer + 1] = b[i] end
+end
+return answer

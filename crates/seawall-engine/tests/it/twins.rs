@@ -1,0 +1,331 @@
+//! Every script is the twin of a pure function: random sequences of operations, run by both, must not differ in any
+//! answer or in any number of what they leave behind. The twins are given the time, and numbers without a unit.
+
+use super::servers::Redis;
+use redis::{Pipeline, Script};
+use seawall_core::admit::layered::{self, Answers};
+use seawall_core::admit::limit::{Cell, Limit};
+use seawall_core::guard::{Admission, Breaker, Change, Permit, Sample};
+use seawall_core::lease::{self, KeyPool, KeySet, Lease, Until};
+use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, Share};
+use seawall_core::rng::Rng;
+use seawall_core::time::{Mono, Nanos, Now, Wall};
+use seawall_engine::shared::{numbers, scripts};
+
+const SEQUENCES: u64 = 10_000;
+const STEPS: usize = 14;
+
+/// Operations for the server, with the answers that the core gave.
+#[derive(Default)]
+struct Run {
+    pipeline: Pipeline,
+    expected: Vec<(String, Vec<i64>)>,
+}
+
+impl Run {
+    fn op(
+        &mut self,
+        what: String,
+        script: &Script,
+        keys: &[String],
+        (arguments, text, rest): (&[i64], Option<&str>, &[i64]),
+        expected: Vec<i64>,
+    ) {
+        let command = self.pipeline.cmd("EVALSHA").arg(script.get_hash()).arg(keys.len()).arg(keys).arg(arguments);
+        if let Some(text) = text {
+            command.arg(text);
+        }
+        command.arg(rest);
+        self.expected.push((what, expected));
+    }
+}
+
+fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+    of[usize::try_from(rng.up_to(of.len() as u64 - 1)).unwrap()]
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap()
+}
+
+fn one_of_three(rng: &mut Rng) -> Mode {
+    pick(rng, &[Mode::Enforce, Mode::Enforce, Mode::Enforce, Mode::Shadow, Mode::Off])
+}
+
+fn some_limit(rng: &mut Rng) -> Limit {
+    let count = pick(rng, &[1, 2, 3, 7, 100, 33_000_000]);
+    let algorithm = pick(rng, &[Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow]);
+    Limit::from(&policy::Limit {
+        name: String::new(),
+        key: Vec::new(),
+        rate: Rate { count, per: Nanos(pick(rng, &[10, 1_000, 10_000_000, 864_000_000_000, 10_000_000 + 7])) },
+        burst: rng.up_to(8),
+        algorithm,
+        mode: one_of_three(rng),
+        fail: Fail::Open,
+    })
+}
+
+fn cell_numbers(limit: &Limit, cell: &Cell) -> [i64; 3] {
+    let windows = matches!(limit.numbers().algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
+    let (held, before) = if windows { (cell.held & 0xffff_ffff, cell.held >> 32) } else { (cell.held, 0) };
+    [cell.at, held, before].map(signed)
+}
+
+fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
+    let limits: Vec<Limit> = (0..1 + rng.up_to(2)).map(|_| some_limit(rng)).collect();
+    let mut cells = vec![Cell::default(); limits.len()];
+    let keys: Vec<String> = (0..limits.len()).map(|layer| format!("{{twins}}:l:{sequence}:{layer}")).collect();
+    let shape: Vec<i64> = limits.iter().flat_map(numbers::of_limit).map(signed).collect();
+    let longest = limits.iter().map(|limit| limit.numbers().per).max().unwrap();
+    let mut now = 1 + rng.up_to(1 << 50);
+    let mut last: Option<(u64, u64, u32)> = None;
+    for _ in 0..STEPS {
+        now += if rng.up_to(2) == 0 { 0 } else { rng.up_to(longest * 3 / 2) };
+        match rng.up_to(9) {
+            0 if last.is_some() => {
+                let (at, cost, shadowed) = last.take().unwrap();
+                let spent: Vec<usize> =
+                    (0..limits.len()).filter(|layer| limits[*layer].mode() != Mode::Off && shadowed >> layer & 1 == 0).collect();
+                let mut pairs: Vec<(&Limit, &mut Cell)> = limits.iter().zip(&mut cells).collect();
+                layered::refund(&mut pairs, Mono(at), cost, shadowed);
+                let shape: Vec<i64> = spent.iter().flat_map(|layer| numbers::of_limit(&limits[*layer])).map(signed).collect();
+                let spent: Vec<String> = spent.into_iter().map(|layer| keys[layer].clone()).collect();
+                if !spent.is_empty() {
+                    run.op(
+                        format!("refund {cost}"),
+                        &scripts::REFUND,
+                        &spent,
+                        (&[signed(now), signed(at), signed(cost)], None, &shape),
+                        vec![1],
+                    );
+                }
+            }
+            1 => {
+                let wait = rng.up_to(longest * 2);
+                limits.iter().zip(&mut cells).for_each(|(limit, cell)| limit.drain(cell, Mono(now + wait)));
+                run.op(format!("drain {wait}"), &scripts::DRAIN, &keys, (&[signed(now), signed(wait)], None, &shape), vec![1]);
+            }
+            _ => {
+                let cost = 1 + rng.up_to(3);
+                let mut pairs: Vec<(&Limit, &mut Cell)> = limits.iter().zip(&mut cells).collect();
+                let mut expected = match layered::take(&mut pairs, Mono(now), cost) {
+                    Answers::Go { after, shadowed } => {
+                        last = Some((now, cost, shadowed));
+                        vec![0, signed(after.0), -1, i64::from(shadowed)]
+                    }
+                    Answers::Refused { layer, retry_at } => vec![1, signed(retry_at.0 - now), signed(layer as u64)],
+                    Answers::TooCostly { layer, capacity } => vec![2, signed(capacity), signed(layer as u64)],
+                };
+                if expected.len() == 3 {
+                    // Who would only have watched is of no interest when somebody refuses.
+                    expected.push(i64::MIN);
+                }
+                expected.push(signed(now));
+                expected.extend(limits.iter().zip(&cells).flat_map(|(limit, cell)| cell_numbers(limit, cell)));
+                run.op(
+                    format!("take {cost} at {now} {limits:?}"),
+                    &scripts::TAKE,
+                    &keys,
+                    (&[signed(now), signed(cost)], None, &shape),
+                    expected,
+                );
+            }
+        }
+    }
+}
+
+fn some_guard(rng: &mut Rng) -> policy::Breaker {
+    policy::Breaker {
+        mode: one_of_three(rng),
+        per: BreakerPer::Endpoint,
+        window: Nanos(pick(rng, &[5, 100, 10_007])),
+        failure_rate: Share::percent(pick(rng, &[0, 30, 50, 100])),
+        min_calls: pick(rng, &[1, 3]),
+        consecutive: pick(rng, &[0, 2, 3]),
+        slow: Nanos(pick(rng, &[0, 50])),
+        slow_rate: Share::percent(pick(rng, &[50, 100])),
+        open: Nanos(pick(rng, &[10, 100])),
+        open_max: Nanos(pick(rng, &[5, 350])),
+        probes: pick(rng, &[0, 1, 2, 3]),
+        successes: pick(rng, &[1, 2]),
+        ramp: Nanos(pick(rng, &[0, 40, 1_000])),
+    }
+}
+
+fn permit_numbers(permit: Option<Permit>) -> [i64; 2] {
+    [permit.map_or(-1, |permit| i64::from(permit.generation)), permit.and_then(|permit| permit.probe).map_or(-1, i64::from)]
+}
+
+fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
+    let (guard, mut breaker) = (some_guard(rng), Breaker::new());
+    let key = [format!("{{twins}}:b:{sequence}")];
+    let policy = numbers::of_guard(&guard, |span| span.0).map(signed);
+    let mut out: Vec<Permit> = Vec::new();
+    let mut now = 1 + rng.up_to(1 << 50);
+    for _ in 0..STEPS * 2 {
+        now += pick(rng, &[0, 1, 3, 20, 150]);
+        if out.is_empty() || rng.up_to(2) == 0 {
+            let lease = 1 + rng.up_to(60);
+            let admission = breaker.admit(&guard, Nanos(lease), Mono(now));
+            let mut expected = match admission {
+                Admission::Go(permit) => {
+                    out.push(permit);
+                    vec![0, 0, i64::from(permit.generation), permit.probe.map_or(-1, i64::from)]
+                }
+                // The script leaves the pause of a ramp to us.
+                Admission::Refused { retry_at: Some(_) } if ramps(&breaker) => vec![3, 0, i64::MIN, -1],
+                Admission::Refused { retry_at: Some(at) } => vec![1, signed(at.0 - now), i64::MIN, -1],
+                Admission::Refused { retry_at: None } => vec![2, 0, i64::MIN, -1],
+            };
+            expected.push(signed(now));
+            expected.extend(numbers::of_breaker(&breaker.export()));
+            run.op(
+                format!("permit at {now} {guard:?}"),
+                &scripts::PERMIT,
+                &key,
+                (&[signed(now), signed(lease), -1], None, &policy),
+                expected,
+            );
+        } else {
+            let permit = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
+            let sample = Sample { failed: rng.up_to(1) == 0, latency: Nanos(rng.up_to(80)) };
+            let (cancelled, sampled) = if rng.up_to(4) == 0 { (Some(permit), None) } else { (None, Some(permit)) };
+            let change = match sampled {
+                None => {
+                    breaker.cancel(permit);
+                    None
+                }
+                Some(permit) => breaker.record(&guard, permit, sample, Mono(now)),
+            };
+            let mut arguments = vec![signed(now), -1];
+            arguments.extend(permit_numbers(cancelled).into_iter().chain(permit_numbers(sampled)));
+            arguments.extend([i64::from(sample.failed), signed(sample.latency.0)]);
+            let mut expected = vec![signed(now)];
+            match change {
+                None => expected.extend([-1, 0, 0, 0]),
+                Some(change) => expected.extend(change_numbers(change).into_iter().chain([signed(now - change.at.0)])),
+            }
+            expected.extend(numbers::of_breaker(&breaker.export()));
+            run.op(format!("report {change:?} at {now} {guard:?}"), &scripts::REPORT, &key, (&arguments, None, &policy), expected);
+        }
+    }
+}
+
+/// The three numbers that the script must give for a change.
+fn change_numbers(change: Change) -> [i64; 3] {
+    let all = [0, 2, 3]
+        .into_iter()
+        .flat_map(|from| [0, 2, 3].map(|to| (from, to)))
+        .flat_map(|(from, to)| (1..=7).map(move |cause| [from, to, cause]));
+    let mut all = all.filter(|[from, to, cause]| numbers::change(*from, *to, *cause) == Some((change.from, change.to, change.cause)));
+    all.next().unwrap()
+}
+
+fn ramps(breaker: &Breaker) -> bool {
+    matches!(breaker.export().phase, seawall_core::guard::PhaseData::Ramping { .. })
+}
+
+fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
+    let groups: Vec<u16> = (0..1 + rng.up_to(3)).map(|_| u16::try_from(rng.up_to(2)).unwrap()).collect();
+    let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
+    let key = [format!("{{twins}}:k:{sequence}")];
+    let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, groups.len() as u64];
+    policy.extend(pool.groups().map(|group| group as u64));
+    let policy: Vec<i64> = policy.into_iter().map(signed).collect();
+    let mut now = 1 + rng.up_to(1 << 50);
+    let mut out: Vec<Lease> = Vec::new();
+    for _ in 0..STEPS * 2 {
+        now += pick(rng, &[0, 1, 50, 61_000_000_000, 200_000_000_000]);
+        let arguments: Vec<i64> = [signed(now)].into_iter().chain(policy.iter().copied()).collect();
+        if out.is_empty() || rng.up_to(1) == 0 {
+            let mut tried = KeySet::default();
+            (0..4).filter(|_| rng.up_to(3) == 0).for_each(|key| tried.insert(key));
+            let text: String = (0..groups.len()).map(|key| if tried.contains(u16::try_from(key).unwrap()) { '1' } else { '0' }).collect();
+            let mut expected = match pool.lease(Now { mono: Mono(now), wall: Wall(0) }, tried) {
+                lease::Answer::Leased(lease) => {
+                    out.push(lease);
+                    vec![0, i64::from(lease.key), i64::from(lease.probe), 0]
+                }
+                lease::Answer::Cooling { wait } => vec![1, 0, 0, signed(wait.0)],
+                lease::Answer::Dead => vec![2, 0, 0, 0],
+            };
+            expected.push(signed(now));
+            expected.extend(numbers::of_pool(&pool.export()));
+            run.op(format!("lease {text} at {now}"), &scripts::LEASE, &key, (&arguments, Some(&text), &[]), expected);
+        } else {
+            let lease = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
+            let (what, cool) = (1 + rng.up_to(5), rng.up_to(100_000_000_000));
+            let until = Until::Mono(Mono(now + cool));
+            match what {
+                1 => pool.succeeded(lease),
+                2 => pool.failed(lease),
+                3 => pool.reject(lease, Mono(now)),
+                4 => pool.cancel(lease, Mono(now)),
+                5 => {
+                    pool.failed(lease);
+                    pool.cool_key(lease.key, until);
+                }
+                _ => {
+                    pool.failed(lease);
+                    pool.cool_group(lease.key, until);
+                }
+            }
+            let told = [signed(what), i64::from(lease.key), i64::from(lease.probe), signed(cool)];
+            let expected = [signed(now)].into_iter().chain(numbers::of_pool(&pool.export())).collect();
+            run.op(format!("report {what} of {lease:?} at {now}"), &scripts::KEY_REPORT, &key, (&arguments, None, &told), expected);
+        }
+    }
+}
+
+#[test]
+fn the_scripts_do_what_the_core_does() {
+    let redis = Redis::start();
+    let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    for script in
+        [&scripts::TAKE, &scripts::REFUND, &scripts::DRAIN, &scripts::PERMIT, &scripts::REPORT, &scripts::LEASE, &scripts::KEY_REPORT]
+    {
+        script.load(&mut connection).unwrap();
+    }
+    let mut operations = 0;
+    for sequence in 0..SEQUENCES {
+        let (mut run, mut rng) = (Run::default(), Rng::seeded(sequence));
+        limits(&mut rng, sequence, &mut run);
+        breakers(&mut rng, sequence, &mut run);
+        pools(&mut rng, sequence, &mut run);
+        operations += run.expected.len();
+        let replies: Vec<redis::Value> = run.pipeline.query(&mut connection).unwrap();
+        for (step, ((what, expected), reply)) in run.expected.iter().zip(replies).enumerate() {
+            let reply: Vec<i64> = match reply {
+                redis::Value::Int(number) => vec![number],
+                reply => redis::from_redis_value(reply).unwrap(),
+            };
+            // The least number stands for "whatever".
+            let same = reply.len() == expected.len() && reply.iter().zip(expected).all(|(a, b)| a == b || *b == i64::MIN);
+            assert!(same, "sequence {sequence}, step {step}: {what}\n script {reply:?}\n core   {expected:?}");
+        }
+    }
+    assert!(operations > 400_000, "{operations} operations were compared");
+}
+
+#[test]
+fn every_key_ends_by_itself() {
+    let redis = Redis::start();
+    let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let (mut run, mut rng) = (Run::default(), Rng::seeded(1));
+    for script in
+        [&scripts::TAKE, &scripts::REFUND, &scripts::DRAIN, &scripts::PERMIT, &scripts::REPORT, &scripts::LEASE, &scripts::KEY_REPORT]
+    {
+        script.load(&mut connection).unwrap();
+    }
+    limits(&mut rng, 0, &mut run);
+    breakers(&mut rng, 0, &mut run);
+    pools(&mut rng, 0, &mut run);
+    let _: Vec<redis::Value> = run.pipeline.query(&mut connection).unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    assert!(keys.len() >= 3, "{keys:?}");
+    for key in keys {
+        let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
+        assert!((1..=40 * 86_400_000).contains(&left), "{key} ends in {left} ms");
+    }
+}

@@ -1,0 +1,214 @@
+//! Several instances and one Redis: what one of them learns holds for all, and none of them needs it to serve.
+
+use super::caller::eventually;
+use super::gateway::{Gateway, Start};
+use super::servers::Redis;
+use super::upstream::{Upstream, answer};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+/// Two instances that have found each other.
+fn pair(redis: &Redis, start: impl Fn() -> Start) -> [Gateway; 2] {
+    let gateways = [0, 1].map(|_| start().server(&format!("shared = \"{}\"", redis.url())).go());
+    for gateway in &gateways {
+        eventually("both are counted", || gateway.metric("seawall_shared_instances") == Some(2.0));
+    }
+    gateways
+}
+
+fn is_up(gateway: &Gateway) -> bool {
+    gateway.metric("seawall_shared_state_up") == Some(1.0)
+}
+
+#[test]
+fn instances_spend_one_limit_together() {
+    let (redis, upstream) = (Redis::start(), Upstream::fine());
+    let [a, b] = pair(&redis, || Start::before(&upstream, "limits = [{ name = \"qps\", key = \"upstream\", rate = \"1/m\", burst = 3 }]"));
+    let first = a.get("/api/x");
+    assert_eq!((first.status, first.header("ratelimit")), (200, Some("\"qps\";r=2;t=60")));
+    assert_eq!(b.get("/api/x").header("ratelimit"), Some("\"qps\";r=1;t=120"), "the other instance knows of the first call");
+    assert_eq!(a.get("/api/x").status, 200);
+    for gateway in [&a, &b] {
+        let refused = gateway.get("/api/x");
+        assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
+        assert!((50..=60).contains(&refused.header("retry-after").unwrap().parse::<u64>().unwrap()));
+    }
+    assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn a_key_that_cools_on_one_instance_is_used_on_none() {
+    let redis = Redis::start();
+    let upstream = Upstream::with(|turn| {
+        let spent = turn.seen.all("x-key") == ["one"];
+        turn.say(if spent { answer("403 Forbidden", "", "spent") } else { answer("200 OK", "", "fine") });
+    });
+    let [a, b] = pair(&redis, || {
+        let auth = "[upstreams.api.auth]\ninject = \"header:x-key\"\npick = \"round-robin\"\nkeys = [{ id = \"one\", secret = \"env:ONE\" }, { id = \"two\", secret = \"env:TWO\" }]";
+        let rule = "[[upstreams.api.classify]]\nwhen = { status = [403] }\nas = \"quota\"\nscope = \"key\"\nwait = \"60s\"";
+        Start::before(&upstream, &format!("{auth}\n{rule}")).secret("ONE", "one").secret("TWO", "two")
+    });
+    assert_eq!(a.get("/api/x").status, 200);
+    for _ in 0..3 {
+        assert_eq!([b.get("/api/x").status, a.get("/api/x").status], [200, 200]);
+    }
+    let spent = upstream.seen().iter().filter(|seen| seen.all("x-key") == ["one"]).count();
+    assert_eq!(spent, 1, "one instance found out, the other was told");
+    assert_eq!(b.metric("seawall_key_cooling{upstream=\"api\",key=\"one\"}"), Some(1.0));
+}
+
+#[test]
+fn a_breaker_that_opens_on_one_instance_is_open_on_all() {
+    let (redis, upstream) = (Redis::start(), Upstream::replying(&[&answer("500 Oops", "", "")]));
+    let keys = "retry.attempts = 1\nbreaker = { consecutive = 2, open = \"60s\", open_max = \"60s\" }";
+    let [a, b] = pair(&redis, || Start::before(&upstream, keys));
+    assert_eq!([a.get("/api/x").status, b.get("/api/x").status], [500, 500], "one failure each makes two in a row");
+    for gateway in [&a, &b] {
+        eventually("it is known to be open", || gateway.get("/api/x").status == 503);
+    }
+    let sent = upstream.count();
+    assert_eq!([a.get("/api/x").code(), b.get("/api/x").code()], ["circuit_open", "circuit_open"]);
+    assert_eq!(upstream.count(), sent);
+    assert_eq!(b.metric("seawall_breaker_state{upstream=\"api\",endpoint=\"default\"}"), Some(2.0));
+}
+
+#[test]
+fn probes_of_all_instances_together_are_no_more_than_configured() {
+    let (redis, at_once) = (Redis::start(), Arc::new((AtomicUsize::new(0), AtomicUsize::new(0))));
+    let counted = Arc::clone(&at_once);
+    let upstream = Upstream::with(move |turn| {
+        if turn.number < 2 {
+            return turn.say(answer("500 Oops", "", ""));
+        }
+        let (now, most) = &*counted;
+        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        turn.pause(300);
+        now.fetch_sub(1, Ordering::SeqCst);
+        turn.say(answer("200 OK", "", "fine"));
+    });
+    let keys = "retry.attempts = 1\nbreaker = { consecutive = 2, open = \"400ms\", probes = 2, successes = 2 }";
+    let [a, b] = pair(&redis, || Start::before(&upstream, keys));
+    assert_eq!([a.get("/api/x").status, a.get("/api/x").status], [500, 500]);
+    for gateway in [&a, &b] {
+        eventually("it is known to be open", || gateway.get("/api/x").status == 503);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(450));
+    let (start, callers) = (Barrier::new(20), 0..20);
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let calls: Vec<_> = callers
+            .map(|n| {
+                let (gateway, start) = (if n % 2 == 0 { &a } else { &b }, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    gateway.get("/api/x").status
+                })
+            })
+            .collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    assert_eq!(at_once.1.load(Ordering::SeqCst), 2, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 2, "{statuses:?}");
+}
+
+#[test]
+fn instances_fetch_one_token() {
+    let redis = Redis::start();
+    let provider = Upstream::with(|turn| {
+        turn.pause(100).say(answer(
+            "200 OK",
+            "Content-Type: application/json\r\n",
+            "{\"access_token\":\"canary-token\",\"expires_in\":3600}",
+        ));
+    });
+    let upstream = Upstream::fine();
+    let auth = format!(
+        "[upstreams.api.auth]\nrefresh = {{ kind = \"client-credentials\", token_url = \"http://{}/token\", client_id = \"env:ID\", client_secret = \"env:SECRET\" }}",
+        provider.at
+    );
+    let [a, b] = pair(&redis, || Start::before(&upstream, &auth).secret("ID", "client").secret("SECRET", "canary-secret"));
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..20)
+            .map(|n| {
+                scope.spawn({
+                    let gateway = if n % 2 == 0 { &a } else { &b };
+                    move || gateway.get("/api/x").status
+                })
+            })
+            .collect();
+        assert!(calls.into_iter().all(|call| call.join().unwrap() == 200));
+    });
+    assert_eq!(provider.count(), 1);
+    assert!(upstream.seen().iter().all(|seen| seen.all("authorization") == ["Bearer canary-token"]));
+}
+
+#[test]
+fn a_redis_that_dies_costs_nobody_an_answer_and_is_taken_back() {
+    let (mut redis, upstream) = (Redis::start(), Upstream::fine());
+    let policy = format!(
+        "[upstreams.api]\nurl = \"http://{0}\"\nlimits = [{{ name = \"qps\", rate = \"2/m\", burst = 2 }}]\n\
+         [upstreams.strict]\nurl = \"http://{0}\"\nlimits = [{{ name = \"money\", rate = \"100/s\", fail = \"closed\" }}]\n\
+         [upstreams.free]\nurl = \"http://{0}\"\n",
+        upstream.at
+    );
+    let [a, b] = pair(&redis, || Start::with(&policy));
+    redis.kill();
+    for gateway in [&a, &b] {
+        assert_eq!(gateway.get("/free/x").status, 200);
+        assert_eq!([gateway.get("/api/x").status, gateway.get("/api/x").status], [200, 429], "half of the limit is its share");
+        let refused = gateway.get("/strict/x");
+        assert_eq!((refused.status, refused.code().as_str(), refused.header("retry-after")), (429, "rate_limited", Some("1")));
+        eventually("it is known to be away", || !is_up(gateway));
+        assert_eq!(gateway.stderr().matches("warning: shared state does not answer").count(), 1, "{}", gateway.stderr());
+    }
+    redis.restart();
+    for gateway in [&a, &b] {
+        eventually("it is taken back", || is_up(gateway));
+        assert_eq!(gateway.get("/strict/x").status, 200);
+        assert_eq!(gateway.stderr().matches("shared state is back").count(), 1);
+    }
+    eventually("both are counted", || a.metric("seawall_shared_instances") == Some(2.0));
+    let statuses = [a.get("/api/x").status, b.get("/api/x").status, a.get("/api/x").status];
+    assert_eq!(statuses, [200, 200, 429], "one limit again");
+}
+
+#[test]
+fn what_an_emptied_redis_forgot_the_instances_still_know() {
+    let mut redis = Redis::start();
+    let upstream = Upstream::replying(&[&answer("500 Oops", "", "")]);
+    let keys = "retry.attempts = 1\nbreaker = { consecutive = 1, open = \"60s\", open_max = \"60s\" }";
+    let [a, b] = pair(&redis, || Start::before(&upstream, keys));
+    assert_eq!(a.get("/api/x").status, 500);
+    assert_eq!(a.get("/api/x").code(), "circuit_open");
+    redis.kill();
+    eventually("it is known to be away", || !is_up(&a) && !is_up(&b));
+    assert_eq!(a.get("/api/x").code(), "circuit_open", "the copy decides meanwhile");
+    redis.restart();
+    eventually("it is taken back", || is_up(&a) && is_up(&b));
+    assert_eq!(a.get("/api/x").code(), "circuit_open", "and is offered to the server that forgot");
+    assert_eq!(b.get("/api/x").code(), "circuit_open", "which tells the others");
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn a_redis_that_hangs_is_done_without() {
+    let (redis, upstream) = (Redis::start(), Upstream::fine());
+    let [a, _b] = pair(&redis, || Start::before(&upstream, "limits = [{ name = \"qps\", rate = \"1000/s\" }]"));
+    let mut admin = std::net::TcpStream::connect(redis.at).unwrap();
+    std::io::Write::write_all(&mut admin, b"CLIENT PAUSE 1500 ALL\r\n").unwrap();
+    for _ in 0..20 {
+        assert_eq!(a.get("/api/x").status, 200);
+    }
+    assert!(!is_up(&a));
+    eventually("it is taken back", || is_up(&a));
+    assert_eq!(a.get("/api/x").status, 200);
+}
+
+#[test]
+fn a_process_starts_without_its_redis() {
+    let (at, upstream) = (super::servers::free_port(), Upstream::fine());
+    let gateway =
+        Start::before(&upstream, "limits = [{ name = \"qps\", rate = \"1/m\" }]").server(&format!("shared = \"redis://{at}\"")).go();
+    assert_eq!([gateway.get("/api/x").status, gateway.get("/api/x").status], [200, 429]);
+    eventually("somebody is told", || gateway.stderr().contains("warning: shared state does not answer"));
+    assert_eq!(gateway.metric("seawall_shared_state_up"), Some(0.0));
+}
