@@ -4,12 +4,17 @@
 pub mod dead;
 mod error;
 pub mod failpoint;
+pub mod idempotency;
 pub mod job;
 pub mod location;
+pub mod notes;
 pub mod page;
 mod postgres;
 mod progress;
+pub mod replay;
+pub mod rollup;
 mod rows;
+pub mod schedule;
 mod settled;
 mod sql;
 mod sqlite;

@@ -57,7 +57,8 @@ pub(crate) fn job(c: &mut Row) -> Result<(Job, Lease), Error> {
     Ok((job, lease))
 }
 
-fn response(c: &mut Row) -> Result<Option<Response>, Error> {
+/// A response without its body.
+pub(crate) fn response(c: &mut Row) -> Result<Option<Response>, Error> {
     let (status, cut, headers): (Option<u16>, Option<bool>, Option<String>) = (c.take()?, c.take()?, c.take()?);
     let Some(status) = status else { return Ok(None) };
     let headers = read_json(headers.as_deref().unwrap_or("[]"))?;

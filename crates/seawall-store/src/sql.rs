@@ -26,6 +26,8 @@ pub(crate) trait Sql {
     const FIND: &'static str;
     /// A job's body, as a column.
     const BODY: &'static str;
+    /// What a `SELECT` ends with whose row will be written in the same transaction.
+    const LOCK: &'static str;
 
     fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
 

@@ -67,6 +67,8 @@ macro_rules! look {
     };
 }
 
+mod tables;
+
 impl Store {
     /// Opens the store and brings its schema up to date.
     ///

@@ -85,6 +85,16 @@ pub fn reserve(slot: &mut Option<Entry>, claim: Claim, now: Wall) -> Answer {
     }
 }
 
+/// As `reserve`, asked by whoever holds the reservation: a job that comes back after a wait or a crash. It goes on under
+/// the same reservation, since what it may have sent before it would only send again under the same key.
+pub fn resume(slot: &mut Option<Entry>, claim: Claim, now: Wall) -> Answer {
+    let held = slot.filter(|entry| now < entry.expires && entry.fingerprint == claim.fingerprint);
+    match held {
+        Some(Entry { state: State::InFlight { .. } | State::Unknown, reservation, .. }) => grant(slot, claim, reservation, now),
+        Some(Entry { state: State::Done, .. }) | None => reserve(slot, claim, now),
+    }
+}
+
 fn grant(slot: &mut Option<Entry>, claim: Claim, reservation: u32, now: Wall) -> Answer {
     let until = now + claim.lease;
     let expires = until.max(now + claim.ttl);
@@ -159,6 +169,16 @@ mod tests {
         assert!(finish(&mut slot, 0, Ending::Done, TTL, Wall(1_000)));
         assert_eq!(reserve(&mut slot, claim(1), Wall(86_400_999)), Answer::Replay);
         assert_eq!(reserve(&mut slot, claim(2), Wall(86_401_000)), Answer::Proceed { reservation: 0 });
+    }
+
+    #[test]
+    fn a_holder_that_comes_back_goes_on_until_it_is_done() {
+        let mut slot = reserved();
+        assert_eq!(resume(&mut slot, claim(1), Wall(90_000)), Answer::Proceed { reservation: 0 });
+        assert_eq!(reserve(&mut slot, claim(1), Wall(90_001)), Answer::InFlight { retry_at: Wall(150_000) });
+        assert_eq!(resume(&mut slot, claim(2), Wall(90_002)), Answer::Mismatch);
+        assert!(finish(&mut slot, 0, Ending::Done, TTL, Wall(90_003)));
+        assert_eq!(resume(&mut slot, claim(1), Wall(90_004)), Answer::Replay);
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl Drop for Tx {
 impl Sql for Tx {
     const FIND: &'static str = "strpos";
     const BODY: &'static str = "body";
+    const LOCK: &'static str = " FOR UPDATE";
 
     async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
         query(self.connection()?, sql, values).await
@@ -81,6 +82,7 @@ impl Write for Tx {
 impl Sql for Look {
     const FIND: &'static str = "strpos";
     const BODY: &'static str = "body";
+    const LOCK: &'static str = " FOR UPDATE";
 
     async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
         query(&self.0, sql, values).await

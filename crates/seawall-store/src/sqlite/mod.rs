@@ -98,6 +98,7 @@ const BODY: &str = "coalesce(body, (SELECT b.body FROM bodies b WHERE b.row = jo
 impl Sql for Tx<'_> {
     const FIND: &'static str = "instr";
     const BODY: &'static str = BODY;
+    const LOCK: &'static str = "";
 
     fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send {
         ready(query(self.db, sql, values))
@@ -117,6 +118,7 @@ impl Write for Tx<'_> {
 impl Sql for Look<'_> {
     const FIND: &'static str = "instr";
     const BODY: &'static str = BODY;
+    const LOCK: &'static str = "";
 
     fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send {
         ready(query(self.0, sql, values))

@@ -1,6 +1,7 @@
 //! Dead letters, kept, replayed and forgotten. An issue's numbers change in the same transaction as its letters.
 
 use super::issues::{self, file, recount};
+use super::replay;
 use crate::dead::{Expired, Filter, Letter, NewLetter, Replayed, Status};
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
@@ -63,6 +64,7 @@ pub(crate) async fn replay_ended<S: Sql>(sql: &mut S, id: CallId, worked: bool) 
     let Some((row, issue, Status::Replaying)) = found(sql, id).await? else { return Ok(()) };
     let status = if worked { Status::Replayed } else { Status::Kept };
     sql.execute("UPDATE letters SET status = $1 WHERE row = $2", values![status.number(), row]).await?;
+    replay::ended(sql, row, worked).await?;
     if worked { Ok(()) } else { recount(sql, issue, 1).await }
 }
 
@@ -87,7 +89,7 @@ pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLett
         ],
     )
     .await?;
-    Ok(())
+    replay::ended(sql, row, false).await
 }
 
 /// Makes a job of a letter. In one transaction, so that two who ask at once get one job.

@@ -1,5 +1,10 @@
 //! Statements that both databases understand, and the rules between them, written once.
 
+pub(crate) mod idempotency;
 pub(crate) mod issues;
 pub(crate) mod jobs;
 pub(crate) mod letters;
+pub(crate) mod notes;
+pub(crate) mod replay;
+pub(crate) mod rollup;
+pub(crate) mod schedule;

@@ -14,3 +14,5 @@ mod model;
 mod opening;
 #[cfg(test)]
 mod stage;
+#[cfg(test)]
+mod tables;

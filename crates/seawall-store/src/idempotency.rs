@@ -1,0 +1,35 @@
+//! Idempotency keys that outlive the process: the core decides, the answer is kept beside the entry.
+
+use crate::job::Response;
+use seawall_core::admit::idempotency::{Answer, Claim, Ending};
+use seawall_core::id::CallId;
+use seawall_core::time::{Nanos, Wall};
+
+/// A wish to execute under a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserve {
+    /// A hash over whatever makes two keys the same.
+    pub scope: [u8; 32],
+    pub claim: Claim,
+    /// The job that asks: it recognises its own reservation when it comes back.
+    pub owner: Option<CallId>,
+    pub now: Wall,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    pub answer: Answer,
+    /// What is to be replayed.
+    pub stored: Option<Response>,
+}
+
+/// The end of a reservation.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    pub scope: [u8; 32],
+    pub reservation: u32,
+    pub ending: Ending,
+    pub response: Option<Response>,
+    pub ttl: Nanos,
+    pub now: Wall,
+}

@@ -1,0 +1,45 @@
+//! Small things that are kept: who did what, what became of the rows of a batch, and errors that no rule names.
+
+use seawall_core::time::Wall;
+
+/// Something that an operator did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deed {
+    pub at: Wall,
+    pub who: String,
+    pub action: String,
+    pub detail: String,
+}
+
+/// A deed with its place in the list, which is where the next page begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    pub number: i64,
+    pub deed: Deed,
+}
+
+/// What became of one row of a batch run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// A hash of the row.
+    pub item: [u8; 32],
+    pub outcome: String,
+    /// Small JSON.
+    pub detail: String,
+}
+
+/// Errors alike that no rule names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unnamed {
+    pub fingerprint: String,
+    pub upstream: String,
+    pub endpoint: String,
+    pub status: String,
+    pub seen: u64,
+    pub first_at: Wall,
+    pub last_at: Wall,
+    /// Redacted before it came here.
+    pub sample: String,
+    /// The class that somebody gave it.
+    pub named_as: Option<String>,
+}

@@ -1,0 +1,110 @@
+//! Idempotency keys: read, decided by the core, written, all in one transaction.
+
+use crate::error::Error;
+use crate::idempotency::{Finish, Reserve, Reserved};
+use crate::job::Response;
+use crate::rows;
+use crate::sql::{Sql, first, json, values};
+use seawall_core::admit::idempotency::{self as rule, Answer, Entry, Fingerprint, State};
+use seawall_core::id::CallId;
+use seawall_core::time::Wall;
+
+struct Kept {
+    entry: Entry,
+    owner: Option<CallId>,
+    response: Option<Response>,
+}
+
+async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<Kept>, Error> {
+    let statement = format!(
+        "SELECT fingerprint, state, lease_until, reservation, expires_at, owner, response_status, response_cut, response_headers, \
+         response_body FROM keys WHERE scope = $1{}",
+        S::LOCK
+    );
+    let Some(mut row) = first(sql, &statement, values![scope]).await? else { return Ok(None) };
+    let fingerprint = Fingerprint(row.take()?);
+    let (number, until): (i64, Option<Wall>) = (row.take()?, row.take()?);
+    let state = match number {
+        0 => State::InFlight { until: until.unwrap_or(Wall(0)) },
+        1 => State::Done,
+        2 => State::Unknown,
+        _ => return Err(Error::Damaged(format!("a key is in the unknown state {number}"))),
+    };
+    let entry = Entry { fingerprint, state, reservation: row.take()?, expires: row.take()? };
+    let owner = row.take()?;
+    let mut response = rows::response(&mut row)?;
+    if let Some(response) = &mut response {
+        response.body = row.take::<Option<bytes::Bytes>>()?.unwrap_or_default();
+    }
+    Ok(Some(Kept { entry, owner, response }))
+}
+
+const fn number(state: State) -> (i64, Option<Wall>) {
+    match state {
+        State::InFlight { until } => (0, Some(until)),
+        State::Done => (1, None),
+        State::Unknown => (2, None),
+    }
+}
+
+pub(crate) async fn reserve<S: Sql>(sql: &mut S, wish: &Reserve) -> Result<Reserved, Error> {
+    loop {
+        let kept = read(sql, wish.scope).await?;
+        let mut slot = kept.as_ref().map(|kept| kept.entry);
+        let own = wish.owner.is_some() && kept.as_ref().is_some_and(|kept| kept.owner == wish.owner);
+        let decide = if own { rule::resume } else { rule::reserve };
+        let answer = decide(&mut slot, wish.claim, wish.now);
+        let stored = kept.as_ref().and_then(|kept| kept.response.clone()).filter(|_| answer == Answer::Replay);
+        let (Answer::Proceed { .. }, Some(entry)) = (answer, slot) else { return Ok(Reserved { answer, stored }) };
+        let (state, until) = number(entry.state);
+        let values = values![wish.scope, entry.fingerprint.0, state, until, entry.reservation, entry.expires, wish.owner];
+        let changed = if kept.is_some() {
+            let update = "UPDATE keys SET fingerprint = $2, state = $3, lease_until = $4, reservation = $5, expires_at = $6, owner = $7, \
+                          response_status = NULL, response_cut = NULL, response_headers = NULL, response_body = NULL WHERE scope = $1";
+            sql.execute(update, values).await?
+        } else {
+            let insert = "INSERT INTO keys (scope, fingerprint, state, lease_until, reservation, expires_at, owner) \
+                          VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
+            sql.execute(insert, values).await?
+        };
+        // Somebody who came at the same moment was first: look again.
+        if changed > 0 {
+            return Ok(Reserved { answer, stored });
+        }
+    }
+}
+
+/// `false` when the reservation was lost in the meantime.
+pub(crate) async fn finish<S: Sql>(sql: &mut S, end: &Finish) -> Result<bool, Error> {
+    let mut slot = read(sql, end.scope).await?.map(|kept| kept.entry);
+    if !rule::finish(&mut slot, end.reservation, end.ending, end.ttl, end.now) {
+        return Ok(false);
+    }
+    let Some(entry) = slot else {
+        sql.execute("DELETE FROM keys WHERE scope = $1", values![end.scope]).await?;
+        return Ok(true);
+    };
+    let (state, until) = number(entry.state);
+    let response = end.response.as_ref();
+    sql.execute(
+        "UPDATE keys SET state = $2, lease_until = $3, expires_at = $4, response_status = $5, response_cut = $6, response_headers = $7, \
+         response_body = $8 WHERE scope = $1",
+        values![
+            end.scope,
+            state,
+            until,
+            entry.expires,
+            response.map(|response| response.status),
+            response.map(|response| response.truncated),
+            response.map(|response| json(&response.headers)).transpose()?,
+            response.map(|response| &response.body),
+        ],
+    )
+    .await?;
+    Ok(true)
+}
+
+pub(crate) async fn sweep<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Result<usize, Error> {
+    let statement = "DELETE FROM keys WHERE scope IN (SELECT scope FROM keys WHERE expires_at <= $1 LIMIT $2)";
+    Ok(usize::try_from(sql.execute(statement, values![*now, *most]).await?).unwrap_or(usize::MAX))
+}

@@ -1,0 +1,116 @@
+//! Subjects of schedules. A tick belongs to whoever moves the subject on from it, in the transaction that makes its job.
+
+use crate::error::Error;
+use crate::page::MOST;
+use crate::schedule::{Firing, NewSubject, Report, Source, Subject};
+use crate::sql::{Row, Sql, Write, values};
+
+const SUBJECT: &str = "schedule, subject, source, next_at, next_retry_at, last_ok_at, last_error, failures, stopped";
+
+fn subject(mut row: Row) -> Result<Subject, Error> {
+    Ok(Subject {
+        schedule: row.take()?,
+        subject: row.take()?,
+        source: row.word(Source::parse)?,
+        next_at: row.take()?,
+        next_retry_at: row.take()?,
+        last_ok_at: row.take()?,
+        last_error: row.take()?,
+        consecutive_failures: row.take()?,
+        stopped: row.take()?,
+    })
+}
+
+/// Adds subjects that are not there; one that is goes on as it was. How many were added.
+pub(crate) async fn put<S: Sql>(sql: &mut S, new: &Vec<NewSubject>) -> Result<usize, Error> {
+    let mut added = 0;
+    for NewSubject { schedule, subject, source, next_at } in new {
+        let update = "UPDATE subjects SET source = $3 WHERE schedule = $1 AND subject = $2";
+        if sql.execute(update, values![schedule, subject, source.as_str()]).await? == 0 {
+            let insert = "INSERT INTO subjects (schedule, subject, source, next_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+            added += usize::try_from(sql.execute(insert, values![schedule, subject, source.as_str(), *next_at]).await?).unwrap_or(0);
+        }
+    }
+    Ok(added)
+}
+
+pub(crate) async fn remove<S: Sql>(sql: &mut S, schedule: &String, subject: &String) -> Result<bool, Error> {
+    Ok(sql.execute("DELETE FROM subjects WHERE schedule = $1 AND subject = $2", values![schedule, subject]).await? > 0)
+}
+
+/// Those after a subject, in order of their names; of one schedule or of all.
+pub(crate) async fn list<S: Sql>(
+    sql: &mut S,
+    schedule: &Option<String>,
+    after: &Option<(String, String)>,
+    limit: &usize,
+) -> Result<Vec<Subject>, Error> {
+    let (last_schedule, last_subject) = after.clone().unwrap_or_default();
+    let limit = (*limit).clamp(1, MOST);
+    let rows = if let Some(schedule) = schedule {
+        let statement = format!("SELECT {SUBJECT} FROM subjects WHERE schedule = $1 AND subject > $2 ORDER BY subject LIMIT $3");
+        sql.query(&statement, values![schedule, last_subject, limit]).await?
+    } else {
+        let statement = format!("SELECT {SUBJECT} FROM subjects WHERE (schedule, subject) > ($1, $2) ORDER BY schedule, subject LIMIT $3");
+        sql.query(&statement, values![last_schedule, last_subject, limit]).await?
+    };
+    rows.into_iter().map(subject).collect()
+}
+
+/// The longest due first.
+pub(crate) async fn due<S: Sql>(sql: &mut S, now: &seawall_core::time::Wall, most: &usize) -> Result<Vec<Subject>, Error> {
+    let statement = format!(
+        "SELECT {SUBJECT} FROM subjects WHERE stopped IS NULL AND coalesce(next_retry_at, next_at) <= $1 \
+         ORDER BY coalesce(next_retry_at, next_at) LIMIT $2"
+    );
+    sql.query(&statement, values![*now, (*most).clamp(1, MOST)]).await?.into_iter().map(subject).collect()
+}
+
+/// Moves a subject on and makes its job. `false` when the tick was somebody else's, or the subject is stopped or gone.
+pub(crate) async fn fire<S: Write>(sql: &mut S, firing: &Firing) -> Result<bool, Error> {
+    let Firing { schedule, subject, tick, next_at, job, now } = firing;
+    let moved = sql
+        .execute(
+            "UPDATE subjects SET last_tick = $3, next_at = $4, next_retry_at = NULL WHERE schedule = $1 AND subject = $2 \
+             AND coalesce(next_retry_at, next_at) = $3 AND stopped IS NULL AND (last_tick IS NULL OR last_tick < $3)",
+            values![schedule, subject, *tick, *next_at],
+        )
+        .await?;
+    if moved > 0 {
+        sql.enqueue(job, *now).await?;
+    }
+    Ok(moved > 0)
+}
+
+pub(crate) async fn report<S: Sql>(sql: &mut S, schedule: &String, subject: &String, report: &Report) -> Result<bool, Error> {
+    let changed = match report {
+        Report::Ok { at } => {
+            let statement = "UPDATE subjects SET last_ok_at = $3, last_error = NULL, failures = 0, next_retry_at = NULL \
+                             WHERE schedule = $1 AND subject = $2";
+            sql.execute(statement, values![schedule, subject, *at]).await?
+        }
+        Report::Failed { error, retry_at } => {
+            let statement = "UPDATE subjects SET last_error = $3, failures = failures + 1, next_retry_at = $4 \
+                             WHERE schedule = $1 AND subject = $2";
+            sql.execute(statement, values![schedule, subject, error, *retry_at]).await?
+        }
+        Report::Stopped { reason } => {
+            let statement =
+                "UPDATE subjects SET last_error = $3, stopped = $3, failures = failures + 1 WHERE schedule = $1 AND subject = $2";
+            sql.execute(statement, values![schedule, subject, reason]).await?
+        }
+    };
+    Ok(changed > 0)
+}
+
+/// Lets a stopped subject go on.
+pub(crate) async fn resume<S: Sql>(
+    sql: &mut S,
+    schedule: &String,
+    subject: &String,
+    next_at: &seawall_core::time::Wall,
+) -> Result<bool, Error> {
+    let statement = "UPDATE subjects SET stopped = NULL, failures = 0, next_retry_at = NULL, next_at = $3, last_tick = NULL \
+                     WHERE schedule = $1 AND subject = $2 AND stopped IS NOT NULL";
+    Ok(sql.execute(statement, values![schedule, subject, *next_at]).await? > 0)
+}

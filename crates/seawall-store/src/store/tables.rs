@@ -1,0 +1,177 @@
+//! The rest of what a store keeps: schedules, idempotency keys, replays, roll-ups, snapshots, audit, journals, errors.
+
+use super::{PostgresStore, SqliteStore, Store};
+use crate::error::Error;
+use crate::idempotency::{Finish, Reserve, Reserved};
+use crate::job::NewJob;
+use crate::notes::{Audited, Deed, Item, Unnamed};
+use crate::page::{Page, Window};
+use crate::replay::{self, Created, NewReplay, Replay, Stepped};
+use crate::rollup::Rollup;
+use crate::schedule::{Firing, NewSubject, Report, Subject};
+use crate::sql::at_once;
+use crate::statements;
+use bytes::Bytes;
+use seawall_core::id::CallId;
+use seawall_core::time::Wall;
+
+/// Schedules.
+#[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
+impl Store {
+    /// Adds subjects that are not there; one that is goes on as it was. How many were added.
+    pub async fn put_subjects(&self, new: Vec<NewSubject>) -> Result<usize, Error> {
+        change!(self, adds statements::schedule::put, new)
+    }
+
+    pub async fn remove_subject(&self, schedule: String, subject: String) -> Result<bool, Error> {
+        change!(self, ends statements::schedule::remove, schedule, subject)
+    }
+
+    /// In order of their names, those after one; of one schedule or of all.
+    pub async fn subjects(&self, schedule: Option<String>, after: Option<(String, String)>, limit: usize) -> Result<Vec<Subject>, Error> {
+        look!(self, statements::schedule::list, schedule, after, limit)
+    }
+
+    /// The longest due first.
+    pub async fn due_subjects(&self, now: Wall, most: usize) -> Result<Vec<Subject>, Error> {
+        look!(self, statements::schedule::due, now, most)
+    }
+
+    /// Makes the job of a tick. `false` when the tick was somebody else's, or the subject is stopped or gone.
+    pub async fn fire(&self, firing: Firing) -> Result<bool, Error> {
+        change!(self, adds statements::schedule::fire, firing)
+    }
+
+    pub async fn report_subject(&self, schedule: String, subject: String, report: Report) -> Result<bool, Error> {
+        change!(self, ends statements::schedule::report, schedule, subject, report)
+    }
+
+    /// Lets a stopped subject go on.
+    pub async fn resume_subject(&self, schedule: String, subject: String, next_at: Wall) -> Result<bool, Error> {
+        change!(self, ends statements::schedule::resume, schedule, subject, next_at)
+    }
+}
+
+/// Idempotency keys.
+#[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
+impl Store {
+    pub async fn reserve_key(&self, wish: Reserve) -> Result<Reserved, Error> {
+        change!(self, adds statements::idempotency::reserve, wish)
+    }
+
+    /// `false` when the reservation was lost in the meantime.
+    pub async fn finish_key(&self, end: Finish) -> Result<bool, Error> {
+        change!(self, ends statements::idempotency::finish, end)
+    }
+
+    pub async fn sweep_keys(&self, now: Wall, most: usize) -> Result<usize, Error> {
+        change!(self, ends statements::idempotency::sweep, now, most)
+    }
+}
+
+/// Replays of many letters.
+#[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
+impl Store {
+    /// Starts a replay, unless one is at an upstream that both mean.
+    pub async fn create_replay(&self, new: NewReplay) -> Result<Created, Error> {
+        change!(self, adds statements::replay::create, new)
+    }
+
+    pub async fn replay(&self, id: CallId) -> Result<Option<Replay>, Error> {
+        look!(self, statements::replay::one, id)
+    }
+
+    /// Newest first.
+    pub async fn replays(&self, window: Window) -> Result<Page<Replay>, Error> {
+        look!(self, statements::replay::list, window)
+    }
+
+    /// Pauses, resumes or ends a replay. `false` when it is over, or not there.
+    pub async fn set_replay(&self, id: CallId, state: replay::State, now: Wall) -> Result<bool, Error> {
+        change!(self, ends statements::replay::set, id, state, now)
+    }
+
+    /// Moves a replay on to the next letter, with its job, or without one where it is held back.
+    pub async fn step_replay(&self, id: CallId, letter: CallId, job: Option<NewJob>, now: Wall) -> Result<Stepped, Error> {
+        change!(self, adds statements::replay::step, id, letter, job, now)
+    }
+}
+
+/// Roll-ups and snapshots.
+#[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
+impl Store {
+    /// Adds to what is there.
+    pub async fn add_rollups(&self, rollups: Vec<Rollup>) -> Result<(), Error> {
+        change!(self, adds statements::rollup::add, rollups)
+    }
+
+    /// From the first time up to, but not with, the second; oldest first.
+    pub async fn rollups(&self, from: Wall, to: Wall, upstream: Option<String>) -> Result<Vec<Rollup>, Error> {
+        look!(self, statements::rollup::between, from, to, upstream)
+    }
+
+    pub async fn sweep_rollups(&self, before: Wall) -> Result<usize, Error> {
+        change!(self, ends statements::rollup::sweep, before)
+    }
+
+    pub async fn put_snapshot(&self, name: String, content: Bytes, now: Wall) -> Result<(), Error> {
+        change!(self, adds statements::notes::put_snapshot, name, content, now)
+    }
+
+    /// When it was taken, and what it holds.
+    pub async fn snapshot(&self, name: String) -> Result<Option<(Wall, Bytes)>, Error> {
+        look!(self, statements::notes::snapshot, name)
+    }
+}
+
+/// Audit, journals of batch runs, unnamed errors.
+#[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
+impl Store {
+    pub async fn record_deed(&self, deed: Deed) -> Result<(), Error> {
+        change!(self, adds statements::notes::record, deed)
+    }
+
+    /// Newest first, those before a number.
+    pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<Audited>, Error> {
+        look!(self, statements::notes::audit, before, limit)
+    }
+
+    /// What became of rows of a batch run; the latest word counts.
+    pub async fn journal_put(&self, run: [u8; 32], items: Vec<Item>, now: Wall) -> Result<(), Error> {
+        change!(self, adds statements::notes::journal_put, run, items, now)
+    }
+
+    /// What is known of rows of a batch run, in their order.
+    pub async fn journal_has(&self, run: [u8; 32], items: Vec<[u8; 32]>) -> Result<Vec<Option<Item>>, Error> {
+        look!(self, statements::notes::journal_has, run, items)
+    }
+
+    /// Where a batch run that follows pages goes on.
+    pub async fn put_page(&self, run: [u8; 32], page: String, now: Wall) -> Result<(), Error> {
+        change!(self, adds statements::notes::put_page, run, page, now)
+    }
+
+    pub async fn page(&self, run: [u8; 32]) -> Result<Option<String>, Error> {
+        look!(self, statements::notes::page, run)
+    }
+
+    /// Forgets rows of runs that nobody has touched since; 0 when there are none left.
+    pub async fn sweep_runs(&self, before: Wall, most: usize) -> Result<usize, Error> {
+        change!(self, ends statements::notes::sweep_runs, before, most)
+    }
+
+    /// Counts errors that no rule names.
+    pub async fn note_unnamed(&self, errors: Vec<Unnamed>) -> Result<(), Error> {
+        change!(self, adds statements::notes::note, errors)
+    }
+
+    /// Newest first.
+    pub async fn unnamed(&self, limit: usize) -> Result<Vec<Unnamed>, Error> {
+        look!(self, statements::notes::unnamed, limit)
+    }
+
+    /// Gives an error a class, or takes it back. `false` when there is no such error.
+    pub async fn name_error(&self, fingerprint: String, named_as: Option<String>) -> Result<bool, Error> {
+        change!(self, ends statements::notes::name, fingerprint, named_as)
+    }
+}

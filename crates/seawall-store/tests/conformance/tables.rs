@@ -1,0 +1,297 @@
+//! Schedules, idempotency keys, replays of many letters, roll-ups, snapshots, audit, journals, unnamed errors.
+
+use crate::dead::letter;
+use crate::stage::{NOON, Stage, after, ok, on_each_backend};
+use seawall_core::admit::idempotency::{Answer, Claim, Ending as KeyEnding, Fingerprint};
+use seawall_core::id::CallId;
+use seawall_core::time::Nanos;
+use seawall_store::idempotency::{Finish, Reserve};
+use seawall_store::job::{Ending, NewJob, Origin, Response};
+use seawall_store::notes::{Deed, Item, Unnamed};
+use seawall_store::page::Window;
+use seawall_store::replay::{Created, NewReplay, State, Stepped};
+use seawall_store::rollup::{Counts, Latencies, Rollup};
+use seawall_store::schedule::{Firing, NewSubject, Report, Source};
+
+on_each_backend!(
+    a_tick_fires_once_however_many_look,
+    a_subject_that_fails_is_tried_again_and_one_that_is_stopped_is_not,
+    subjects_are_listed_and_removed,
+    a_key_is_reserved_by_one_and_answered_to_the_next,
+    one_of_many_at_once_gets_the_key,
+    a_job_recognises_its_own_reservation,
+    keys_run_out,
+    one_replay_for_each_upstream,
+    a_replay_steps_through_its_letters_once_and_counts_their_ends,
+    a_paused_replay_does_not_step,
+    rollups_add_up,
+    snapshots_are_replaced,
+    the_audit_list_is_newest_first,
+    a_journal_knows_what_became_of_its_rows,
+    unnamed_errors_are_counted_and_named,
+);
+
+fn subject(name: &str, seconds: i64) -> NewSubject {
+    NewSubject { schedule: "history".to_owned(), subject: name.to_owned(), source: Source::Config, next_at: after(seconds) }
+}
+
+fn firing(stage: &Stage, name: &str, tick: i64) -> Firing {
+    let (schedule, subject) = ("history".to_owned(), name.to_owned());
+    Firing { schedule, subject, tick: after(tick), next_at: after(tick + 60), job: stage.job("u"), now: after(tick) }
+}
+
+async fn a_tick_fires_once_however_many_look(stage: Stage) {
+    assert_eq!(stage.store.put_subjects(vec![subject("alice", 10), subject("bob", 20)]).await.unwrap(), 2);
+    assert_eq!(stage.store.put_subjects(vec![subject("alice", 0)]).await.unwrap(), 0, "it goes on as it was");
+    assert!(stage.store.due_subjects(after(9), 10).await.unwrap().is_empty());
+    let due = stage.store.due_subjects(after(15), 10).await.unwrap();
+    assert_eq!(due.iter().map(|due| (due.subject.as_str(), due.due_at())).collect::<Vec<_>>(), [("alice", after(10))]);
+    let other = stage.open_again().await;
+    let (one, two) = (firing(&stage, "alice", 10), firing(&stage, "alice", 10));
+    let (mine, theirs) = tokio::join!(stage.store.fire(one), other.fire(two));
+    assert!(mine.unwrap() ^ theirs.unwrap(), "exactly one of them");
+    assert_eq!(stage.store.job_counts().await.unwrap().by_state[0], 1);
+    assert!(stage.store.due_subjects(after(69), 10).await.unwrap().iter().all(|due| due.subject == "bob"));
+}
+
+async fn a_subject_that_fails_is_tried_again_and_one_that_is_stopped_is_not(stage: Stage) {
+    stage.store.put_subjects(vec![subject("alice", 0)]).await.unwrap();
+    let report = async |report| stage.store.report_subject("history".to_owned(), "alice".to_owned(), report).await.unwrap();
+    assert!(stage.store.fire(firing(&stage, "alice", 0)).await.unwrap());
+    assert!(report(Report::Failed { error: "503".to_owned(), retry_at: Some(after(5)) }).await);
+    let due = stage.store.due_subjects(after(5), 10).await.unwrap();
+    assert_eq!((due[0].due_at(), due[0].consecutive_failures, due[0].last_error.as_deref()), (after(5), 1, Some("503")));
+    assert!(stage.store.fire(firing(&stage, "alice", 5)).await.unwrap());
+    assert!(report(Report::Ok { at: after(6) }).await);
+    let all = stage.store.subjects(None, None, 10).await.unwrap();
+    assert_eq!((all[0].consecutive_failures, all[0].last_ok_at, all[0].next_at), (0, Some(after(6)), after(65)));
+    assert!(report(Report::Stopped { reason: "auth_failed".to_owned() }).await);
+    assert!(stage.store.due_subjects(after(1000), 10).await.unwrap().is_empty());
+    assert!(!stage.store.fire(firing(&stage, "alice", 65)).await.unwrap(), "not while it is stopped");
+    assert!(stage.store.resume_subject("history".to_owned(), "alice".to_owned(), after(70)).await.unwrap());
+    assert_eq!(stage.store.due_subjects(after(70), 10).await.unwrap().len(), 1);
+}
+
+async fn subjects_are_listed_and_removed(stage: Stage) {
+    stage.store.put_subjects(["c", "a", "b"].map(|name| subject(name, 0)).to_vec()).await.unwrap();
+    stage.store.put_subjects(vec![NewSubject { schedule: "other".to_owned(), ..subject("z", 0) }]).await.unwrap();
+    let names = async |schedule: Option<&str>, after: Option<(&str, &str)>| -> Vec<String> {
+        let after = after.map(|(schedule, subject)| (schedule.to_owned(), subject.to_owned()));
+        let found = stage.store.subjects(schedule.map(str::to_owned), after, 2).await.unwrap();
+        found.into_iter().map(|found| found.subject).collect()
+    };
+    assert_eq!(names(Some("history"), None).await, ["a", "b"]);
+    assert_eq!(names(None, Some(("history", "b"))).await, ["c", "z"]);
+    assert!(stage.store.remove_subject("history".to_owned(), "b".to_owned()).await.unwrap());
+    assert!(!stage.store.remove_subject("history".to_owned(), "b".to_owned()).await.unwrap());
+    assert_eq!(names(Some("history"), None).await, ["a", "c"]);
+}
+
+const HOUR: Nanos = Nanos::from_secs(3600);
+
+fn wish(owner: Option<CallId>, seconds: i64) -> Reserve {
+    let claim = Claim { fingerprint: Fingerprint([1; 32]), lease: Nanos::from_secs(60), ttl: HOUR, upstream_honours_keys: false };
+    Reserve { scope: [7; 32], claim, owner, now: after(seconds) }
+}
+
+fn done(reservation: u32, seconds: i64) -> Finish {
+    let response = Response { status: 201, headers: vec![("a".to_owned(), "b".to_owned())], body: "made".into(), truncated: false };
+    Finish { scope: [7; 32], reservation, ending: KeyEnding::Done, response: Some(response), ttl: HOUR, now: after(seconds) }
+}
+
+async fn a_key_is_reserved_by_one_and_answered_to_the_next(stage: Stage) {
+    let ask = async |seconds| stage.store.reserve_key(wish(None, seconds)).await.unwrap();
+    assert_eq!(ask(0).await.answer, Answer::Proceed { reservation: 0 });
+    assert_eq!(ask(1).await.answer, Answer::InFlight { retry_at: after(60) });
+    assert!(stage.store.finish_key(done(0, 2)).await.unwrap());
+    let replayed = ask(3).await;
+    assert_eq!((replayed.answer, replayed.stored), (Answer::Replay, done(0, 2).response));
+    assert!(!stage.store.finish_key(done(1, 4)).await.unwrap(), "not its reservation");
+    let mut other = wish(None, 5);
+    other.claim.fingerprint = Fingerprint([2; 32]);
+    assert_eq!(stage.store.reserve_key(other).await.unwrap().answer, Answer::Mismatch);
+}
+
+async fn one_of_many_at_once_gets_the_key(stage: Stage) {
+    let ask = |_| {
+        let store = stage.store.clone();
+        tokio::spawn(async move { store.reserve_key(wish(None, 0)).await.unwrap().answer })
+    };
+    let mut proceed = 0;
+    for asked in (0..8).map(ask).collect::<Vec<_>>() {
+        match asked.await.unwrap() {
+            Answer::Proceed { .. } => proceed += 1,
+            answer => assert_eq!(answer, Answer::InFlight { retry_at: after(60) }),
+        }
+    }
+    assert_eq!(proceed, 1);
+}
+
+async fn a_job_recognises_its_own_reservation(stage: Stage) {
+    let (mine, other) = (Some(stage.id(NOON)), Some(stage.id(NOON)));
+    let ask = async |owner, seconds| stage.store.reserve_key(wish(owner, seconds)).await.unwrap().answer;
+    assert_eq!(ask(mine, 0).await, Answer::Proceed { reservation: 0 });
+    assert_eq!(ask(other, 1).await, Answer::InFlight { retry_at: after(60) });
+    assert_eq!(ask(mine, 90).await, Answer::Proceed { reservation: 0 }, "after a crash, too");
+    assert_eq!(ask(None, 91).await, Answer::InFlight { retry_at: after(150) });
+}
+
+async fn keys_run_out(stage: Stage) {
+    stage.store.reserve_key(wish(None, 0)).await.unwrap();
+    assert!(stage.store.finish_key(done(0, 0)).await.unwrap());
+    assert_eq!(stage.store.sweep_keys(after(3599), 10).await.unwrap(), 0);
+    assert_eq!(stage.store.sweep_keys(after(3600), 10).await.unwrap(), 1);
+    let released = Finish { ending: KeyEnding::Released, response: None, ..done(0, 3602) };
+    assert_eq!(stage.store.reserve_key(wish(None, 3601)).await.unwrap().answer, Answer::Proceed { reservation: 0 });
+    assert!(stage.store.finish_key(released).await.unwrap());
+    assert_eq!(stage.store.reserve_key(wish(None, 3603)).await.unwrap().answer, Answer::Proceed { reservation: 0 });
+}
+
+fn replay(stage: &Stage, upstreams: &[&str]) -> NewReplay {
+    NewReplay {
+        id: stage.id(NOON),
+        name: "after the outage".to_owned(),
+        who: "ops".to_owned(),
+        filter: "{}".to_owned(),
+        upstreams: upstreams.iter().map(|&upstream| upstream.to_owned()).collect(),
+        rate: "10/s".to_owned(),
+        canary: 3,
+        created_at: NOON,
+    }
+}
+
+async fn one_replay_for_each_upstream(stage: Stage) {
+    let first = replay(&stage, &["b", "a"]);
+    assert_eq!(stage.store.create_replay(first.clone()).await.unwrap(), Created::Started);
+    assert_eq!(stage.store.create_replay(replay(&stage, &["Z", "b"])).await.unwrap(), Created::Underway(first.id));
+    let apart = replay(&stage, &["Z"]);
+    assert_eq!(stage.store.create_replay(apart.clone()).await.unwrap(), Created::Started, "what was refused holds nothing");
+    assert!(stage.store.set_replay(first.id, State::Cancelled, after(1)).await.unwrap());
+    assert!(!stage.store.set_replay(first.id, State::Running, after(2)).await.unwrap(), "what is over stays over");
+    assert_eq!(stage.store.create_replay(replay(&stage, &["b"])).await.unwrap(), Created::Started);
+    let page = stage.store.replays(Window { after: None, limit: 10 }).await.unwrap();
+    assert_eq!(page.entries.len(), 3);
+    let found = stage.store.replay(first.id).await.unwrap().unwrap();
+    assert_eq!((found.new, found.state, found.updated_at), (first, State::Cancelled, after(1)));
+}
+
+async fn a_replay_steps_through_its_letters_once_and_counts_their_ends(stage: Stage) {
+    let letters = [3, 2, 1].map(|seconds| letter(&stage, after(seconds)));
+    for new in &letters {
+        stage.store.keep_letter(new.clone()).await.unwrap();
+    }
+    let task = replay(&stage, &["u"]);
+    stage.store.create_replay(task.clone()).await.unwrap();
+    let job = |letter: CallId| NewJob { origin: Origin::Replay { letter: letter.to_string() }, ..stage.job("u") };
+    for new in &letters[..2] {
+        let job = job(new.id);
+        let by = job.id;
+        assert_eq!(stage.store.step_replay(task.id, new.id, Some(job), NOON).await.unwrap(), Stepped::Started(by));
+    }
+    let again = stage.store.step_replay(task.id, letters[0].id, Some(job(letters[0].id)), NOON).await.unwrap();
+    assert_eq!(again, Stepped::Passed, "not twice, whoever asks");
+    assert_eq!(stage.store.step_replay(task.id, letters[2].id, None, NOON).await.unwrap(), Stepped::HeldBack);
+    let claimed = stage.claim("u", 9).await;
+    assert_eq!(claimed.len(), 2);
+    stage.settle(&claimed[0], ok()).await;
+    stage.settle(&claimed[1], Ending::Dead(Box::new(letter(&stage, after(9))))).await;
+    let found = stage.open_again().await.replay(task.id).await.unwrap().unwrap();
+    let counts = found.counts;
+    assert_eq!((counts.started, counts.worked, counts.failed, counts.held_back), (2, 1, 1, 1));
+    assert_eq!(found.position, Some(letters[2].id));
+}
+
+async fn a_paused_replay_does_not_step(stage: Stage) {
+    let new = letter(&stage, after(1));
+    stage.store.keep_letter(new.clone()).await.unwrap();
+    let task = replay(&stage, &["u"]);
+    stage.store.create_replay(task.clone()).await.unwrap();
+    let paused = State::Paused("breaker_open".to_owned());
+    assert!(stage.store.set_replay(task.id, paused.clone(), after(1)).await.unwrap());
+    assert_eq!(stage.store.replay(task.id).await.unwrap().unwrap().state, paused);
+    assert_eq!(stage.store.step_replay(task.id, new.id, Some(stage.job("u")), after(2)).await.unwrap(), Stepped::NotRunning);
+    assert!(stage.store.set_replay(task.id, State::Running, after(3)).await.unwrap());
+    assert!(matches!(stage.store.step_replay(task.id, new.id, Some(stage.job("u")), after(4)).await.unwrap(), Stepped::Started(_)));
+}
+
+async fn rollups_add_up(stage: Stage) {
+    let rollup = |seconds, upstream: &str, attempts, latency_us| {
+        let mut latencies = Latencies::default();
+        latencies.count(latency_us);
+        let counts = Counts { attempts, retries: 1, ..Counts::default() };
+        Rollup { start_at: after(seconds), upstream: upstream.to_owned(), endpoint: "e".to_owned(), counts, latencies }
+    };
+    stage.store.add_rollups(vec![rollup(0, "u", 3, 1000), rollup(900, "u", 1, 1), rollup(0, "v", 9, 1)]).await.unwrap();
+    let more = |_| {
+        let (store, more) = (stage.store.clone(), vec![rollup(0, "u", 4, 9000)]);
+        tokio::spawn(async move { store.add_rollups(more).await.unwrap() })
+    };
+    for added in (0..5).map(more).collect::<Vec<_>>() {
+        added.await.unwrap();
+    }
+    let found = stage.store.rollups(NOON, after(900), Some("u".to_owned())).await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].counts.attempts, found[0].counts.retries, found[0].latencies.total()), (23, 6, 6));
+    assert_eq!(stage.store.rollups(NOON, after(901), None).await.unwrap().len(), 3);
+    assert_eq!(stage.store.sweep_rollups(after(900)).await.unwrap(), 2);
+}
+
+async fn snapshots_are_replaced(stage: Stage) {
+    assert_eq!(stage.store.snapshot("breakers".to_owned()).await.unwrap(), None);
+    for (content, seconds) in [("one", 1), ("two", 2)] {
+        stage.store.put_snapshot("breakers".to_owned(), content.into(), after(seconds)).await.unwrap();
+    }
+    assert_eq!(stage.store.snapshot("breakers".to_owned()).await.unwrap(), Some((after(2), "two".into())));
+}
+
+async fn the_audit_list_is_newest_first(stage: Stage) {
+    for seconds in 0..5 {
+        let (who, action, detail) = ("ops".to_owned(), format!("act-{seconds}"), "{}".to_owned());
+        stage.store.record_deed(Deed { at: after(seconds), who, action, detail }).await.unwrap();
+    }
+    let first = stage.store.audit(None, 2).await.unwrap();
+    let rest = stage.store.audit(first.last().map(|last| last.number), 10).await.unwrap();
+    let actions: Vec<&str> = first.iter().chain(&rest).map(|entry| entry.deed.action.as_str()).collect();
+    assert_eq!(actions, ["act-4", "act-3", "act-2", "act-1", "act-0"]);
+}
+
+async fn a_journal_knows_what_became_of_its_rows(stage: Stage) {
+    let item = |n: u8, outcome: &str| Item { item: [n; 32], outcome: outcome.to_owned(), detail: "{}".to_owned() };
+    let run = [1; 32];
+    stage.store.journal_put(run, (0..120).map(|n| item(n, "success")).collect(), NOON).await.unwrap();
+    stage.store.journal_put(run, vec![item(3, "permanent"), item(3, "success"), item(4, "permanent")], after(1)).await.unwrap();
+    let keys = [200, 4, 3, 119].map(|n| [n; 32]).to_vec();
+    let found = stage.store.journal_has(run, keys.clone()).await.unwrap();
+    let outcomes: Vec<Option<&str>> = found.iter().map(|item| item.as_ref().map(|item| item.outcome.as_str())).collect();
+    assert_eq!(outcomes, [None, Some("permanent"), Some("success"), Some("success")]);
+    assert_eq!(stage.store.journal_has([2; 32], keys.clone()).await.unwrap(), vec![None; 4], "runs do not know of each other");
+    assert_eq!(stage.store.page(run).await.unwrap(), None);
+    stage.store.put_page(run, "next=7".to_owned(), after(2)).await.unwrap();
+    assert_eq!(stage.store.page(run).await.unwrap().as_deref(), Some("next=7"));
+    assert_eq!(stage.store.sweep_runs(after(2), 1000).await.unwrap(), 0);
+    while stage.store.sweep_runs(after(3), 100).await.unwrap() > 0 {}
+    assert_eq!(stage.store.journal_has(run, keys).await.unwrap(), vec![None; 4]);
+    assert_eq!(stage.store.page(run).await.unwrap(), None);
+}
+
+async fn unnamed_errors_are_counted_and_named(stage: Stage) {
+    let error = |fingerprint: &str, seen, seconds| Unnamed {
+        fingerprint: fingerprint.to_owned(),
+        upstream: "u".to_owned(),
+        endpoint: "e".to_owned(),
+        status: "418".to_owned(),
+        seen,
+        first_at: after(seconds),
+        last_at: after(seconds),
+        sample: format!("sample {seconds}"),
+        named_as: None,
+    };
+    stage.store.note_unnamed(vec![error("b", 2, 1), error("a", 1, 2)]).await.unwrap();
+    stage.store.note_unnamed(vec![error("b", 3, 5)]).await.unwrap();
+    let found = stage.store.unnamed(10).await.unwrap();
+    assert_eq!(found[0], Unnamed { first_at: after(1), seen: 5, ..error("b", 5, 5) });
+    assert_eq!(found[1].fingerprint, "a");
+    assert!(stage.store.name_error("a".to_owned(), Some("permanent".to_owned())).await.unwrap());
+    assert!(!stage.store.name_error("c".to_owned(), None).await.unwrap());
+    assert_eq!(stage.store.unnamed(10).await.unwrap()[1].named_as.as_deref(), Some("permanent"));
+}
