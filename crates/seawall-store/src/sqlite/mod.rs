@@ -17,6 +17,7 @@ use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -45,8 +46,7 @@ pub(crate) struct Look<'a>(&'a Connection);
 impl Sqlite {
     /// Opens or makes the database, and brings its schema up to date.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let db = connect(path)?;
-        schema::migrate(&db)?;
+        let db = connect(path).and_then(|db| schema::migrate(&db).map(|()| db)).map_err(|error| explained(error, path))?;
         let owner = Owner::claim(path, || jobs::orphan_all(&db))?;
         let turns = Turns::load(&db)?;
         let woken = Arc::new(Notify::new());
@@ -167,6 +167,15 @@ impl ToSql for Value {
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
             Self::Bytes(bytes) => ValueRef::Blob(bytes),
         }))
+    }
+}
+
+/// SQLite says only that it cannot open a file; the file itself says why.
+fn explained(error: Error, path: &Path) -> Error {
+    let Error::Unavailable(_) = error else { return error };
+    match std::fs::File::options().append(true).open(path) {
+        Err(why) if matches!(why.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => Error::ReadOnly(why.to_string()),
+        _ => error,
     }
 }
 

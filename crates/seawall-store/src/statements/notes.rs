@@ -15,13 +15,13 @@ const MOST_UNNAMED: i64 = 10_000;
 /// Rows of a journal that one statement asks for or writes.
 const TOGETHER: usize = 50;
 
-pub(crate) async fn put_snapshot<S: Sql>(sql: &mut S, name: &String, content: &Bytes, now: &Wall) -> Result<(), Error> {
+pub(crate) async fn put_snapshot<S: Sql>(sql: &mut S, name: &str, content: &Bytes, now: &Wall) -> Result<(), Error> {
     let statement = "INSERT INTO snapshots (name, at, content) VALUES ($1, $2, $3) \
                      ON CONFLICT (name) DO UPDATE SET at = excluded.at, content = excluded.content";
     sql.execute(statement, values![name, *now, content]).await.map(drop)
 }
 
-pub(crate) async fn snapshot<S: Sql>(sql: &mut S, name: &String) -> Result<Option<(Wall, Bytes)>, Error> {
+pub(crate) async fn snapshot<S: Sql>(sql: &mut S, name: &str) -> Result<Option<(Wall, Bytes)>, Error> {
     let row = first(sql, "SELECT at, content FROM snapshots WHERE name = $1", values![name]).await?;
     row.map(|mut row| Ok((row.take()?, row.take()?))).transpose()
 }
@@ -50,7 +50,7 @@ async fn touch<S: Sql>(sql: &mut S, run: &[u8; 32], now: Wall) -> Result<(), Err
 }
 
 /// What became of rows; the latest word counts.
-pub(crate) async fn journal_put<S: Sql>(sql: &mut S, run: &[u8; 32], items: &Vec<Item>, now: &Wall) -> Result<(), Error> {
+pub(crate) async fn journal_put<S: Sql>(sql: &mut S, run: &[u8; 32], items: &[Item], now: &Wall) -> Result<(), Error> {
     touch(sql, run, *now).await?;
     let last: BTreeMap<[u8; 32], &Item> = items.iter().map(|item| (item.item, item)).collect();
     let last: Vec<&Item> = last.into_values().collect();
@@ -77,7 +77,7 @@ async fn write_items<S: Sql>(sql: &mut S, run: &[u8; 32], items: &[&Item]) -> Re
 }
 
 /// What is known of rows, in their order.
-pub(crate) async fn journal_has<S: Sql>(sql: &mut S, run: &[u8; 32], items: &Vec<[u8; 32]>) -> Result<Vec<Option<Item>>, Error> {
+pub(crate) async fn journal_has<S: Sql>(sql: &mut S, run: &[u8; 32], items: &[[u8; 32]]) -> Result<Vec<Option<Item>>, Error> {
     let places: Vec<String> = (0..TOGETHER).map(|n| format!("${}", n + 2)).collect();
     let statement = format!("SELECT item, outcome, detail FROM journal WHERE run = $1 AND item IN ({})", places.join(", "));
     let mut found: HashMap<[u8; 32], Item> = HashMap::new();
@@ -93,7 +93,7 @@ pub(crate) async fn journal_has<S: Sql>(sql: &mut S, run: &[u8; 32], items: &Vec
     Ok(items.iter().map(|item| found.get(item).cloned()).collect())
 }
 
-pub(crate) async fn put_page<S: Sql>(sql: &mut S, run: &[u8; 32], page: &String, now: &Wall) -> Result<(), Error> {
+pub(crate) async fn put_page<S: Sql>(sql: &mut S, run: &[u8; 32], page: &str, now: &Wall) -> Result<(), Error> {
     touch(sql, run, *now).await?;
     sql.execute("UPDATE runs SET page = $2 WHERE run = $1", values![*run, page]).await.map(drop)
 }
@@ -119,7 +119,7 @@ pub(crate) async fn sweep_runs<S: Sql>(sql: &mut S, before: &Wall, most: &usize)
 }
 
 /// Counts errors that no rule names.
-pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &Vec<Unnamed>) -> Result<(), Error> {
+pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[Unnamed]) -> Result<(), Error> {
     let mut errors: Vec<&Unnamed> = errors.iter().collect();
     errors.sort_by_key(|error| &error.fingerprint);
     let statement = "INSERT INTO unnamed (fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample) \
@@ -156,6 +156,6 @@ pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<Un
 }
 
 /// Gives an error a class, or takes it back. `false` when there is no such error.
-pub(crate) async fn name<S: Sql>(sql: &mut S, fingerprint: &String, named_as: &Option<String>) -> Result<bool, Error> {
+pub(crate) async fn name<S: Sql>(sql: &mut S, fingerprint: &str, named_as: &Option<String>) -> Result<bool, Error> {
     Ok(sql.execute("UPDATE unnamed SET named_as = $2 WHERE fingerprint = $1", values![fingerprint, named_as]).await? > 0)
 }

@@ -15,7 +15,7 @@ fn numbers(row: &mut Row) -> Result<(Counts, Latencies), Error> {
     Ok((counts, latencies))
 }
 
-pub(crate) async fn add<S: Sql>(sql: &mut S, rollups: &Vec<Rollup>) -> Result<(), Error> {
+pub(crate) async fn add<S: Sql>(sql: &mut S, rollups: &[Rollup]) -> Result<(), Error> {
     let mut rollups: Vec<&Rollup> = rollups.iter().collect();
     // In one order for all, so that nobody waits in a circle.
     rollups.sort_by_key(|rollup| (rollup.start_at, &rollup.upstream, &rollup.endpoint));

@@ -22,7 +22,7 @@ fn subject(mut row: Row) -> Result<Subject, Error> {
 }
 
 /// Adds subjects that are not there; one that is goes on as it was. How many were added.
-pub(crate) async fn put<S: Sql>(sql: &mut S, new: &Vec<NewSubject>) -> Result<usize, Error> {
+pub(crate) async fn put<S: Sql>(sql: &mut S, new: &[NewSubject]) -> Result<usize, Error> {
     let mut added = 0;
     for NewSubject { schedule, subject, source, next_at } in new {
         let update = "UPDATE subjects SET source = $3 WHERE schedule = $1 AND subject = $2";
@@ -34,7 +34,7 @@ pub(crate) async fn put<S: Sql>(sql: &mut S, new: &Vec<NewSubject>) -> Result<us
     Ok(added)
 }
 
-pub(crate) async fn remove<S: Sql>(sql: &mut S, schedule: &String, subject: &String) -> Result<bool, Error> {
+pub(crate) async fn remove<S: Sql>(sql: &mut S, schedule: &str, subject: &str) -> Result<bool, Error> {
     Ok(sql.execute("DELETE FROM subjects WHERE schedule = $1 AND subject = $2", values![schedule, subject]).await? > 0)
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn fire<S: Write>(sql: &mut S, firing: &Firing) -> Result<bool,
     Ok(moved > 0)
 }
 
-pub(crate) async fn report<S: Sql>(sql: &mut S, schedule: &String, subject: &String, report: &Report) -> Result<bool, Error> {
+pub(crate) async fn report<S: Sql>(sql: &mut S, schedule: &str, subject: &str, report: &Report) -> Result<bool, Error> {
     let changed = match report {
         Report::Ok { at } => {
             let statement = "UPDATE subjects SET last_ok_at = $3, last_error = NULL, failures = 0, next_retry_at = NULL \
@@ -104,12 +104,7 @@ pub(crate) async fn report<S: Sql>(sql: &mut S, schedule: &String, subject: &Str
 }
 
 /// Lets a stopped subject go on.
-pub(crate) async fn resume<S: Sql>(
-    sql: &mut S,
-    schedule: &String,
-    subject: &String,
-    next_at: &seawall_core::time::Wall,
-) -> Result<bool, Error> {
+pub(crate) async fn resume<S: Sql>(sql: &mut S, schedule: &str, subject: &str, next_at: &seawall_core::time::Wall) -> Result<bool, Error> {
     let statement = "UPDATE subjects SET stopped = NULL, failures = 0, next_retry_at = NULL, next_at = $3, last_tick = NULL \
                      WHERE schedule = $1 AND subject = $2 AND stopped IS NOT NULL";
     Ok(sql.execute(statement, values![schedule, subject, *next_at]).await? > 0)

@@ -9,6 +9,8 @@ mod dead;
 #[cfg(test)]
 mod endings;
 #[cfg(test)]
+mod failures;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod opening;

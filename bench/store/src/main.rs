@@ -1,0 +1,274 @@
+//! What the store does in a second, beside what its disk can do in the same run: `bench-store [ROWS]`. The private
+//! PostgreSQL is the one that the tests start, with its durable settings.
+
+#[path = "../../../crates/seawall-store/tests/conformance/cluster.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod cluster;
+
+use seawall_core::decide::Progress;
+use seawall_core::id::CallId;
+use seawall_core::policy::{Door, Severity};
+use seawall_core::record::Class;
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Wall};
+use seawall_store::Store;
+use seawall_store::dead::{Filter, NewLetter};
+use seawall_store::job::{Claim, Ending, NewJob, Origin, Request, Response, Settle};
+use seawall_store::location::Location;
+use seawall_store::page::Window;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const NOON: Wall = Wall(1_800_000_000_000);
+const RUN: Duration = Duration::from_secs(3);
+const PRODUCERS: usize = 64;
+
+fn job(rng: &mut Rng, run_at: Wall) -> NewJob {
+    NewJob {
+        id: CallId::new(NOON, rng),
+        upstream: "u".to_owned(),
+        tenant: "t".to_owned(),
+        caller: "c".to_owned(),
+        priority: 0,
+        request: Request {
+            method: "POST".to_owned(),
+            path: "/v1/things?x=1".to_owned(),
+            headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+            body: r#"{"name":"something","size":12345}"#.into(),
+        },
+        idempotency_key: None,
+        dedup: None,
+        fingerprint: [1; 32],
+        correlation_id: None,
+        callback: None,
+        run_at,
+        expires_at: None,
+        origin: Origin::Caller,
+        progress: Progress::default(),
+        history: Vec::new(),
+    }
+}
+
+/// Rows like a job's, as many together as there are producers, into a table without an index: what the disk can do.
+fn raw(folder: &std::path::Path) -> f64 {
+    let db = rusqlite::Connection::open(folder.join("raw.db")).unwrap();
+    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE t (row INTEGER PRIMARY KEY, body BLOB)").unwrap();
+    let (begin, mut rows) = (Instant::now(), 0);
+    while begin.elapsed() < RUN {
+        db.execute_batch("BEGIN IMMEDIATE").unwrap();
+        for _ in 0..PRODUCERS {
+            db.prepare_cached("INSERT INTO t (body) VALUES (?)").unwrap().execute([vec![7_u8; 350]]).unwrap();
+        }
+        db.execute_batch("COMMIT").unwrap();
+        rows += PRODUCERS;
+    }
+    rows as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// Enqueues a second, and the latency that one in a hundred exceeds.
+async fn enqueue(store: &Store) -> (f64, Duration) {
+    let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let begin = Instant::now();
+    let tasks: Vec<_> = (0..PRODUCERS)
+        .map(|seed| {
+            let (store, count, stop) = (store.clone(), Arc::clone(&count), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let (mut rng, mut waits) = (Rng::seeded(seed as u64 + 1_000_000 * u64::from(std::process::id()) + begin.elapsed().as_nanos() as u64), Vec::new());
+                while !stop.load(Ordering::Relaxed) {
+                    let asked = Instant::now();
+                    store.enqueue(vec![job(&mut rng, NOON)], NOON).await.unwrap();
+                    waits.push(asked.elapsed());
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                waits
+            })
+        })
+        .collect();
+    tokio::time::sleep(RUN).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut waits = Vec::new();
+    for task in tasks {
+        waits.extend(task.await.unwrap());
+    }
+    let rate = count.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+    waits.sort_unstable();
+    (rate, waits[waits.len() * 99 / 100])
+}
+
+async fn fill(store: &Store, rows: usize, run_at: Wall, seed: u64) {
+    let mut rng = Rng::seeded(seed);
+    for chunk in 0..rows.div_ceil(2000) {
+        let size = 2000.min(rows - chunk * 2000);
+        store.enqueue((0..size).map(|_| job(&mut rng, run_at)).collect(), NOON).await.unwrap();
+    }
+}
+
+fn claim(most: usize, token: u64) -> Claim {
+    Claim { lanes: vec![("u".to_owned(), most)], token, lease: Nanos::from_secs(60), now: NOON }
+}
+
+/// Claims batches and settles each job by itself, with two batches under way, until nothing is left or time is up.
+async fn claim_and_complete(store: &Store, bound: Duration) -> f64 {
+    let begin = Instant::now();
+    let workers: Vec<_> = (0..2_u64)
+        .map(|worker| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let (mut done, mut token) = (0, worker << 32);
+                while begin.elapsed() < bound {
+                    token += 1;
+                    let claimed = store.claim(claim(256, token)).await.unwrap();
+                    if claimed.is_empty() {
+                        break;
+                    }
+                    let settling: Vec<_> = claimed
+                        .into_iter()
+                        .map(|claimed| {
+                            let response = Response { status: 200, body: "{\"ok\":true}".into(), ..Response::default() };
+                            let (lease, progress) = (claimed.lease, claimed.job.progress);
+                            let settle =
+                                Settle { lease, ending: Ending::Done(response), progress, history: Vec::new(), follow: Vec::new(), now: NOON };
+                            let store = store.clone();
+                            tokio::spawn(async move { store.settle(settle).await.unwrap() })
+                        })
+                        .collect();
+                    for settled in settling {
+                        settled.await.unwrap();
+                        done += 1;
+                    }
+                }
+                done
+            })
+        })
+        .collect();
+    let mut done = 0;
+    for worker in workers {
+        done += worker.await.unwrap();
+    }
+    f64::from(done) / begin.elapsed().as_secs_f64()
+}
+
+/// The mean of many.
+async fn each<F: Future>(times: u32, work: impl Fn(u32) -> F) -> Duration {
+    work(u32::MAX).await;
+    let begin = Instant::now();
+    for n in 0..times {
+        work(n).await;
+    }
+    begin.elapsed() / times
+}
+
+fn letter(rng: &mut Rng) -> NewLetter {
+    NewLetter {
+        id: CallId::new(NOON, rng),
+        door: Door::Jobs,
+        upstream: "u".to_owned(),
+        endpoint: "search".to_owned(),
+        tenant: "t".to_owned(),
+        caller: "c".to_owned(),
+        url: "https://example.org/x".to_owned(),
+        request: job(rng, NOON).request,
+        body_cut: false,
+        class: Class::Permanent,
+        reason: "permanent_failure".to_owned(),
+        code: "404".to_owned(),
+        detail: "no such thing".to_owned(),
+        last_attempt_at: Some(NOON),
+        attempts: 1,
+        correlation_id: None,
+        idempotency_key: None,
+        enqueued_at: NOON,
+        dead_at: NOON,
+        expires_at: Wall(NOON.0 + 3_600_000),
+        severity: Severity::Review,
+        replayable: true,
+        instructions: String::new(),
+        history: Vec::new(),
+    }
+}
+
+async fn letters(store: &Store, rows: usize) {
+    let tasks: Vec<_> = (0..PRODUCERS)
+        .map(|seed| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut rng = Rng::seeded(seed as u64 + 77);
+                for _ in 0..rows / PRODUCERS {
+                    store.keep_letter(letter(&mut rng)).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+async fn measure(name: &str, store: &Store, rows: usize, raw: Option<f64>) {
+    let (rate, p99) = enqueue(store).await;
+    let share = raw.map(|raw| format!(", {:.0} % of raw", rate / raw * 100.0)).unwrap_or_default();
+    println!("{name} enqueue, {PRODUCERS} producers   {rate:>9.0} /s{share}, p99 {p99:.1?}");
+    let rate = claim_and_complete(store, RUN).await;
+    println!("{name} claim + complete           {rate:>9.0} /s");
+    fill(store, 12_000, NOON, 5).await;
+    while claim_and_complete(store, Duration::from_secs(60)).await > 0.0 {}
+    let few = cost_of_claim(store).await;
+    let finished = store.job_counts().await.unwrap().by_state[3];
+    fill(store, rows, NOON, 6).await;
+    while claim_and_complete(store, Duration::from_secs(600)).await > 0.0 {}
+    let many = cost_of_claim(store).await;
+    let more = store.job_counts().await.unwrap().by_state[3];
+    println!("{name} claim of 100 with {finished} finished {few:.1?}, with {more} {many:.1?}: {:.2} ×", many.as_secs_f64() / few.as_secs_f64());
+    let stop = Arc::new(AtomicBool::new(false));
+    let (sweeper, over) = (store.clone(), Arc::clone(&stop));
+    let sweeping = tokio::spawn(async move {
+        while !over.load(Ordering::Relaxed) {
+            sweeper.sweep_jobs(Wall(NOON.0 + 1), 500).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let (_, swept) = enqueue(store).await;
+    stop.store(true, Ordering::Relaxed);
+    sweeping.await.unwrap();
+    println!("{name} enqueue p99 {p99:.1?}, beside a sweep {swept:.1?}");
+}
+
+/// A hundred at a time, from a queue that is long enough for all of them.
+async fn cost_of_claim(store: &Store) -> Duration {
+    let mut rng = Rng::seeded(Instant::now().elapsed().as_nanos() as u64 ^ 99);
+    let salt = rng.draw() ^ u64::from(std::process::id());
+    fill(store, 4000, NOON, salt ^ store.job_counts().await.unwrap().by_state[3]).await;
+    let cost = each(30, |n| store.claim(claim(100, u64::from(n) + 9_000_000))).await;
+    while claim_and_complete(store, Duration::from_secs(60)).await > 0.0 {}
+    cost
+}
+
+async fn polls(name: &str, store: &Store, rows: usize) {
+    fill(store, rows, Wall(NOON.0 + 3_600_000), 8).await;
+    let cost = each(1000, |n| async move {
+        store.tick(NOON).await.unwrap();
+        store.claim(claim(100, n.into())).await.unwrap();
+    })
+    .await;
+    println!("{name} empty poll, {rows} scheduled {cost:.1?}");
+    letters(store, rows).await;
+    let window = Window { after: None, limit: 50 };
+    let page = each(20, |_| store.letters(Filter::default(), window)).await;
+    println!("{name} first page of {rows} letters {page:.1?}");
+}
+
+#[tokio::main]
+async fn main() {
+    let rows = std::env::args().nth(1).map_or(1_000_000, |rows| rows.parse().expect("a number of rows"));
+    let folder = tempfile::tempdir().expect("a folder for the databases");
+    let raw = raw(folder.path());
+    println!("raw group commit, {PRODUCERS} rows each   {raw:>9.0} rows/s");
+    let open = async |name: &str| Store::open(&Location::Sqlite(folder.path().join(name))).await.unwrap();
+    measure("sqlite", &open("work.db").await, rows, Some(raw)).await;
+    polls("sqlite", &open("polls.db").await, rows).await;
+    let cluster = cluster::Cluster::start("-c shared_buffers=256MB -c max_wal_size=4GB");
+    let open = async || Store::open(&Location::Postgres(cluster.database().await)).await.unwrap();
+    measure("postgres", &open().await, rows, None).await;
+    polls("postgres", &open().await, rows).await;
+}
