@@ -50,16 +50,21 @@ async fn two_programs_share_the_work_and_never_a_job(stage: Stage) {
 /// Far longer than it takes: a bound, not a measurement.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn who_waits_for_work_is_woken_by_an_enqueue(stage: Stage) {
+/// Waits as a worker does, until there is a job to claim.
+fn wait_for_one(stage: &Stage) -> tokio::task::JoinHandle<()> {
     let other = stage.store.clone();
-    let woken = tokio::spawn(async move {
+    tokio::spawn(async move {
         loop {
             other.woken().await;
             if other.job_counts().await.unwrap().by_state[0] == 1 {
                 return;
             }
         }
-    });
+    })
+}
+
+async fn who_waits_for_work_is_woken_by_an_enqueue(stage: Stage) {
+    let woken = wait_for_one(&stage);
     tokio::task::yield_now().await;
     stage.enqueue(stage.job("u")).await;
     tokio::time::timeout(PATIENCE, woken).await.expect("woken").unwrap();
@@ -68,15 +73,7 @@ async fn who_waits_for_work_is_woken_by_an_enqueue(stage: Stage) {
 async fn what_is_due_at_once_wakes_too(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
-    let other = stage.store.clone();
-    let woken = tokio::spawn(async move {
-        loop {
-            other.woken().await;
-            if other.job_counts().await.unwrap().by_state[0] == 1 {
-                return;
-            }
-        }
-    });
+    let woken = wait_for_one(&stage);
     stage.settle(&claimed, Ending::Release).await;
     tokio::time::timeout(PATIENCE, woken).await.expect("woken").unwrap();
 }
