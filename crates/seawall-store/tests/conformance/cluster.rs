@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 const KEEPER: &str = r#"
 trap '' INT
 umask 022
-folder=$(mktemp -d /tmp/seawall-pg.XXXXXX) || exit 1
+folder=$(mktemp -d) || exit 1
 as=
 if [ "$(id -u)" = 0 ]; then
   user=nobody; id postgres >/dev/null 2>&1 && user=postgres
