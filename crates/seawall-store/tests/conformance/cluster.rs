@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 /// Keeps the server for as long as its standard input stays open, which the kernel sees to. A server refuses to run as
 /// root, so that name is laid down first.
 const KEEPER: &str = r#"
-trap '' INT
+trap '' INT TERM HUP
 umask 022
 folder=$(mktemp -d) || exit 1
 as=
