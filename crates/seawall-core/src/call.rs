@@ -13,6 +13,7 @@
 mod action;
 mod ask;
 mod cells;
+mod first;
 mod plan;
 #[cfg(test)]
 mod stories;
@@ -20,6 +21,7 @@ mod stories;
 pub use action::{Action, Finish, Outcome, Request};
 pub use ask::{Answer, Ask, KeyReport, Reservation, Settle};
 pub use cells::{BUDGET_CAPACITY, Cells, Reply};
+pub use first::First;
 pub use plan::Plan;
 
 use crate::classify::{Hint, Seen, Verdict};
@@ -291,15 +293,11 @@ impl Call {
 
     /// As [`Call::responded`], for a driver that has classified the result by other means.
     pub fn judged(&mut self, result: Result<u16, ErrorKind>, verdict: &Verdict, now: Now, rng: &mut Rng) -> Action {
-        let State::Sending { since } = self.state else { unreachable!("a result comes while an attempt is out, not in {:?}", self.state) };
-        let latency = now.mono.since(since);
-        let status = result.map_or_else(Status::Error, Status::Http);
         let hint = self.length(verdict, now.wall);
-        let unsent = result.is_err_and(ErrorKind::is_unsent);
         let facts = Facts {
             retry: &self.plan.retry,
             progress: &self.progress,
-            repeatable: self.repeatable || unsent,
+            repeatable: self.repeatable || result.is_err_and(ErrorKind::is_unsent),
             replayable: self.replayable,
             patient: self.patient,
             deadline: self.deadline,
@@ -307,6 +305,21 @@ impl Call {
             refreshes: self.plan.refreshes,
         };
         let next = next(&facts, verdict, hint, now, rng);
+        self.decided(result, verdict, hint, next, now)
+    }
+
+    /// As [`Call::judged`] of a plain success, which needs neither chance nor rules.
+    #[inline]
+    pub fn succeeded(&mut self, status: u16, now: Now) -> Action {
+        self.decided(Ok(status), &Verdict::SUCCESS, None, Next::Return(Reason::Succeeded), now)
+    }
+
+    #[inline]
+    fn decided(&mut self, result: Result<u16, ErrorKind>, verdict: &Verdict, hint: Option<Nanos>, next: Next, now: Now) -> Action {
+        let State::Sending { since } = self.state else { unreachable!("a result comes while an attempt is out, not in {:?}", self.state) };
+        let latency = now.mono.since(since);
+        let status = result.map_or_else(Status::Error, Status::Http);
+        let unsent = result.is_err_and(ErrorKind::is_unsent);
         let mut settle = self.report(status, verdict, hint, latency, now);
         let (then, decision, wait, reason) = self.follow(next, verdict, status, hint, now);
         self.record = Some(Attempt {

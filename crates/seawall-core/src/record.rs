@@ -82,6 +82,21 @@ words! {
     }
 }
 
+impl Code {
+    /// The stage that refuses with this code, for metrics.
+    #[must_use]
+    pub const fn stage(self) -> &'static str {
+        match self {
+            Self::RateLimited | Self::Overloaded | Self::CallerUnknown | Self::TooLarge | Self::NoUpstream => "admit",
+            Self::IdempotencyKeyMissing | Self::IdempotencyKeyMismatch | Self::IdempotencyKeyInFlight | Self::OutcomeUnknown => "admit",
+            Self::KeysExhausted | Self::KeysRejected => "lease",
+            Self::CircuitOpen => "guard",
+            Self::UpstreamUnreachable | Self::SchemaMismatch | Self::Cancelled => "attempt",
+            Self::DeadlineExceeded => "decide",
+        }
+    }
+}
+
 /// The status of an attempt: what the upstream said, or how it failed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {

@@ -4,34 +4,82 @@
 //! runs the process calls [`Clock::follow`] now and then, so that a step of the machine's clock arrives within a second
 //! and a request does not pay for a second clock read.
 
+use crate::timers::{Sleep, Timers};
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
+/// Where simulated time begins: 2026-07-01T00:00:00Z.
+const SIMULATED_EPOCH: Wall = Wall(1_782_864_000_000);
+
+/// The time, and how to wait for another.
+///
+/// ```
+/// use seawall_engine::Clock;
+/// use std::time::Duration;
+///
+/// let clock = Clock::simulated();
+/// let before = clock.now();
+/// clock.run(clock.sleep(Duration::from_secs(3600)));
+/// assert_eq!(clock.now().mono.since(before.mono).as_secs_ceil(), 3600);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Instant,
     /// Wall-clock milliseconds at `start`.
     epoch_ms: Arc<AtomicI64>,
+    /// Who wakes sleepers; tokio, where this is empty.
+    timers: Option<Arc<Timers>>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "this file is where the clocks are read")]
 impl Clock {
+    /// The machine's clock, with tokio's timers.
     #[must_use]
     pub fn start() -> Self {
-        let clock = Self { start: Instant::now(), epoch_ms: Arc::default() };
+        let clock = Self { start: Instant::now(), epoch_ms: Arc::default(), timers: None };
         clock.follow();
         clock
     }
 
+    /// A clock that stands still but for [`Clock::advance`] and, inside [`Clock::run`], for jumps to the next sleeper.
+    /// Outside of `run`, nobody moves it for you.
     #[must_use]
+    pub fn simulated() -> Self {
+        let epoch_ms = Arc::new(AtomicI64::new(SIMULATED_EPOCH.0));
+        Self { start: Instant::now(), epoch_ms, timers: Some(Arc::new(Timers::simulated())) }
+    }
+
+    /// The same time for a plain thread, which wakes its own sleepers.
+    pub(crate) fn for_thread(&self) -> Self {
+        let timers = self.timers.clone().unwrap_or_else(|| Arc::new(Timers::real()));
+        Self { timers: Some(timers), ..self.clone() }
+    }
+
+    /// Both clocks.
+    #[must_use]
+    #[inline]
     pub fn now(&self) -> Now {
-        let since = Instant::now().saturating_duration_since(self.start);
-        let mono = Mono(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        self.at(self.mono())
+    }
+
+    /// Both clocks at a moment of the monotonic one.
+    #[inline]
+    pub(crate) fn at(&self, mono: Mono) -> Now {
         let elapsed_ms = i64::try_from(mono.0 / 1_000_000).unwrap_or(i64::MAX);
         Now { mono, wall: Wall(self.epoch_ms.load(Ordering::Relaxed).saturating_add(elapsed_ms)) }
+    }
+
+    /// The monotonic clock alone.
+    #[inline]
+    pub(crate) fn mono(&self) -> Mono {
+        if let Some(simulated) = self.timers.as_ref().and_then(|timers| timers.now()) {
+            return simulated;
+        }
+        let since = Instant::now().saturating_duration_since(self.start);
+        Mono(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Looks at the machine's wall clock again.
@@ -53,8 +101,37 @@ impl Clock {
 
     /// Returns at `until`, never earlier.
     pub async fn sleep_until(&self, until: Mono) {
-        tokio::time::sleep_until(self.instant(until)).await;
+        match &self.timers {
+            None => tokio::time::sleep_until(self.instant(until)).await,
+            Some(timers) => Sleep::new(timers, until, || self.mono()).await,
+        }
     }
+
+    /// Returns after that long, never earlier.
+    pub async fn sleep(&self, length: Duration) {
+        self.sleep_until(self.mono() + nanos(length)).await;
+    }
+
+    /// Moves simulated time by that much and wakes whoever is due. The machine's clock does not listen.
+    pub fn advance(&self, length: Duration) {
+        if let Some(timers) = &self.timers {
+            timers.advance_to(self.mono() + nanos(length));
+        }
+    }
+
+    /// Runs a future to its end on this thread. Whenever everything in it waits, a simulated clock jumps to the next
+    /// sleeper, so that an hour costs nothing; on the machine's clock the thread sleeps until then.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        match &self.timers {
+            Some(timers) => timers.run(future, || self.mono()),
+            None => Timers::real().run(future, || self.mono()),
+        }
+    }
+}
+
+/// A length of the standard library's as one of ours.
+pub(crate) fn nanos(length: Duration) -> Nanos {
+    Nanos(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -70,5 +147,27 @@ mod tests {
         assert!(later.mono.since(first.mono) >= Nanos::from_secs(90));
         assert!(later.wall.since(first.wall) >= Nanos::from_secs(90));
         assert!(first.wall > Wall(1_700_000_000_000));
+    }
+
+    #[test]
+    fn simulated_time_jumps_to_whoever_is_due_first() {
+        let clock = Clock::simulated();
+        let slept = clock.run(async {
+            tokio::select! {
+                () = clock.sleep(Duration::from_secs(600)) => "long",
+                () = clock.sleep(Duration::from_secs(1)) => "short",
+            }
+        });
+        assert_eq!((slept, clock.now().mono), ("short", Mono(1_000_000_000)));
+        clock.run(clock.sleep(Duration::from_millis(1)));
+        assert_eq!(clock.now().mono, Mono(1_001_000_000), "who was dropped is not waited for");
+    }
+
+    #[test]
+    fn a_thread_sleeps_on_the_machines_clock_and_not_too_short() {
+        let clock = Clock::start().for_thread();
+        let before = clock.now().mono;
+        clock.run(clock.sleep(Duration::from_millis(3)));
+        assert!(clock.now().mono.since(before) >= Nanos::from_millis(3));
     }
 }

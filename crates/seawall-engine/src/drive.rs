@@ -120,20 +120,13 @@ impl Guarded<'_> {
         self.done = true;
         let settle = self.call.cancelled();
         self.scene.endpoint.state.abandon(&settle, &mut self.visit, now);
-        self.leave_line(now.mono);
+        self.visit.leave_line(&self.scene.endpoint.state, now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, now.mono.since(self.started));
         Finish { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, retry_after: None }
     }
 }
 
 impl Guarded<'_> {
-    /// A place in the pool's line is given up, or the place itself where it was granted in the same moment.
-    fn leave_line(&mut self, now: Mono) {
-        if let (Some(waiting), Some(pool)) = (self.visit.waiting.take(), &self.scene.endpoint.state.pool) {
-            pool.give_up(waiting, now);
-        }
-    }
-
     /// Asks state that other instances share, which takes time.
     async fn ask_shared(&mut self, link: &Link, ask: Ask, now: &mut Now) -> (Answer, Option<Change>) {
         let Scene { clock, endpoint, who, .. } = self.scene;
@@ -157,14 +150,13 @@ impl Guarded<'_> {
             self.visit.waiting = None;
             return self.call.granted(now);
         }
-        self.leave_line(now.mono);
+        self.visit.leave_line(&self.scene.endpoint.state, now.mono);
         self.call.waited(now)
     }
 
     /// The place of a call that is over.
     fn place(&mut self) -> Option<Place> {
-        let (since, pool) = (self.visit.left.take()?, self.scene.endpoint.state.pool.as_ref()?);
-        Some(Place::new(Arc::clone(pool), since, self.scene.clock.clone()))
+        self.visit.place(&self.scene.endpoint.state, self.scene.clock)
     }
 
     /// Nothing is held by a job that waits.
@@ -186,7 +178,7 @@ impl Drop for Guarded<'_> {
             let now = self.scene.clock.now();
             let finish = self.cancel(Code::Cancelled, now);
             self.scene.left(&finish, now);
-            drop(self.place());
+            drop(self.visit.place(&self.scene.endpoint.state, self.scene.clock));
         }
     }
 }

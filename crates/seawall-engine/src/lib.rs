@@ -3,6 +3,8 @@
 //! [`drive`] runs the core's call machine; [`transport`] sends its attempts over [`pool`]ed connections made by
 //! [`connect`]; [`live`] holds the configuration in force with its [`state`]; [`recorder`] takes what happened to the
 //! log and the [`metrics`].
+//!
+//! [`Policy`] is all of it around a call of your own: see [`library`].
 
 pub mod body;
 pub mod cache;
@@ -13,6 +15,7 @@ pub mod credential;
 pub mod drive;
 pub mod fault;
 pub mod h1;
+pub mod library;
 pub mod limits;
 pub mod line;
 pub mod live;
@@ -26,15 +29,22 @@ pub mod schema;
 pub mod secret;
 pub mod shared;
 pub mod state;
+mod timers;
 pub mod trace;
 pub mod transport;
+
+pub use clock::Clock;
+pub use library::{Attempt, Classify, Failure, Meaning, Policies, Policy, Usual};
+pub use recorder::Record;
+pub use seawall_core::guard::State as BreakerState;
+pub use seawall_core::record::{Class, Code, ErrorKind, Reason};
 
 /// Sixty-four bits from the system's generator: where chance enters, once per thread.
 #[must_use]
 pub fn entropy() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
         // Without a system generator the address of a fresh allocation and the clock must do; nothing secret hangs on it.
-        let clock = clock::Clock::start().now();
+        let clock = Clock::start().now();
         clock.mono.0 ^ clock.wall.0.unsigned_abs()
     })
 }

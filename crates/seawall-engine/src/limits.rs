@@ -145,15 +145,10 @@ impl Limits {
     pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (Answer, Taken) {
         let mut taken = Taken { keys: self.0.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
         let answers = self.with_cells(&taken.keys, now, |layers| layered::take(layers, now, cost));
-        let answer = match answers {
-            Answers::Go { after, shadowed } => {
-                taken.shadowed = shadowed;
-                Answer::Limited { after }
-            }
-            Answers::Refused { retry_at, .. } => Answer::OverLimit { retry_at: Some(retry_at) },
-            Answers::TooCostly { .. } => Answer::OverLimit { retry_at: None },
-        };
-        (answer, taken)
+        if let Answers::Go { shadowed, .. } = answers {
+            taken.shadowed = shadowed;
+        }
+        (answers.into(), taken)
     }
 
     /// Gives back what was taken for a call that was then refused by us.

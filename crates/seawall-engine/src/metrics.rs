@@ -4,11 +4,12 @@
 use crate::live::Names;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
 use crate::state::Locked;
-use seawall_core::record::{Decision, ErrorKind, Status};
+use seawall_core::record::{Class, Decision, ErrorKind, Status};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Upper bounds of the latency histograms, in seconds.
 const BOUNDS: [f64; 16] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0];
@@ -22,12 +23,19 @@ struct Histogram {
 
 impl Histogram {
     fn observe(&mut self, length: Nanos) {
-        let seconds = length.as_secs_f64();
-        if let Some(i) = BOUNDS.iter().position(|bound| seconds <= *bound) {
-            self.buckets[i] += 1;
+        if let Some(bucket) = self.buckets.get_mut(place(length)) {
+            *bucket += 1;
         }
         self.count += 1;
-        self.sum += seconds;
+        self.sum += length.as_secs_f64();
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *bucket += more;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
     }
 
     fn render(&self, out: &mut String, name: &str, labels: &str) {
@@ -44,6 +52,52 @@ impl Histogram {
             ),
         );
     }
+}
+
+/// Calls that succeeded at once, counted where they happen: all that records of them would have told the metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Marks);
+
+/// A histogram that threads share. The last place is for what is above every bound.
+#[derive(Debug, Default)]
+struct Marks {
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl Tally {
+    /// One attempt and the call that it was, which took equally long.
+    #[inline]
+    pub(crate) fn succeeded(&self, latency: Nanos) {
+        self.0.mark(latency);
+    }
+}
+
+impl Marks {
+    #[inline]
+    fn mark(&self, length: Nanos) {
+        self.buckets[place(length)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(length.0, Ordering::Relaxed);
+    }
+
+    fn drain(&self) -> Histogram {
+        let mut histogram = Histogram { sum: Nanos(self.sum_ns.swap(0, Ordering::Relaxed)).as_secs_f64(), ..Histogram::default() };
+        for (i, bucket) in self.buckets.iter().enumerate() {
+            let marked = bucket.swap(0, Ordering::Relaxed);
+            histogram.count += marked;
+            if let Some(bucket) = histogram.buckets.get_mut(i) {
+                *bucket = marked;
+            }
+        }
+        histogram
+    }
+}
+
+/// The bucket of a length; the number of bounds where none is high enough.
+#[inline]
+fn place(length: Nanos) -> usize {
+    let seconds = length.as_secs_f64();
+    BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len())
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +152,20 @@ impl Metrics {
                 }
             }
             last = Some((names, counts));
+        }
+    }
+
+    /// Takes over what was counted without records.
+    pub(crate) fn absorb(&self, names: &Arc<Names>, caller: &Arc<str>, tally: &Tally) {
+        let mut all = self.0.lock();
+        let counts = all.entry(Arc::clone(names)).or_default();
+        let marked = tally.0.drain();
+        counts.attempt_seconds.add(&marked);
+        counts.call_seconds.add(&marked);
+        if marked.count > 0 {
+            let success = Class::Success.as_str();
+            *counts.attempts.entry((Status::Http(200), success)).or_default() += marked.count;
+            *counts.calls.entry((Arc::clone(caller), success)).or_default() += marked.count;
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::clock::Clock;
 use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
-use crate::pools::{Entered, Pool, Waiting};
+use crate::pools::{Entered, Place, Pool, Waiting};
 use crate::shared::{Link, Receipt, Store, Took};
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
 use seawall_core::config::{Auth, Policy};
@@ -95,11 +95,7 @@ impl UpstreamState {
     }
 
     pub(crate) fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
-        match self.keys.as_ref().map(|keys| keys.lock().lease(now, tried)) {
-            Some(lease::Answer::Leased(lease)) => Answer::Key(lease),
-            Some(lease::Answer::Cooling { wait }) => Answer::Cooling { wait },
-            Some(lease::Answer::Dead) | None => Answer::Dead,
-        }
+        self.keys.as_ref().map(|keys| keys.lock().lease(now, tried)).into()
     }
 }
 
@@ -112,14 +108,6 @@ fn fingerprint(auth: &Auth) -> String {
         hash.update(group.to_be_bytes());
     }
     hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A breaker's word as a call's answer.
-pub(crate) const fn admission(admission: Admission) -> Answer {
-    match admission {
-        Admission::Go(permit) => Answer::Permitted(permit),
-        Admission::Refused { retry_at } => Answer::Open { retry_at },
-    }
 }
 
 /// What all calls to an endpoint share. The breaker may be shared by a whole upstream.
@@ -156,6 +144,18 @@ impl Visit {
             Some(Took::Shared(receipt)) => Some(receipt),
             Some(Took::Alone(..) | Took::Nothing) | None => None,
         }
+    }
+    /// A place in the pool's line is given up, or the place itself where it was granted in the same moment.
+    pub(crate) fn leave_line(&mut self, state: &EndpointState, now: Mono) {
+        if let (Some(waiting), Some(pool)) = (self.waiting.take(), &state.pool) {
+            pool.give_up(waiting, now);
+        }
+    }
+
+    /// The place of a call that is over.
+    pub(crate) fn place(&mut self, state: &EndpointState, clock: &Clock) -> Option<Place> {
+        let (since, pool) = (self.left.take()?, state.pool.as_ref()?);
+        Some(Place::new(Arc::clone(pool), since, clock.clone()))
     }
 }
 
@@ -263,10 +263,11 @@ impl EndpointState {
         breaker.record(&self.guard, permit, sample, now.mono)
     }
 
-    fn admit(&self, lease: Nanos, now: Mono) -> Answer {
+    #[inline]
+    pub(crate) fn admit(&self, lease: Nanos, now: Mono) -> Answer {
         match self.paused(now) {
             Some(paused) => paused,
-            None => admission(self.breaker.lock().admit(&self.guard, lease, now)),
+            None => self.breaker.lock().admit(&self.guard, lease, now).into(),
         }
     }
 
@@ -362,6 +363,14 @@ impl EndpointState {
         } else {
             None
         }
+    }
+
+    /// As [`EndpointState::settle`] for a call that was in no pool, took from no limit and had no key.
+    #[inline]
+    pub(crate) fn settle_plain(&self, settle: &Settle, now: Mono) -> Option<Change> {
+        let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
+        let _: Option<Funding> = settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now);
+        change
     }
 
     /// What limits and pools hear of an attempt's end.

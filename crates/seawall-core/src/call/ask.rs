@@ -1,9 +1,10 @@
 //! The questions a call puts to shared state, and the answers. Plain data: the local backend, the simulator and any
 //! remote one answer the same questions.
 
+use crate::admit::layered::Answers;
 use crate::decide::Funding;
-use crate::guard::{Permit, Sample};
-use crate::lease::{KeySet, Lease, Until};
+use crate::guard::{Admission, Permit, Sample};
+use crate::lease::{self, KeySet, Lease, Until};
 use crate::record::{Code, Scope};
 use crate::time::{Mono, Nanos};
 
@@ -63,6 +64,38 @@ pub enum Answer {
     Settled {
         funding: Option<Funding>,
     },
+}
+
+/// The stages' own answers, as the call hears them: whoever keeps the state, this is what it means.
+impl From<Admission> for Answer {
+    #[inline]
+    fn from(admission: Admission) -> Self {
+        match admission {
+            Admission::Go(permit) => Self::Permitted(permit),
+            Admission::Refused { retry_at } => Self::Open { retry_at },
+        }
+    }
+}
+
+impl From<Answers> for Answer {
+    fn from(answers: Answers) -> Self {
+        match answers {
+            Answers::Go { after, .. } => Self::Limited { after },
+            Answers::Refused { retry_at, .. } => Self::OverLimit { retry_at: Some(retry_at) },
+            Answers::TooCostly { .. } => Self::OverLimit { retry_at: None },
+        }
+    }
+}
+
+/// Where there is no pool of keys, there is no key.
+impl From<Option<lease::Answer>> for Answer {
+    fn from(answer: Option<lease::Answer>) -> Self {
+        match answer {
+            Some(lease::Answer::Leased(lease)) => Self::Key(lease),
+            Some(lease::Answer::Cooling { wait }) => Self::Cooling { wait },
+            Some(lease::Answer::Dead) | None => Self::Dead,
+        }
+    }
 }
 
 /// What an attempt did to a key.

@@ -4,11 +4,11 @@
 
 use super::{Answer, Ask, KeyReport, Settle};
 use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
-use crate::admit::layered::{self, Answers};
+use crate::admit::layered;
 use crate::admit::limit::{Cell, Limit};
 use crate::config::{Config, Policy, Upstream};
 use crate::decide::{Budget, Funding};
-use crate::guard::{Admission, Breaker, Change};
+use crate::guard::{Breaker, Change};
 use crate::lease::{self, KeyPool};
 use crate::policy;
 use crate::time::{Mono, Nanos, Now};
@@ -91,11 +91,7 @@ impl Cells {
 
     fn take(&mut self, now: Mono) -> Answer {
         let mut layers: Vec<(&Limit, &mut Cell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
-        match layered::take(&mut layers, now, self.cost) {
-            Answers::Go { after, .. } => Answer::Limited { after },
-            Answers::Refused { retry_at, .. } => Answer::OverLimit { retry_at: Some(retry_at) },
-            Answers::TooCostly { .. } => Answer::OverLimit { retry_at: None },
-        }
+        layered::take(&mut layers, now, self.cost).into()
     }
 
     fn enter(&mut self, give_up: Mono, now: Mono) -> Reply {
@@ -111,18 +107,11 @@ impl Cells {
         if now < self.paused_until {
             return Answer::Open { retry_at: Some(self.paused_until) };
         }
-        match self.breaker.admit(&self.guard, lease, now) {
-            Admission::Go(permit) => Answer::Permitted(permit),
-            Admission::Refused { retry_at } => Answer::Open { retry_at },
-        }
+        self.breaker.admit(&self.guard, lease, now).into()
     }
 
     fn lease(&mut self, now: Now, tried: lease::KeySet) -> Answer {
-        match self.keys.as_mut().map(|keys| keys.lease(now, tried)) {
-            Some(lease::Answer::Leased(lease)) => Answer::Key(lease),
-            Some(lease::Answer::Cooling { wait }) => Answer::Cooling { wait },
-            Some(lease::Answer::Dead) | None => Answer::Dead,
-        }
+        self.keys.as_mut().map(|keys| keys.lease(now, tried)).into()
     }
 
     pub fn settle(&mut self, settle: &Settle, now: Now) -> Reply {

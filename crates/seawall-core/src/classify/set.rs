@@ -29,6 +29,19 @@ pub struct Verdict {
     pub unprocessed: bool,
 }
 
+impl Verdict {
+    /// A success that nobody said anything about.
+    pub const SUCCESS: Self = Self {
+        class: Class::Success,
+        scope: Scope::Call,
+        wait: Hint::None,
+        skew: Nanos::ZERO,
+        rule: None,
+        named: true,
+        unprocessed: false,
+    };
+}
+
 /// What is left to ask once the status is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Plan {
@@ -130,14 +143,11 @@ impl Plan {
 }
 
 fn unruled(result: Result<u16, ErrorKind>) -> Verdict {
-    let class = match result {
-        Ok(..400) => Class::Success,
-        Ok(400..500 | 600..) => Class::Permanent,
-        Ok(500..600) | Err(_) => Class::Transient,
-    };
-    let wait = if class == Class::Transient { Hint::Backoff } else { Hint::None };
-    let named = class == Class::Success;
-    Verdict { class, scope: Scope::Call, wait, skew: Nanos::ZERO, rule: None, named, unprocessed: false }
+    match result {
+        Ok(..400) => Verdict::SUCCESS,
+        Ok(400..500 | 600..) => Verdict { class: Class::Permanent, named: false, ..Verdict::SUCCESS },
+        Ok(500..600) | Err(_) => Verdict { class: Class::Transient, wait: Hint::Backoff, named: false, ..Verdict::SUCCESS },
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod herd;
 pub mod outage;
 mod queue;
 pub mod replay;
+pub mod script;
 mod server;
 mod shared;
 mod stats;

@@ -12,8 +12,8 @@ use crate::admit::limit::{Cell, Limit};
 use crate::call::{Answer, Ask, BUDGET_CAPACITY, Plan, Settle};
 use crate::config::{Config, Endpoint, Upstream};
 use crate::decide::Budget;
-use crate::guard::{Admission, Breaker};
-use crate::lease::{self, KeyPool, KeySet};
+use crate::guard::Breaker;
+use crate::lease::{KeyPool, KeySet};
 use crate::policy::{self, BreakerPer, LimitKey};
 use crate::record::Scope;
 use crate::time::{Mono, Nanos, Now};
@@ -223,19 +223,10 @@ impl Shared {
         let site = &self.sites[site];
         let answers = with_layers(&mut self.limits, &site.limits, |layers| layered::take(layers, now, site.cost));
         match answers {
-            Answers::Go { after, shadowed } => {
-                (holding.taken_at, holding.shadowed) = (now, shadowed);
-                Answer::Limited { after }
-            }
-            Answers::Refused { layer, retry_at } => {
-                holding.refused_by = site.limits.get(layer).copied();
-                Answer::OverLimit { retry_at: Some(retry_at) }
-            }
-            Answers::TooCostly { layer, .. } => {
-                holding.refused_by = site.limits.get(layer).copied();
-                Answer::OverLimit { retry_at: None }
-            }
+            Answers::Go { shadowed, .. } => (holding.taken_at, holding.shadowed) = (now, shadowed),
+            Answers::Refused { layer, .. } | Answers::TooCostly { layer, .. } => holding.refused_by = site.limits.get(layer).copied(),
         }
+        answers.into()
     }
 
     fn enter(&mut self, id: u32, site: usize, give_up: Mono, holding: &mut Holding, now: Mono) -> Answer {
@@ -269,18 +260,11 @@ impl Shared {
         if now < paused_until {
             return Answer::Open { retry_at: Some(paused_until) };
         }
-        match self.breakers[site.breaker].admit(&site.guard, lease, now) {
-            Admission::Go(permit) => Answer::Permitted(permit),
-            Admission::Refused { retry_at } => Answer::Open { retry_at },
-        }
+        self.breakers[site.breaker].admit(&site.guard, lease, now).into()
     }
 
     fn lease(&mut self, site: usize, tried: KeySet, now: Now) -> Answer {
-        match self.upstreams[self.sites[site].upstream].keys.as_mut().map(|keys| keys.lease(now, tried)) {
-            Some(lease::Answer::Leased(lease)) => Answer::Key(lease),
-            Some(lease::Answer::Cooling { wait }) => Answer::Cooling { wait },
-            Some(lease::Answer::Dead) | None => Answer::Dead,
-        }
+        self.upstreams[self.sites[site].upstream].keys.as_mut().map(|keys| keys.lease(now, tried)).into()
     }
 
     fn settle(&mut self, site: usize, settle: &Settle, holding: &mut Holding, now: Now) -> Answer {

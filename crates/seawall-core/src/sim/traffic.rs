@@ -7,7 +7,7 @@ use super::shared::{Called, Callers, Holding, Shared};
 use crate::call::{Action, Call, Finish, Request};
 use crate::classify::{Seen, Verdict};
 use crate::config::Config;
-use crate::record::ErrorKind;
+use crate::record::{Attempt, ErrorKind};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
 
@@ -54,11 +54,13 @@ pub(super) struct Traffic {
     free: Vec<u32>,
     moments: u64,
     rng: Rng,
+    /// What was decided about attempts since the last event.
+    pub(super) records: Vec<Attempt>,
 }
 
 impl Traffic {
     pub(super) fn new(config: &Config, callers: Callers, rng: Rng) -> Self {
-        Self { shared: Shared::new(config, callers), flights: Vec::new(), free: Vec::new(), moments: 0, rng }
+        Self { shared: Shared::new(config, callers), flights: Vec::new(), free: Vec::new(), moments: 0, rng, records: Vec::new() }
     }
 
     /// How many calls have not ended.
@@ -127,7 +129,9 @@ impl Traffic {
         self.moments += 1;
         flight.moment = self.moments;
         let token = Token { id, moment: self.moments };
+        self.records.clear();
         loop {
+            self.records.extend(flight.call.take_record());
             action = match action {
                 Action::Ask(ask) => {
                     let answer = self.shared.answer(id, flight.site, ask, &mut flight.holding, now);

@@ -5,7 +5,7 @@ use super::redis::{Arguments, Seed, Store};
 use super::scripts;
 use crate::clock::Clock;
 use crate::live::Names;
-use crate::state::{Locked, admission};
+use crate::state::Locked;
 use seawall_core::call::{Answer, Settle};
 use seawall_core::guard::breaker::ramp_pause;
 use seawall_core::guard::{Breaker, Change, Permit, PhaseData, Sample};
@@ -47,7 +47,7 @@ impl SharedBreaker {
         }
         let arguments = Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from));
         let Some(reply) = self.run(&scripts::PERMIT, arguments, clock).await else {
-            return admission(self.copy.lock().admit(&self.guard, lease, clock.now().mono));
+            return self.copy.lock().admit(&self.guard, lease, clock.now().mono).into();
         };
         let met = self.learn(&reply, number(&reply, 4), clock);
         match (reply.first(), number(&reply, 1)) {

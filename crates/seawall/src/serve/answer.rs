@@ -198,18 +198,6 @@ pub(super) fn rate_limit(headers: &mut http::HeaderMap, fields: Option<&(String,
     }
 }
 
-/// The stage that refuses with this code, for metrics.
-pub(super) const fn stage(code: Code) -> &'static str {
-    match code {
-        Code::RateLimited | Code::Overloaded | Code::CallerUnknown | Code::TooLarge | Code::NoUpstream => "admit",
-        Code::IdempotencyKeyMissing | Code::IdempotencyKeyMismatch | Code::IdempotencyKeyInFlight | Code::OutcomeUnknown => "admit",
-        Code::KeysExhausted | Code::KeysRejected => "lease",
-        Code::CircuitOpen => "guard",
-        Code::UpstreamUnreachable | Code::SchemaMismatch | Code::Cancelled => "attempt",
-        Code::DeadlineExceeded => "decide",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
-use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal, stage};
+use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal};
 use super::cached::{self, Lookup};
 use super::hygiene::{self, Marks, Ours};
 use super::target::{deadline, target};
@@ -353,7 +353,7 @@ impl Gateway {
         let (outcome, refused_by) = match finish.outcome {
             Outcome::Success => ("success", None),
             Outcome::Failed(class) => (class.as_str(), None),
-            Outcome::Refused(code) => (code.as_str(), Some(stage(code))),
+            Outcome::Refused(code) => (code.as_str(), Some(code.stage())),
             Outcome::Replayed => ("success", None),
         };
         self.record(endpoint, id, ended, from, outcome, refused_by);

@@ -1,0 +1,97 @@
+//! The first attempt of a call that nothing but the breaker can hold up, without the machine: most calls are this and
+//! nothing more. What it may ask and take is read off the machine itself. Whoever meets anything but a success begins
+//! the machine after all, at the time when the call began and with the answer that it got: it is a pure function of these.
+
+use super::{Action, Answer, Ask, Call, Plan, Request, Settle};
+use crate::guard::{Admission, Breaker, Permit, Sample};
+use crate::policy;
+use crate::time::{Mono, Nanos, Now};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// How long a probe may be out; `None` where the breaker is not asked.
+    pub lease: Option<Nanos>,
+    pub timeout: Nanos,
+    pub remaining: Nanos,
+}
+
+impl First {
+    /// `None` where a call has more to ask before its first attempt.
+    #[must_use]
+    pub fn of(plan: &Arc<Plan>, guard: &policy::Breaker) -> Option<Self> {
+        let request = Request { method: "GET", keyed: true, replayable: true, deadline: None, patient: false };
+        let now = Now::default();
+        let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
+        let mut lease = None;
+        if let Action::Ask(Ask::Permit { lease: asked }) = action {
+            lease = Some(asked);
+            let Admission::Go(permit) = Breaker::new().admit(guard, asked, now.mono) else { return None };
+            action = call.answered(Answer::Permitted(permit), now);
+        }
+        let Action::Send { timeout, key: None, .. } = action else { return None };
+        Some(Self { lease, timeout, remaining: call.remaining(now.mono) })
+    }
+
+    /// What shared state learns when the attempt was a plain success.
+    #[must_use]
+    #[inline]
+    pub fn succeeded(permit: Option<Permit>, started: Mono, now: Mono) -> Settle {
+        let sample = Sample { failed: false, latency: now.since(started) };
+        Settle { sample: permit.map(|permit| (permit, sample)), earn: true, ..Settle::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Cells;
+    use crate::config;
+    use crate::time::Wall;
+
+    fn parts(text: &str) -> (Cells, Arc<Plan>, Option<First>) {
+        let text = format!("[pools.p]\nconcurrent = 1\n[upstreams.a]\nurl = \"http://a.test\"\nidempotency = {{ mode = \"off\" }}\n{text}");
+        let config = config::load("t", text.as_bytes()).unwrap();
+        let upstream = &config.upstreams[0];
+        let endpoint = &upstream.endpoints[0];
+        let plan = Arc::new(Plan::new(&config, upstream, endpoint));
+        let first = First::of(&plan, &endpoint.policy.breaker);
+        (Cells::new(&config, upstream, &endpoint.policy), plan, first)
+    }
+
+    #[test]
+    fn a_success_tells_shared_state_what_the_machine_would() {
+        let request = Request { method: "POST", keyed: false, replayable: true, deadline: None, patient: false };
+        for text in ["", "profile = \"payment\"", "breaker.mode = \"off\""] {
+            let (mut cells, plan, first) = parts(text);
+            let first = first.unwrap();
+            let begun = Now { mono: Mono(5), wall: Wall(0) };
+            let (mut call, mut action) = Call::begin(plan, &request, begun);
+            let mut permit = None;
+            if let Action::Ask(ask) = action {
+                assert_eq!(Some(ask), first.lease.map(|lease| Ask::Permit { lease }));
+                let answer = cells.answer(ask, begun).answer;
+                let Answer::Permitted(given) = answer else { panic!("{answer:?}") };
+                permit = Some(given);
+                action = call.answered(answer, begun);
+            }
+            assert_eq!(action, Action::Send { number: 1, timeout: first.timeout, key: None });
+            assert_eq!(call.remaining(begun.mono), first.remaining);
+            let ended = begun.after(Nanos::from_millis(3));
+            let action = call.succeeded(200, ended);
+            assert_eq!(action, Action::Ask(Ask::Settle(First::succeeded(permit, begun.mono, ended.mono))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_call_with_more_to_ask_has_no_short_way() {
+        let more = [
+            "pool = \"p\"",
+            "limits = [{ name = \"l\", rate = \"1/s\" }]",
+            "[upstreams.a.auth]\nkeys = [{ id = \"k\", secret = \"env:K\" }]",
+        ];
+        for text in more {
+            assert_eq!(parts(text).2, None, "{text}");
+        }
+    }
+}

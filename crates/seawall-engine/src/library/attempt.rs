@@ -1,0 +1,68 @@
+//! One attempt, as whoever sends it sees it.
+
+use seawall_core::call::First;
+use seawall_core::time::Nanos;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the closure is told about the attempt that it is to make.
+///
+/// ```
+/// use seawall_engine::{Clock, Policy};
+///
+/// let clock = Clock::simulated();
+/// let policy = Policy::profile("payment").unwrap().with_clock(clock.clone());
+/// clock.run(policy.call(|attempt| async move {
+///     assert_eq!(attempt.number(), 1);
+///     assert!(attempt.timeout() <= attempt.remaining());
+///     // A payment is sent again only under one key; this is the key to send.
+///     assert_eq!(attempt.idempotency_key().unwrap().len(), 26);
+///     Ok::<_, std::io::Error>(())
+/// })).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    pub(super) number: u32,
+    pub(super) timeout: Nanos,
+    pub(super) remaining: Nanos,
+    pub(super) idempotency_key: Option<Arc<str>>,
+    pub(super) credential: Option<Arc<str>>,
+}
+
+impl Attempt {
+    #[inline]
+    pub(super) const fn first(first: &First) -> Self {
+        Self { number: 1, timeout: first.timeout, remaining: first.remaining, idempotency_key: None, credential: None }
+    }
+
+    /// From 1.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What this attempt may take. The future is dropped when it takes longer; a blocking closure must see to it itself.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.0)
+    }
+
+    /// What is left of the whole call: the deadline to pass on.
+    #[must_use]
+    pub const fn remaining(&self) -> Duration {
+        Duration::from_nanos(self.remaining.0)
+    }
+
+    /// The idempotency key to send, the same in every attempt of the call.
+    #[must_use]
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
+    /// The `id` of the credential to use, where the policy's upstream has a pool of keys. Their secrets are yours to know:
+    /// the library reads none.
+    #[must_use]
+    pub fn credential(&self) -> Option<&str> {
+        self.credential.as_deref()
+    }
+}

@@ -1,0 +1,205 @@
+//! The library's driver of the call machine: answers its questions from the policy's state and hands out what takes
+//! time. It decides nothing. Dropped before the end, it gives everything back.
+
+use super::attempt::Attempt;
+use super::meaning::{Fields, Kind, Meaning};
+use super::policy::Policy;
+use super::report::Subject;
+use super::request::Terms;
+use crate::clock::{Clock, nanos};
+use crate::limits::Who;
+use crate::pools::Turn;
+use crate::state::Visit;
+use seawall_core::call::{Action, Answer, Call, Finish, Outcome, Request};
+use seawall_core::classify::{Headers, Seen};
+use seawall_core::policy::IdempotencyMode;
+use seawall_core::record::{Class, Code, ErrorKind, Reason};
+use seawall_core::time::{Mono, Nanos, Now};
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// What is to be done next.
+#[must_use]
+pub(super) enum Step {
+    Send(Attempt),
+    Wait(Mono),
+    /// Wait for a place in the pool, until this time.
+    Queue(Mono),
+    Finish(Finish),
+}
+
+pub(super) struct Driver {
+    policy: Policy,
+    call: Call,
+    visit: Visit,
+    subject: Subject,
+    key: Option<Arc<str>>,
+    method: &'static str,
+    started: Mono,
+    now: Now,
+    /// What the last failed attempt was.
+    pub(super) class: Option<Class>,
+    done: bool,
+}
+
+impl Driver {
+    /// A call that began at `now`; `answered` is the breaker's answer, where it has been asked already.
+    pub(super) fn begin(policy: Policy, terms: Terms, now: Now, answered: Option<Answer>) -> (Self, Step) {
+        let mut subject = Subject { caller: terms.caller, id: None };
+        let asks_for_keys = matches!(policy.0.idempotency, IdempotencyMode::Generate | IdempotencyMode::Required);
+        let key = match terms.key {
+            None if policy.0.idempotency == IdempotencyMode::Generate => {
+                Some(Arc::from(policy.0.reporter.id(&mut subject, now.wall).to_string()))
+            }
+            key => key,
+        };
+        let method = match &terms.method {
+            Some(method) => known(method),
+            None if asks_for_keys => "POST",
+            None => "GET",
+        };
+        let request =
+            Request { method, keyed: key.is_some(), replayable: true, deadline: terms.deadline.map(nanos), patient: terms.patient };
+        let (mut call, mut action) = Call::begin(Arc::clone(&policy.0.plan), &request, now);
+        if let Some(answer) = answered {
+            action = call.answered(answer, now);
+        }
+        let mut driver =
+            Self { policy, call, visit: Visit::default(), subject, key, method, started: now.mono, now, class: None, done: false };
+        let step = driver.follow(action);
+        (driver, step)
+    }
+
+    /// An attempt's result.
+    pub(super) fn responded(&mut self, meaning: Meaning<'_>) -> Step {
+        self.now = self.policy.0.clock.now();
+        let rng = &self.policy.0.rng;
+        let action = match meaning.0 {
+            Kind::Success => self.call.succeeded(SUCCESS_STATUS, self.now),
+            Kind::Said { result, verdict } => self.call.judged(result, &verdict, self.now, &mut rng.lock()),
+            Kind::Seen { result, headers } => {
+                let fields = headers.map(Fields);
+                let headers: &dyn Headers = fields.as_ref().map_or(&(), |fields| fields);
+                let seen = Seen { method: self.method, result, headers, body: &[], latency: Nanos::ZERO };
+                self.call.responded(&seen, self.now, &mut rng.lock())
+            }
+        };
+        self.follow(action)
+    }
+
+    /// The attempt took too long and is no more.
+    pub(super) fn timed_out(&mut self) -> Step {
+        self.responded(Meaning::from(ErrorKind::Timeout))
+    }
+
+    pub(super) fn waited(&mut self) -> Step {
+        self.now = self.policy.0.clock.now();
+        let action = self.call.waited(self.now);
+        self.follow(action)
+    }
+
+    /// Whether the pool has called whoever waits in its line.
+    pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        let turn = match &mut self.visit.waiting {
+            Some(waiting) => std::task::ready!(Pin::new(&mut waiting.turn).poll(cx)).ok(),
+            None => None,
+        };
+        if turn != Some(Turn::Granted) {
+            return Poll::Ready(self.gave_up_line());
+        }
+        self.visit.waiting = None;
+        self.now = self.policy.0.clock.now();
+        let action = self.call.granted(self.now);
+        Poll::Ready(self.follow(action))
+    }
+
+    /// Waited in line for too long.
+    pub(super) fn gave_up_line(&mut self) -> Step {
+        self.visit.leave_line(&self.policy.0.endpoint.state, self.policy.0.clock.now().mono);
+        self.waited()
+    }
+
+    fn follow(&mut self, mut action: Action) -> Step {
+        let shared = &*self.policy.0;
+        loop {
+            if let Some(attempt) = self.call.take_record() {
+                if attempt.class != Class::Success {
+                    self.class = Some(attempt.class);
+                }
+                shared.reporter.attempt(&mut self.subject, attempt, self.now.wall);
+            }
+            action = match action {
+                Action::Ask(ask) => {
+                    let caller = self.subject.caller.as_deref().unwrap_or("");
+                    let who = Who { ip: NOBODY, caller, user: "", tenant: "", headers: &shared.headers };
+                    let (answer, change) = shared.endpoint.state.answer(ask, &who, &mut self.visit, self.now);
+                    if let Some(change) = change {
+                        shared.reporter.breaker(change, self.now.wall);
+                    }
+                    self.call.answered(answer, self.now)
+                }
+                Action::Send { number, timeout, key } => {
+                    return Step::Send(Attempt {
+                        number,
+                        timeout,
+                        remaining: self.call.remaining(self.now.mono),
+                        idempotency_key: self.key.clone(),
+                        credential: key.and_then(|key| shared.credentials.get(usize::from(key)).cloned()),
+                    });
+                }
+                Action::Wait { until, reason: Reason::Queued } => return Step::Queue(until),
+                Action::Wait { until, .. } => return Step::Wait(until),
+                // The plan refreshes nothing.
+                Action::Refresh => self.call.refreshed(false, self.now),
+                Action::Finish(finish) => {
+                    self.end(&finish);
+                    return Step::Finish(finish);
+                }
+            };
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.policy.0.clock
+    }
+
+    pub(super) const fn now(&self) -> Mono {
+        self.now.mono
+    }
+
+    fn end(&mut self, finish: &Finish) {
+        self.done = true;
+        let shared = &*self.policy.0;
+        drop(self.visit.place(&shared.endpoint.state, &shared.clock));
+        shared.reporter.call(&mut self.subject, finish, self.now.wall);
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        self.now = self.policy.0.clock.now();
+        let settle = self.call.cancelled();
+        self.policy.0.endpoint.state.abandon(&settle, &mut self.visit, self.now);
+        self.visit.leave_line(&self.policy.0.endpoint.state, self.now.mono);
+        let (attempts, elapsed) = (self.call.progress().attempts, self.now.mono.since(self.started));
+        let outcome = Outcome::Refused(Code::Cancelled);
+        self.end(&Finish { outcome, reason: Reason::Cancelled, attempts, elapsed, retry_after: None });
+    }
+}
+
+/// Limits by address do not tell calls of one process apart.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// A value stands for a plain success.
+const SUCCESS_STATUS: u16 = 200;
+
+/// A method as the machine knows it; whatever HTTP does not name is not known to be harmless.
+fn known(method: &http::Method) -> &'static str {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "POST", "PATCH", "CONNECT"];
+    KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("POST")
+}

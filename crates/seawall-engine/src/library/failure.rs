@@ -1,0 +1,118 @@
+//! How a call ended that did not succeed.
+
+use seawall_core::call::{Finish, Outcome};
+use seawall_core::record::{Class, Code, Reason};
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// Why a call did not succeed, and the last error if there was one.
+///
+/// ```
+/// use seawall_engine::{Clock, Policy, Reason};
+///
+/// let clock = Clock::simulated();
+/// let policy = Policy::default().with_clock(clock.clone()).with_seed(7);
+/// let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+/// let failure = clock.run(policy.call(|_| async move { Err::<(), _>(refused()) })).unwrap_err();
+///
+/// assert_eq!(failure.attempts(), 4);
+/// assert_eq!(failure.reason(), Reason::AttemptsExhausted);
+/// assert!(failure.to_string().starts_with("gave up after 4 attempts in "));
+/// assert_eq!(failure.into_error().unwrap().kind(), std::io::ErrorKind::ConnectionRefused);
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Failure<E> {
+    pub(super) error: Option<E>,
+    pub(super) finish: Finish,
+    pub(super) class: Option<Class>,
+}
+
+impl<E> Failure<E> {
+    /// The error of the last attempt; none where it timed out, or where nothing was sent.
+    #[must_use]
+    pub const fn error(&self) -> Option<&E> {
+        self.error.as_ref()
+    }
+
+    /// The error of the last attempt, taken out.
+    #[must_use]
+    pub fn into_error(self) -> Option<E> {
+        self.error
+    }
+
+    /// How often it was sent.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.finish.attempts
+    }
+
+    /// From the beginning of the call, waits included.
+    #[must_use]
+    pub const fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.finish.elapsed.0)
+    }
+
+    /// What the last attempt's failure was; none where nothing was sent.
+    #[must_use]
+    pub const fn class(&self) -> Option<Class> {
+        match self.finish.outcome {
+            Outcome::Failed(class) => Some(class),
+            Outcome::Success | Outcome::Refused(_) | Outcome::Replayed => self.class,
+        }
+    }
+
+    /// Why it ended.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        self.finish.reason
+    }
+
+    /// The name of our own refusal, where the call did not end with an answer of the other side's.
+    #[must_use]
+    pub const fn code(&self) -> Option<Code> {
+        match self.finish.outcome {
+            Outcome::Refused(code) => Some(code),
+            Outcome::Success | Outcome::Failed(_) | Outcome::Replayed => None,
+        }
+    }
+
+    /// When it is worth asking again, where somebody knows.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.finish.retry_after.map(|after| Duration::from_nanos(after.0))
+    }
+}
+
+impl<E: fmt::Debug> fmt::Debug for Failure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failure")
+            .field("error", &self.error)
+            .field("class", &self.class())
+            .field("reason", &self.reason())
+            .field("attempts", &self.attempts())
+            .field("elapsed", &self.elapsed())
+            .field("retry_after", &self.retry_after())
+            .finish()
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Failure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.finish.attempts {
+            0 => write!(f, "not sent ({})", self.finish.reason)?,
+            1 => write!(f, "gave up after 1 attempt in {} ({})", self.finish.elapsed, self.finish.reason)?,
+            n => write!(f, "gave up after {n} attempts in {} ({})", self.finish.elapsed, self.finish.reason)?,
+        }
+        match &self.error {
+            Some(error) => write!(f, ": {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<E: Error + 'static> Error for Failure<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.as_ref().map(|error| error as _)
+    }
+}

@@ -1,0 +1,38 @@
+//! Whether a whole result, value or error, succeeded: what a call asks of a classifier.
+
+use super::classify::Classify;
+use super::meaning::Meaning;
+
+/// Says what a result means, values included. [`Errors`] and [`Responses`] are the two there are.
+pub trait Judge<T, E> {
+    /// What this result means.
+    fn judge<'a>(&self, result: &'a Result<T, E>) -> Meaning<'a>;
+}
+
+/// Every value is a success; errors are what the classifier says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Errors<C>(pub(super) C);
+
+/// Values are HTTP responses, which the policy's rules judge; errors are what the classifier says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Responses<C>(pub(super) C);
+
+impl<T, E, C: Classify<E>> Judge<T, E> for Errors<C> {
+    #[inline]
+    fn judge<'a>(&self, result: &'a Result<T, E>) -> Meaning<'a> {
+        match result {
+            Ok(_) => Meaning::SUCCESS,
+            Err(error) => self.0.classify(error),
+        }
+    }
+}
+
+impl<B, E, C: Classify<E>> Judge<http::Response<B>, E> for Responses<C> {
+    #[inline]
+    fn judge<'a>(&self, result: &'a Result<http::Response<B>, E>) -> Meaning<'a> {
+        match result {
+            Ok(response) => response.into(),
+            Err(error) => self.0.classify(error),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The policy as a `tower` layer. The service that said it was ready makes the first attempt; a retry asks it again.
+
+use super::attempt::Attempt;
+use super::calling::{Calling, Sender};
+use super::failure::Failure;
+use super::judge::{Errors, Judge, Responses};
+use super::policy::Policy;
+use super::request::Terms;
+use http::HeaderValue;
+use http::header::HeaderName;
+use pin_project_lite::pin_project;
+use seawall_core::call::{Finish, Outcome};
+use seawall_core::record::{Class, Reason};
+use seawall_core::time::Nanos;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tower_service::Service;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// What a request says of itself, and what an attempt adds to it.
+pub trait Describe<R> {
+    /// The terms of a call that sends this request.
+    fn terms(request: &R) -> Terms;
+    /// Whether these are no more than any other request's, up to the first result.
+    fn is_plain(request: &R) -> bool;
+    /// The request as this attempt sends it.
+    fn prepare(request: &mut R, attempt: &Attempt);
+}
+
+/// Nothing is known of it: it may be sent again.
+impl<R, C> Describe<R> for Errors<C> {
+    fn terms(_request: &R) -> Terms {
+        Terms::default()
+    }
+
+    fn is_plain(_request: &R) -> bool {
+        true
+    }
+
+    fn prepare(_request: &mut R, _attempt: &Attempt) {}
+}
+
+impl<B, C> Describe<http::Request<B>> for Responses<C> {
+    fn terms(request: &http::Request<B>) -> Terms {
+        let key = request.headers().get(IDEMPOTENCY_KEY).and_then(|key| key.to_str().ok()).map(Arc::from);
+        Terms { method: Some(request.method().clone()), key, ..Terms::default() }
+    }
+
+    fn is_plain(request: &http::Request<B>) -> bool {
+        !request.headers().contains_key(IDEMPOTENCY_KEY)
+    }
+
+    fn prepare(request: &mut http::Request<B>, attempt: &Attempt) {
+        if let Some(key) = attempt.idempotency_key().and_then(|key| HeaderValue::from_str(key).ok()) {
+            request.headers_mut().entry(IDEMPOTENCY_KEY).or_insert(key);
+        }
+    }
+}
+
+/// A layer that makes each request a call of its policy. See [`Policy::layer`] and [`Policy::http_layer`].
+///
+/// ```
+/// use seawall_engine::{Class, Policy};
+/// use tower_layer::Layer as _;
+/// # #[derive(Clone)] struct Inner;
+///
+/// let layer = Policy::default().layer().classify(|_: &&str| Class::Transient);
+/// let service = layer.layer(Inner);
+/// ```
+#[derive(Clone, Debug)]
+pub struct PolicyLayer<J> {
+    policy: Policy,
+    judge: J,
+}
+
+impl<J> PolicyLayer<J> {
+    pub(super) const fn new(policy: Policy, judge: J) -> Self {
+        Self { policy, judge }
+    }
+}
+
+impl<C> PolicyLayer<Errors<C>> {
+    /// Errors are what this classifier says.
+    #[must_use]
+    pub fn classify<D>(self, classifier: D) -> PolicyLayer<Errors<D>> {
+        PolicyLayer { policy: self.policy, judge: Errors(classifier) }
+    }
+}
+
+impl<C> PolicyLayer<Responses<C>> {
+    /// Errors without a response are what this classifier says.
+    #[must_use]
+    pub fn classify<D>(self, classifier: D) -> PolicyLayer<Responses<D>> {
+        PolicyLayer { policy: self.policy, judge: Responses(classifier) }
+    }
+}
+
+impl<S, J: Clone> tower_layer::Layer<S> for PolicyLayer<J> {
+    type Service = PolicyService<S, J>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        PolicyService { inner, policy: self.policy.clone(), judge: self.judge.clone() }
+    }
+}
+
+/// A service under a policy. Its errors are a [`Failure`] around the inner service's.
+///
+/// ```
+/// use seawall_engine::{Clock, Policy};
+/// use std::task::{Context, Poll};
+/// use tower_layer::Layer as _;
+/// use tower_service::Service;
+///
+/// #[derive(Clone)]
+/// struct Doubler;
+///
+/// impl Service<u32> for Doubler {
+///     type Response = u32;
+///     type Error = std::io::Error;
+///     type Future = std::future::Ready<Result<u32, std::io::Error>>;
+///
+///     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+///         Poll::Ready(Ok(()))
+///     }
+///
+///     fn call(&mut self, request: u32) -> Self::Future {
+///         std::future::ready(Ok(request * 2))
+///     }
+/// }
+///
+/// let clock = Clock::simulated();
+/// let mut service = Policy::default().with_clock(clock.clone()).layer().layer(Doubler);
+/// assert_eq!(clock.run(service.call(21)).unwrap(), 42);
+/// ```
+#[derive(Clone, Debug)]
+pub struct PolicyService<S, J> {
+    inner: S,
+    policy: Policy,
+    judge: J,
+}
+
+impl<S, J, R> Service<R> for PolicyService<S, J>
+where
+    S: Service<R> + Clone,
+    R: Clone,
+    J: Judge<S::Response, S::Error> + Describe<R> + Clone,
+{
+    type Response = S::Response;
+    type Error = Failure<S::Error>;
+    type Future = Calling<Resend<S, R>, J>;
+
+    /// Ready when the inner service is. An open breaker is no reason to be unready: its refusal comes at once, as an error
+    /// that says when to come back.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(|error| Failure {
+            error: Some(error),
+            finish: Finish {
+                outcome: Outcome::Failed(Class::Permanent),
+                reason: Reason::PermanentFailure,
+                attempts: 0,
+                elapsed: Nanos::ZERO,
+                retry_after: None,
+            },
+            class: None,
+        })
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        // Readiness belongs to the instance that was asked; the clone that stays behind has to ask anew.
+        let fresh = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, fresh);
+        let resend =
+            Resend { service: ready, request, describe: Description { terms: J::terms, is_plain: J::is_plain, prepare: J::prepare } };
+        Calling::new(self.policy.clone(), self.judge.clone(), resend)
+    }
+}
+
+/// Sends one request to a service as often as it is told to.
+pub struct Resend<S, R> {
+    service: S,
+    request: R,
+    describe: Description<R>,
+}
+
+/// What the judge's protocol knows of requests.
+struct Description<R> {
+    terms: fn(&R) -> Terms,
+    is_plain: fn(&R) -> bool,
+    prepare: fn(&mut R, &Attempt),
+}
+
+impl<S, R> fmt::Debug for Resend<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resend")
+    }
+}
+
+impl<S: Service<R> + Clone, R: Clone> Sender for Resend<S, R> {
+    type Value = S::Response;
+    type Error = S::Error;
+    type Future = Sending<S, R>;
+
+    fn terms(&mut self) -> Terms {
+        (self.describe.terms)(&self.request)
+    }
+
+    #[inline]
+    fn is_plain(&self) -> bool {
+        (self.describe.is_plain)(&self.request)
+    }
+
+    #[inline]
+    fn send(&mut self, attempt: Attempt) -> Self::Future {
+        let mut request = self.request.clone();
+        (self.describe.prepare)(&mut request, &attempt);
+        if attempt.number() == 1 {
+            return Sending { step: SendingStep::Sent { future: self.service.call(request) } };
+        }
+        Sending { step: SendingStep::Unready { service: self.service.clone(), request: Some(request) } }
+    }
+}
+
+pin_project! {
+    /// One attempt: until the service is ready, then until it has answered.
+    pub struct Sending<S: Service<R>, R> {
+        #[pin]
+        step: SendingStep<S, R>,
+    }
+}
+
+pin_project! {
+    #[project = SendingNow]
+    enum SendingStep<S: Service<R>, R> {
+        Unready { service: S, request: Option<R> },
+        Sent { #[pin] future: S::Future },
+    }
+}
+
+impl<S: Service<R>, R> Future for Sending<S, R> {
+    type Output = Result<S::Response, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut step = self.project().step;
+        loop {
+            let future = match step.as_mut().project() {
+                SendingNow::Sent { future } => return future.poll(cx),
+                SendingNow::Unready { service, request } => {
+                    if let Err(error) = ready!(service.poll_ready(cx)) {
+                        return Poll::Ready(Err(error));
+                    }
+                    let Some(request) = request.take() else { unreachable!("a request is sent once") };
+                    service.call(request)
+                }
+            };
+            step.set(SendingStep::Sent { future });
+        }
+    }
+}
+
+impl<S: Service<R>, R> fmt::Debug for Sending<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sending")
+    }
+}

@@ -1,0 +1,70 @@
+//! The first attempt of a plain call, without the machine. Anything but a plain success brings the machine in, as it would
+//! be with that attempt out.
+
+use super::driver::{Driver, Step};
+use super::meaning::{Fields, Kind, Meaning};
+use super::policy::{Policy, Shared};
+use super::request::Terms;
+use seawall_core::call::{Answer, First};
+use seawall_core::classify::{Headers, Seen, Verdict};
+use seawall_core::guard::Permit;
+use seawall_core::time::{Mono, Nanos, Wall};
+
+/// An attempt that is out, and what it holds.
+#[derive(Clone, Copy)]
+pub(super) struct Light {
+    permit: Option<Permit>,
+    pub(super) started: Mono,
+}
+
+impl Light {
+    /// Asks the breaker, if it is asked at all; its refusal is an answer for the machine.
+    #[inline]
+    pub(super) fn begin(shared: &Shared, first: &First) -> Result<Self, (Answer, Mono)> {
+        let started = shared.clock.mono();
+        let Some(lease) = first.lease else { return Ok(Self { permit: None, started }) };
+        match shared.endpoint.state.admit(lease, started) {
+            Answer::Permitted(permit) => Ok(Self { permit: Some(permit), started }),
+            refused => Err((refused, started)),
+        }
+    }
+
+    /// Tells shared state of a plain success, which ends the call.
+    #[inline]
+    pub(super) fn succeeded(self, shared: &Shared) {
+        let now = shared.clock.mono();
+        let settle = First::succeeded(self.permit, self.started, now);
+        if let Some(change) = shared.endpoint.state.settle_plain(&settle, now) {
+            shared.reporter.breaker(change, shared.clock.at(now).wall);
+        }
+        shared.reporter.succeeded(now.since(self.started));
+    }
+
+    #[cold]
+    pub(super) fn into_machine(self, policy: &Policy, terms: Terms) -> Box<Driver> {
+        machine(policy, terms, self.started, self.permit.map(Answer::Permitted)).0
+    }
+}
+
+/// The machine of a call that began then; `answered` is the breaker's answer, where it was asked.
+#[cold]
+pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<Answer>) -> (Box<Driver>, Step) {
+    let (driver, step) = Driver::begin(policy.clone(), terms, policy.0.clock.at(started), answered);
+    (Box::new(driver), step)
+}
+
+/// Whether this is a success that nobody has said anything about.
+#[inline]
+pub(super) fn is_plain(shared: &Shared, meaning: &Meaning<'_>) -> bool {
+    match meaning.0 {
+        Kind::Success => true,
+        Kind::Seen { result: Ok(200), headers } => {
+            let fields = headers.map(Fields);
+            let headers: &dyn Headers = fields.as_ref().map_or(&(), |fields| fields);
+            let seen = Seen { method: "GET", result: Ok(200), headers, body: &[], latency: Nanos::ZERO };
+            // The time matters to waits, and a plain success has none.
+            shared.plan.rules.classify(&seen, Wall(0)) == Verdict::SUCCESS
+        }
+        Kind::Seen { .. } | Kind::Said { .. } => false,
+    }
+}

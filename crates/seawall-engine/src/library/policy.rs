@@ -1,0 +1,431 @@
+//! A policy at work: what is decided, what is shared, and what it is measured with. Clones share everything.
+
+use super::attempt::Attempt;
+use super::classify::{Classify, Usual};
+use super::failure::Failure;
+use super::judge::{Errors, Responses};
+use super::layer::PolicyLayer;
+use super::report::{Hook, Reporter};
+use super::request::Request;
+use crate::clock::Clock;
+use crate::entropy;
+use crate::live::{Around, Live, LiveEndpoint, Names};
+use crate::recorder::Record;
+use crate::secret::Secret;
+use crate::state::Locked;
+use http::HeaderMap;
+use seawall_core::call::{First, Plan};
+use seawall_core::config;
+use seawall_core::guard::State;
+use seawall_core::policy::IdempotencyMode;
+use seawall_core::rng::Rng;
+use std::sync::Arc;
+
+/// The upstream that stands for calls of no upstream in particular.
+const LIBRARY: &str = "library";
+
+/// Timeouts, retries, budget, breaker and limits around any call. Clones share breaker, budget, limits, pool and
+/// metrics; they are as cheap as an `Arc`.
+///
+/// ```
+/// use seawall_engine::Policy;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let policy = Policy::default();
+/// let answer = policy.call(|_attempt| async { Ok::<_, std::io::Error>(42) }).await;
+/// assert_eq!(answer.unwrap(), 42);
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Policy(pub(super) Arc<Shared>);
+
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) endpoint: Arc<LiveEndpoint>,
+    pub(super) plan: Arc<Plan>,
+    /// What a first attempt may ask and take, where that is all there is.
+    pub(super) first: Option<First>,
+    /// Ids of the upstream's keys.
+    pub(super) credentials: Arc<[Arc<str>]>,
+    pub(super) clock: Clock,
+    pub(super) rng: Arc<Locked<Rng>>,
+    pub(super) reporter: Reporter,
+    /// What limits see of a caller without headers.
+    pub(super) headers: HeaderMap,
+    pub(super) idempotency: IdempotencyMode,
+}
+
+/// What keeps a policy's text from becoming a policy.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// Every problem of the text, each with its place.
+    #[error("{0}")]
+    Text(#[from] config::Invalid),
+    /// It asks for what only the gateway has.
+    #[error(transparent)]
+    Parts(#[from] crate::live::Unusable),
+    /// No profile, upstream or endpoint of this name; holds those that there are.
+    #[error("there is no `{0}`, but {1}")]
+    Unknown(String, String),
+}
+
+/// The built-in profile `external-api`.
+impl Default for Policy {
+    fn default() -> Self {
+        Self::from_toml("").expect("the built-in defaults are valid")
+    }
+}
+
+impl Policy {
+    /// A built-in profile by name: `external-api`, `fetcher`, `pipeline`, `payment`, `internal`, `database`, `cache`,
+    /// `email` and so on.
+    ///
+    /// ```
+    /// use seawall_engine::Policy;
+    /// assert!(Policy::profile("payment").is_ok());
+    /// assert!(Policy::profile("pavement").unwrap_err().to_string().contains("payment"));
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no such profile.
+    pub fn profile(name: &str) -> Result<Self, Unusable> {
+        let known = config::profiles();
+        if !known.contains(&name) {
+            return Err(Unusable::Unknown(name.to_owned(), known.join(", ")));
+        }
+        Self::from_toml(&format!("[defaults]\nprofile = \"{name}\"\n"))
+    }
+
+    /// A policy from text: the `[defaults]` of a configuration file as the gateway reads it. The file's upstreams are
+    /// policies of their own; [`Policies`] has them.
+    ///
+    /// ```
+    /// use seawall_engine::Policy;
+    ///
+    /// let policy = Policy::from_toml(r#"
+    ///     [defaults]
+    ///     profile = "internal"
+    ///     retry = { attempts = 5 }
+    ///     limits = [{ name = "qps", rate = "50/s" }]
+    /// "#).unwrap();
+    ///
+    /// let wrong = Policy::from_toml("[defaults]\nretry = { atempts = 5 }").unwrap_err();
+    /// assert!(wrong.to_string().contains("attempts"), "it says what was meant");
+    /// ```
+    ///
+    /// # Errors
+    /// With every problem of the text at once.
+    pub fn from_toml(text: &str) -> Result<Self, Unusable> {
+        // An upstream that takes everything from the defaults; at the end, so that no line number moves.
+        let text = format!("{text}\n[upstreams.{LIBRARY}]\nurl = \"http://library.invalid\"\n");
+        Policies::from_toml(&text)?.get(LIBRARY)
+    }
+
+    fn new(live: &Live, upstream: usize, endpoint: &Arc<LiveEndpoint>) -> Self {
+        let spec = &live.upstreams[upstream].spec;
+        let keys = spec.auth.iter().flat_map(|auth| &auth.keys);
+        // Tokens are refreshed by whoever knows the secrets, which is not us.
+        let plan = Arc::new(Plan { refreshes: false, ..Plan::clone(&endpoint.plan) });
+        let idempotency = endpoint.spec.policy.idempotency.mode;
+        Self(Arc::new(Shared {
+            // A key that is ours to make is made by the machine's driver.
+            first: First::of(&plan, &endpoint.spec.policy.breaker).filter(|_| idempotency != IdempotencyMode::Generate),
+            plan,
+            credentials: keys.map(|key| Arc::from(key.id.as_str())).collect(),
+            clock: Clock::start(),
+            rng: Arc::new(Locked::new(Rng::seeded(entropy()))),
+            reporter: Reporter::new(Arc::clone(&endpoint.names)),
+            headers: HeaderMap::new(),
+            idempotency,
+            endpoint: Arc::clone(endpoint),
+        }))
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Shared)) -> Self {
+        let mut shared = Shared::clone(&self.0);
+        change(&mut shared);
+        Self(Arc::new(shared))
+    }
+
+    /// The same policy on another clock. Breaker, budget and limits live on it, so this comes before the first call.
+    ///
+    /// Ten minutes of outage in a millisecond:
+    ///
+    /// ```
+    /// use seawall_engine::{Clock, Policy};
+    /// use std::time::Duration;
+    ///
+    /// let clock = Clock::simulated();
+    /// let policy = Policy::default().with_clock(clock.clone()).with_seed(7);
+    /// let healthy = |clock: &Clock| clock.now().mono.0 >= 600_000_000_000;
+    ///
+    /// let sent = std::cell::Cell::new(0);
+    /// clock.run(async {
+    ///     loop {
+    ///         let answer = policy.call(|_| async {
+    ///             sent.set(sent.get() + 1);
+    ///             clock.sleep(Duration::from_millis(20)).await;
+    ///             if healthy(&clock) { Ok("healed") } else { Err(http::StatusCode::SERVICE_UNAVAILABLE) }
+    ///         }).await;
+    ///         if answer.is_ok() { break }
+    ///         clock.sleep(Duration::from_secs(1)).await; // somebody asks once a second
+    ///     }
+    /// });
+    /// assert!(clock.now().mono.0 < 661_000_000_000, "healed at the next probe");
+    /// assert!(sent.get() < 40, "of six hundred askers few were let through: {}", sent.get());
+    /// ```
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        self.with(|shared| shared.clock = clock)
+    }
+
+    /// The same policy with its chance from a seed: the same results give the same waits.
+    ///
+    /// ```
+    /// use seawall_engine::{Clock, Policy};
+    ///
+    /// let elapsed = |seed| {
+    ///     let clock = Clock::simulated();
+    ///     let policy = Policy::default().with_clock(clock.clone()).with_seed(seed);
+    ///     clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::BAD_GATEWAY) })).unwrap_err().elapsed()
+    /// };
+    /// assert_eq!(elapsed(1), elapsed(1));
+    /// assert_ne!(elapsed(1), elapsed(2));
+    /// ```
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        self.with(|shared| shared.rng = Arc::new(Locked::new(Rng::seeded(seed))))
+    }
+
+    /// The same policy, telling everything that happens as records: what the gateway's log lines are made of. The hook
+    /// runs inside the call, so it should be quick.
+    ///
+    /// ```
+    /// use seawall_engine::{Clock, Policy, Record};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// let lines = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&lines);
+    /// let clock = Clock::simulated();
+    /// let policy = Policy::default().with_clock(clock.clone()).on_record(move |record| {
+    ///     if let Record::Attempt(record) = record {
+    ///         log.lock().unwrap().push(format!("#{} {}", record.attempt.number, record.attempt.decision));
+    ///     }
+    /// });
+    /// let mut results = [Err(http::StatusCode::BAD_GATEWAY), Ok(())].into_iter();
+    /// clock.run(policy.call(|_| std::future::ready(results.next().unwrap()))).unwrap();
+    /// assert_eq!(*lines.lock().unwrap(), ["#1 retry", "#2 return"]);
+    /// ```
+    #[must_use]
+    pub fn on_record(self, hook: impl Fn(&Record) + Send + Sync + 'static) -> Self {
+        self.with(|shared| shared.reporter.hook = Some(Hook(Arc::new(hook))))
+    }
+
+    /// The same policy under a name of its own in records, events and metrics.
+    ///
+    /// ```
+    /// use seawall_engine::Policy;
+    /// let policy = Policy::default().named("billing");
+    /// assert!(!policy.metrics().is_empty());
+    /// ```
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        let names = Names::new(name, &self.0.reporter.names.endpoint);
+        self.with(|shared| shared.reporter = shared.reporter.renamed(names))
+    }
+
+    /// Makes a call: runs the closure as often as the policy says, and waits as long as it says.
+    ///
+    /// The closure says by being here that it may run more than once, except under a policy that asks for idempotency
+    /// keys (`payment`): there it has to send [`Attempt::idempotency_key`]. Errors are judged by [`Usual`]; others by
+    /// [`Policy::classify`]. Dropping the future gives everything back: the place in the pool, the probe, the retry that
+    /// was paid for and not sent.
+    ///
+    /// ```
+    /// use seawall_engine::{Clock, Policy};
+    ///
+    /// let clock = Clock::simulated();
+    /// let policy = Policy::default().with_clock(clock.clone());
+    /// let answer = clock.run(policy.call(|attempt| async move {
+    ///     if attempt.number() < 3 { Err(http::StatusCode::SERVICE_UNAVAILABLE) } else { Ok("third time lucky") }
+    /// }));
+    /// assert_eq!(answer.unwrap(), "third time lucky");
+    /// ```
+    pub fn call<T, E, F, Fut>(&self, send: F) -> impl Future<Output = Result<T, Failure<E>>> + use<T, E, F, Fut>
+    where
+        F: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        Usual: Classify<E>,
+    {
+        self.request().call(send)
+    }
+
+    /// As [`Policy::call`], for plain threads: waits by sleeping. A closure that does not come back cannot be stopped;
+    /// [`Attempt::timeout`] is what it may take.
+    ///
+    /// ```
+    /// use seawall_engine::Policy;
+    ///
+    /// let policy = Policy::default();
+    /// let mut results = [Err(std::io::Error::from(std::io::ErrorKind::Interrupted)), Ok(7)].into_iter();
+    /// assert_eq!(policy.call_blocking(|_attempt| results.next().unwrap()).unwrap(), 7);
+    /// ```
+    ///
+    /// # Errors
+    /// When the call did not succeed.
+    pub fn call_blocking<T, E, F>(&self, send: F) -> Result<T, Failure<E>>
+    where
+        F: FnMut(Attempt) -> Result<T, E>,
+        Usual: Classify<E>,
+    {
+        self.request().call_blocking(send)
+    }
+
+    /// A call whose terms are still to be said: its method, its key, its deadline, who makes it.
+    ///
+    /// ```
+    /// use seawall_engine::{Clock, Policy};
+    /// use std::time::Duration;
+    ///
+    /// let clock = Clock::simulated();
+    /// let policy = Policy::default().with_clock(clock.clone());
+    /// let order = policy.request().method(http::Method::POST).idempotency_key("order-17").deadline(Duration::from_secs(5));
+    /// let answer = clock.run(order.call(|attempt| async move {
+    ///     assert_eq!(attempt.idempotency_key(), Some("order-17"));
+    ///     Ok::<_, std::io::Error>("paid")
+    /// }));
+    /// assert_eq!(answer.unwrap(), "paid");
+    /// ```
+    pub fn request(&self) -> Request<Errors<Usual>> {
+        Request::new(self.clone(), Errors(Usual))
+    }
+
+    /// A call whose errors this classifier knows.
+    ///
+    /// ```
+    /// use seawall_engine::{Class, Clock, Policy};
+    ///
+    /// let clock = Clock::simulated();
+    /// let policy = Policy::default().with_clock(clock.clone());
+    /// let mut results = [Err("busy"), Ok(1)].into_iter();
+    /// let call = policy
+    ///     .classify(|error: &&str| if *error == "busy" { Class::Transient } else { Class::Permanent })
+    ///     .call(|_| std::future::ready(results.next().unwrap()));
+    /// assert_eq!(clock.run(call).unwrap(), 1);
+    /// ```
+    pub fn classify<C>(&self, classifier: C) -> Request<Errors<C>> {
+        Request::new(self.clone(), Errors(classifier))
+    }
+
+    /// A [`tower_layer::Layer`] that makes every request of a service a call of this policy. Every answer is a success;
+    /// errors are judged by [`Usual`], or by what [`PolicyLayer::classify`] is given.
+    ///
+    /// ```
+    /// use seawall_engine::Policy;
+    /// use tower_layer::Layer as _;
+    /// # #[derive(Clone)] struct Inner;
+    ///
+    /// let service = Policy::default().layer().layer(Inner);
+    /// ```
+    #[must_use]
+    pub fn layer(&self) -> PolicyLayer<Errors<Usual>> {
+        PolicyLayer::new(self.clone(), Errors(Usual))
+    }
+
+    /// As [`Policy::layer`], for HTTP: the policy's rules judge status and headers of answers, the request's method and
+    /// `Idempotency-Key` say whether it may go twice. The last answer is returned, whatever it is.
+    ///
+    /// ```
+    /// use seawall_engine::Policy;
+    /// use tower_layer::Layer as _;
+    /// # #[derive(Clone)] struct Client;
+    ///
+    /// let client = Policy::profile("internal").unwrap().http_layer().layer(Client);
+    /// ```
+    #[must_use]
+    pub fn http_layer(&self) -> PolicyLayer<Responses<Usual>> {
+        PolicyLayer::new(self.clone(), Responses(Usual))
+    }
+
+    /// Whether calls get through at the moment.
+    ///
+    /// ```
+    /// use seawall_engine::{BreakerState, Policy};
+    /// assert_eq!(Policy::default().breaker(), BreakerState::Closed);
+    /// ```
+    #[must_use]
+    pub fn breaker(&self) -> State {
+        self.0.endpoint.state.breaker_state(self.0.clock.now().mono).0
+    }
+
+    /// Counters and histograms as Prometheus text, under the names that the gateway has for them.
+    ///
+    /// ```
+    /// use seawall_engine::{Clock, Policy};
+    ///
+    /// let clock = Clock::simulated();
+    /// let policy = Policy::default().named("billing").with_clock(clock.clone());
+    /// clock.run(policy.call(|_| async { Ok::<_, std::io::Error>(()) })).unwrap();
+    /// let counted = r#"seawall_calls_total{upstream="billing",endpoint="default",caller="anonymous",outcome="success"} 1"#;
+    /// assert!(policy.metrics().contains(counted));
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let mut text = String::new();
+        self.0.reporter.render(&mut text);
+        text
+    }
+}
+
+/// Every policy of a configuration file, sharing what the file says they share: an upstream's budget and keys, pools by
+/// name, limits that span upstreams.
+///
+/// ```
+/// use seawall_engine::Policies;
+///
+/// let policies = Policies::from_toml(r#"
+///     [pools.slow]
+///     concurrent = 8
+///
+///     [upstreams.stripe]
+///     url = "https://api.stripe.com"
+///     profile = "payment"
+///     pool = "slow"
+///     endpoints = [{ name = "charges", match = "POST /v1/charges", retry = { attempts = 2 } }]
+/// "#).unwrap();
+/// let charges = policies.get("stripe/charges").unwrap();
+/// let anything_else = policies.get("stripe").unwrap();
+/// assert!(policies.get("strype").is_err());
+/// ```
+#[derive(Debug)]
+pub struct Policies(Live);
+
+impl Policies {
+    /// Reads a configuration file as the gateway does. Secrets are not fetched: [`Attempt::credential`] names keys by id.
+    ///
+    /// # Errors
+    /// With every problem of the text at once.
+    pub fn from_toml(text: &str) -> Result<Self, Unusable> {
+        let config = config::load("policy.toml", text.as_bytes())?;
+        let files = |_: &str| Err("the library sees no bodies to hold against a schema".to_owned());
+        let around = Around { vault: &|_| Ok(Secret::new("-")), files: &files };
+        Ok(Self(Live::new(config, around, None)?))
+    }
+
+    /// The policy of `UPSTREAM` or `UPSTREAM/ENDPOINT`. The same name gives the same state each time.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn get(&self, name: &str) -> Result<Policy, Unusable> {
+        let (upstream, endpoint) = name.split_once('/').unwrap_or((name, config::CATCH_ALL));
+        let found = self.0.upstreams.iter().position(|other| other.spec.name == upstream).and_then(|at| {
+            let endpoint = self.0.upstreams[at].endpoints.iter().find(|other| other.spec.name == endpoint)?;
+            Some(Policy::new(&self.0, at, endpoint))
+        });
+        found.ok_or_else(|| {
+            let all = self.0.config.endpoints().map(|(upstream, endpoint)| format!("{}/{}", upstream.name, endpoint.name));
+            Unusable::Unknown(name.to_owned(), all.collect::<Vec<_>>().join(", "))
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! What happened, told three ways from one record: a hook's, `tracing`'s and the metrics'. A call that succeeds at once
+//! and that nobody listens to costs a few counters and no record.
+
+use crate::live::Names;
+use crate::metrics::{Metrics, Tally};
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use crate::state::Locked;
+use seawall_core::call::{Finish, Outcome};
+use seawall_core::guard::{Change, State};
+use seawall_core::id::CallId;
+use seawall_core::record::{Attempt, Class, Decision, Reason};
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Wall};
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+/// Who calls where nobody says.
+static ANONYMOUS: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("anonymous"));
+
+#[derive(Clone)]
+pub(super) struct Hook(pub(super) Arc<dyn Fn(&Record) + Send + Sync>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+/// Whom records are about.
+#[derive(Debug)]
+pub(super) struct Subject {
+    pub(super) caller: Option<Arc<str>>,
+    /// Made when somebody wants to know.
+    pub(super) id: Option<CallId>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Reporter {
+    pub(super) names: Arc<Names>,
+    pub(super) hook: Option<Hook>,
+    /// Ids have a generator of their own, so that naming a call does not change its waits.
+    ids: Arc<Locked<Rng>>,
+    metrics: Arc<Metrics>,
+    tally: Arc<Tally>,
+}
+
+impl Reporter {
+    pub(super) fn new(names: Arc<Names>) -> Self {
+        Self {
+            names,
+            hook: None,
+            ids: Arc::new(Locked::new(Rng::seeded(crate::entropy()))),
+            metrics: Arc::default(),
+            tally: Arc::default(),
+        }
+    }
+
+    /// The same under another name, with counters of its own.
+    pub(super) fn renamed(&self, names: Names) -> Self {
+        Self { hook: self.hook.clone(), ..Self::new(Arc::new(names)) }
+    }
+
+    pub(super) fn id(&self, subject: &mut Subject, at: Wall) -> CallId {
+        *subject.id.get_or_insert_with(|| CallId::new(at, &mut self.ids.lock()))
+    }
+
+    /// A call that succeeded at once, which nobody asked to hear about.
+    #[inline]
+    pub(super) fn succeeded(&self, latency: Nanos) {
+        self.tally.succeeded(latency);
+        tracing::trace!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, "call succeeded");
+    }
+
+    pub(super) fn attempt(&self, subject: &mut Subject, attempt: Attempt, at: Wall) {
+        if matches!(attempt.decision, Decision::Retry | Decision::RotateKey) {
+            tracing::info!(
+                target: "seawall",
+                upstream = %self.names.upstream,
+                endpoint = %self.names.endpoint,
+                call = %self.id(subject, at),
+                attempt = attempt.number,
+                status = %attempt.status,
+                class = %attempt.class,
+                decision = %attempt.decision,
+                wait_ms = attempt.wait.as_millis(),
+                reason = %attempt.reason,
+                "attempt failed"
+            );
+        }
+        let record = AttemptRecord {
+            at,
+            call: self.id(subject, at),
+            names: Arc::clone(&self.names),
+            caller: subject.caller.clone().unwrap_or_else(|| Arc::clone(&ANONYMOUS)),
+            attempt,
+            key_tail: None,
+        };
+        self.tell(&Record::Attempt(record));
+    }
+
+    pub(super) fn call(&self, subject: &mut Subject, finish: &Finish, at: Wall) {
+        let (outcome, refused_by) = match finish.outcome {
+            Outcome::Success | Outcome::Replayed => (Class::Success.as_str(), None),
+            Outcome::Failed(class) => (class.as_str(), None),
+            Outcome::Refused(code) => (code.as_str(), Some(code.stage())),
+        };
+        let call = self.id(subject, at);
+        if outcome == Class::Success.as_str() {
+            tracing::debug!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, call = %call, attempts = finish.attempts, elapsed_ms = finish.elapsed.as_millis(), "call succeeded");
+        } else if finish.reason == Reason::Cancelled {
+            tracing::debug!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, call = %call, attempts = finish.attempts, elapsed_ms = finish.elapsed.as_millis(), "call was dropped");
+        } else {
+            tracing::warn!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, call = %call, attempts = finish.attempts, elapsed_ms = finish.elapsed.as_millis(), outcome, reason = %finish.reason, "call failed");
+        }
+        let record = CallRecord {
+            at,
+            call,
+            names: Arc::clone(&self.names),
+            caller: subject.caller.clone().unwrap_or_else(|| Arc::clone(&ANONYMOUS)),
+            attempts: finish.attempts,
+            outcome,
+            reason: finish.reason,
+            elapsed: finish.elapsed,
+            refused_by,
+        };
+        self.tell(&Record::Call(record));
+    }
+
+    pub(super) fn breaker(&self, change: Change, at: Wall) {
+        let (from, to, cause) = (change.from, change.to, change.cause);
+        if to == State::Open {
+            tracing::warn!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, %from, %to, %cause, "breaker changed");
+        } else {
+            tracing::info!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, %from, %to, %cause, "breaker changed");
+        }
+        self.tell(&Record::Breaker(BreakerRecord { at, names: Arc::clone(&self.names), change }));
+    }
+
+    fn tell(&self, record: &Record) {
+        self.metrics.count(std::slice::from_ref(record));
+        if let Some(Hook(hook)) = &self.hook {
+            hook(record);
+        }
+    }
+
+    pub(super) fn render(&self, out: &mut String) {
+        self.metrics.absorb(&self.names, &ANONYMOUS, &self.tally);
+        self.metrics.render(out);
+    }
+}

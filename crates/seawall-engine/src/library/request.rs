@@ -1,0 +1,142 @@
+//! The terms of one call, and the call itself.
+
+use super::attempt::Attempt;
+use super::calling::{Calling, Closure};
+use super::classify::{Classify, Usual};
+use super::failure::Failure;
+use super::judge::{Errors, Judge, Responses};
+use super::policy::Policy;
+use http::Method;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a call is to the policy, beside what it does.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// `None`: it may run more than once, or carries a key where the policy asks for one.
+    pub(super) method: Option<Method>,
+    pub(super) key: Option<Arc<str>>,
+    pub(super) deadline: Option<Duration>,
+    pub(super) caller: Option<Arc<str>>,
+    pub(super) patient: bool,
+}
+
+/// A call that has not been made yet. See [`Policy::request`].
+///
+/// ```
+/// use seawall_engine::{Clock, Policy, Reason};
+///
+/// let clock = Clock::simulated();
+/// let policy = Policy::default().with_clock(clock.clone());
+/// // A POST without a key is not sent twice once it may have arrived.
+/// let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+/// let post = policy.request().method(http::Method::POST);
+/// let failure = clock.run(post.call(|_| async move { Err::<(), _>(reset()) })).unwrap_err();
+/// assert_eq!((failure.attempts(), failure.reason()), (1, Reason::NotIdempotent));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is called"]
+pub struct Request<J> {
+    policy: Policy,
+    judge: J,
+    /// Most calls have none.
+    terms: Option<Box<Terms>>,
+}
+
+impl<J> Request<J> {
+    pub(super) const fn new(policy: Policy, judge: J) -> Self {
+        Self { policy, judge, terms: None }
+    }
+
+    fn terms(&mut self) -> &mut Terms {
+        self.terms.get_or_insert_default()
+    }
+
+    /// The HTTP method, which says whether it may be sent twice.
+    pub fn method(mut self, method: Method) -> Self {
+        self.terms().method = Some(method);
+        self
+    }
+
+    /// It carries this idempotency key: the other side executes it once, however often it is sent.
+    pub fn idempotency_key(mut self, key: &str) -> Self {
+        self.terms().key = Some(Arc::from(key));
+        self
+    }
+
+    /// The caller's own deadline, which only shortens the policy's.
+    pub fn deadline(mut self, length: Duration) -> Self {
+        self.terms().deadline = Some(length);
+        self
+    }
+
+    /// Who makes it, for limits that count callers apart, and for metrics: one of a few names, not a user's.
+    pub fn caller(mut self, name: &str) -> Self {
+        self.terms().caller = Some(Arc::from(name));
+        self
+    }
+
+    /// Waits where others would be refused: for an open breaker, a limit, a server that asks for an hour. For workers that
+    /// have nobody waiting; the policy's total time does not hold, only [`Request::deadline`] does.
+    pub fn patient(mut self) -> Self {
+        self.terms().patient = true;
+        self
+    }
+
+    /// Errors are what this classifier says.
+    pub fn classify<C>(self, classifier: C) -> Request<Errors<C>> {
+        Request { policy: self.policy, judge: Errors(classifier), terms: self.terms }
+    }
+
+    /// Values are HTTP responses, which the policy's rules judge by status and headers. The last one is returned, whatever
+    /// it is, so that nobody loses the other side's own words.
+    ///
+    /// ```
+    /// use seawall_engine::{Clock, Policy};
+    ///
+    /// let clock = Clock::simulated();
+    /// let policy = Policy::default().with_clock(clock.clone());
+    /// let mut sent = 0;
+    /// let answer = clock.run(policy.request().responses().call(|_| {
+    ///     sent += 1;
+    ///     let status = if sent == 1 { 503 } else { 200 };
+    ///     std::future::ready(Ok::<_, std::io::Error>(http::Response::builder().status(status).body(()).unwrap()))
+    /// }));
+    /// assert_eq!((answer.unwrap().status(), sent), (http::StatusCode::OK, 2));
+    /// ```
+    pub fn responses(self) -> Request<Responses<Usual>> {
+        Request { policy: self.policy, judge: Responses(Usual), terms: self.terms }
+    }
+
+    /// Makes the call. See [`Policy::call`].
+    pub fn call<T, E, F, Fut>(self, send: F) -> impl Future<Output = Result<T, Failure<E>>> + use<J, T, E, F, Fut>
+    where
+        F: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        J: Judge<T, E>,
+    {
+        Calling::new(self.policy, self.judge, Closure { send, terms: self.terms })
+    }
+
+    /// Makes the call on a plain thread. See [`Policy::call_blocking`].
+    ///
+    /// # Errors
+    /// When the call did not succeed.
+    pub fn call_blocking<T, E, F>(self, mut send: F) -> Result<T, Failure<E>>
+    where
+        F: FnMut(Attempt) -> Result<T, E>,
+        J: Judge<T, E>,
+    {
+        let clock = self.policy.0.clock.for_thread();
+        let policy = self.policy.with_clock(clock.clone());
+        let send = |attempt| std::future::ready(send(attempt));
+        clock.run(Calling::new(policy, self.judge, Closure { send, terms: self.terms }))
+    }
+}
+
+impl<C> Request<Responses<C>> {
+    /// Errors without a response are what this classifier says.
+    pub fn errors<E, D: Classify<E>>(self, classifier: D) -> Request<Responses<D>> {
+        Request { policy: self.policy, judge: Responses(classifier), terms: self.terms }
+    }
+}

@@ -1,0 +1,9 @@
+//! An error that nobody has said anything about.
+
+use seawall_engine::Policy;
+
+struct Mine;
+
+fn main() {
+    let _ = Policy::default().call(|_| async { Err::<(), _>(Mine) });
+}

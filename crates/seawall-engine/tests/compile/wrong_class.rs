@@ -1,0 +1,9 @@
+//! A classifier that answers with something that is no meaning.
+
+use seawall_engine::Policy;
+
+struct Mine;
+
+fn main() {
+    let _ = Policy::default().classify(|_: &Mine| true).call(|_| async { Err::<(), _>(Mine) });
+}
