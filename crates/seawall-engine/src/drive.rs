@@ -33,14 +33,17 @@ pub struct Outward {
     pub now: Now,
 }
 
+/// Status, headers and as much of the body as the rules need.
+pub type Answered<'a> = (u16, &'a dyn Headers, &'a [u8]);
+
 /// Sends single attempts and keeps the last answer.
 #[expect(async_fn_in_trait, reason = "every driver knows its transport; nobody needs it to be Send")]
 pub trait Transport {
     /// Sends the request once. The answer stays inside until the next attempt or until it is taken.
     async fn send(&mut self, attempt: Outward) -> Result<(), Fault>;
 
-    /// The last answer as the rules see it: status, headers and as much of the body as they need.
-    fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])>;
+    /// The last answer as the rules see it.
+    fn answer(&self) -> Option<Answered<'_>>;
 
     /// What the caller did wrong with its body, if that is why the last attempt failed.
     fn blame(&self) -> Option<Blame> {
@@ -232,14 +235,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                     continue;
                 }
                 let latency = now.mono.since(sent_at.mono);
-                let result = result.map(|()| transport.answer());
-                let seen = match &result {
-                    Ok(Some((status, headers, body))) => {
-                        Seen { method: request.method, result: Ok(*status), headers: *headers, body, latency }
-                    }
-                    Ok(None) => Seen { method: request.method, result: Err(ErrorKind::Reset), headers: &(), body: &[], latency },
-                    Err(fault) => Seen { method: request.method, result: Err(fault.kind), headers: &(), body: &[], latency },
-                };
+                let seen = seen(request.method, result.map(|()| transport.answer()), latency);
                 guarded.call.responded(&seen, now, &mut scene.rng.borrow_mut())
             }
             Action::Wait { until, reason: Reason::Queued } => {
@@ -268,6 +264,15 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 return Drove::Ended(guarded.ended(finish, fault, None, now));
             }
         };
+    }
+}
+
+/// An attempt's result as the rules see it.
+fn seen<'a>(method: &'a str, result: Result<Option<Answered<'a>>, Fault>, latency: Nanos) -> Seen<'a> {
+    match result {
+        Ok(Some((status, headers, body))) => Seen { method, result: Ok(status), headers, body, latency },
+        Ok(None) => Seen { method, result: Err(ErrorKind::Reset), headers: &(), body: &[], latency },
+        Err(fault) => Seen { method, result: Err(fault.kind), headers: &(), body: &[], latency },
     }
 }
 
