@@ -1,6 +1,9 @@
 //! The words for what happened: classes, outcomes, decisions and reasons, as logs, metrics and headers spell them,
 //! and the two records (attempt, call) that carry them.
 
+pub mod histogram;
+pub mod spike;
+
 use crate::time::Nanos;
 use crate::words::words;
 
@@ -165,12 +168,20 @@ pub struct Attempt {
     pub latency: Nanos,
     pub elapsed: Nanos,
     pub class: Class,
+    /// Whether a rule other than a catch-all named it.
+    pub named: bool,
     pub decision: Decision,
     pub wait: Nanos,
     pub reason: Reason,
 }
 
 impl Attempt {
+    /// Whether it is sent again, by whatever means.
+    #[must_use]
+    pub const fn is_repeated(&self) -> bool {
+        matches!(self.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken)
+    }
+
     /// The `outcome` field: the class, except that the breaker's refusals are named for what they are.
     #[must_use]
     pub const fn outcome(&self) -> &'static str {

@@ -70,6 +70,20 @@ impl Credentials {
         Ok(Self { place, keys, tokens })
     }
 
+    /// Text in which somebody may have written one of the keys, without them.
+    #[must_use]
+    pub fn mask(&self, text: &str) -> String {
+        self.keys.iter().fold(text.to_owned(), |text, key| {
+            let sent = match &key.sent {
+                Sent::Query(secret) => secret.reveal(),
+                Sent::Header(value) => value.to_str().unwrap_or_default(),
+            };
+            // What stands before the secret in a header is no secret.
+            let secret = sent.rsplit(' ').next().unwrap_or(sent);
+            if secret.is_empty() { text } else { text.replace(secret, &key.tail) }
+        })
+    }
+
     /// What logs show of a key.
     #[must_use]
     pub fn tail(&self, key: u16) -> Option<Arc<str>> {

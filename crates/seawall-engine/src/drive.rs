@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::limits::Who;
 use crate::live::LiveEndpoint;
 use crate::pools::{Place, Turn};
-use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder};
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder, Sample};
 use crate::shared::Link;
 use crate::state::Visit;
 use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request};
@@ -206,7 +206,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
     let mut fault = None;
     loop {
         if let Some(attempt) = guarded.call.take_record() {
-            scene.record(attempt, now);
+            scene.record(attempt, (!attempt.named).then(|| Box::new(Sample::of(transport.answer()))), now);
         }
         action = match action {
             Action::Ask(ask) => {
@@ -289,7 +289,7 @@ async fn send<T: Transport>(clock: &Clock, transport: &mut T, outward: Outward) 
 }
 
 impl Scene<'_> {
-    fn record(&self, attempt: Attempt, now: Now) {
+    fn record(&self, attempt: Attempt, unnamed: Option<Box<Sample>>, now: Now) {
         if let Some(trail) = self.trail {
             trail.borrow_mut().push((now.wall, attempt));
         }
@@ -300,6 +300,7 @@ impl Scene<'_> {
             caller: Arc::clone(self.caller),
             attempt,
             key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
+            unnamed,
         }));
     }
 

@@ -12,6 +12,7 @@ use seawall_core::time::{Mono, Nanos};
 use sha2::{Digest as _, Sha256};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, MutexGuard};
 
 /// Keys that one limit tells apart before newcomers share a cell.
@@ -35,12 +36,21 @@ pub struct Layer {
     cells: Arc<Locked<Table>>,
     /// What tells it from the other limits of a configuration, on every instance alike.
     place: Arc<str>,
+    refused: Arc<AtomicU64>,
+    shadowed: Arc<AtomicU64>,
 }
 
 impl Layer {
     #[must_use]
     pub fn new(spec: &policy::Limit) -> Self {
-        Self { limit: Limit::from(spec), spec: spec.clone(), cells: Arc::new(Locked::new(Table::new(MOST_KEYS))), place: Arc::from("") }
+        Self {
+            limit: Limit::from(spec),
+            spec: spec.clone(),
+            cells: Arc::new(Locked::new(Table::new(MOST_KEYS))),
+            place: Arc::from(""),
+            refused: Arc::default(),
+            shadowed: Arc::default(),
+        }
     }
 
     /// The same limit, known by this place.
@@ -62,7 +72,7 @@ impl Layer {
         if limit != self.limit {
             self.cells.lock().rebase(&self.limit, &limit, now);
         }
-        Self { limit, spec: spec.clone(), cells: Arc::clone(&self.cells), place: Arc::clone(&self.place) }
+        Self { limit, spec: spec.clone(), ..self.clone() }
     }
 
     /// Whom it counts apart, by a name that is the same on every instance and gives nobody away.
@@ -100,6 +110,35 @@ impl Layer {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
+    }
+
+    /// Whether both count in the same cells.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.cells, &other.cells)
+    }
+
+    /// Keys it tells apart at the moment.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.cells.lock().len()
+    }
+
+    /// Calls it refused, and calls it would have refused.
+    #[must_use]
+    pub fn refusals(&self) -> (u64, u64) {
+        (self.refused.load(Ordering::Relaxed), self.shadowed.load(Ordering::Relaxed))
+    }
+
+    /// How much of its burst this caller has used up.
+    #[must_use]
+    pub fn used_share(&self, who: &Who<'_>, names: &Names, now: Mono) -> Option<f64> {
+        let cell = *self.cells.lock().find(key(&self.spec, who, names))?;
+        let (remaining, _) = self.limit.remaining(&cell, now);
+        let most = self.spec.burst.max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+        let share = most.saturating_sub(remaining) as f64 / most as f64;
+        Some(share)
     }
 
     #[must_use]
@@ -145,8 +184,19 @@ impl Limits {
     pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (Answer, Taken) {
         let mut taken = Taken { keys: self.0.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
         let answers = self.with_cells(&taken.keys, now, |layers| layered::take(layers, now, cost));
-        if let Answers::Go { shadowed, .. } = answers {
-            taken.shadowed = shadowed;
+        match answers {
+            Answers::Go { shadowed, .. } => {
+                taken.shadowed = shadowed;
+                if shadowed != 0 {
+                    let watching = self.0.iter().enumerate().filter(|(at, _)| shadowed >> at & 1 == 1);
+                    for (_, layer) in watching {
+                        layer.shadowed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            Answers::Refused { layer, .. } | Answers::TooCostly { layer, .. } => {
+                self.0[layer].refused.fetch_add(1, Ordering::Relaxed);
+            }
         }
         (answers.into(), taken)
     }

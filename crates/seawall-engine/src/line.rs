@@ -269,6 +269,7 @@ mod tests {
             latency: Nanos(41_300_000),
             elapsed: Nanos(912_000_400),
             class: Class::Transient,
+            named: true,
             decision: Decision::Retry,
             wait: Nanos(731_000_000),
             reason: Reason::TransientFailure,
@@ -280,6 +281,7 @@ mod tests {
             caller: Arc::from("acme"),
             attempt,
             key_tail: Some(Arc::from("…cdef")),
+            unnamed: None,
         })
     }
 

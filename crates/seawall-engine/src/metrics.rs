@@ -4,7 +4,7 @@
 use crate::live::Names;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
 use crate::state::Locked;
-use seawall_core::record::{Class, Decision, ErrorKind, Status};
+use seawall_core::record::{Class, ErrorKind, Status};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -249,7 +249,7 @@ impl EndpointCounts {
     fn attempt(&mut self, record: &AttemptRecord) {
         let attempt = &record.attempt;
         *self.attempts.entry((attempt.status, attempt.outcome())).or_default() += 1;
-        if matches!(attempt.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken) {
+        if attempt.is_repeated() {
             *self.retries.entry((Arc::clone(&record.caller), attempt.reason.as_str())).or_default() += 1;
         }
         if attempt.status != Status::CircuitOpen {

@@ -6,6 +6,7 @@ use crate::live::Names;
 use crate::metrics::Metrics;
 use crate::state::Locked;
 use crate::{line, metrics};
+use seawall_core::classify::Headers;
 use seawall_core::guard;
 use seawall_core::id::CallId;
 use seawall_core::record::{Attempt, Reason};
@@ -55,6 +56,27 @@ pub struct AttemptRecord {
     pub attempt: Attempt,
     /// Last four characters of the key that was used.
     pub key_tail: Option<Arc<str>>,
+    /// What an answer that no rule names looks like.
+    pub unnamed: Option<Box<Sample>>,
+}
+
+/// The beginning of an answer, as it came. It may hold anything, so nobody shows it as it is.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    pub content_type: String,
+    pub body: Vec<u8>,
+}
+
+impl Sample {
+    /// What is kept of a body.
+    const MOST: usize = 8 * 1024;
+
+    #[must_use]
+    pub fn of(answer: Option<(u16, &dyn Headers, &[u8])>) -> Self {
+        let Some((_, headers, body)) = answer else { return Self::default() };
+        let content_type = headers.first("content-type").map(|value| String::from_utf8_lossy(value).into_owned());
+        Self { content_type: content_type.unwrap_or_default(), body: body[..body.len().min(Self::MOST)].to_vec() }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -130,8 +152,17 @@ impl Recorder {
     }
 
     /// Counts everything that waits and writes its lines. `batch` and `buffer` are kept between rounds.
-    fn drain(&self, batch: &mut Vec<Record>, buffer: &mut Vec<u8>, stamp: &mut line::Stamp, json: bool, sink: &mut dyn Write) -> bool {
+    fn drain(
+        &self,
+        batch: &mut Vec<Record>,
+        buffer: &mut Vec<u8>,
+        stamp: &mut line::Stamp,
+        json: bool,
+        sink: &mut dyn Write,
+        watch: &mut dyn FnMut(&[Record]),
+    ) -> bool {
         std::mem::swap(&mut *self.waiting.lock(), batch);
+        watch(batch);
         if batch.is_empty() {
             return false;
         }
@@ -153,13 +184,14 @@ impl Recorder {
         true
     }
 
-    /// The writer's life: runs until [`Recorder::stop`], then writes what is left.
-    pub fn write_to(&self, mut sink: Box<dyn Write + Send>, json: bool) {
+    /// The writer's life: runs until [`Recorder::stop`], then writes what is left. `watch` is shown everything, and is
+    /// called many times a second even when nothing happens.
+    pub fn write_to(&self, mut sink: Box<dyn Write + Send>, json: bool, mut watch: impl FnMut(&[Record])) {
         let (mut batch, mut buffer) = (Vec::with_capacity(1024), Vec::with_capacity(1 << 16));
         let mut stamp = line::Stamp::default();
         loop {
             let stopping = self.stopping.load(Ordering::Acquire);
-            let busy = self.drain(&mut batch, &mut buffer, &mut stamp, json, &mut *sink);
+            let busy = self.drain(&mut batch, &mut buffer, &mut stamp, json, &mut *sink, &mut watch);
             if stopping && !busy {
                 return;
             }

@@ -9,7 +9,7 @@ use crate::shared::{Link, Receipt, Store, Took};
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
-use seawall_core::guard::{Admission, Breaker, Change, Permit, Sample, State};
+use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, Sample, State};
 use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
@@ -92,6 +92,20 @@ impl UpstreamState {
     #[must_use]
     pub fn key_status(&self, key: u16, now: Now) -> Option<KeyStatus> {
         self.keys.as_ref()?.lock().status(key, now)
+    }
+
+    /// By hand: a key rests until then, or for ever where nobody says until when.
+    pub fn cool_key(&self, key: u16, until: Until) {
+        if let Some(keys) = &self.keys {
+            keys.lock().cool_key(key, until);
+        }
+    }
+
+    /// By hand: a key is as good as new.
+    pub fn restore_key(&self, key: u16) {
+        if let Some(keys) = &self.keys {
+            keys.lock().restore(key);
+        }
     }
 
     pub(crate) fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
@@ -226,6 +240,16 @@ impl EndpointState {
     pub fn breaker_state(&self, now: Mono) -> (State, Option<Mono>, Nanos) {
         let breaker = self.breaker.lock();
         (breaker.state(&self.guard, now), breaker.retry_at(&self.guard, now), breaker.open_time(now))
+    }
+
+    /// An operator's hand on the breaker.
+    pub fn force_breaker(&self, forced: Forced, now: Mono) -> Option<Change> {
+        self.breaker.lock().force(forced, now)
+    }
+
+    #[must_use]
+    pub fn forced_breaker(&self) -> Forced {
+        self.breaker.lock().forced()
     }
 
     /// The answer to a call's question, and the breaker's change where a result made it change.

@@ -2,13 +2,12 @@
 
 use crate::cli::File;
 use crate::exit::{Exit, Failure};
+use crate::figures;
 use crate::setup::{self, Environment};
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
-use seawall_core::calc;
-use seawall_core::config::checklist::{Item, checklist};
+use seawall_core::config::checklist::Item;
 use seawall_core::config::lint::{self, Warning};
-use seawall_core::config::{Config, Endpoint, Invalid, Upstream};
-use seawall_core::time::Nanos;
+use seawall_core::config::{Config, Endpoint, Invalid};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -39,8 +38,11 @@ pub(crate) struct Args {
     load: f64,
 }
 
-/// The outages whose survival is worth knowing.
-const OUTAGES: [(&str, Nanos); 3] = [("10s", Nanos::from_secs(10)), ("60s", Nanos::from_secs(60)), ("10m", Nanos::from_secs(600))];
+impl Args {
+    const fn amplified(&self) -> figures::Load {
+        figures::Load { layers: self.layers, calls_per_second: self.load }
+    }
+}
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     if let Some(code) = &args.explain {
@@ -70,14 +72,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 /// A file that cannot be used: problems as data where data was asked for.
 fn refused(error: anyhow::Error, args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let Some(invalid) = error.downcast_ref::<Invalid>().filter(|_| args.json) else { return Err(error) };
-    let problems: Vec<Value> = invalid
-        .problems()
-        .iter()
-        .map(|problem| {
-            let (line, column) = invalid.position(problem);
-            json!({ "path": problem.path, "line": line, "column": column, "message": problem.message, "help": problem.help })
-        })
-        .collect();
+    let problems = figures::problems(invalid);
     let mut out = terminal.out();
     serde_json::to_writer_pretty(&mut out, &json!({ "valid": false, "problems": problems })).map_err(io::Error::from)?;
     writeln!(out)?;
@@ -93,25 +88,6 @@ fn explain(code: &str, terminal: &Terminal) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What the calculators say about one endpoint.
-struct Figures {
-    worst: calc::WorstCase,
-    amplification: calc::Amplification,
-    gives_up: [(&'static str, f64); 3],
-    trips: calc::Trips,
-}
-
-fn figures(config: &Config, endpoint: &Endpoint, args: &Args) -> Figures {
-    let policy = &endpoint.policy;
-    let limits: Vec<_> = config.limits_of(policy).cloned().collect();
-    Figures {
-        worst: calc::worst_case(policy),
-        amplification: calc::amplification(&policy.retry, args.layers, args.load),
-        gives_up: OUTAGES.map(|(name, length)| (name, calc::gives_up(policy, length))),
-        trips: calc::trips(&policy.breaker, &limits, policy.timeout.attempt),
-    }
-}
-
 fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warning], args: &Args) -> io::Result<()> {
     let count = config.endpoints().count();
     writeln!(out, "{GOOD}{path} is valid{GOOD:#}: {}, {}", plural(config.upstreams.len(), "upstream"), plural(count, "endpoint"))?;
@@ -122,16 +98,16 @@ fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warn
             "\n{BOLD}{}/{}{BOLD:#}  {}  {DIM}profile {}{preset}{DIM:#}",
             upstream.name, endpoint.name, endpoint.matches, endpoint.policy.profile
         )?;
-        for Item { question, answer, gap } in checklist(config, upstream, endpoint) {
+        for Item { question, answer, gap } in seawall_core::config::checklist::checklist(config, upstream, endpoint) {
             let (mark, style) = if gap { ("–", DIM) } else { ("✓", GOOD) };
             writeln!(out, "  {style}{mark}{style:#} {question:<20} {answer}")?;
         }
-        figures_for_people(out, &figures(config, endpoint, args), endpoint, args)?;
+        figures_for_people(out, &figures::figures(config, endpoint, args.amplified()), endpoint, args)?;
     }
     warnings_for_people(out, warnings)
 }
 
-fn figures_for_people(out: &mut dyn Write, figures: &Figures, endpoint: &Endpoint, args: &Args) -> io::Result<()> {
+fn figures_for_people(out: &mut dyn Write, figures: &figures::Figures, endpoint: &Endpoint, args: &Args) -> io::Result<()> {
     let worst = figures.worst;
     let fit = if worst.attempts_that_fit < endpoint.policy.retry.attempts {
         format!(", {} attempts fit", worst.attempts_that_fit)
@@ -139,7 +115,7 @@ fn figures_for_people(out: &mut dyn Write, figures: &Figures, endpoint: &Endpoin
         String::new()
     };
     writeln!(out, "    {:<20} {} ({} without the deadline{fit})", "worst case", worst.elapsed, worst.unbounded)?;
-    let Figures { amplification, gives_up, .. } = figures;
+    let figures::Figures { amplification, gives_up, .. } = figures;
     let layers = if args.layers > 1 { format!(" through {} layers", args.layers) } else { String::new() };
     writeln!(
         out,
@@ -172,37 +148,11 @@ fn plural(count: usize, noun: &str) -> String {
 }
 
 fn document(config: &Config, warnings: &[Warning], args: &Args) -> Value {
-    let endpoints: Vec<Value> = config.endpoints().map(|(upstream, endpoint)| endpoint_json(config, upstream, endpoint, args)).collect();
+    let endpoints: Vec<Value> =
+        config.endpoints().map(|(upstream, endpoint)| figures::endpoint(config, upstream, endpoint, args.amplified())).collect();
     let warnings: Vec<Value> = warnings
         .iter()
         .map(|warning| json!({ "code": warning.code, "subject": warning.subject, "message": warning.message, "origin": warning.origin }))
         .collect();
     json!({ "valid": true, "endpoints": endpoints, "warnings": warnings })
-}
-
-fn endpoint_json(config: &Config, upstream: &Upstream, endpoint: &Endpoint, args: &Args) -> Value {
-    let figures = figures(config, endpoint, args);
-    let checklist: serde_json::Map<String, Value> = checklist(config, upstream, endpoint)
-        .into_iter()
-        .map(|item| (item.question.replace(' ', "_"), json!({ "answer": item.answer, "gap": item.gap })))
-        .collect();
-    let gives_up: serde_json::Map<String, Value> =
-        figures.gives_up.iter().map(|(name, chance)| ((*name).to_owned(), json!(chance))).collect();
-    json!({
-        "upstream": upstream.name,
-        "endpoint": endpoint.name,
-        "match": endpoint.matches.to_string(),
-        "profile": endpoint.policy.profile,
-        "preset": upstream.preset,
-        "checklist": checklist,
-        "worst_case": {
-            "elapsed_ms": figures.worst.elapsed.as_millis(),
-            "unbounded_ms": figures.worst.unbounded.as_millis(),
-            "attempts": endpoint.policy.retry.attempts,
-            "attempts_that_fit": figures.worst.attempts_that_fit,
-        },
-        "amplification": { "layers": args.layers, "calls_per_second": args.load, "attempts": figures.amplification.attempts, "budgeted": figures.amplification.budgeted },
-        "gives_up": gives_up,
-        "breaker_trips": { "consecutive": figures.trips.consecutive, "failure_rate": figures.trips.failure_rate, "slow_rate": figures.trips.slow_rate },
-    })
 }

@@ -2,7 +2,7 @@
 
 use crate::exit::Exit;
 use crate::terminal::{Color, Terminal};
-use crate::{check, config, demo, explain, flaky, serve, sim};
+use crate::{check, config, demo, explain, flaky, remote, serve, sim};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ Examples:
   seawall explain GET /example/x --status 503
   seawall sim outage                      which policies come back after an outage
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 4 findings (check --strict, sim --assert), 78 invalid configuration";
+Exit codes: 0 done, 1 failed, 2 bad usage, 4 findings (check --strict, sim --assert), 10 no running Seawall, 78 invalid configuration";
 
 /// A self-healing gateway between your code and the HTTP APIs it depends on
 #[derive(Debug, Parser)]
@@ -43,6 +43,14 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Run the gateway and its admin port
     Serve(serve::Args),
+    /// Submit, list, look at and cancel durable jobs of a running Seawall
+    Jobs(remote::jobs::Args),
+    /// List, look at, replay, discard and export dead letters of a running Seawall
+    Dlq(remote::letters::Args),
+    /// Show the keys of a running Seawall, let one rest or restore it
+    Keys(remote::keys::Args),
+    /// Show the breakers of a running Seawall, or hold one open or closed
+    Breakers(remote::breakers::Args),
     /// Validate a policy and show what it will do
     Check(check::Args),
     /// Dry run: which endpoint, rule, class, decision and wait would apply
@@ -78,6 +86,10 @@ pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<
     match command {
         Command::Demo(args) => demo::run(&args, terminal),
         Command::Serve(args) => serve::run(&args, terminal),
+        Command::Jobs(args) => remote::jobs::run(&args, terminal),
+        Command::Dlq(args) => remote::letters::run(&args, terminal),
+        Command::Keys(args) => remote::keys::run(&args, terminal),
+        Command::Breakers(args) => remote::breakers::run(&args, terminal),
         Command::Check(args) => check::run(&args, terminal),
         Command::Explain(args) => explain::run(&args, terminal),
         Command::Sim(args) => sim::run(&args, &mut terminal.out(), &mut terminal.err()),

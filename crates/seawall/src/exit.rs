@@ -10,6 +10,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// `check --strict` or `sim --assert` found something.
     Findings = 4,
+    /// Nothing answers at the address of the admin port.
+    NoSeawall = 10,
     /// The store cannot be opened or does not answer.
     StoreUnavailable = 11,
     InvalidConfig = 78,
@@ -42,6 +44,10 @@ impl Failure {
 
     pub(crate) fn config(message: impl Into<String>) -> Self {
         Self { exit: Exit::InvalidConfig, message: message.into(), hint: None }
+    }
+
+    pub(crate) fn no_seawall(message: impl Into<String>) -> Self {
+        Self { exit: Exit::NoSeawall, message: message.into(), hint: None }
     }
 
     pub(crate) fn store(message: impl Into<String>) -> Self {

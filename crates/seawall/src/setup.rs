@@ -159,6 +159,11 @@ pub(crate) fn body(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(body)
 }
 
+/// The token of a running Seawall's admin port, where one is set.
+pub(crate) fn admin_token() -> Option<Secret> {
+    env::var("SEAWALL_ADMIN_TOKEN").ok().filter(|token| !token.is_empty()).map(|token| Secret::new(&token))
+}
+
 /// Sixty-four bits from the system's generator, to seed our own.
 pub(crate) fn entropy() -> u64 {
     seawall_engine::entropy()

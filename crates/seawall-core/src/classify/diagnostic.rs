@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::fingerprint::is_id;
 use super::json::{self, Pointer};
 use super::xml::{self, XmlPath, clip};
 
@@ -134,6 +135,34 @@ const fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
+/// A line of somebody else's text as it may be kept and shown: words that could be credentials, ids or addresses of
+/// people are taken out.
+#[must_use]
+pub fn redacted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        if !is_part(first) {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        let after_name = out.to_ascii_lowercase();
+        let announced = ["bearer ", "basic ", "token ", "key "].iter().any(|name| after_name.ends_with(name)) && word.len() > 8;
+        let long = word.len() > 8 && (is_id(word) || word.bytes().any(|byte| byte.is_ascii_digit()));
+        out.push_str(if long || announced || word.contains('@') || word.len() > 40 { "…" } else { word });
+        rest = after;
+    }
+    out
+}
+
+/// What words, keys, tokens and mail addresses are made of.
+fn is_part(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '_' | '@' | '+' | '.' | '~')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,5 +206,19 @@ mod tests {
         assert_eq!(diagnostic(b"\x89PNG\0\0", ""), "");
         assert_eq!(diagnostic(b"PK", "application/zip"), "");
         assert_eq!(of(""), "");
+    }
+
+    #[test]
+    fn what_could_be_a_credential_is_taken_out() {
+        for (said, shown) in [
+            ("key sk-live-0123456789abcdef is not valid", "key … is not valid"),
+            ("Bearer abcdefghijkl expired", "Bearer … expired"),
+            ("no such user ann@example.org", "no such user …"),
+            ("?api_key=hunter2hunter2&x=1", "?api_key=…&x=1"),
+            ("item 42 of v2 is sold out", "item 42 of v2 is sold out"),
+            ("the quota of this project is exhausted", "the quota of this project is exhausted"),
+        ] {
+            assert_eq!(redacted(said), shown);
+        }
     }
 }

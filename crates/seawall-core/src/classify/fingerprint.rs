@@ -21,7 +21,7 @@ const BREADTH: usize = 256;
 const TEXT_BYTES: usize = 200;
 
 /// Members whose value names the error rather than describes one instance of it.
-const NAMING: &[&str] = &["code", "type", "__type", "reason", "error", "status", "title", "name", "message", "detail", "domain"];
+pub(super) const NAMING: &[&str] = &["code", "type", "__type", "reason", "error", "status", "title", "name", "message", "detail", "domain"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u64);
@@ -105,7 +105,7 @@ fn collect(value: &Value, path: &mut String, depth: usize, paths: &mut BTreeSet<
 }
 
 /// Text without what differs from call to call: quoted parts, ids (words with a digit, UUIDs, hex) and white space.
-fn normalised(text: &str) -> String {
+pub(super) fn normalised(text: &str) -> String {
     let mut out = String::new();
     let mut rest = clip(text, TEXT_BYTES);
     while let Some(first) = rest.chars().next() {
@@ -137,7 +137,7 @@ fn quoted(text: &str) -> Option<&str> {
 }
 
 /// Words such as `v2` or `oauth2` name things; longer ones with a digit, and numbers, are ids.
-fn is_id(word: &str) -> bool {
+pub(super) fn is_id(word: &str) -> bool {
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
     digits == word.len() || (digits > 0 && (word.len() > 8 || digits > 2))
 }

@@ -7,6 +7,7 @@ mod body;
 pub mod diagnostic;
 pub mod fingerprint;
 pub mod json;
+mod naming;
 pub mod parse;
 pub mod pattern;
 pub mod presets;
@@ -16,8 +17,9 @@ mod set;
 mod wait;
 pub mod xml;
 
-pub use diagnostic::diagnostic;
+pub use diagnostic::{diagnostic, redacted};
 pub use fingerprint::{Fingerprint, fingerprint};
+pub use naming::Condition;
 pub use retry_after::Unit;
 pub use rules::{Rule, RuleSource, When};
 pub use set::{RuleSet, Verdict};

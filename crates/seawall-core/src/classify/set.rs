@@ -113,7 +113,7 @@ impl RuleSet {
                 .candidates
                 .iter()
                 .filter_map(|&index| self.rules.get(usize::from(index)))
-                .any(|rule| rule.when.allows(method) && (rule.when.needs_body() || rule.wait.needs_body()))
+                .any(|rule| rule.when.allows(method) && looks_inside(rule))
     }
 
     fn plan(&self, result: Result<u16, ErrorKind>) -> &Plan {
@@ -133,13 +133,18 @@ impl Plan {
         let mut plan = Self::default();
         for (index, rule) in rules.iter().take(MOST_RULES).enumerate().filter(|(_, rule)| rule.when.is_about(result)) {
             plan.candidates.extend(u16::try_from(index));
-            plan.needs_body |= rule.when.needs_body() || rule.wait.needs_body();
+            plan.needs_body |= looks_inside(rule);
             if rule.when.is_plain() {
                 break;
             }
         }
         plan
     }
+}
+
+/// A rule asks for the body, or it is a catch-all: what only that catches is told apart by its body.
+fn looks_inside(rule: &Rule) -> bool {
+    rule.when.needs_body() || rule.wait.needs_body() || (rule.fallback && rule.class != Class::Success)
 }
 
 fn unruled(result: Result<u16, ErrorKind>) -> Verdict {
@@ -262,6 +267,7 @@ mod tests {
             assert_eq!(set.needs_body(method, Ok(status)), needed, "{method} {status}");
         }
         assert!(!set.needs_body("GET", Err(ErrorKind::Timeout)));
+        assert!(set.needs_body("GET", Ok(418)), "an unnamed error is told apart by its body");
     }
 
     #[test]

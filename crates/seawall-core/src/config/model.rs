@@ -4,7 +4,7 @@ use super::endpoint::Match;
 use super::node::Tree;
 use super::place::{Inject, SecretRef};
 use super::url::Base;
-use crate::classify::RuleSet;
+use crate::classify::{Rule, RuleSet};
 use crate::lease::Reset;
 use crate::policy::{
     Backoff, Breaker, Cache, DeadLetter, Fallback, Idempotency, Limit, OnExhausted, Pick, Pool, Rate, Retry, Share, Timeout,
@@ -64,6 +64,15 @@ pub struct Upstream {
 pub const CATCH_ALL: &str = "default";
 
 impl Upstream {
+    /// Puts rules in front of every endpoint's own.
+    pub fn add_rules(&mut self, rules: &[&Rule]) {
+        for endpoint in &mut self.endpoints {
+            let policy = &mut Arc::make_mut(endpoint).policy;
+            let all = rules.iter().copied().chain(policy.rules.rules()).cloned().collect();
+            policy.rules = Arc::new(RuleSet::new(all));
+        }
+    }
+
     /// The endpoint whose pattern is the first to take this request.
     #[must_use]
     pub fn endpoint(&self, method: &str, path: &str) -> &Arc<Endpoint> {

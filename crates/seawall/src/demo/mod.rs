@@ -55,11 +55,13 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let script = flaky::Script::load("the demo's script", story.script().as_bytes())?;
     let upstream = flaky::start(script, listener, args.seed)?;
     let policy = story.policy(upstream.address);
-    let live = serve::live(config::load("the demo's policy", policy.as_bytes())?, &Environment::with(&story::SECRETS))?;
+    let around = Environment::with(&story::SECRETS);
+    let live = serve::live(config::load("the demo's policy", policy.as_bytes())?, &around)?;
     let log = view::Log::default();
     let folder = setup::Scratch::new("demo")?;
     let store = serve::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")))?;
-    let start_up = serve::StartUp { store, file: Path::new("demo").to_owned(), threads: Some(1), head_timeout: Duration::from_secs(30) };
+    let start_up =
+        serve::StartUp { store, file: Path::new("demo").to_owned(), around, threads: Some(1), head_timeout: Duration::from_secs(30) };
     let gateway = serve::start(live, start_up, Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();
     let naive = Client::naive(upstream.address);

@@ -136,7 +136,7 @@ impl Gateway {
             Ok([Enqueued::New(id) | Enqueued::Known(id, _)]) => self.accepted(*id, prefer, endpoint, &from).await,
             Ok([Enqueued::Mismatch(_)]) => self.turn_away(Refusal::of(Code::IdempotencyKeyMismatch, None), Some(endpoint)),
             Ok(_) => self.turn_away(Refusal::plain(503, "store_unavailable", "the store gave no answer"), Some(endpoint)),
-            Err(error) => self.turn_away(*jobs::of_store(error), Some(endpoint)),
+            Err(error) => self.turn_away(*super::admin::query::of_store(error), Some(endpoint)),
         }
     }
 
@@ -244,7 +244,7 @@ impl Gateway {
         match self.shared.desk.store.job(id).await {
             Ok(Some(job)) if *job.caller == *identified.caller.name => document(200, &jobs::view(&job)),
             Ok(_) => unknown(),
-            Err(error) => jobs::of_store(&error).respond(),
+            Err(error) => super::admin::query::of_store(&error).respond(),
         }
     }
 }

@@ -182,6 +182,10 @@ impl Pseudonym {
         Self { name: name.to_owned(), http_1_0: value("1.0"), http_1_1: value("1.1"), http_2: value("2.0") }
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn via(&self, headers: &mut HeaderMap, version: Version) {
         let value = match version {
             Version::HTTP_10 => &self.http_1_0,

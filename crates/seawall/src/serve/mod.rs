@@ -6,6 +6,7 @@ mod banner;
 mod cached;
 mod deferred;
 mod degrade;
+mod eyes;
 mod gateway;
 mod hush;
 mod hygiene;
@@ -23,7 +24,7 @@ use crate::terminal::Terminal;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use seawall_core::config::Config;
-use seawall_core::time::{Nanos, Now};
+use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::cache::Cache;
 use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
@@ -34,7 +35,7 @@ use seawall_store::location::Location;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -73,11 +74,15 @@ pub(crate) struct Shared {
     pub file: PathBuf,
     pub head_timeout: Duration,
     pub reloads: operate::Reloads,
+    /// On the way out.
+    pub draining: AtomicBool,
+    pub started_at: Wall,
+    pub eyes: eyes::Eyes,
+    /// What the configuration's references lead to.
+    pub around: Environment,
     pub desk: Arc<jobs::Desk>,
     /// Signs what is sent to URLs that somebody handed in.
     pub signer: jobs::Signer,
-    /// The order to stop has come.
-    pub is_stopping: AtomicBool,
 }
 
 /// How far the process has come in stopping.
@@ -97,7 +102,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let vault = Environment::beside(&file);
     let live = live(config, &vault)?;
     let store = open(&live.config.server.store, &vault)?;
-    let start_up = StartUp { store, file, threads: args.threads, head_timeout: args.head_timeout };
+    let start_up = StartUp { store, file, around: vault, threads: args.threads, head_timeout: args.head_timeout };
     let running = start(live, start_up, Box::new(std::io::stdout()))?;
     let banner = banner::text(&running);
     terminal.detail(&format!("{} threads serve", running.workers.len()));
@@ -162,6 +167,7 @@ fn on_a_thread_of_its_own(location: Location) -> anyhow::Result<Result<Store, se
 pub(crate) struct StartUp {
     pub store: Store,
     pub file: PathBuf,
+    pub around: Environment,
     pub threads: Option<u16>,
     pub head_timeout: Duration,
 }
@@ -180,13 +186,14 @@ pub(crate) struct Running {
 
 /// Starts the threads. Log lines go to `log`.
 pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
-    let StartUp { store, file, threads, head_timeout } = with;
+    let StartUp { store, file, around, threads, head_timeout } = with;
     let server = live.config.server.clone();
     let json = live.config.log_json;
     let listeners = worker::listeners(&server.listen, threads)?;
     let admin_listener = worker::listen(&server.admin, false)?;
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let clock = Clock::start();
+    let started_at = clock.now().wall;
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
@@ -199,12 +206,16 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         file,
         head_timeout,
         reloads: operate::Reloads::default(),
-        is_stopping: AtomicBool::new(false),
+        draining: AtomicBool::new(false),
+        started_at,
+        eyes: eyes::Eyes::default(),
+        around,
     });
+    shared.reloads.loaded_at.store(started_at.0, Ordering::Relaxed);
     let (phase, phases) = watch::channel(Phase::Serving);
     let writer = {
         let shared = Arc::clone(&shared);
-        spawn("writer", move || shared.recorder.write_to(log, json))?
+        spawn("writer", move || shared.recorder.write_to(log, json, |records| shared.eyes.look(records, &shared)))?
     };
     if let Some(store) = shared.live.load().shared.clone() {
         let clock = shared.clock.clone();

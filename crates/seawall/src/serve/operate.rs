@@ -1,14 +1,16 @@
 //! Running the process: the admin port, signals, reloads, and the order in which it stops.
 
+use super::eyes::{Event, Severity};
 use super::{Phase, Shared, admin, jobs};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
+use seawall_core::config::{Config, Invalid};
 use seawall_core::time::Nanos;
 use seawall_engine::clock::Clock;
+use seawall_engine::live::Live;
 use seawall_engine::shared::{News, Store};
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -19,11 +21,13 @@ pub(crate) struct Reloads {
     pub ok: AtomicU64,
     pub failed: AtomicU64,
     pub last_ok: AtomicBool,
+    /// When the configuration in force was read, in milliseconds of the wall clock.
+    pub loaded_at: AtomicI64,
 }
 
 impl Default for Reloads {
     fn default() -> Self {
-        Self { ok: AtomicU64::new(0), failed: AtomicU64::new(0), last_ok: AtomicBool::new(true) }
+        Self { ok: AtomicU64::new(0), failed: AtomicU64::new(0), last_ok: AtomicBool::new(true), loaded_at: AtomicI64::new(0) }
     }
 }
 
@@ -55,24 +59,25 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     runtime.block_on(async {
         let admin = tokio::net::TcpListener::from_std(admin)?;
-        let mut server = pin!(axum::serve(admin, admin::router(Arc::clone(shared))).into_future());
+        let service = admin::router(Arc::clone(shared)).into_make_service_with_connect_info::<std::net::SocketAddr>();
+        let mut server = std::pin::pin!(axum::serve(admin, service).into_future());
         let mut signals = Signals::listen()?;
         setup::notify_ready();
         tokio::select! {
-            served = server.as_mut() => served.context("the admin port failed")?,
+            served = &mut server => served.context("the admin port failed")?,
             () = until_stopped(shared, &mut signals) => {}
             () = jobs::keep_up(shared) => {}
             () = ended => {}
         }
-        shared.is_stopping.store(true, Ordering::Relaxed);
         setup::notify_stopping();
         // Receivers live as long as their threads; one that is gone has nothing left to drain.
+        shared.draining.store(true, Ordering::Relaxed);
         phase.send_replace(Phase::Draining);
         let drain = shared.live.load().config.server.drain;
-        // The admin port stays open meanwhile, so that a drain can be watched.
+        // Whoever asks meanwhile is told that we are on our way out.
         tokio::select! {
             () = wait_for_drain(phase, drain, &mut signals) => {}
-            () = async { drop(server.await); std::future::pending().await } => {}
+            served = server => served.context("the admin port failed")?,
         }
         Ok(())
     })
@@ -101,14 +106,39 @@ async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mu
     phase.send_replace(Phase::Stopping);
 }
 
+/// Reads the file and makes it ready; nothing is changed by that.
+pub(super) fn prepare(shared: &Shared) -> anyhow::Result<Live> {
+    let (file, mut config) = setup::load(Some(&shared.file))?;
+    shared.eyes.add_named(&mut config);
+    put_to_work(shared, config, &Environment::beside(&file))
+}
+
+/// The configuration in force, with the rules that operators have made by now.
+pub(super) fn renamed(shared: &Shared) -> anyhow::Result<Live> {
+    let mut config = shared.live.load().config.clone();
+    shared.eyes.add_named(&mut config);
+    put_to_work(shared, config, &shared.around)
+}
+
+fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow::Result<Live> {
+    let before = shared.live.load();
+    Ok(super::put_to_work(config, around, Some((&before, shared.clock.now())))?)
+}
+
 /// Validates the file and swaps it in; a bad one changes nothing.
 pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
-    let loaded = setup::load(Some(&shared.file)).and_then(|(file, config)| {
-        let vault = Environment::beside(&file);
-        let before = shared.live.load();
-        Ok(super::put_to_work(config, &vault, Some((&before, shared.clock.now())))?)
-    });
-    let result = loaded.map(|live| shared.live.store(Arc::new(live)));
+    let result = prepare(shared).map(|live| shared.live.store(Arc::new(live)));
+    let now = shared.clock.now().wall;
+    let event = match &result {
+        Ok(()) => {
+            shared.reloads.loaded_at.store(now.0, Ordering::Relaxed);
+            Event::new("config-reloaded", Severity::Info, "the configuration was reloaded")
+        }
+        Err(error) => {
+            Event::new("config-rejected", Severity::Fatal, "a new configuration was refused; the one in force stays").detail(summary(error))
+        }
+    };
+    shared.eyes.bus.publish(&event, now);
     shared.reloads.last_ok.store(result.is_ok(), Ordering::Relaxed);
     let count = if result.is_ok() { &shared.reloads.ok } else { &shared.reloads.failed };
     count.fetch_add(1, Ordering::Relaxed);
@@ -127,6 +157,14 @@ pub(super) fn look_after(store: &Store, clock: &Clock) -> anyhow::Result<()> {
         News::Back => terminal.note("shared state is back"),
     }));
     Ok(())
+}
+
+/// One line that says what is wrong.
+pub(super) fn summary(error: &anyhow::Error) -> String {
+    let Some(invalid) = error.downcast_ref::<Invalid>() else { return error.to_string() };
+    let problems = invalid.problems();
+    let first = problems.first().map(|problem| format!("line {}: {}", invalid.position(problem).0, problem.message)).unwrap_or_default();
+    if problems.len() > 1 { format!("{first}, and {} more", problems.len() - 1) } else { first }
 }
 
 fn tell(result: &anyhow::Result<()>) {

@@ -64,7 +64,7 @@ fn every_warning_is_described() {
 }
 
 /// What a running gateway tells on its admin port.
-fn scraped() -> String {
+pub(crate) fn scraped() -> String {
     let dir = Dir::with(
         "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
          [upstreams.a]\nurl = \"http://127.0.0.1:1\"\n\

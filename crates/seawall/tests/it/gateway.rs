@@ -82,6 +82,7 @@ impl Start {
             .args(["serve", "--threads", &self.threads.to_string(), "-c"])
             .arg(&file)
             .args(&self.arguments)
+            .current_dir(directory.path())
             .envs(self.variables.clone())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -179,6 +180,24 @@ impl Gateway {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
+    }
+
+    /// Asks the admin port with headers of one's own.
+    #[track_caller]
+    pub(crate) fn admin_with(&self, method: &str, path: &str, headers: &str, body: &str) -> Reply {
+        let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+        let host = if headers.contains("Host:") { "" } else { "Host: localhost\r\n" };
+        Caller::connect(self.admin)
+            .send(format!("{method} {path} HTTP/1.1\r\n{host}Connection: close\r\n{headers}{length}\r\n{body}"))
+            .reply_to(method)
+    }
+
+    /// What the admin port says, which must be well.
+    #[track_caller]
+    pub(crate) fn look(&self, path: &str) -> Value {
+        let reply = self.admin_with("GET", path, "", "");
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        serde_json::from_slice(&reply.body).unwrap()
     }
 
     pub(crate) fn metrics(&self) -> String {

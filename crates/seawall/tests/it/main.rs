@@ -1,6 +1,12 @@
 //! The product as its users see it: the real binary, and the rules that its sources keep.
 
 #[cfg(test)]
+mod admin_eyes;
+#[cfg(test)]
+mod admin_hands;
+#[cfg(test)]
+mod admin_matrix;
+#[cfg(test)]
 mod admission;
 #[cfg(test)]
 mod caller;
@@ -10,6 +16,8 @@ mod check;
 mod config;
 #[cfg(test)]
 mod connections;
+#[cfg(test)]
+mod contrib;
 #[cfg(test)]
 mod degrade;
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Jobs over the admin API: submit one or many, list, look at, cancel.
 
-use super::query::{Query, bad, document, either, not_found, of_store, page};
 use super::submit::{self, By};
 use super::{Desk, letters_api, view};
 use crate::serve::Shared;
+use crate::serve::admin::query::{Query, bad, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
 use axum::Router;
 use axum::body::Body;

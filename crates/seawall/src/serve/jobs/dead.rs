@@ -110,7 +110,7 @@ pub(super) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
         class: cause.class,
         reason: cause.reason,
         code: cause.code,
-        detail: cut(cause.detail, MOST_DETAIL),
+        detail: cut(masked(cause.detail, place.upstream), MOST_DETAIL),
         last_attempt_at: (!trail.is_empty()).then_some(now),
         attempts: job.progress.attempts,
         correlation_id: job.correlation_id.clone(),
@@ -122,6 +122,14 @@ pub(super) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
         replayable: whole && is_replayable(cause.class, &job.request.method, job.idempotency_key.is_some(), &trail_refused(trail)),
         instructions: instructions.trim_end().to_owned(),
         history: trail.to_vec(),
+    }
+}
+
+/// An upstream may repeat the key that it was sent.
+fn masked(detail: String, upstream: Option<&LiveUpstream>) -> String {
+    match upstream.and_then(|upstream| upstream.credentials.as_ref()) {
+        Some(credentials) => credentials.mask(&detail),
+        None => detail,
     }
 }
 

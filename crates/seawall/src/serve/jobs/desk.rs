@@ -6,7 +6,7 @@ use seawall_core::time::Wall;
 use seawall_engine::clock::Clock;
 use seawall_store::job::{Enqueued, NewJob};
 use seawall_store::{Error, Store};
-use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
 
@@ -28,12 +28,21 @@ pub(crate) struct Counts {
     pub expired: AtomicU64,
     pub poisoned: AtomicU64,
     pub lost_leases: AtomicU64,
+    /// The store did not answer when it was last asked.
+    pub silent: AtomicBool,
+    /// Letters have been counted at least once.
+    pub counted: AtomicBool,
 }
 
 impl Desk {
     pub(crate) fn new(store: Store, clock: Clock, seed: u64) -> Self {
         let rng = Mutex::new(Rng::seeded(seed));
         Self { store, bell: Notify::new(), clock, rng, counts: Counts::default() }
+    }
+
+    /// Whether the store answered when it was last asked.
+    pub(crate) fn is_healthy(&self) -> bool {
+        !self.counts.silent.load(Ordering::Relaxed)
     }
 
     /// The time that jobs live by.

@@ -1,8 +1,8 @@
 //! Dead letters over the admin API: list, look at, discard, and the issues they are grouped into.
 
-use super::query::{Query, document, either, not_found, of_store, page};
 use super::view;
 use crate::serve::Shared;
+use crate::serve::admin::query::{Query, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};

@@ -53,7 +53,9 @@ async fn round(shared: &Shared) {
 }
 
 async fn count(desk: &Desk) {
-    if let Ok(counts) = desk.store.job_counts().await {
+    let counted = desk.store.job_counts().await;
+    desk.counts.silent.store(counted.is_err(), Ordering::Relaxed);
+    if let Ok(counts) = counted {
         for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
             place.store(count, Ordering::Relaxed);
         }
@@ -62,5 +64,6 @@ async fn count(desk: &Desk) {
     }
     if let Ok(depths) = desk.store.depths().await {
         *desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner) = depths;
+        desk.counts.counted.store(true, Ordering::Release);
     }
 }

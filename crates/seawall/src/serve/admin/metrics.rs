@@ -1,79 +1,23 @@
-//! The admin port: health, readiness and metrics.
+//! `GET /metrics`: counters that the log's writer keeps, and what is true at this moment.
 
-use super::Shared;
-use super::answer::Refusal;
-use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use seawall_core::config::place;
+use crate::serve::Shared;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use seawall_core::guard::State as Breaker;
 use seawall_core::time::Now;
 use seawall_engine::live::Live;
 use seawall_engine::metrics::{escape, family, labels};
-use seawall_engine::secret::Secret;
+use seawall_store::job::State as JobState;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
-pub(super) fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route("/healthz", get(async || ok()))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .merge(super::jobs::router())
-        .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
-        .with_state(shared)
-}
-
-/// Who may look. With a token, only who has it; without one the port is on loopback, and a web page that found a name
-/// for 127.0.0.1 must not read it from the operator's browser. Health is for everybody.
-async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let open = matches!(request.uri().path(), "/healthz" | "/readyz");
-    let live = shared.live.load();
-    let (status, code, detail) = match &live.admin_token {
-        _ if open => return next.run(request).await,
-        Some(token) if has_token(&request, token) => return next.run(request).await,
-        Some(_) => (401, "token_required", "send the admin token as `Authorization: Bearer …`"),
-        None if names_this_machine(&request) => return next.run(request).await,
-        None => (403, "host_refused", "without a token the admin port answers only to loopback names"),
-    };
-    drop(live);
-    Refusal::plain(status, code, detail).respond_as(axum::body::Body::from)
-}
-
-fn has_token(request: &Request, token: &Secret) -> bool {
-    let value = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
-    value.and_then(|value| value.strip_prefix(b"Bearer ")).is_some_and(|presented| token.is(presented.trim_ascii()))
-}
-
-fn names_this_machine(request: &Request) -> bool {
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
-    let port_given = host.ends_with(']') || !host.contains(':');
-    place::is_loopback(&if port_given { format!("{host}:0") } else { host.to_owned() })
-}
-
-/// The process is up and has a valid configuration, or it would not have started to listen.
-fn ok() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], "{\"status\":\"ok\"}\n")
-}
-
-/// Ready until the order to stop: whoever sends us requests should look for another while we drain.
-async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    if shared.is_stopping.load(Ordering::Relaxed) {
-        let headers = [(CONTENT_TYPE, "application/json")];
-        return (StatusCode::SERVICE_UNAVAILABLE, headers, "{\"status\":\"draining\"}\n").into_response();
-    }
-    ok().into_response()
-}
-
-async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     let mut out = String::with_capacity(16 * 1024);
     shared.recorder.metrics.render(&mut out);
     gauges(&mut out, &shared.live.load(), shared.clock.now());
+    kept(&mut out, &shared);
     process(&mut out, &shared);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], out)
 }
@@ -127,6 +71,25 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
             );
         }
     }
+}
+
+/// Jobs and dead letters, as the store counted them last.
+fn kept(out: &mut String, shared: &Shared) {
+    let counts = &shared.desk.counts;
+    family(out, "seawall_jobs", "gauge", "Jobs by state");
+    for (state, count) in JobState::ALL.iter().zip(&counts.by_state) {
+        line(out, format_args!("seawall_jobs{{state=\"{}\"}} {}", state.as_str(), count.load(Ordering::Relaxed)));
+    }
+    family(out, "seawall_job_lag_seconds", "gauge", "Age of the oldest job that could run");
+    let lag = std::time::Duration::from_millis(u64::try_from(counts.lag_ms.load(Ordering::Relaxed)).unwrap_or(0));
+    line(out, format_args!("seawall_job_lag_seconds {}", lag.as_secs_f64()));
+    family(out, "seawall_dead_letters", "gauge", "Dead letters that wait for somebody");
+    for depth in counts.letters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        let (queue, severity) = (escape(&depth.queue), depth.severity.as_str());
+        line(out, format_args!("seawall_dead_letters{{queue=\"{queue}\",severity=\"{severity}\"}} {}", depth.open));
+    }
+    family(out, "seawall_dead_letters_expired_total", "counter", "Dead letters that nobody looked after in time");
+    line(out, format_args!("seawall_dead_letters_expired_total {}", counts.expired.load(Ordering::Relaxed)));
 }
 
 fn process(out: &mut String, shared: &Shared) {

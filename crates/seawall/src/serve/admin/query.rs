@@ -1,4 +1,4 @@
-//! What list queries ask for, and how their pages are written. A parameter that cannot be read is an error, not ignored.
+//! What requests ask for, and how pages, documents and refusals are written. A parameter that cannot be read is an error, not ignored.
 
 use crate::serve::answer::Refusal;
 use axum::response::Response;
@@ -87,4 +87,38 @@ pub(crate) fn document(status: u16, value: &Value) -> Response {
 /// Either becomes an answer.
 pub(crate) fn either(result: Result<Response, Box<Refusal>>) -> Response {
     result.unwrap_or_else(|refusal| refused(&refusal))
+}
+
+/// What a small JSON body may have.
+const MOST_BODY: usize = 64 * 1024;
+
+/// A small JSON object that a request brought, with none but these members.
+pub(crate) async fn object(body: axum::body::Body, known: &[&str]) -> Result<serde_json::Map<String, Value>, Box<Refusal>> {
+    use http_body_util::BodyExt as _;
+    let read = http_body_util::Limited::new(body, MOST_BODY).collect().await;
+    let text = read.map_err(|_| Box::new(Refusal::plain(413, "too_large", "the body is larger than 64 KiB")))?.to_bytes();
+    let members = match serde_json::from_slice(&text) {
+        Ok(Value::Object(members)) => members,
+        Ok(_) => return Err(bad("the body is a JSON object")),
+        Err(error) => return Err(bad(&format!("the body is not JSON: {error}"))),
+    };
+    match members.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(bad(&format!("there is no member `{name}`; there are {}", known.join(", ")))),
+        None => Ok(members),
+    }
+}
+
+/// A member that is one of these words.
+pub(crate) fn word<T>(
+    members: &serde_json::Map<String, Value>,
+    name: &str,
+    what: &str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<T, Box<Refusal>> {
+    members.get(name).and_then(Value::as_str).and_then(read).ok_or_else(|| bad(&format!("`{name}` is {what}")))
+}
+
+/// A list that has only one page.
+pub(crate) fn whole(items: Vec<Value>) -> Response {
+    document(200, &json!({ "items": Value::Array(items), "next_cursor": null }))
 }

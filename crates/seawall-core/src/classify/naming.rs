@@ -1,0 +1,138 @@
+//! A name for what had none: the condition by which an unnamed error is told from others, and the rule that an operator
+//! makes of it. The rule is read from the text that is shown, so that what applies now is what the file will say.
+
+use serde_json::Value;
+use toml::de::DeTable;
+
+use crate::record::{Class, Status};
+
+use super::fingerprint::{Fingerprint, NAMING, normalised};
+use super::json;
+use super::rules::{Rule, RuleSource};
+
+/// Levels that are looked at for a member that names the error.
+const DEPTH: usize = 4;
+/// Longer values describe; they do not name.
+const LONGEST: usize = 64;
+
+/// What an unnamed error is recognised by, besides its upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub status: Status,
+    /// A member of the JSON body and its value, where one names the error.
+    pub member: Option<(String, String)>,
+}
+
+impl Condition {
+    #[must_use]
+    pub fn of(status: Status, body: &[u8]) -> Self {
+        Self { status, member: json::document(body).and_then(|document| telling(&document, DEPTH)) }
+    }
+
+    /// The rule as a configuration file writes it.
+    #[must_use]
+    pub fn toml(&self, upstream: &str, fingerprint: Fingerprint, class: Class) -> String {
+        let mut text = format!("[[upstreams.{}.classify]]\nname = \"named-{fingerprint}\"\nwhen = {{ ", key(upstream));
+        let when = match self.status {
+            Status::Http(code) => format!("status = [{code}]"),
+            Status::Error(kind) => format!("error = [\"{kind}\"]"),
+            Status::CircuitOpen => "status = []".to_owned(),
+        };
+        text.push_str(&when);
+        if let Some((pointer, value)) = &self.member {
+            text.push_str(&format!(", json = {{ {} = [{}] }}", quoted(pointer), quoted(value)));
+        }
+        text.push_str(&format!(" }}\nas = \"{class}\"\n"));
+        text
+    }
+
+    /// The rule itself.
+    #[must_use]
+    pub fn rule(&self, upstream: &str, fingerprint: Fingerprint, class: Class) -> Option<Rule> {
+        let text = self.toml(upstream, fingerprint, class);
+        let table = text.split_once('\n').and_then(|(_, keys)| DeTable::parse(keys).ok())?;
+        super::parse::rule(table.get_ref(), 0..0, RuleSource::Upstream).ok()
+    }
+}
+
+/// The member that names the error: the most telling name first, the outermost of those.
+fn telling(document: &Value, depth: usize) -> Option<(String, String)> {
+    NAMING.iter().find_map(|name| find(document, name, depth, &mut String::new()))
+}
+
+fn find(value: &Value, name: &str, depth: usize, path: &mut String) -> Option<(String, String)> {
+    let members = value.as_object()?;
+    if let Some(text) = members.get(name).and_then(json::text).filter(|text| names(text)) {
+        return Some((format!("{path}/{name}"), text.into_owned()));
+    }
+    let depth = depth.checked_sub(1)?;
+    members.iter().filter(|(name, _)| !name.contains(['/', '~', '*'])).find_map(|(member, inner)| {
+        let length = path.len();
+        path.push('/');
+        path.push_str(member);
+        let found = find(inner, name, depth, path);
+        path.truncate(length);
+        found
+    })
+}
+
+/// A value that is the same in every instance of the error: short, and nothing in it that looks like an id.
+fn names(text: &str) -> bool {
+    let plain = !text.is_empty() && text.len() <= LONGEST && !text.contains(['*', '\\']) && !text.chars().any(char::is_control);
+    plain && (text.bytes().all(|byte| byte.is_ascii_digit()) || normalised(text) == text)
+}
+
+fn key(name: &str) -> String {
+    let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    if bare { name.to_owned() } else { quoted(name) }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::{RuleSet, Seen};
+    use crate::record::ErrorKind;
+    use crate::time::{Nanos, Wall};
+
+    fn of(body: &str) -> Option<(String, String)> {
+        Condition::of(Status::Http(418), body.as_bytes()).member
+    }
+
+    #[test]
+    fn the_most_telling_member_is_found() {
+        let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        assert_eq!(of(r#"{"message":"no","error":{"code":"teapot"}}"#), pair("/error/code", "teapot"));
+        assert_eq!(of(r#"{"code":7,"error":{"code":"teapot"}}"#), pair("/code", "7"));
+        assert_eq!(of(r#"{"code":"user 12345","reason":"short-and-stout"}"#), pair("/reason", "short-and-stout"));
+        assert_eq!(of(r#"{"id":"9"}"#), None);
+        assert_eq!(of("plain"), None);
+    }
+
+    #[test]
+    fn the_rule_that_is_shown_is_the_rule_that_applies() {
+        let body = br#"{"error":{"code":"say \"hi\"?"}}"#;
+        let bodies: [(&[u8], &[u8]); 2] = [(br#"{"error":{"code":"teapot"}}"#, br#"{"error":{"code":"kettle"}}"#), (body, b"{}")];
+        for (this, other) in bodies {
+            let condition = Condition::of(Status::Http(418), this);
+            let rule = condition.rule("a b", Fingerprint(7), Class::Quota).unwrap();
+            assert!(condition.toml("a b", Fingerprint(7), Class::Quota).starts_with("[[upstreams.\"a b\".classify]]\n"));
+            let set = RuleSet::new(vec![rule]);
+            let class = |result, body| {
+                let seen = Seen { method: "GET", result, headers: &(), body, latency: Nanos::ZERO };
+                let verdict = set.classify(&seen, Wall(0));
+                (verdict.class, verdict.named)
+            };
+            assert_eq!(class(Ok(418), this), (Class::Quota, true));
+            if condition.member.is_some() {
+                assert_eq!(class(Ok(418), other), (Class::Permanent, false));
+            }
+            assert_eq!(class(Ok(419), this), (Class::Permanent, false));
+        }
+        let error = Condition::of(Status::Error(ErrorKind::Reset), b"").rule("a", Fingerprint(1), Class::Permanent).unwrap();
+        assert_eq!(error.when.error, [ErrorKind::Reset]);
+    }
+}

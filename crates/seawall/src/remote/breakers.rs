@@ -1,0 +1,44 @@
+//! `seawall breakers`: show them, or hold them.
+
+use super::{Admin, segment};
+use crate::exit::Exit;
+use crate::terminal::Terminal;
+use serde_json::json;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  seawall breakers\n  seawall breakers open youtube/search\n  seawall breakers auto youtube")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    admin: Admin,
+
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Hold it open: nothing is sent until it is let go
+    Open { place: String },
+    /// Hold it closed: everything is sent, whatever comes back
+    Close { place: String },
+    /// Let go of it
+    Auto { place: String },
+}
+
+pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let client = args.admin.client()?;
+    let answer = match &args.action {
+        None => client.get("/v1/breakers")?,
+        Some(action) => {
+            let (place, state) = match action {
+                Action::Open { place } => (place, "open"),
+                Action::Close { place } => (place, "closed"),
+                Action::Auto { place } => (place, "auto"),
+            };
+            let path: Vec<String> = place.splitn(2, '/').map(segment).collect();
+            client.json("PUT", &format!("/v1/breakers/{}", path.join("/")), Some(&json!({ "state": state })))?
+        }
+    };
+    args.admin.print(terminal, &answer, &["upstream", "endpoint", "state", "forced", "retry_at", "open_seconds_total"])?;
+    Ok(Exit::Done)
+}

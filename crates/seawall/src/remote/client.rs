@@ -1,0 +1,137 @@
+//! One request, one answer, over a plain blocking socket: all that a command needs.
+
+use crate::exit::Failure;
+use anyhow::Context as _;
+use seawall_engine::secret::Secret;
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+const CONNECT: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(30);
+/// More than any page of the API has.
+const MOST: u64 = 256 << 20;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    authority: String,
+    token: Option<Secret>,
+}
+
+/// An answer that is not a refusal.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+impl Client {
+    pub(super) fn new(url: &str, token: Option<Secret>) -> anyhow::Result<Self> {
+        let unusable = || Failure::usage(format!("`{url}` is no address of an admin port")).hint("write it as http://HOST:PORT");
+        let authority = url.strip_prefix("http://").ok_or_else(unusable)?.trim_end_matches('/');
+        if authority.is_empty() || authority.contains(['/', '?', '#', '@', ' ', '\r', '\n']) {
+            return Err(unusable().into());
+        }
+        let with_port = if authority.rsplit(']').next().is_some_and(|rest| rest.contains(':')) {
+            authority.to_owned()
+        } else {
+            format!("{authority}:80")
+        };
+        Ok(Self { authority: with_port, token })
+    }
+
+    pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.json("GET", path, None)
+    }
+
+    pub(super) fn json(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let text = body.map(ToString::to_string);
+        let reply = self.send(method, path, "application/json", text.as_deref().map(str::as_bytes))?;
+        serde_json::from_slice(&reply.body).with_context(|| format!("{} answered with something that is not JSON", self.authority))
+    }
+
+    /// Sends and reads; a refusal becomes an error in the server's own words.
+    pub(super) fn send(&self, method: &str, path: &str, kind: &str, body: Option<&[u8]>) -> anyhow::Result<Reply> {
+        let reply = self.exchange(method, path, kind, body)?;
+        if reply.status < 400 {
+            return Ok(reply);
+        }
+        let problem: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+        let detail = problem["detail"].as_str().unwrap_or("no reason was given");
+        let code = problem["code"].as_str().unwrap_or("unknown");
+        let failure = Failure { exit: crate::exit::Exit::Failed, message: format!("{detail} ({code}, {})", reply.status), hint: None };
+        Err(if reply.status == 401 { failure.hint("set SEAWALL_ADMIN_TOKEN") } else { failure }.into())
+    }
+
+    fn exchange(&self, method: &str, path: &str, kind: &str, body: Option<&[u8]>) -> anyhow::Result<Reply> {
+        let absent = |error: std::io::Error| {
+            Failure::no_seawall(format!("no Seawall answers at http://{}: {error}", self.authority))
+                .hint("start one with `seawall serve`, or name another with --admin URL")
+        };
+        let mut places = self.authority.to_socket_addrs().map_err(absent)?;
+        let place = places.next().ok_or_else(|| absent(std::io::ErrorKind::NotFound.into()))?;
+        let mut stream = TcpStream::connect_timeout(&place, CONNECT).map_err(absent)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let authorization = self.token.as_ref().map(|token| format!("authorization: Bearer {}\r\n", token.reveal())).unwrap_or_default();
+        let length = body.map(|body| format!("content-type: {kind}\r\ncontent-length: {}\r\n", body.len())).unwrap_or_default();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{authorization}{length}\r\n", self.authority);
+        let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.unwrap_or_default()));
+        let mut text = Vec::new();
+        // Whoever refuses early may close while we still send; its answer counts.
+        let read = stream.take(MOST).read_to_end(&mut text);
+        if text.is_empty() {
+            sent.and(read).map_err(absent)?;
+        }
+        parse(&text).ok_or_else(|| Failure::no_seawall(format!("what answers at http://{} does not speak HTTP", self.authority)).into())
+    }
+}
+
+fn parse(text: &[u8]) -> Option<Reply> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut head = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(length) = head.parse(text).ok()? else { return None };
+    let status = head.code?;
+    let chunked = head.headers.iter().any(|header| header.name.eq_ignore_ascii_case("transfer-encoding"));
+    let body = &text[length..];
+    Some(Reply { status, body: if chunked { unchunked(body)? } else { body.to_vec() } })
+}
+
+fn unchunked(mut text: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let httparse::Status::Complete((start, length)) = httparse::parse_chunk_size(text).ok()? else { return None };
+        let length = usize::try_from(length).ok()?;
+        if length == 0 {
+            return Some(body);
+        }
+        let end = start.checked_add(length)?;
+        body.extend_from_slice(text.get(start..end)?);
+        text = text.get(end + 2..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_in_both_framings() {
+        let plain = parse(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        assert_eq!((plain.status, plain.body.as_slice()), (200, &b"ok"[..]));
+        let chunked = parse(b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n1\r\n!\r\n0\r\n\r\n").unwrap();
+        assert_eq!((chunked.status, chunked.body.as_slice()), (404, &b"ok!"[..]));
+        assert!(parse(b"SSH-2.0-OpenSSH").is_none());
+        assert!(parse(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok").is_none(), "cut off");
+    }
+
+    #[test]
+    fn only_addresses_are_taken() {
+        assert_eq!(Client::new("http://[::1]/", None).unwrap().authority, "[::1]:80");
+        assert_eq!(Client::new("http://localhost:7330", None).unwrap().authority, "localhost:7330");
+        for bad in ["https://x", "x:1", "http://", "http://a/b", "http://a\r\nb"] {
+            assert!(Client::new(bad, None).is_err(), "{bad}");
+        }
+    }
+}

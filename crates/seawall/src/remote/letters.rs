@@ -1,0 +1,155 @@
+//! `seawall dlq`: list, look at, replay, discard and export dead letters.
+
+use super::client::Client;
+use super::{Admin, print_one, query, segment};
+use crate::exit::{Exit, Failure};
+use crate::terminal::Terminal;
+use serde_json::{Map, Value, json};
+use std::io::Write as _;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  seawall dlq list --upstream mail\n  seawall dlq replay --upstream mail --rate 10/s\n  seawall dlq export > letters.ndjson"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    admin: Admin,
+
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List dead letters, newest first
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        #[arg(long)]
+        cursor: Option<String>,
+        #[arg(long)]
+        limit: Option<u16>,
+    },
+    /// Look at one dead letter
+    Show { id: String },
+    /// Send letters again, by id or by filter
+    Replay {
+        ids: Vec<String>,
+        #[command(flatten)]
+        filter: Filter,
+        /// As `10/s`
+        #[arg(long)]
+        rate: Option<String>,
+        /// Also those that may have been executed already
+        #[arg(long)]
+        force: bool,
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Forget dead letters
+    Discard {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Print every letter as one JSON object on a line of its own
+    Export {
+        #[command(flatten)]
+        filter: Filter,
+    },
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct Filter {
+    #[arg(long)]
+    upstream: Option<String>,
+    #[arg(long)]
+    endpoint: Option<String>,
+    #[arg(long)]
+    class: Option<String>,
+    #[arg(long)]
+    code: Option<String>,
+    #[arg(long)]
+    severity: Option<String>,
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Somewhere in the URL, the detail or the reason
+    #[arg(long, value_name = "TEXT")]
+    q: Option<String>,
+}
+
+impl Filter {
+    fn pairs(&self) -> Vec<(&'static str, Option<String>)> {
+        let Self { upstream, endpoint, class, code, severity, since, q } = self.clone();
+        vec![
+            ("upstream", upstream),
+            ("endpoint", endpoint),
+            ("class", class),
+            ("code", code),
+            ("severity", severity),
+            ("since", since),
+            ("q", q),
+        ]
+    }
+}
+
+pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let client = args.admin.client()?;
+    match &args.action {
+        Action::List { filter, cursor, limit } => {
+            let mut pairs = filter.pairs();
+            pairs.extend([("cursor", cursor.clone()), ("limit", limit.map(|n| n.to_string()))]);
+            let answer = client.get(&format!("/v1/dead-letters{}", query(&pairs)))?;
+            let columns = ["id", "queue", "endpoint", "class", "failure_code", "severity", "status", "dead_lettered_at", "error_detail"];
+            args.admin.print(terminal, &answer, &columns)?;
+        }
+        Action::Show { id } => print_one(terminal, &client.get(&format!("/v1/dead-letters/{}", segment(id)))?)?,
+        Action::Replay { ids, filter, rate, force, name } => {
+            let answer =
+                client.json("POST", "/v1/dead-letters/replay", Some(&wish(ids, filter, rate.as_deref(), *force, name.as_deref())?))?;
+            print_one(terminal, &answer)?;
+        }
+        Action::Discard { ids } => {
+            for id in ids {
+                client.json("DELETE", &format!("/v1/dead-letters/{}", segment(id)), None)?;
+                terminal.note(&format!("discarded {id}"));
+            }
+        }
+        Action::Export { filter } => export(&client, filter, terminal)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn wish(ids: &[String], filter: &Filter, rate: Option<&str>, force: bool, name: Option<&str>) -> anyhow::Result<Value> {
+    let given: Map<String, Value> = filter.pairs().into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
+    let mut wish = match (ids.is_empty(), given.is_empty()) {
+        (false, true) => json!({ "ids": ids }),
+        (true, false) => json!({ "filter": given }),
+        (true, true) => return Err(Failure::usage("say which letters: ids, or a filter such as --upstream").into()),
+        (false, false) => return Err(Failure::usage("either ids or a filter, not both").into()),
+    };
+    wish["force"] = json!(force);
+    for (key, value) in [("rate", rate), ("name", name)] {
+        if let Some(value) = value {
+            wish[key] = json!(value);
+        }
+    }
+    Ok(wish)
+}
+
+/// Page by page, so that neither side holds all of them; each letter whole.
+fn export(client: &Client, filter: &Filter, terminal: &Terminal) -> anyhow::Result<()> {
+    let mut out = terminal.out();
+    let mut cursor = None;
+    loop {
+        let mut pairs = filter.pairs();
+        pairs.extend([("cursor", cursor), ("limit", Some("200".to_owned()))]);
+        let page = client.get(&format!("/v1/dead-letters{}", query(&pairs)))?;
+        for id in page["items"].as_array().into_iter().flatten().filter_map(|letter| letter["id"].as_str()) {
+            writeln!(out, "{}", client.get(&format!("/v1/dead-letters/{id}"))?)?;
+        }
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Recent calls with their timelines, and roll-ups.
+
+use super::query::{Query, document, either, not_found, whole};
+use crate::serve::Shared;
+use crate::serve::answer::Refusal;
+use crate::serve::eyes::Wanted;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use seawall_core::id::CallId;
+use seawall_core::time::Wall;
+use seawall_store::page::MOST;
+use serde_json::json;
+use std::sync::Arc;
+
+pub(super) async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(listed(&shared, query.as_deref()))
+}
+
+fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, &["upstream", "outcome", "caller", "cursor", "limit"])?;
+    let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
+    let wanted = Wanted { upstream: query.text("upstream"), outcome: query.text("outcome"), caller: query.text("caller"), before };
+    let limit = query.read("limit", &format!("a number from 1 to {MOST}"), |text| text.parse().ok().filter(|n| (1..=MOST).contains(n)))?;
+    let (items, next) = shared.eyes.seen().calls.page(&wanted, limit.unwrap_or(50));
+    Ok(document(200, &json!({ "items": items, "next_cursor": next.map(|next| next.to_string()) })))
+}
+
+pub(super) async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    let call = CallId::parse(&id).and_then(|id| shared.eyes.seen().calls.one(id));
+    either(call.map(|call| document(200, &call)).ok_or_else(|| not_found("no such call is among the last ones")))
+}
+
+pub(super) async fn rollups(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(rolled_up(&shared, query.as_deref()))
+}
+
+fn rolled_up(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, &["from", "to", "upstream"])?;
+    let time = "a time like 2030-01-31T12:00:00Z";
+    let (from, to) = (query.read("from", time, Wall::parse)?, query.read("to", time, Wall::parse)?);
+    Ok(whole(shared.eyes.seen().rollups.rows(from, to, query.text("upstream"))))
+}

@@ -1,0 +1,50 @@
+//! Errors that no rule names, and the operator's name for one: it applies at once, and the text to keep it is shown.
+
+use super::guard::Operator;
+use super::query::{document, either, not_found, object, whole, word};
+use crate::serve::answer::Refusal;
+use crate::serve::{Shared, operate};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use seawall_core::classify::Fingerprint;
+use seawall_core::record::Class;
+use serde_json::json;
+use std::sync::Arc;
+
+pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+    whole(shared.eyes.seen().errors.list())
+}
+
+pub(super) async fn name(
+    State(shared): State<Arc<Shared>>,
+    Extension(who): Extension<Operator>,
+    Path(fingerprint): Path<String>,
+    body: Body,
+) -> Response {
+    either(named(&shared, &who, &fingerprint, body).await)
+}
+
+async fn named(shared: &Shared, who: &Operator, fingerprint: &str, body: Body) -> Result<Response, Box<Refusal>> {
+    let members = object(body, &["as"]).await?;
+    let class = word(&members, "as", &format!("one of {}", Class::WORDS.join(", ")), Class::from_word)?;
+    let unknown = || not_found("there is no such unnamed error");
+    let print = Fingerprint::parse(fingerprint).ok_or_else(unknown)?;
+    let error = shared.eyes.seen().errors.one(print).cloned().ok_or_else(unknown)?;
+    let upstream = &error.names.upstream;
+    if shared.live.load().named(upstream).is_none() {
+        return Err(Box::new(Refusal::plain(409, "no_upstream", "its upstream is no longer configured")));
+    }
+    let toml = error.condition.toml(upstream, print, class);
+    let Some(rule) = error.condition.rule(upstream, print, class) else {
+        return Err(Box::new(Refusal::plain(422, "bad_request", "no rule can be made of this error; write one by hand")));
+    };
+    shared.eyes.remember(upstream, rule);
+    let live = operate::renamed(shared).map_err(|error| Box::new(Refusal::plain(409, "config_rejected", &operate::summary(&error))))?;
+    shared.live.store(Arc::new(live));
+    shared.eyes.seen().errors.name(print, class);
+    let now = shared.clock.now().wall;
+    shared.eyes.audit.note(&shared.recorder, now, &who.0, "name-error", &format!("{upstream} {print}: {class}"));
+    Ok(document(200, &json!({ "fingerprint": print.to_string(), "as": class.as_str(), "toml": toml })))
+}

@@ -1,0 +1,266 @@
+//! From records and states to events: what opens, closes, cools, runs out or rises. Each condition is told when it begins
+//! and when it ends, and not again in between.
+
+use super::bus::{Bus, Event, Severity};
+use super::rollup::Rollups;
+use super::series::Series;
+use super::{bounded, when};
+use crate::serve::jobs::Counts;
+use seawall_core::classify::redacted;
+use seawall_core::guard::{Change, State};
+use seawall_core::policy::BreakerPer;
+use seawall_core::record::spike::{Span, Spike, Turn};
+use seawall_core::record::{Code, ErrorKind, Reason, Status};
+use seawall_core::time::{Nanos, Now, Wall};
+use seawall_engine::live::{Live, LiveUpstream, Names};
+use seawall_engine::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
+use serde_json::{Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// Changes of one breaker that are remembered.
+const CHANGES: usize = 20;
+/// The same thing is not told again within this time.
+const QUIET_MS: i64 = 60_000;
+/// Things that were told lately.
+const MOST_TOLD: usize = 4096;
+
+#[derive(Debug)]
+struct Watched {
+    state: State,
+    open: Nanos,
+    changes: VecDeque<Value>,
+    opened: Option<u64>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { state: State::Closed, open: Nanos::ZERO, changes: VecDeque::new(), opened: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Key {
+    #[default]
+    Ready,
+    Cooling,
+    Rejected,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Alarms {
+    breakers: HashMap<Arc<Names>, Watched>,
+    keys: HashMap<(String, String), (Key, Option<u64>)>,
+    spikes: HashMap<String, (Spike, Option<u64>)>,
+    deep: HashMap<String, u64>,
+    /// As they were counted last; those that were there before us are no news.
+    letters: Option<HashMap<String, u64>>,
+    told: HashMap<(&'static str, String), Wall>,
+}
+
+impl Alarms {
+    pub(super) fn record(&mut self, record: &Record, bus: &Bus) {
+        match record {
+            Record::Breaker(record) => self.breaker(record, bus),
+            Record::Call(record) => self.call(record, bus),
+            Record::Attempt(record) => self.attempt(record, bus),
+            Record::Token(TokenRecord { at, names, error, .. }) => {
+                if self.is_news("auth-failed", names.upstream.clone(), *at) {
+                    let event = Event::new("auth-failed", Severity::Fatal, format!("{} gets no token", names.upstream));
+                    bus.publish(&event.detail(redacted(error)).of(&names.upstream, None), *at);
+                }
+            }
+            Record::Note(_) => {}
+        }
+    }
+
+    fn breaker(&mut self, record: &BreakerRecord, bus: &Bus) {
+        let BreakerRecord { at, names, change } = record;
+        let watched = self.breakers.entry(Arc::clone(names)).or_default();
+        watched.changed(*at, change.from, change.to, change.cause.as_str());
+        watched.tell(names, change, *at, bus);
+    }
+
+    /// Ends of calls that say something about the upstream.
+    fn call(&mut self, record: &CallRecord, bus: &Bus) {
+        let upstream = &record.names.upstream;
+        if record.outcome == Code::KeysExhausted.as_str() && self.is_news("keys-exhausted", upstream.clone(), record.at) {
+            let event = Event::new("keys-exhausted", Severity::Warning, format!("every key of {upstream} is cooling"));
+            bus.publish(&event.detail("calls are refused until the first one is viable").of(upstream, None), record.at);
+        }
+        let denied = record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed;
+        if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
+            let event = Event::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
+            bus.publish(&event.detail(record.reason.as_str()).of(upstream, Some(&record.names.endpoint)), record.at);
+        }
+    }
+
+    fn attempt(&mut self, record: &AttemptRecord, bus: &Bus) {
+        let Names { upstream, endpoint } = &*record.names;
+        if record.attempt.status == Status::Error(ErrorKind::Schema)
+            && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)
+        {
+            let event = Event::new("schema-mismatch", Severity::Warning, format!("{upstream}/{endpoint} answers in another shape"));
+            bus.publish(&event.detail("an answer does not match its schema").of(upstream, Some(endpoint)), record.at);
+        }
+    }
+
+    fn is_news(&mut self, name: &'static str, about: String, at: Wall) -> bool {
+        if self.told.len() >= MOST_TOLD {
+            self.told.retain(|_, told| at.0 - told.0 < QUIET_MS);
+        }
+        let key = (name, about);
+        let news = self.told.get(&key).is_none_or(|told| at.0 - told.0 >= QUIET_MS);
+        if news && self.told.len() < MOST_TOLD {
+            self.told.insert(key, at);
+        }
+        news
+    }
+
+    /// Changes that time alone makes: nobody reports them, so they are looked for.
+    pub(super) fn poll(&mut self, live: &Live, rollups: &mut Rollups, bus: &Bus, now: Now) {
+        self.breakers.retain(|names, _| live.named(&names.upstream).is_some());
+        self.keys.retain(|(upstream, _), _| live.named(upstream).is_some());
+        for upstream in &live.upstreams {
+            for endpoint in &upstream.endpoints {
+                let (state, _, open) = endpoint.state.breaker_state(now.mono);
+                let names = &endpoint.names;
+                let watched = self.breakers.entry(Arc::clone(names)).or_default();
+                if open > watched.open {
+                    rollups.open(now.wall, names, Nanos(open.0 - watched.open.0));
+                    watched.open = open;
+                }
+                if state != watched.state {
+                    let of_all = endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
+                    let cause = if state == State::HalfOpen { "open-elapsed" } else { "shared" };
+                    let change = Change { from: watched.state, to: state, cause: seawall_core::guard::Cause::OpenElapsed, at: now.mono };
+                    watched.changed(now.wall, watched.state, state, cause);
+                    if !of_all || watched.opened.is_some() {
+                        watched.tell(names, &change, now.wall, bus);
+                    }
+                }
+            }
+            self.poll_keys(upstream, bus, now);
+        }
+    }
+
+    fn poll_keys(&mut self, upstream: &LiveUpstream, bus: &Bus, now: Now) {
+        let name = &upstream.spec.name;
+        for (key, index) in upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..) {
+            let Some(status) = upstream.state.key_status(index, now) else { continue };
+            let state = match (status.dead, status.cooling) {
+                (true, _) => Key::Rejected,
+                (false, Some(_)) => Key::Cooling,
+                (false, None) => Key::Ready,
+            };
+            let known = self.keys.entry((name.clone(), key.id.clone())).or_default();
+            if known.0 == state {
+                continue;
+            }
+            let event = match state {
+                Key::Ready => Event::new("key-restored", Severity::Info, format!("key {} of {name} is back", key.id)).resolving(known.1),
+                Key::Cooling => {
+                    let until = status.cooling.map(|left| (now.wall + left).to_string()).unwrap_or_default();
+                    Event::new("key-cooling", Severity::Info, format!("key {} of {name} is cooling", key.id))
+                        .detail(format!("until {until}"))
+                }
+                Key::Rejected => Event::new("auth-failed", Severity::Fatal, format!("{name} rejects key {}", key.id))
+                    .detail("it is probed now and then, and comes back by itself when it is accepted"),
+            };
+            let id = bus.publish(&event.of(name, None), now.wall);
+            *known = (state, (state != Key::Ready).then_some(id));
+        }
+    }
+
+    /// The leading indicator of each upstream, over the ten seconds that are complete.
+    pub(super) fn retries(&mut self, live: &Live, endpoints: &HashMap<Arc<Names>, Series>, bus: &Bus, now: Wall) {
+        self.spikes.retain(|upstream, _| live.named(upstream).is_some());
+        for upstream in &live.upstreams {
+            let name = &upstream.spec.name;
+            let t = now.0.div_euclid(1000).div_euclid(super::ENDPOINT_STEP) * super::ENDPOINT_STEP - super::ENDPOINT_STEP;
+            let points = upstream.endpoints.iter().filter_map(|endpoint| endpoints.get(&endpoint.names)).map(|series| series.second(t));
+            let span = points.fold(Span::default(), |span, point| Span {
+                retries: span.retries + point.retries,
+                successes: span.successes + point.success,
+            });
+            let (spike, raised) = self.spikes.entry(name.clone()).or_default();
+            let (severity, title, ratio, baseline) = match spike.observe(span) {
+                None => continue,
+                Some(Turn::Raised { ratio, baseline }) => (Severity::Warning, "retries of {} are rising", ratio, baseline),
+                Some(Turn::Cleared { ratio, baseline }) => (Severity::Info, "retries of {} are back to normal", ratio, baseline),
+            };
+            let detail = format!("{ratio:.2} retries for each success; lately it was {baseline:.2}");
+            let event =
+                Event::new("retry-spike", severity, title.replace("{}", name)).detail(detail).of(name, None).resolving(raised.take());
+            let id = bus.publish(&event, now);
+            *raised = spike.is_raised().then_some(id);
+        }
+    }
+
+    /// New dead letters, and queues of them that have grown too deep.
+    pub(super) fn depths(&mut self, live: &Live, counts: &Counts, bus: &Bus, now: Wall) {
+        if !counts.counted.load(Ordering::Acquire) {
+            return;
+        }
+        let depths = counts.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open: HashMap<String, u64> = HashMap::new();
+        for depth in depths.iter() {
+            *open.entry(depth.queue.clone()).or_default() += depth.open;
+        }
+        drop(depths);
+        for (queue, count) in &open {
+            let before = self.letters.as_ref().map_or(*count, |letters| letters.get(queue).copied().unwrap_or(0));
+            if *count > before {
+                let title = format!("{} new dead letters of {queue}", count - before);
+                bus.publish(
+                    &Event::new("dead-letter", Severity::Info, title).detail(format!("{count} wait for somebody")).of(queue, None),
+                    now,
+                );
+            }
+            let most = live
+                .named(queue)
+                .and_then(|upstream| upstream.endpoints.last())
+                .map(|endpoint| endpoint.spec.policy.dead_letter.alarm_depth);
+            let Some(most) = most.filter(|most| *most > 0) else { continue };
+            if *count >= most && !self.deep.contains_key(queue) {
+                let event = Event::new("dead-letter-alarm", Severity::Fatal, format!("{count} dead letters of {queue} wait"));
+                let id = bus.publish(&event.detail(format!("the alarm is set at {most}")).of(queue, None), now);
+                self.deep.insert(queue.clone(), id);
+            } else if *count < most
+                && let Some(id) = self.deep.remove(queue)
+            {
+                let event = Event::new("dead-letter-alarm", Severity::Info, format!("dead letters of {queue} are below the alarm again"));
+                bus.publish(&event.of(queue, None).resolving(Some(id)), now);
+            }
+        }
+        self.letters = Some(open);
+    }
+
+    /// A breaker's last changes, oldest first.
+    pub(crate) fn changes(&self, names: &Arc<Names>) -> Vec<Value> {
+        self.breakers.get(names).map(|watched| watched.changes.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+impl Watched {
+    fn changed(&mut self, at: Wall, from: State, to: State, cause: &str) {
+        self.state = to;
+        bounded(&mut self.changes, CHANGES, json!({ "at": when(at), "from": from.as_str(), "to": to.as_str(), "cause": cause }));
+    }
+
+    fn tell(&mut self, names: &Names, change: &Change, at: Wall, bus: &Bus) {
+        let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
+        let event = match change.to {
+            State::Open => Event::new("breaker-opened", Severity::Warning, format!("{upstream}/{endpoint} is failing: its breaker opened")),
+            State::HalfOpen => Event::new("breaker-half-open", Severity::Info, format!("{upstream}/{endpoint} is being tried again")),
+            State::Closed => {
+                Event::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} has recovered")).resolving(self.opened.take())
+            }
+        };
+        let id = bus.publish(&event.detail(change.cause.as_str()).of(upstream, Some(endpoint)), at);
+        if change.to == State::Open {
+            self.opened = Some(id);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What people should hear of: each event once to everybody who listens, and the last ones for whoever comes later.
+//! Nobody who listens slowly holds anybody up: what is missed is missed, and can be asked for again.
+
+use super::{bounded, when};
+use seawall_core::time::Wall;
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::broadcast;
+
+const RECENT: usize = 200;
+/// Frames that a listener may be behind.
+const BEHIND: usize = 512;
+/// Listeners at the same time.
+const MOST_LISTENERS: usize = 128;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    Info,
+    Warning,
+    Fatal,
+}
+
+impl Severity {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Fatal => "fatal",
+        }
+    }
+}
+
+/// Something that happened, in words for people.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub name: &'static str,
+    pub severity: Severity,
+    pub title: String,
+    pub detail: String,
+    pub upstream: Option<String>,
+    pub endpoint: Option<String>,
+    /// The event that this one ends.
+    pub resolves: Option<u64>,
+}
+
+impl Event {
+    pub(crate) fn new(name: &'static str, severity: Severity, title: impl Into<String>) -> Self {
+        Self { name, severity, title: title.into(), detail: String::new(), upstream: None, endpoint: None, resolves: None }
+    }
+
+    pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    pub(crate) fn of(mut self, upstream: &str, endpoint: Option<&str>) -> Self {
+        self.upstream = Some(upstream.to_owned());
+        self.endpoint = endpoint.map(str::to_owned);
+        self
+    }
+
+    pub(crate) const fn resolving(mut self, event: Option<u64>) -> Self {
+        self.resolves = event;
+        self
+    }
+
+    fn json(&self, id: u64, at: Wall) -> Value {
+        let mut members = Map::new();
+        members.insert("id".to_owned(), json!(id));
+        members.insert("at".to_owned(), when(at));
+        members.insert("name".to_owned(), json!(self.name));
+        members.insert("severity".to_owned(), json!(self.severity.as_str()));
+        members.insert("title".to_owned(), json!(self.title));
+        members.insert("detail".to_owned(), json!(self.detail));
+        let optional =
+            [("upstream", self.upstream.as_ref().map(|name| json!(name))), ("endpoint", self.endpoint.as_ref().map(|name| json!(name)))];
+        for (name, value) in optional.into_iter().chain([("resolves", self.resolves.map(|id| json!(id)))]) {
+            members.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        Value::Object(members)
+    }
+}
+
+/// A frame as it goes over the wire, made once for all listeners.
+pub(crate) type Frame = Arc<str>;
+
+#[derive(Debug)]
+pub(crate) struct Bus {
+    sender: broadcast::Sender<Frame>,
+    recent: Mutex<Recent>,
+    listeners: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    last: u64,
+    events: VecDeque<(u64, &'static str, Value)>,
+}
+
+impl Default for Bus {
+    fn default() -> Self {
+        Self { sender: broadcast::channel(BEHIND).0, recent: Mutex::default(), listeners: Arc::default() }
+    }
+}
+
+/// Counts a listener for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub frames: broadcast::Receiver<Frame>,
+    /// What it missed while it was away.
+    pub missed: Vec<Frame>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Bus {
+    /// Tells everybody, and gives the event's number.
+    pub(crate) fn publish(&self, event: &Event, at: Wall) -> u64 {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.last += 1;
+        let (id, value) = (recent.last, event.json(recent.last, at));
+        // Without listeners there is nobody to tell.
+        drop(self.sender.send(frame(id, event.name, &value)));
+        bounded(&mut recent.events, RECENT, (id, event.name, value));
+        id
+    }
+
+    pub(crate) fn tick(&self, value: &Value) {
+        if self.sender.receiver_count() > 0 {
+            drop(self.sender.send(Arc::from(format!("event: tick\ndata: {value}\n\n"))));
+        }
+    }
+
+    /// Newest first.
+    pub(crate) fn recent(&self) -> Vec<Value> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.events.iter().rev().map(|(_, _, value)| value.clone()).collect()
+    }
+
+    /// Somebody who has heard everything up to `heard`, if there is room for one more.
+    pub(crate) fn listen(&self, heard: Option<u64>) -> Option<Listener> {
+        if self.listeners.fetch_add(1, Ordering::Relaxed) >= MOST_LISTENERS {
+            self.listeners.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        // Under the lock, so that nothing falls between what is missed and what is heard.
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let missed = recent.events.iter().filter(|(id, ..)| heard.is_some_and(|heard| *id > heard));
+        let missed = missed.map(|(id, name, value)| frame(*id, name, value)).collect();
+        Some(Listener { frames: self.sender.subscribe(), missed, count: Arc::clone(&self.listeners) })
+    }
+}
+
+fn frame(id: u64, name: &str, value: &Value) -> Frame {
+    Arc::from(format!("event: {name}\nid: {id}\ndata: {value}\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_back_hears_what_was_missed_and_nothing_twice() {
+        let bus = Bus::default();
+        for _ in 0..300 {
+            bus.publish(&Event::new("config-reloaded", Severity::Info, "a\nb"), Wall(0));
+        }
+        assert_eq!(bus.recent().len(), RECENT);
+        assert_eq!(bus.recent()[0]["id"], 300);
+        let mut back = bus.listen(Some(298)).unwrap();
+        assert_eq!(back.missed.len(), 2);
+        bus.publish(&Event::new("config-reloaded", Severity::Info, "x"), Wall(0));
+        assert!(back.frames.try_recv().unwrap().contains("id: 301\n"));
+        assert!(bus.listen(None).unwrap().missed.is_empty(), "who is new hears what is new");
+        assert!(back.missed[0].lines().count() == 4, "text cannot start a line of its own: {:?}", back.missed[0]);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_listeners() {
+        let bus = Bus::default();
+        let all: Vec<Option<Listener>> = (0..=MOST_LISTENERS).map(|_| bus.listen(None)).collect();
+        assert_eq!(all.iter().flatten().count(), MOST_LISTENERS);
+        drop(all);
+        assert!(bus.listen(None).is_some());
+    }
+}

@@ -1,0 +1,210 @@
+//! The last calls with everything that was decided about them. Attempts of calls that are not over wait until they are.
+
+use super::{bounded, ms, when};
+use seawall_core::id::CallId;
+use seawall_core::record::Attempt;
+use seawall_core::time::Wall;
+use seawall_engine::recorder::{AttemptRecord, CallRecord};
+use serde_json::{Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Calls that are remembered.
+const MOST: usize = 10_000;
+/// Calls whose end has not been heard of; jobs may wait for days.
+const MOST_OPEN: usize = 20_000;
+/// Attempts that are remembered of one call, the first ones.
+const MOST_ATTEMPTS: usize = 64;
+
+#[derive(Debug)]
+struct Step {
+    at: Wall,
+    attempt: Attempt,
+    key_tail: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    number: u64,
+    record: CallRecord,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    ring: VecDeque<Seen>,
+    open: HashMap<CallId, Vec<Step>>,
+    order: VecDeque<CallId>,
+    next: u64,
+}
+
+/// Which calls somebody wants to see.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted<'a> {
+    pub upstream: Option<&'a str>,
+    pub outcome: Option<&'a str>,
+    pub caller: Option<&'a str>,
+    /// Below this number.
+    pub before: Option<u64>,
+}
+
+impl Calls {
+    pub(super) fn attempt(&mut self, record: &AttemptRecord) {
+        if !self.open.contains_key(&record.call) {
+            if self.open.len() >= MOST_OPEN {
+                // Ids of calls that have ended are passed over.
+                while let Some(oldest) = self.order.pop_front() {
+                    if self.open.remove(&oldest).is_some() {
+                        break;
+                    }
+                }
+            }
+            self.order.push_back(record.call);
+            if self.order.len() > 2 * MOST_OPEN {
+                let open = &self.open;
+                self.order.retain(|call| open.contains_key(call));
+            }
+        }
+        let steps = self.open.entry(record.call).or_default();
+        if steps.len() < MOST_ATTEMPTS {
+            steps.push(Step { at: record.at, attempt: record.attempt, key_tail: record.key_tail.clone() });
+        }
+    }
+
+    pub(super) fn call(&mut self, record: &CallRecord) {
+        let steps = self.open.remove(&record.call).unwrap_or_default();
+        bounded(&mut self.ring, MOST, Seen { number: self.next, record: record.clone(), steps });
+        self.next += 1;
+    }
+
+    /// Newest first, and the cursor of the next page.
+    pub(crate) fn page(&self, wanted: &Wanted<'_>, limit: usize) -> (Vec<Value>, Option<u64>) {
+        let is_wanted = |seen: &&Seen| {
+            let record = &seen.record;
+            wanted.before.is_none_or(|before| seen.number < before)
+                && wanted.upstream.is_none_or(|name| record.names.upstream == name)
+                && wanted.outcome.is_none_or(|outcome| record.outcome == outcome)
+                && wanted.caller.is_none_or(|caller| &*record.caller == caller)
+        };
+        let mut found: Vec<&Seen> = self.ring.iter().rev().filter(is_wanted).take(limit + 1).collect();
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = if more { found.last().map(|seen| seen.number) } else { None };
+        (found.into_iter().map(summary).collect(), next)
+    }
+
+    pub(crate) fn one(&self, id: CallId) -> Option<Value> {
+        let seen = self.ring.iter().rev().find(|seen| seen.record.call == id)?;
+        let mut value = summary(seen);
+        value["timeline"] = seen.steps.iter().map(step).collect();
+        Some(value)
+    }
+}
+
+fn summary(seen: &Seen) -> Value {
+    let record = &seen.record;
+    json!({
+        "id": record.call.to_string(),
+        "at": when(record.at),
+        "upstream": record.names.upstream,
+        "endpoint": record.names.endpoint,
+        "caller": *record.caller,
+        "outcome": record.outcome,
+        "reason": record.reason.as_str(),
+        "attempts": record.attempts,
+        "elapsed_ms": ms(record.elapsed),
+    })
+}
+
+fn step(step: &Step) -> Value {
+    let attempt = &step.attempt;
+    json!({
+        "attempt": attempt.number,
+        "at": when(step.at),
+        "status": attempt.status.to_string(),
+        "class": attempt.outcome(),
+        "decision": attempt.decision.as_str(),
+        "reason": attempt.reason.as_str(),
+        "wait_ms": ms(attempt.wait),
+        "latency_ms": ms(attempt.latency),
+        "elapsed_ms": ms(attempt.elapsed),
+        "key_id": step.key_tail.as_deref(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::record::{Class, Decision, Reason, Status};
+    use seawall_core::rng::Rng;
+    use seawall_core::time::Nanos;
+    use seawall_engine::live::Names;
+
+    fn records(number: u32, rng: &mut Rng) -> (AttemptRecord, CallRecord) {
+        let call = CallId::new(Wall(i64::from(number)), rng);
+        let (names, caller) = (Arc::new(Names { upstream: format!("u{}", number % 2), endpoint: "e".into() }), Arc::from("anonymous"));
+        let attempt = Attempt {
+            number: 1,
+            status: Status::Http(200),
+            key: None,
+            latency: Nanos(1),
+            elapsed: Nanos(1),
+            class: Class::Success,
+            named: true,
+            decision: Decision::Return,
+            wait: Nanos::ZERO,
+            reason: Reason::Succeeded,
+        };
+        let one = AttemptRecord {
+            at: Wall(1),
+            call,
+            names: Arc::clone(&names),
+            caller: Arc::clone(&caller),
+            attempt,
+            key_tail: None,
+            unnamed: None,
+        };
+        let reason = Reason::Succeeded;
+        let end =
+            CallRecord { at: Wall(1), call, names, caller, attempts: 1, outcome: "success", reason, elapsed: Nanos(1), refused_by: None };
+        (one, end)
+    }
+
+    #[test]
+    fn only_the_last_ones_are_kept_and_pages_lead_through_all_of_them() {
+        let (mut calls, mut rng) = (Calls::default(), Rng::seeded(1));
+        for number in 0..12_000 {
+            let (attempt, call) = records(number, &mut rng);
+            calls.attempt(&attempt);
+            calls.call(&call);
+        }
+        assert_eq!((calls.ring.len(), calls.open.len()), (MOST, 0));
+        let (mut before, mut count) = (None, 0);
+        loop {
+            let (page, next) = calls.page(&Wanted { upstream: Some("u1"), before, ..Wanted::default() }, 400);
+            count += page.len();
+            before = next;
+            if next.is_none() {
+                break;
+            }
+        }
+        assert_eq!(count, MOST / 2);
+        let newest = calls.ring.back().unwrap().record.call;
+        assert_eq!(calls.one(newest).unwrap()["timeline"][0]["status"], "200");
+    }
+
+    #[test]
+    fn calls_that_never_end_are_forgotten_in_time() {
+        let (mut calls, mut rng) = (Calls::default(), Rng::seeded(2));
+        for number in 0..50_000 {
+            let (attempt, call) = records(number, &mut rng);
+            for _ in 0..3 {
+                calls.attempt(&attempt);
+            }
+            if number % 2 == 0 {
+                calls.call(&call);
+            }
+        }
+        assert!(calls.open.len() <= MOST_OPEN && calls.order.len() <= 2 * MOST_OPEN + 1, "{} {}", calls.open.len(), calls.order.len());
+    }
+}

@@ -1,0 +1,215 @@
+//! What can be seen of a running gateway: recent calls, series, roll-ups, unnamed errors and events. All of it is made by
+//! the log's writer from the same records that become log lines, so that a request pays nothing for being watched.
+
+mod alarms;
+mod audit;
+mod bus;
+mod calls;
+mod rollup;
+mod series;
+mod unnamed;
+
+pub(crate) use alarms::Alarms;
+pub(crate) use audit::Audit;
+pub(crate) use bus::{Bus, Event, Listener, Severity};
+pub(crate) use calls::{Calls, Wanted};
+pub(crate) use rollup::Rollups;
+pub(crate) use series::{Point, Series};
+pub(crate) use unnamed::Errors;
+
+use super::Shared;
+use seawall_core::classify::Rule;
+use seawall_core::time::{Nanos, Now, Wall};
+use seawall_engine::live::{Live, Names};
+use seawall_engine::recorder::{CallRecord, Record};
+use serde_json::{Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An hour of seconds for everything together, and an hour in coarser steps for each endpoint.
+const HOUR: i64 = 3600;
+const ENDPOINT_STEP: i64 = 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Eyes {
+    seen: Mutex<Seen>,
+    pub bus: Bus,
+    pub audit: Audit,
+    /// Rules that operators made of unnamed errors, with the upstreams they are for.
+    named: Mutex<Vec<(String, Rule)>>,
+}
+
+/// Rules that operators may make; more belong into the file.
+const MOST_NAMED: usize = 1000;
+
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub calls: Calls,
+    pub all: Series,
+    pub endpoints: HashMap<Arc<Names>, Series>,
+    pub rollups: Rollups,
+    pub errors: Errors,
+    pub alarms: Alarms,
+    /// Refusals by pools.
+    pub overloaded: HashMap<Arc<Names>, u64>,
+    pub rejected: u64,
+    second: i64,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            calls: Calls::default(),
+            all: Series::new(1, 3600),
+            endpoints: HashMap::new(),
+            rollups: Rollups::default(),
+            errors: Errors::default(),
+            alarms: Alarms::default(),
+            overloaded: HashMap::new(),
+            rejected: 0,
+            second: 0,
+        }
+    }
+}
+
+/// How a call ended, as far as people count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Success,
+    /// By us, before anything was sent.
+    Rejected,
+    Failed,
+    /// The caller did.
+    Left,
+}
+
+fn ending(record: &CallRecord) -> Ending {
+    match (record.outcome, record.refused_by) {
+        ("success", _) => Ending::Success,
+        ("cancelled", _) => Ending::Left,
+        (_, Some("admit" | "lease" | "guard")) => Ending::Rejected,
+        _ => Ending::Failed,
+    }
+}
+
+impl Eyes {
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at what happened. The log's writer calls this, many times a second.
+    pub(crate) fn look(&self, records: &[Record], shared: &Shared) {
+        let now = shared.clock.now();
+        let second = now.wall.0.div_euclid(1000);
+        let mut seen = self.seen();
+        if records.is_empty() && second == seen.second {
+            return;
+        }
+        let live = shared.live.load();
+        for record in records {
+            seen.record(record, &live);
+            seen.alarms.record(record, &self.bus);
+        }
+        if second != seen.second {
+            seen.second = second;
+            self.tick(&mut seen, &live, shared, now);
+        }
+    }
+
+    /// Once a second: what changes with time alone, and the numbers of the second that is over.
+    fn tick(&self, seen: &mut Seen, live: &Live, shared: &Shared, now: Now) {
+        let Seen { alarms, rollups, endpoints, all, .. } = seen;
+        alarms.poll(live, rollups, &self.bus, now);
+        alarms.depths(live, &shared.desk.counts, &self.bus, now.wall);
+        if seen.second % ENDPOINT_STEP == 0 {
+            alarms.retries(live, endpoints, &self.bus, now.wall);
+            rollups.forget(now.wall);
+            endpoints.retain(|_, series| !series.is_older_than(HOUR, now.wall));
+        }
+        let mut tick = all.second(seen.second - 1).json();
+        tick["in_flight"] = json!(in_flight(live));
+        self.bus.tick(&tick);
+    }
+
+    /// Puts a rule in force from the next configuration on, which the caller makes.
+    pub(crate) fn remember(&self, upstream: &str, rule: Rule) {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|(of, known)| of != upstream || known.name != rule.name);
+        named.insert(0, (upstream.to_owned(), rule));
+        named.truncate(MOST_NAMED);
+    }
+
+    /// The rules that operators made, in front of those of the file.
+    pub(crate) fn add_named(&self, config: &mut seawall_core::config::Config) {
+        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        for upstream in &mut config.upstreams {
+            let own: Vec<&Rule> = named.iter().filter(|(of, _)| *of == upstream.name).map(|(_, rule)| rule).collect();
+            if !own.is_empty() {
+                Arc::make_mut(upstream).add_rules(&own);
+            }
+        }
+    }
+}
+
+impl Seen {
+    fn record(&mut self, record: &Record, live: &Live) {
+        match record {
+            Record::Attempt(record) => {
+                self.calls.attempt(record);
+                self.all.at(record.at).attempt(record);
+                self.endpoint(&record.names).at(record.at).attempt(record);
+                self.rollups.attempt(record);
+                if let Some(sample) = &record.unnamed {
+                    self.errors.attempt(record, sample, live);
+                }
+            }
+            Record::Call(record) => {
+                self.calls.call(record);
+                self.all.at(record.at).call(record);
+                self.endpoint(&record.names).at(record.at).call(record);
+                self.rollups.call(record);
+                self.rejected += u64::from(ending(record) == Ending::Rejected);
+                if record.outcome == "overloaded" {
+                    *self.overloaded.entry(Arc::clone(&record.names)).or_default() += 1;
+                }
+            }
+            Record::Breaker(_) | Record::Token(_) | Record::Note(_) => {}
+        }
+    }
+
+    fn endpoint(&mut self, names: &Arc<Names>) -> &mut Series {
+        self.endpoints.entry(Arc::clone(names)).or_insert_with(|| Series::new(ENDPOINT_STEP, 360))
+    }
+
+    /// The last minute of one endpoint.
+    pub(crate) fn minute(&self, names: &Arc<Names>, now: Wall) -> Point {
+        self.endpoints.get(names).map(|series| series.last(60, now)).unwrap_or_default()
+    }
+}
+
+pub(crate) fn in_flight(live: &Live) -> u32 {
+    live.upstreams.iter().map(|upstream| upstream.in_flight.load(Ordering::Relaxed)).sum()
+}
+
+/// Adds to the end, and lets the oldest go.
+fn bounded<T>(ring: &mut VecDeque<T>, most: usize, item: T) {
+    if ring.len() >= most {
+        ring.pop_front();
+    }
+    ring.push_back(item);
+}
+
+/// Milliseconds as people and log lines write them: three decimals at most.
+pub(crate) fn ms(length: Nanos) -> Value {
+    json!(as_f64(length.0 / 1000) / 1000.0)
+}
+
+pub(crate) fn when(at: Wall) -> Value {
+    json!(at.to_string())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers for people")]
+pub(crate) const fn as_f64(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,174 @@
+//! What happened second by second, for charts and for "the last minute". Points hold counts and a histogram, so that any
+//! two of them add up to exactly the longer one.
+
+use super::{as_f64, ms};
+use seawall_core::record::histogram::Histogram;
+use seawall_core::time::Wall;
+use seawall_engine::recorder::{AttemptRecord, CallRecord};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Point {
+    /// Seconds since 1970, a multiple of the step.
+    pub t: i64,
+    pub calls: u64,
+    pub success: u64,
+    pub failed: u64,
+    pub rejected: u64,
+    pub retries: u64,
+    /// Attempts by class, in the order of `Class::ALL`.
+    pub classes: [u64; 6],
+    pub latency: Histogram,
+}
+
+impl Point {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.success += other.success;
+        self.failed += other.failed;
+        self.rejected += other.rejected;
+        self.retries += other.retries;
+        self.classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum += more);
+        self.latency.merge(&other.latency);
+    }
+
+    pub(super) fn attempt(&mut self, record: &AttemptRecord) {
+        self.retries += u64::from(record.attempt.is_repeated());
+        if let Some(count) = self.classes.get_mut(record.attempt.class as usize) {
+            *count += 1;
+        }
+    }
+
+    pub(super) fn call(&mut self, record: &CallRecord) {
+        self.calls += 1;
+        match super::ending(record) {
+            super::Ending::Success => self.success += 1,
+            super::Ending::Rejected => self.rejected += 1,
+            super::Ending::Failed => self.failed += 1,
+            super::Ending::Left => {}
+        }
+        self.latency.add(record.elapsed);
+    }
+
+    /// One where nothing was asked for: nothing has failed.
+    pub(crate) fn success_share(&self) -> f64 {
+        let ended = self.success + self.failed + self.rejected;
+        if ended == 0 { 1.0 } else { as_f64(self.success) / as_f64(ended) }
+    }
+
+    pub(crate) fn retries_per_success(&self) -> f64 {
+        if self.success == 0 { as_f64(self.retries) } else { as_f64(self.retries) / as_f64(self.success) }
+    }
+
+    pub(crate) fn quantile(&self, per_mille: u64) -> Value {
+        self.latency.quantile(per_mille).map_or(Value::Null, ms)
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "t": Wall(self.t * 1000).to_string(),
+            "calls": self.calls,
+            "success": self.success,
+            "failed": self.failed,
+            "retries": self.retries,
+            "rejected": self.rejected,
+            "p50_ms": self.quantile(500),
+            "p95_ms": self.quantile(950),
+            "p99_ms": self.quantile(990),
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Series {
+    step: i64,
+    most: usize,
+    points: VecDeque<Point>,
+}
+
+impl Series {
+    pub(super) const fn new(step: i64, most: usize) -> Self {
+        Self { step, most, points: VecDeque::new() }
+    }
+
+    /// The point that a moment belongs to. Records arrive almost in order, so it is one of the last.
+    pub(super) fn at(&mut self, at: Wall) -> &mut Point {
+        let t = at.0.div_euclid(1000).div_euclid(self.step) * self.step;
+        let place = self.points.iter().rposition(|point| point.t <= t);
+        let place = match place {
+            Some(place) if self.points[place].t == t => place,
+            before => {
+                let place = before.map_or(0, |place| place + 1);
+                self.points.insert(place, Point { t, ..Point::default() });
+                place
+            }
+        };
+        let surplus = self.points.len().saturating_sub(self.most);
+        self.points.drain(..surplus.min(place));
+        &mut self.points[place - surplus.min(place)]
+    }
+
+    /// Everything in the `seconds` before `now`, the running step included.
+    pub(crate) fn last(&self, seconds: i64, now: Wall) -> Point {
+        let from = now.0.div_euclid(1000) - seconds;
+        let mut sum = Point { t: from, ..Point::default() };
+        self.points.iter().rev().take_while(|point| point.t > from).for_each(|point| sum.add(point));
+        sum
+    }
+
+    pub(super) fn is_older_than(&self, seconds: i64, now: Wall) -> bool {
+        self.points.back().is_none_or(|point| point.t + seconds < now.0.div_euclid(1000))
+    }
+
+    /// The point of one second, empty where nothing happened.
+    pub(super) fn second(&self, t: i64) -> Point {
+        let found = self.points.iter().rev().take_while(|point| point.t >= t).find(|point| point.t == t);
+        found.cloned().unwrap_or_else(|| Point { t, ..Point::default() })
+    }
+
+    /// One point for each `step` seconds since `from`, with those in which nothing happened.
+    pub(crate) fn chart(&self, from: i64, to: i64, step: i64) -> Vec<Point> {
+        let step = step.max(self.step);
+        let from = from.div_euclid(step) * step;
+        let count = usize::try_from((to - from).div_euclid(step) + 1).unwrap_or(0);
+        let mut chart: Vec<Point> = (0..).map(|i| Point { t: from + i * step, ..Point::default() }).take(count).collect();
+        for point in &self.points {
+            let place = usize::try_from((point.t - from).div_euclid(step)).ok();
+            if let Some(sum) = place.and_then(|place| chart.get_mut(place)) {
+                sum.add(point);
+            }
+        }
+        chart
+    }
+
+    pub(crate) const fn step(&self) -> i64 {
+        self.step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::time::Nanos;
+
+    #[test]
+    fn points_add_up_and_the_oldest_go() {
+        let mut series = Series::new(1, 10);
+        for second in 0..20i64 {
+            let point = series.at(Wall(second * 1000 + 5));
+            point.calls += 1;
+            point.latency.add(Nanos::from_millis(10));
+            // A straggler of the second before.
+            series.at(Wall((second - 1) * 1000 + 999)).calls += 1;
+        }
+        assert_eq!(series.points.len(), 10);
+        let last = series.last(5, Wall(19_500));
+        assert_eq!((last.calls, last.latency.count()), (9, 5), "the last second has no straggler yet");
+        assert_eq!(series.chart(10, 19, 5).iter().map(|point| point.calls).collect::<Vec<_>>(), [10, 9]);
+        assert_eq!(series.second(12).calls, 2);
+        assert_eq!(series.second(99).calls, 0);
+        series.at(Wall(-5000)).calls += 1;
+        assert!(series.points.len() <= 11, "a clock that stepped back does not make it grow");
+    }
+}

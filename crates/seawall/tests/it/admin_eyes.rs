@@ -1,0 +1,245 @@
+//! What operators see: timelines, roll-ups that agree with the log, events, unnamed errors.
+
+use super::caller::{Caller, eventually};
+use super::gateway::{Gateway, Start};
+use super::upstream::{OK, Upstream, answer};
+use seawall_core::record::histogram::Histogram;
+use seawall_core::time::{Nanos, Wall};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+fn listen(gateway: &Gateway) -> Caller {
+    let mut events = Caller::connect(gateway.admin);
+    events.send("GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(events.piece().contains("200 OK"));
+    events
+}
+
+/// Reads until this event has come; its data.
+fn until(events: &mut Caller, told: &mut String, name: &str) -> Value {
+    let mark = format!("event: {name}\n");
+    let mut found = None;
+    eventually(name, || {
+        if !told.contains(&mark) {
+            told.push_str(&events.piece());
+        }
+        let data = told.split(&mark).nth(1).and_then(|rest| rest.split_once("data: ")).and_then(|(_, rest)| rest.split_once('\n'));
+        found = data.and_then(|(data, _)| serde_json::from_str(data).ok());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_breaker_is_seen_to_open_and_close() {
+    let upstream = Upstream::with(|turn| turn.say(if turn.number < 2 { answer("500 Oops", "", "") } else { OK.to_owned() }));
+    let keys = "retry = { attempts = 1 }\nbreaker = { consecutive = 2, open = \"1200ms\", successes = 1, ramp = \"0s\" }\n";
+    let gateway = Start::before(&upstream, keys).go();
+    let (mut events, mut told) = (listen(&gateway), String::new());
+    assert_eq!([500, 500, 503], [(); 3].map(|()| gateway.get("/api/x").status));
+    let opened = until(&mut events, &mut told, "breaker-opened");
+    assert_eq!(
+        (&opened["upstream"], &opened["endpoint"], &opened["severity"], &opened["detail"]),
+        (&json!("api"), &json!("default"), &json!("warning"), &json!("consecutive"))
+    );
+    let shown = &gateway.look("/v1/breakers")["items"][0];
+    assert_eq!((&shown["state"], &shown["forced"]), (&json!("open"), &Value::Null));
+    assert!(Wall::parse(shown["retry_at"].as_str().unwrap()).is_some());
+    until(&mut events, &mut told, "breaker-half-open");
+    assert_eq!(gateway.get("/api/x").status, 200);
+    let closed = until(&mut events, &mut told, "breaker-closed");
+    assert_eq!(closed["resolves"], opened["id"], "it says what it ends");
+    let tick = until(&mut events, &mut told, "tick");
+    for member in ["t", "calls", "success", "failed", "retries", "rejected", "in_flight", "p50_ms", "p95_ms", "p99_ms"] {
+        assert!(tick.get(member).is_some(), "no {member} in {tick}");
+    }
+    let names: Vec<Value> =
+        gateway.look("/v1/events/recent")["items"].as_array().unwrap().iter().map(|event| event["name"].clone()).collect();
+    assert_eq!(names, ["breaker-closed", "breaker-half-open", "breaker-opened"]);
+    let changes = gateway.look("/v1/breakers")["items"][0]["changes"].clone();
+    let path: Vec<&str> = changes.as_array().unwrap().iter().map(|change| change["to"].as_str().unwrap()).collect();
+    assert_eq!(path, ["open", "half-open", "closed"]);
+    let mut back = Caller::connect(gateway.admin);
+    back.send(format!("GET /v1/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {}\r\n\r\n", opened["id"]));
+    let mut heard = String::new();
+    until(&mut back, &mut heard, "breaker-closed");
+    assert!(!heard.contains("event: breaker-opened"), "what was heard is not told again");
+}
+
+#[test]
+fn a_calls_timeline_says_why_everything_was_done() {
+    let upstream = Upstream::replying(&[&answer("503 Later", "", ""), &answer("502 Bad", "", ""), OK]);
+    let gateway = Start::before(&upstream, "retry = { attempts = 4, base = \"5ms\", cap = \"9ms\" }\n").go();
+    let reply = gateway.get("/api/x");
+    let id = reply.header("seawall-call").unwrap().to_owned();
+    gateway.log(1);
+    let mut call = Value::Null;
+    eventually("the call is shown", || {
+        let reply = gateway.admin_with("GET", &format!("/v1/calls/{id}"), "", "");
+        call = serde_json::from_slice(&reply.body).unwrap();
+        reply.status == 200
+    });
+    assert_eq!(
+        (&call["outcome"], &call["attempts"], &call["upstream"], &call["caller"]),
+        (&json!("success"), &json!(3), &json!("api"), &json!("anonymous"))
+    );
+    let seen: Vec<[&str; 3]> = call["timeline"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| ["status", "class", "decision"].map(|name| step[name].as_str().unwrap()))
+        .collect();
+    assert_eq!(seen, [["503", "transient", "retry"], ["502", "transient", "retry"], ["200", "success", "return"]]);
+    assert!(call["timeline"][0]["wait_ms"].as_f64().unwrap() > 0.0);
+    for (query, count) in
+        [("", 1), ("?upstream=api&outcome=success&caller=anonymous", 1), ("?outcome=permanent", 0), ("?upstream=other", 0)]
+    {
+        assert_eq!(gateway.look(&format!("/v1/calls{query}"))["items"].as_array().unwrap().len(), count, "{query}");
+    }
+    for _ in 0..5 {
+        gateway.get("/api/x");
+    }
+    gateway.log(6);
+    let (mut all, mut cursor) = (Vec::new(), String::new());
+    eventually("all are shown", || gateway.look("/v1/calls")["items"].as_array().unwrap().len() == 6);
+    loop {
+        let page = gateway.look(&format!("/v1/calls?limit=4{cursor}"));
+        all.extend(page["items"].as_array().unwrap().iter().map(|call| call["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(all.len(), 6);
+    assert_eq!(all.last(), Some(&id), "newest first");
+}
+
+/// What a roll-up counts, from the lines of the log.
+#[derive(Default)]
+struct Row {
+    attempts: BTreeMap<String, u64>,
+    calls: u64,
+    success: u64,
+    retries: u64,
+    rejects: u64,
+    latency: Histogram,
+}
+
+/// What the roll-ups should say, from the lines of the log alone.
+fn recomputed(log: &[Value]) -> Vec<Value> {
+    let mut rows: BTreeMap<(String, String, String), Row> = BTreeMap::new();
+    for line in log {
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        let Some(at) = Wall::parse(&text("ts")) else { continue };
+        let start = Wall(at.0.div_euclid(900_000) * 900_000).to_string();
+        if line["event"] != "attempt" && line["event"] != "call" {
+            continue;
+        }
+        let row = rows.entry((start, text("upstream"), text("endpoint"))).or_default();
+        if line["event"] == "attempt" {
+            *row.attempts.entry(text("outcome")).or_default() += 1;
+            row.retries += u64::from(["retry", "rotate_key", "refresh_token"].contains(&text("decision").as_str()));
+            if line["status"] != "circuit_open" {
+                row.latency.add(Nanos(1000 * format!("{:.0}", line["latency_ms"].as_f64().unwrap() * 1000.0).parse::<u64>().unwrap()));
+            }
+        } else {
+            row.calls += 1;
+            row.success += u64::from(line["outcome"] == "success");
+            row.rejects += u64::from(line["outcome"] == "circuit_open" || line["outcome"] == "no_upstream");
+        }
+    }
+    let ms = |row: &Row, per_mille| row.latency.quantile(per_mille).map_or(Value::Null, |length| json!((length.0 / 1000) as f64 / 1000.0));
+    rows.iter()
+        .map(|((at, upstream, endpoint), row)| {
+            let sends: u64 = row.attempts.iter().filter(|(outcome, _)| *outcome != "circuit_open").map(|(_, n)| n).sum();
+            let transient = row.attempts.get("transient").copied().unwrap_or(0);
+            json!({
+                "at": at, "upstream": upstream, "endpoint": endpoint, "attempts": row.attempts, "calls": row.calls, "success": row.success,
+                "transient_rate": transient as f64 / sends.max(1) as f64,
+                "retries_per_success": row.retries as f64 / row.success.max(1) as f64,
+                "p50_ms": ms(row, 500), "p95_ms": ms(row, 950), "p99_ms": ms(row, 990), "rejects": row.rejects,
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn roll_ups_agree_with_the_log_to_the_last_digit() {
+    let upstream = Upstream::with(|turn| {
+        let late = turn.number % 7 == 3;
+        turn.pause(if late { 12 } else { 0 });
+        turn.say(match turn.number % 5 {
+            0 => answer("503 Later", "", ""),
+            1 if turn.number % 3 == 0 => answer("503 Later", "", ""),
+            4 if turn.number % 2 == 0 => answer("404 No", "", ""),
+            _ => OK.to_owned(),
+        });
+    });
+    let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\", budget = \"100%\", budget_floor = \"1000/s\" }\nbreaker = { consecutive = 2, open = \"40ms\", open_max = \"40ms\" }\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n";
+    let gateway = Start::before(&upstream, keys).threads(2).go();
+    for number in 0..300 {
+        gateway.get(if number % 3 == 0 { "/api/search" } else { "/api/x" });
+    }
+    gateway.get("/nowhere/x");
+    let log = gateway.log(301);
+    let expected = recomputed(&log);
+    let mut shown = gateway.look("/v1/rollups")["items"].as_array().unwrap().clone();
+    for row in &mut shown {
+        let minutes = row.as_object_mut().unwrap().remove("circuit_open_minutes").unwrap();
+        assert!(minutes.as_f64().is_some());
+    }
+    shown.sort_by_key(|row| ["at", "upstream", "endpoint"].map(|name| row[name].as_str().unwrap().to_owned()));
+    assert_eq!(json!(shown), json!(expected));
+    let open = gateway.metric("seawall_breaker_open_seconds_total{upstream=\"api\",endpoint=\"default\"}").unwrap();
+    assert!(open > 0.0, "the breaker was open for a while");
+    eventually("all of that time is in the roll-ups", || {
+        let rows = gateway.look("/v1/rollups?upstream=api");
+        let minutes: f64 = rows["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| row["endpoint"] == "default")
+            .map(|row| row["circuit_open_minutes"].as_f64().unwrap())
+            .sum();
+        (minutes * 60.0 - gateway.metric("seawall_breaker_open_seconds_total{upstream=\"api\",endpoint=\"default\"}").unwrap()).abs() < 1e-6
+    });
+}
+
+#[test]
+fn an_unnamed_error_is_named_and_the_name_holds_at_once() {
+    let upstream = Upstream::with(|turn| {
+        let body = format!(r#"{{"error":{{"code":"teapot"}},"request":"{}","hint":"key canary-in-use-1234"}}"#, turn.number);
+        turn.say(if turn.seen.line().contains("/other") {
+            answer("418 Odd", "", r#"{"error":{"code":"kettle"}}"#)
+        } else {
+            answer("418 Odd", "", &body)
+        });
+    });
+    let keys = "retry = { attempts = 3, base = \"1ms\", cap = \"2ms\" }\nbreaker = { mode = \"off\" }\n[upstreams.api.auth]\ninject = \"header:X-Key\"\nkeys = [{ id = \"k\", secret = \"env:KEY\" }]\n";
+    let gateway = Start::before(&upstream, keys).secret("KEY", "canary-in-use-1234").go();
+    for path in ["/api/x", "/api/x", "/api/other"] {
+        assert_eq!(gateway.get(path).header("seawall-attempts"), Some("1"), "unnamed 4xx are permanent");
+    }
+    gateway.log(3);
+    eventually("two kinds are seen", || gateway.look("/v1/errors")["items"].as_array().unwrap().len() == 2);
+    let errors = gateway.look("/v1/errors")["items"].clone();
+    assert!(!errors.to_string().contains("canary"), "{errors}");
+    let teapot = errors.as_array().unwrap().iter().find(|error| error["count"] == 2).unwrap().clone();
+    assert_eq!((&teapot["status"], &teapot["upstream"], &teapot["named_as"]), (&json!("418"), &json!("api"), &Value::Null));
+    let path = format!("/v1/errors/{}", teapot["fingerprint"].as_str().unwrap());
+    let named = gateway.admin_with("POST", &path, "", r#"{"as":"transient"}"#);
+    assert_eq!(named.status, 200, "{}", named.text());
+    let named: Value = serde_json::from_slice(&named.body).unwrap();
+    let toml = named["toml"].as_str().unwrap();
+    assert!(toml.contains("[[upstreams.api.classify]]") && toml.contains(r#""/error/code" = ["teapot"]"#), "{toml}");
+    assert_eq!(gateway.get("/api/x").header("seawall-attempts"), Some("3"), "a transient error is retried");
+    assert_eq!(gateway.get("/api/other").header("seawall-attempts"), Some("1"), "the other one is not");
+    assert_eq!(
+        gateway.look("/v1/errors")["items"].as_array().unwrap().iter().find(|error| error["fingerprint"] == teapot["fingerprint"]).unwrap()
+            ["named_as"],
+        "transient"
+    );
+    let reloaded = gateway.admin_with("POST", "/v1/config/reload", "", "");
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+    assert_eq!(gateway.get("/api/x").header("seawall-attempts"), Some("3"), "it outlives a reload");
+    let kept = Start::before(&upstream, &format!("{keys}{toml}")).secret("KEY", "canary-in-use-1234").go();
+    assert_eq!(kept.get("/api/x").header("seawall-attempts"), Some("3"), "what was shown can be kept");
+}

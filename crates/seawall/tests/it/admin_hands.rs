@@ -1,0 +1,162 @@
+//! What operators do: breakers held, keys rested, files reloaded, and the commands that do it from a shell.
+
+use super::caller::eventually;
+use super::forwarding::FAST;
+use super::gateway::{Gateway, Start, program};
+use super::upstream::Upstream;
+use serde_json::{Value, json};
+
+fn put(gateway: &Gateway, path: &str, body: &str) -> Value {
+    let reply = gateway.admin_with("PUT", path, "", body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+fn run(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
+    let output = program().args(arguments).args(["--admin", &format!("http://{}", gateway.admin)]).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+const KEYS: &str = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nmax_wait = \"1ms\"\nkeys = [{ id = \"a\", secret = \"env:A\" }, { id = \"b\", secret = \"env:B\" }]\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n";
+
+fn keyed(upstream: &Upstream) -> Gateway {
+    Start::before(upstream, &format!("{FAST}{KEYS}")).secret("A", "first-key-aaaa").secret("B", "second-key-bbbb").go()
+}
+
+#[test]
+fn a_breaker_is_held_open_and_let_go() {
+    let upstream = Upstream::fine();
+    let gateway = keyed(&upstream);
+    let changed = put(&gateway, "/v1/breakers/api/search", r#"{"state":"open"}"#);
+    assert_eq!((&changed["items"][0]["state"], &changed["items"][0]["forced"]), (&json!("open"), &json!("open")));
+    assert_eq!((gateway.get("/api/search").status, gateway.get("/api/x").status), (503, 200));
+    put(&gateway, "/v1/breakers/api", r#"{"state":"open"}"#);
+    assert_eq!((gateway.get("/api/search").status, gateway.get("/api/x").status), (503, 503));
+    assert_eq!(put(&gateway, "/v1/breakers/api", r#"{"state":"auto"}"#)["items"].as_array().unwrap().len(), 2);
+    assert_eq!((gateway.get("/api/search").status, gateway.get("/api/x").status), (200, 200));
+    let audit = gateway.look("/v1/audit")["items"].clone();
+    assert_eq!((&audit[0]["action"], &audit[0]["who"], &audit[0]["detail"]), (&json!("breaker"), &json!("loopback"), &json!("api: auto")));
+    eventually("the log has it too", || gateway.stdout().contains("\"event\":\"operator\""));
+    for path in ["/v1/breakers/nobody", "/v1/breakers/api/nothing"] {
+        assert_eq!(gateway.admin_with("PUT", path, "", r#"{"state":"open"}"#).status, 404);
+    }
+}
+
+#[test]
+fn a_key_rests_and_comes_back() {
+    let upstream = Upstream::fine();
+    let gateway = keyed(&upstream);
+    let until = "2099-01-01T00:00:00.000Z";
+    let key = put(&gateway, "/v1/keys/api/a", &json!({ "state": "cooling", "until": until }).to_string());
+    assert_eq!((&key["state"], &key["until"], &key["tail"]), (&json!("cooling"), &json!(until), &json!("…aaaa")));
+    for _ in 0..4 {
+        assert_eq!(gateway.get("/api/x").status, 200);
+    }
+    assert!(upstream.seen().iter().all(|seen| seen.all("x-key") == ["second-key-bbbb"]));
+    put(&gateway, "/v1/keys/api/b", r#"{"state":"cooling"}"#);
+    assert_eq!(gateway.get("/api/x").code(), "keys_exhausted");
+    eventually("that is told", || gateway.look("/v1/events/recent").to_string().contains("keys-exhausted"));
+    assert_eq!(put(&gateway, "/v1/keys/api/a", r#"{"state":"ready"}"#)["state"], "ready");
+    assert_eq!(gateway.get("/api/x").status, 200);
+    assert_eq!(upstream.seen().pop().unwrap().all("x-key"), ["first-key-aaaa"]);
+    for (path, body, status) in [
+        ("/v1/keys/api/c", r#"{"state":"ready"}"#, 404),
+        ("/v1/keys/nobody/a", r#"{"state":"ready"}"#, 404),
+        ("/v1/keys/api/a", r#"{"state":"cooling","until":"soon"}"#, 400),
+        ("/v1/keys/api/a", r#"{"state":"cooling","until":"1999-01-01T00:00:00Z"}"#, 400),
+        ("/v1/keys/api/a", r#"{"state":"rejected"}"#, 400),
+    ] {
+        assert_eq!(gateway.admin_with("PUT", path, "", body).status, status, "{path} {body}");
+    }
+}
+
+#[test]
+fn a_reload_can_be_tried_first() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, FAST).go();
+    gateway.rewrite(&Start::before(
+        &upstream,
+        "retry = { attempts = 9, base = \"1ms\", cap = \"5ms\" }\n[upstreams.more]\nurl = \"http://127.0.0.1:1\"\n",
+    ));
+    let tried: Value = serde_json::from_slice(&gateway.admin_with("POST", "/v1/config/reload?dry_run=1", "", "").body).unwrap();
+    assert!(
+        tried["changes"].to_string().contains("api/default retry.attempts") && tried["changes"].to_string().contains("more/default"),
+        "{tried}"
+    );
+    assert_eq!(gateway.get("/more/x").status, 404, "nothing has changed");
+    let taken = gateway.admin_with("POST", "/v1/config/reload", "", "");
+    assert_eq!(taken.status, 200);
+    assert_eq!(gateway.get("/more/x").status, 502);
+    assert_eq!(gateway.look("/v1/events/recent")["items"][0]["name"], "config-reloaded");
+    gateway.rewrite(&Start::before(&upstream, "retry = { atempts = 9, base = 3 }"));
+    for path in ["/v1/config/reload?dry_run=1", "/v1/config/reload"] {
+        let refused = gateway.admin_with("POST", path, "", "");
+        assert_eq!((refused.status, refused.code().as_str()), (422, "config_rejected"));
+        let problems = refused.problem()["problems"].clone();
+        assert_eq!(problems.as_array().unwrap().len(), 2, "{problems}");
+        assert_eq!((&problems[0]["line"], &problems[0]["path"]), (&json!(7), &json!("upstreams.api.retry.atempts")));
+    }
+    assert_eq!(gateway.look("/v1/events/recent")["items"][0]["name"], "config-rejected");
+    assert_eq!(gateway.look("/v1/status")["config"]["last_reload_ok"], false);
+    assert!(gateway.look("/v1/config")["toml"].as_str().unwrap().contains("atempts"));
+}
+
+#[test]
+fn whoever_drains_is_not_ready() {
+    let upstream = Upstream::with(|turn| turn.hang(1500));
+    let gateway = Start::before(&upstream, "").server("drain = \"10s\"").go();
+    assert_eq!(gateway.admin_with("GET", "/readyz", "", "").status, 200);
+    let mut caller = gateway.caller();
+    caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+    eventually("the call is upstream", || upstream.count() == 1);
+    gateway.signal("TERM");
+    eventually("it says so", || gateway.admin_with("GET", "/readyz", "", "").status == 503);
+    assert_eq!(gateway.look("/v1/status")["phase"], "draining");
+}
+
+#[test]
+fn commands_do_the_same_from_a_shell() {
+    let upstream = Upstream::fine();
+    let gateway = keyed(&upstream);
+    let (code, out, _) = run(&gateway, &["keys"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("…aaaa") && out.lines().count() == 3 && !out.contains("first-key"), "{out}");
+    assert!(run(&gateway, &["keys", "cool", "a"]).1.contains("cooling"));
+    assert!(run(&gateway, &["keys", "restore", "api/a"]).1.contains("ready"));
+    assert_eq!(run(&gateway, &["keys", "cool", "zzz"]).0, 2);
+    let (code, out, _) = run(&gateway, &["breakers", "open", "api/search", "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["items"][0]["forced"]), (0, &json!("open")));
+    assert_eq!(gateway.get("/api/search").status, 503);
+    assert!(run(&gateway, &["breakers", "auto", "api"]).1.contains("closed"));
+    let (code, out, err) = run(&gateway, &["jobs", "submit", "--upstream", "api", "--path", "/later"]);
+    assert_eq!(code, 0, "{err}");
+    let id = serde_json::from_str::<Value>(&out).unwrap()["id"].as_str().unwrap().to_owned();
+    eventually("the job is done", || run(&gateway, &["jobs", "show", &id]).1.contains("\"state\": \"done\""));
+    assert!(run(&gateway, &["jobs", "list"]).1.contains(&id));
+    let (code, _, err) = run(&gateway, &["jobs", "cancel", &id]);
+    assert!(code == 1 && err.contains("job_over"), "{err}");
+    assert_eq!(run(&gateway, &["dlq", "list"]).0, 0);
+    assert_eq!(run(&gateway, &["dlq", "export"]).1, "");
+    assert_eq!(run(&gateway, &["dlq", "replay"]).0, 2, "all of them is never meant by saying nothing");
+    let (code, _, err) = run(&gateway, &["dlq", "show", "nothing"]);
+    assert!(code == 1 && err.contains("no such dead letter"), "{err}");
+}
+
+#[test]
+fn a_command_says_so_when_nobody_answers_or_a_token_is_needed() {
+    let upstream = Upstream::fine();
+    let nobody = program().args(["keys", "--admin", "http://127.0.0.1:1"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(10));
+    assert!(String::from_utf8(nobody.stderr).unwrap().contains("no Seawall answers"));
+    let gateway = Start::before(&upstream, FAST).server("admin_token = \"env:ADMIN\"").secret("ADMIN", "token-token-1234").go();
+    let (code, _, err) = run(&gateway, &["breakers"]);
+    assert!(code == 1 && err.contains("SEAWALL_ADMIN_TOKEN"), "{err}");
+    let known = program()
+        .env("SEAWALL_ADMIN_TOKEN", "token-token-1234")
+        .args(["breakers", "--admin", &format!("http://{}", gateway.admin)])
+        .output()
+        .unwrap();
+    assert_eq!(known.status.code(), Some(0));
+}
