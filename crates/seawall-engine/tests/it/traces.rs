@@ -75,7 +75,15 @@ fn simulator(case: &Case) -> Story {
     let trace = script::play(&case.config(), &case.gaps, &case.fates, case.seed, Clock::simulated().now());
     let names = Arc::new(Names::new("api", "default"));
     let record = |(now, attempt): &(seawall_core::time::Now, _)| {
-        line(AttemptRecord { at: now.wall, call: id(), names: Arc::clone(&names), caller: caller(), attempt: *attempt, key_tail: None })
+        line(AttemptRecord {
+            at: now.wall,
+            call: id(),
+            names: Arc::clone(&names),
+            caller: caller(),
+            attempt: *attempt,
+            key_tail: None,
+            unnamed: None,
+        })
     };
     Story {
         sends: trace.sends,
@@ -230,7 +238,7 @@ fn gateway(case: &Case) -> Story {
     });
     let sink = Sink::default();
     recorder.stop();
-    recorder.write_to(Box::new(sink.clone()), true);
+    recorder.write_to(Box::new(sink.clone()), true, |_| {});
     let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
     let lines = text.lines().filter(|line| line.contains("\"event\":\"attempt\"")).map(|line| format!("{line}\n")).collect();
     Story { sends: transport.sends, lines, ends }

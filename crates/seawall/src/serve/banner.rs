@@ -9,7 +9,7 @@ pub(super) fn text(running: &Running) -> String {
     let live = running.shared.live.load();
     let names: Vec<&str> = live.config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     let mut text = format!(
-        "seawall {}\n  policy    {}\n  gateway   {}/{{{}}}\n  admin     {}  (/healthz, /readyz, /metrics, /v1)",
+        "seawall {}\n  policy    {}\n  gateway   {}/{{{}}}\n  admin     {}  (dashboard, /v1, /metrics)",
         env!("SEAWALL_VERSION"),
         running.shared.file.display(),
         shown(running.gateway),

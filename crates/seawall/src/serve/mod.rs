@@ -4,6 +4,7 @@ mod admin;
 mod answer;
 mod banner;
 mod cached;
+mod dashboard;
 mod deferred;
 mod degrade;
 mod eyes;

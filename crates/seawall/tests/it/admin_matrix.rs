@@ -72,7 +72,11 @@ fn nobody_gets_in_without_the_token() {
         }
     }
     refused(&gateway, "GET", "/v1/nothing", &right, "", &[404]);
-    assert_eq!(gateway.admin_with("GET", "/v1/status", &format!("{right}Origin: http://localhost\r\n"), "").status, 200, "our own page may");
+    assert_eq!(
+        gateway.admin_with("GET", "/v1/status", &format!("{right}Origin: http://localhost\r\n"), "").status,
+        200,
+        "our own page may"
+    );
 }
 
 #[test]

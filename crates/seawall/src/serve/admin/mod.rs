@@ -56,6 +56,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .merge(super::jobs::router())
         .fallback(async || refused(&Refusal::plain(404, "not_found", "there is nothing at this path of the admin port")))
         .layer(middleware::from_fn_with_state((Arc::clone(&shared), failures), guard::guard))
+        // The page must load before it can ask for a token.
+        .merge(super::dashboard::router())
         .with_state(shared)
 }
 

@@ -97,7 +97,7 @@ impl Alarms {
     }
 
     fn attempt(&mut self, record: &AttemptRecord, bus: &Bus) {
-        let Names { upstream, endpoint } = &*record.names;
+        let Names { upstream, endpoint, .. } = &*record.names;
         if record.attempt.status == Status::Error(ErrorKind::Schema)
             && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)
         {

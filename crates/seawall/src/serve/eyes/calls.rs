@@ -142,7 +142,7 @@ mod tests {
 
     fn records(number: u32, rng: &mut Rng) -> (AttemptRecord, CallRecord) {
         let call = CallId::new(Wall(i64::from(number)), rng);
-        let (names, caller) = (Arc::new(Names { upstream: format!("u{}", number % 2), endpoint: "e".into() }), Arc::from("anonymous"));
+        let (names, caller) = (Arc::new(Names::new(&format!("u{}", number % 2), "e")), Arc::from("anonymous"));
         let attempt = Attempt {
             number: 1,
             status: Status::Http(200),

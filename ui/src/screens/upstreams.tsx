@@ -1,0 +1,311 @@
+// Upstreams: one card for each, and behind it the breaker's story, the keys, the classes of failures and the roll-ups.
+
+import type { JSX } from "preact";
+import { useMemo } from "preact/hooks";
+import { call, path, query } from "../api";
+import { ago, ahead, clock, count, moment, ms, plural, rate, ratio, share, span } from "../format";
+import { Icon } from "../icons";
+import { Badge, Empty, Facts, Failure, Loading, Meter, Panel, Tile } from "../parts/basics";
+import { Chart } from "../parts/chart";
+import { confirm } from "../parts/dialog";
+import { Rows } from "../parts/rows";
+import { useResource } from "../resource";
+import { link, place } from "../route";
+import type { Breaker, Key, Page, Rollup, Upstream } from "../types";
+import { hue } from "../words";
+import { Good } from "./overview";
+
+export function Upstreams(): JSX.Element {
+  const { data, error, again } = useResource<Page<Upstream>>("/v1/upstreams", { every: 2 });
+  if (error && !data) return <Failure error={error} again={again} />;
+  if (!data) return <Loading rows={6} />;
+  const name = place.value.parts[0];
+  const one = data.items.find((upstream) => upstream.name === name);
+  if (one) return <Detail upstream={one} again={again} />;
+  if (name) return <Failure error={new Error(`There is no upstream ${name}.`)} />;
+  if (data.items.length === 0) {
+    return (
+      <Panel>
+        <Empty icon="upstreams" title="No upstream yet" code={'[upstreams.payments]\nurl = "https://api.example.com"\nprofile = "payment"'}>
+          An upstream is a dependency with a base URL. Add one to <code>seawall.toml</code>.
+        </Empty>
+      </Panel>
+    );
+  }
+  return (
+    <div class="cards">
+      {data.items.map((upstream) => (
+        <Card key={upstream.name} upstream={upstream} />
+      ))}
+    </div>
+  );
+}
+
+function Card({ upstream }: { upstream: Upstream }): JSX.Element {
+  const open = upstream.endpoints.filter((endpoint) => endpoint.breaker.state !== "closed");
+  const resting = upstream.keys.filter((key) => key.state !== "ready");
+  return (
+    <a class={`panel card ${open.length ? "bad" : resting.length ? "warn" : ""}`} href={link("upstreams", [upstream.name])}>
+      <header>
+        <h2>{upstream.name}</h2>
+        {open.length > 0 ? <Badge word={open[0]?.breaker.state ?? "open"} /> : resting.length > 0 ? <Badge word={`${plural(resting.length, "key")} resting`} as="warn" /> : <Badge word="healthy" as="good" />}
+      </header>
+      <p class="soft mono cut">{upstream.url}</p>
+      <div class="card-figures">
+        <span><b>{rate(upstream.rate)}</b>calls/s</span>
+        <span><b><Good value={upstream.success_share} /></b>success</span>
+        <span><b>{ms(upstream.p95_ms)}</b>p95</span>
+        <span><b>{ratio(upstream.retries_per_success)}</b>retries/success</span>
+      </div>
+      <ul class="dots" aria-label="Breakers">
+        {upstream.endpoints.map((endpoint) => (
+          <li key={endpoint.name} class={hue(endpoint.breaker.state)}>
+            <i />
+            {endpoint.name}
+          </li>
+        ))}
+      </ul>
+    </a>
+  );
+}
+
+function Detail({ upstream, again }: { upstream: Upstream; again: () => void }): JSX.Element {
+  const failed = Object.entries(upstream.classes).filter(([name]) => name !== "success");
+  const most = Math.max(1, ...failed.map(([, count]) => count));
+  return (
+    <>
+      <div class="crumbs">
+        <a href={link("upstreams")}>Upstreams</a>
+        <Icon name="right" size={14} />
+        <strong>{upstream.name}</strong>
+        <span class="soft mono cut">{upstream.url}</span>
+        <a class="button small" href={link("calls", [], { upstream: upstream.name })}>Its calls</a>
+        <a class="button small" href={link("dead-letters", [], { upstream: upstream.name })}>Its dead letters</a>
+      </div>
+      <div class="tiles">
+        <Tile label="Success" value={share(upstream.success_share)} />
+        <Tile label="Calls per second" value={rate(upstream.rate)} />
+        <Tile label="Retries per success" value={ratio(upstream.retries_per_success)} />
+        <Tile label="p95 latency" value={ms(upstream.p95_ms)} note={`p50 ${ms(upstream.p50_ms)} · p99 ${ms(upstream.p99_ms)}`} />
+        <Tile label="In flight" value={count(upstream.in_flight)} />
+        <Tile label="Retry budget" value={count(Math.floor(upstream.budget_tokens))} note="retries it would pay for now" />
+      </div>
+      <Breakers upstream={upstream} again={again} />
+      <div class="split even">
+        <Keys upstream={upstream} again={again} />
+        <Panel title="Classes of failures" note="since start">
+          {failed.length === 0 ? (
+            <Empty icon="check" title="No failure yet" good>Every answer was good.</Empty>
+          ) : (
+            <ul class="bars">
+              {failed.sort((a, b) => b[1] - a[1]).map(([name, value]) => (
+                <li key={name}>
+                  <span>{name}</span>
+                  <Meter value={value / most} label={name} hue={hue(name)} />
+                  <b>{count(value)}</b>
+                </li>
+              ))}
+            </ul>
+          )}
+        </Panel>
+      </div>
+      <Rollups name={upstream.name} />
+      <InForce upstream={upstream} />
+    </>
+  );
+}
+
+const WINDOW_MS = 3_600_000;
+
+function Breakers({ upstream, again }: { upstream: Upstream; again: () => void }): JSX.Element {
+  const { data } = useResource<Page<Breaker>>("/v1/breakers", { every: 3 });
+  const own = data?.items.filter((breaker) => breaker.upstream === upstream.name) ?? [];
+  const set = (endpoint: string, state: "open" | "closed" | "auto") => {
+    const what = { open: "Every call to it will be refused until you let it go.", closed: "Every call will be sent, however sick it is, until you let it go.", auto: "It decides for itself again." }[state];
+    confirm({
+      title: `${state === "auto" ? "Release" : state === "open" ? "Open" : "Close"} 1 breaker: ${upstream.name}/${endpoint}`,
+      text: <p>{what}</p>,
+      verb: state === "auto" ? "Release" : state === "open" ? "Hold open" : "Hold closed",
+      danger: state === "open",
+      act: async () => {
+        await call("PUT", path("/v1/breakers", upstream.name, endpoint), { state });
+        again();
+      },
+    });
+  };
+  return (
+    <Panel title="Breakers" note="last hour" flush>
+      <ul class="breakers">
+        {upstream.endpoints.map((endpoint) => {
+          const story = own.find((breaker) => breaker.endpoint === endpoint.name);
+          const last = story?.changes.reduce((a, b) => (Date.parse(b.at) > Date.parse(a.at) ? b : a), story.changes[0]!);
+          return (
+            <li key={endpoint.name} data-breaker={`${upstream.name}/${endpoint.name}`}>
+              <div class="breaker-name">
+                <strong>{endpoint.name}</strong>
+                <span class="soft mono">{endpoint.match}</span>
+              </div>
+              <div class="breaker-state">
+                <Badge word={endpoint.breaker.state} />
+                {endpoint.breaker.forced && <Badge word="forced" as="info" title="held by an operator" />}
+                <span class="soft">{endpoint.breaker.retry_at ? `probe ${ahead(endpoint.breaker.retry_at)}` : last ? `${last.cause.replaceAll("-", " ")}, ${ago(last.at)}` : "never opened"}</span>
+              </div>
+              <Band changes={story?.changes ?? []} state={endpoint.breaker.state} />
+              <span class="soft number breaker-open">{span(story?.open_seconds_total ?? endpoint.breaker.open_seconds)} open</span>
+              <div class="actions">
+                {endpoint.breaker.forced ? (
+                  <button type="button" class="small" onClick={() => set(endpoint.name, "auto")}>Release</button>
+                ) : (
+                  <>
+                    <button type="button" class="small" onClick={() => set(endpoint.name, "open")}>Open</button>
+                    <button type="button" class="small" onClick={() => set(endpoint.name, "closed")}>Close</button>
+                  </>
+                )}
+              </div>
+            </li>
+          );
+        })}
+      </ul>
+    </Panel>
+  );
+}
+
+/** The last hour as a strip: green closed, amber half-open, red open. */
+function Band({ changes, state }: { changes: Breaker["changes"]; state: string }): JSX.Element {
+  const now = clock.value;
+  const since = now - WINDOW_MS;
+  const sorted = [...changes].sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
+  const parts: { from: number; state: string }[] = [{ from: since, state: sorted[0]?.from ?? state }];
+  for (const change of sorted) {
+    const at = Date.parse(change.at);
+    if (at <= since) parts[0] = { from: since, state: change.to };
+    else parts.push({ from: at, state: change.to });
+  }
+  return (
+    <span class="band" aria-hidden="true">
+      {parts.map((part, index) => {
+        const until = parts[index + 1]?.from ?? now;
+        return <i key={index} class={hue(part.state)} style={{ flexGrow: Math.max(0.001, (until - part.from) / WINDOW_MS) }} />;
+      })}
+    </span>
+  );
+}
+
+function Keys({ upstream, again }: { upstream: Upstream; again: () => void }): JSX.Element {
+  const set = (key: Key, state: "cooling" | "ready") =>
+    confirm({
+      title: `${state === "ready" ? "Restore" : "Cool"} 1 key: ${key.id} of ${upstream.name}`,
+      text: <p>{state === "ready" ? "It will be used at once, whatever the provider said." : `It will not be used for an hour. ${plural(upstream.keys.filter((other) => other.state === "ready" && other.id !== key.id).length, "key")} of this upstream will be left.`}</p>,
+      verb: state === "ready" ? "Restore" : "Cool it",
+      danger: state === "cooling",
+      act: async () => {
+        const until = state === "cooling" ? { until: new Date(Date.now() + WINDOW_MS).toISOString() } : {};
+        await call("PUT", path("/v1/keys", upstream.name, key.id), { state, ...until });
+        again();
+      },
+    });
+  return (
+    <Panel title="Keys" note={upstream.keys.length ? `${upstream.keys.filter((key) => key.state === "ready").length} of ${upstream.keys.length} ready` : undefined} flush>
+      {upstream.keys.length === 0 ? (
+        <Empty icon="key" title="No key pool" code={`[upstreams.${upstream.name}.auth]\ninject = "header:Authorization: Bearer {secret}"\nkeys = [{ id = "a", secret = "env:KEY_A" }]`}>
+          Give Seawall two keys and it changes to the second while the first one cools.
+        </Empty>
+      ) : (
+        <Rows
+          label="Keys"
+          rows={upstream.keys}
+          id={(key) => key.id}
+          columns={[
+            { name: "Key", show: (key) => <><strong>{key.id}</strong> <span class="soft mono">{key.tail}</span></> },
+            { name: "State", show: (key) => <><Badge word={key.state} /> {key.until && <span class="soft" title={moment(key.until)}>{ahead(key.until)}</span>}</> },
+            { name: "Group", minor: true, show: (key) => key.group ?? "–" },
+            { name: "Uses", number: true, show: (key) => count(key.uses) },
+            { name: "Failures", number: true, minor: true, show: (key) => count(key.failures) },
+            {
+              name: "Action",
+              number: true,
+              show: (key) => (
+                <button type="button" class="small" aria-label={`${key.state === "ready" ? "Cool" : "Restore"} key ${key.id}`} onClick={() => set(key, key.state === "ready" ? "cooling" : "ready")}>
+                  {key.state === "ready" ? "Cool" : "Restore"}
+                </button>
+              ),
+            },
+          ]}
+        />
+      )}
+    </Panel>
+  );
+}
+
+const DAY_MS = 86_400_000;
+
+function Rollups({ name }: { name: string }): JSX.Element {
+  const from = useMemo(() => new Date(Date.now() - DAY_MS).toISOString(), [name]);
+  const { data, error } = useResource<Page<Rollup>>(query("/v1/rollups", { upstream: name, from }), { every: 60, live: false });
+  const rows = useMemo(() => summed(data?.items ?? []), [data]);
+  const times = useMemo(() => rows.map((row) => row.t), [rows]);
+  const lines = useMemo(
+    () => ({
+      transient: [{ name: "transient failures", colour: "warn", values: rows.map((row) => (row.calls ? row.transient / row.calls : null)), bars: true }],
+      retries: [{ name: "retries per success", colour: "accent", values: rows.map((row) => (row.success ? row.retries / row.success : null)), bars: true }],
+      open: [{ name: "minutes open", colour: "bad", values: rows.map((row) => row.open), bars: true }],
+    }),
+    [rows],
+  );
+  if (error) return <Failure error={error} />;
+  return (
+    <Panel title="Roll-ups" note="15 minutes each, last day">
+      {rows.length === 0 ? (
+        <Empty icon="chart" title="The first row comes within 15 minutes">Rows are kept for 90 days and survive a restart.</Empty>
+      ) : (
+        <div class="thirds">
+          <Chart title="Transient rate" times={times} lines={lines.transient} show={share} height={150} sync="rollups" />
+          <Chart title="Leading indicator" times={times} lines={lines.retries} show={ratio} height={150} sync="rollups" />
+          <Chart title="Circuit open" times={times} lines={lines.open} show={(value) => (value === null ? "–" : `${value.toFixed(value < 10 ? 1 : 0)} min`)} height={150} sync="rollups" />
+        </div>
+      )}
+    </Panel>
+  );
+}
+
+interface Slot {
+  t: number;
+  calls: number;
+  success: number;
+  transient: number;
+  retries: number;
+  open: number;
+}
+
+/** The rows of all endpoints as one for each quarter of an hour; rates are weighed by what they are rates of. */
+function summed(items: Rollup[]): Slot[] {
+  const slots = new Map<number, Slot>();
+  for (const item of items) {
+    const t = Date.parse(item.at) / 1000;
+    const slot = slots.get(t) ?? { t, calls: 0, success: 0, transient: 0, retries: 0, open: 0 };
+    slot.calls += item.calls;
+    slot.success += item.success;
+    slot.transient += item.transient_rate * item.calls;
+    slot.retries += item.retries_per_success * item.success;
+    slot.open += item.circuit_open_minutes;
+    slots.set(t, slot);
+  }
+  return [...slots.values()].sort((a, b) => a.t - b.t);
+}
+
+function InForce({ upstream }: { upstream: Upstream }): JSX.Element | null {
+  const shown = upstream.endpoints.filter((endpoint) => endpoint.policy?.checklist);
+  if (shown.length === 0) return null;
+  return (
+    <Panel title="Policy in force" actions={<a class="button small" href={link("policy")}>Whole policy</a>}>
+      <div class="cards">
+        {shown.map((endpoint) => (
+          <div key={endpoint.name}>
+            <h3>{endpoint.name}</h3>
+            <Facts rows={Object.entries(endpoint.policy?.checklist ?? {}).filter(([name]) => ["deadline", "retry", "breaker", "concurrency", "degraded_answer"].includes(name)).map(([name, item]) => [name.replaceAll("_", " "), <span class={item.gap ? "warn-text" : ""}>{item.answer}</span>])} />
+          </div>
+        ))}
+      </div>
+    </Panel>
+  );
+}
