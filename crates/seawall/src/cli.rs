@@ -2,7 +2,7 @@
 
 use crate::exit::Exit;
 use crate::terminal::{Color, Terminal};
-use crate::{check, config, demo, explain, flaky, remote, serve, sim};
+use crate::{check, config, demo, explain, fetch, flaky, remote, serve, sim};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -11,11 +11,14 @@ const AFTER_HELP: &str = "\
 Examples:
   seawall demo                            see failures being healed
   seawall config init                     write a policy to start from
+  seawall fetch urls.txt -o out.ndjson    nothing lost, one line for each
   seawall check                           what it will do, and what to watch out for
   seawall explain GET /example/x --status 503
   seawall sim outage                      which policies come back after an outage
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 4 findings (check --strict, sim --assert), 10 no running Seawall, 78 invalid configuration";
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 some rows ended as dead letters,
+4 findings (check --strict, sim --assert), 5 stopped by an authentication failure, 10 no running Seawall,
+11 store unavailable, 78 invalid configuration, 130 interrupted";
 
 /// A self-healing gateway between your code and the HTTP APIs it depends on
 #[derive(Debug, Parser)]
@@ -43,6 +46,8 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Run the gateway and its admin port
     Serve(serve::Args),
+    /// Fetch one answer for each line of a list, healing what fails on the way
+    Fetch(fetch::Args),
     /// Submit, list, look at and cancel durable jobs of a running Seawall
     Jobs(remote::jobs::Args),
     /// List, look at, replay, discard and export dead letters of a running Seawall
@@ -86,6 +91,7 @@ pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<
     match command {
         Command::Demo(args) => demo::run(&args, terminal),
         Command::Serve(args) => serve::run(&args, terminal),
+        Command::Fetch(args) => fetch::run(&args, terminal),
         Command::Jobs(args) => remote::jobs::run(&args, terminal),
         Command::Dlq(args) => remote::letters::run(&args, terminal),
         Command::Keys(args) => remote::keys::run(&args, terminal),

@@ -8,13 +8,18 @@ pub(crate) enum Exit {
     Done = 0,
     Failed = 1,
     Usage = 2,
+    /// Finished, but some rows ended as dead letters.
+    DeadLetters = 3,
     /// `check --strict` or `sim --assert` found something.
     Findings = 4,
+    /// An upstream does not accept who we are.
+    Unauthorized = 5,
     /// Nothing answers at the address of the admin port.
     NoSeawall = 10,
     /// The store cannot be opened or does not answer.
     StoreUnavailable = 11,
     InvalidConfig = 78,
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

@@ -1,17 +1,21 @@
 //! The program: parses the command line and hands over to one door.
 
+mod adhoc;
 mod check;
 mod cli;
 mod config;
 mod demo;
 mod exit;
 mod explain;
+mod fetch;
 mod figures;
 mod flaky;
+mod letter;
 mod remote;
 mod serve;
 mod setup;
 mod sim;
+mod target;
 mod terminal;
 
 use clap::Parser as _;

@@ -5,7 +5,11 @@ use anyhow::Context as _;
 use seawall_core::config::lint::Surroundings;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config};
+use seawall_core::time::Now;
+use seawall_engine::live::{Around, Live, Unusable};
 use seawall_engine::secret::Secret;
+use seawall_store::Store;
+use seawall_store::location::Location;
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +29,14 @@ pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     Err(Failure::config(format!("there is no configuration file; looked for {}", looked.join(", ")))
         .hint("write one with `seawall config init`, or name one with `-c FILE`")
         .into())
+}
+
+/// As `load`, but nothing where no file is given and none is in the usual places.
+pub(crate) fn load_if_any(given: Option<&Path>) -> anyhow::Result<Option<(PathBuf, Config)>> {
+    if given.is_none() && config_path(None).is_err() {
+        return Ok(None);
+    }
+    load(given).map(Some)
 }
 
 /// Reads and checks the configuration.
@@ -147,6 +159,65 @@ impl Surroundings for Environment {
     }
 }
 
+/// A configuration with its secrets in hand.
+pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
+    put_to_work(config, vault, None).map_err(|unusable| {
+        let hint = match unusable {
+            Unusable::Secret(_) => "set it and start again; `seawall check` lists every secret that is missing",
+            Unusable::Schema { .. } => "paths are relative to the configuration file",
+            Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
+        };
+        Failure::config(unusable.to_string()).hint(hint).into()
+    })
+}
+
+pub(crate) fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, Unusable> {
+    let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
+    Live::new(config, around, before)
+}
+
+/// Opens the store that the configuration names; a file is beside the configuration's own unless its path says otherwise.
+pub(crate) fn open(place: &str, around: &Environment) -> anyhow::Result<Store> {
+    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
+    let location = Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))?;
+    let location = match location {
+        Location::Sqlite(path) => Location::Sqlite(around.path(&path)),
+        Location::Postgres(url) => Location::Postgres(url),
+    };
+    let shown = shown_store(place);
+    let opened = on_a_thread_of_its_own(location)?;
+    Ok(opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?)
+}
+
+/// A server's store has connections to look after for as long as the process lives, whichever thread asks it something.
+fn on_a_thread_of_its_own(location: Location) -> anyhow::Result<Result<Store, seawall_store::Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let (sender, opened) = std::sync::mpsc::channel();
+    let serve = move || {
+        runtime.block_on(async move {
+            let store = Store::open(&location).await;
+            let stays = store.is_ok() && matches!(location, Location::Postgres(_));
+            // Whoever waits for it is still there.
+            drop(sender.send(store));
+            if stays {
+                std::future::pending::<()>().await;
+            }
+        });
+    };
+    std::thread::Builder::new().name("store".to_owned()).spawn(serve).context("cannot start a thread")?;
+    opened.recv().context("the store's thread ended before it was open")
+}
+
+/// Where data is, without what a URL may hold besides.
+pub(crate) fn shown_store(place: &str) -> String {
+    match Location::parse(place) {
+        Ok(Location::Sqlite(path)) => path.display().to_string(),
+        Ok(Location::Postgres(_)) => "PostgreSQL".to_owned(),
+        // A reference to a URL: only its name is anybody's business.
+        Err(_) => place.to_owned(),
+    }
+}
+
 /// Rules look at 64 KiB of a body; more than this is not read for a dry run.
 const MOST_BODY: u64 = 1 << 20;
 
@@ -167,6 +238,11 @@ pub(crate) fn admin_token() -> Option<Secret> {
 /// Sixty-four bits from the system's generator, to seed our own.
 pub(crate) fn entropy() -> u64 {
     seawall_engine::entropy()
+}
+
+/// The words that this program was called with.
+pub(crate) fn command_line() -> Vec<String> {
+    env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// Four characters that tell this process from its neighbours.

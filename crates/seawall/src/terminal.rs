@@ -43,6 +43,10 @@ impl Terminal {
         Self { quiet: false, verbose: false }
     }
 
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     pub(crate) fn out(&self) -> impl Write + use<> {
         anstream::AutoStream::auto(io::stdout()).lock()
     }

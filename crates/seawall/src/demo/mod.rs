@@ -56,10 +56,10 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let upstream = flaky::start(script, listener, args.seed)?;
     let policy = story.policy(upstream.address);
     let around = Environment::with(&story::SECRETS);
-    let live = serve::live(config::load("the demo's policy", policy.as_bytes())?, &around)?;
+    let live = setup::live(config::load("the demo's policy", policy.as_bytes())?, &around)?;
     let log = view::Log::default();
     let folder = setup::Scratch::new("demo")?;
-    let store = serve::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")))?;
+    let store = setup::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")))?;
     let start_up =
         serve::StartUp { store, file: Path::new("demo").to_owned(), around, threads: Some(1), head_timeout: Duration::from_secs(30) };
     let gateway = serve::start(live, start_up, Box::new(log.clone()))?;

@@ -3,7 +3,6 @@
 use super::{Running, shown};
 use seawall_core::config::Config;
 use seawall_core::policy::{IdempotencyMode, LimitKey};
-use seawall_store::location::Location;
 
 pub(super) fn text(running: &Running) -> String {
     let live = running.shared.live.load();
@@ -16,7 +15,7 @@ pub(super) fn text(running: &Running) -> String {
         names.join(","),
         shown(running.admin),
     );
-    text.push_str(&format!("\n  store     {}", store(&live.config.server.store)));
+    text.push_str(&format!("\n  store     {}", crate::setup::shown_store(&live.config.server.store)));
     if live.shared.is_some() {
         // The URL may hold a password.
         text.push_str("\n  shared    Redis");
@@ -25,16 +24,6 @@ pub(super) fn text(running: &Running) -> String {
         text.push_str(&format!("\n  warning   {missing}"));
     }
     text
-}
-
-/// Where data is, without what a URL may hold besides.
-pub(super) fn store(place: &str) -> String {
-    match Location::parse(place) {
-        Ok(Location::Sqlite(path)) => path.display().to_string(),
-        Ok(Location::Postgres(_)) => "PostgreSQL".to_owned(),
-        // A reference to a URL: only its name is anybody's business.
-        Err(_) => place.to_owned(),
-    }
 }
 
 /// What the file asks for and this version does not do. Saying so beats pretending.

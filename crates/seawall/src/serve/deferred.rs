@@ -6,6 +6,7 @@ use super::gateway::{From, Gateway, Routed};
 use super::hygiene::{self, Marks, Ours};
 use super::intake;
 use super::jobs;
+use crate::letter;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
@@ -216,7 +217,7 @@ impl Gateway {
             callback: None,
         };
         let mut job = self.describe(described, id, from);
-        job.history = jobs::history(&[], trail);
+        job.history = letter::history(&[], trail);
         if policy.on_exhausted == OnExhausted::Enqueue && safe && jobs::is_worth_keeping(finish.outcome) {
             job.run_at = self.shared.desk.now() + jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
             if matches!(self.shared.desk.enqueue(vec![job.clone()]).await.as_deref(), Ok([Enqueued::New(_) | Enqueued::Known(..)])) {
@@ -225,7 +226,7 @@ impl Gateway {
             }
         }
         if policy.dead_letter.from.contains(&Door::Gateway) {
-            let letter = jobs::gateway_letter(&job, transport, ended, trail, self.shared.desk.now());
+            let letter = letter::gateway_letter(&job, transport, ended, trail, self.shared.desk.now());
             let desk = Arc::clone(&self.shared.desk);
             // The caller need not wait for it: what it gets is the failure itself.
             tokio::task::spawn_local(async move { drop(desk.store.keep_letter(letter).await) });

@@ -3,8 +3,9 @@
 use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal};
 use super::cached::{self, Lookup};
 use super::hygiene::{self, Marks, Ours};
-use super::target::{deadline, target};
+use super::target::deadline;
 use super::{Shared, deferred, degrade, intake};
+use crate::target::target;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
 use http_body::Body as _;

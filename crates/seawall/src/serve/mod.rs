@@ -19,20 +19,18 @@ mod wire;
 mod worker;
 
 use crate::cli::File;
-use crate::exit::{Exit, Failure};
+use crate::exit::Exit;
 use crate::setup::{self, Environment};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use seawall_core::config::Config;
-use seawall_core::time::{Nanos, Now, Wall};
+use seawall_core::time::{Nanos, Wall};
 use seawall_engine::cache::Cache;
 use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
-use seawall_engine::live::{Around, Live, Unusable};
+use seawall_engine::live::Live;
 use seawall_engine::recorder::Recorder;
 use seawall_store::Store;
-use seawall_store::location::Location;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -101,8 +99,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     setup::failpoint()?;
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);
-    let live = live(config, &vault)?;
-    let store = open(&live.config.server.store, &vault)?;
+    let live = setup::live(config, &vault)?;
+    let store = setup::open(&live.config.server.store, &vault)?;
     let start_up = StartUp { store, file, around: vault, threads: args.threads, head_timeout: args.head_timeout };
     let running = start(live, start_up, Box::new(std::io::stdout()))?;
     let banner = banner::text(&running);
@@ -113,54 +111,6 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         std::future::pending().await
     })?;
     Ok(Exit::Done)
-}
-
-/// A configuration with its secrets in hand.
-pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
-    put_to_work(config, vault, None).map_err(|unusable| {
-        let hint = match unusable {
-            Unusable::Secret(_) => "set it and start again; `seawall check` lists every secret that is missing",
-            Unusable::Schema { .. } => "paths are relative to the configuration file",
-            Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
-        };
-        Failure::config(unusable.to_string()).hint(hint).into()
-    })
-}
-
-fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, Unusable> {
-    let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
-    Live::new(config, around, before)
-}
-
-/// Opens the store that the configuration names; a file is beside the configuration's own unless its path says otherwise.
-pub(crate) fn open(place: &str, around: &Environment) -> anyhow::Result<Store> {
-    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
-    let location = Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))?;
-    let location = match location {
-        Location::Sqlite(path) => Location::Sqlite(around.path(&path)),
-        Location::Postgres(url) => Location::Postgres(url),
-    };
-    let shown = banner::store(place);
-    let opened = on_a_thread_of_its_own(location)?;
-    Ok(opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?)
-}
-
-/// A server's store has connections to look after for as long as the process lives, whichever thread asks it something.
-fn on_a_thread_of_its_own(location: Location) -> anyhow::Result<Result<Store, seawall_store::Error>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    let (sender, opened) = std::sync::mpsc::channel();
-    spawn("store", move || {
-        runtime.block_on(async move {
-            let store = Store::open(&location).await;
-            let stays = store.is_ok() && matches!(location, Location::Postgres(_));
-            // Whoever waits for it is still there.
-            drop(sender.send(store));
-            if stays {
-                std::future::pending::<()>().await;
-            }
-        });
-    })?;
-    opened.recv().context("the store's thread ended before it was open")
 }
 
 /// What a process is started with, besides its configuration.

@@ -122,7 +122,7 @@ pub(super) fn renamed(shared: &Shared) -> anyhow::Result<Live> {
 
 fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow::Result<Live> {
     let before = shared.live.load();
-    Ok(super::put_to_work(config, around, Some((&before, shared.clock.now())))?)
+    Ok(setup::put_to_work(config, around, Some((&before, shared.clock.now())))?)
 }
 
 /// Validates the file and swaps it in; a bad one changes nothing.

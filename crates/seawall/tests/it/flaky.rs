@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The real program on a free port; ends with the test.
-struct Flaky {
+pub(crate) struct Flaky {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Flaky {
@@ -22,7 +22,7 @@ impl Flaky {
         Self { child, address: said["listening"].as_str().unwrap().to_owned() }
     }
 
-    fn scripted(script: &str) -> (Self, tempfile::TempDir) {
+    pub(crate) fn scripted(script: &str) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("script.toml");
         std::fs::write(&path, script).unwrap();
@@ -50,7 +50,7 @@ impl Flaky {
         body(&self.get(path).0).to_owned()
     }
 
-    fn stats(&self) -> serde_json::Value {
+    pub(crate) fn stats(&self) -> serde_json::Value {
         serde_json::from_str(&self.body("/-/stats")).unwrap()
     }
 }

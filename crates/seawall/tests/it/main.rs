@@ -27,6 +27,10 @@ mod docs;
 #[cfg(test)]
 mod explain;
 #[cfg(test)]
+mod fetch;
+#[cfg(test)]
+mod fetch_again;
+#[cfg(test)]
 mod flaky;
 #[cfg(test)]
 mod forwarding;

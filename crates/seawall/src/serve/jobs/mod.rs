@@ -1,11 +1,9 @@
 //! Durable jobs: calls that are kept before they are acknowledged, and driven by the same machine as the gateway's until
 //! they are done or dead. Workers have a thread and connections of their own, so that a backlog never touches a caller.
 
-mod adhoc;
 mod api;
 mod callback;
 mod claim;
-mod dead;
 mod desk;
 mod identity;
 mod letters_api;
@@ -17,7 +15,6 @@ mod view;
 pub(super) use api::router;
 pub(crate) use callback::Signer;
 pub(super) use claim::work;
-pub(super) use dead::{gateway_letter, history};
 pub(crate) use desk::{Counts, Desk};
 pub(super) use identity::{dedup, fingerprint};
 pub(super) use run::{is_failure, is_worth_keeping, rest};

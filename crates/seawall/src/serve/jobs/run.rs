@@ -1,11 +1,11 @@
 //! One job on a worker's bench: found its upstream, driven by the call machine until it ends or has to wait, and written
 //! up for the store.
 
-use super::adhoc::{self, AdHoc};
-use super::dead::{self, Cause, Place};
 use super::{Desk, callback};
-use crate::serve::target::target;
+use crate::adhoc::{self, AdHoc};
+use crate::letter::{self, Cause, Place};
 use crate::serve::{Shared, hygiene};
+use crate::target::target;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::decide::Progress;
@@ -31,6 +31,13 @@ use std::sync::Arc;
 const MOST_ANSWER: usize = 1 << 20;
 /// A job that has taken so many workers with it is not given to another.
 const MOST_CRASHES: u32 = 3;
+
+/// Receivers are told apart by `webhook-id`, so a POST may go again; they may be down for hours, so it does so slowly.
+const RECEIVERS: &str = r#"timeout = { connect = "5s", attempt = "15s", total = "1m" }
+retry = { attempts = 10, backoff = "full-jitter", base = "2s", cap = "1h", ambiguous = 8, retry_after_cap = "1d", unsafe = "always" }
+breaker = { per = "upstream", consecutive = 5, open = "10s", open_max = "5m" }
+dead_letter = { ttl = "14d" }
+"#;
 
 /// What one worker thread works with.
 #[derive(Debug)]
@@ -63,7 +70,7 @@ impl Bench {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
         let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
         let outside = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.within(reach) };
-        Self { shared, sending, outside, adhoc: AdHoc::default(), rng: RefCell::new(Rng::seeded(crate::setup::entropy())) }
+        Self { shared, sending, outside, adhoc: AdHoc::new(RECEIVERS), rng: RefCell::new(Rng::seeded(crate::setup::entropy())) }
     }
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
@@ -110,7 +117,7 @@ impl Bench {
     /// A job that cannot be run at all.
     fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> Verdict {
         let place = Place { upstream, endpoint: None };
-        let letter = dead::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
+        let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
         Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone() }
     }
 
@@ -163,7 +170,7 @@ impl Bench {
         };
         let drove = drive_job(&scene, &request, job.progress, &mut transport).await;
         let trail = trail.into_inner();
-        let history = dead::history(&job.history, &trail);
+        let history = letter::history(&job.history, &trail);
         match drove {
             Drove::Aside(aside) => {
                 let until = self.desk().now() + aside.until.since(aside.at.mono);
@@ -205,12 +212,12 @@ impl Bench {
                 Ending::Done(response(status.as_u16(), &headers, body))
             }
             (_, answer) => {
-                let said = answer.and_then(|(_, _, body)| content(body)).map(|(body, _)| dead::words(&body));
+                let said = answer.and_then(|(_, _, body)| content(body)).map(|(body, _)| letter::words(&body));
                 let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
                 let cause = Cause::of(finish, trail.last().map(|(_, attempt)| attempt.status), detail);
                 let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
                 if to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
-                    Ending::Dead(Box::new(dead::letter(job, Door::Jobs, &place, cause, history, self.desk().now())))
+                    Ending::Dead(Box::new(letter::letter(job, Door::Jobs, &place, cause, history, self.desk().now())))
                 } else {
                     Ending::Failed { code: cause.code }
                 }

@@ -1,16 +1,10 @@
 //! Jobs and dead letters as the API shows them. Credentials that callers sent along are not shown.
 
+use crate::letter::is_secret;
 use seawall_core::time::Wall;
 use seawall_store::dead::{Issue, Letter};
 use seawall_store::job::{AD_HOC, Job, Origin};
 use serde_json::{Map, Value, json};
-
-/// Headers whose values nobody but the upstream may read.
-const SECRET: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "seawall-token"];
-
-pub(super) fn is_secret(header: &str) -> bool {
-    SECRET.iter().any(|secret| header.eq_ignore_ascii_case(secret))
-}
 
 pub(super) fn headers(pairs: &[(String, String)]) -> Value {
     let mut shown: Map<String, Value> = Map::new();

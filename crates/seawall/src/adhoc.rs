@@ -1,5 +1,5 @@
-//! Targets that somebody handed in as a whole URL: callbacks, notifications, jobs without an upstream. Each origin gets a
-//! breaker, a budget and connections of its own, and none may lead into our own network unless the operator allows it.
+//! Targets that somebody handed in as a whole URL: callbacks, notifications, jobs without an upstream, rows of a batch. Each
+//! origin gets a breaker, a budget and connections of its own, under a policy that the door chooses.
 
 use seawall_core::config::{self, url::Base};
 use seawall_core::time::Now;
@@ -12,16 +12,18 @@ use std::sync::Arc;
 const MOST: usize = 1024;
 
 /// What such targets are called in logs and metrics: their hosts are other people's choice, so they are no label.
-pub(super) const NAME: &str = "ad-hoc";
+pub(crate) const NAME: &str = "ad-hoc";
 
-#[derive(Debug, Default)]
-pub(super) struct AdHoc {
+#[derive(Debug)]
+pub(crate) struct AdHoc {
+    /// Keys of the upstream that stands for an origin.
+    policy: &'static str,
     by_origin: RefCell<BTreeMap<String, (u64, Arc<LiveUpstream>)>>,
     uses: std::cell::Cell<u64>,
 }
 
 /// Where a whole URL leads: its origin, and what is asked for there.
-pub(super) fn split(url: &str) -> Result<(String, String), String> {
+pub(crate) fn split(url: &str) -> Result<(String, String), String> {
     let base = Base::parse_callback(url)?;
     let scheme = if base.tls { "https" } else { "http" };
     let origin = format!("{scheme}://{}", base.authority());
@@ -32,8 +34,12 @@ pub(super) fn split(url: &str) -> Result<(String, String), String> {
 }
 
 impl AdHoc {
+    pub(crate) fn new(policy: &'static str) -> Self {
+        Self { policy, by_origin: RefCell::default(), uses: std::cell::Cell::default() }
+    }
+
     /// The upstream that stands for an origin.
-    pub(super) fn upstream(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
+    pub(crate) fn upstream(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
         let mut known = self.by_origin.borrow_mut();
         let used = self.uses.get() + 1;
         self.uses.set(used);
@@ -41,7 +47,7 @@ impl AdHoc {
             *last = used;
             return Ok(Arc::clone(upstream));
         }
-        let text = format!("[upstreams.{NAME}]\nurl = {origin:?}\n{POLICY}");
+        let text = format!("[upstreams.{NAME}]\nurl = {origin:?}\n{}", self.policy);
         let config = config::load("ad hoc", text.as_bytes()).map_err(|problems| problems.to_string())?;
         let around = Around { vault: &|_| Err("there are no secrets here".to_owned()), files: &|_| Err("no files".to_owned()) };
         let none: Option<(&Live, Now)> = None;
@@ -56,13 +62,6 @@ impl AdHoc {
         Ok(upstream)
     }
 }
-
-/// Receivers are told apart by `webhook-id`, so a POST may go again; they may be down for hours, so it does so slowly.
-const POLICY: &str = r#"timeout = { connect = "5s", attempt = "15s", total = "1m" }
-retry = { attempts = 10, backoff = "full-jitter", base = "2s", cap = "1h", ambiguous = 8, retry_after_cap = "1d", unsafe = "always" }
-breaker = { per = "upstream", consecutive = 5, open = "10s", open_max = "5m" }
-dead_letter = { ttl = "14d" }
-"#;
 
 #[cfg(test)]
 mod tests {
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     fn origins_keep_their_state_and_are_bounded() {
-        let adhoc = AdHoc::default();
+        let adhoc = AdHoc::new("");
         let first = adhoc.upstream("http://example.org").unwrap();
         assert!(Arc::ptr_eq(&first, &adhoc.upstream("http://example.org").unwrap()));
         for n in 0..MOST {

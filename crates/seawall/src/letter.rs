@@ -1,7 +1,6 @@
-//! A job that is given up on becomes a dead letter: what was sent, what came back, why it ended, and whether sending it
+//! A call that is given up on becomes a dead letter: what was sent, what came back, why it ended, and whether sending it
 //! again can help.
 
-use super::view::is_secret;
 use bytes::Bytes;
 use seawall_core::call::{Finish, Outcome};
 use seawall_core::policy::Door;
@@ -18,9 +17,16 @@ const MOST_BODY: usize = 256 * 1024;
 /// What is kept of the upstream's or the checker's words.
 const MOST_DETAIL: usize = 2000;
 
-/// Why a job is given up on.
+/// Headers whose values nobody but the upstream may read.
+const SECRET: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "seawall-token"];
+
+pub(crate) fn is_secret(header: &str) -> bool {
+    SECRET.iter().any(|secret| header.eq_ignore_ascii_case(secret))
+}
+
+/// Why a call is given up on.
 #[derive(Clone, Debug)]
-pub(super) struct Cause {
+pub(crate) struct Cause {
     pub class: Class,
     pub reason: String,
     pub code: String,
@@ -29,7 +35,7 @@ pub(super) struct Cause {
 
 impl Cause {
     /// How a call ended that did not end well. The upstream's status, where it gave one, is the code.
-    pub(super) fn of(finish: &Finish, last: Option<Status>, detail: String) -> Self {
+    pub(crate) fn of(finish: &Finish, last: Option<Status>, detail: String) -> Self {
         let (class, code) = match (finish.outcome, last) {
             (Outcome::Refused(code), Some(Status::Error(kind))) => (class_of(code), kind.as_str().to_owned()),
             (Outcome::Refused(code), _) => (class_of(code), code.as_str().to_owned()),
@@ -40,7 +46,7 @@ impl Cause {
         Self { class, reason: finish.reason.as_str().to_owned(), code, detail }
     }
 
-    pub(super) fn poison(crashes: u32) -> Self {
+    pub(crate) fn poison(crashes: u32) -> Self {
         Self {
             class: Class::Permanent,
             reason: "poison".to_owned(),
@@ -49,7 +55,7 @@ impl Cause {
         }
     }
 
-    pub(super) fn no_upstream(name: &str) -> Self {
+    pub(crate) fn no_upstream(name: &str) -> Self {
         Self {
             class: Class::Permanent,
             reason: Reason::TurnedAway.as_str().to_owned(),
@@ -58,7 +64,7 @@ impl Cause {
         }
     }
 
-    pub(super) fn unusable(detail: String) -> Self {
+    pub(crate) fn unusable(detail: String) -> Self {
         Self { class: Class::Permanent, reason: Reason::TurnedAway.as_str().to_owned(), code: "bad_request".to_owned(), detail }
     }
 }
@@ -73,12 +79,13 @@ const fn class_of(code: Code) -> Class {
 }
 
 /// Where a job's letter is filed, and what its policy says about letters.
-pub(super) struct Place<'a> {
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
     pub upstream: Option<&'a LiveUpstream>,
     pub endpoint: Option<&'a LiveEndpoint>,
 }
 
-pub(super) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, trail: &[Attempted], now: Wall) -> NewLetter {
+pub(crate) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, trail: &[Attempted], now: Wall) -> NewLetter {
     let policy = place.endpoint.map(|endpoint| &endpoint.spec.policy.dead_letter);
     let (request, body_cut, stripped) = kept(&job.request);
     let whole = !body_cut && !stripped;
@@ -100,7 +107,7 @@ pub(super) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
     NewLetter {
         id: job.id,
         door,
-        upstream: if job.upstream == AD_HOC { super::adhoc::NAME.to_owned() } else { job.upstream.clone() },
+        upstream: if job.upstream == AD_HOC { crate::adhoc::NAME.to_owned() } else { job.upstream.clone() },
         endpoint: place.endpoint.map_or_else(|| "default".to_owned(), |endpoint| endpoint.names.endpoint.clone()),
         tenant: job.tenant.clone(),
         caller: job.caller.clone(),
@@ -203,7 +210,7 @@ pub(crate) fn history(before: &[Attempted], trail: &[(Wall, Attempt)]) -> Vec<At
 }
 
 /// What an answer says about itself, as far as it is text.
-pub(super) fn words(body: &Bytes) -> String {
+pub(crate) fn words(body: &Bytes) -> String {
     let head = &body[..body.len().min(MOST_DETAIL)];
     String::from_utf8_lossy(head).into_owned()
 }

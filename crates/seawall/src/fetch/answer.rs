@@ -1,0 +1,153 @@
+//! What a good answer holds: JSON, text or bytes, and whether it is what it claims to be. A body that is not is the row's
+//! end, not the run's.
+
+use super::pages::items;
+use crate::letter::Cause;
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use seawall_core::record::{Class, ErrorKind, Reason};
+use seawall_engine::body::Relay;
+use seawall_engine::schema::{Mismatch, Schema};
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+/// A body as it is written.
+#[derive(Debug)]
+pub(super) enum Content {
+    Nothing,
+    /// Valid, as it came.
+    Json(Bytes),
+    Text(Bytes),
+    Binary(Bytes),
+    /// Each a JSON text.
+    Items(Vec<String>),
+}
+
+impl Content {
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Json(bytes) | Self::Text(bytes) | Self::Binary(bytes) => bytes.len(),
+            Self::Items(items) => items.iter().map(String::len).sum(),
+        }
+    }
+}
+
+/// What is asked of bodies.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub most: usize,
+    pub schema: Option<Schema>,
+    pub items: Option<String>,
+    /// Somebody looks into the JSON.
+    pub parsed: bool,
+}
+
+/// A body that is not what it should be, and what there was of it.
+#[derive(Debug)]
+pub(super) struct Unfit {
+    pub cause: Cause,
+    pub body: Bytes,
+}
+
+impl Wanted {
+    /// The body, looked at; and its JSON where somebody needs it.
+    pub(super) fn look(&self, headers: &HeaderMap, body: Relay) -> Result<(Content, Option<Value>), Box<Unfit>> {
+        let body = match body {
+            Relay::Empty => Bytes::new(),
+            Relay::Full(bytes) if bytes.len() <= self.most => bytes,
+            Relay::Full(_) | Relay::Stream(_) => {
+                return Err(unfit("too_large", format!("the body is longer than {} bytes", self.most), Bytes::new()));
+            }
+        };
+        let mismatch = |mismatch: Mismatch| match mismatch {
+            Mismatch::NotJson(why) => unfit(ErrorKind::Malformed.as_str(), why, body.clone()),
+            Mismatch::Shape(why) => unfit(ErrorKind::Schema.as_str(), why, body.clone()),
+        };
+        if let Some(schema) = &self.schema {
+            schema.check(&body).map_err(mismatch)?;
+        }
+        let content = read(headers, &body).map_err(|why| unfit(ErrorKind::Malformed.as_str(), why, body.clone()))?;
+        if !self.parsed {
+            return Ok((content, None));
+        }
+        let json: Option<Value> = serde_json::from_slice(&body).ok();
+        let Some(pointer) = &self.items else { return Ok((content, json)) };
+        match items(json.as_ref(), Some(pointer)) {
+            Ok(items) => Ok((Content::Items(items.iter().map(Value::to_string).collect()), json)),
+            Err(why) => Err(unfit(ErrorKind::Malformed.as_str(), why, body)),
+        }
+    }
+}
+
+pub(super) fn unfit(code: &str, detail: String, body: Bytes) -> Box<Unfit> {
+    let reason = Reason::PermanentFailure.as_str().to_owned();
+    Box::new(Unfit { cause: Cause { class: Class::Permanent, reason, code: code.to_owned(), detail }, body })
+}
+
+/// What claims to be JSON must be; what claims nothing may be.
+fn read(headers: &HeaderMap, body: &Bytes) -> Result<Content, String> {
+    if body.is_empty() {
+        return Ok(Content::Nothing);
+    }
+    let claimed = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(|kind| kind.split(';').next().unwrap_or("").trim());
+    let is_json =
+        claimed.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json") || kind.ends_with("+json") || kind.ends_with("/json"));
+    let Ok(text) = std::str::from_utf8(body) else {
+        return if is_json { Err("it is not JSON: it is not UTF-8".to_owned()) } else { Ok(Content::Binary(body.clone())) };
+    };
+    if !is_json && claimed.is_some() {
+        return Ok(Content::Text(body.clone()));
+    }
+    match serde_json::from_str::<IgnoredAny>(text) {
+        Ok(_) => Ok(Content::Json(body.clone())),
+        Err(error) if is_json => Err(format!("it is not JSON: {error}")),
+        Err(_) => Ok(Content::Text(body.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(wanted: &Wanted, kind: &str, body: &'static [u8]) -> String {
+        let mut headers = HeaderMap::new();
+        if !kind.is_empty() {
+            headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+        }
+        let relay = if body.is_empty() { Relay::Empty } else { Relay::Full(Bytes::from_static(body)) };
+        match wanted.look(&headers, relay) {
+            Ok((Content::Nothing, _)) => "nothing".to_owned(),
+            Ok((Content::Json(_), _)) => "json".to_owned(),
+            Ok((Content::Text(_), _)) => "text".to_owned(),
+            Ok((Content::Binary(_), _)) => "binary".to_owned(),
+            Ok((Content::Items(items), _)) => items.join(" "),
+            Err(unfit) => format!("{} {}", unfit.cause.code, unfit.cause.detail),
+        }
+    }
+
+    #[test]
+    fn a_body_is_what_it_claims_to_be_or_unfit() {
+        let wanted = Wanted { most: 100, schema: None, items: None, parsed: false };
+        assert_eq!(look(&wanted, "application/json; charset=utf-8", b"{\"a\":1}"), "json");
+        assert_eq!(look(&wanted, "", b"[1]"), "json");
+        assert_eq!(look(&wanted, "", b"ok"), "text");
+        assert_eq!(look(&wanted, "text/plain", b"1"), "text");
+        assert_eq!(look(&wanted, "image/png", b"\xff\x00"), "binary");
+        assert_eq!(look(&wanted, "application/json", b""), "nothing");
+        assert!(look(&wanted, "application/problem+json", b"{\"a\":").starts_with("malformed it is not JSON"));
+        assert!(look(&wanted, "application/json", b"\"\xff\"").starts_with("malformed"));
+        assert!(look(&Wanted { most: 1, ..wanted }, "", b"ok").starts_with("too_large"));
+    }
+
+    #[test]
+    fn items_and_schemas_are_looked_for() {
+        let wanted = Wanted { most: 100, schema: None, items: Some("/i".to_owned()), parsed: true };
+        assert_eq!(look(&wanted, "application/json", b"{\"i\":[1, {\"a\":2}]}"), "1 {\"a\":2}");
+        assert!(look(&wanted, "application/json", b"{}").contains("there is no list at `/i`"));
+        let schema = Some(Schema::parse(br#"{"required":["id"]}"#, 100).unwrap());
+        let wanted = Wanted { most: 100, schema, items: None, parsed: false };
+        assert!(look(&wanted, "application/json", b"{}").starts_with("schema the body: \"id\""));
+    }
+}

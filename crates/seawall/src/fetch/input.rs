@@ -1,0 +1,321 @@
+//! Lines become rows: URLs and paths, NDJSON, or CSV with a template. Runs on a thread of its own, some rows ahead of those
+//! that send. A line that makes no row is reported and never ends the run.
+
+use super::journal::Earlier;
+use super::lines::{Line, Lines};
+use super::route::Routes;
+use super::row::{Bad, Row};
+use super::template::Template;
+use bytes::Bytes;
+use seawall_core::id::CallId;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::mpsc;
+
+/// Rows that travel together.
+const BATCH: usize = 128;
+/// What is shown of a line that makes no row.
+const MOST_SHOWN: usize = 200;
+/// Headers that say how a message is framed or whom it is for, which is not the row's to say.
+const OURS: &[&str] = &["host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade", "keep-alive"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// CSV by the file's name or with a template; otherwise each line by itself
+    Auto,
+    Urls,
+    Ndjson,
+    Csv,
+}
+
+/// What the reader hands over.
+#[derive(Debug)]
+pub(super) enum Read {
+    Row(Row, Before),
+    Bad(Bad, Before),
+}
+
+/// What earlier runs left of a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Before {
+    /// Its dead letter.
+    pub letter: Option<CallId>,
+    /// The last page that is done, and where the next one is.
+    pub page: Option<(u32, String)>,
+}
+
+/// How far the reader is, for whoever shows it.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    pub bytes: Arc<AtomicU64>,
+    pub rows: AtomicU64,
+    /// Done by an earlier run.
+    pub skipped: AtomicU64,
+    pub over: AtomicBool,
+    pub stop: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub lines: Lines,
+    pub csv: bool,
+    pub template: Option<Template>,
+    pub routes: Routes,
+    /// Headers for every row.
+    pub headers: Vec<(String, String)>,
+    pub earlier: Earlier,
+    pub ahead: Arc<Ahead>,
+    pub columns: Option<Columns>,
+}
+
+/// The head of a CSV file.
+#[derive(Debug)]
+pub(super) struct Columns {
+    names: Vec<String>,
+    delimiter: char,
+}
+
+/// A row in the making.
+#[derive(Default)]
+struct Asked {
+    id: String,
+    method: Option<String>,
+    target: Option<String>,
+    headers: Vec<(String, String)>,
+    body: Bytes,
+}
+
+impl Reader {
+    /// Reads to the end, or until nobody listens any more.
+    pub(super) fn run(mut self, to: &mpsc::Sender<Vec<Read>>) -> std::io::Result<()> {
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut ordinal = 0;
+        loop {
+            let line = self.record()?;
+            let over = line == Line::End || self.ahead.stop.load(Ordering::Relaxed);
+            if over || batch.len() >= BATCH {
+                self.ahead.rows.store(ordinal, Ordering::Relaxed);
+                if to.blocking_send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))).is_err() || over {
+                    self.ahead.over.store(line == Line::End, Ordering::Relaxed);
+                    return Ok(());
+                }
+            }
+            let read = match line {
+                Line::End => None,
+                Line::TooLong => Some(self.bad(b"", "the line is longer than 16 MiB".to_owned(), ordinal)),
+                Line::Text(text) => self.read(&text, ordinal),
+            };
+            let Some(read) = read else { continue };
+            match self.met(read) {
+                Some(read) => {
+                    batch.push(read);
+                    ordinal += 1;
+                }
+                None => {
+                    self.ahead.skipped.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// A line, or as many as a CSV record takes: one with an odd number of quotes goes on.
+    fn record(&mut self) -> std::io::Result<Line> {
+        let mut record = match self.lines.line()? {
+            Line::Text(text) => text,
+            other => return Ok(other),
+        };
+        while self.csv && record.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+            match self.lines.line()? {
+                Line::Text(more) if record.len() + more.len() < super::lines::MOST_LINE => {
+                    record.push(b'\n');
+                    record.extend_from_slice(&more);
+                }
+                Line::TooLong | Line::Text(_) => return Ok(Line::TooLong),
+                Line::End => break,
+            }
+        }
+        Ok(Line::Text(record))
+    }
+
+    /// What an earlier run has done need not be done again.
+    fn met(&mut self, read: Read) -> Option<Read> {
+        match read {
+            Read::Row(row, _) => self.earlier.meet(row.key).map(|before| Read::Row(row, before)),
+            Read::Bad(bad, _) => self.earlier.meet(bad.key).map(|before| Read::Bad(bad, before)),
+        }
+    }
+
+    /// `None` for lines that ask for nothing: empty ones, comments, the head of a CSV file.
+    fn read(&mut self, line: &[u8], ordinal: u64) -> Option<Read> {
+        let made = match std::str::from_utf8(line) {
+            Err(_) => Err("it is not UTF-8".to_owned()),
+            Ok(text) if text.contains('\0') => Err("it has a NUL character".to_owned()),
+            Ok(text) if text.trim().is_empty() => return None,
+            Ok(text) if self.csv && self.columns.is_none() => {
+                self.columns = Some(Columns::parse(text));
+                return None;
+            }
+            Ok(text) if self.csv => self.of_csv(text),
+            Ok(text) if text.trim_start().starts_with('{') => self.of_json(text),
+            Ok(text) if text.starts_with('#') => return None,
+            Ok(text) => Ok(Asked { target: Some(text.trim().to_owned()), ..Asked::default() }),
+        };
+        Some(match made.and_then(|asked| self.row(asked, ordinal)) {
+            Ok(row) => Read::Row(row, Before::default()),
+            Err(why) => self.bad(line, why, ordinal),
+        })
+    }
+
+    fn bad(&self, line: &[u8], why: String, ordinal: u64) -> Read {
+        let text = String::from_utf8_lossy(&line[..line.len().min(MOST_SHOWN)]).replace('\0', "\u{fffd}");
+        let number = self.lines.number;
+        let key = Row::key("", "", "", &text, &number.to_be_bytes());
+        Read::Bad(Bad { line: number, ordinal, key, text, why }, Before::default())
+    }
+
+    fn row(&mut self, asked: Asked, ordinal: u64) -> Result<Row, String> {
+        let target = asked.target.ok_or("it has neither `url` nor `path`")?;
+        let (lane, below) = self.routes.route(&target)?;
+        let method = asked.method.map_or_else(|| "GET".to_owned(), |method| method.to_ascii_uppercase());
+        if http::Method::from_bytes(method.as_bytes()).is_err() || matches!(method.as_str(), "CONNECT" | "TRACE") {
+            return Err(format!("`{method}` is no method that could be sent"));
+        }
+        let mut headers = asked.headers;
+        for (name, value) in &self.headers {
+            if !headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                headers.push((name.clone(), value.clone()));
+            }
+        }
+        for (name, value) in &headers {
+            check_header(name, value)?;
+        }
+        let key = Row::key(&asked.id, &lane, &method, &below, &asked.body);
+        Ok(Row { line: self.lines.number, ordinal, key, id: asked.id, lane, method, below, headers, body: asked.body })
+    }
+
+    fn of_csv(&self, text: &str) -> Result<Asked, String> {
+        let columns = self.columns.as_ref().ok_or("the file has no head")?;
+        let values = columns.split(text);
+        if values.len() > columns.names.len() {
+            return Err(format!("it has {} fields, and the head names {}", values.len(), columns.names.len()));
+        }
+        let value = |name: &str| columns.names.iter().position(|other| other == name).and_then(|at| values.get(at).cloned());
+        let target = match &self.template {
+            Some(template) => Some(template.fill(value)?),
+            None => value("url").or_else(|| value("path")),
+        };
+        let id = value("id").map(|id| Value::String(id).to_string()).unwrap_or_default();
+        Ok(Asked { id, target, ..Asked::default() })
+    }
+
+    fn of_json(&self, text: &str) -> Result<Asked, String> {
+        let members: Map<String, Value> = serde_json::from_str(text).map_err(|error| format!("it is not a JSON object: {error}"))?;
+        let word = |name: &str| match members.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(format!("`{name}` is not a string")),
+        };
+        let id = match members.get("id") {
+            None | Some(Value::Null) => String::new(),
+            Some(id @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => id.to_string(),
+            Some(Value::Array(_) | Value::Object(_)) => return Err("`id` is neither text nor a number".to_owned()),
+        };
+        let target = match (&self.template, word("url")?, word("path")?) {
+            (_, Some(url), _) => Some(url),
+            (_, None, Some(path)) => Some(path),
+            (Some(template), None, None) => Some(template.fill(|name| members.get(name).and_then(scalar))?),
+            (None, None, None) => None,
+        };
+        let mut headers = headers(members.get("headers"))?;
+        let body = match members.get("body") {
+            None | Some(Value::Null) => Bytes::new(),
+            Some(Value::String(text)) => Bytes::from(text.clone()),
+            Some(value) => {
+                if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+                    headers.push(("content-type".to_owned(), "application/json".to_owned()));
+                }
+                Bytes::from(value.to_string())
+            }
+        };
+        Ok(Asked { id, method: word("method")?, target, headers, body })
+    }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn headers(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
+    let members = match value {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Object(members)) => members,
+        Some(_) => return Err("`headers` is not an object".to_owned()),
+    };
+    let pair = |(name, value): (&String, &Value)| Some((name.clone(), scalar(value)?));
+    members.iter().map(|member| pair(member).ok_or_else(|| format!("the header `{}` is not text", member.0))).collect()
+}
+
+/// # Errors
+/// When a header cannot be sent, or is not a row's to set.
+pub(super) fn check_header(name: &str, value: &str) -> Result<(), String> {
+    let sendable = http::HeaderName::from_bytes(name.as_bytes()).is_ok() && http::HeaderValue::from_str(value).is_ok();
+    if !sendable || OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
+        return Err(format!("the header `{name}` cannot be set"));
+    }
+    Ok(())
+}
+
+impl Columns {
+    /// The delimiter is the one that the head has most of.
+    fn parse(head: &str) -> Self {
+        let count = |delimiter: char| head.matches(delimiter).count();
+        let delimiter = [',', ';', '\t'].into_iter().rev().max_by_key(|delimiter| count(*delimiter)).unwrap_or(',');
+        let mut columns = Self { names: Vec::new(), delimiter };
+        columns.names = columns.split(head).into_iter().map(|name| name.trim().to_owned()).collect();
+        columns
+    }
+
+    /// The fields of a record (RFC 4180).
+    fn split(&self, record: &str) -> Vec<String> {
+        let (mut fields, mut field, mut quoted) = (Vec::new(), String::new(), false);
+        let mut characters = record.chars().peekable();
+        while let Some(character) = characters.next() {
+            match character {
+                '"' if quoted && characters.next_if_eq(&'"').is_some() => field.push('"'),
+                '"' if quoted => quoted = false,
+                '"' if field.is_empty() => quoted = true,
+                other if other == self.delimiter && !quoted => fields.push(std::mem::take(&mut field)),
+                other => field.push(other),
+            }
+        }
+        fields.push(field);
+        fields
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_apart_as_rfc_4180_says() {
+        let columns = Columns::parse("id;name");
+        assert_eq!(columns.names, ["id", "name"]);
+        assert_eq!(columns.split(r#"1;"a ""b"";c""#), ["1", r#"a "b";c"#]);
+        assert_eq!(columns.split("1;"), ["1", ""]);
+        assert_eq!(Columns::parse("id").split("a,b"), ["a", "b"]);
+    }
+
+    #[test]
+    fn framing_is_not_a_rows_to_set() {
+        assert!(check_header("accept", "*/*").is_ok());
+        for (name, value) in [("Host", "x"), ("content-length", "3"), ("a b", "c"), ("a", "b\nc")] {
+            assert!(check_header(name, value).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Rows that are over, written down on a thread of its own: the output first, then the journal, then dead letters. A kill
+//! between any two of them costs a repetition, never a row.
+
+use super::answer::Content;
+use super::journal::{Entry, Journal};
+use super::quarantine::Quarantine;
+use crate::exit::Failure;
+use crate::letter::Cause;
+use anyhow::Context as _;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use seawall_core::id::CallId;
+use seawall_core::time::{Mono, Nanos};
+use seawall_engine::clock::Clock;
+use seawall_store::dead::NewLetter;
+use seawall_store::{Error, Store};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+/// Rows that are written together at most.
+const BATCH: usize = 1024;
+/// How long rows are gathered before they are written: a pipe's reader does not notice, and a disk does.
+const GATHER: Duration = Duration::from_millis(8);
+/// How often the disk is asked whether it has everything.
+const SYNC_EVERY: Nanos = Nanos::from_millis(500);
+
+/// A row, or a page of one, that is over.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub line: u64,
+    pub ordinal: u64,
+    pub key: u64,
+    /// JSON text; empty where the line number must do.
+    pub id: String,
+    pub url: String,
+    /// Where pages are followed.
+    pub page: Option<u32>,
+    pub status: Option<u16>,
+    pub attempts: u32,
+    pub elapsed: Nanos,
+    pub end: End,
+    /// The letter of an earlier run that this makes out of date.
+    pub replaces: Option<CallId>,
+    /// Its share of what may wait to be written.
+    pub share: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug)]
+pub(super) enum End {
+    /// With where the next page is, if there is one.
+    Good(Content, Option<String>),
+    Dead(Box<Dead>),
+}
+
+#[derive(Debug)]
+pub(super) struct Dead {
+    pub outcome: &'static str,
+    pub cause: Cause,
+    pub letter: Option<NewLetter>,
+    /// What is put into quarantine, where the row itself was at fault.
+    pub suspect: Option<Bytes>,
+}
+
+/// Where lines go.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Stdout,
+    File(File),
+}
+
+#[derive(Debug)]
+pub(super) struct Output {
+    pub sink: Sink,
+    /// Bytes in the file.
+    pub length: u64,
+    /// A file for each record, beside lines that name them.
+    pub folder: Option<PathBuf>,
+    pub body_only: bool,
+    pub quarantine: Quarantine,
+    pub journal: Journal,
+    pub store: Store,
+    pub clock: Clock,
+}
+
+impl Output {
+    /// Writes until nothing comes any more.
+    pub(super) async fn run(mut self, mut from: mpsc::Receiver<Done>) -> anyhow::Result<Quarantine> {
+        let (mut batch, mut buffer) = (Vec::with_capacity(BATCH), Vec::with_capacity(1 << 16));
+        let mut synced = self.clock.now().mono;
+        loop {
+            let count = from.recv_many(&mut batch, BATCH).await;
+            if count == 0 {
+                self.sync()?;
+                return Ok(self.quarantine);
+            }
+            self.keep(&mut batch, &mut buffer).await?;
+            if self.is_due(synced) {
+                self.sync()?;
+                synced = self.clock.now().mono;
+            }
+            if count < BATCH / 4 {
+                tokio::time::sleep(GATHER).await;
+            }
+        }
+    }
+
+    fn is_due(&self, synced: Mono) -> bool {
+        self.clock.now().mono.since(synced) >= SYNC_EVERY
+    }
+
+    async fn keep(&mut self, batch: &mut Vec<Done>, buffer: &mut Vec<u8>) -> anyhow::Result<()> {
+        buffer.clear();
+        let mut entry = Entry::default();
+        let (mut letters, mut outdated) = (Vec::new(), Vec::new());
+        // Room for others is made once these are written.
+        let mut shares = Vec::new();
+        for mut done in batch.drain(..) {
+            self.line(&done, buffer).context("cannot write the output")?;
+            note(&done, &mut entry);
+            outdated.extend(done.replaces);
+            shares.extend(done.share.take());
+            if let End::Dead(dead) = &mut done.end {
+                if let Some(body) = &dead.suspect {
+                    self.quarantine
+                        .put(&done.id, done.line, &done.url, &dead.cause, body)
+                        .context("cannot write to the quarantine file")?;
+                }
+                letters.extend(dead.letter.take());
+            }
+        }
+        match &mut self.sink {
+            Sink::Stdout => io::stdout().lock().write_all(buffer).and_then(|()| io::stdout().lock().flush()),
+            Sink::File(file) => file.write_all(buffer),
+        }
+        .context("cannot write the output")?;
+        drop(shares);
+        self.length += u64::try_from(buffer.len()).unwrap_or(0);
+        self.quarantine.flush().context("cannot write to the quarantine file")?;
+        entry.output = matches!(self.sink, Sink::File(_)).then_some(self.length);
+        // Letters that are out of date go while the journal still names them, new ones come when it names those: whatever
+        // a kill leaves behind is then found, and replaced, by the next run.
+        take_back(&self.store, &outdated).await?;
+        self.journal.append(&entry).context("cannot write the journal")?;
+        file(&self.store, &letters).await
+    }
+
+    fn sync(&self) -> anyhow::Result<()> {
+        if let Sink::File(file) = &self.sink {
+            // A pipe or a device has no disk to wait for.
+            drop(file.sync_data());
+        }
+        self.journal.sync().context("cannot write the journal")
+    }
+
+    fn line(&self, done: &Done, to: &mut Vec<u8>) -> io::Result<()> {
+        let content = match &done.end {
+            End::Good(content, _) => content,
+            End::Dead(dead) if !self.body_only => return dead_line(done, dead, to),
+            End::Dead(_) => return Ok(()),
+        };
+        if let Some(folder) = &self.folder {
+            let name = file_name(done, content);
+            std::fs::write(folder.join(&name), bytes(content))?;
+            if !self.body_only {
+                head(done, "success", None, to)?;
+                to.extend_from_slice(b",\"file\":");
+                serde_json::to_writer(&mut *to, &name)?;
+                to.extend_from_slice(b"}\n");
+            }
+            return Ok(());
+        }
+        let Content::Items(items) = content else { return self.record(done, None, content, to) };
+        for (number, item) in (0..).zip(items) {
+            self.record(done, Some(number), &Content::Json(Bytes::from(item.clone())), to)?;
+        }
+        Ok(())
+    }
+
+    fn record(&self, done: &Done, item: Option<u64>, content: &Content, to: &mut Vec<u8>) -> io::Result<()> {
+        if self.body_only {
+            match content {
+                Content::Text(text) | Content::Binary(text) => to.extend_from_slice(text),
+                Content::Nothing => return Ok(()),
+                Content::Json(_) | Content::Items(_) => body(content, to)?,
+            }
+            to.push(b'\n');
+            return Ok(());
+        }
+        head(done, "success", item, to)?;
+        to.extend_from_slice(b",\"body\":");
+        body(content, to)?;
+        if matches!(content, Content::Binary(_)) {
+            to.extend_from_slice(b",\"body_encoding\":\"base64\"");
+        }
+        to.extend_from_slice(b"}\n");
+        Ok(())
+    }
+}
+
+/// What every line begins with.
+fn head(done: &Done, outcome: &str, item: Option<u64>, to: &mut Vec<u8>) -> io::Result<()> {
+    to.extend_from_slice(b"{\"id\":");
+    if done.id.is_empty() {
+        write!(to, "{}", done.line)?
+    } else {
+        to.extend_from_slice(done.id.as_bytes())
+    }
+    to.extend_from_slice(b",\"url\":");
+    serde_json::to_writer(&mut *to, &done.url)?;
+    if let Some(page) = done.page {
+        write!(to, ",\"page\":{page}")?;
+    }
+    if let Some(item) = item {
+        write!(to, ",\"item\":{item}")?;
+    }
+    if let Some(status) = done.status {
+        write!(to, ",\"status\":{status}")?;
+    }
+    let micros = done.elapsed.0 / 1000;
+    write!(to, ",\"attempts\":{},\"elapsed_ms\":{}.{:03},\"outcome\":\"{outcome}\"", done.attempts, micros / 1000, micros % 1000)
+}
+
+fn dead_line(done: &Done, dead: &Dead, to: &mut Vec<u8>) -> io::Result<()> {
+    head(done, dead.outcome, None, to)?;
+    let Cause { class, reason, code, detail } = &dead.cause;
+    let error = serde_json::json!({ "class": class.as_str(), "code": code, "reason": reason, "detail": detail });
+    write!(to, ",\"line\":{},\"error\":{error}}}", done.line)?;
+    to.push(b'\n');
+    Ok(())
+}
+
+fn body(content: &Content, to: &mut Vec<u8>) -> io::Result<()> {
+    match content {
+        Content::Nothing | Content::Items(_) => to.extend_from_slice(b"null"),
+        Content::Json(json) => {
+            let from = to.len();
+            to.extend_from_slice(json);
+            // In valid JSON the ends of lines are only ever between values: inside of strings they are escaped.
+            to[from..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+        }
+        Content::Text(text) => serde_json::to_writer(to, std::str::from_utf8(text).unwrap_or_default())?,
+        Content::Binary(bytes) => {
+            use base64::Engine as _;
+            to.push(b'"');
+            to.extend_from_slice(base64::engine::general_purpose::STANDARD.encode(bytes).as_bytes());
+            to.push(b'"');
+        }
+    }
+    Ok(())
+}
+
+/// A body as a file holds it.
+fn bytes(content: &Content) -> Vec<u8> {
+    match content {
+        Content::Nothing => Vec::new(),
+        Content::Json(bytes) | Content::Text(bytes) | Content::Binary(bytes) => bytes.to_vec(),
+        Content::Items(items) => items.iter().flat_map(|item| item.bytes().chain([b'\n'])).collect(),
+    }
+}
+
+/// A name that no id can leave the folder by.
+fn file_name(done: &Done, content: &Content) -> String {
+    let id = if done.id.is_empty() { done.line.to_string() } else { done.id.trim_matches('"').to_owned() };
+    let mut name = String::new();
+    super::template::encode(&id, &mut name, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if name.starts_with('.') {
+        name.insert(0, '_');
+    }
+    if name.len() > 180 {
+        name.truncate(160);
+        name.push_str(&Entry::key(done.key));
+    }
+    if let Some(page) = done.page {
+        name.push_str(&format!("-{page}"));
+    }
+    let extension = match content {
+        Content::Json(_) => "json",
+        Content::Items(_) => "ndjson",
+        Content::Text(_) | Content::Nothing => "txt",
+        Content::Binary(_) => "bin",
+    };
+    format!("{name}.{extension}")
+}
+
+fn note(done: &Done, entry: &mut Entry) {
+    let key = Entry::key(done.key);
+    match &done.end {
+        End::Good(_, None) => entry.done.push(key),
+        End::Good(_, Some(next)) => entry.pages.push((key, done.page.unwrap_or(1), next.clone())),
+        End::Dead(dead) => {
+            let text = |id: Option<CallId>| id.map(|id| id.to_string()).unwrap_or_default();
+            entry.dead.push((key, text(dead.letter.as_ref().map(|letter| letter.id)), text(done.replaces)));
+        }
+    }
+}
+
+/// Writes that go to the store side by side, so that it can commit them together.
+const AT_ONCE: usize = 256;
+
+async fn take_back(store: &Store, outdated: &[CallId]) -> anyhow::Result<()> {
+    for ids in outdated.chunks(AT_ONCE) {
+        for result in join_all(ids.iter().map(|id| store.discard_letter(*id))).await {
+            result.map_err(unavailable)?;
+        }
+    }
+    Ok(())
+}
+
+async fn file(store: &Store, letters: &[NewLetter]) -> anyhow::Result<()> {
+    for letters in letters.chunks(AT_ONCE) {
+        for result in join_all(letters.iter().map(|letter| patiently(store, letter))).await {
+            result.map_err(unavailable)?;
+        }
+    }
+    Ok(())
+}
+
+async fn patiently(store: &Store, letter: &NewLetter) -> Result<(), Error> {
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match store.keep_letter(letter.clone()).await {
+            Err(error) if error.passes() && pause < Duration::from_secs(4) => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            result => return result,
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
+fn unavailable(error: Error) -> Failure {
+    Failure::store(format!("dead letters cannot be kept: {error}")).hint("`--resume` goes on where this run stopped")
+}

@@ -1,0 +1,248 @@
+//! Collections that come in pages: where the next one is, by the answer's own word or by counting.
+
+use super::template::encode;
+use http::HeaderMap;
+use http::header::LINK;
+use seawall_core::config::url::Base;
+use serde_json::Value;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pages {
+    /// `Link: <…>; rel="next"` (RFC 8288).
+    Link,
+    /// A URL in the answer, or a word for a parameter.
+    Next { pointer: String, parameter: Option<String> },
+    /// Numbered pages, until one is empty.
+    Page { parameter: String, first: u64 },
+    /// Counted items, until a page has fewer than it could.
+    Offset { parameter: String, size: u64 },
+}
+
+impl std::str::FromStr for Pages {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const FORMS: &str = "write it as link, next:/json/pointer, next:/json/pointer,PARAM, page:PARAM=1 or offset:PARAM,SIZE";
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let pages = match kind {
+            "link" if rest.is_empty() => Self::Link,
+            "next" if rest.starts_with('/') => match rest.split_once(',') {
+                Some((pointer, parameter)) => Self::Next { pointer: pointer.to_owned(), parameter: Some(parameter.to_owned()) },
+                None => Self::Next { pointer: rest.to_owned(), parameter: None },
+            },
+            "page" => {
+                let (parameter, first) = rest.split_once('=').unwrap_or((rest, "1"));
+                Self::Page { parameter: parameter.to_owned(), first: first.parse().map_err(|_| FORMS)? }
+            }
+            "offset" => {
+                let (parameter, size) = rest.split_once(',').ok_or(FORMS)?;
+                Self::Offset { parameter: parameter.to_owned(), size: size.parse().ok().filter(|size| *size > 0).ok_or(FORMS)? }
+            }
+            _ => return Err(FORMS.to_owned()),
+        };
+        let named = match &pages {
+            Self::Page { parameter, .. } | Self::Offset { parameter, .. } | Self::Next { parameter: Some(parameter), .. } => {
+                !parameter.is_empty()
+            }
+            Self::Link | Self::Next { parameter: None, .. } => true,
+        };
+        if named { Ok(pages) } else { Err(FORMS.to_owned()) }
+    }
+}
+
+/// A page, as far as it says where the next one is.
+#[derive(Debug)]
+pub(super) struct Page<'a> {
+    /// The upstream or origin.
+    pub base: &'a Base,
+    pub below: &'a str,
+    /// From 1.
+    pub number: u32,
+    pub headers: &'a HeaderMap,
+    pub json: Option<&'a Value>,
+    /// Where the items are; the whole answer where nothing is said.
+    pub items: Option<&'a str>,
+}
+
+impl Pages {
+    /// What the first page is asked for by.
+    pub(super) fn first(&self, below: &str) -> String {
+        match self {
+            Self::Link | Self::Next { .. } => below.to_owned(),
+            Self::Page { parameter, first } => with(below, parameter, &first.to_string()),
+            Self::Offset { parameter, .. } => with(below, parameter, "0"),
+        }
+    }
+
+    /// # Errors
+    /// When the page should say where the next one is, and cannot be understood.
+    pub(super) fn next(&self, page: &Page<'_>) -> Result<Option<String>, String> {
+        let next = match self {
+            Self::Link => match link(page.headers) {
+                None => return Ok(None),
+                Some(target) => resolve(page.base, page.below, &target)?,
+            },
+            Self::Next { pointer, parameter } => {
+                let json = page.json.ok_or("the page is not JSON")?;
+                let word = match json.pointer(pointer) {
+                    None | Some(Value::Null | Value::Bool(false)) => return Ok(None),
+                    Some(Value::String(word)) if word.is_empty() => return Ok(None),
+                    Some(Value::String(word)) => word.clone(),
+                    Some(Value::Number(number)) => number.to_string(),
+                    Some(_) => return Err(format!("what is at `{pointer}` is no next page")),
+                };
+                match parameter {
+                    Some(parameter) => with(page.below, parameter, &word),
+                    None => resolve(page.base, page.below, &word)?,
+                }
+            }
+            Self::Page { parameter, first } => {
+                if page.count()? == 0 {
+                    return Ok(None);
+                }
+                with(page.below, parameter, &first.saturating_add(u64::from(page.number)).to_string())
+            }
+            Self::Offset { parameter, size } => {
+                if u64::try_from(page.count()?).unwrap_or(u64::MAX) < *size {
+                    return Ok(None);
+                }
+                with(page.below, parameter, &size.saturating_mul(u64::from(page.number)).to_string())
+            }
+        };
+        if next == page.below {
+            return Err("the next page is this one".to_owned());
+        }
+        Ok(Some(next))
+    }
+}
+
+impl Page<'_> {
+    fn count(&self) -> Result<usize, String> {
+        items(self.json, self.items).map(Vec::len)
+    }
+}
+
+/// The items of an answer.
+pub(super) fn items<'a>(json: Option<&'a Value>, pointer: Option<&str>) -> Result<&'a Vec<Value>, String> {
+    let json = json.ok_or("the answer is not JSON")?;
+    let pointer = pointer.unwrap_or("");
+    let found = json.pointer(pointer).and_then(Value::as_array);
+    found.ok_or_else(|| {
+        if pointer.is_empty() {
+            "the answer is no list; name one with --items".to_owned()
+        } else {
+            format!("there is no list at `{pointer}`")
+        }
+    })
+}
+
+/// The target with one parameter set.
+fn with(below: &str, parameter: &str, value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let (path, query) = below.split_once('?').unwrap_or((below, ""));
+    let other = |pair: &&str| !pair.is_empty() && pair.split('=').next() != Some(parameter);
+    let mut target = format!("{path}?");
+    for pair in query.split('&').filter(other) {
+        target.push_str(pair);
+        target.push('&');
+    }
+    encode(parameter, &mut target, plain);
+    target.push('=');
+    encode(value, &mut target, plain);
+    target
+}
+
+/// The target of the first `Link` whose relation is `next`.
+fn link(headers: &HeaderMap) -> Option<String> {
+    let values = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
+    for value in values {
+        for part in value.split('<').skip(1) {
+            let Some((target, parameters)) = part.split_once('>') else { continue };
+            let is_next = parameters.split([';', ',']).any(|parameter| {
+                let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+                name.trim().eq_ignore_ascii_case("rel")
+                    && value.trim().trim_matches('"').split_whitespace().any(|word| word.eq_ignore_ascii_case("next"))
+            });
+            if is_next {
+                return Some(target.to_owned());
+            }
+        }
+    }
+    None
+}
+
+/// What a reference on a page means. It may not lead away: keys belong to their origin.
+fn resolve(base: &Base, below: &str, reference: &str) -> Result<String, String> {
+    let reference = reference.split('#').next().unwrap_or(reference);
+    let path = below.split('?').next().unwrap_or(below);
+    if reference.contains("://") {
+        let (origin, path) = crate::adhoc::split(reference)?;
+        if !Base::parse(&origin)?.same_origin(base) {
+            return Err(format!("the next page is at {origin}, which is somewhere else"));
+        }
+        return within(base, &path);
+    }
+    match reference.as_bytes() {
+        [b'/', b'/', ..] => Err("the next page is somewhere else".to_owned()),
+        [b'/', ..] => within(base, reference),
+        [b'?', ..] => Ok(format!("{path}{reference}")),
+        _ => Ok(format!("{}/{reference}", path.rsplit_once('/').map_or("", |(folder, _)| folder))),
+    }
+}
+
+fn within(base: &Base, path: &str) -> Result<String, String> {
+    let below = path.strip_prefix(&base.path).ok_or_else(|| format!("the next page is not below {}", base.path))?;
+    Ok(if below.starts_with('/') { below.to_owned() } else { format!("/{below}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn next(pages: &str, below: &str, number: u32, link: &str, body: &Value, items: Option<&str>) -> Result<Option<String>, String> {
+        let base = Base::parse("https://a.test/v1").unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert(LINK, link.parse().unwrap());
+        let page = Page { base: &base, below, number, headers: &headers, json: Some(body), items };
+        pages.parse::<Pages>().unwrap().next(&page)
+    }
+
+    #[test]
+    fn the_answers_own_word_leads_to_the_next_page() {
+        let body = json!({ "next": "/v1/items?after=2", "token": "a b", "last": null });
+        let links = r#"<https://a.test/v1/x?p=1>; rel="prev", <https://a.test/v1/x?p=3,4>; rel="next last""#;
+        assert_eq!(next("link", "/x?p=2", 2, links, &body, None).unwrap().unwrap(), "/x?p=3,4");
+        assert_eq!(next("link", "/x", 2, r#"</v1/x>; rel="first""#, &body, None), Ok(None));
+        assert_eq!(next("next:/next", "/items", 1, "", &body, None).unwrap().unwrap(), "/items?after=2");
+        assert_eq!(next("next:/token,t", "/items?q=1&t=old", 1, "", &body, None).unwrap().unwrap(), "/items?q=1&t=a%20b");
+        assert_eq!(next("next:/last", "/items", 1, "", &body, None), Ok(None));
+        assert_eq!(next("next:/missing", "/items", 1, "", &body, None), Ok(None));
+    }
+
+    #[test]
+    fn the_next_page_is_neither_elsewhere_nor_this_one() {
+        let body = json!({ "away": "https://b.test/v1/x", "out": "/v2/x", "here": "?p=1" });
+        for pages in ["next:/away", "next:/out", "next:/here"] {
+            assert!(next(pages, "/x?p=1", 1, "", &body, None).is_err(), "{pages}");
+        }
+    }
+
+    #[test]
+    fn counted_pages_end_where_items_do() {
+        assert_eq!("page:p=1".parse::<Pages>().unwrap().first("/x?q=1"), "/x?q=1&p=1");
+        assert_eq!(next("page:p=1", "/x?p=1", 1, "", &json!([1]), None).unwrap().unwrap(), "/x?p=2");
+        assert_eq!(next("page:p=0", "/x?p=4", 5, "", &json!({ "i": [] }), Some("/i")), Ok(None));
+        assert_eq!("offset:o,2".parse::<Pages>().unwrap().first("/x"), "/x?o=0");
+        assert_eq!(next("offset:o,2", "/x?o=0", 1, "", &json!([1, 2]), None).unwrap().unwrap(), "/x?o=2");
+        assert_eq!(next("offset:o,2", "/x?o=2", 2, "", &json!([1]), None), Ok(None));
+        assert!(next("page:p=1", "/x?p=1", 1, "", &json!({}), None).is_err());
+    }
+
+    #[test]
+    fn anything_else_is_no_way_to_page() {
+        for bad in ["", "links", "next:", "next:x", "page:=1", "page:p=x", "offset:o", "offset:o,0", "next:/a,"] {
+            assert!(bad.parse::<Pages>().is_err(), "{bad}");
+        }
+    }
+}

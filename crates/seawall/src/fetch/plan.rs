@@ -1,0 +1,327 @@
+//! From the command line to a run: configuration, store, journal, input and output, in the order in which each may refuse.
+
+use super::Args;
+use super::answer::Wanted;
+use super::input::{Ahead, Format, Reader, check_header};
+use super::journal::{Again, Earlier, Entry, Journal, Underway};
+use super::lanes::Lanes;
+use super::lines::Lines;
+use super::output::{Done, Output, Sink};
+use super::quarantine::{Quarantine, without_dead};
+use super::route::Routes;
+use super::tally::Tally;
+use super::template::Template;
+use super::work::{MOST_UNWRITTEN, Work};
+use crate::adhoc::AdHoc;
+use crate::exit::{Exit, Failure};
+use crate::letter::is_secret;
+use crate::setup::{self, Environment};
+use anyhow::Context as _;
+use http::HeaderValue;
+use seawall_core::admit::limit::Limit;
+use seawall_core::config::Config;
+use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
+use seawall_core::rng::Rng;
+use seawall_engine::clock::Clock;
+use seawall_engine::connect::Connector;
+use seawall_engine::pool::Pool;
+use seawall_engine::reach::Reach;
+use seawall_engine::recorder::Recorder;
+use seawall_engine::schema::Schema;
+use seawall_engine::transport::Sending;
+use seawall_store::location::Location;
+use sha2::{Digest as _, Sha256};
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+/// How hosts are treated that no configuration knows: patient, but quick to try again, since most failures of a large batch
+/// are gone in a moment. A host that fails for everybody is left alone for longer and longer.
+const HOSTS: &str = r#"preset = "generic"
+profile = "fetcher"
+retry = { attempts = 8, backoff = "full-jitter", base = "200ms", cap = "60s" }
+breaker = { per = "upstream", consecutive = 20, open = "5s", open_max = "60s", probes = 2, successes = 1 }
+"#;
+
+/// Everything that a run needs.
+pub(super) struct Plan {
+    pub reader: Reader,
+    pub output: Output,
+    pub recorder: Arc<Recorder>,
+    /// Bytes of the input, where that is known.
+    pub size: Option<u64>,
+    /// What sends, once it is known where results go.
+    pub work: Box<dyn FnOnce(mpsc::Sender<Done>) -> Work>,
+}
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Plan")
+    }
+}
+
+impl Plan {
+    pub(super) fn new(args: &Args) -> anyhow::Result<Self> {
+        let found = match &args.upstream {
+            Some(_) => Some(setup::load(args.file.path.as_deref())?),
+            None => setup::load_if_any(args.file.path.as_deref())?,
+        };
+        let (around, config) = match found {
+            Some((path, config)) => (Environment::beside(&path), Some(config)),
+            None => (Environment::beside(Path::new("")), None),
+        };
+        let routes = Routes::new(config.as_ref(), args.upstream.as_deref()).map_err(Failure::usage)?;
+        let place = args.store.clone().or_else(|| config.as_ref().map(|config| config.server.store.clone()));
+        let place = place.unwrap_or_else(|| "sqlite:seawall.db".to_owned());
+        let reader_parts = (lines(args)?, template(args)?, headers(args)?);
+        let wanted = wanted(args)?;
+        let store = setup::open(&place, &around)?;
+        let name = name(args);
+        let (journal, earlier, kept) = journal(&folder(&place, &around), &name, args)?;
+        let clock = Clock::start();
+        let (output, earlier) = output(args, journal, earlier, kept, store, clock.clone())?;
+        let ((lines, size, ahead), template, headers) = reader_parts;
+        let csv = is_csv(args);
+        let reader = Reader { lines, csv, template, routes, headers, earlier, ahead, columns: None };
+        let recorder = Arc::new(if args.log.is_some() { Recorder::default() } else { Recorder::silent() });
+        let work = work(args, config, &around, wanted, name, Arc::clone(&recorder), clock)?;
+        Ok(Self { reader, output, recorder, size, work })
+    }
+}
+
+type Opened = (Lines, Option<u64>, Arc<Ahead>);
+
+fn lines(args: &Args) -> anyhow::Result<Opened> {
+    let ahead = Arc::new(Ahead::default());
+    let lines = Lines::open(&args.input, Arc::clone(&ahead.bytes))?;
+    let size = std::fs::metadata(&args.input).ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+    Ok((lines, size, ahead))
+}
+
+fn is_csv(args: &Args) -> bool {
+    let name = args.input.to_string_lossy().to_ascii_lowercase();
+    let bare = name.strip_suffix(".gz").unwrap_or(&name);
+    match args.format {
+        Format::Csv => true,
+        Format::Urls | Format::Ndjson => false,
+        Format::Auto => {
+            bare.ends_with(".csv") || bare.ends_with(".tsv") || (args.url.is_some() && !bare.ends_with("json") && !bare.ends_with("jsonl"))
+        }
+    }
+}
+
+fn template(args: &Args) -> anyhow::Result<Option<Template>> {
+    let template = args.url.as_deref().map(Template::parse).transpose();
+    Ok(template.map_err(|why| Failure::usage(format!("--url: {why}")))?)
+}
+
+fn headers(args: &Args) -> anyhow::Result<Vec<(String, String)>> {
+    let pair = |text: &String| {
+        let (name, value) = text.split_once(':').ok_or_else(|| Failure::usage("a header is written as `NAME: VALUE`"))?;
+        let (name, value) = (name.trim().to_owned(), value.trim().to_owned());
+        check_header(&name, &value).map_err(Failure::usage)?;
+        Ok((name, value))
+    };
+    args.headers.iter().map(pair).collect::<Result<_, Failure>>().map_err(Into::into)
+}
+
+fn wanted(args: &Args) -> anyhow::Result<Wanted> {
+    let schema = match &args.schema {
+        None => None,
+        Some(path) => {
+            let text = setup::script(path)?;
+            let unusable = |why: String| Failure::config(format!("the schema `{}` cannot be used: {why}", path.display()));
+            Some(Schema::parse(&text, args.max_body).map_err(unusable)?)
+        }
+    };
+    let parsed = args.items.is_some() || args.pages.is_some();
+    Ok(Wanted { most: usize::try_from(args.max_body).unwrap_or(usize::MAX), schema, items: args.items.clone(), parsed })
+}
+
+/// What tells this run from others: the same command means the same run.
+fn name(args: &Args) -> String {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned();
+    let parts = [
+        if args.input == Path::new("-") { "-".to_owned() } else { absolute(&args.input) },
+        args.output.as_deref().map(absolute).unwrap_or_default(),
+        args.output_dir.as_deref().map(absolute).unwrap_or_default(),
+        args.upstream.clone().unwrap_or_default(),
+        args.url.clone().unwrap_or_default(),
+        args.pages.as_ref().map(|pages| format!("{pages:?}")).unwrap_or_default(),
+        args.items.clone().unwrap_or_default(),
+    ];
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part.len().to_be_bytes());
+        hasher.update(part);
+    }
+    let digest: [u8; 32] = hasher.finalize().into();
+    digest[..6].iter().fold(String::new(), |mut text, byte| {
+        let _: std::fmt::Result = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Journals are beside the store, where it is a file.
+fn folder(place: &str, around: &Environment) -> PathBuf {
+    let beside = match Location::parse(place) {
+        Ok(Location::Sqlite(path)) => around.path(&path),
+        Ok(Location::Postgres(_)) | Err(_) => around.path(Path::new("seawall.db")),
+    };
+    let mut name = beside.into_os_string();
+    name.push("-fetch");
+    PathBuf::from(name)
+}
+
+fn journal(folder: &Path, name: &str, args: &Args) -> anyhow::Result<(Journal, Earlier, Option<u64>)> {
+    let in_a_pipe = args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none();
+    let is_nameless = in_a_pipe && !args.resume && !args.retry_dead;
+    // Pipes that run side by side are different runs, and nothing of them can be asked for again.
+    let name = if is_nameless { format!("{name}-{:x}.ndjson", setup::entropy()) } else { format!("{name}.ndjson") };
+    let path = folder.join(name);
+    let again = match (args.resume, args.retry_dead) {
+        (_, true) => Again::Dead,
+        (true, false) => Again::Unfinished,
+        (false, false) => Again::Everything,
+    };
+    let opened = Journal::open(&path, again).map_err(|error| {
+        if error.is::<Underway>() { Failure { exit: Exit::Failed, message: error.to_string(), hint: None }.into() } else { error }
+    })?;
+    if is_nameless {
+        std::fs::remove_file(&path).with_context(|| format!("cannot remove `{}`", path.display()))?;
+    }
+    Ok(opened)
+}
+
+fn output(
+    args: &Args,
+    mut journal: Journal,
+    earlier: Earlier,
+    kept: Option<u64>,
+    store: seawall_store::Store,
+    clock: Clock,
+) -> anyhow::Result<(Output, Earlier)> {
+    let (mut sink, mut length) = (Sink::Stdout, 0);
+    if let Some(path) = &args.output {
+        let unwritable = || format!("cannot write `{}`", path.display());
+        let continues = args.resume || args.retry_dead;
+        let found = std::fs::metadata(path).ok();
+        if let (true, None, Some(found)) = (continues, kept, &found)
+            && found.is_file()
+            && found.len() > 0
+        {
+            let failure = Failure::usage(format!("`{}` is not empty, and there is no journal that says what is in it", path.display()));
+            return Err(failure.hint("move it away, or run without `--resume` to begin anew").into());
+        }
+        let mut file = File::options().create(true).truncate(!continues).write(true).open(path).with_context(unwritable)?;
+        if let (true, Some(kept)) = (continues && file.metadata().is_ok_and(|metadata| metadata.is_file()), kept) {
+            length = kept.min(file.metadata().with_context(unwritable)?.len());
+            file.set_len(length).with_context(unwritable)?;
+            if earlier.has_dead() && !args.body_only {
+                length = without_dead(path).with_context(unwritable)?;
+                file = File::options().write(true).open(path).with_context(unwritable)?;
+                journal.append(&Entry { output: Some(length), ..Entry::default() }).context("cannot write the journal")?;
+            }
+            file.seek(SeekFrom::Start(length)).with_context(unwritable)?;
+        }
+        sink = Sink::File(file);
+    }
+    if let Some(folder) = &args.output_dir {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
+    }
+    let quarantine = Quarantine::new(quarantine(args)).context("cannot write the quarantine file")?;
+    let output = Output { sink, length, folder: args.output_dir.clone(), body_only: args.body_only, quarantine, journal, store, clock };
+    Ok((output, earlier))
+}
+
+fn quarantine(args: &Args) -> PathBuf {
+    match (&args.quarantine, &args.output, &args.output_dir) {
+        (Some(path), ..) => path.clone(),
+        (None, Some(output), _) => {
+            let mut name = output.clone().into_os_string();
+            name.push(".quarantine.ndjson");
+            PathBuf::from(name)
+        }
+        (None, None, Some(folder)) => folder.join("quarantine.ndjson"),
+        (None, None, None) => PathBuf::from("quarantine.ndjson"),
+    }
+}
+
+/// A rate as the core counts it, with a tenth of a second of burst so that timers need not be exact.
+fn pace(rate: Rate) -> Limit {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count")]
+    let burst = (rate.per_second_f64() / 10.0) as u64;
+    let (algorithm, mode, fail) = (Algorithm::TokenBucket, Mode::Enforce, Fail::Open);
+    Limit::from(&policy::Limit { name: "rate".to_owned(), key: Vec::new(), rate, burst: burst.max(1), algorithm, mode, fail })
+}
+
+fn work(
+    args: &Args,
+    config: Option<Config>,
+    around: &Environment,
+    wanted: Wanted,
+    name: String,
+    recorder: Arc<Recorder>,
+    clock: Clock,
+) -> anyhow::Result<Box<dyn FnOnce(mpsc::Sender<Done>) -> Work>> {
+    // Whoever named the URLs on this machine may reach what the machine may; a configuration's operator decides for others.
+    let reach = config.as_ref().map(|config| Reach::new(config.server.allow_private.clone()));
+    let live = config
+        .map(|mut config| {
+            // Nobody calls us here.
+            config.server.admin_token = None;
+            config.callers.clear();
+            setup::live(config, around)
+        })
+        .transpose()?;
+    let pages = args.pages.clone();
+    let lanes = Lanes::new(usize::from(args.concurrency), args.rate.map(pace), args.ordered, args.max_outage);
+    let fail_fast_auth = args.fail_fast_auth;
+    Ok(Box::new(move |to| {
+        let connector = Connector::new();
+        let outside = reach.map_or_else(|| connector.clone(), |reach| connector.within(reach));
+        Work {
+            rng: RefCell::new(Rng::seeded(setup::entropy())),
+            recorder,
+            live,
+            adhoc: AdHoc::new(HOSTS),
+            sending: Sending { clock: clock.clone(), pool: Pool::default(), connector },
+            outside: Sending { clock: clock.clone(), pool: Pool::default(), connector: outside },
+            wanted,
+            pages,
+            fail_fast_auth,
+            name,
+            caller: Arc::from("fetch"),
+            agent: HeaderValue::from_static(concat!("seawall/", env!("CARGO_PKG_VERSION"))),
+            lanes: RefCell::new(lanes),
+            tally: RefCell::new(Tally::new(clock.now().mono)),
+            to,
+            unwritten: Arc::new(Semaphore::new(MOST_UNWRITTEN)),
+            held: RefCell::default(),
+            stop: RefCell::default(),
+            rows: Notify::new(),
+            timer: Notify::new(),
+            hungry: Notify::new(),
+            clock,
+        }
+    }))
+}
+
+/// The command that goes on where this one stopped, without what it says in secret.
+pub(super) fn resume_command() -> String {
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte));
+    let mut words = Vec::new();
+    for argument in setup::command_line() {
+        let secret = argument.split_once(':').filter(|(name, _)| is_secret(name.trim_start_matches("--header=").trim()));
+        let argument = secret.map_or_else(|| argument.clone(), |(name, _)| format!("{name}: …"));
+        words.push(if plain(&argument) { argument } else { format!("'{}'", argument.replace('\'', "'\\''")) });
+    }
+    if !words.iter().any(|word| word == "--resume" || word == "--retry-dead") {
+        words.push("--resume".to_owned());
+    }
+    words.join(" ")
+}

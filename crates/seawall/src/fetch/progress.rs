@@ -1,0 +1,162 @@
+//! How far a run is, for people: a bar on a terminal, a line every few seconds elsewhere, and a summary at the end.
+
+use super::input::Ahead;
+use super::work::Work;
+use crate::terminal::{BOLD, DIM, GOOD, Terminal, WARNING};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use seawall_core::guard::State;
+use seawall_core::time::Nanos;
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often a bar moves, and how often a line is written where there is none.
+const MOVES: Duration = Duration::from_millis(200);
+const LINE_EVERY: Nanos = Nanos::from_secs(5);
+
+pub(super) struct Progress {
+    bar: Option<ProgressBar>,
+    ahead: Arc<Ahead>,
+    /// Bytes of the input, where they are known.
+    size: Option<u64>,
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Progress")
+    }
+}
+
+/// Numbers that people want to see.
+struct Seen {
+    over: u64,
+    total: Option<u64>,
+    text: String,
+}
+
+impl Progress {
+    pub(super) fn new(ahead: Arc<Ahead>, size: Option<u64>, quiet: bool) -> Self {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} {msg} eta {eta}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { bar, ahead, size }
+    }
+
+    /// Shows how far it is until the run is over.
+    pub(super) async fn show(&self, work: &Work, terminal: &Terminal) {
+        let mut said = work.clock.now().mono;
+        loop {
+            tokio::time::sleep(MOVES).await;
+            work.clock.follow();
+            let now = work.clock.now().mono;
+            work.sending.pool.sweep(now);
+            work.outside.pool.sweep(now);
+            let seen = self.look(work);
+            if let Some(bar) = &self.bar {
+                bar.set_length(seen.total.unwrap_or(seen.over));
+                bar.set_position(seen.over);
+                bar.set_message(seen.text);
+            } else if now.since(said) >= LINE_EVERY {
+                said = now;
+                let total = seen.total.map(|total| format!("/{total}")).unwrap_or_default();
+                terminal.note(&format!("{}{total} rows, {}", seen.over, seen.text));
+            }
+        }
+    }
+
+    pub(super) fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn look(&self, work: &Work) -> Seen {
+        let (tally, lanes, now) = (work.tally.borrow(), work.lanes.borrow(), work.clock.now());
+        let over = tally.all.done + tally.all.dead;
+        let (_, asleep, running) = lanes.counts();
+        let rate = over as f64 / tally.elapsed(now.mono).as_secs_f64().max(0.001);
+        let mut text =
+            format!("{rate:.0}/s, {} ok, {} retries, {} dead, {running} in flight", tally.all.done, tally.all.retries, tally.all.dead);
+        let mut say = |count: usize, what: &str| {
+            if count > 0 {
+                text.push_str(&format!(", {count} {what}"));
+            }
+        };
+        say(asleep, "waiting");
+        say(usize::try_from(tally.quarantined).unwrap_or(usize::MAX), "quarantined");
+        say(lanes.paused(), "hosts paused");
+        let upstreams = work.live.as_ref().map(|live| live.upstreams.as_slice()).unwrap_or_default();
+        let endpoints = upstreams.iter().flat_map(|upstream| &upstream.endpoints);
+        say(endpoints.filter(|endpoint| !matches!(endpoint.state.breaker_state(now.mono).0, State::Closed)).count(), "breakers open");
+        let keys = |upstream: &&Arc<seawall_engine::live::LiveUpstream>| {
+            let count = upstream.spec.auth.as_ref().map_or(0, |auth| auth.keys.len());
+            (0..u16::try_from(count).unwrap_or(u16::MAX))
+                .filter_map(|key| upstream.state.key_status(key, now))
+                .filter(|key| key.cooling.is_some())
+                .count()
+        };
+        say(upstreams.iter().map(|upstream| keys(&upstream)).sum(), "keys cooling");
+        Seen { over, total: self.total(), text }
+    }
+
+    /// All rows once the input has been read; before that, as many as its size suggests.
+    fn total(&self) -> Option<u64> {
+        let (rows, bytes) = (self.ahead.rows.load(Ordering::Relaxed), self.ahead.bytes.load(Ordering::Relaxed));
+        if self.ahead.over.load(Ordering::Relaxed) {
+            return Some(rows);
+        }
+        let share = bytes as f64 / self.size.filter(|size| *size > 0)? as f64;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate of a count")]
+        let estimate = (rows as f64 / share.clamp(0.001, 1.0)) as u64;
+        (rows > 0).then_some(estimate)
+    }
+}
+
+/// What a run came to, for people.
+pub(super) fn summary(work: &Work, ahead: &Ahead, quarantine: Option<&std::path::Path>, terminal: &Terminal) -> std::io::Result<()> {
+    let (tally, now) = (work.tally.borrow(), work.clock.now().mono);
+    let (waiting, asleep, _) = work.lanes.borrow().counts();
+    let elapsed = tally.elapsed(now);
+    let over = tally.all.done + tally.all.dead;
+    let mut err = terminal.err();
+    let share = if over == 0 { 100.0 } else { tally.all.done as f64 * 100.0 / over as f64 };
+    writeln!(
+        err,
+        "{BOLD}{over}{BOLD:#} rows in {elapsed}: {GOOD}{} succeeded{GOOD:#} ({share:.2} %), {} dead; {} attempts, {} retries healed {} rows",
+        tally.all.done, tally.all.dead, tally.all.attempts, tally.all.retries, tally.healed
+    )?;
+    let skipped = ahead.skipped.load(Ordering::Relaxed);
+    if skipped > 0 {
+        writeln!(err, "{skipped} rows were done by an earlier run")?;
+    }
+    if let (Some(p50), Some(p99)) = (tally.latencies.percentile(0.5), tally.latencies.percentile(0.99)) {
+        writeln!(
+            err,
+            "{DIM}an attempt took {p50:.1} ms (p50), {p99:.1} ms (p99); slowest row {} {}{DIM:#}",
+            tally.slowest.0, tally.slowest.1
+        )?;
+    }
+    for bad in &tally.bad {
+        writeln!(err, "  {WARNING}{bad}{WARNING:#}")?;
+    }
+    if tally.bad_lines > u64::try_from(tally.bad.len()).unwrap_or(0) {
+        writeln!(err, "  … {} bad lines in all", tally.bad_lines)?;
+    }
+    for (reason, count) in &tally.reasons {
+        writeln!(err, "  {WARNING}{count}{WARNING:#} {reason}")?;
+    }
+    if let Some(path) = quarantine {
+        writeln!(err, "{} rows are in quarantine: {}", tally.quarantined, path.display())?;
+    }
+    let left = waiting + u64::try_from(asleep).unwrap_or(0);
+    if work.lanes.borrow().stopping {
+        let more = if ahead.over.load(Ordering::Relaxed) { "" } else { ", and what was not read" };
+        writeln!(err, "{left} rows are left{more}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! One row of a batch: what is asked for, and which line of the input asked for it.
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Of the input, from 1.
+    pub line: u64,
+    /// Rows before this one that this run reads too.
+    pub ordinal: u64,
+    /// What tells it from other rows, in this run and the next.
+    pub key: u64,
+    /// JSON text; empty where the line number must do.
+    pub id: String,
+    /// An upstream's name, or the origin of a URL.
+    pub lane: Arc<str>,
+    pub method: String,
+    /// What is asked for below the upstream or origin.
+    pub below: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+}
+
+/// A line that asks for nothing that could be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bad {
+    pub line: u64,
+    pub ordinal: u64,
+    pub key: u64,
+    /// Its beginning, as far as it is text.
+    pub text: String,
+    pub why: String,
+}
+
+impl Row {
+    /// The same row has the same key in every run, wherever in the input it stands.
+    pub(super) fn key(id: &str, lane: &str, method: &str, below: &str, body: &[u8]) -> u64 {
+        let mut hasher = Sha256::new();
+        for part in [id.as_bytes(), lane.as_bytes(), method.as_bytes(), below.as_bytes(), body] {
+            hasher.update(part.len().to_be_bytes());
+            hasher.update(part);
+        }
+        let digest: [u8; 32] = hasher.finalize().into();
+        u64::from_be_bytes([digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7]])
+    }
+
+    /// What it takes in memory, roughly.
+    pub(super) fn weight(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len() + 48).sum();
+        size_of::<Self>() + self.id.len() + self.below.len() + self.method.len() + self.body.len() + headers
+    }
+
+    /// Appends it to a spill, but for its lane, which is the spill's.
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        for number in [self.line, self.ordinal, self.key, as_u64(self.headers.len())] {
+            to.extend_from_slice(&number.to_le_bytes());
+        }
+        let pairs = self.headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+        for part in [self.id.as_bytes(), self.method.as_bytes(), self.below.as_bytes(), &self.body].into_iter().chain(pairs) {
+            to.extend_from_slice(&as_u64(part.len()).to_le_bytes());
+            to.extend_from_slice(part);
+        }
+    }
+
+    /// Reads what `write` wrote, and how many bytes that were; `None` where some of them are missing.
+    pub(super) fn read(from: &[u8], lane: &Arc<str>) -> Option<(Self, usize)> {
+        let mut rest = from;
+        let (line, ordinal, key, pairs) = (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);
+        let (id, method, below) = (text(&mut rest)?, text(&mut rest)?, text(&mut rest)?);
+        let body = Bytes::copy_from_slice(part(&mut rest)?);
+        let mut headers = Vec::new();
+        for _ in 0..pairs {
+            headers.push((text(&mut rest)?, text(&mut rest)?));
+        }
+        let row = Self { line, ordinal, key, id, lane: Arc::clone(lane), method, below, headers, body };
+        Some((row, from.len() - rest.len()))
+    }
+}
+
+fn as_u64(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+fn number(rest: &mut &[u8]) -> Option<u64> {
+    let (head, tail) = rest.split_first_chunk::<8>()?;
+    *rest = tail;
+    Some(u64::from_le_bytes(*head))
+}
+
+fn part<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(number(rest)?).ok()?;
+    let (head, tail) = rest.split_at_checked(length)?;
+    *rest = tail;
+    Some(head)
+}
+
+fn text(rest: &mut &[u8]) -> Option<String> {
+    String::from_utf8(part(rest)?.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_from_a_spill_as_they_went() {
+        let lane: Arc<str> = Arc::from("http://example.org");
+        let row = Row {
+            line: 7,
+            ordinal: 6,
+            key: 99,
+            id: "\"x\"".to_owned(),
+            lane: Arc::clone(&lane),
+            method: "POST".to_owned(),
+            below: "/a?b".to_owned(),
+            headers: vec![("a".to_owned(), "b".to_owned())],
+            body: Bytes::from_static(b"\x00body"),
+        };
+        let mut bytes = Vec::new();
+        row.write(&mut bytes);
+        row.write(&mut bytes);
+        let (read, used) = Row::read(&bytes, &lane).unwrap();
+        assert_eq!((read, used), (row, bytes.len() / 2));
+        assert!(Row::read(&bytes[..used - 1], &lane).is_none());
+    }
+
+    #[test]
+    fn keys_tell_rows_apart_and_parts_do_not_run_together() {
+        assert_eq!(Row::key("1", "a", "GET", "/", b""), Row::key("1", "a", "GET", "/", b""));
+        assert_ne!(Row::key("1", "a", "GET", "/", b""), Row::key("", "1a", "GET", "/", b""));
+    }
+}

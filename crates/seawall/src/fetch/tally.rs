@@ -1,0 +1,216 @@
+//! What a run came to, in numbers of bounded size: outcomes, retries, latencies, hosts, and how it went over time.
+
+use seawall_core::record::{Attempt, Decision, Reason};
+use seawall_core::time::{Mono, Nanos};
+use std::collections::BTreeMap;
+
+/// Hosts and reasons that are told apart; the rest share a line.
+const MOST_NAMES: usize = 500;
+/// Bad lines that are shown.
+const MOST_BAD: usize = 20;
+/// Steps of time; when there are more, each becomes twice as long.
+const MOST_STEPS: usize = 240;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Step {
+    pub done: u64,
+    pub dead: u64,
+    pub attempts: u64,
+    pub retries: u64,
+}
+
+impl Step {
+    const fn add(&mut self, other: Self) {
+        self.done += other.done;
+        self.dead += other.dead;
+        self.attempts += other.attempts;
+        self.retries += other.retries;
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Host {
+    pub step: Step,
+    pub latencies: Latencies,
+}
+
+#[derive(Debug)]
+pub(super) struct Tally {
+    started: Mono,
+    pub all: Step,
+    /// Rows that needed more than one attempt and succeeded.
+    pub healed: u64,
+    pub quarantined: u64,
+    pub bad_lines: u64,
+    /// The first of them, and what is wrong with each.
+    pub bad: Vec<String>,
+    pub bytes: u64,
+    pub hosts: BTreeMap<String, Host>,
+    /// Dead rows by class and code.
+    pub reasons: BTreeMap<String, u64>,
+    pub latencies: Latencies,
+    pub slowest: (Nanos, String),
+    pub steps: Vec<Step>,
+    pub step_seconds: u64,
+}
+
+impl Tally {
+    pub(super) fn new(started: Mono) -> Self {
+        Self {
+            started,
+            all: Step::default(),
+            healed: 0,
+            quarantined: 0,
+            bad_lines: 0,
+            bad: Vec::new(),
+            bytes: 0,
+            hosts: BTreeMap::new(),
+            reasons: BTreeMap::new(),
+            latencies: Latencies::default(),
+            slowest: (Nanos::ZERO, String::new()),
+            steps: Vec::new(),
+            step_seconds: 1,
+        }
+    }
+
+    pub(super) const fn elapsed(&self, now: Mono) -> Nanos {
+        now.since(self.started)
+    }
+
+    fn count(&mut self, host: &str, now: Mono, what: Step) {
+        self.all.add(what);
+        named(&mut self.hosts, host).step.add(what);
+        let second = now.since(self.started).0 / 1_000_000_000;
+        while second / self.step_seconds >= MOST_STEPS as u64 {
+            self.steps = self
+                .steps
+                .chunks(2)
+                .map(|pair| {
+                    pair.iter().fold(Step::default(), |mut sum, step| {
+                        sum.add(*step);
+                        sum
+                    })
+                })
+                .collect();
+            self.step_seconds *= 2;
+        }
+        let at = usize::try_from(second / self.step_seconds).unwrap_or(0);
+        if self.steps.len() <= at {
+            self.steps.resize(at + 1, Step::default());
+        }
+        self.steps[at].add(what);
+    }
+
+    /// Sends, and refusals by a breaker, which are none.
+    pub(super) fn attempts(&mut self, host: &str, attempts: &[(seawall_core::time::Wall, Attempt)], now: Mono) {
+        for (_, attempt) in attempts.iter().filter(|(_, attempt)| attempt.reason != Reason::CircuitOpen) {
+            let retries = u64::from(matches!(attempt.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken));
+            self.count(host, now, Step { attempts: 1, retries, ..Step::default() });
+            self.latencies.add(attempt.latency);
+            named(&mut self.hosts, host).latencies.add(attempt.latency);
+        }
+    }
+
+    pub(super) fn done(&mut self, host: &str, attempts: u32, elapsed: Nanos, url: impl FnOnce() -> String, now: Mono) {
+        self.count(host, now, Step { done: 1, ..Step::default() });
+        self.healed += u64::from(attempts > 1);
+        if elapsed > self.slowest.0 {
+            self.slowest = (elapsed, url());
+        }
+    }
+
+    /// A line that asks for nothing that could be sent.
+    pub(super) fn bad_line(&mut self, what: String) {
+        self.bad_lines += 1;
+        if self.bad.len() < MOST_BAD {
+            self.bad.push(what);
+        }
+    }
+
+    pub(super) fn dead(&mut self, host: &str, class: &str, code: &str, now: Mono) {
+        self.count(host, now, Step { dead: 1, ..Step::default() });
+        *named(&mut self.reasons, &format!("{class} {code}")) += 1;
+    }
+}
+
+fn named<'a, T: Default>(map: &'a mut BTreeMap<String, T>, name: &str) -> &'a mut T {
+    let name = if map.len() >= MOST_NAMES && !map.contains_key(name) { "(others)" } else { name };
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), T::default());
+    }
+    map.get_mut(name).expect("it was put there")
+}
+
+/// Latencies in buckets that grow by an eighth: a percentile is off by a sixteenth at most.
+#[derive(Clone, Debug)]
+pub(super) struct Latencies {
+    buckets: [u32; 160],
+    count: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self { buckets: [0; 160], count: 0 }
+    }
+}
+
+/// The shortest that is told apart.
+const LEAST_MS: f64 = 0.02;
+const GROWTH: f64 = 1.125;
+
+impl Latencies {
+    fn add(&mut self, latency: Nanos) {
+        let step = (latency.as_millis_f64() / LEAST_MS).max(1.0).ln() / GROWTH.ln();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between zero and a few hundred")]
+        let at = (step as usize).min(self.buckets.len() - 1);
+        self.buckets[at] = self.buckets[at].saturating_add(1);
+        self.count += 1;
+    }
+
+    /// In milliseconds; nothing where there was nothing.
+    pub(super) fn percentile(&self, share: f64) -> Option<f64> {
+        let mut seen = 0.0;
+        let wanted = share * self.count as f64;
+        let at = self.buckets.iter().position(|bucket| {
+            seen += f64::from(*bucket);
+            seen >= wanted && seen > 0.0
+        })?;
+        Some(LEAST_MS * GROWTH.powf(at as f64 + 0.5))
+    }
+
+    /// Upper ends in milliseconds and counts, from the first that has any to the last.
+    pub(super) fn shape(&self) -> Vec<(f64, u32)> {
+        let first = self.buckets.iter().position(|bucket| *bucket > 0).unwrap_or(0);
+        let last = self.buckets.iter().rposition(|bucket| *bucket > 0).map_or(first, |last| last + 1);
+        (first..last).map(|at| (LEAST_MS * GROWTH.powf(at as f64 + 1.0), self.buckets[at])).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_near_what_was_measured() {
+        let mut latencies = Latencies::default();
+        assert_eq!(latencies.percentile(0.5), None);
+        for ms in 1..=1000 {
+            latencies.add(Nanos::from_millis(ms));
+        }
+        for (share, expected) in [(0.5, 500.0), (0.99, 990.0)] {
+            let found = latencies.percentile(share).unwrap();
+            assert!((found / expected - 1.0).abs() < 0.13, "{share}: {found}");
+        }
+    }
+
+    #[test]
+    fn time_and_names_are_bounded() {
+        let mut tally = Tally::new(Mono(0));
+        for second in 0..5000 {
+            tally.done(&format!("host{second}"), 1, Nanos(1), String::new, Mono(Nanos::from_secs(second).0));
+        }
+        assert!(tally.steps.len() <= MOST_STEPS && tally.hosts.len() <= MOST_NAMES + 1);
+        assert_eq!(tally.steps.iter().map(|step| step.done).sum::<u64>(), 5000);
+        assert_eq!(tally.hosts["(others)"].step.done, 4500);
+    }
+}

@@ -1,0 +1,586 @@
+//! Sends rows: as many at a time as are wanted, each driven by the call machine until it ends or has to wait. A row that
+//! waits holds no slot; what concerns its whole host makes its whole lane wait.
+
+use super::answer::{Content, Unfit, Wanted, unfit};
+use super::input::{Before, Read};
+use super::lanes::{Lanes, Next, Run};
+use super::output::{Dead, Done, End};
+use super::pages::{Page, Pages};
+use super::row::{Bad, Row};
+use super::tally::Tally;
+use crate::adhoc::AdHoc;
+use crate::letter::{self, Cause, Place};
+use crate::target::target;
+use bytes::Bytes;
+use http::header::USER_AGENT;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use seawall_core::call::{self, Outcome};
+use seawall_core::decide::Progress;
+use seawall_core::id::CallId;
+use seawall_core::policy::Door;
+use seawall_core::record::{Class, Code, Reason};
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Now};
+use seawall_engine::clock::Clock;
+use seawall_engine::drive::{Aside, Drove, Ended, Scene, drive_job};
+use seawall_engine::limits::Who;
+use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
+use seawall_engine::recorder::{CallRecord, Record, Recorder};
+use seawall_engine::transport::{Answer, HttpTransport, Replay, Sending};
+use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+/// Bodies up to this size are not counted against what may wait to be written: their number is bounded.
+const SMALL: usize = 16 * 1024;
+/// Kibibytes of larger bodies that may wait to be written.
+pub(super) const MOST_UNWRITTEN: usize = 32 * 1024;
+/// Pages that one row may have; more is taken for a circle.
+const MOST_PAGES: u32 = 1_000_000;
+
+/// Why a run stops before its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    Interrupted,
+    /// An upstream does not accept who we are.
+    Unauthorized(String),
+    /// Whoever takes the results is gone, and says why itself.
+    NoOutput,
+    Failed(String),
+}
+
+/// What all workers share.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub clock: Clock,
+    pub rng: RefCell<Rng>,
+    pub recorder: Arc<Recorder>,
+    pub live: Option<Live>,
+    pub adhoc: AdHoc,
+    /// For upstreams that are configured, and for other URLs.
+    pub sending: Sending,
+    pub outside: Sending,
+    pub wanted: Wanted,
+    pub pages: Option<Pages>,
+    pub fail_fast_auth: bool,
+    /// What the run is called, in dead letters too.
+    pub name: String,
+    pub caller: Arc<str>,
+    pub agent: HeaderValue,
+    pub lanes: RefCell<Lanes>,
+    pub tally: RefCell<Tally>,
+    pub to: mpsc::Sender<Done>,
+    pub unwritten: Arc<Semaphore>,
+    /// Results that wait for those before them.
+    pub held: RefCell<std::collections::BTreeMap<u64, Done>>,
+    pub stop: RefCell<Option<Stop>>,
+    /// Rings for workers, for whoever watches the time, and for whoever reads.
+    pub rows: Notify,
+    pub timer: Notify,
+    pub hungry: Notify,
+}
+
+/// Where a row goes.
+struct Target {
+    upstream: Arc<LiveUpstream>,
+    endpoint: Arc<LiveEndpoint>,
+    configured: bool,
+}
+
+/// What an attempt or more came to.
+enum Came {
+    Aside(Aside),
+    Ended(Box<Ended>, Option<Answer>, Option<String>),
+}
+
+impl Work {
+    /// Stops the run: nothing new is started.
+    pub(super) fn halt(&self, why: Stop) {
+        let mut stop = self.stop.borrow_mut();
+        if stop.is_none() {
+            *stop = Some(why);
+        }
+        self.lanes.borrow_mut().stopping = true;
+        self.rows.notify_waiters();
+        self.hungry.notify_one();
+        self.timer.notify_one();
+    }
+
+    /// Takes rows from the reader for as long as any are wanted.
+    pub(super) async fn feed(&self, mut from: mpsc::Receiver<Vec<Read>>) {
+        while !self.lanes.borrow().stopping {
+            if !self.lanes.borrow().is_hungry() {
+                self.hungry.notified().await;
+                continue;
+            }
+            let Some(batch) = from.recv().await else { break };
+            for read in batch {
+                match read {
+                    Read::Row(row, before) => {
+                        if let Err(error) = self.lanes.borrow_mut().push(row, before) {
+                            return self.halt(Stop::Failed(format!("rows cannot be put aside on disk: {error}")));
+                        }
+                    }
+                    Read::Bad(bad, before) => self.refuse(bad, before).await,
+                }
+            }
+            self.rows.notify_waiters();
+        }
+        self.lanes.borrow_mut().input_over = true;
+        self.rows.notify_waiters();
+    }
+
+    /// Wakes rows and lanes when their time comes.
+    pub(super) async fn watch(&self) {
+        while !self.lanes.borrow().stopping {
+            let next = self.lanes.borrow().next_wake();
+            match next {
+                Some(until) => tokio::select! {
+                    () = self.clock.sleep_until(until) => {}
+                    () = self.timer.notified() => continue,
+                },
+                None => {
+                    self.timer.notified().await;
+                    continue;
+                }
+            }
+            self.lanes.borrow_mut().wake(self.clock.now().mono);
+            self.rows.notify_waiters();
+        }
+    }
+
+    /// One slot: sends row after row until nothing is left.
+    pub(super) async fn slot(&self) {
+        loop {
+            let rows = self.rows.notified();
+            let now = self.clock.now();
+            let next = match self.lanes.borrow_mut().take(now.mono) {
+                Ok(next) => next,
+                Err(error) => return self.halt(Stop::Failed(format!("rows on disk cannot be read: {error}"))),
+            };
+            match next {
+                Next::Over => {
+                    self.rows.notify_waiters();
+                    return;
+                }
+                Next::Nothing => {
+                    self.hungry.notify_one();
+                    self.timer.notify_one();
+                    rows.await;
+                }
+                Next::Go(run) => self.drive(run).await,
+                Next::Fresh(lane, fresh) => {
+                    let run = self.begin(lane, fresh.0, fresh.1, now);
+                    self.drive(run).await;
+                }
+            }
+            if self.lanes.borrow().is_hungry() {
+                self.hungry.notify_one();
+            }
+        }
+    }
+
+    fn begin(&self, lane: usize, mut row: Row, mut before: Before, started: Now) -> Box<Run> {
+        let id = CallId::new(started.wall, &mut self.rng.borrow_mut());
+        let page = match (before.page.take(), &self.pages) {
+            (Some((done, next)), Some(_)) => {
+                row.below = next;
+                done + 1
+            }
+            (_, Some(pages)) => {
+                row.below = pages.first(&row.below);
+                1
+            }
+            (_, None) => 1,
+        };
+        Box::new(Run { id, row, before, progress: Progress::default(), history: Vec::new(), spent: Nanos::ZERO, started, page, lane })
+    }
+
+    fn locate(&self, row: &Row) -> Result<Target, String> {
+        let named = self.live.as_ref().and_then(|live| live.named(&row.lane));
+        let upstream = match named {
+            Some(upstream) => Arc::clone(upstream),
+            None => self.adhoc.upstream(&row.lane)?,
+        };
+        let endpoint = Arc::clone(upstream.endpoint(&row.method, &row.below));
+        Ok(Target { upstream, endpoint, configured: named.is_some() })
+    }
+
+    async fn drive(&self, mut run: Box<Run>) {
+        let lane = run.lane;
+        let given_up = self.lanes.borrow().given_up(lane);
+        let to = match self.locate(&run.row) {
+            Ok(to) => to,
+            Err(why) => {
+                self.dead(&run, None, Cause::unusable(why), None, None).await;
+                return self.lanes.borrow_mut().leave(lane);
+            }
+        };
+        if let Some(code) = given_up {
+            let detail = "its host had been away for longer than --max-outage".to_owned();
+            let reason = if code == Code::CircuitOpen { Reason::CircuitOpen } else { Reason::KeysCooling };
+            let class = if code == Code::CircuitOpen { Class::Transient } else { Class::Quota };
+            let cause = Cause { class, reason: reason.as_str().to_owned(), code: code.as_str().to_owned(), detail };
+            self.dead(&run, Some(&to), cause, None, None).await;
+            return self.lanes.borrow_mut().leave(lane);
+        }
+        loop {
+            match Box::pin(self.send(&mut run, &to)).await {
+                Came::Aside(aside) => {
+                    self.aside(run, &to, aside).await;
+                    break;
+                }
+                Came::Ended(ended, answer, detail) => {
+                    if !self.ended(&mut run, &to, &ended, answer, detail).await {
+                        break;
+                    }
+                }
+            }
+            if self.lanes.borrow().stopping {
+                break;
+            }
+        }
+        self.lanes.borrow_mut().leave(lane);
+    }
+
+    /// Drives the call machine until it ends or wants to wait.
+    async fn send(&self, run: &mut Run, to: &Target) -> Came {
+        let began = self.clock.now();
+        let nothing = HeaderMap::new();
+        let trail = RefCell::new(std::mem::take(&mut run.history));
+        let known = trail.borrow().len();
+        let request = call::Request {
+            method: &run.row.method,
+            keyed: run.row.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")),
+            replayable: true,
+            // What its host has everybody wait is not the row's own time, so the row's time is counted here.
+            deadline: None,
+            patient: true,
+        };
+        let scene = Scene {
+            clock: &self.clock,
+            rng: &self.rng,
+            recorder: &self.recorder,
+            endpoint: &to.endpoint,
+            id: run.id,
+            caller: &self.caller,
+            key_tail: &to.upstream,
+            who: Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: &self.caller, user: "", tenant: "", headers: &nothing },
+            trail: Some(&trail),
+        };
+        let mut transport = HttpTransport {
+            sending: if to.configured { &self.sending } else { &self.outside },
+            upstream: &to.upstream,
+            endpoint: &to.endpoint,
+            method: Method::from_bytes(run.row.method.as_bytes()).unwrap_or_default(),
+            target: if to.configured { target(&to.upstream, &run.row.below) } else { run.row.below.clone() },
+            headers: self.headers(&run.row),
+            body: if run.row.body.is_empty() { Replay::Empty } else { Replay::Kept(run.row.body.clone()) },
+            answer: None,
+            token: None,
+            trace: None,
+            detail: None,
+            ahead: self.wanted.most.saturating_add(1),
+        };
+        let drove = drive_job(&scene, &request, run.progress, &mut transport).await;
+        let now = self.clock.now();
+        run.spent = run.spent + now.mono.since(began.mono);
+        run.history = trail.into_inner();
+        self.tally.borrow_mut().attempts(&run.row.lane, &run.history[known..], now.mono);
+        match drove {
+            Drove::Aside(aside) => Came::Aside(aside),
+            Drove::Ended(ended) => Came::Ended(Box::new(ended), transport.answer, transport.detail),
+        }
+    }
+
+    fn headers(&self, row: &Row) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(row.headers.len() + 2);
+        headers.insert(USER_AGENT, self.agent.clone());
+        for (name, value) in &row.headers {
+            // The reader has let only those through that can be sent.
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+                if name == USER_AGENT {
+                    headers.insert(name, value)
+                } else {
+                    headers.append(name, value).then_some(HeaderValue::from_static(""))
+                };
+            }
+        }
+        headers
+    }
+
+    /// A row has to wait: by itself for its next attempt, or with its whole lane.
+    async fn aside(&self, mut run: Box<Run>, to: &Target, aside: Aside) {
+        run.progress = aside.progress;
+        let now = aside.at.mono;
+        let of_lane = match aside.reason {
+            Reason::CircuitOpen => Some(Some(Code::CircuitOpen)),
+            Reason::KeysCooling => Some(Some(Code::KeysExhausted)),
+            Reason::RateLimited | Reason::PoolFull | Reason::Shed | Reason::QueueTimeout => Some(None),
+            _ => None,
+        };
+        if let Some(code) = of_lane {
+            self.lanes.borrow_mut().pause(run, aside.until, code, now);
+            return self.timer.notify_one();
+        }
+        run.spent = run.spent + aside.until.since(now);
+        if run.spent >= to.endpoint.spec.policy.timeout.total {
+            let last = run.history.last().map(|(_, attempt)| *attempt);
+            let (class, code) =
+                last.map_or((Class::Transient, Code::DeadlineExceeded.as_str().to_owned()), |last| (last.class, last.status.to_string()));
+            let detail = format!("its next attempt would come after the {} that it has", to.endpoint.spec.policy.timeout.total);
+            let cause = Cause { class, reason: Reason::DeadlineExceeded.as_str().to_owned(), code, detail };
+            return self.dead(&run, Some(to), cause, None, None).await;
+        }
+        self.lanes.borrow_mut().sleep(run, aside.until);
+        self.timer.notify_one();
+    }
+
+    /// Whether the row goes on, with its next page.
+    async fn ended(&self, run: &mut Box<Run>, to: &Target, ended: &Ended, answer: Option<Answer>, detail: Option<String>) -> bool {
+        run.progress.attempts = ended.finish.attempts;
+        let status = answer.as_ref().map(|answer| answer.head.status.as_u16());
+        if !matches!(ended.finish.outcome, Outcome::Success | Outcome::Replayed) {
+            let said = answer.map(|answer| letter::words(answer.seen()));
+            let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
+            let cause = Cause::of(&ended.finish, run.history.last().map(|(_, attempt)| attempt.status), detail);
+            // What the engine found unfit by the policy's own schema is suspect as well, but nothing of it was kept.
+            let suspect = matches!(cause.code.as_str(), "schema" | "malformed").then(Bytes::new);
+            if cause.class == Class::Auth && self.fail_fast_auth {
+                self.halt(Stop::Unauthorized(refused_key(run, to)));
+            }
+            self.dead(run, Some(to), cause, status, suspect).await;
+            return false;
+        }
+        self.lanes.borrow_mut().went_well(run.lane);
+        let Some(answer) = answer else { return false };
+        match self.good(run, to, answer) {
+            Ok((content, next)) => self.done(run, to, content, next, status).await,
+            Err(unfit) => {
+                let Unfit { cause, body } = *unfit;
+                self.dead(run, Some(to), cause, status, Some(body)).await;
+                false
+            }
+        }
+    }
+
+    /// The content of a good answer, and where the next page is.
+    fn good(&self, run: &Run, to: &Target, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
+        let headers = answer.head.headers;
+        let (content, json) = self.wanted.look(&headers, answer.body)?;
+        let Some(pages) = &self.pages else { return Ok((content, None)) };
+        let page = Page {
+            base: &to.upstream.spec.url,
+            below: &run.row.below,
+            number: run.page,
+            headers: &headers,
+            json: json.as_ref(),
+            items: self.wanted.items.as_deref(),
+        };
+        match pages.next(&page) {
+            Ok(Some(_)) if run.page >= MOST_PAGES => Err(unfit("bad_page", format!("it has more than {MOST_PAGES} pages"), Bytes::new())),
+            Ok(next) => Ok((content, next)),
+            Err(why) => Err(unfit("bad_page", why, Bytes::new())),
+        }
+    }
+
+    async fn done(&self, run: &mut Box<Run>, to: &Target, content: Content, next: Option<String>, status: Option<u16>) -> bool {
+        let now = self.clock.now();
+        let elapsed = now.mono.since(run.started.mono);
+        let url = url(to, &run.row.below);
+        {
+            let mut tally = self.tally.borrow_mut();
+            tally.bytes += u64::try_from(content.size()).unwrap_or(0);
+            tally.done(&run.row.lane, run.progress.attempts, elapsed, || url.clone(), now.mono);
+        }
+        self.record(run, to, "success", Reason::Succeeded, now);
+        let share = self.share(content.size()).await;
+        let done = Done {
+            page: self.pages.is_some().then_some(run.page),
+            replaces: if next.is_none() { run.before.letter.take() } else { None },
+            end: End::Good(content, next.clone()),
+            ..over(run, url, status, elapsed, share)
+        };
+        self.emit(done).await;
+        let Some(next) = next else { return false };
+        run.row.below = next;
+        run.page += 1;
+        run.progress = Progress::default();
+        run.history.clear();
+        run.spent = Nanos::ZERO;
+        run.started = self.clock.now();
+        true
+    }
+
+    /// A row is given up on.
+    async fn dead(&self, run: &Run, to: Option<&Target>, cause: Cause, status: Option<u16>, suspect: Option<Bytes>) {
+        let now = self.clock.now();
+        let elapsed = now.mono.since(run.started.mono);
+        {
+            let mut tally = self.tally.borrow_mut();
+            tally.quarantined += u64::from(suspect.is_some());
+            tally.dead(&run.row.lane, cause.class.as_str(), &cause.code, now.mono);
+        }
+        let outcome = if cause.code == Code::CircuitOpen.as_str() { Code::CircuitOpen.as_str() } else { cause.class.as_str() };
+        if let Some(to) = to {
+            self.record(run, to, outcome, Reason::from_word(&cause.reason).unwrap_or(Reason::PermanentFailure), now);
+        }
+        let url = to.map_or_else(|| format!("{}{}", run.row.lane, run.row.below), |to| url(to, &run.row.below));
+        let wanted = to.is_none_or(|to| to.endpoint.spec.policy.dead_letter.from.contains(&Door::Batch));
+        let letter = wanted.then(|| self.letter(run, to, cause.clone(), now));
+        let done = Done {
+            page: self.pages.is_some().then_some(run.page),
+            replaces: run.before.letter,
+            end: End::Dead(Box::new(Dead { outcome, cause, letter, suspect })),
+            ..over(run, url, status, elapsed, None)
+        };
+        self.emit(done).await;
+    }
+
+    fn letter(&self, run: &Run, to: Option<&Target>, cause: Cause, now: Now) -> seawall_store::dead::NewLetter {
+        let row = &run.row;
+        let configured = to.is_some_and(|to| to.configured);
+        let key = row.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")).map(|(_, value)| value.clone());
+        let job = NewJob {
+            id: run.id,
+            upstream: if configured { row.lane.to_string() } else { AD_HOC.to_owned() },
+            tenant: String::new(),
+            caller: self.caller.to_string(),
+            priority: 0,
+            request: Request {
+                method: row.method.clone(),
+                path: if configured { row.below.clone() } else { format!("{}{}", row.lane, row.below) },
+                headers: row.headers.clone(),
+                body: row.body.clone(),
+            },
+            idempotency_key: key,
+            dedup: None,
+            fingerprint: [0; 32],
+            correlation_id: Some(self.name.clone()),
+            callback: None,
+            run_at: run.started.wall,
+            expires_at: None,
+            origin: Origin::Caller,
+            progress: run.progress,
+            history: Vec::new(),
+        };
+        let place = Place { upstream: to.map(|to| &*to.upstream), endpoint: to.map(|to| &*to.endpoint) };
+        let history = letter::history(&[], &run.history);
+        letter::letter(&job.begun(run.started.wall), Door::Batch, &place, cause, &history, now.wall)
+    }
+
+    /// A line that made no row.
+    async fn refuse(&self, bad: Bad, before: Before) {
+        let started = self.clock.now();
+        let id = CallId::new(started.wall, &mut self.rng.borrow_mut());
+        let row = Row {
+            line: bad.line,
+            ordinal: bad.ordinal,
+            key: bad.key,
+            id: String::new(),
+            lane: Arc::from(""),
+            method: "GET".to_owned(),
+            below: bad.text.clone(),
+            headers: Vec::new(),
+            body: Bytes::new(),
+        };
+        let (progress, history) = (Progress::default(), Vec::new());
+        let run = Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, lane: 0 };
+        self.tally.borrow_mut().bad_line(format!("line {}: {}", bad.line, bad.why));
+        let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(format!("line {}: {}", bad.line, bad.why)) };
+        self.dead(&run, None, cause, None, Some(Bytes::from(bad.text))).await;
+    }
+
+    fn record(&self, run: &Run, to: &Target, outcome: &'static str, reason: Reason, now: Now) {
+        self.recorder.push(Record::Call(CallRecord {
+            at: now.wall,
+            call: run.id,
+            names: Arc::clone(&to.endpoint.names),
+            caller: Arc::clone(&self.caller),
+            attempts: run.progress.attempts,
+            outcome,
+            reason,
+            elapsed: now.mono.since(run.started.mono),
+            refused_by: None,
+        }));
+    }
+
+    /// Room for a large body among those that wait to be written.
+    async fn share(&self, size: usize) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        if size <= SMALL {
+            return None;
+        }
+        let kibibytes = u32::try_from((size / 1024).min(MOST_UNWRITTEN)).unwrap_or(1);
+        Arc::clone(&self.unwritten).acquire_many_owned(kibibytes).await.ok()
+    }
+
+    /// Hands a result over, in its turn where turns count.
+    async fn emit(&self, done: Done) {
+        if self.lanes.borrow().ordered.is_none() {
+            return self.hand_over(done).await;
+        }
+        self.held.borrow_mut().insert(done.ordinal, done);
+        loop {
+            let due = {
+                let (mut held, mut lanes) = (self.held.borrow_mut(), self.lanes.borrow_mut());
+                let Some((next, _)) = lanes.ordered else { return };
+                let due = held.remove(&next);
+                let waiting = held.values().map(|done| if let End::Good(content, _) = &done.end { content.size() } else { 0 }).sum();
+                lanes.ordered = Some((if due.is_some() { next + 1 } else { next }, waiting));
+                due
+            };
+            let Some(done) = due else { break };
+            self.hand_over(done).await;
+        }
+        self.rows.notify_waiters();
+    }
+
+    async fn hand_over(&self, done: Done) {
+        if self.to.send(done).await.is_err() {
+            self.halt(Stop::NoOutput);
+        }
+    }
+}
+
+/// Everything of a result that does not depend on how it ended.
+fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Option<tokio::sync::OwnedSemaphorePermit>) -> Done {
+    Done {
+        line: run.row.line,
+        ordinal: run.row.ordinal,
+        key: run.row.key,
+        id: run.row.id.clone(),
+        url,
+        page: None,
+        status,
+        attempts: run.progress.attempts,
+        elapsed,
+        end: End::Good(Content::Nothing, None),
+        replaces: None,
+        share,
+    }
+}
+
+/// The whole URL of a row, without any key.
+fn url(to: &Target, below: &str) -> String {
+    let base = &to.upstream.spec.url;
+    let mut url = String::with_capacity(base.host.len() + base.path.len() + below.len() + 16);
+    url.push_str(if base.tls { "https://" } else { "http://" });
+    url.push_str(&base.authority());
+    url.push_str(&base.path);
+    url.push_str(below);
+    url
+}
+
+/// Who was not accepted by whom.
+fn refused_key(run: &Run, to: &Target) -> String {
+    use seawall_engine::drive::KeyTail as _;
+    let key = run.history.iter().rev().find_map(|(_, attempt)| attempt.key);
+    let tail = key.and_then(|key| to.upstream.tail(key));
+    let name = if to.configured { format!("upstream `{}`", to.upstream.spec.name) } else { run.row.lane.to_string() };
+    match tail {
+        Some(tail) => format!("{name} does not accept the key {tail}"),
+        None => format!("{name} does not accept our requests"),
+    }
+}

@@ -1,0 +1,57 @@
+//! Where a request goes below its upstream.
+
+use seawall_engine::live::LiveUpstream;
+
+/// The upstream's base path and what is below it, byte for byte. A caller's own value for the parameter that carries
+/// our key would be sent beside it, so it is taken out.
+pub(crate) fn target(upstream: &LiveUpstream, below: &str) -> String {
+    let base = &upstream.spec.url.path;
+    let mut target = String::with_capacity(base.len() + below.len() + 1);
+    target.push_str(base);
+    if !below.starts_with('/') {
+        target.push('/');
+    }
+    target.push_str(below);
+    if let (Some(name), Some((path, query))) =
+        (upstream.credentials.as_ref().and_then(|credentials| credentials.parameter()), target.split_once('?'))
+    {
+        let own = |pair: &&str| !is_spelt(pair.split('=').next().unwrap_or(pair), name);
+        if !query.split('&').all(|pair| own(&pair)) {
+            let kept: Vec<&str> = query.split('&').filter(own).collect();
+            target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
+        }
+    }
+    target
+}
+
+/// Whether a parameter's name, once its escapes are read, is this one.
+fn is_spelt(written: &str, name: &str) -> bool {
+    let mut bytes = written.bytes();
+    let read = std::iter::from_fn(|| match bytes.next()? {
+        b'%' => {
+            let mut ahead = bytes.clone();
+            let hex = |digit: Option<u8>| char::from(digit?).to_digit(16);
+            let Some((high, low)) = hex(ahead.next()).zip(hex(ahead.next())) else { return Some(b'%') };
+            bytes = ahead;
+            u8::try_from(high * 16 + low).ok()
+        }
+        b'+' => Some(b' '),
+        byte => Some(byte),
+    });
+    read.eq(name.bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_hide_no_parameter() {
+        for written in ["key", "k%65y", "%6b%65%79", "%6B%65%79"] {
+            assert!(is_spelt(written, "key"), "{written}");
+        }
+        for written in ["keys", "ke", "k%6y", "k%65", "%", "k%zzy", "Key", ""] {
+            assert!(!is_spelt(written, "key"), "{written}");
+        }
+    }
+}
