@@ -9,6 +9,8 @@ use tokio::task::JoinSet;
 
 /// Rows that one statement writes, more or less.
 const BATCH: usize = 512;
+/// What one statement carries, more or less: a server takes no message above a gigabyte, and holds each in memory.
+const BATCH_BYTES: usize = 8 << 20;
 /// Commands that may wait for their turn.
 const QUEUE: usize = 8192;
 /// Pauses before a batch that met a broken connection is written again.
@@ -20,8 +22,12 @@ pub(super) trait Batch: Sized + Send + Sync + 'static {
 
     fn rows(&self) -> usize;
 
-    /// Writes all or nothing, and answers in order. Written again after a lost connection, it must not count twice.
-    fn write(pool: &Pool, batch: &[Self]) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
+    /// What of it may be long.
+    fn bytes(&self) -> usize;
+
+    /// Writes all or nothing, and answers in order. Written `again` after a lost connection it may be there already, and
+    /// must not count twice.
+    fn write(pool: &Pool, batch: &[Self], again: bool) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
 }
 
 type Reply<B> = oneshot::Sender<Result<<B as Batch>::Answer, Error>>;
@@ -54,41 +60,45 @@ fn gone() -> Error {
 
 async fn serve<B: Batch>(pool: Pool, mut queue: mpsc::Receiver<(B, Reply<B>)>) {
     while let Some((command, reply)) = queue.recv().await {
-        let mut rows = command.rows();
+        let (mut rows, mut bytes) = (command.rows(), command.bytes());
         let (mut batch, mut replies) = (vec![command], vec![reply]);
         while rows < BATCH
+            && bytes < BATCH_BYTES
             && let Ok((command, reply)) = queue.try_recv()
         {
             rows += command.rows();
+            bytes += command.bytes();
             batch.push(command);
             replies.push(reply);
         }
-        match patiently(&pool, &batch).await {
+        let mut again = false;
+        match patiently(&pool, &batch, &mut again).await {
             // Whoever asked may have left; what was written stays written.
             Ok(answers) => replies.into_iter().zip(answers).for_each(|(reply, answer)| drop(reply.send(Ok(answer)))),
-            Err(error) if batch.len() == 1 || error.passes() => {
+            Err(error) if batch.len() == 1 || (error.passes() && pool.probe().await.is_err()) => {
                 replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
             }
-            // One of them is the cause: each gets a statement of its own.
-            Err(_) => apart(&pool, batch, replies).await,
+            // The server answers, so one of them is the cause: each gets a statement of its own.
+            Err(_) => apart(&pool, batch, replies, again).await,
         }
     }
 }
 
-async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>) {
+async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>, again: bool) {
     for (command, reply) in batch.into_iter().zip(replies) {
-        let written = patiently(pool, &[command]).await;
+        let written = patiently(pool, &[command], &mut { again }).await;
         let answer = written.and_then(|answers| answers.into_iter().next().ok_or_else(gone));
         drop(reply.send(answer));
     }
 }
 
-async fn patiently<B: Batch>(pool: &Pool, batch: &[B]) -> Result<Vec<B::Answer>, Error> {
+async fn patiently<B: Batch>(pool: &Pool, batch: &[B], again: &mut bool) -> Result<Vec<B::Answer>, Error> {
     for pause in PAUSES_MS {
-        match B::write(pool, batch).await {
+        match B::write(pool, batch, *again).await {
             Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(pause)).await,
             done => return done,
         }
+        *again = true;
     }
-    B::write(pool, batch).await
+    B::write(pool, batch, *again).await
 }

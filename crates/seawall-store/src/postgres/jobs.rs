@@ -32,7 +32,11 @@ impl Batch for Enqueue {
         self.jobs.len()
     }
 
-    async fn write(pool: &Pool, batch: &[Self]) -> Result<Vec<Vec<Enqueued>>, Error> {
+    fn bytes(&self) -> usize {
+        self.jobs.iter().map(|job| job.request.body.len()).sum()
+    }
+
+    async fn write(pool: &Pool, batch: &[Self], _again: bool) -> Result<Vec<Vec<Enqueued>>, Error> {
         let connection = pool.get().await?;
         let jobs: Vec<(&NewJob, Wall)> = batch.iter().flat_map(|one| one.jobs.iter().map(|job| (job, one.now))).collect();
         let mut done = insert(&connection, &jobs).await?.into_iter();
@@ -75,8 +79,28 @@ fn insert_statement() -> &'static str {
     })
 }
 
+/// A key's holder may be called off between two looks; it cannot happen to one job over and over.
+const ROUNDS: usize = 5;
+
 /// Keeps jobs that are not there yet; the answers are in order.
 pub(super) async fn insert(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Enqueued>, Error> {
+    let mut answers: Vec<Option<Enqueued>> = vec![None; jobs.len()];
+    let mut open: Vec<usize> = (0..jobs.len()).collect();
+    for _ in 0..ROUNDS {
+        let round: Vec<(&NewJob, Wall)> = open.iter().map(|index| jobs[*index]).collect();
+        for (index, answer) in open.iter().zip(once(connection, &round).await?) {
+            answers[*index] = answer;
+        }
+        open.retain(|index| answers[*index].is_none());
+        if open.is_empty() {
+            break;
+        }
+    }
+    answers.into_iter().map(|answer| answer.ok_or_else(|| Error::Unavailable("a key is changing hands".to_owned()))).collect()
+}
+
+/// What became of each. Of one that was refused for a key that is free by now, nothing is known yet.
+async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Option<Enqueued>>, Error> {
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -136,10 +160,12 @@ pub(super) async fn insert(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Res
     if !group_counts.is_empty() {
         wake(connection).await?;
     }
-    let kept = keep.into_iter().map(|mut row| row.take()).collect::<Result<HashSet<CallId>, Error>>()?;
-    let left: Vec<&NewJob> = jobs.iter().map(|(job, _)| *job).filter(|job| !kept.contains(&job.id)).collect();
-    let known = if left.is_empty() { HashMap::new() } else { known(connection, &left).await? };
-    Ok(jobs.iter().map(|(job, _)| became(job, &kept, &known)).collect())
+    let mut kept = keep.into_iter().map(|mut row| row.take()).collect::<Result<HashSet<CallId>, Error>>()?;
+    // Taken out: a second job with the same id was not kept.
+    let new: Vec<bool> = jobs.iter().map(|(job, _)| kept.remove(&job.id)).collect();
+    let left: Vec<&NewJob> = jobs.iter().zip(&new).filter(|(_, new)| !**new).map(|((job, _), _)| *job).collect();
+    let there = if left.is_empty() { There::default() } else { there(connection, &left).await? };
+    jobs.iter().zip(new).map(|((job, now), new)| if new { Ok(Some(Enqueued::New(job.id))) } else { there.of(job, *now) }).collect()
 }
 
 /// One notification for each batch: each takes a lock of the whole database.
@@ -147,25 +173,53 @@ pub(super) async fn wake(connection: &Object) -> Result<(), Error> {
     ask(connection, "SELECT pg_notify($1, '') IS NULL", &[&CHANNEL]).await.map(drop)
 }
 
-type Known = HashMap<Vec<u8>, (CallId, State, Vec<u8>)>;
-
-/// The jobs whose keys these have.
-async fn known(connection: &Object, jobs: &[&NewJob]) -> Result<Known, Error> {
-    let dedups: Vec<&[u8]> = jobs.iter().filter_map(|job| job.dedup.as_ref().map(|hash| &hash[..])).collect();
-    let rows = ask(connection, "SELECT dedup, id, state, fingerprint FROM jobs WHERE dedup = ANY($1)", &[&dedups]).await?;
-    rows.into_iter().map(|mut row| Ok((row.take()?, (row.take()?, row.number(State::from_number)?, row.take()?)))).collect()
+/// What is there in the place of jobs that were not kept.
+#[derive(Default)]
+struct There {
+    by_id: HashMap<CallId, Found>,
+    by_dedup: HashMap<Vec<u8>, Found>,
 }
 
-fn became(job: &NewJob, kept: &HashSet<CallId>, known: &Known) -> Enqueued {
-    if kept.contains(&job.id) {
-        return Enqueued::New(job.id);
+#[derive(Clone)]
+struct Found {
+    id: CallId,
+    state: State,
+    fingerprint: Vec<u8>,
+    upstream: String,
+    created_at: Wall,
+}
+
+async fn there(connection: &Object, jobs: &[&NewJob]) -> Result<There, Error> {
+    let ids: Vec<Vec<u8>> = jobs.iter().map(|job| job.id.to_bytes().to_vec()).collect();
+    let dedups: Vec<&[u8]> = jobs.iter().filter_map(|job| job.dedup.as_ref().map(|hash| &hash[..])).collect();
+    let statement = "SELECT dedup, id, state, fingerprint, upstream, created_at FROM jobs WHERE id = ANY($1) \
+                     UNION SELECT dedup, id, state, fingerprint, upstream, created_at FROM jobs WHERE dedup = ANY($2)";
+    let mut there = There::default();
+    for mut row in ask(connection, statement, &[&ids, &dedups]).await? {
+        let dedup: Option<Vec<u8>> = row.take()?;
+        let (id, state) = (row.take()?, row.number(State::from_number)?);
+        let found = Found { id, state, fingerprint: row.take()?, upstream: row.take()?, created_at: row.take()? };
+        there.by_dedup.extend(dedup.map(|dedup| (dedup, found.clone())));
+        there.by_id.insert(found.id, found);
     }
-    match job.dedup.and_then(|dedup| known.get(&dedup[..])) {
-        // Its own: this is a batch that was written before its connection broke.
-        None => Enqueued::New(job.id),
-        Some((id, _, _)) if *id == job.id => Enqueued::New(job.id),
-        Some((id, state, fingerprint)) if fingerprint[..] == job.fingerprint => Enqueued::Known(*id, *state),
-        Some((id, _, _)) => Enqueued::Mismatch(*id),
+    Ok(there)
+}
+
+impl There {
+    fn of(&self, job: &NewJob, now: Wall) -> Result<Option<Enqueued>, Error> {
+        if let Some(found) = self.by_id.get(&job.id) {
+            // Its own: this is a batch that was written before its connection broke.
+            let own = found.fingerprint[..] == job.fingerprint && found.upstream == text(&job.upstream) && found.created_at == now;
+            return if own {
+                Ok(Some(Enqueued::New(job.id)))
+            } else {
+                Err(Error::Failed("a job with this id is there already".to_owned()))
+            };
+        }
+        let holder = job.dedup.and_then(|dedup| self.by_dedup.get(&dedup[..]));
+        Ok(holder.map(|found| {
+            if found.fingerprint[..] == job.fingerprint { Enqueued::Known(found.id, found.state) } else { Enqueued::Mismatch(found.id) }
+        }))
     }
 }
 

@@ -69,6 +69,11 @@ impl Pool {
         })
     }
 
+    /// Whether the server answers right now.
+    pub(super) async fn probe(&self) -> Result<(), Error> {
+        bounded(self.try_get().await?.batch_execute("SELECT 1")).await
+    }
+
     /// A connection of one's own, whose messages come by hand.
     pub(super) async fn apart(
         &self,

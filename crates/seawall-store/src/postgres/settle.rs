@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::turns::{Groups, taken};
 use super::tx::{Tx, ask};
 use crate::error::Error;
-use crate::job::{Lease, NewJob, Renewed, Settle, Settled};
+use crate::job::{Ending, Lease, NewJob, Renewed, Settle, Settled, State};
 use crate::settled::{self, Besides, Change, Held};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
@@ -20,9 +20,18 @@ impl Batch for Settle {
         1 + self.follow.len()
     }
 
-    async fn write(pool: &Pool, batch: &[Self]) -> Result<Vec<Settled>, Error> {
+    fn bytes(&self) -> usize {
+        let own = match &self.ending {
+            Ending::Done(response) => response.body.len(),
+            Ending::Dead(letter) => letter.request.body.len(),
+            Ending::Wait { .. } | Ending::Release | Ending::Failed { .. } | Ending::Cancelled => 0,
+        };
+        own + self.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
+    }
+
+    async fn write(pool: &Pool, batch: &[Self], again: bool) -> Result<Vec<Settled>, Error> {
         let mut tx = Tx::begin(pool).await?;
-        let settled = settle(&mut tx, batch).await;
+        let settled = settle(&mut tx, batch, again).await;
         tx.end(settled).await
     }
 }
@@ -47,18 +56,61 @@ const HELD: &str = "SELECT jobs.row, upstream, tenant, cancel, origin FROM jobs 
                     AS held(row, claim, token) ON jobs.row = held.row AND jobs.claim = held.claim AND jobs.token = held.token \
                     WHERE state = 1 ORDER BY jobs.row FOR UPDATE OF jobs";
 
-async fn settle(tx: &mut Tx, batch: &[Settle]) -> Result<Vec<Settled>, Error> {
+/// What this very claim left behind.
+const LEFT: &str = "SELECT jobs.row, upstream, tenant, cancel, origin, state, finished_at, progress, history, error FROM jobs \
+                    JOIN unnest($1::int8[], $2::int8[], $3::int8[]) AS held(row, claim, token) ON jobs.row = held.row \
+                    AND jobs.claim = held.claim AND jobs.token = held.token WHERE state <> 1";
+
+/// A job that nobody has claimed since.
+struct Left {
+    held: Held,
+    state: State,
+    finished_at: Option<Wall>,
+    progress: String,
+    history: String,
+    error: Option<String>,
+}
+
+impl Left {
+    /// What the settlement came to, if it is the one that left the job so. One that waited may have become ready since.
+    fn by(&self, settle: &Settle) -> Result<Option<Settled>, Error> {
+        let (settled, change, _) = settled::settle(settle, &self.held)?;
+        let state = if change.state.is_over() { self.state == change.state } else { !self.state.is_over() };
+        let rest = self.finished_at == change.finished_at
+            && self.progress == change.progress
+            && self.history == change.history
+            && self.error == change.error.map(|error| jobs::text(error).into_owned());
+        Ok((state && rest).then_some(settled))
+    }
+}
+
+/// Settlements whose answer was lost with the connection are found by what they left.
+async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<i64, Left>, Error> {
+    let mut left = HashMap::new();
+    for mut row in ask(connection, LEFT, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
+        let number: i64 = row.take()?;
+        let held = Held { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? };
+        let state = row.number(State::from_number)?;
+        let (finished_at, progress, history, error) = (row.take()?, row.take()?, row.take()?, row.take()?);
+        left.insert(number, Left { held, state, finished_at, progress, history, error });
+    }
+    Ok(left)
+}
+
+async fn settle(tx: &mut Tx, batch: &[Settle], again: bool) -> Result<Vec<Settled>, Error> {
     let leases = Leases::of(batch.iter().map(|settle| settle.lease));
     let mut held: HashMap<i64, Held> = HashMap::new();
     for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
         held.insert(row.take()?, Held { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? });
     }
+    let mut left = if again { left(tx.connection()?, &leases).await? } else { HashMap::new() };
     let (mut answers, mut changes, mut letters, mut follow) = (Vec::new(), Vec::new(), Vec::new(), Vec::<(&NewJob, Wall)>::new());
     let mut over = Vec::new();
     for settle in batch {
         // Taken out: a lease that is settled twice in one batch is lost the second time.
         let Some(held) = held.remove(&settle.lease.row) else {
-            answers.push(Settled::Lost);
+            let before = left.remove(&settle.lease.row).map(|left| left.by(settle)).transpose()?.flatten();
+            answers.push(before.unwrap_or(Settled::Lost));
             continue;
         };
         let (settled, change, besides) = settled::settle(settle, &held)?;

@@ -20,6 +20,12 @@ pub(super) async fn file<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<i64, Er
     row.ok_or_else(|| Error::Failed("an issue was not kept".to_owned()))?.take()
 }
 
+/// Takes back what `file` counted for a letter that was there already.
+pub(super) async fn unfile<S: Sql>(sql: &mut S, issue: i64) -> Result<(), Error> {
+    sql.execute("UPDATE issues SET open = open - 1, total = total - 1 WHERE issue = $1", values![issue]).await?;
+    Ok(())
+}
+
 /// One letter of an issue stopped waiting for somebody, or began to again.
 pub(super) async fn recount<S: Sql>(sql: &mut S, issue: i64, by: i64) -> Result<(), Error> {
     sql.execute("UPDATE issues SET open = CASE WHEN open + $1 < 0 THEN 0 ELSE open + $1 END WHERE issue = $2", values![by, issue]).await?;

@@ -1,6 +1,6 @@
 //! Dead letters, kept, replayed and forgotten. An issue's numbers change in the same transaction as its letters.
 
-use super::issues::{self, file, recount};
+use super::issues::{self, file, recount, unfile};
 use super::replay;
 use crate::dead::{Expired, Filter, Letter, NewLetter, Replayed, Status};
 use crate::error::Error;
@@ -19,39 +19,41 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
         return Ok(());
     }
     let issue = file(sql, new).await?;
-    sql.execute(
-        "INSERT INTO letters (id, issue, status, dead_at, expires_at, replayable, door, tenant, caller, reason, attempts, \
+    let kept = sql
+        .execute(
+            "INSERT INTO letters (id, issue, status, dead_at, expires_at, replayable, door, tenant, caller, reason, attempts, \
          last_attempt_at, enqueued_at, correlation_id, idempotency_key, url, detail, instructions, method, path, history, headers, \
          body_cut, body) VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
-         $22, $23)",
-        values![
-            new.id,
-            issue,
-            new.dead_at,
-            new.expires_at,
-            new.replayable,
-            new.door.as_str(),
-            &new.tenant,
-            &new.caller,
-            &new.reason,
-            new.attempts,
-            new.last_attempt_at,
-            new.enqueued_at,
-            &new.correlation_id,
-            &new.idempotency_key,
-            &new.url,
-            &new.detail,
-            &new.instructions,
-            &new.request.method,
-            &new.request.path,
-            json(&new.history)?,
-            json(&new.request.headers)?,
-            new.body_cut,
-            &new.request.body,
-        ],
-    )
-    .await?;
-    Ok(())
+         $22, $23) ON CONFLICT DO NOTHING",
+            values![
+                new.id,
+                issue,
+                new.dead_at,
+                new.expires_at,
+                new.replayable,
+                new.door.as_str(),
+                &new.tenant,
+                &new.caller,
+                &new.reason,
+                new.attempts,
+                new.last_attempt_at,
+                new.enqueued_at,
+                &new.correlation_id,
+                &new.idempotency_key,
+                &new.url,
+                &new.detail,
+                &new.instructions,
+                &new.request.method,
+                &new.request.path,
+                json(&new.history)?,
+                json(&new.request.headers)?,
+                new.body_cut,
+                &new.request.body,
+            ],
+        )
+        .await?;
+    // Somebody kept it since it was looked for.
+    if kept == 0 { unfile(sql, issue).await } else { Ok(()) }
 }
 
 async fn found<S: Sql>(sql: &mut S, id: CallId) -> Result<Option<(i64, i64, Status)>, Error> {

@@ -90,6 +90,11 @@ impl Cluster {
         format!("postgres://postgres@{}/{database}", self.folder.replace('/', "%2F"))
     }
 
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> String {
+        format!("{}/.s.PGSQL.5432", self.folder)
+    }
+
     /// The address of a new, empty database.
     pub(crate) async fn database(&self) -> String {
         let name = format!("case_{}", self.databases.fetch_add(1, Ordering::Relaxed));

@@ -1,6 +1,8 @@
 //! What every backend must do, run on each of them. A case knows nothing of the backend it runs on.
 
 #[cfg(test)]
+mod broken;
+#[cfg(test)]
 mod claims;
 #[cfg(test)]
 mod cluster;

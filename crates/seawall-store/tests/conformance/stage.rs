@@ -46,6 +46,10 @@ impl Stage {
         Store::open(&self.location).await.unwrap()
     }
 
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
     pub(crate) fn id(&self, at: Wall) -> CallId {
         CallId::new(at, &mut self.rng.borrow_mut())
     }

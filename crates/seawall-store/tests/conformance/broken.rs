@@ -1,0 +1,235 @@
+//! What PostgreSQL's answers that get lost, come late or concern a neighbour may not do to a job.
+
+use crate::cluster::Cluster;
+use crate::dead::letter;
+use crate::stage::{NOON, Stage, after, ok, on_each_backend};
+use seawall_core::id::CallId;
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Wall};
+use seawall_store::Store;
+use seawall_store::job::{Claim, Ending, Enqueued, NewJob, Settle, Settled, State};
+use seawall_store::location::Location;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+on_each_backend!(an_id_that_is_taken_by_another_job_is_refused, a_letter_that_many_keep_at_once_is_one,);
+
+async fn an_id_that_is_taken_by_another_job_is_refused(stage: Stage) {
+    let first = stage.job("u");
+    let second = NewJob { fingerprint: [2; 32], ..first.clone() };
+    stage.enqueue(first.clone()).await;
+    let error = stage.store.enqueue(vec![second.clone()], NOON).await.unwrap_err();
+    assert!(!error.passes(), "{error}");
+    let twice = stage.job("u");
+    let other = NewJob { fingerprint: [2; 32], ..twice.clone() };
+    assert!(stage.store.enqueue(vec![twice, other], NOON).await.is_err(), "also within one batch");
+    assert_eq!(stage.store.job(first.id).await.unwrap().unwrap().state, State::Queued);
+}
+
+async fn a_letter_that_many_keep_at_once_is_one(stage: Stage) {
+    for round in 1..=20 {
+        let new = letter(&stage, after(round));
+        let keeping: Vec<_> = (0..4)
+            .map(|_| {
+                let (store, new) = (stage.store.clone(), new.clone());
+                tokio::spawn(async move { store.keep_letter(new).await })
+            })
+            .collect();
+        for kept in keeping {
+            kept.await.unwrap().unwrap();
+        }
+    }
+    let issue = stage.store.issues().await.unwrap().remove(0);
+    assert_eq!((issue.open, issue.total), (20, 20));
+}
+
+/// A database of its own with a trigger on its jobs: what another user does at the worst moment.
+async fn with_trigger(when: &str, body: &str) -> Stage {
+    let url = Cluster::shared().database().await;
+    let stage = Stage::at(Location::Postgres(url.clone()), None).await;
+    let name = url.rsplit('/').next().unwrap();
+    let statement = format!(
+        "SET search_path = seawall; CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW; END $$; \
+         CREATE TRIGGER meddle {when} EXECUTE FUNCTION meddle()"
+    );
+    Cluster::shared().execute(name, &statement).await;
+    stage
+}
+
+#[tokio::test]
+async fn a_key_whose_holder_is_cancelled_before_it_is_looked_at_is_free() {
+    // Fires at the end of the statement that finds the key taken, and before the one that asks by whom.
+    let free = "UPDATE jobs SET state = 5, dedup = NULL WHERE tenant = 'holder';";
+    let stage = with_trigger("AFTER INSERT ON jobs FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)", free).await;
+    let job = |tenant: &str| NewJob { tenant: tenant.to_owned(), dedup: Some([9; 32]), ..stage.job("u") };
+    let database = stage.store.clone();
+    let (holder, late) = (job("holder"), job("late"));
+    // Kept in a batch, the holder is called off only by the next statement.
+    database.enqueue(vec![NewJob { tenant: "t".to_owned(), ..holder.clone() }], NOON).await.unwrap();
+    rename(&stage, "holder").await;
+    assert_eq!(database.enqueue(vec![late.clone()], NOON).await.unwrap(), [Enqueued::New(late.id)]);
+    assert_eq!(database.job(holder.id).await.unwrap().unwrap().state, State::Cancelled, "the trigger fired");
+    let kept = database.job(late.id).await.unwrap().expect("what is acknowledged is there");
+    assert_eq!(kept.state, State::Queued);
+}
+
+/// Gives every job to a tenant, behind the store's back.
+async fn rename(stage: &Stage, tenant: &str) {
+    let Location::Postgres(url) = stage.location() else { panic!("only a server has a back") };
+    let name = url.rsplit('/').next().unwrap();
+    Cluster::shared().execute(name, &format!("UPDATE seawall.jobs SET tenant = '{tenant}'")).await;
+}
+
+#[tokio::test]
+async fn one_enqueue_that_is_too_much_does_not_fail_its_neighbours() {
+    let refuse = "IF NEW.upstream = 'huge' THEN RAISE 'out of memory' USING ERRCODE = '53200'; END IF;";
+    let stage = with_trigger("BEFORE INSERT ON jobs FOR EACH ROW", refuse).await;
+    let enqueue = |upstream: &str| {
+        let (store, job) = (stage.store.clone(), stage.job(upstream));
+        tokio::spawn(async move { store.enqueue(vec![job], NOON).await })
+    };
+    let (small, huge) = ((0..10).map(|_| enqueue("u")).collect::<Vec<_>>(), enqueue("huge"));
+    let more: Vec<_> = (0..10).map(|_| enqueue("u")).collect();
+    assert!(huge.await.unwrap().unwrap_err().passes());
+    for kept in small.into_iter().chain(more) {
+        assert!(matches!(kept.await.unwrap().unwrap()[..], [Enqueued::New(_)]));
+    }
+    assert_eq!(stage.store.job_counts().await.unwrap().by_state[0], 20);
+}
+
+/// Stands between the store and its server, and can lose the answer to a commit.
+struct Wire {
+    port: u16,
+    cut: Arc<AtomicBool>,
+    cuts: Arc<AtomicUsize>,
+}
+
+impl Wire {
+    async fn to(cluster: &'static Cluster) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (cut, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let wire = Self { port, cut: Arc::clone(&cut), cuts: Arc::clone(&cuts) };
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = UnixStream::connect(cluster.socket()).await.unwrap();
+                tokio::spawn(relay(client, server, Arc::clone(&cut), Arc::clone(&cuts)));
+            }
+        });
+        wire
+    }
+}
+
+async fn relay(mut client: TcpStream, mut server: UnixStream, cut: Arc<AtomicBool>, cuts: Arc<AtomicUsize>) {
+    let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let mut doomed = false;
+    loop {
+        tokio::select! {
+            read = client.read(&mut asked) => {
+                let Ok(length @ 1..) = read else { return };
+                let commits = asked[..length].windows(7).any(|bytes| bytes == b"COMMIT\0");
+                doomed |= commits && cut.swap(false, Ordering::Relaxed);
+                server.write_all(&asked[..length]).await.unwrap();
+            }
+            read = server.read(&mut answered) => {
+                let Ok(length @ 1..) = read else { return };
+                if doomed {
+                    cuts.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                client.write_all(&answered[..length]).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_whose_answer_is_lost_counts_once_and_is_known_to_be_kept() {
+    let wire = Wire::to(Cluster::shared()).await;
+    let url = Cluster::shared().database().await;
+    let url = format!("postgres://postgres@127.0.0.1:{}/{}", wire.port, url.rsplit('/').next().unwrap());
+    let stage = Stage::at(Location::Postgres(url), None).await;
+    let endings: Vec<(Ending, State)> = vec![
+        (ok(), State::Done),
+        (Ending::Wait { until: after(60), reason: "circuit_open" }, State::Waiting),
+        (Ending::Dead(Box::new(letter(&stage, after(1)))), State::Dead),
+    ];
+    for (round, (ending, state)) in endings.into_iter().enumerate() {
+        let id = stage.enqueue(stage.job("u")).await;
+        let claimed = stage.claim("u", 1).await.remove(0);
+        let (lease, progress, follow) = (claimed.lease, claimed.job.progress, vec![stage.job("callbacks")]);
+        let settle = Settle { lease, ending, progress, history: Vec::new(), follow, now: NOON };
+        wire.cut.store(true, Ordering::Relaxed);
+        assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);
+        assert_eq!(wire.cuts.load(Ordering::Relaxed), round + 1, "the answer was lost");
+        assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost, "a second one is a second one");
+        assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, state);
+        assert_eq!(stage.claim("callbacks", 9).await.len(), 1);
+    }
+    assert_eq!(stage.store.issues().await.unwrap()[0].total, 1);
+}
+
+/// Claims and settles until told to stop; counts how often each job was settled for good.
+async fn work(store: Store, seed: u64, over: Arc<AtomicBool>) -> HashMap<CallId, usize> {
+    let (mut ended, mut rng) = (HashMap::new(), Rng::seeded(seed));
+    while !over.load(Ordering::Relaxed) {
+        let wish = Claim { lanes: vec![("u".to_owned(), 20)], token: rng.draw(), lease: Nanos::from_secs(600), now: NOON };
+        // A claim whose answer got lost twice is left to its lease.
+        let Ok(claimed) = store.claim(wish).await else { continue };
+        for one in claimed {
+            let (lease, progress) = (one.lease, one.job.progress);
+            let settle = Settle { lease, ending: ok(), progress, history: Vec::new(), follow: Vec::new(), now: NOON };
+            if store.settle(settle).await.expect("a restart is waited for") == Settled::Kept {
+                *ended.entry(one.job.id).or_insert(0) += 1;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    ended
+}
+
+#[tokio::test]
+async fn restarts_of_the_server_lose_no_job_and_end_none_twice() {
+    // Its own, kept until this process ends: the others must not notice.
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start("-c fsync=off")));
+    let stage = Stage::at(Location::Postgres(cluster.database().await), None).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (1..=3).map(|seed| tokio::spawn(work(stage.store.clone(), seed, Arc::clone(&over)))).collect();
+    let (store, pattern, enough) = (stage.store.clone(), stage.job("u"), Arc::clone(&over));
+    let producer = tokio::spawn(async move {
+        let (mut ids, mut rng) = (Vec::new(), Rng::seeded(99));
+        while !enough.load(Ordering::Relaxed) {
+            let jobs: Vec<NewJob> = (0..5).map(|_| NewJob { id: CallId::new(NOON, &mut rng), ..pattern.clone() }).collect();
+            ids.extend(jobs.iter().map(|job| job.id));
+            let kept = store.enqueue(jobs, NOON).await.expect("a restart is waited for");
+            assert!(kept.iter().all(|kept| matches!(kept, Enqueued::New(_))));
+        }
+        ids
+    });
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        cluster.restart().await;
+    }
+    over.store(true, Ordering::Relaxed);
+    let ids = producer.await.unwrap();
+    let mut ended: HashMap<CallId, usize> = HashMap::new();
+    for worker in workers {
+        for (id, times) in worker.await.unwrap() {
+            *ended.entry(id).or_insert(0) += times;
+        }
+    }
+    assert!(ended.values().all(|times| *times == 1), "nothing ends twice");
+    assert!(!ended.is_empty() && ids.len() > 50, "there was work under way");
+    // What a lost claim left behind comes back by its lease.
+    let late = Wall(NOON.0 + 700_000);
+    while stage.store.tick(late).await.unwrap().recovered > 0 {}
+    for id in ids {
+        let job = stage.store.job(id).await.unwrap().expect("what was acknowledged is there");
+        let expected = if ended.contains_key(&id) { State::Done } else { State::Queued };
+        assert_eq!(job.state, expected, "a job is done exactly when its worker was told so");
+    }
+}
