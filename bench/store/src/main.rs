@@ -1,5 +1,5 @@
-//! What the store does in a second, beside what its disk can do in the same run: `bench-store [ROWS]`. The private
-//! PostgreSQL is the one that the tests start, with its durable settings.
+//! What the store does in a second, beside what its disk can do in the same run: `bench-store [ROWS [sqlite|postgres]]`.
+//! The private PostgreSQL is the one that the tests start, with its durable settings.
 
 #[path = "../../../crates/seawall-store/tests/conformance/cluster.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -94,6 +94,37 @@ async fn enqueue(store: &Store) -> (f64, Duration) {
     let rate = count.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
     waits.sort_unstable();
     (rate, waits[waits.len() * 99 / 100])
+}
+
+/// Seconds of CPU that the embedded stores' writing threads have used so far.
+fn writing() -> f64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let ticks = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok()).filter_map(|stat| {
+        let (_, rest) = stat.split_once("(store-writer)")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        Some(fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap())
+    });
+    ticks.sum::<f64>() / 100.0
+}
+
+/// Takes jobs through their life, and prints what each step costs the writing thread for each of them.
+async fn life(store: &Store, jobs: usize) {
+    let mut last = writing();
+    let mut lap = || {
+        let before = std::mem::replace(&mut last, writing());
+        (last - before) / jobs as f64 * 1e6
+    };
+    let due = Wall(NOON.0 + 1000);
+    fill(store, jobs, due, 4).await;
+    let enqueue = lap();
+    while store.tick(due).await.unwrap().due > 0 {}
+    let promote = lap();
+    claim_and_complete(store, Duration::from_secs(60)).await;
+    let rest = lap();
+    println!(
+        "sqlite writer's CPU for a job     {:.1} µs: enqueue {enqueue:.1}, make ready {promote:.1}, claim and complete {rest:.1}",
+        enqueue + promote + rest
+    );
 }
 
 async fn fill(store: &Store, rows: usize, run_at: Wall, seed: u64) {
@@ -264,9 +295,16 @@ async fn main() {
     let folder = tempfile::tempdir().expect("a folder for the databases");
     let raw = raw(folder.path());
     println!("raw group commit, {PRODUCERS} rows each   {raw:>9.0} rows/s");
-    let open = async |name: &str| Store::open(&Location::Sqlite(folder.path().join(name))).await.unwrap();
-    measure("sqlite", &open("work.db").await, rows, Some(raw)).await;
-    polls("sqlite", &open("polls.db").await, rows).await;
+    let backend = std::env::args().nth(2);
+    if backend.as_deref() != Some("postgres") {
+        let open = async |name: &str| Store::open(&Location::Sqlite(folder.path().join(name))).await.unwrap();
+        life(&open("life.db").await, 50_000).await;
+        measure("sqlite", &open("work.db").await, rows, Some(raw)).await;
+        polls("sqlite", &open("polls.db").await, rows).await;
+    }
+    if backend.as_deref() == Some("sqlite") {
+        return;
+    }
     let cluster = cluster::Cluster::start("-c shared_buffers=256MB -c max_wal_size=4GB");
     let open = async || Store::open(&Location::Postgres(cluster.database().await)).await.unwrap();
     measure("postgres", &open().await, rows, None).await;

@@ -11,7 +11,7 @@ use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
 /// What is needed of a job that is being settled.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) upstream: String,
     pub(crate) tenant: String,

@@ -2,19 +2,21 @@
 
 use super::{Sqlite, Tx, row};
 use crate::error::Error;
-use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, Settle, Settled, State, Tick};
+use crate::failpoint;
+use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, Settle, Settled, State};
 use crate::progress;
 use crate::rows::{self, JOB};
-use crate::settled::{self, Change, Held};
+use crate::settled::{self, Besides, Change, Held};
 use crate::sql::{Sql as _, at_once, count, json};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
-use seawall_core::time::{Nanos, Wall};
+use seawall_core::time::Wall;
 
 /// Longer bodies are kept apart from the row that changes with each attempt.
 const INLINE_BODY: usize = 4096;
-/// What one tick moves at most, so that no transaction is long.
-const TICK: usize = 2000;
+/// Found and then written row by row: a statement that does both at once copies every row twice.
+pub(super) const NEXT_IN_LANE: &str =
+    "FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream = ?1 ORDER BY priority DESC, turn LIMIT ?2";
 
 impl Sqlite {
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
@@ -31,14 +33,6 @@ impl Sqlite {
 
     pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
         self.finish(move |tx| settle_one(tx, &settle)).await
-    }
-
-    pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
-        self.finish(move |tx| tick(tx, now)).await
-    }
-
-    pub(crate) async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {
-        self.finish(move |tx| sweep(tx.db, finished_before, most)).await
     }
 }
 
@@ -107,20 +101,28 @@ fn known(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
 }
 
 fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
+    let until = claim.now + claim.lease;
     let mut claimed = Vec::new();
     for (upstream, most) in &claim.lanes {
         let mut statement = tx.db.prepare_cached(claim_statement())?;
-        let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
-        let until = claim.now + claim.lease;
-        let mut found = statement.query(params![token, until.0, upstream, count(*most)])?;
+        let mut found = statement.query(params![upstream, count(*most)])?;
         while let Some(next) = found.next()? {
             let mut columns = row(next)?;
-            let (mut job, lease) = rows::job(&mut columns)?;
+            let (mut job, mut lease) = rows::job(&mut columns)?;
             let turn: i64 = columns.take()?;
             job.request.body = rows::body(columns.take()?)?;
-            tx.turns.claimed(upstream, turn);
+            job.state = State::Running;
+            job.next_attempt_at = None;
+            lease.claim += 1;
+            lease.token = token;
             claimed.push((turn, Claimed { lease, job }));
         }
+    }
+    let mut update = tx.db.prepare_cached("UPDATE jobs SET state = 1, claim = ?1, token = ?2, lease_until = ?3 WHERE row = ?4")?;
+    for (turn, Claimed { lease, job }) in &claimed {
+        update.execute(params![lease.claim, lease.token, until.0, lease.row])?;
+        tx.turns.claimed(&job.upstream, *turn);
     }
     claimed.sort_by_key(|(turn, claimed)| (-claimed.job.priority, *turn));
     Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())
@@ -128,14 +130,7 @@ fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
 
 fn claim_statement() -> &'static str {
     static SQL: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    SQL.get_or_init(|| {
-        format!(
-            "UPDATE jobs SET state = 1, claim = claim + 1, token = ?1, lease_until = ?2 WHERE row IN \
-             (SELECT row FROM jobs WHERE state = 0 AND upstream = ?3 ORDER BY priority DESC, turn LIMIT ?4) \
-             RETURNING {JOB}, turn, {}",
-            Tx::BODY
-        )
-    })
+    SQL.get_or_init(|| format!("SELECT {JOB}, turn, {} {NEXT_IN_LANE}", Tx::BODY))
 }
 
 fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
@@ -161,17 +156,57 @@ fn held(db: &Connection, lease: Lease) -> Result<Option<Held>, Error> {
 }
 
 fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
+    if let Some(settled) = settle_plainly(tx.db, settle)? {
+        return follow(tx, settle, settled);
+    }
     let Some(held) = held(tx.db, settle.lease)? else { return Ok(Settled::Lost) };
     let (settled, change, besides) = settled::settle(settle, &held)?;
     let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
     write(tx.db, settle.lease.row, turn, &change)?;
     at_once(besides.write(tx))?;
+    follow(tx, settle, settled)
+}
+
+fn follow(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settled, Error> {
     if settled == Settled::Kept {
         for follow in &settle.follow {
             enqueue(tx, follow, settle.now)?;
         }
     }
     Ok(settled)
+}
+
+/// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends or waits. One statement
+/// that changes nothing where any of this is not so.
+fn settle_plainly(db: &Connection, settle: &Settle) -> Result<Option<Settled>, Error> {
+    let (settled, change, besides) = settled::settle(settle, &Held::default())?;
+    if change.is_queued() || !change.keeps_dedup || besides != Besides::Nothing {
+        return Ok(None);
+    }
+    failpoint::hit("settle-in-transaction")?;
+    let response = change.response;
+    let changed = db
+        .prepare_cached(
+            "UPDATE jobs SET state = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, response_status = ?, \
+             response_cut = ?, response_headers = ?, response_body = ? \
+             WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL",
+        )?
+        .execute(params![
+            change.state.number(),
+            change.due.map(|at| at.0),
+            change.finished_at.map(|at| at.0),
+            change.progress,
+            change.history,
+            change.error,
+            response.map(|response| response.status),
+            response.map(|response| response.truncated),
+            change.response_headers()?,
+            response.map(|response| &response.body[..]),
+            settle.lease.row,
+            settle.lease.claim,
+            settle.lease.token,
+        ])?;
+    Ok((changed > 0).then_some(settled))
 }
 
 fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<(), Error> {
@@ -195,69 +230,4 @@ fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<()
         row,
     ])?;
     Ok(())
-}
-
-fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<Tick, Error> {
-    let recovered = ready(tx, "state = 1 AND lease_until <= ?1 ORDER BY lease_until", ", crashes = crashes + 1", now)?;
-    let due = ready(tx, "state = 2 AND due <= ?1 ORDER BY due", "", now)?;
-    let next = tx.db.prepare_cached("SELECT min(due) FROM jobs WHERE state = 2")?.query_row([], |row| row.get::<_, Option<i64>>(0))?;
-    Ok(Tick { recovered, due, lanes: lanes(tx.db)?, next: next.map(Wall) })
-}
-
-/// Nobody runs anything any more: the next tick finds every lease over.
-pub(super) fn orphan_all(db: &Connection) -> Result<(), Error> {
-    db.execute("UPDATE jobs SET lease_until = 0 WHERE state = 1", [])?;
-    Ok(())
-}
-
-/// Puts jobs back in line, each at its tenant's next turn.
-fn ready(tx: &mut Tx<'_>, which: &str, also: &str, now: Wall) -> Result<usize, Error> {
-    let found: Vec<(i64, String, String)> = tx
-        .db
-        .prepare_cached(&format!("SELECT row, upstream, tenant FROM jobs WHERE {which} LIMIT {TICK}"))?
-        .query_map(params![now.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-        .collect::<Result<_, _>>()?;
-    let mut update = tx.db.prepare_cached(&format!("UPDATE jobs SET state = 0, turn = ?, due = ?{also} WHERE row = ?"))?;
-    for (row, upstream, tenant) in &found {
-        update.execute(params![tx.turns.next(upstream, tenant), now.0, row])?;
-    }
-    Ok(found.len())
-}
-
-/// The lanes with something in them: one look into the index for each, however many jobs it has.
-fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
-    let mut lanes: Vec<String> = Vec::new();
-    let mut after = db.prepare_cached("SELECT upstream FROM jobs WHERE state = 0 AND upstream > ? ORDER BY upstream LIMIT 1")?;
-    loop {
-        let last = lanes.last().map_or("", String::as_str);
-        match after.query_row(params![last], |row| row.get(0)).optional()? {
-            Some(lane) => lanes.push(lane),
-            None => return Ok(lanes),
-        }
-    }
-}
-
-/// Forgets jobs that are over. Ids sort by age, so old ones are found without reading the young.
-fn sweep(db: &Connection, finished_before: Wall, most: usize) -> Result<usize, Error> {
-    let mut gone = 0;
-    for state in [State::Done, State::Dead, State::Cancelled] {
-        let found: Vec<i64> = db
-            .prepare_cached("SELECT row FROM jobs WHERE state = ? AND id < ? AND finished_at < ? LIMIT ?")?
-            .query_map(
-                params![
-                    state.number(),
-                    CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes(),
-                    finished_before.0,
-                    count(most.saturating_sub(gone))
-                ],
-                |row| row.get(0),
-            )?
-            .collect::<Result<_, _>>()?;
-        for row in &found {
-            db.prepare_cached("DELETE FROM jobs WHERE row = ?")?.execute(params![row])?;
-            db.prepare_cached("DELETE FROM bodies WHERE row = ?")?.execute(params![row])?;
-        }
-        gone += found.len();
-    }
-    Ok(gone)
 }

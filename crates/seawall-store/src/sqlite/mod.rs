@@ -2,10 +2,13 @@
 
 mod jobs;
 mod owner;
+#[cfg(test)]
+mod plans;
 mod reader;
 mod reserve;
 mod schema;
 mod turns;
+mod upkeep;
 mod writer;
 
 use crate::error::Error;
@@ -47,7 +50,7 @@ impl Sqlite {
     /// Opens or makes the database, and brings its schema up to date.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let db = connect(path).and_then(|db| schema::migrate(&db).map(|()| db)).map_err(|error| explained(error, path))?;
-        let owner = Owner::claim(path, || jobs::orphan_all(&db))?;
+        let owner = Owner::claim(path, || upkeep::orphan_all(&db))?;
         let turns = Turns::load(&db)?;
         let woken = Arc::new(Notify::new());
         Ok(Self {

@@ -11,11 +11,19 @@ const MOST_TENANTS: usize = 100_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// The last turn that was claimed, for each lane.
-    present: HashMap<String, i64>,
-    last: HashMap<(String, String), i64>,
+    lanes: HashMap<String, Lane>,
+    /// How many tenants the lanes remember.
+    tenants: usize,
     /// Somebody got one since this was asked last.
     given: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// The last turn that was claimed.
+    present: i64,
+    /// The last turn that each tenant was given.
+    last: HashMap<String, i64>,
 }
 
 impl Turns {
@@ -27,24 +35,31 @@ impl Turns {
         while let Some(row) = rows.next()? {
             let (upstream, tenant): (String, String) = (row.get(0)?, row.get(1)?);
             let (first, last): (i64, i64) = (row.get(2)?, row.get(3)?);
-            let present = turns.present.entry(upstream.clone()).or_insert(first);
-            *present = (*present).min(first);
-            turns.last.insert((upstream, tenant), last);
+            let lane = turns.lanes.entry(upstream).or_insert_with(|| Lane { present: first, ..Lane::default() });
+            lane.present = lane.present.min(first);
+            lane.last.insert(tenant, last);
+            turns.tenants += 1;
         }
         Ok(turns)
     }
 
     /// The next turn of a tenant in a lane.
     pub(super) fn next(&mut self, upstream: &str, tenant: &str) -> i64 {
-        let present = self.present.get(upstream).copied().unwrap_or(0);
-        let key = (upstream.to_owned(), tenant.to_owned());
-        let turn = self.last.get(&key).map_or(present, |last| present.max(last + 1));
-        if self.last.len() >= MOST_TENANTS && !self.last.contains_key(&key) {
-            self.last.clear();
-        }
-        self.last.insert(key, turn);
         self.given = true;
-        turn
+        if let Some(lane) = self.lanes.get_mut(upstream)
+            && let Some(last) = lane.last.get_mut(tenant)
+        {
+            *last = lane.present.max(*last + 1);
+            return *last;
+        }
+        if self.tenants >= MOST_TENANTS {
+            self.lanes.values_mut().for_each(|lane| lane.last.clear());
+            self.tenants = 0;
+        }
+        self.tenants += 1;
+        let lane = self.lanes.entry(upstream.to_owned()).or_default();
+        lane.last.insert(tenant.to_owned(), lane.present);
+        lane.present
     }
 
     /// Whether there is something to claim that was not there when this was asked last.
@@ -54,10 +69,10 @@ impl Turns {
 
     /// A turn was claimed.
     pub(super) fn claimed(&mut self, upstream: &str, turn: i64) {
-        match self.present.get_mut(upstream) {
-            Some(present) => *present = (*present).max(turn),
+        match self.lanes.get_mut(upstream) {
+            Some(lane) => lane.present = lane.present.max(turn),
             None => {
-                self.present.insert(upstream.to_owned(), turn);
+                self.lanes.insert(upstream.to_owned(), Lane { present: turn, ..Lane::default() });
             }
         }
     }

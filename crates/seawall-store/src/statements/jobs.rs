@@ -49,12 +49,39 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>,
     Ok(Some(job))
 }
 
+/// Up to so many open jobs of one state are sorted for a list; among more, the newest are found by walking from the newest.
+const SORTED: usize = 50_000;
+
 pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) -> Result<Page<Job>, Error> {
+    let few = match filter.state {
+        Some(state) if !state.is_over() => first(sql, &few_statement(state), &[]).await?.map_or(Ok(false), |mut row| row.take())?,
+        _ => false,
+    };
+    let (statement, values) = list_statement(filter, window, few);
+    let mut jobs = Vec::new();
+    for mut row in sql.query(&statement, &values).await? {
+        jobs.push(rows::job(&mut row)?.0);
+    }
+    Ok(window.page(jobs, |job| job.id))
+}
+
+pub(crate) fn few_statement(state: State) -> String {
+    let number = state.number();
+    format!("SELECT count(*) < {SORTED} FROM (SELECT 1 FROM jobs WHERE state = {number} LIMIT {SORTED}) AS few")
+}
+
+pub(crate) fn list_statement(filter: &Filter, window: &Window, few: bool) -> (String, Vec<Value>) {
     let before = window.after.map_or([0xff; 16], CallId::to_bytes);
     let mut values: Vec<Value> = vec![before.into(), window.rows().into()];
     let mut wanted = "id < $1".to_owned();
     if let Some(state) = filter.state {
-        wanted += &format!(" AND state = {}", state.number());
+        let number = state.number();
+        // Said twice, because SQLite uses an index of some rows only for who repeats which.
+        let over = if state.is_over() { " AND state >= 3" } else { "" };
+        wanted += &format!(" AND state = {number}{over}");
+        if few {
+            wanted = format!("row IN (SELECT row FROM jobs WHERE state = {number}) AND {wanted}");
+        }
     }
     if let Some(upstream) = &filter.upstream {
         values.push(upstream.into());
@@ -65,23 +92,24 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) 
         // Few jobs have one correlation, so they are sorted rather than looked for among all.
         wanted = format!("row IN (SELECT row FROM jobs WHERE correlation_id = ${}) AND {wanted}", values.len());
     }
-    let statement = format!("SELECT {JOB} FROM jobs WHERE {wanted} ORDER BY id DESC LIMIT $2");
-    let mut jobs = Vec::new();
-    for mut row in sql.query(&statement, &values).await? {
-        jobs.push(rows::job(&mut row)?.0);
-    }
-    Ok(window.page(jobs, |job| job.id))
+    (format!("SELECT {JOB} FROM jobs WHERE {wanted} ORDER BY id DESC LIMIT $2"), values)
 }
+
+/// Each state by its own index.
+pub(crate) const COUNTS: &str = "SELECT 0, count(*) FROM jobs WHERE state = 0 UNION ALL SELECT 1, count(*) FROM jobs WHERE state = 1 \
+                                 UNION ALL SELECT 2, count(*) FROM jobs WHERE state = 2 \
+                                 UNION ALL SELECT state, count(*) FROM jobs WHERE state >= 3 GROUP BY state";
+pub(crate) const OLDEST: &str = "SELECT min(due) FROM jobs WHERE state = 0";
 
 pub(crate) async fn counts<S: Sql>(sql: &mut S) -> Result<Counts, Error> {
     let mut counts = Counts::default();
-    for mut row in sql.query("SELECT state, count(*) FROM jobs GROUP BY state", &[]).await? {
+    for mut row in sql.query(COUNTS, &[]).await? {
         let (state, count): (i64, u64) = (row.take()?, row.take()?);
         if let Some(place) = usize::try_from(state).ok().and_then(|state| counts.by_state.get_mut(state)) {
             *place = count;
         }
     }
-    let oldest = first(sql, "SELECT due FROM jobs WHERE state = 0 ORDER BY id LIMIT 1", &[]).await?;
-    counts.oldest_queued = oldest.map(|mut row| row.take()).transpose()?;
+    let oldest = first(sql, OLDEST, &[]).await?;
+    counts.oldest_queued = oldest.map(|mut row| row.take()).transpose()?.flatten();
     Ok(counts)
 }

@@ -56,7 +56,13 @@ pub(crate) async fn between<S: Sql>(sql: &mut S, from: &Wall, to: &Wall, upstrea
     Ok(rollups)
 }
 
+/// What one sweep forgets, so that no transaction is long: more than a day of a hundred endpoints.
+const SWEPT: usize = 10_000;
+
+/// Forgets the oldest; what is left is left for the next sweep.
 pub(crate) async fn sweep<S: Sql>(sql: &mut S, before: &Wall) -> Result<usize, Error> {
-    let gone = sql.execute("DELETE FROM rollups WHERE start_at < $1", values![*before]).await?;
+    let statement = "DELETE FROM rollups WHERE (start_at, upstream, endpoint) IN \
+                     (SELECT start_at, upstream, endpoint FROM rollups WHERE start_at < $1 ORDER BY start_at LIMIT $2)";
+    let gone = sql.execute(statement, values![*before, SWEPT]).await?;
     Ok(usize::try_from(gone).unwrap_or(usize::MAX))
 }

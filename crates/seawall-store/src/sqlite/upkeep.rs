@@ -1,0 +1,108 @@
+//! What time brings about: due jobs, vanished workers, and old jobs that are forgotten. Each statement names the index that
+//! it needs, and fails where that is missing: looking for work must not walk past what is not due.
+
+use super::{Sqlite, Tx};
+use crate::error::Error;
+use crate::job::{State, Tick};
+use crate::sql::count;
+use rusqlite::{Connection, OptionalExtension as _, params};
+use seawall_core::id::CallId;
+use seawall_core::time::{Nanos, Wall};
+
+/// What one tick moves at most, so that no transaction is long.
+const TICK: usize = 2000;
+/// What is forgotten in one transaction: others wait for so long.
+const SWEEP: usize = 20;
+
+pub(super) const LATE: &str =
+    "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_running WHERE state = 1 AND lease_until <= ?1 ORDER BY lease_until LIMIT ?2";
+pub(super) const DUE: &str =
+    "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_waiting WHERE state = 2 AND due <= ?1 ORDER BY due LIMIT ?2";
+pub(super) const NEXT: &str = "SELECT due FROM jobs INDEXED BY jobs_waiting WHERE state = 2 ORDER BY due LIMIT 1";
+/// One look into the index for each lane, however many jobs it has.
+pub(super) const LANE: &str =
+    "SELECT upstream FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream > ?1 ORDER BY upstream LIMIT 1";
+/// Ids sort by age, so old ones are found without reading the young.
+pub(super) const OLD: &str = "SELECT row, id, body IS NULL FROM jobs INDEXED BY jobs_listed WHERE state >= 3 AND state = ?1 AND id > ?2 \
+                              AND id < ?3 AND finished_at < ?4 ORDER BY id LIMIT ?5";
+
+impl Sqlite {
+    pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
+        self.finish(move |tx| tick(tx, now)).await
+    }
+
+    /// A few at a time, so that what arrives meanwhile is written in between.
+    pub(crate) async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {
+        let mut gone = 0;
+        for state in [State::Done, State::Dead, State::Cancelled] {
+            let mut after = [0; 16];
+            while gone < most {
+                let few = SWEEP.min(most - gone);
+                let (swept, last) = self.finish(move |tx| sweep(tx.db, state, after, finished_before, few)).await?;
+                gone += swept;
+                match last {
+                    Some(last) if swept == few => after = last,
+                    _ => break,
+                }
+            }
+        }
+        Ok(gone)
+    }
+}
+
+fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<Tick, Error> {
+    let recovered = ready(tx, LATE, "UPDATE jobs SET state = 0, turn = ?, due = ?, crashes = crashes + 1 WHERE row = ?", now)?;
+    let due = ready(tx, DUE, "UPDATE jobs SET state = 0, turn = ?, due = ? WHERE row = ?", now)?;
+    let next = tx.db.prepare_cached(NEXT)?.query_row([], |row| row.get(0)).optional()?;
+    Ok(Tick { recovered, due, lanes: lanes(tx.db)?, next: next.map(Wall) })
+}
+
+/// Nobody runs anything any more: the next tick finds every lease over.
+pub(super) fn orphan_all(db: &Connection) -> Result<(), Error> {
+    db.execute("UPDATE jobs SET lease_until = 0 WHERE state = 1", [])?;
+    Ok(())
+}
+
+/// Puts jobs back in line, each at its tenant's next turn.
+fn ready(tx: &mut Tx<'_>, which: &str, update: &str, now: Wall) -> Result<usize, Error> {
+    let found: Vec<(i64, String, String)> = tx
+        .db
+        .prepare_cached(which)?
+        .query_map(params![now.0, count(TICK)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<Result<_, _>>()?;
+    let mut update = tx.db.prepare_cached(update)?;
+    for (row, upstream, tenant) in &found {
+        update.execute(params![tx.turns.next(upstream, tenant), now.0, row])?;
+    }
+    Ok(found.len())
+}
+
+/// The lanes with something in them.
+fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
+    let mut lanes: Vec<String> = Vec::new();
+    let mut after = db.prepare_cached(LANE)?;
+    loop {
+        let last = lanes.last().map_or("", String::as_str);
+        match after.query_row(params![last], |row| row.get(0)).optional()? {
+            Some(lane) => lanes.push(lane),
+            None => return Ok(lanes),
+        }
+    }
+}
+
+/// Forgets jobs of one state that are over: how many, and where to go on.
+fn sweep(db: &Connection, state: State, after: [u8; 16], before: Wall, most: usize) -> Result<(usize, Option<[u8; 16]>), Error> {
+    let youngest = CallId::first_at(before + Nanos::from_millis(1)).to_bytes();
+    let found: Vec<(i64, [u8; 16], bool)> = db
+        .prepare_cached(OLD)?
+        .query_map(params![state.number(), after, youngest, before.0, count(most)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<Result<_, _>>()?;
+    let mut forget = db.prepare_cached("DELETE FROM jobs WHERE row = ?")?;
+    for (row, _, body_apart) in &found {
+        forget.execute(params![row])?;
+        if *body_apart {
+            db.prepare_cached("DELETE FROM bodies WHERE row = ?")?.execute(params![row])?;
+        }
+    }
+    Ok((found.len(), found.last().map(|(_, id, _)| *id)))
+}
