@@ -74,7 +74,8 @@ async fn enqueue(store: &Store) -> (f64, Duration) {
         .map(|seed| {
             let (store, count, stop) = (store.clone(), Arc::clone(&count), Arc::clone(&stop));
             tokio::spawn(async move {
-                let (mut rng, mut waits) = (Rng::seeded(seed as u64 + 1_000_000 * u64::from(std::process::id()) + begin.elapsed().as_nanos() as u64), Vec::new());
+                let (mut rng, mut waits) =
+                    (Rng::seeded(seed as u64 + 1_000_000 * u64::from(std::process::id()) + begin.elapsed().as_nanos() as u64), Vec::new());
                 while !stop.load(Ordering::Relaxed) {
                     let asked = Instant::now();
                     store.enqueue(vec![job(&mut rng, NOON)], NOON).await.unwrap();
@@ -158,8 +159,14 @@ async fn claim_and_complete(store: &Store, bound: Duration) -> f64 {
                         .map(|claimed| {
                             let response = Response { status: 200, body: "{\"ok\":true}".into(), ..Response::default() };
                             let (lease, progress) = (claimed.lease, claimed.job.progress);
-                            let settle =
-                                Settle { lease, ending: Ending::Done(response), progress, history: Vec::new(), follow: Vec::new(), now: NOON };
+                            let settle = Settle {
+                                lease,
+                                ending: Ending::Done(response),
+                                progress,
+                                history: Vec::new(),
+                                follow: Vec::new(),
+                                now: NOON,
+                            };
                             let store = store.clone();
                             tokio::spawn(async move { store.settle(settle).await.unwrap() })
                         })
@@ -250,19 +257,32 @@ async fn measure(name: &str, store: &Store, rows: usize, raw: Option<f64>) {
     while claim_and_complete(store, Duration::from_secs(600)).await > 0.0 {}
     let many = cost_of_claim(store).await;
     let more = store.job_counts().await.unwrap().by_state[3];
-    println!("{name} claim of 100 with {finished} finished {few:.1?}, with {more} {many:.1?}: {:.2} ×", many.as_secs_f64() / few.as_secs_f64());
+    println!(
+        "{name} claim of 100 with {finished} finished {few:.1?}, with {more} {many:.1?}: {:.2} ×",
+        many.as_secs_f64() / few.as_secs_f64()
+    );
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        alone.push(enqueue(store).await.1);
+        beside.push(beside_a_sweep(store).await);
+    }
+    alone.sort_unstable();
+    beside.sort_unstable();
+    println!("{name} enqueue p99, medians of 3 in turn {:.1?}, beside a sweep {:.1?}", alone[1], beside[1]);
+}
+
+async fn beside_a_sweep(store: &Store) -> Duration {
     let stop = Arc::new(AtomicBool::new(false));
     let (sweeper, over) = (store.clone(), Arc::clone(&stop));
     let sweeping = tokio::spawn(async move {
         while !over.load(Ordering::Relaxed) {
             sweeper.sweep_jobs(Wall(NOON.0 + 1), 500).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
     let (_, swept) = enqueue(store).await;
     stop.store(true, Ordering::Relaxed);
     sweeping.await.unwrap();
-    println!("{name} enqueue p99 {p99:.1?}, beside a sweep {swept:.1?}");
+    swept
 }
 
 /// A hundred at a time, from a queue that is long enough for all of them.

@@ -24,11 +24,11 @@ impl Sqlite {
     }
 
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
-        self.finish(move |tx| take(tx, &claim)).await
+        self.repeat(move |tx| take(tx, &claim)).await
     }
 
     pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
-        self.finish(move |tx| leases.iter().map(|lease| renew(tx.db, *lease, until)).collect()).await
+        self.repeat(move |tx| leases.iter().map(|lease| renew(tx.db, *lease, until)).collect()).await
     }
 
     pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Error> {

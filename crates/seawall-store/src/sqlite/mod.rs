@@ -77,6 +77,14 @@ impl Sqlite {
         self.writer.run(writer::Weight::Ends, work).await
     }
 
+    /// As `finish`, for work that would be done over if the power went: nobody waits for the disk because of it.
+    pub(crate) async fn repeat<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Tx<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.writer.run(writer::Weight::Repeats, work).await
+    }
+
     pub(crate) async fn woken(&self) {
         self.woken.notified().await;
     }

@@ -8,11 +8,13 @@ use crate::sql::count;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
+use std::time::Duration;
 
 /// What one tick moves at most, so that no transaction is long.
 const TICK: usize = 2000;
-/// What is forgotten in one transaction: others wait for so long.
-const SWEEP: usize = 20;
+/// What is forgotten in one transaction, and the pause after it: others wait for so long, and not each time.
+const SWEEP: usize = 50;
+const PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) const LATE: &str =
     "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_running WHERE state = 1 AND lease_until <= ?1 ORDER BY lease_until LIMIT ?2";
@@ -28,7 +30,7 @@ pub(super) const OLD: &str = "SELECT row, id, body IS NULL FROM jobs INDEXED BY 
 
 impl Sqlite {
     pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
-        self.finish(move |tx| tick(tx, now)).await
+        self.repeat(move |tx| tick(tx, now)).await
     }
 
     /// A few at a time, so that what arrives meanwhile is written in between.
@@ -38,12 +40,13 @@ impl Sqlite {
             let mut after = [0; 16];
             while gone < most {
                 let few = SWEEP.min(most - gone);
-                let (swept, last) = self.finish(move |tx| sweep(tx.db, state, after, finished_before, few)).await?;
+                let (swept, last) = self.repeat(move |tx| sweep(tx.db, state, after, finished_before, few)).await?;
                 gone += swept;
                 match last {
                     Some(last) if swept == few => after = last,
                     _ => break,
                 }
+                tokio::time::sleep(PAUSE).await;
             }
         }
         Ok(gone)

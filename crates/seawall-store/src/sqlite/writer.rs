@@ -20,6 +20,9 @@ pub(super) enum Weight {
     Adds,
     /// Ends something that is there.
     Ends,
+    /// Would be done over after a power cut, by whoever comes next: a claim without its worker, what time brought about,
+    /// what was forgotten. A crash of ours loses none of it, so it waits for no flush of its own.
+    Repeats,
 }
 
 trait Work: Send {
@@ -63,7 +66,7 @@ impl Writer {
         let reserve = Reserve::beside(path);
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || Thread { db, turns, reserve, woken }.serve(receiver))
+            .spawn(move || Thread { db, turns, reserve, woken, flushes: true }.serve(receiver))
             .map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Self(sender))
     }
@@ -89,6 +92,8 @@ struct Thread {
     turns: Turns,
     reserve: Reserve,
     woken: Arc<Notify>,
+    /// Whether a commit waits until the disk has it.
+    flushes: bool,
 }
 
 impl Thread {
@@ -125,7 +130,7 @@ impl Thread {
     fn alone(&mut self, work: &mut Box<dyn Work>) -> Result<(), Error> {
         let one = std::slice::from_mut(work);
         match self.together(one) {
-            Err(Error::Full) if one[0].weight() == Weight::Ends && self.reserve.spend() => self.together(one),
+            Err(Error::Full) if one[0].weight() != Weight::Adds && self.reserve.spend() => self.together(one),
             Err(Error::Full) => {
                 self.reserve.spend();
                 Err(Error::Full)
@@ -134,10 +139,20 @@ impl Thread {
         }
     }
 
+    /// Chooses what the next commit waits for. A commit that waits brings along those before it that did not.
+    fn flush(&mut self, wanted: bool) -> Result<(), Error> {
+        if self.flushes != wanted {
+            self.db.pragma_update(None, "synchronous", if wanted { "FULL" } else { "NORMAL" })?;
+            self.flushes = wanted;
+        }
+        Ok(())
+    }
+
     fn together(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Error> {
         if batch.is_empty() {
             return Ok(());
         }
+        self.flush(batch.iter().any(|work| work.weight() != Weight::Repeats))?;
         self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let mut tx = Tx { db: &self.db, turns: &mut self.turns };
         let ran = batch.iter_mut().try_for_each(|work| work.run(&mut tx));
@@ -154,7 +169,7 @@ impl Thread {
 fn refuse_what_adds(batch: &mut Vec<Box<dyn Work>>) {
     for work in std::mem::take(batch) {
         match work.weight() {
-            Weight::Ends => batch.push(work),
+            Weight::Ends | Weight::Repeats => batch.push(work),
             Weight::Adds => work.acknowledge(Err(Error::Full)),
         }
     }
