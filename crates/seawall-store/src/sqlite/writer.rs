@@ -174,3 +174,25 @@ fn refuse_what_adds(batch: &mut Vec<Box<dyn Work>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::Sqlite;
+
+    fn synchronous(tx: &mut Tx<'_>) -> Result<i64, Error> {
+        Ok(tx.db.pragma_query_value(None, "synchronous", |row| row.get(0))?)
+    }
+
+    #[tokio::test]
+    async fn a_commit_waits_for_the_disk_unless_it_would_only_be_repeated() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&folder.path().join("seawall.db")).unwrap();
+        const FULL: i64 = 2;
+        for _ in 0..2 {
+            assert!(store.repeat(synchronous).await.unwrap() < FULL);
+            assert_eq!(store.write(synchronous).await.unwrap(), FULL);
+            assert_eq!(store.finish(synchronous).await.unwrap(), FULL);
+        }
+    }
+}
