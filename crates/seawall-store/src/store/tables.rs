@@ -110,6 +110,7 @@ impl Store {
         look!(self, statements::rollup::between, from, to, upstream)
     }
 
+    /// Forgets the oldest, some thousand at a time; 0 when there are none left.
     pub async fn sweep_rollups(&self, before: Wall) -> Result<usize, Error> {
         change!(self, ends statements::rollup::sweep, before)
     }
