@@ -49,29 +49,42 @@ impl Backoff {
     /// The wait before retry `n`; `prev` is the previous wait of this call, zero at first.
     #[inline]
     pub fn draw(&self, n: u32, prev: Nanos, rng: &mut Rng) -> Nanos {
-        if self.kind == BackoffKind::Exponential {
-            return self.ceiling(n);
-        }
-        let (least, most) = self.range(n, prev);
+        let (least, most) = match self.kind {
+            BackoffKind::Exponential => return self.ceiling(n),
+            BackoffKind::PercentJitter => {
+                let centre = self.ceiling(n).0;
+                if let Some(spread) = self.spread(centre) {
+                    return Nanos(centre - spread + rng.up_to(2 * spread));
+                }
+                self.around_cap(centre)
+            }
+            BackoffKind::FullJitter | BackoffKind::EqualJitter | BackoffKind::Decorrelated => self.range(n, prev),
+        };
         Nanos(least.0 + rng.up_to(most.0 - least.0))
     }
 
     /// The centre stays below the cap by the jitter's share, so that the spread is whole there too.
     #[inline]
     fn around(&self, n: u32) -> (Nanos, Nanos) {
-        let (centre, share) = (self.ceiling(n).0, u64::from(self.jitter.0));
-        if centre < SMALL && share <= MILLION {
-            let spread = centre * share / MILLION;
-            if centre + spread <= self.cap.0 {
-                return (Nanos(centre - spread), Nanos(centre + spread));
-            }
+        let centre = self.ceiling(n).0;
+        self.spread(centre).map_or_else(|| self.around_cap(centre), |spread| (Nanos(centre - spread), Nanos(centre + spread)))
+    }
+
+    /// How far to either side of an ordinary centre, where all of that is below the cap.
+    #[inline]
+    fn spread(&self, centre: u64) -> Option<u64> {
+        let share = u64::from(self.jitter.0);
+        if centre >= SMALL || share > MILLION {
+            return None;
         }
-        self.around_cap(centre, share.min(MILLION))
+        let spread = centre * share / MILLION;
+        (centre + spread <= self.cap.0).then_some(spread)
     }
 
     /// Where the spread would reach over the cap, or the numbers are absurd.
     #[cold]
-    fn around_cap(&self, centre: u64, share: u64) -> (Nanos, Nanos) {
+    fn around_cap(&self, centre: u64) -> (Nanos, Nanos) {
+        let share = u64::from(self.jitter.0).min(MILLION);
         let spread = part(centre, share);
         if let Some(most) = centre.checked_add(spread).filter(|most| *most <= self.cap.0) {
             return (Nanos(centre - spread), Nanos(most));
