@@ -172,7 +172,7 @@ static POLICY: &[Key] = &[
     key("limits", Kind::Tables(&LIMIT), "rate limits of this upstream or endpoint"),
     key("pool", Kind::Text, "the bulkhead it runs in"),
     key("cost", COUNT, "what a call takes from limits"),
-    key("deadline_header", Kind::Text, "header that tells the upstream what remains of the deadline"),
+    key("deadline_header", Kind::Header, "header that tells the upstream what remains of the deadline"),
     key("cache", Kind::Table(&CACHE), "keep answers for when the upstream fails"),
     key("fallback", Kind::Table(&FALLBACK), "static answer when everything else failed"),
     key("on_exhausted", Kind::Word(OnExhausted::WORDS), "what becomes of a call whose retries are used up"),

@@ -116,6 +116,22 @@ pub(crate) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
+/// Headers that say how a message is framed and where it goes, which only we may write.
+const FRAMING: [&str; 9] =
+    ["connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+
+/// # Errors
+/// When this is no name of a header that can be added to a request.
+pub(crate) fn header(name: &str) -> Result<(), String> {
+    if !is_header_name(name) {
+        return Err(format!("`{name}` cannot be a header name"));
+    }
+    if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
+        return Err(format!("`{name}` says how the request is sent and cannot say anything else"));
+    }
+    Ok(())
+}
+
 /// Where a credential goes in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inject {

@@ -24,6 +24,8 @@ pub enum Kind {
     },
     Bool,
     Text,
+    /// The name of a header that we may add to a request.
+    Header,
     /// One of a closed set.
     Word(&'static [&'static str]),
     /// `env:NAME` or `file:PATH`.

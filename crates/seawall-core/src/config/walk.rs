@@ -269,6 +269,7 @@ fn text_value(kind: &'static Kind, text: &str) -> Result<Value, String> {
         Kind::Reset => crate::lease::Reset::parse(text).map(drop).map_err(|error| error.to_string()),
         Kind::LimitKey => place::limit_key(text).map(drop),
         Kind::Inject => place::Inject::parse(text).map(drop),
+        Kind::Header => place::header(text),
         Kind::Match => super::endpoint::Match::parse(text).map(drop),
         kind => Err(format!("expected {}, found a string", expected(kind))),
     }?;
@@ -300,6 +301,7 @@ pub(crate) fn expected(kind: &Kind) -> &'static str {
         Kind::Reset => "a time and zone such as \"00:00 America/Los_Angeles\"",
         Kind::LimitKey => "a limit key such as \"caller\"",
         Kind::Inject => "a place for the secret such as \"header:X-Api-Key\"",
+        Kind::Header => "the name of a header such as \"x-request-timeout-ms\"",
         Kind::Match => "a method and path such as \"GET /search\"",
         Kind::List(_) | Kind::OneOrMany(_) => "a list",
         Kind::Table(_) | Kind::Map(_) | Kind::Strings | Kind::Counts => "a table",

@@ -34,6 +34,15 @@ fn a_missing_unit_is_refused_with_a_proposal() {
 }
 
 #[test]
+fn a_deadline_header_that_cannot_be_sent_is_refused() {
+    refused_key("deadline_header = \"x left\"", "3:19", "`upstreams.a.deadline_header`: `x left` cannot be a header name");
+    refused_key("deadline_header = \"\"", "3:19", "`` cannot be a header name");
+    refused_key("deadline_header = \"x-left:\"", "3:19", "cannot be a header name");
+    refused_key("deadline_header = \"Content-Length\"", "3:19", "`Content-Length` says how the request is sent");
+    assert_eq!(Dir::with(format!("{UPSTREAM}deadline_header = \"X-Left\"\n")).run(["check"]).ends_with(0).err, "");
+}
+
+#[test]
 fn an_inline_secret_is_refused_and_never_shown() {
     let ways = [
         "auth = { keys = [{ id = \"a\", secret = \"sk-canary\" }] }",
