@@ -1,11 +1,9 @@
 //! New connections to upstreams: name lookup, TCP, TLS with verified certificates, and which HTTP is spoken.
 
-use crate::body::Outgoing;
 use crate::fault::Fault;
 use crate::h1::{Conn, Io};
+use crate::h2::Shared;
 use crate::reach::Reach;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use seawall_core::config::url::Base;
 use seawall_core::time::Nanos;
@@ -15,14 +13,11 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Longer header sections of an answer are refused.
-const MAX_HEADER_BYTES: usize = 64 * 1024;
-
 /// A way to send requests over one connection.
 #[derive(Debug)]
 pub(crate) enum Sender {
     H1(Box<Conn>),
-    H2(http2::SendRequest<Outgoing>),
+    H2(Shared),
 }
 
 #[derive(Clone)]
@@ -82,7 +77,7 @@ impl Connector {
         let name = ServerName::try_from(bare).map_err(|_| Fault::TLS)?;
         let stream = self.tls.connect(name, stream).await.map_err(|error| tls_fault(&error))?;
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if speaks_h2 { h2(TokioIo::new(stream)).await } else { Ok(h1(Io::Tls(Box::new(stream)))) }
+        if speaks_h2 { Shared::open(stream).await.map(Sender::H2) } else { Ok(h1(Io::Tls(Box::new(stream)))) }
     }
 
     /// Tries the addresses of a name in turn; the last failure is the one reported. Reach is asked about each address and
@@ -124,19 +119,4 @@ fn tls_fault(error: &std::io::Error) -> Fault {
 
 fn h1(io: Io) -> Sender {
     Sender::H1(Box::new(Conn::new(io)))
-}
-
-async fn h2<I>(io: I) -> Result<Sender, Fault>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
-        .keep_alive_interval(Duration::from_secs(30))
-        .adaptive_window(true);
-    let (sender, connection) = builder.handshake(io).await.map_err(|error| Fault::of(&error))?;
-    tokio::task::spawn_local(async move { drop(connection.await) });
-    Ok(Sender::H2(sender))
 }

@@ -21,6 +21,9 @@ impl Fault {
     pub const TLS: Self = Self { kind: ErrorKind::Tls, token: "tls_protocol_error" };
     pub const CERTIFICATE: Self = Self { kind: ErrorKind::Tls, token: "tls_certificate_error" };
     pub const RESET: Self = Self { kind: ErrorKind::Reset, token: "connection_terminated" };
+    /// An HTTP/2 server says that it did not look at the request, or the connection did not take it: as good as no
+    /// connection, and nothing has happened that a second try could repeat.
+    pub const NOT_PROCESSED: Self = Self { kind: ErrorKind::Connect, token: "connection_terminated" };
     pub const INCOMPLETE: Self = Self { kind: ErrorKind::Reset, token: "http_response_incomplete" };
     pub const GARBAGE: Self = Self { kind: ErrorKind::Malformed, token: "http_protocol_error" };
     pub const HEADERS_TOO_LARGE: Self = Self { kind: ErrorKind::Malformed, token: "http_response_header_section_size" };

@@ -15,6 +15,7 @@ pub mod credential;
 pub mod drive;
 pub mod fault;
 pub mod h1;
+mod h2;
 pub mod library;
 pub mod limits;
 pub mod line;

@@ -198,11 +198,10 @@ impl Tokens {
                 let head = conn.answer(false).await.map_err(failed)?;
                 (head, read_up_to(&mut conn, MOST_ANSWER).await)
             }
-            Sender::H2(mut sender) => {
+            Sender::H2(mut shared) => {
                 *request.uri_mut() = absolute(base, request.uri());
                 request.headers_mut().remove(HOST);
-                let answer = sender.send_request(request).await.map_err(|error| failed(Fault::of(&error)))?;
-                let (head, mut body) = answer.into_parts();
+                let (head, mut body) = shared.send(request).await.map_err(|failure| failed(failure.fault))?;
                 (head, read_up_to(&mut body, MOST_ANSWER).await)
             }
         };

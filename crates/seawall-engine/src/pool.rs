@@ -1,11 +1,10 @@
 //! Idle connections of one thread, last in first out: the warmest is used, the coldest dies of age. Each thread has its
 //! own pool, so that taking a connection costs no lock and no other core's cache.
 
-use crate::body::Outgoing;
 use crate::connect::{Connector, Sender};
 use crate::fault::Fault;
 use crate::h1::Conn;
-use hyper::client::conn::http2;
+use crate::h2::Shared;
 use seawall_core::config::url::Base;
 use seawall_core::time::{Mono, Nanos};
 use std::cell::RefCell;
@@ -21,7 +20,7 @@ const IDLE_FOR: Nanos = Nanos::from_secs(55);
 struct Shelf {
     idle: Vec<(Box<Conn>, Mono)>,
     /// One connection carries many requests.
-    shared: Option<http2::SendRequest<Outgoing>>,
+    shared: Option<Shared>,
 }
 
 /// The connections of one thread, by upstream.
@@ -54,7 +53,7 @@ impl Lent {
 #[derive(Debug)]
 pub(crate) enum Line {
     H1 { lent: Lent, reused: bool },
-    H2(http2::SendRequest<Outgoing>),
+    H2 { shared: Shared, reused: bool },
 }
 
 impl Lent {
@@ -73,9 +72,9 @@ impl Pool {
         // Connecting is rare and its future is large: boxed, it does not weigh on every call that finds a connection.
         match Box::pin(connector.connect(to, timeout)).await? {
             Sender::H1(conn) => Ok(Line::H1 { lent: Lent { conn, pool: self.clone(), upstream, now }, reused: false }),
-            Sender::H2(sender) => {
-                self.0.borrow_mut().entry(upstream).or_default().shared = Some(sender.clone());
-                Ok(Line::H2(sender))
+            Sender::H2(shared) => {
+                self.0.borrow_mut().entry(upstream).or_default().shared = Some(shared.clone());
+                Ok(Line::H2 { shared, reused: false })
             }
         }
     }
@@ -86,7 +85,7 @@ impl Pool {
         let shelf = shelves.get_mut(&upstream)?;
         if let Some(shared) = shelf.shared.as_ref() {
             if !shared.is_closed() {
-                return Some(Line::H2(shared.clone()));
+                return Some(Line::H2 { shared: shared.clone(), reused: true });
             }
             shelf.shared = None;
         }
@@ -109,7 +108,7 @@ impl Pool {
         let mut shelves = self.0.borrow_mut();
         for shelf in shelves.values_mut() {
             shelf.idle.retain_mut(|(conn, since)| now.since(*since) <= IDLE_FOR && !conn.is_dead());
-            if shelf.shared.as_ref().is_some_and(http2::SendRequest::is_closed) {
+            if shelf.shared.as_ref().is_some_and(Shared::is_closed) {
                 shelf.shared = None;
             }
         }

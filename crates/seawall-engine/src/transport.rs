@@ -7,6 +7,7 @@ use crate::connect::Connector;
 use crate::drive::{KeyTail, Outward, Transport};
 use crate::fault::Fault;
 use crate::h1::Writer;
+use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::oauth::Token;
 use crate::pool::{Line, Pool};
@@ -209,10 +210,14 @@ impl HttpTransport<'_> {
         loop {
             let (mut lent, reused) = match line {
                 Line::H1 { lent, reused } => (lent, reused),
-                Line::H2(mut sender) => {
-                    let answer = sender.send_request(self.request(attempt)?).await.map_err(|error| Fault::of(&error))?;
-                    let (head, incoming) = answer.into_parts();
-                    return Ok((head, Arriving::H2(incoming)));
+                Line::H2 { mut shared, reused } => {
+                    match shared.send(self.request(attempt)?).await {
+                        Ok((head, incoming)) => return Ok((head, Arriving::H2(incoming))),
+                        Err(Failure { unsent: Some(body), .. }) if reused => self.body.put_back(body),
+                        Err(Failure { fault, .. }) => return Err(fault),
+                    }
+                    line = pool.fresh(id, base, connector, connect, now).await?;
+                    continue;
                 }
             };
             let body = self.body.take();
