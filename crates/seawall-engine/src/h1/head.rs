@@ -174,11 +174,17 @@ impl Fields {
         let name = HeaderName::from_bytes(name).ok()?;
         let value = value[1..].trim_ascii();
         if name == CONTENT_LENGTH {
+            let is_repeated = self.length.is_some();
             for part in value.split(|b| *b == b',') {
                 let length = digits(part.trim_ascii())?;
                 if self.length.replace(length).is_some_and(|other| other != length) {
                     return None;
                 }
+            }
+            // Several that agree are passed on as one (RFC 9110 §8.6).
+            if is_repeated || value.contains(&b',') {
+                self.length.map(|length| self.headers.insert(CONTENT_LENGTH, HeaderValue::from(length)));
+                return Some(());
             }
         } else if name == CONNECTION {
             let (close, keep) = (has_token(value, b"close"), has_token(value, b"keep-alive"));
@@ -245,6 +251,14 @@ mod tests {
             ("HTTP/1.1 304 Not Modified\r\ntransfer-encoding: chunked", Length::None),
         ] {
             assert_eq!(whole(head).1, length, "{head}");
+        }
+    }
+
+    #[test]
+    fn lengths_that_agree_become_one() {
+        for head in ["content-length: 5, 5", "content-length: 5\r\nContent-Length: 5", "content-length: 05,5\r\nContent-Length: 5"] {
+            let (parts, ..) = whole(&format!("HTTP/1.1 200 OK\r\n{head}"));
+            assert_eq!(parts.headers.get_all(CONTENT_LENGTH).iter().collect::<Vec<_>>(), ["5"], "{head}");
         }
     }
 
