@@ -60,8 +60,14 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let log = view::Log::default();
     let folder = setup::Scratch::new("demo")?;
     let store = setup::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")))?;
-    let start_up =
-        serve::StartUp { store, file: Path::new("demo").to_owned(), around, threads: Some(1), head_timeout: Duration::from_secs(30) };
+    let start_up = serve::StartUp {
+        store,
+        file: Path::new("demo").to_owned(),
+        around,
+        threads: Some(1),
+        head_timeout: Duration::from_secs(30),
+        connections: setup::connections(),
+    };
     let gateway = serve::start(live, start_up, Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();
     let naive = Client::naive(upstream.address);

@@ -3,6 +3,7 @@
 use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal};
 use super::cached::{self, Lookup};
 use super::hygiene::{self, Marks, Ours};
+use super::seats::Seats;
 use super::target::deadline;
 use super::{Shared, deferred, degrade, intake};
 use crate::target::target;
@@ -106,6 +107,10 @@ impl Gateway {
         let nowhere = Arc::new(Names::new("none", "none"));
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
         Self { shared, sending, rng, nowhere, nobody: Arc::from("anonymous") }
+    }
+
+    pub(super) fn seats(&self) -> Arc<Seats> {
+        Arc::clone(&self.shared.seats)
     }
 
     pub(super) fn head_timeout(&self) -> std::time::Duration {

@@ -14,6 +14,7 @@ mod hygiene;
 mod intake;
 mod jobs;
 mod operate;
+mod seats;
 mod target;
 mod wire;
 mod worker;
@@ -54,6 +55,10 @@ pub(crate) struct Args {
     /// Longest wait for a complete request head, on a new connection or after an answer
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = wait)]
     head_timeout: Duration,
+
+    /// Callers that may be connected at once [default: two thirds of the open files that the system allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: Option<u32>,
 }
 
 fn wait(text: &str) -> Result<Duration, String> {
@@ -72,6 +77,7 @@ pub(crate) struct Shared {
     pub pseudonym: hygiene::Pseudonym,
     pub file: PathBuf,
     pub head_timeout: Duration,
+    pub seats: Arc<seats::Seats>,
     pub reloads: operate::Reloads,
     /// On the way out.
     pub draining: AtomicBool,
@@ -101,7 +107,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let vault = Environment::beside(&file);
     let live = setup::live(config, &vault)?;
     let store = setup::open(&live.config.server.store, &vault)?;
-    let start_up = StartUp { store, file, around: vault, threads: args.threads, head_timeout: args.head_timeout };
+    let connections = args.connections.map_or_else(setup::connections, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    let start_up = StartUp { store, file, around: vault, threads: args.threads, head_timeout: args.head_timeout, connections };
     let running = start(live, start_up, Box::new(std::io::stdout()))?;
     let banner = banner::text(&running);
     terminal.detail(&format!("{} threads serve", running.workers.len()));
@@ -121,6 +128,8 @@ pub(crate) struct StartUp {
     pub around: Environment,
     pub threads: Option<u16>,
     pub head_timeout: Duration,
+    /// Callers that may be connected at once.
+    pub connections: usize,
 }
 
 /// The gateway's threads, at work.
@@ -137,7 +146,7 @@ pub(crate) struct Running {
 
 /// Starts the threads. Log lines go to `log`.
 pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
-    let StartUp { store, file, around, threads, head_timeout } = with;
+    let StartUp { store, file, around, threads, head_timeout, connections } = with;
     let server = live.config.server.clone();
     let json = live.config.log_json;
     let listeners = worker::listeners(&server.listen, threads)?;
@@ -156,6 +165,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", setup::instance())),
         file,
         head_timeout,
+        seats: Arc::new(seats::Seats::new(connections)),
         reloads: operate::Reloads::default(),
         draining: AtomicBool::new(false),
         started_at,

@@ -76,11 +76,13 @@ async fn accept(gateway: Rc<Gateway>, hush: Hush, listener: TcpListener, mut pha
     let open: Open = Rc::new(());
     let mut sweep = tokio::time::interval(SWEEP);
     let watched = phases.clone();
+    let seats = gateway.seats();
     let admit = |(stream, peer): (TcpStream, SocketAddr)| {
+        let Some(seat) = seats.take() else { return seats.turn_away(stream) };
         let (gateway, phases, open, talk) = (Rc::clone(&gateway), watched.clone(), Rc::clone(&open), hush.talk());
         tokio::task::spawn_local(async move {
             connection(gateway, stream, peer, phases, talk).await;
-            drop(open);
+            drop((open, seat));
         });
     };
     loop {

@@ -1,7 +1,7 @@
 //! Callers and upstreams that mean harm: each gets a clear answer or an end, memory stays bounded, and the next request
 //! is served as if nothing had happened.
 
-use super::caller::{Caller, Watch};
+use super::caller::{Caller, Watch, eventually};
 use super::forwarding::{FAST, pair};
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream};
@@ -146,6 +146,29 @@ fn crowds_of_connections_are_carried_and_forgotten() {
             drop(TcpStream::connect(gateway.at).unwrap());
         }
     });
+}
+
+#[test]
+fn callers_who_find_every_connection_taken_are_told_to_come_back() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, FAST).argument("--connections").argument("3").go();
+    let mut seated: Vec<Caller> = (0..3).map(|_| gateway.caller()).collect();
+    for caller in &mut seated {
+        assert_eq!(caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n").reply().status, 200);
+    }
+    for _ in 0..5 {
+        let mut late = gateway.caller();
+        let reply = late.send("GET /api/late HTTP/1.1\r\nHost: h\r\n\r\n").reply();
+        assert_eq!((reply.status, reply.code().as_str()), (503, "overloaded"));
+        assert!((1..=3).contains(&reply.header("retry-after").unwrap().parse().unwrap()));
+        assert!(late.is_closed());
+    }
+    assert_eq!(gateway.metric("seawall_caller_connections"), Some(3.0));
+    assert_eq!(gateway.metric("seawall_caller_connections_refused_total"), Some(5.0));
+    assert_eq!(seated[0].send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n").reply().status, 200, "who is in stays in");
+    drop(seated.pop());
+    eventually("a seat that is given up is free again", || gateway.get("/api/x").status == 200);
+    assert!(!upstream.raw().contains("/late"));
 }
 
 #[test]

@@ -98,6 +98,10 @@ fn process(out: &mut String, shared: &Shared) {
     line(out, format_args!("seawall_shared_state_up {}", u8::from(store.as_ref().is_none_or(|store| store.is_up()))));
     family(out, "seawall_shared_instances", "gauge", "Instances that share state, as last heard");
     line(out, format_args!("seawall_shared_instances {}", store.map_or(1, |store| store.instances())));
+    family(out, "seawall_caller_connections", "gauge", "Callers that are connected");
+    line(out, format_args!("seawall_caller_connections {}", shared.seats.taken()));
+    family(out, "seawall_caller_connections_refused_total", "counter", "Callers that found every connection taken");
+    line(out, format_args!("seawall_caller_connections_refused_total {}", shared.seats.turned_away()));
     family(out, "seawall_log_lines_dropped_total", "counter", "Log lines that were not written because the writer was behind");
     line(out, format_args!("seawall_log_lines_dropped_total {}", shared.recorder.dropped()));
     family(out, "seawall_config_reloads_total", "counter", "Reloads of the configuration by result");

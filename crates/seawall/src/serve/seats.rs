@@ -1,0 +1,85 @@
+//! How many callers may be connected at once. Whoever comes when every seat is taken is told so and let go: a process that
+//! has run out of descriptors could neither answer nor reach an upstream for those who are in.
+
+use super::answer::Refusal;
+use seawall_core::record::Code;
+use seawall_core::time::Nanos;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// Those who are told to come back at one time; any more are let go without a word.
+const MOST_LEAVING: usize = 64;
+/// How long somebody who is told to come back may take to hear it.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// So much of an unwanted request is read, so that its answer is not lost in a reset.
+const MOST_UNHEARD: u64 = 64 * 1024;
+
+/// The seats of the whole process.
+#[derive(Debug)]
+pub(crate) struct Seats {
+    most: usize,
+    taken: AtomicUsize,
+    leaving: AtomicUsize,
+    turned_away: AtomicU64,
+}
+
+/// A place that is given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    seats: Arc<Seats>,
+    of: fn(&Seats) -> &AtomicUsize,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        (self.of)(&self.seats).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Seats {
+    pub(crate) const fn new(most: usize) -> Self {
+        Self { most, taken: AtomicUsize::new(0), leaving: AtomicUsize::new(0), turned_away: AtomicU64::new(0) }
+    }
+
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
+    }
+
+    /// A seat for a caller who has just connected.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
+        self.sit(|seats| &seats.taken, self.most)
+    }
+
+    fn sit(self: &Arc<Self>, of: fn(&Self) -> &AtomicUsize, most: usize) -> Option<Seat> {
+        if of(self).fetch_add(1, Ordering::Relaxed) >= most {
+            of(self).fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Seat { seats: Arc::clone(self), of })
+    }
+
+    /// Tells a caller that there is no seat. Nothing of its request is looked at.
+    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream) {
+        let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
+        let Some(seat) = self.sit(|seats| &seats.leaving, MOST_LEAVING) else { return };
+        // Spread out, so that they do not all come back in the same second.
+        let answer = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().wire();
+        tokio::task::spawn_local(async move {
+            let farewell = async {
+                stream.write_all(&answer).await?;
+                stream.shutdown().await?;
+                tokio::io::copy(&mut stream.take(MOST_UNHEARD), &mut tokio::io::sink()).await
+            };
+            // Whoever does not listen has been told all the same.
+            drop(tokio::time::timeout(FAREWELL, farewell).await);
+            drop(seat);
+        });
+    }
+}
