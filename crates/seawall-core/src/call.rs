@@ -323,18 +323,8 @@ impl Call {
         let unsent = result.is_err_and(ErrorKind::is_unsent);
         let mut settle = self.report(status, verdict, hint, latency, now);
         let (then, decision, wait, reason) = self.follow(next, verdict, status, hint, now);
-        self.record = Some(Attempt {
-            number: self.progress.attempts,
-            status,
-            key: self.held.key.map(|lease| lease.key),
-            latency,
-            elapsed: now.mono.since(self.started),
-            class: verdict.class,
-            named: verdict.named,
-            decision,
-            wait,
-            reason,
-        });
+        let named = verdict.named;
+        self.record = Some(Attempt { named, decision, wait, reason, ..self.told(status, verdict.class, since, now) });
         self.held.permit = None;
         self.held.key = None;
         if verdict.class != Class::Success {
@@ -490,6 +480,31 @@ impl Call {
     pub fn refreshed(&mut self, refreshed: bool, now: Now) -> Action {
         debug_assert_eq!(self.state, State::Refreshing, "a refresh was asked for");
         if refreshed { self.permit(now) } else { self.end(Outcome::Failed(Class::Auth), Reason::AuthFailed, None, now) }
+    }
+
+    /// The attempt that is out, if its caller leaves now: for the log, and counted nowhere else. Its connection ends with
+    /// it, so the status is `reset`; the outcome says that this was not the upstream's doing.
+    #[must_use]
+    pub fn abandoned(&self, now: Now) -> Option<Attempt> {
+        let State::Sending { since } = self.state else { return None };
+        Some(self.told(Status::Error(ErrorKind::Reset), Class::Ambiguous, since, now))
+    }
+
+    /// The attempt that is out, after which nothing more is done.
+    #[inline]
+    fn told(&self, status: Status, class: Class, since: Mono, now: Now) -> Attempt {
+        Attempt {
+            number: self.progress.attempts,
+            status,
+            key: self.held.key.map(|lease| lease.key),
+            latency: now.mono.since(since),
+            elapsed: now.mono.since(self.started),
+            class,
+            named: true,
+            decision: Decision::Return,
+            wait: Nanos::ZERO,
+            reason: Reason::Cancelled,
+        }
     }
 
     /// The caller left. Whatever is held goes back, and nothing is counted against anybody. A report that was asked for

@@ -41,6 +41,20 @@ impl ErrorKind {
 }
 
 words! {
+    /// Which bound something went over.
+    pub enum Timeout {
+        /// `timeout.connect`: there was no connection.
+        Connect = "connect",
+        /// `timeout.attempt`: there was no answer.
+        Attempt = "attempt",
+        /// `timeout.total` or the caller's own deadline, which ended an attempt early.
+        Total = "total",
+        /// The answer had begun and then nothing came.
+        Idle = "idle",
+    }
+}
+
+words! {
     /// What a wait, or a cooldown, applies to.
     pub enum Scope {
         Call = "call",
@@ -82,6 +96,14 @@ words! {
         CallerUnknown = "caller_unknown",
         TooLarge = "too_large",
         Cancelled = "cancelled",
+        BadRequest = "bad_request",
+        LoopDetected = "loop_detected",
+        MethodNotAllowed = "method_not_allowed",
+        NotFound = "not_found",
+        NotImplemented = "not_implemented",
+        RequestTimeout = "request_timeout",
+        StorageFull = "storage_full",
+        StoreUnavailable = "store_unavailable",
     }
 }
 
@@ -92,6 +114,8 @@ impl Code {
         match self {
             Self::RateLimited | Self::Overloaded | Self::CallerUnknown | Self::TooLarge | Self::NoUpstream => "admit",
             Self::IdempotencyKeyMissing | Self::IdempotencyKeyMismatch | Self::IdempotencyKeyInFlight | Self::OutcomeUnknown => "admit",
+            Self::BadRequest | Self::LoopDetected | Self::MethodNotAllowed | Self::NotFound | Self::NotImplemented => "admit",
+            Self::RequestTimeout | Self::StorageFull | Self::StoreUnavailable => "admit",
             Self::KeysExhausted | Self::KeysRejected => "lease",
             Self::CircuitOpen => "guard",
             Self::UpstreamUnreachable | Self::SchemaMismatch | Self::Cancelled => "attempt",
@@ -182,12 +206,14 @@ impl Attempt {
         matches!(self.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken)
     }
 
-    /// The `outcome` field: the class, except that the breaker's refusals are named for what they are.
+    /// The `outcome` field: the class, except that the breaker's refusals and what a caller gave up are named for what
+    /// they are.
     #[must_use]
     pub const fn outcome(&self) -> &'static str {
-        match self.status {
-            Status::CircuitOpen => "circuit_open",
-            Status::Http(_) | Status::Error(_) => self.class.as_str(),
+        match (self.status, self.reason) {
+            (Status::CircuitOpen, _) => "circuit_open",
+            (_, Reason::Cancelled) => Code::Cancelled.as_str(),
+            (Status::Http(_) | Status::Error(_), _) => self.class.as_str(),
         }
     }
 }

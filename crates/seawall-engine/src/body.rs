@@ -241,7 +241,7 @@ impl std::fmt::Debug for Kept {
 }
 
 /// What happens when an answer breaks off after its first byte went out.
-pub struct Broken(pub Box<dyn FnOnce()>);
+pub struct Broken(pub Box<dyn FnOnce(&RelayError)>);
 
 impl std::fmt::Debug for Broken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -332,10 +332,10 @@ impl Streaming {
         }
     }
 
-    fn broke(&mut self) {
+    fn broke(&mut self, error: &RelayError) {
         self.incoming = Arriving::Over;
         if let Some(Broken(tell)) = self.broken.take() {
-            tell();
+            tell(error);
         }
     }
 
@@ -363,7 +363,7 @@ impl Streaming {
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
-                self.broke();
+                self.broke(&error);
                 // A server forgets what it has not written yet when a body fails, so it gets a turn to write first.
                 self.failed = Some(error);
                 cx.waker().wake_by_ref();
@@ -375,7 +375,7 @@ impl Streaming {
                 if timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
-                self.broke();
+                self.broke(&RelayError::Silent);
                 Poll::Ready(Some(Err(RelayError::Silent)))
             }
         }

@@ -14,7 +14,7 @@ use seawall_core::classify::{Headers, Hint, Seen, Verdict};
 use seawall_core::decide::Progress;
 use seawall_core::guard::Change;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope};
+use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope, Timeout};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::cell::RefCell;
@@ -121,6 +121,9 @@ impl Guarded<'_> {
     /// Ends the call with nothing counted against anybody.
     fn cancel(&mut self, code: Code, now: Now) -> Finish {
         self.done = true;
+        if let Some(attempt) = self.call.abandoned(now) {
+            self.scene.record(attempt, None, None, now);
+        }
         let settle = self.call.cancelled();
         self.scene.endpoint.state.abandon(&settle, &mut self.visit, now);
         self.visit.leave_line(&self.scene.endpoint.state, now.mono);
@@ -203,10 +206,11 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
     let mut now = scene.clock.now();
     let (call, mut action) = Call::resume(Arc::clone(&scene.endpoint.plan), request, progress, now);
     let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false };
-    let mut fault = None;
+    let (mut fault, mut bound) = (None, None);
     loop {
         if let Some(attempt) = guarded.call.take_record() {
-            scene.record(attempt, (!attempt.named).then(|| Box::new(Sample::of(transport.answer()))), now);
+            let unnamed = (!attempt.named).then(|| Box::new(Sample::of(transport.answer())));
+            scene.record(attempt, unnamed, bound.take(), now);
         }
         action = match action {
             Action::Ask(ask) => {
@@ -225,6 +229,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 let sent_at = now;
                 now = scene.clock.now();
                 fault = result.err();
+                bound = fault.and_then(|fault| scene.bound(fault, outward));
                 if let Some(blame) = fault.and_then(|_| transport.blame()) {
                     let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
                     let finish = guarded.cancel(code, now);
@@ -289,7 +294,17 @@ async fn send<T: Transport>(clock: &Clock, transport: &mut T, outward: Outward) 
 }
 
 impl Scene<'_> {
-    fn record(&self, attempt: Attempt, unnamed: Option<Box<Sample>>, now: Now) {
+    /// The bound that an attempt went over, if that is how it failed.
+    fn bound(&self, fault: Fault, attempt: Outward) -> Option<Timeout> {
+        match fault.kind {
+            _ if fault == Fault::CONNECT_TIMEOUT => Some(Timeout::Connect),
+            ErrorKind::Timeout if attempt.timeout < self.endpoint.spec.policy.timeout.attempt => Some(Timeout::Total),
+            ErrorKind::Timeout => Some(Timeout::Attempt),
+            ErrorKind::Dns | ErrorKind::Connect | ErrorKind::Reset | ErrorKind::Tls | ErrorKind::Malformed | ErrorKind::Schema => None,
+        }
+    }
+
+    fn record(&self, attempt: Attempt, unnamed: Option<Box<Sample>>, timeout: Option<Timeout>, now: Now) {
         if let Some(trail) = self.trail {
             trail.borrow_mut().push((now.wall, attempt));
         }
@@ -301,6 +316,7 @@ impl Scene<'_> {
             attempt,
             key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
             unnamed,
+            timeout,
         }));
     }
 

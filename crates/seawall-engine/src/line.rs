@@ -1,8 +1,8 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
-use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, NoteRecord, Record, TokenRecord};
+use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
 use seawall_core::id::CallId;
-use seawall_core::record::{Decision, Reason, Status};
+use seawall_core::record::{Decision, Reason, Status, Timeout};
 use seawall_core::time::{Nanos, Wall};
 use std::io::Write as _;
 
@@ -37,6 +37,7 @@ pub fn json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &Record) {
         Record::Attempt(record) => attempt_json(out, stamp, record),
         Record::Call(record) => call_json(out, stamp, record),
         Record::Breaker(record) => breaker_json(out, stamp, record),
+        Record::Idle(record) => idle_json(out, stamp, record),
         Record::Token(record) => token_json(out, stamp, record),
         Record::Note(record) => note_json(out, stamp, record),
     }
@@ -61,8 +62,11 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     word(out, ",\"outcome\":\"", attempt.outcome());
     word(out, ",\"decision\":\"", attempt.decision.as_str());
     millis(out, ",\"wait_ms\":", attempt.wait);
+    if let Some(timeout) = record.timeout {
+        word(out, ",\"timeout\":\"", timeout.as_str());
+    }
     out.extend_from_slice(b",\"reason\":\"");
-    reason(out, attempt.reason, attempt.status);
+    reason(out, record);
     out.extend_from_slice(b"\"}");
 }
 
@@ -85,6 +89,15 @@ fn breaker_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &BreakerRecord) {
     field(out, ",\"from\":", record.change.from.as_str());
     field(out, ",\"to\":", record.change.to.as_str());
     field(out, ",\"cause\":", record.change.cause.as_str());
+    out.push(b'}');
+}
+
+fn idle_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &IdleRecord) {
+    head(out, stamp.of(record.at), "timeout");
+    id(out, record.call);
+    field(out, ",\"upstream\":", &record.names.upstream);
+    field(out, ",\"endpoint\":", &record.names.endpoint);
+    field(out, ",\"timeout\":", Timeout::Idle.as_str());
     out.push(b'}');
 }
 
@@ -129,9 +142,12 @@ pub(crate) fn names(upstream: &str, endpoint: &str) -> Vec<u8> {
     out
 }
 
-/// A decision that follows from the status alone names the status.
-fn reason(out: &mut Vec<u8>, reason: Reason, of: Status) {
-    match (reason, of) {
+/// A decision that follows from the status alone names the status, and a timeout its bound.
+fn reason(out: &mut Vec<u8>, record: &AttemptRecord) {
+    match (record.attempt.reason, record.attempt.status) {
+        (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, Status::Error(_)) if record.timeout.is_some() => {
+            record.timeout.iter().for_each(|timeout| put(out, format_args!("{timeout} timeout")));
+        }
         (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, Status::Http(code)) => {
             put(out, format_args!("status {code}"))
         }
@@ -218,6 +234,9 @@ pub fn text(out: &mut Vec<u8>, record: &Record) {
                 ),
             );
         }
+        Record::Idle(IdleRecord { at, call, names }) => {
+            put(out, format_args!("{at} timeout {}/{} went silent in the middle of its answer ({call})", names.upstream, names.endpoint));
+        }
         Record::Token(TokenRecord { at, call, names, error }) => {
             put(out, format_args!("{at} token   {} {} ({call})", names.upstream, error.escape_debug()));
         }
@@ -249,7 +268,7 @@ fn attempt_text(out: &mut Vec<u8>, record: &AttemptRecord) {
         }
     }
     out.extend_from_slice(b" (");
-    reason(out, attempt.reason, attempt.status);
+    reason(out, record);
     put(out, format_args!(") {call}"));
 }
 
@@ -282,6 +301,7 @@ mod tests {
             attempt,
             key_tail: Some(Arc::from("…cdef")),
             unnamed: None,
+            timeout: None,
         })
     }
 

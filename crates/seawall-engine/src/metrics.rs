@@ -4,7 +4,7 @@
 use crate::live::Names;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
 use crate::state::Locked;
-use seawall_core::record::{Class, ErrorKind, Status};
+use seawall_core::record::{Class, Code, Status, Timeout};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -106,7 +106,7 @@ struct EndpointCounts {
     calls: BTreeMap<(Arc<str>, &'static str), u64>,
     retries: BTreeMap<(Arc<str>, &'static str), u64>,
     rejections: BTreeMap<(&'static str, &'static str), u64>,
-    timeouts: u64,
+    timeouts: BTreeMap<Timeout, u64>,
     transitions: BTreeMap<(&'static str, &'static str), u64>,
     attempt_seconds: Histogram,
     call_seconds: Histogram,
@@ -145,6 +145,7 @@ impl Metrics {
             match record {
                 Record::Attempt(record) => counts.attempt(record),
                 Record::Call(record) => counts.call(record),
+                Record::Idle(_) => *counts.timeouts.entry(Timeout::Idle).or_default() += 1,
                 // The call's own record says how it ended.
                 Record::Token(_) | Record::Note(_) => {}
                 Record::Breaker(BreakerRecord { change, .. }) => {
@@ -228,9 +229,11 @@ impl Metrics {
 /// Families that do not tell endpoints apart.
 fn per_upstream(out: &mut String, sorted: &[(&Arc<Names>, &EndpointCounts)]) {
     let mut rejections: BTreeMap<(&'static str, &'static str, &str), u64> = BTreeMap::new();
-    let mut timeouts: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut timeouts: BTreeMap<(&str, Timeout), u64> = BTreeMap::new();
     for (names, counts) in sorted {
-        *timeouts.entry(&names.upstream).or_default() += counts.timeouts;
+        for kind in Timeout::ALL {
+            *timeouts.entry((&names.upstream, *kind)).or_default() += counts.timeouts.get(kind).copied().unwrap_or(0);
+        }
         for ((stage, code), n) in &counts.rejections {
             *rejections.entry((stage, code, &names.upstream)).or_default() += n;
         }
@@ -239,9 +242,9 @@ fn per_upstream(out: &mut String, sorted: &[(&Arc<Names>, &EndpointCounts)]) {
     for ((stage, code, upstream), n) in rejections {
         put(out, format_args!("seawall_rejections_total{{stage=\"{stage}\",code=\"{code}\",upstream=\"{}\"}} {n}\n", escape(upstream)));
     }
-    family(out, "seawall_timeouts_total", "counter", "Attempts that timed out");
-    for (upstream, n) in timeouts {
-        put(out, format_args!("seawall_timeouts_total{{upstream=\"{}\",kind=\"attempt\"}} {n}\n", escape(upstream)));
+    family(out, "seawall_timeouts_total", "counter", "What went over a bound, by bound");
+    for ((upstream, kind), n) in timeouts {
+        put(out, format_args!("seawall_timeouts_total{{upstream=\"{}\",kind=\"{kind}\"}} {n}\n", escape(upstream)));
     }
 }
 
@@ -252,10 +255,13 @@ impl EndpointCounts {
         if attempt.is_repeated() {
             *self.retries.entry((Arc::clone(&record.caller), attempt.reason.as_str())).or_default() += 1;
         }
-        if attempt.status != Status::CircuitOpen {
+        // Nobody knows how long an attempt would have taken that its caller gave up.
+        if attempt.status != Status::CircuitOpen && attempt.outcome() != Code::Cancelled.as_str() {
             self.attempt_seconds.observe(attempt.latency);
         }
-        self.timeouts += u64::from(attempt.status == Status::Error(ErrorKind::Timeout));
+        if let Some(timeout) = record.timeout {
+            *self.timeouts.entry(timeout).or_default() += 1;
+        }
     }
 
     fn call(&mut self, record: &CallRecord) {

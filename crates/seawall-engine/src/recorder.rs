@@ -9,7 +9,7 @@ use crate::{line, metrics};
 use seawall_core::classify::Headers;
 use seawall_core::guard;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Reason};
+use seawall_core::record::{Attempt, Reason, Timeout};
 use seawall_core::time::{Nanos, Wall};
 use std::io::Write;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ pub enum Record {
     Attempt(AttemptRecord),
     Call(CallRecord),
     Breaker(BreakerRecord),
+    Idle(IdleRecord),
     Token(TokenRecord),
     Note(NoteRecord),
 }
@@ -41,6 +42,7 @@ impl Record {
             Self::Attempt(AttemptRecord { names, .. })
             | Self::Call(CallRecord { names, .. })
             | Self::Breaker(BreakerRecord { names, .. })
+            | Self::Idle(IdleRecord { names, .. })
             | Self::Token(TokenRecord { names, .. }) => Some(names),
             Self::Note(_) => None,
         }
@@ -56,6 +58,8 @@ pub struct AttemptRecord {
     pub attempt: Attempt,
     /// Last four characters of the key that was used.
     pub key_tail: Option<Arc<str>>,
+    /// The bound that it went over, where it did.
+    pub timeout: Option<Timeout>,
     /// What an answer that no rule names looks like.
     pub unnamed: Option<Box<Sample>>,
 }
@@ -77,6 +81,14 @@ impl Sample {
         let content_type = headers.first("content-type").map(|value| String::from_utf8_lossy(value).into_owned());
         Self { content_type: content_type.unwrap_or_default(), body: body[..body.len().min(Self::MOST)].to_vec() }
     }
+}
+
+/// An answer whose first byte had gone out already went silent.
+#[derive(Clone, Debug)]
+pub struct IdleRecord {
+    pub at: Wall,
+    pub call: CallId,
+    pub names: Arc<Names>,
 }
 
 #[derive(Clone, Debug)]

@@ -420,8 +420,11 @@ fn a_cancelled_call_gives_everything_back() {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
     }
     assert!(matches!(action, Action::Send { .. }), "the probe is out: {action:?}");
+    let abandoned = call.abandoned(world.now).expect("an attempt is out");
+    assert_eq!((abandoned.number, abandoned.outcome()), (1, "cancelled"));
     let settle = call.cancelled();
     assert!(settle.cancel.is_some());
+    assert_eq!(call.abandoned(world.now), None);
     let _: super::Reply = world.cells.settle(&settle, world.now);
     world.call(&[status(200)]);
     assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "the slot came back: {}", world.trace);

@@ -95,6 +95,7 @@ impl Reporter {
             attempt,
             key_tail: None,
             unnamed: None,
+            timeout: None,
         };
         self.tell(&Record::Attempt(record));
     }

@@ -83,6 +83,7 @@ fn simulator(case: &Case) -> Story {
             attempt: *attempt,
             key_tail: None,
             unnamed: None,
+            timeout: None,
         })
     };
     Story {

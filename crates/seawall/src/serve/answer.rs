@@ -30,6 +30,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// With a code of the admin API's own.
     pub(super) fn plain(status: u16, code: &'static str, detail: &str) -> Self {
         Self {
             status,
@@ -174,6 +175,14 @@ const fn describe(code: Code) -> (u16, &'static str) {
         Code::CallerUnknown => (401, "a caller's token is required"),
         Code::TooLarge => (413, "the request is too large"),
         Code::Cancelled => (499, "the caller left"),
+        Code::BadRequest => (400, "the request is malformed"),
+        Code::LoopDetected => (508, "the request has been here before"),
+        Code::MethodNotAllowed => (405, "the method is not for gateways"),
+        Code::NotFound => (404, "there is nothing at this path"),
+        Code::NotImplemented => (501, "the request wants what this gateway does not do"),
+        Code::RequestTimeout => (408, "the request did not arrive in time"),
+        Code::StorageFull => (507, "the store has no room"),
+        Code::StoreUnavailable => (503, "the store gave no answer"),
     }
 }
 

@@ -136,7 +136,7 @@ impl Gateway {
         match kept.as_deref() {
             Ok([Enqueued::New(id) | Enqueued::Known(id, _)]) => self.accepted(*id, prefer, endpoint, &from).await,
             Ok([Enqueued::Mismatch(_)]) => self.turn_away(Refusal::of(Code::IdempotencyKeyMismatch, None), Some(endpoint)),
-            Ok(_) => self.turn_away(Refusal::plain(503, "store_unavailable", "the store gave no answer"), Some(endpoint)),
+            Ok(_) => self.turn_away(Refusal::code(503, Code::StoreUnavailable, "the store gave no answer"), Some(endpoint)),
             Err(error) => self.turn_away(*super::admin::query::of_store(error), Some(endpoint)),
         }
     }
@@ -240,7 +240,7 @@ impl Gateway {
         let Some(identified) = live.callers.identify(headers) else {
             return self.turn_away(Refusal::of(Code::CallerUnknown, None), None);
         };
-        let unknown = || Refusal::plain(404, "not_found", "there is no such job of yours").respond();
+        let unknown = || Refusal::code(404, Code::NotFound, "there is no such job of yours").respond();
         let Some(id) = CallId::parse(id) else { return unknown() };
         match self.shared.desk.store.job(id).await {
             Ok(Some(job)) if *job.caller == *identified.caller.name => document(200, &jobs::view(&job)),

@@ -17,14 +17,14 @@ use seawall_core::policy::Cache;
 use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now, Wall};
-use seawall_engine::body::{Blame, Broken, Held, Relay};
+use seawall_engine::body::{Blame, Broken, Held, Relay, RelayError};
 use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
-use seawall_engine::recorder::{BreakerRecord, CallRecord, Record, TokenRecord};
+use seawall_engine::recorder::{BreakerRecord, CallRecord, IdleRecord, Record, TokenRecord};
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
@@ -160,7 +160,7 @@ impl Gateway {
         };
         if marks.has(Marks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
             let detail = "this request has passed through this gateway before";
-            return Err(Box::new(Refusal::plain(508, "loop_detected", detail)));
+            return Err(Box::new(Refusal::code(508, Code::LoopDetected, detail)));
         }
         let Some(identified) = live.callers.identify(&head.headers) else {
             return Err(Box::new(Refusal::of(Code::CallerUnknown, None)));
@@ -378,7 +378,7 @@ impl Gateway {
                 refusal(Code::UpstreamUnreachable, ended, endpoint, id).respond()
             }
         };
-        self.watch(&mut response, endpoint);
+        self.watch(&mut response, endpoint, id);
         Self::sign(response, id, ended, outcome)
     }
 
@@ -425,13 +425,16 @@ impl Gateway {
     }
 
     /// An answer that breaks off after its first byte cannot be retried, but the breaker hears of it.
-    fn watch(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>) {
+    fn watch(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>, call: CallId) {
         if !matches!(response.body(), Relay::Stream(_)) {
             return;
         }
         let (endpoint, shared) = (Arc::clone(endpoint), Arc::clone(&self.shared));
-        response.body_mut().on_break(Broken(Box::new(move || {
+        response.body_mut().on_break(Broken(Box::new(move |error| {
             let now = shared.clock.now();
+            if matches!(error, RelayError::Silent) {
+                shared.recorder.push(Record::Idle(IdleRecord { at: now.wall, call, names: Arc::clone(&endpoint.names) }));
+            }
             if let Some(change) = endpoint.state.broke_off(now) {
                 shared.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names: Arc::clone(&endpoint.names), change }));
             }
@@ -504,7 +507,7 @@ const fn names_a_time(code: Code) -> bool {
 /// The paths that the gateway keeps for itself.
 fn own_path(path: &str) -> Response<Relay> {
     if path != "/-/health" {
-        return Refusal::plain(404, "not_found", "there is nothing at this path of the gateway").respond();
+        return Refusal::code(404, Code::NotFound, "there is nothing at this path of the gateway").respond();
     }
     let mut response = Response::new(Relay::Full(bytes::Bytes::from_static(b"{\"status\":\"ok\"}\n")));
     *response.status_mut() = StatusCode::OK;

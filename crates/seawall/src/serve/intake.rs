@@ -23,13 +23,13 @@ const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
 /// the framing, so nothing after the head of a refused request is read.
 pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Refusal>> {
     if head.method == Method::CONNECT || head.method == Method::TRACE {
-        return Err(Box::new(Refusal::plain(405, "method_not_allowed", "CONNECT and TRACE are not for gateways")));
+        return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, "CONNECT and TRACE are not for gateways")));
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET) {
         return Err(Box::new(too_large(414, "the request target is too long")));
     }
     if marks.has(Marks::UPGRADE) && head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
-        return Err(Box::new(Refusal::plain(501, "not_implemented", "WebSockets do not pass through this gateway")));
+        return Err(Box::new(Refusal::code(501, Code::NotImplemented, "WebSockets do not pass through this gateway")));
     }
     if head.version < Version::HTTP_2 {
         let mut hosts = head.headers.get_all(HOST).iter();
@@ -44,7 +44,7 @@ pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Ref
     if marks.has(Marks::CODING) {
         let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
         if !codings.next().is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked")) || codings.next().is_some() {
-            return Err(Box::new(Refusal::plain(501, "not_implemented", "no transfer coding but chunked is understood")));
+            return Err(Box::new(Refusal::code(501, Code::NotImplemented, "no transfer coding but chunked is understood")));
         }
         if head.headers.contains_key(CONTENT_LENGTH) {
             return Err(Box::new(bad_request("a message has Content-Length or Transfer-Encoding, not both")));
@@ -54,7 +54,7 @@ pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Ref
 }
 
 pub(super) fn bad_request(detail: &str) -> Refusal {
-    Refusal::plain(400, "bad_request", detail)
+    Refusal::code(400, Code::BadRequest, detail)
 }
 
 pub(super) fn too_large(status: u16, detail: &str) -> Refusal {
@@ -63,7 +63,7 @@ pub(super) fn too_large(status: u16, detail: &str) -> Refusal {
 
 /// A caller that takes longer to say what it wants than the answer may take.
 pub(super) fn body_too_slow() -> Refusal {
-    Refusal::plain(408, "request_timeout", "the request body did not arrive in time").closing()
+    Refusal::code(408, Code::RequestTimeout, "the request body did not arrive in time").closing()
 }
 
 pub(super) fn body_too_large() -> Refusal {

@@ -59,6 +59,16 @@ fn every_code_is_described() {
 }
 
 #[test]
+fn every_described_code_exists() {
+    let text = page("docs/errors.md");
+    let rows = text.split("## Codes").nth(1).unwrap().lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let described: Vec<&str> = rows.filter(|word| *word != "code").collect();
+    assert!(described.len() >= Code::ALL.len(), "{described:?}");
+    let unknown: Vec<&&str> = described.iter().filter(|word| Code::from_word(word).is_none()).collect();
+    assert!(unknown.is_empty(), "docs/errors.md describes {unknown:?}, which nothing says");
+}
+
+#[test]
 fn every_warning_is_described() {
     mentions("docs/check.md", lint::CODES.iter().map(|(code, ..)| (*code).to_owned()));
 }

@@ -25,6 +25,8 @@ mod dir;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
+mod exchange;
+#[cfg(test)]
 mod explain;
 #[cfg(test)]
 mod fetch;
@@ -58,6 +60,10 @@ mod shared;
 mod sim;
 #[cfg(test)]
 mod tidy;
+#[cfg(test)]
+mod timeouts;
+#[cfg(test)]
+mod tls;
 #[cfg(test)]
 mod upstream;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::record::{Class, ErrorKind, Reason};
+use crate::record::{Class, Code, ErrorKind, Reason};
 use crate::time::{Nanos, Wall};
 
 /// How many malformed lines are kept to be shown.
@@ -145,6 +145,8 @@ impl Log {
         let number = line.attempt.ok_or("missing field `attempt`")?;
         let result = match status {
             "circuit_open" => None,
+            // Whoever left took the result along: the upstream did nothing that could be replayed.
+            _ if line.outcome == Code::Cancelled.as_str() => None,
             word => Some(result(word).ok_or_else(|| format!("`status` is neither a status nor an error: {word:?}"))?),
         };
         if self.attempts >= MOST_ATTEMPTS {

@@ -3,6 +3,7 @@
 use crate::serve::answer::Refusal;
 use axum::response::Response;
 use seawall_core::id::CallId;
+use seawall_core::record::Code;
 use seawall_store::Error;
 use seawall_store::page::{MOST, Page, Window};
 use serde_json::{Value, json};
@@ -50,23 +51,23 @@ pub(crate) fn page<T>(page: &Page<T>, view: impl Fn(&T) -> Value) -> Value {
 }
 
 pub(crate) fn bad(detail: &str) -> Box<Refusal> {
-    Box::new(Refusal::plain(400, "bad_request", detail))
+    Box::new(Refusal::code(400, Code::BadRequest, detail))
 }
 
 pub(crate) fn not_found(what: &str) -> Box<Refusal> {
-    Box::new(Refusal::plain(404, "not_found", what))
+    Box::new(Refusal::code(404, Code::NotFound, what))
 }
 
 /// What a failing store means to whoever asked.
 pub(crate) fn of_store(error: &Error) -> Box<Refusal> {
     let (status, code) = match error {
-        Error::Full => (507, "storage_full"),
-        Error::Busy => (503, "overloaded"),
+        Error::Full => (507, Code::StorageFull),
+        Error::Busy => (503, Code::Overloaded),
         Error::ReadOnly(_) | Error::Damaged(_) | Error::NewerSchema { .. } | Error::Unavailable(_) | Error::Failed(_) => {
-            (503, "store_unavailable")
+            (503, Code::StoreUnavailable)
         }
     };
-    let mut refusal = Refusal::plain(status, code, &error.to_string());
+    let mut refusal = Refusal::code(status, code, &error.to_string());
     refusal.retry_after = error.passes().then(|| seawall_core::time::Nanos::from_secs(1));
     Box::new(refusal)
 }

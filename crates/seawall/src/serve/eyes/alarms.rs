@@ -71,7 +71,7 @@ impl Alarms {
                     bus.publish(&event.detail(redacted(error)).of(&names.upstream, None), *at);
                 }
             }
-            Record::Note(_) => {}
+            Record::Note(_) | Record::Idle(_) => {}
         }
     }
 

@@ -163,6 +163,7 @@ mod tests {
             attempt,
             key_tail: None,
             unnamed: None,
+            timeout: None,
         };
         let reason = Reason::Succeeded;
         let end =

@@ -174,7 +174,7 @@ impl Seen {
                     *self.overloaded.entry(Arc::clone(&record.names)).or_default() += 1;
                 }
             }
-            Record::Breaker(_) | Record::Token(_) | Record::Note(_) => {}
+            Record::Breaker(_) | Record::Token(_) | Record::Note(_) | Record::Idle(_) => {}
         }
     }
 

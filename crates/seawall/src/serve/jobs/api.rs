@@ -15,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt as _;
 use seawall_core::id::CallId;
+use seawall_core::record::Code;
 use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, State as JobState};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -84,7 +85,7 @@ async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> 
     // A body may be written in escapes that are six times as long.
     let most = usize::try_from(live.config.server.max_body).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(64 * 1024);
     let text = http_body_util::Limited::new(body, most).collect().await;
-    let text = text.map_err(|_| Box::new(Refusal::plain(413, "too_large", "the job is larger than `max_body` allows")))?.to_bytes();
+    let text = text.map_err(|_| Box::new(Refusal::code(413, Code::TooLarge, "the job is larger than `max_body` allows")))?.to_bytes();
     let job = submit::accept(&text, &live, &shared.desk, OPERATOR).map_err(|why| bad(&why))?;
     let begins = begins(&job, &shared.desk);
     let kept = shared.desk.enqueue(vec![job]).await.map_err(|error| of_store(&error))?;
