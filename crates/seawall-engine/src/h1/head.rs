@@ -183,7 +183,7 @@ impl Fields {
             }
             // Several that agree are passed on as one (RFC 9110 §8.6).
             if is_repeated || value.contains(&b',') {
-                self.length.map(|length| self.headers.insert(CONTENT_LENGTH, HeaderValue::from(length)));
+                self.headers.insert(CONTENT_LENGTH, HeaderValue::from(self.length?));
                 return Some(());
             }
         } else if name == CONNECTION {
