@@ -226,7 +226,6 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
             Action::Send { number, timeout, key } => {
                 let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
                 let result = send(scene.clock, transport, outward).await;
-                let sent_at = now;
                 now = scene.clock.now();
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
@@ -239,7 +238,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                     action = guarded.call.judged(Err(Fault::TOKEN.kind), &UNAUTHORIZED, now, &mut scene.rng.borrow_mut());
                     continue;
                 }
-                let latency = now.mono.since(sent_at.mono);
+                let latency = now.mono.since(outward.now.mono);
                 let seen = seen(request.method, result.map(|()| transport.answer()), latency);
                 guarded.call.responded(&seen, now, &mut scene.rng.borrow_mut())
             }

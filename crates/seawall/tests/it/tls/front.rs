@@ -105,6 +105,8 @@ pub(crate) enum Does {
     Resets(u32),
     /// `GOAWAY` that leaves this and everything after it unprocessed.
     GoesAway,
+    /// The same, and the end of the connection at once.
+    Leaves,
     /// `GOAWAY` that includes this request among the processed ones, and the end of the connection.
     DiesWorking,
 }
@@ -174,8 +176,9 @@ async fn speak(mut stream: TlsStream<TcpStream>, script: &[Does], posts: &Atomic
                     Does::Answers => [frame(HEADERS, 4, id, &[0x88]), frame(DATA, 1, id, b"ok")].concat(),
                     Does::Resets(reason) => frame(RST_STREAM, 0, id, &reason.to_be_bytes()),
                     Does::GoesAway => frame(GOAWAY, 0, 0, &[0; 8]),
-                    Does::DiesWorking => {
-                        stream.write_all(&frame(GOAWAY, 0, 0, &[id.to_be_bytes(), [0; 4]].concat())).await?;
+                    does @ (Does::Leaves | Does::DiesWorking) => {
+                        let last = if matches!(does, Does::Leaves) { 0 } else { id };
+                        stream.write_all(&frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())).await?;
                         return stream.shutdown().await;
                     }
                 }
