@@ -16,6 +16,7 @@ pub mod lease;
 pub mod policy;
 pub mod record;
 pub mod rng;
+pub mod schedule;
 pub mod sim;
 pub mod time;
 mod words;

@@ -33,6 +33,8 @@ pub struct Live {
     pub callers: Callers,
     /// What the admin port asks for, where it asks.
     pub admin_token: Option<Secret>,
+    /// What signs callbacks, where the configuration says.
+    pub webhook_secret: Option<Secret>,
     /// The bulkheads, by name.
     pub pools: BTreeMap<String, Arc<Pool>>,
     /// Where state is shared with other instances, if it is. Chosen when the process starts.
@@ -126,7 +128,8 @@ impl Live {
     /// When a secret that an upstream needs is missing, or a schema cannot be used.
     pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Now)>) -> Result<Self, Unusable> {
         let callers = Callers::new(&config, around.vault)?;
-        let admin_token = config.server.admin_token.as_ref().map(|token| admin_token(token, around.vault)).transpose()?;
+        let admin_token = server_secret("admin_token", config.server.admin_token.as_ref(), around.vault)?;
+        let webhook_secret = server_secret("webhook_secret", config.server.webhook_secret.as_ref(), around.vault)?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let shared = match before {
@@ -150,6 +153,7 @@ impl Live {
             upstreams,
             callers,
             admin_token,
+            webhook_secret,
             pools,
             shared,
             global,
@@ -181,8 +185,9 @@ impl Live {
     }
 }
 
-fn admin_token(token: &SecretRef, vault: Vault<'_>) -> Result<Secret, MissingSecret> {
-    vault(token).map_err(|why| MissingSecret { path: "server.admin_token".to_owned(), reference: token.to_string(), why })
+fn server_secret(key: &str, reference: Option<&SecretRef>, vault: Vault<'_>) -> Result<Option<Secret>, MissingSecret> {
+    let missing = |reference: &SecretRef, why| MissingSecret { path: format!("server.{key}"), reference: reference.to_string(), why };
+    reference.map(|reference| vault(reference).map_err(|why| missing(reference, why))).transpose()
 }
 
 fn shared(place: &str, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {

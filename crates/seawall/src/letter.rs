@@ -157,6 +157,19 @@ fn is_replayable(class: Class, method: &str, keyed: bool, last: &Option<&str>) -
     may_help && harmless
 }
 
+/// Why a letter is not replayed unless somebody insists.
+pub(super) fn why_not(letter: &NewLetter) -> Option<&'static str> {
+    if letter.replayable {
+        return None;
+    }
+    let would_do = is_replayable(letter.class, &letter.request.method, letter.idempotency_key.is_some(), &trail_refused(&letter.history));
+    Some(match letter.class {
+        Class::Permanent | Class::Success => "the request itself was refused: sending it again cannot help",
+        _ if would_do => "a part of the request was not kept: its credential or the end of its body",
+        _ => "it may have been executed, and has no idempotency key: sending it again may execute it twice",
+    })
+}
+
 /// A request as it may be kept: no credential, and a body of bounded length.
 fn kept(request: &Request) -> (Request, bool, bool) {
     let stripped = request.headers.iter().any(|(name, _)| is_secret(name));

@@ -74,6 +74,7 @@ static SERVER: Table = Table {
         key("listen", Kind::Listen, "address of the gateway"),
         key("admin", Kind::Listen, "address of API, dashboard and metrics; a token is required as soon as it is not loopback"),
         key("admin_token", Kind::Secret, "bearer token of the admin API"),
+        key("webhook_secret", Kind::Secret, "signs callbacks (Standard Webhooks); without it a key is made once and kept in the store"),
         key(
             "store",
             Kind::Place(&["sqlite:", "postgres://", "postgresql://", "env:", "file:"]),

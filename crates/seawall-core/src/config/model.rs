@@ -30,6 +30,7 @@ pub struct Server {
     pub listen: String,
     pub admin: String,
     pub admin_token: Option<SecretRef>,
+    pub webhook_secret: Option<SecretRef>,
     pub store: String,
     pub shared: String,
     pub max_body: u64,
@@ -193,6 +194,7 @@ impl Config {
     #[must_use]
     pub fn secrets(&self) -> Vec<(String, &SecretRef)> {
         let mut all: Vec<(String, &SecretRef)> = self.server.admin_token.iter().map(|s| ("server.admin_token".to_owned(), s)).collect();
+        all.extend(self.server.webhook_secret.iter().map(|s| ("server.webhook_secret".to_owned(), s)));
         all.extend(self.callers.iter().map(|caller| (format!("callers.{}.token", caller.name), &caller.token)));
         for upstream in &self.upstreams {
             let Some(auth) = &upstream.auth else { continue };

@@ -44,6 +44,7 @@ fn server(tree: &Tree) -> Server {
         listen: text(tree, "listen"),
         admin: text(tree, "admin"),
         admin_token: secret(tree, "admin_token"),
+        webhook_secret: secret(tree, "webhook_secret"),
         store: text(tree, "store"),
         shared: text(tree, "shared"),
         max_body: size(tree, "max_body"),

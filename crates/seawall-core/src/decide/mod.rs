@@ -1,5 +1,6 @@
 //! What happens next: backoff, retry budget, deadline.
 
+pub mod alarm;
 pub mod backoff;
 pub mod budget;
 pub mod deadline;

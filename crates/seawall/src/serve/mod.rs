@@ -86,8 +86,6 @@ pub(crate) struct Shared {
     /// What the configuration's references lead to.
     pub around: Environment,
     pub desk: Arc<jobs::Desk>,
-    /// Signs what is sent to URLs that somebody handed in.
-    pub signer: jobs::Signer,
 }
 
 /// How far the process has come in stopping.
@@ -157,8 +155,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
-        desk: Arc::new(jobs::Desk::new(store, clock.clone(), setup::entropy())),
-        signer: jobs::Signer::new(&format!("{:x}{:x}", setup::entropy(), setup::entropy())),
+        desk: Arc::new(jobs::Desk::new(store, clock.clone(), setup::entropy)),
         clock,
         connector: Connector::new(),
         cache: Cache::default(),

@@ -55,6 +55,11 @@ impl Reply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
     /// The problem document of a refusal of ours, after checking what all of them have in common.
     #[track_caller]
     pub(crate) fn problem(&self) -> serde_json::Value {

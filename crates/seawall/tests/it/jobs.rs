@@ -1,6 +1,6 @@
 //! Durable jobs as callers and operators see them: kept before they are acknowledged, driven to an end, never lost.
 
-use super::caller::{Reply, eventually};
+use super::caller::eventually;
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer};
 use serde_json::{Value, json};
@@ -9,20 +9,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const QUICK: &str =
     "retry = { attempts = 3, backoff = \"full-jitter\", base = \"30ms\", cap = \"60ms\" }\ntimeout = { attempt = \"2s\", total = \"5s\" }";
 
-fn document(reply: &Reply) -> Value {
-    serde_json::from_str(&reply.text()).unwrap_or_else(|error| panic!("{error}: {}", reply.text()))
-}
-
 /// Submits a job and gives its id.
 #[track_caller]
 fn submit(gateway: &Gateway, job: &Value) -> String {
     let reply = gateway.admin("POST", "/v1/jobs", &job.to_string());
     assert_eq!(reply.status, 202, "{}", reply.text());
-    document(&reply)["id"].as_str().unwrap().to_owned()
+    reply.json()["id"].as_str().unwrap().to_owned()
 }
 
 fn job(gateway: &Gateway, id: &str) -> Value {
-    document(&gateway.admin("GET", &format!("/v1/jobs/{id}"), ""))
+    gateway.admin("GET", &format!("/v1/jobs/{id}"), "").json()
 }
 
 /// The job once it is over.
@@ -33,7 +29,7 @@ fn over(gateway: &Gateway, id: &str) -> Value {
 }
 
 fn letters(gateway: &Gateway) -> Vec<Value> {
-    document(&gateway.admin("GET", "/v1/dead-letters", ""))["items"].as_array().unwrap().clone()
+    gateway.admin("GET", "/v1/dead-letters", "").json()["items"].as_array().unwrap().clone()
 }
 
 #[test]
@@ -44,11 +40,11 @@ fn a_request_that_asks_for_it_becomes_a_job() {
         gateway.post("/api/x?y=1", "Prefer: respond-async\r\nContent-Type: text/plain\r\nX-Own: 1\r\nSeawall-Token: t\r\n", "hello");
     assert_eq!(reply.status, 202);
     assert_eq!((reply.header("preference-applied"), reply.header("seawall-outcome")), (Some("respond-async"), Some("enqueued")));
-    let (place, told) = (reply.header("location").unwrap().to_owned(), document(&reply));
+    let (place, told) = (reply.header("location").unwrap().to_owned(), reply.json());
     assert_eq!(place, format!("/-/jobs/{}", told["id"].as_str().unwrap()));
     assert_eq!(told["state"], "queued");
-    eventually("the caller finds its answer", || document(&gateway.get(&place))["state"] == "done");
-    let found = document(&gateway.get(&place));
+    eventually("the caller finds its answer", || gateway.get(&place).json()["state"] == "done");
+    let found = gateway.get(&place).json();
     assert_eq!((&found["response"]["status"], &found["response"]["body"], &found["attempts"]), (&json!(200), &json!("ok"), &json!(1)));
     let seen = upstream.seen().remove(0);
     assert_eq!((seen.line(), seen.body.as_slice()), ("POST /x?y=1 HTTP/1.1", &b"hello"[..]));
@@ -87,7 +83,7 @@ fn a_job_is_tried_again_until_it_works_and_its_history_says_so() {
     assert_eq!((&done["state"], &done["attempts"]), (&json!("done"), &json!(3)));
     let statuses: Vec<&str> = done["history"].as_array().unwrap().iter().map(|entry| entry["status"].as_str().unwrap()).collect();
     assert_eq!(statuses, ["503", "503", "200"]);
-    let found = document(&gateway.admin("GET", "/v1/jobs?correlation_id=corr", ""));
+    let found = gateway.admin("GET", "/v1/jobs?correlation_id=corr", "").json();
     assert_eq!(found["items"].as_array().unwrap().len(), 1);
 }
 
@@ -109,7 +105,7 @@ fn what_is_given_up_on_is_kept_with_everything_that_is_known() {
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&letter[name], value, "{name}");
     }
-    let shown = document(&gateway.admin("GET", &format!("/v1/dead-letters/{id}"), ""));
+    let shown = gateway.admin("GET", &format!("/v1/dead-letters/{id}"), "").json();
     assert_eq!(shown["original"]["body"], "{\"a\":1}", "lists leave bodies out");
     assert!(letter["replay_instructions"].as_str().unwrap().starts_with("ask first"));
     assert_eq!(letter["history"][0]["status"], "404");
@@ -173,10 +169,10 @@ fn the_same_key_is_the_same_job() {
     let request = json!({ "upstream": "api", "path": "/x", "method": "POST", "body": "one", "idempotency_key": "k1" });
     let id = submit(&gateway, &request);
     let second = gateway.admin("POST", "/v1/jobs", &request.to_string());
-    assert_eq!((second.status, &document(&second)["id"]), (200, &json!(id)));
+    assert_eq!((second.status, &second.json()["id"]), (200, &json!(id)));
     let other = json!({ "upstream": "api", "path": "/x", "method": "POST", "body": "two", "idempotency_key": "k1" });
     let third = gateway.admin("POST", "/v1/jobs", &other.to_string());
-    assert_eq!((third.status, &document(&third)["code"]), (422, &json!("idempotency_key_mismatch")));
+    assert_eq!((third.status, &third.json()["code"]), (422, &json!("idempotency_key_mismatch")));
     over(&gateway, &id);
     let seen = upstream.seen();
     assert_eq!((seen.len(), seen[0].all("idempotency-key")), (1, vec!["k1"]));
@@ -195,10 +191,10 @@ fn many_jobs_come_as_lines_and_a_bad_one_spoils_no_other() {
     assert_eq!(answers.len(), 1202);
     let bad: Vec<&Value> = answers.iter().filter(|answer| answer["code"] == "bad_request").map(|answer| &answer["line"]).collect();
     assert_eq!(bad, [&json!(601), &json!(701)]);
-    let page = document(&gateway.admin("GET", "/v1/jobs?state=waiting&limit=500", ""));
+    let page = gateway.admin("GET", "/v1/jobs?state=waiting&limit=500", "").json();
     assert_eq!(page["items"].as_array().unwrap().len(), 500);
     let next = page["next_cursor"].as_str().unwrap();
-    let second = document(&gateway.admin("GET", &format!("/v1/jobs?state=waiting&limit=500&cursor={next}"), ""));
+    let second = gateway.admin("GET", &format!("/v1/jobs?state=waiting&limit=500&cursor={next}"), "").json();
     assert_ne!(second["items"][0]["id"], page["items"][499]["id"]);
 }
 
@@ -259,7 +255,7 @@ fn a_call_whose_retries_are_used_up_becomes_a_job() {
     let gateway = Start::before(&upstream, &format!("{QUICK}\non_exhausted = \"enqueue\"")).go();
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.header("seawall-outcome")), (202, Some("enqueued")));
-    let id = document(&reply)["id"].as_str().unwrap().to_owned();
+    let id = reply.json()["id"].as_str().unwrap().to_owned();
     let done = over(&gateway, &id);
     assert_eq!((&done["state"], upstream.count()), (&json!("done"), 4));
     // What may have been executed is not executed again behind the caller's back.
@@ -272,7 +268,7 @@ fn an_unsafe_call_that_may_have_been_executed_does_not_become_a_job() {
     let upstream = Upstream::replying(&[&answer("503 No", "", "")]);
     let gateway = Start::before(&upstream, &format!("{QUICK}\non_exhausted = \"enqueue\"")).go();
     assert_eq!(gateway.post("/api/x", "", "pay").status, 503);
-    let listed = document(&gateway.admin("GET", "/v1/jobs", ""));
+    let listed = gateway.admin("GET", "/v1/jobs", "").json();
     assert_eq!(listed["items"].as_array().unwrap().len(), 0);
 }
 

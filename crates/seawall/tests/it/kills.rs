@@ -4,6 +4,7 @@
 
 use super::caller::{Caller, eventually};
 use super::gateway::{Gateway, Start};
+use super::servers::postgres;
 use super::upstream::{OK, Upstream};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +67,62 @@ fn jobs(gateway: &Gateway) -> BTreeMap<String, Value> {
     }
 }
 
+/// How many kills a campaign has.
+fn kills() -> u32 {
+    std::env::var("SEAWALL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)
+}
+
+/// Submits to whoever is there, until it is told to stop; what was acknowledged.
+fn produce(admin: std::net::SocketAddr, stop: &Arc<AtomicBool>, number: &Arc<AtomicU64>) -> std::thread::JoinHandle<Vec<String>> {
+    let (stop, number) = (Arc::clone(stop), Arc::clone(number));
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        while !stop.load(Ordering::SeqCst) {
+            kept.extend(submit(admin, number.fetch_add(1, Ordering::SeqCst)));
+        }
+        kept
+    })
+}
+
+/// Instants by chance, the same in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+/// What a campaign came to: everything acknowledged is done, and was asked for.
+fn judge(gateway: &Gateway, acknowledged: &BTreeSet<String>, ledger: &Ledger, kills: u32) {
+    let all = settled(gateway, acknowledged);
+    let dead: Vec<&Value> = all.values().filter(|job| job["state"] != "done").collect();
+    // One that was under way at three kills is not given to a fourth worker, as no other is; it is kept as a letter.
+    let strange = dead.iter().find(|job| job["error"] != "poison" || job["crashes"].as_u64() < Some(3));
+    assert!(strange.is_none(), "{strange:?}");
+    for job in &dead {
+        let letter = gateway.admin("GET", &format!("/v1/dead-letters/{}", job["id"].as_str().unwrap()), "");
+        assert_eq!(letter.status, 200, "{job}");
+    }
+    let executed = ledger.executed.lock().unwrap();
+    for job in all.values().filter(|job| job["state"] == "done") {
+        let key = job["idempotency_key"].as_str().unwrap();
+        assert!(executed.get(key).is_some_and(|count| *count >= 1), "{key} is done and was never asked for");
+    }
+    let repeats: u64 = executed.values().map(|count| u64::from(*count - 1)).sum();
+    println!(
+        "{kills} kills: {} acknowledged, {} kept, {} poison, {} asked, {repeats} asked again",
+        acknowledged.len(),
+        all.len(),
+        dead.len(),
+        ledger.asked.load(Ordering::SeqCst)
+    );
+    assert!(!acknowledged.is_empty() && dead.len() * 10 < all.len(), "{} of {} are dead", dead.len(), all.len());
+}
+
 /// Everything that was acknowledged came to one good end.
 #[track_caller]
 fn settled(gateway: &Gateway, acknowledged: &BTreeSet<String>) -> BTreeMap<String, Value> {
@@ -86,51 +143,46 @@ fn settled(gateway: &Gateway, acknowledged: &BTreeSet<String>) -> BTreeMap<Strin
 
 #[test]
 fn nothing_acknowledged_is_lost_however_often_the_power_goes() {
-    let kills: u32 = std::env::var("SEAWALL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
-    let ledger = Ledger::default();
+    let (kills, ledger) = (kills(), Ledger::default());
     let upstream = ledger.upstream();
     let (number, mut acknowledged) = (Arc::new(AtomicU64::new(0)), BTreeSet::new());
     let mut directory = Some(tempfile::tempdir().unwrap());
-    let mut chance = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     for _ in 0..kills {
         let gateway = Start::before(&upstream, POLICY).go_in(directory.take().unwrap());
         let stop = Arc::new(AtomicBool::new(false));
-        let producers: Vec<_> = (0..4)
-            .map(|_| {
-                let (admin, stop, number) = (gateway.admin, Arc::clone(&stop), Arc::clone(&number));
-                std::thread::spawn(move || {
-                    let mut kept = Vec::new();
-                    while !stop.load(Ordering::SeqCst) {
-                        kept.extend(submit(admin, number.fetch_add(1, Ordering::SeqCst)));
-                    }
-                    kept
-                })
-            })
-            .collect();
-        chance ^= chance << 13;
-        chance ^= chance >> 7;
-        chance ^= chance << 17;
-        std::thread::sleep(Duration::from_millis(5 + chance % 200));
+        let producers: Vec<_> = (0..4).map(|_| produce(gateway.admin, &stop, &number)).collect();
+        std::thread::sleep(Duration::from_millis(5 + chance.below(200)));
         directory = Some(gateway.kill());
         stop.store(true, Ordering::SeqCst);
         acknowledged.extend(producers.into_iter().flat_map(|producer| producer.join().unwrap()));
     }
     let gateway = Start::before(&upstream, POLICY).go_in(directory.take().unwrap());
-    let all = settled(&gateway, &acknowledged);
-    let dead = all.values().filter(|job| job["state"] != "done").count();
-    let executed = ledger.executed.lock().unwrap();
-    for job in all.values().filter(|job| job["state"] == "done") {
-        let key = job["idempotency_key"].as_str().unwrap();
-        assert!(executed.get(key).is_some_and(|count| *count >= 1), "{key} is done and was never asked for");
+    judge(&gateway, &acknowledged, &ledger, kills);
+}
+
+/// Three instances on one PostgreSQL, of which one after the other is killed and replaced while the rest go on.
+#[test]
+fn three_instances_on_one_database_lose_nothing_when_one_is_killed() {
+    // Leases of half a minute are what the rest wait for; a small campaign is enough for every day.
+    let (kills, ledger) = (kills().div_ceil(4), Ledger::default());
+    let upstream = ledger.upstream();
+    let url = postgres();
+    let start = || Start::before(&upstream, POLICY).server(&format!("store = \"{url}\"")).go();
+    let (number, mut acknowledged) = (Arc::new(AtomicU64::new(0)), BTreeSet::new());
+    let mut chance = Chance(0x2545_f491_4f6c_dd1d);
+    let mut instances: Vec<Gateway> = (0..3).map(|_| start()).collect();
+    for kill in 0..kills {
+        let stop = Arc::new(AtomicBool::new(false));
+        let producers: Vec<_> = instances.iter().map(|instance| produce(instance.admin, &stop, &number)).collect();
+        std::thread::sleep(Duration::from_millis(20 + chance.below(300)));
+        let victim = instances.remove(usize::try_from(kill % 3).unwrap());
+        drop(victim.kill());
+        stop.store(true, Ordering::SeqCst);
+        acknowledged.extend(producers.into_iter().flat_map(|producer| producer.join().unwrap()));
+        instances.push(start());
     }
-    let repeats: u64 = executed.values().map(|count| u64::from(*count - 1)).sum();
-    println!(
-        "{kills} kills: {} acknowledged, {} kept, {dead} dead, {} asked, {repeats} asked again",
-        acknowledged.len(),
-        all.len(),
-        ledger.asked.load(Ordering::SeqCst)
-    );
-    assert!(!acknowledged.is_empty() && dead == 0, "{dead} dead");
+    judge(&instances[0], &acknowledged, &ledger, kills);
 }
 
 #[test]

@@ -12,12 +12,18 @@ mod admission;
 mod caller;
 #[cfg(test)]
 mod check;
+// The store's own suite starts its server in the same way.
+#[cfg(test)]
+#[path = "../../../seawall-store/tests/conformance/cluster.rs"]
+mod cluster;
 #[cfg(test)]
 mod config;
 #[cfg(test)]
 mod connections;
 #[cfg(test)]
 mod contrib;
+#[cfg(test)]
+mod dead_letters;
 #[cfg(test)]
 mod degrade;
 #[cfg(test)]
@@ -43,13 +49,19 @@ mod hostile;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
+mod jobs_postgres;
+#[cfg(test)]
 mod kills;
 #[cfg(test)]
 mod operate;
 #[cfg(test)]
 mod relaying;
 #[cfg(test)]
+mod replays;
+#[cfg(test)]
 mod rules;
+#[cfg(test)]
+mod schedules;
 #[cfg(test)]
 mod secrets;
 #[cfg(test)]

@@ -16,15 +16,19 @@ impl Query {
     /// # Errors
     /// With a refusal that names the parameter nobody knows.
     pub(crate) fn parse(text: Option<&str>, known: &[&str]) -> Result<Self, Box<Refusal>> {
-        let mut pairs: Vec<(String, String)> = Vec::new();
-        for (name, value) in form_urlencoded::parse(text.unwrap_or("").as_bytes()) {
-            if !known.contains(&name.as_ref()) {
+        Self::of(form_urlencoded::parse(text.unwrap_or("").as_bytes()).into_owned().collect(), known)
+    }
+
+    /// # Errors
+    /// With a refusal that names the parameter nobody knows.
+    pub(crate) fn of(pairs: Vec<(String, String)>, known: &[&str]) -> Result<Self, Box<Refusal>> {
+        for (i, (name, _)) in pairs.iter().enumerate() {
+            if !known.contains(&name.as_str()) {
                 return Err(bad(&format!("there is no parameter `{name}`; there are {}", known.join(", "))));
             }
-            if pairs.iter().any(|(other, _)| *other == name) {
+            if pairs[..i].iter().any(|(other, _)| other == name) {
                 return Err(bad(&format!("`{name}` is given twice")));
             }
-            pairs.push((name.into_owned(), value.into_owned()));
         }
         Ok(Self(pairs))
     }
@@ -40,9 +44,13 @@ impl Query {
 
     pub(crate) fn window(&self) -> Result<Window, Box<Refusal>> {
         let after = self.read("cursor", "a cursor that a page gave", CallId::parse)?;
+        Ok(Window { after, limit: self.limit()? })
+    }
+
+    pub(crate) fn limit(&self) -> Result<usize, Box<Refusal>> {
         let limit =
             self.read("limit", &format!("a number from 1 to {MOST}"), |text| text.parse().ok().filter(|limit| (1..=MOST).contains(limit)))?;
-        Ok(Window { after, limit: limit.unwrap_or(50) })
+        Ok(limit.unwrap_or(50))
     }
 }
 

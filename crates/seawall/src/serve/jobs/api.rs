@@ -1,7 +1,8 @@
 //! Jobs over the admin API: submit one or many, list, look at, cancel.
 
+use super::lines::{self, Bounds};
 use super::submit::{self, By};
-use super::{Desk, letters_api, view};
+use super::{Desk, audit, letters_api, replay_api, schedule_api, transfer, view};
 use crate::serve::Shared;
 use crate::serve::admin::query::{Query, bad, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
@@ -11,15 +12,15 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::response::Response;
 use axum::routing::get;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt as _;
 use seawall_core::id::CallId;
 use seawall_core::record::Code;
+use seawall_engine::live::Live;
 use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, State as JobState};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 /// Lines that one submission may have.
 const MOST_LINES: u64 = 100_000;
@@ -29,7 +30,14 @@ const BATCH: usize = 500;
 const OPERATOR: By<'static> = By { caller: "operator", tenant: "" };
 
 pub(crate) fn router() -> Router<Arc<Shared>> {
-    Router::new().route("/v1/jobs", get(list).post(create)).route("/v1/jobs/{id}", get(show).delete(cancel)).merge(letters_api::router())
+    Router::new()
+        .route("/v1/jobs", get(list).post(create))
+        .route("/v1/jobs/{id}", get(show).delete(cancel))
+        .merge(letters_api::router())
+        .merge(replay_api::router())
+        .merge(schedule_api::router())
+        .merge(transfer::router())
+        .route("/v1/webhook-secret", get(webhook_secret))
 }
 
 async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
@@ -82,9 +90,7 @@ async fn create(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bod
 
 async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> {
     let live = shared.live.load_full();
-    // A body may be written in escapes that are six times as long.
-    let most = usize::try_from(live.config.server.max_body).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(64 * 1024);
-    let text = http_body_util::Limited::new(body, most).collect().await;
+    let text = http_body_util::Limited::new(body, longest(&live)).collect().await;
     let text = text.map_err(|_| Box::new(Refusal::code(413, Code::TooLarge, "the job is larger than `max_body` allows")))?.to_bytes();
     let job = submit::accept(&text, &live, &shared.desk, OPERATOR).map_err(|why| bad(&why))?;
     let begins = begins(&job, &shared.desk);
@@ -97,6 +103,15 @@ async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> 
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
+}
+
+/// What receivers of callbacks check signatures with. Whoever wrote it into the configuration has it.
+async fn webhook_secret(State(shared): State<Arc<Shared>>) -> Response {
+    audit(&shared, "webhook-secret", "shown".to_owned()).await;
+    if shared.live.load().webhook_secret.is_some() {
+        return document(200, &json!({ "source": "config", "secret": null }));
+    }
+    document(200, &json!({ "source": "store", "secret": *shared.desk.secret() }))
 }
 
 /// The state that a job begins in.
@@ -120,16 +135,26 @@ fn told(kept: Option<Enqueued>, begins: JobState) -> (u16, Value) {
     }
 }
 
-/// Lines in, lines out: each is answered when it is on disk, and a bad one spoils no other.
+/// A line for each job.
 fn created_many(shared: Arc<Shared>, body: Body) -> Response {
-    let (lines, answers) = mpsc::channel::<Bytes>(16);
-    tokio::spawn(async move { read_lines(&shared, body, &lines).await });
-    let stream = futures_util::stream::unfold(answers, async |mut answers| {
-        answers.recv().await.map(|line| (Ok::<_, std::convert::Infallible>(line), answers))
-    });
-    let mut response = Response::new(Body::from_stream(stream));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-    response
+    let live = shared.live.load_full();
+    let bounds = Bounds { bytes_of_a_line: longest(&live), lines: MOST_LINES, together: BATCH };
+    lines::answer(body, bounds, move |lines| {
+        let (shared, live) = (Arc::clone(&shared), Arc::clone(&live));
+        async move {
+            let mut batch = Batch::default();
+            for (number, line) in lines {
+                let line = line.and_then(|line| submit::accept(&line, &live, &shared.desk, OPERATOR));
+                batch.add(number, line, &shared.desk);
+            }
+            batch.keep(&shared).await
+        }
+    })
+}
+
+/// A body may be written in escapes that are longer than what they stand for.
+pub(super) fn longest(live: &Live) -> usize {
+    usize::try_from(live.config.server.max_body).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(64 * 1024)
 }
 
 /// Lines of a submission that are not kept yet.
@@ -156,7 +181,7 @@ impl Batch {
         let mut kept = kept.map(Vec::into_iter);
         let mut out = String::new();
         for (number, line) in self.lines.drain(..) {
-            let mut value = match (line, &mut kept) {
+            let value = match (line, &mut kept) {
                 (Err(why), _) => json!({ "code": "bad_request", "error": "bad_request", "detail": why }),
                 (Ok(begins), Ok(kept)) => told(kept.next(), begins).1,
                 (Ok(_), Err(error)) => {
@@ -164,56 +189,8 @@ impl Batch {
                     json!({ "code": refusal.code, "error": refusal.code, "detail": refusal.detail })
                 }
             };
-            value["line"] = json!(number);
-            out.push_str(&value.to_string());
-            out.push('\n');
+            out.push_str(&lines::numbered(number, value));
         }
         Bytes::from(out)
-    }
-}
-
-async fn read_lines(shared: &Shared, mut body: Body, answers: &mpsc::Sender<Bytes>) {
-    let (live, desk) = (shared.live.load_full(), &shared.desk);
-    let most = usize::try_from(live.config.server.max_body).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(64 * 1024);
-    let (mut pending, mut batch, mut number) = (BytesMut::new(), Batch::default(), 0u64);
-    let mut over = false;
-    while !over {
-        match body.frame().await {
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    pending.extend_from_slice(&data);
-                }
-            }
-            Some(Err(_)) => return,
-            None => {
-                over = true;
-                pending.extend_from_slice(b"\n");
-            }
-        }
-        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-            let line = pending.split_to(end + 1);
-            let line = line.trim_ascii();
-            if line.is_empty() {
-                continue;
-            }
-            number += 1;
-            if number > MOST_LINES {
-                batch.add(number, Err(format!("a submission has at most {MOST_LINES} lines; this one and the rest were not read")), desk);
-                over = true;
-                break;
-            }
-            batch.add(number, submit::accept(line, &live, desk, OPERATOR), desk);
-            if batch.lines.len() >= BATCH && answers.send(batch.keep(shared).await).await.is_err() {
-                return;
-            }
-        }
-        if pending.len() > most {
-            batch.add(number + 1, Err("a line longer than `max_body` allows; it and the rest were not read".to_owned()), desk);
-            over = true;
-        }
-    }
-    if !batch.lines.is_empty() {
-        // Whoever left does not hear it; what is kept is kept.
-        drop(answers.send(batch.keep(shared).await).await);
     }
 }

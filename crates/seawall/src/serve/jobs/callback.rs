@@ -2,6 +2,7 @@
 //! Webhooks scheme each time they are sent, so that a late one is not taken for an old one.
 
 use super::{Desk, view};
+use crate::serve::Shared;
 use base64::Engine as _;
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -37,6 +38,11 @@ impl Signer {
         let signature = base64::engine::general_purpose::STANDARD.encode(mac.finalize().into_bytes());
         [("webhook-id", id.to_owned()), ("webhook-timestamp", timestamp), ("webhook-signature", format!("v1,{signature}"))]
     }
+}
+
+/// The configuration's key, or the one that the store keeps.
+pub(super) fn signer(shared: &Shared) -> Signer {
+    shared.live.load().webhook_secret.as_ref().map_or_else(|| Signer::new(&shared.desk.secret()), |secret| Signer::new(secret.reveal()))
 }
 
 /// The job that tells of another job's end, if somebody wants to hear of it.

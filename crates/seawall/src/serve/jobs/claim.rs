@@ -2,6 +2,7 @@
 //! process stops.
 
 use super::run::Bench;
+use super::schedule;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
 use seawall_core::time::{Nanos, Wall};
@@ -92,6 +93,8 @@ struct Worker {
 
 impl Worker {
     async fn serve(&self, mut phases: watch::Receiver<Phase>) {
+        self.bench.desk().follow().await;
+        self.bench.desk().keep_secret().await;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
@@ -104,6 +107,7 @@ impl Worker {
                 _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
                 _ = tick.tick() => (lanes, more) = self.tick().await,
                 () = self.bench.desk().bell.notified() => lanes = self.lanes(lanes),
+                () = self.bench.desk().store.woken() => lanes = self.lanes(lanes),
                 () = self.table.freed.notified() => {}
                 _ = renewal.tick() => self.renew().await,
                 _ = sweep.tick() => self.bench.sweep(),
@@ -133,8 +137,12 @@ impl Worker {
     async fn tick(&self) -> (Vec<String>, bool) {
         match self.bench.desk().store.tick(self.bench.desk().now()).await {
             Ok(tick) => (tick.lanes, tick.due + tick.recovered > 0),
-            // The store says so wherever it is asked; a tick is asked again soon.
-            Err(_) => (Vec::new(), false),
+            // The store says so wherever it is asked; a tick is asked again soon. Whoever answers then may be another server,
+            // with another clock.
+            Err(_) => {
+                self.bench.desk().follow().await;
+                (Vec::new(), false)
+            }
         }
     }
 
@@ -178,12 +186,15 @@ impl Worker {
         let (bench, table) = (Rc::clone(&self.bench), Rc::clone(&self.table));
         tokio::task::spawn_local(async move {
             let lease = claimed.lease;
-            let settle = tokio::select! {
-                settle = bench.run(&claimed) => Some(settle),
-                why = stopped => given_up(&claimed, why.unwrap_or(Stop::Release), bench.desk().now()),
+            let (settle, told) = tokio::select! {
+                (settle, told) = bench.run(&claimed) => (Some(settle), told),
+                why = stopped => (given_up(&claimed, why.unwrap_or(Stop::Release), bench.desk().now()), None),
             };
-            if let Some(settle) = settle {
-                write(&bench, &table, settle).await;
+            if let Some(settle) = settle
+                && write(&bench, &table, settle).await
+                && let Some(told) = told
+            {
+                schedule::report(&bench.shared, told).await;
             }
             table.running.borrow_mut().remove(&lease);
             if table.free() >= BATCH {
@@ -246,8 +257,8 @@ fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
     Some(Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), now })
 }
 
-/// Writes how a job ended, for as long as the job is ours to write about.
-async fn write(bench: &Bench, table: &Table, settle: Settle) {
+/// Writes how a job ended, for as long as the job is ours to write about. Whether it was.
+async fn write(bench: &Bench, table: &Table, settle: Settle) -> bool {
     let desk = bench.desk();
     let mut pause = Duration::from_millis(50);
     loop {
@@ -256,18 +267,18 @@ async fn write(bench: &Bench, table: &Table, settle: Settle) {
                 if !settle.follow.is_empty() {
                     desk.bell.notify_one();
                 }
-                return;
+                return true;
             }
             Ok(Settled::Lost) => {
                 desk.counts.lost_leases.fetch_add(1, Ordering::Relaxed);
-                return;
+                return false;
             }
             Err(error) if error.passes() && is_ours(table, &settle, desk.now()) => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(2));
             }
             // It will be found by its lease and run again.
-            Err(_) => return,
+            Err(_) => return false,
         }
     }
 }

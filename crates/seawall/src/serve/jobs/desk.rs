@@ -1,13 +1,16 @@
 //! What every part of the job machinery shares: the store, whose clock counts, and a bell that rings when there is work.
 
+use arc_swap::ArcSwap;
+use base64::Engine as _;
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
 use seawall_engine::clock::Clock;
 use seawall_store::job::{Enqueued, NewJob};
 use seawall_store::{Error, Store};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
 #[derive(Debug)]
@@ -15,7 +18,13 @@ pub(crate) struct Desk {
     pub store: Store,
     pub bell: Notify,
     clock: Clock,
+    /// What the database's clock is ahead of ours, in milliseconds.
+    ahead_ms: AtomicI64,
     rng: Mutex<Rng>,
+    /// Signs callbacks where the configuration has no key for that.
+    secret: ArcSwap<String>,
+    /// Queues that are too deep, with their severities.
+    pub alarms: Mutex<BTreeSet<(String, &'static str)>>,
     pub counts: Counts,
 }
 
@@ -35,9 +44,19 @@ pub(crate) struct Counts {
 }
 
 impl Desk {
-    pub(crate) fn new(store: Store, clock: Clock, seed: u64) -> Self {
-        let rng = Mutex::new(Rng::seeded(seed));
-        Self { store, bell: Notify::new(), clock, rng, counts: Counts::default() }
+    pub(crate) fn new(store: Store, clock: Clock, entropy: impl Fn() -> u64) -> Self {
+        let key: Vec<u8> = (0..4).flat_map(|_| entropy().to_be_bytes()).collect();
+        let secret = format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(key));
+        Self {
+            store,
+            bell: Notify::new(),
+            clock,
+            ahead_ms: AtomicI64::new(0),
+            rng: Mutex::new(Rng::seeded(entropy())),
+            secret: ArcSwap::from_pointee(secret),
+            alarms: Mutex::default(),
+            counts: Counts::default(),
+        }
     }
 
     /// Whether the store answered when it was last asked.
@@ -45,17 +64,55 @@ impl Desk {
         !self.counts.silent.load(Ordering::Relaxed)
     }
 
-    /// The time that jobs live by.
+    pub(crate) fn secret(&self) -> Arc<String> {
+        self.secret.load_full()
+    }
+
+    /// Keeps the key that signs callbacks, or takes over the one that is kept: it outlives the process, and instances that
+    /// begin together agree on one within a round.
+    pub(crate) async fn keep_secret(&self) {
+        const NAME: &str = "webhook-secret";
+        match self.store.snapshot(NAME.to_owned()).await {
+            Ok(Some((_, kept))) => {
+                if let Ok(kept) = std::str::from_utf8(&kept)
+                    && *kept != **self.secret.load()
+                {
+                    self.secret.store(Arc::new(kept.to_owned()));
+                }
+            }
+            // What cannot be kept now is tried again in the next round.
+            Ok(None) => drop(self.store.put_snapshot(NAME.to_owned(), self.secret().as_bytes().to_vec().into(), self.now()).await),
+            Err(_) => {}
+        }
+    }
+
+    /// The time that jobs live by: the database's where it has one, so that instances whose clocks differ agree on it.
     pub(crate) fn now(&self) -> Wall {
-        self.clock.now().wall
+        Wall(self.clock.now().wall.0.saturating_add(self.ahead_ms.load(Ordering::Relaxed)))
+    }
+
+    /// Measures how far the database's clock is from ours. What cannot be measured stays as it was.
+    pub(crate) async fn follow(&self) {
+        let asked = self.clock.now();
+        if let Ok(Some(theirs)) = self.store.time().await {
+            let took = self.clock.now().mono.since(asked.mono);
+            // It was read somewhere on the way there and back: in the middle, for all we know.
+            let ours = asked.wall + seawall_core::time::Nanos(took.0 / 2);
+            self.ahead_ms.store(theirs.0.saturating_sub(ours.0), Ordering::Relaxed);
+        }
+    }
+
+    /// Something that is left to chance.
+    pub(crate) fn by_chance<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn draw(&self) -> u64 {
-        self.rng.lock().unwrap_or_else(PoisonError::into_inner).draw()
+        self.by_chance(Rng::draw)
     }
 
     pub(crate) fn new_id(&self) -> CallId {
-        CallId::new(self.now(), &mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
+        self.by_chance(|rng| CallId::new(self.now(), rng))
     }
 
     /// Keeps jobs and wakes the workers. When this returns, they are on disk.

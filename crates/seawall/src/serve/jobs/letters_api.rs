@@ -27,9 +27,14 @@ async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> R
     either(listed(&shared, query.as_deref()).await)
 }
 
-/// What can be asked of the list, and of whatever acts on a part of it.
-pub(super) const PARAMETERS: &[&str] =
-    &["upstream", "endpoint", "class", "code", "severity", "since", "until", "status", "q", "cursor", "limit"];
+/// What tells letters apart, in a list and in whatever acts on a part of it.
+pub(super) const MEANT: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "q"];
+
+/// What can be asked of an export.
+pub(super) const EXPORTED: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "status", "q"];
+
+/// What can be asked of the list.
+const PARAMETERS: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "status", "q", "cursor", "limit"];
 
 async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
     let query = Query::parse(query, PARAMETERS)?;

@@ -1,19 +1,29 @@
 //! Durable jobs: calls that are kept before they are acknowledged, and driven by the same machine as the gateway's until
 //! they are done or dead. Workers have a thread and connections of their own, so that a backlog never touches a caller.
 
+mod alarm;
 mod api;
+mod audit;
 mod callback;
 mod claim;
 mod desk;
 mod identity;
 mod letters_api;
+mod lines;
+mod reevaluate;
+mod replay;
+mod replay_api;
+mod replay_run;
 mod run;
+mod schedule;
+mod schedule_api;
 mod submit;
+mod transfer;
 mod upkeep;
 mod view;
 
 pub(super) use api::router;
-pub(crate) use callback::Signer;
+use audit::audit;
 pub(super) use claim::work;
 pub(crate) use desk::{Counts, Desk};
 pub(super) use identity::{dedup, fingerprint};

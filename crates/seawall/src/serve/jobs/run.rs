@@ -1,10 +1,12 @@
 //! One job on a worker's bench: found its upstream, driven by the call machine until it ends or has to wait, and written
 //! up for the store.
 
+use super::schedule::{self, Told};
 use super::{Desk, callback};
 use crate::adhoc::{self, AdHoc};
 use crate::letter::{self, Cause, Place};
 use crate::serve::{Shared, hygiene};
+use crate::setup::Environment;
 use crate::target::target;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use seawall_core::call::{self, Finish, Outcome};
@@ -84,7 +86,7 @@ impl Bench {
     }
 
     /// Runs a job as far as it goes now.
-    pub(super) async fn run(&self, claimed: &Claimed) -> Settle {
+    pub(super) async fn run(&self, claimed: &Claimed) -> (Settle, Option<Told>) {
         let job = &claimed.job;
         let verdict = if job.crashes >= MOST_CRASHES {
             self.desk().counts.poisoned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -96,14 +98,19 @@ impl Bench {
             }
         };
         let now = self.desk().now();
+        let (ending, told) = schedule::told(job, verdict.ending);
+        let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
-        Settle { lease: claimed.lease, ending: verdict.ending, progress: verdict.progress, history: verdict.history, follow, now }
+        let Verdict { ending, progress, history } = verdict;
+        (Settle { lease: claimed.lease, ending, progress, history, follow, now }, told)
     }
 
     fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
         let path = &job.request.path;
         if job.upstream == AD_HOC {
-            let (origin, below) = adhoc::split(path).map_err(|why| (None, Cause::unusable(why)))?;
+            // What the configuration refers to is kept as the reference, so that no list shows what it stands for.
+            let path = Environment::beside(&self.shared.file).resolve(path).map_err(|why| (None, Cause::unusable(why)))?;
+            let (origin, below) = adhoc::split(&path).map_err(|why| (None, Cause::unusable(why)))?;
             let upstream = self.adhoc.upstream(&origin).map_err(|why| (None, Cause::unusable(why)))?;
             let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
             return Ok(Target { upstream, endpoint, target: below, outside: true });
@@ -216,7 +223,8 @@ impl Bench {
                 let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
                 let cause = Cause::of(finish, trail.last().map(|(_, attempt)| attempt.status), detail);
                 let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
-                if to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
+                let is_tick = matches!(job.origin, Origin::Schedule { .. });
+                if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
                     Ending::Dead(Box::new(letter::letter(job, Door::Jobs, &place, cause, history, self.desk().now())))
                 } else {
                     Ending::Failed { code: cause.code }
@@ -252,7 +260,7 @@ impl Bench {
             add(name, value)?;
         }
         if matches!(job.origin, Origin::Callback(_) | Origin::Notification) {
-            for (name, value) in self.shared.signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
+            for (name, value) in callback::signer(&self.shared).sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
                 add(name, &value)?;
             }
         }

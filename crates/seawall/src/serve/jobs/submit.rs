@@ -160,7 +160,7 @@ fn headers(given: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Str
 }
 
 /// Text is sent as it is, anything else as JSON.
-fn body(value: Value, encoding: Option<&str>, headers: &mut Vec<(String, String)>) -> Result<Bytes, String> {
+pub(super) fn body(value: Value, encoding: Option<&str>, headers: &mut Vec<(String, String)>) -> Result<Bytes, String> {
     match (value, encoding) {
         (Value::Null, None) => Ok(Bytes::new()),
         (Value::String(text), None | Some("utf-8")) => Ok(Bytes::from(text)),

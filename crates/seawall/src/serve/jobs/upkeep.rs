@@ -1,6 +1,7 @@
 //! What has to be done now and then: counting, letting old jobs and letters go, following the database's clock.
 
-use super::Desk;
+use super::reevaluate::Diary;
+use super::{Desk, alarm, replay_run, schedule};
 use crate::serve::Shared;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::recorder::{NoteRecord, Record};
@@ -15,19 +16,33 @@ const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
 /// What one transaction forgets at most, so that nobody waits long behind it.
 const BATCH: usize = 200;
 
-/// For as long as the process serves.
+/// For as long as the process serves: all that the store needs besides workers.
 pub(crate) async fn keep_up(shared: &Shared) {
+    tokio::select! {
+        () = rounds(shared) => {}
+        () = replay_run::run(shared) => {}
+        () = schedule::run(shared) => {}
+    }
+}
+
+async fn rounds(shared: &Shared) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut diary = Diary::default();
     loop {
         every.tick().await;
         round(shared).await;
+        diary.round(shared).await;
     }
 }
 
 async fn round(shared: &Shared) {
     let desk = &shared.desk;
+    desk.follow().await;
+    desk.keep_secret().await;
     count(desk).await;
+    let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    alarm::check(shared, &depths);
     let now = desk.now();
     // Failures show in the store's health; the next round tries again.
     while let Ok(expired) = desk.store.expire_letters(now, BATCH).await {
@@ -42,7 +57,7 @@ async fn round(shared: &Shared) {
                 ("severity", gone.severity.as_str().to_owned()),
                 ("dead_lettered_at", gone.dead_at.to_string()),
             ];
-            shared.recorder.push(Record::Note(NoteRecord { at: now, event: "dead_letter_expired", fields }));
+            note(shared, "dead_letter_expired", fields);
         }
         if expired.len() < BATCH {
             break;
@@ -50,6 +65,11 @@ async fn round(shared: &Shared) {
     }
     let before = Wall(now.0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
     while desk.store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
+}
+
+/// A line in the log about something that no single call is to blame for.
+pub(super) fn note(shared: &Shared, event: &'static str, fields: Vec<(&'static str, String)>) {
+    shared.recorder.push(Record::Note(NoteRecord { at: shared.desk.now(), event, fields }));
 }
 
 async fn count(desk: &Desk) {

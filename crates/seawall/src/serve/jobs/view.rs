@@ -96,6 +96,7 @@ pub(super) fn letter(kept: &Letter) -> Value {
         "original": {
             "method": letter.request.method,
             "url": letter.url,
+            "path": letter.request.path,
             "headers": headers(&letter.request.headers),
             "body": text,
             "body_encoding": encoding,

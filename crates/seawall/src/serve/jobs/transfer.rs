@@ -1,0 +1,191 @@
+//! Dead letters that leave and come: exported line by line with everything they have, and imported again, here or
+//! elsewhere. A letter that is there already stays as it is.
+
+use super::lines::{self, Bounds, Line};
+use super::{api, audit, letters_api, submit, view};
+use crate::adhoc;
+use crate::serve::Shared;
+use crate::serve::admin::query::{Query, either, of_store};
+use crate::serve::answer::Refusal;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use seawall_core::id::CallId;
+use seawall_core::policy::{Door, Severity};
+use seawall_core::record::Class;
+use seawall_core::time::Wall;
+use seawall_engine::live::Live;
+use seawall_engine::reach::Reach;
+use seawall_store::Error;
+use seawall_store::dead::{Filter, NewLetter};
+use seawall_store::job::{Attempted, MOST_HISTORY, Request};
+use seawall_store::page::Window;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Letters that are read together. No transaction is open between two pages.
+const PAGE: usize = 100;
+/// Letters that one import may have.
+const MOST_LINES: u64 = 1_000_000;
+/// Letters that are written side by side.
+const TOGETHER: usize = 64;
+
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new().route("/v1/dead-letters/export", get(export)).route("/v1/dead-letters/import", post(import))
+}
+
+async fn export(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(exported(shared, query.as_deref()))
+}
+
+fn exported(shared: Arc<Shared>, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, letters_api::EXPORTED)?;
+    let filter = letters_api::filter(&query)?;
+    let (sender, lines) = mpsc::channel(16);
+    tokio::spawn(async move {
+        if let Err(error) = write(&shared, filter, &sender).await {
+            // The head is gone: the last line says that it is not the end.
+            let refusal = of_store(&error);
+            let last = json!({ "code": refusal.code, "error": refusal.code, "detail": refusal.detail });
+            drop(sender.send(Bytes::from(format!("{last}\n"))).await);
+        }
+    });
+    Ok(lines::streamed(lines))
+}
+
+async fn write(shared: &Shared, filter: Filter, to: &mpsc::Sender<Bytes>) -> Result<(), Error> {
+    let (store, mut after) = (&shared.desk.store, None);
+    loop {
+        let page = store.letters(filter.clone(), Window { after, limit: PAGE }).await?;
+        for listed in &page.entries {
+            // Lists come without bodies; one that is gone meanwhile is not exported.
+            let Some(letter) = store.letter(listed.letter.id).await? else { continue };
+            if to.send(Bytes::from(format!("{}\n", view::letter(&letter)))).await.is_err() {
+                return Ok(());
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+async fn import(State(shared): State<Arc<Shared>>, body: Body) -> Response {
+    audit(&shared, "import", "dead letters".to_owned()).await;
+    let bounds = Bounds { bytes_of_a_line: api::longest(&shared.live.load()), lines: MOST_LINES, together: TOGETHER };
+    lines::answer(body, bounds, move |lines| {
+        let shared = Arc::clone(&shared);
+        async move { join_all(lines.into_iter().map(|(number, line)| keep(&shared, number, line))).await.concat().into() }
+    })
+}
+
+async fn keep(shared: &Shared, number: u64, line: Line) -> String {
+    let read = line.and_then(|line| letter(&line, &shared.live.load(), shared.desk.now()));
+    let said = match read {
+        Err(why) => json!({ "code": "bad_request", "error": "bad_request", "detail": why }),
+        Ok(letter) => {
+            let id = letter.id;
+            match shared.desk.store.keep_letter(letter).await {
+                Ok(()) => json!({ "id": id.to_string(), "kept": true }),
+                Err(error) => {
+                    let refusal = of_store(&error);
+                    json!({ "id": id.to_string(), "code": refusal.code, "error": refusal.code, "detail": refusal.detail })
+                }
+            }
+        }
+    };
+    lines::numbered(number, said)
+}
+
+/// A letter as an export writes it; what it says besides is how things stood there.
+#[derive(Debug, Deserialize)]
+struct Written {
+    id: String,
+    queue: String,
+    endpoint: String,
+    door: String,
+    original: Original,
+    class: String,
+    failure_reason: String,
+    failure_code: String,
+    #[serde(default)]
+    error_detail: String,
+    last_attempt_at: Option<String>,
+    total_attempts: u32,
+    correlation_id: Option<String>,
+    idempotency_key: Option<String>,
+    caller: String,
+    tenant: String,
+    enqueued_at: String,
+    dead_lettered_at: String,
+    expires_at: String,
+    severity: String,
+    replayable: bool,
+    #[serde(default)]
+    replay_instructions: String,
+    #[serde(default)]
+    history: Vec<Attempted>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Original {
+    method: String,
+    url: String,
+    path: String,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    body: Value,
+    body_encoding: Option<String>,
+    #[serde(default)]
+    body_cut: bool,
+}
+
+fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
+    let written: Written = serde_json::from_slice(line).map_err(|error| format!("this is no dead letter: {error}"))?;
+    if written.queue == adhoc::NAME {
+        // A URL that somebody hands in, like any other.
+        submit::outside(&written.original.path, &Reach::new(live.config.server.allow_private.clone()))?;
+    }
+    let mut headers: Vec<(String, String)> =
+        written.original.headers.into_iter().filter(|(name, _)| !crate::letter::is_secret(name)).collect();
+    let body = submit::body(written.original.body, written.original.body_encoding.as_deref(), &mut headers)?;
+    let word = |name: &str, text: &str| format!("`{name}` is not `{text}`");
+    let (dead_at, expires_at) =
+        (submit::time("dead_lettered_at", &written.dead_lettered_at)?, submit::time("expires_at", &written.expires_at)?);
+    Ok(NewLetter {
+        id: CallId::parse(&written.id).ok_or_else(|| word("id", &written.id))?,
+        door: Door::from_word(&written.door).ok_or_else(|| word("door", &written.door))?,
+        upstream: written.queue,
+        endpoint: written.endpoint,
+        tenant: written.tenant,
+        caller: written.caller,
+        url: written.original.url,
+        request: Request { method: written.original.method, path: written.original.path, headers, body },
+        body_cut: written.original.body_cut,
+        class: Class::from_word(&written.class).ok_or_else(|| word("class", &written.class))?,
+        reason: written.failure_reason,
+        code: written.failure_code,
+        detail: written.error_detail,
+        last_attempt_at: written.last_attempt_at.as_deref().map(|text| submit::time("last_attempt_at", text)).transpose()?,
+        attempts: written.total_attempts,
+        correlation_id: written.correlation_id,
+        idempotency_key: written.idempotency_key,
+        enqueued_at: submit::time("enqueued_at", &written.enqueued_at)?,
+        dead_at,
+        // What has run out of time elsewhere gets as much again here, or it would be gone before anybody looked.
+        expires_at: if expires_at > now { expires_at } else { now + expires_at.since(dead_at) },
+        severity: Severity::from_word(&written.severity).ok_or_else(|| word("severity", &written.severity))?,
+        replayable: written.replayable,
+        instructions: written.replay_instructions,
+        history: written.history.into_iter().take(MOST_HISTORY).collect(),
+    })
+}

@@ -1,0 +1,74 @@
+//! Jobs on a PostgreSQL of our own: the same as on SQLite, between instances, through the server's restarts.
+
+use super::caller::eventually;
+use super::cluster::Cluster;
+use super::gateway::{Gateway, Start};
+use super::replays::{die, gets, patient};
+use super::servers::{awaited, postgres};
+use super::upstream::{OK, Upstream, answer};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering;
+
+const POLICY: &str = "retry = { attempts = 3, base = \"30ms\", cap = \"60ms\" }\ntimeout = { attempt = \"5s\", total = \"10s\" }";
+
+fn start(upstream: &Upstream, url: &str) -> Gateway {
+    Start::before(upstream, POLICY).server(&format!("store = \"{url}\"")).go()
+}
+
+fn state(gateway: &Gateway, id: &str) -> Value {
+    gateway.admin("GET", &format!("/v1/jobs/{id}"), "").json()["state"].clone()
+}
+
+#[track_caller]
+fn submit(gateway: &Gateway, job: &Value) -> String {
+    let reply = gateway.admin("POST", "/v1/jobs", &job.to_string());
+    assert_eq!(reply.status, 202, "{}", reply.text());
+    reply.json()["id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn jobs_run_to_their_end_on_postgres_and_every_instance_sees_them() {
+    let upstream = Upstream::with(|turn| {
+        let no = turn.seen.line().contains("/no");
+        turn.say(if no { answer("404 No", "", "gone") } else { OK.to_owned() });
+    });
+    let url = postgres();
+    let (first, second) = (start(&upstream, &url), start(&upstream, &url));
+    assert!(first.stderr().contains("store     PostgreSQL") && !first.stderr().contains("postgres@"), "{}", first.stderr());
+    let good = submit(&first, &json!({ "upstream": "api", "path": "/x" }));
+    let bad = submit(&first, &json!({ "upstream": "api", "path": "/no" }));
+    let later = submit(&second, &json!({ "upstream": "api", "path": "/later", "delay": "300ms" }));
+    eventually("all are over", || state(&second, &good) == "done" && state(&second, &bad) == "dead" && state(&first, &later) == "done");
+    assert_eq!(upstream.count(), 3, "two instances run a job once");
+    let letters = second.admin("GET", "/v1/dead-letters", "").json();
+    assert_eq!((&letters["items"][0]["id"], &letters["items"][0]["error_detail"]), (&json!(bad), &json!("gone")));
+}
+
+#[test]
+fn a_database_that_restarts_loses_no_job() {
+    let upstream = Upstream::fine();
+    // Not the server that other tests use meanwhile. It ends with this process.
+    let server: &'static Cluster = Box::leak(Box::new(Cluster::start("")));
+    let gateway = start(&upstream, &awaited(server.database()));
+    let before = submit(&gateway, &json!({ "upstream": "api", "path": "/x", "delay": "500ms" }));
+    awaited(server.restart());
+    let after = submit(&gateway, &json!({ "upstream": "api", "path": "/x" }));
+    eventually("both are done", || state(&gateway, &before) == "done" && state(&gateway, &after) == "done");
+}
+
+#[test]
+fn two_instances_replay_each_letter_once() {
+    let (upstream, works) = patient();
+    let url = postgres();
+    let once =
+        || Start::before(&upstream, "retry = { attempts = 1 }\nbreaker = { mode = \"off\" }").server(&format!("store = \"{url}\"")).go();
+    let (first, second) = (once(), once());
+    die(&first, &gets(20));
+    works.store(true, Ordering::SeqCst);
+    let before = upstream.count();
+    let reply = second.admin("POST", "/v1/dead-letters/replay", r#"{"filter":{},"rate":"50/s"}"#).json();
+    let id = reply["replay"]["id"].as_str().unwrap().to_owned();
+    let found = || first.admin("GET", &format!("/v1/replays/{id}"), "").json();
+    eventually("it is done", || found()["state"] == "done");
+    assert_eq!((&found()["ok"], &found()["held_back"], upstream.count() - before), (&json!(20), &json!(0), 20));
+}
