@@ -67,6 +67,13 @@ pub fn amplification(retry: &Retry, layers: u32, calls_per_second: f64) -> Ampli
     Amplification { attempts: one.powi(power), budgeted: budgeted.powi(power) }
 }
 
+/// Through `layers` Seawalls of which each knows that the next one is a Seawall: a repeated request is not repeated again,
+/// so each layer adds its retries once instead of multiplying.
+#[must_use]
+pub fn chained(retry: &Retry, layers: u32) -> u32 {
+    layers.saturating_mul(retry.attempts.saturating_sub(1)).saturating_add(1)
+}
+
 /// Calls that are drawn to estimate a chance; the seed is fixed so that the figure is the same every time.
 const DRAWS: u32 = 4000;
 
@@ -187,6 +194,7 @@ mod tests {
         let retry = default_policy().retry;
         assert!((amplification(&retry, 3, 1000.0).attempts - 64.0).abs() < 1e-9);
         assert!(amplification(&retry, 3, 1000.0).budgeted < 1.04);
+        assert_eq!([0, 1, 3].map(|layers| chained(&retry, layers)), [1, 4, 10], "layers that know of each other only add");
         assert!((expected_attempts(&retry, 0.5) - 1.875).abs() < 1e-9);
         assert!((expected_attempts(&retry, 1.0) - 4.0).abs() < 1e-9);
     }

@@ -24,6 +24,7 @@ pub use cells::{BUDGET_CAPACITY, Cells, Reply};
 pub use first::First;
 pub use plan::Plan;
 
+use crate::admit::idempotency;
 use crate::classify::{Hint, Seen, Verdict};
 use crate::decide::{Deadline, Facts, Funding, Next, Progress, next, repeatable};
 use crate::guard::{Permit, Sample};
@@ -87,6 +88,8 @@ pub struct Call {
     held: Held,
     /// The last failure's class, once an attempt has failed, and whether the upstream gave an answer with it.
     last: Option<(Class, Status)>,
+    /// The last answer is the key's: asked again, the call would get it again.
+    final_answer: bool,
     /// A send of this call went out and no answer came: nobody knows whether it was executed.
     doubt: bool,
     record: Option<Attempt>,
@@ -111,6 +114,7 @@ impl Call {
             state: State::Limits,
             held: Held::default(),
             last: None,
+            final_answer: false,
             // What became of the sends before it was put aside is not known any more.
             doubt: progress.attempts > 0,
             record: None,
@@ -214,7 +218,10 @@ impl Call {
                 self.permit(now)
             }
             (State::Reserve, Answer::Replayed) => self.end(Outcome::Replayed, Reason::IdempotencyReplayed, None, now),
-            (State::Reserve, Answer::KeyRefused(code)) => self.refuse(code, Reason::IdempotencyRefused, None, now),
+            (State::Reserve, Answer::KeyRefused(code)) => {
+                let passes = matches!(code, Code::IdempotencyKeyInFlight | Code::StoreUnavailable);
+                self.refuse(code, Reason::IdempotencyRefused, passes.then(|| now.mono + RETRY_KEY), now)
+            }
             (State::Permit, Answer::Permitted(permit)) => {
                 self.held.permit = Some(permit);
                 self.key(now)
@@ -331,6 +338,7 @@ impl Call {
             self.last = Some((verdict.class, status));
         }
         self.doubt |= result.is_err() && !unsent && !verdict.unprocessed;
+        self.final_answer = result.is_ok_and(|status| idempotency::is_final(status, verdict, self.plan.honoured));
         // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
         settle.withdraw = matches!(then, Then::Retry { .. }) && !self.patient;
         if self.patient && matches!(then, Then::Retry { .. }) {
@@ -338,9 +346,7 @@ impl Call {
             settle.leave_pool = self.held.slot.take();
         }
         if let Then::Finish(_) = then {
-            let refused = unsent || verdict.unprocessed;
-            let reservation = if result.is_ok() && !refused { Reservation::Done } else { self.unanswered() };
-            self.give_back(&mut settle, reservation);
+            self.give_back(&mut settle, self.reservation());
         }
         self.state = State::Settling(then);
         Action::Ask(Ask::Settle(settle))
@@ -513,7 +519,9 @@ impl Call {
     pub fn cancelled(&mut self) -> Settle {
         self.doubt |= matches!(self.state, State::Sending { .. });
         let mut settle = Settle::default();
-        self.give_back(&mut settle, self.unanswered());
+        // An answer that nobody gets is none that could be given again.
+        self.doubt |= std::mem::take(&mut self.final_answer);
+        self.give_back(&mut settle, self.reservation());
         self.state = State::Done;
         settle
     }
@@ -545,9 +553,8 @@ impl Call {
 
     fn settle_then(&mut self, then: Then, now: Now) -> Action {
         let mut settle = Settle::default();
-        let answered = self.last.is_some_and(|(_, status)| matches!(status, Status::Http(_)));
         let goes_on = matches!(then, Then::Defer { .. }) && self.held.reservation;
-        self.give_back(&mut settle, if answered { Reservation::Done } else { self.unanswered() });
+        self.give_back(&mut settle, self.reservation());
         if goes_on {
             settle.reservation = None;
             self.held.reservation = true;
@@ -559,9 +566,13 @@ impl Call {
         Action::Ask(Ask::Settle(settle))
     }
 
-    /// How an idempotency key ends where there is no answer to keep for it.
-    const fn unanswered(&self) -> Reservation {
-        if self.doubt { Reservation::Unknown } else { Reservation::Released }
+    /// How an idempotency key ends.
+    const fn reservation(&self) -> Reservation {
+        match (self.final_answer, self.doubt) {
+            (true, _) => Reservation::Done,
+            (false, true) => Reservation::Unknown,
+            (false, false) => Reservation::Released,
+        }
     }
 
     fn give_back(&mut self, settle: &mut Settle, reservation: Reservation) {
@@ -583,6 +594,9 @@ impl Call {
 
 /// What the caller of an overloaded pool is told to wait at least.
 const RETRY_OVERLOAD: Nanos = Nanos::from_secs(1);
+
+/// Somebody else's call under the same key, or a store that is away, is over soon or not at all.
+const RETRY_KEY: Nanos = Nanos::from_secs(1);
 
 /// A quota failure without any word on when it ends.
 const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);

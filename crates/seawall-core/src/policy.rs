@@ -17,6 +17,13 @@ impl Share {
         Self(percent * 10_000)
     }
 
+    /// `part` of `whole`, at most all of it; of nothing, nothing is taken.
+    #[must_use]
+    pub fn of(part: u64, whole: u64) -> Self {
+        let share = (u128::from(part) * 1_000_000).checked_div(u128::from(whole)).unwrap_or(0);
+        Self(u32::try_from(share).unwrap_or(u32::MAX).min(Self::WHOLE.0))
+    }
+
     #[must_use]
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / 1e6
@@ -254,6 +261,8 @@ words! {
 pub struct Idempotency {
     pub mode: IdempotencyMode,
     pub ttl: Nanos,
+    /// The upstream itself executes a repeated key once, so what is in doubt may simply be asked again.
+    pub honoured: bool,
 }
 
 words! {

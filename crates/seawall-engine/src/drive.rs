@@ -7,9 +7,8 @@ use crate::limits::Who;
 use crate::live::LiveEndpoint;
 use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder, Sample};
-use crate::shared::Link;
 use crate::state::Visit;
-use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request};
+use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request, Reservation, Settle};
 use seawall_core::classify::{Headers, Hint, Seen, Verdict};
 use seawall_core::decide::Progress;
 use seawall_core::guard::Change;
@@ -18,6 +17,7 @@ use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope, Timeo
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,11 +68,22 @@ pub struct Scene<'a> {
     pub who: Who<'a>,
     /// Where attempts are noted for whoever keeps the call's history, beside the log.
     pub trail: Option<&'a RefCell<Vec<(Wall, Attempt)>>>,
+    /// Who keeps the call's idempotency key, where it has one.
+    pub keeper: Option<&'a dyn Keeper>,
 }
 
 /// Names keys for logs.
 pub trait KeyTail: std::fmt::Debug {
     fn tail(&self, key: u16) -> Option<Arc<str>>;
+}
+
+/// Keeps idempotency keys and their answers, wherever that may be. One for each call that carries a key.
+pub trait Keeper: std::fmt::Debug {
+    /// Asks to execute under the call's key.
+    fn reserve(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>>;
+
+    /// How the reservation ends. It is written down by whoever has the answer to write with it, before that is passed on.
+    fn settle(&self, reservation: Reservation);
 }
 
 /// How a call ended, and the last failure that had no answer.
@@ -125,6 +136,7 @@ impl Guarded<'_> {
             self.scene.record(attempt, None, None, now);
         }
         let settle = self.call.cancelled();
+        self.scene.ended_key(&settle);
         self.scene.endpoint.state.abandon(&settle, &mut self.visit, now);
         self.visit.leave_line(&self.scene.endpoint.state, now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, now.mono.since(self.started));
@@ -133,12 +145,34 @@ impl Guarded<'_> {
 }
 
 impl Guarded<'_> {
-    /// Asks state that other instances share, which takes time.
-    async fn ask_shared(&mut self, link: &Link, ask: Ask, now: &mut Now) -> (Answer, Option<Change>) {
-        let Scene { clock, endpoint, who, .. } = self.scene;
-        let answered = endpoint.state.answer_shared(link, ask, who, &mut self.visit, clock).await;
+    /// Asks state of this process; nothing where the answer is elsewhere.
+    fn ask(&mut self, ask: Ask, now: Now) -> Option<(Answer, Option<Change>)> {
+        if let Ask::Settle(settle) = &ask {
+            self.scene.ended_key(settle);
+        }
+        let Scene { endpoint, who, keeper, .. } = self.scene;
+        let kept = ask == Ask::Reserve && keeper.is_some();
+        (!kept && endpoint.state.link().is_none()).then(|| endpoint.state.answer(ask, who, &mut self.visit, now))
+    }
+
+    /// Asks whoever keeps keys, or state that other instances share, which takes time.
+    async fn ask_elsewhere(&mut self, ask: Ask, now: &mut Now) -> (Answer, Option<Change>) {
+        let Scene { clock, endpoint, who, keeper, .. } = self.scene;
+        let answered = match (keeper, endpoint.state.link()) {
+            (Some(keeper), _) if ask == Ask::Reserve => (keeper.reserve().await, None),
+            (_, Some(link)) => endpoint.state.answer_shared(link, ask, who, &mut self.visit, clock).await,
+            (_, None) => endpoint.state.answer(ask, who, &mut self.visit, *now),
+        };
         *now = clock.now();
         answered
+    }
+
+    /// Gets a new token, as long as the call has time for that.
+    async fn refresh<T: Transport>(&mut self, transport: &mut T, now: &mut Now) -> Action {
+        let limit = Duration::from_nanos(self.call.remaining(now.mono).0);
+        let refreshed = tokio::time::timeout(limit, transport.refresh()).await.unwrap_or(false);
+        *now = self.scene.clock.now();
+        self.call.refreshed(refreshed, *now)
     }
 
     /// Waits in line for a place, until the time to give up.
@@ -214,9 +248,9 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
         }
         action = match action {
             Action::Ask(ask) => {
-                let (answer, change) = match scene.endpoint.state.link() {
-                    None => scene.endpoint.state.answer(ask, &scene.who, &mut guarded.visit, now),
-                    Some(link) => Box::pin(guarded.ask_shared(link, ask, &mut now)).await,
+                let (answer, change) = match guarded.ask(ask, now) {
+                    Some(answered) => answered,
+                    None => Box::pin(guarded.ask_elsewhere(ask, &mut now)).await,
                 };
                 if let Some(change) = change {
                     scene.changed(change, now);
@@ -257,12 +291,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 now = scene.clock.now();
                 guarded.call.waited(now)
             }
-            Action::Refresh => {
-                let limit = Duration::from_nanos(guarded.call.remaining(now.mono).0);
-                let refreshed = tokio::time::timeout(limit, Box::pin(transport.refresh())).await.unwrap_or(false);
-                now = scene.clock.now();
-                guarded.call.refreshed(refreshed, now)
-            }
+            Action::Refresh => Box::pin(guarded.refresh(transport, &mut now)).await,
             Action::Finish(finish) => {
                 guarded.done = true;
                 return Drove::Ended(guarded.ended(finish, fault, None, now));
@@ -293,6 +322,12 @@ async fn send<T: Transport>(clock: &Clock, transport: &mut T, outward: Outward) 
 }
 
 impl Scene<'_> {
+    fn ended_key(&self, settle: &Settle) {
+        if let (Some(keeper), Some(reservation)) = (self.keeper, settle.reservation) {
+            keeper.settle(reservation);
+        }
+    }
+
     /// The bound that an attempt went over, if that is how it failed.
     fn bound(&self, fault: Fault, attempt: Outward) -> Option<Timeout> {
         match fault.kind {

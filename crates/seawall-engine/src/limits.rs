@@ -26,6 +26,8 @@ pub struct Who<'a> {
     pub user: &'a str,
     pub tenant: &'a str,
     pub headers: &'a HeaderMap,
+    /// The id of the key that is to be used, once it is known.
+    pub credential: &'a str,
 }
 
 /// One limit with the cells of its keys.
@@ -165,9 +167,14 @@ static HASHERS: LazyLock<(RandomState, RandomState)> = LazyLock::new(|| (RandomS
 impl Limits {
     #[must_use]
     pub fn new(layers: Vec<Layer>) -> Self {
-        // A limit on the credential cannot be counted before the credential is known.
-        let countable = |layer: &Layer| layer.mode() != Mode::Off && !layer.spec.key.contains(&LimitKey::Key);
-        Self(layers.into_iter().filter(countable).collect())
+        Self(layers.into_iter().filter(|layer| layer.mode() != Mode::Off).collect())
+    }
+
+    /// Those that count by credential apart from the others, since they cannot be counted before the credential is known.
+    #[must_use]
+    pub fn by_credential(self) -> (Self, Self) {
+        let (with, without) = self.0.into_iter().partition(|layer| layer.spec.key.contains(&LimitKey::Key));
+        (Self(without), Self(with))
     }
 
     #[must_use]
@@ -261,7 +268,11 @@ fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
 fn each_part(spec: &policy::Limit, who: &Who<'_>, names: &Names, mut write: impl FnMut(&[u8])) {
     for part in &spec.key {
         match part {
-            LimitKey::Global | LimitKey::Key => write(b""),
+            LimitKey::Global => write(b""),
+            LimitKey::Key => {
+                write(names.upstream.as_bytes());
+                write(who.credential.as_bytes());
+            }
             LimitKey::Ip => match who.ip {
                 IpAddr::V4(ip) => write(&ip.octets()),
                 // A subscriber has a /64 at least; counting addresses would count nothing.
@@ -302,7 +313,7 @@ mod tests {
     }
 
     fn who<'a>(caller: &'a str, headers: &'a HeaderMap) -> Who<'a> {
-        Who { ip: IpAddr::from([127, 0, 0, 1]), caller, user: "", tenant: "", headers }
+        Who { ip: IpAddr::from([127, 0, 0, 1]), caller, user: "", tenant: "", headers, credential: "" }
     }
 
     #[test]
@@ -316,6 +327,17 @@ mod tests {
         assert_eq!(take("b"), go);
         assert_eq!(take("c"), go, "the refused call of a took nothing from all");
         assert!(matches!(take("d"), Answer::OverLimit { retry_at: Some(_) }), "all three are spent");
+    }
+
+    #[test]
+    fn credentials_are_counted_apart_from_each_other_and_from_callers() {
+        let layers = vec![Layer::new(&spec("all", LimitKey::Global, 9)), Layer::new(&spec("each", LimitKey::Key, 1))];
+        let (others, limits) = Limits::new(layers).by_credential();
+        assert_eq!((others.layers().len(), limits.layers().len()), (1, 1));
+        let headers = HeaderMap::new();
+        let take = |credential| limits.take(&Who { credential, ..who("a", &headers) }, &names(), 1, Mono(0)).0;
+        assert_eq!((take("x"), take("y")), (Answer::Limited { after: Nanos::ZERO }, Answer::Limited { after: Nanos::ZERO }));
+        assert!(matches!(take("x"), Answer::OverLimit { retry_at: Some(_) }));
     }
 
     #[test]

@@ -11,14 +11,15 @@ use crate::secret::Secret;
 use crate::shared::Store;
 use crate::state::{EndpointState, UpstreamState};
 use http::{HeaderName, HeaderValue};
+use seawall_core::admit::shed;
 use seawall_core::call::Plan;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{Config, Endpoint, Upstream};
-use seawall_core::policy::{self, BreakerPer};
+use seawall_core::policy::{self, BreakerPer, Share};
 use seawall_core::time::{Mono, Now};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Numbers for upstreams' connection shelves, never used twice in a process.
 static IDS: AtomicU32 = AtomicU32::new(0);
@@ -37,6 +38,8 @@ pub struct Live {
     pub webhook_secret: Option<Secret>,
     /// The bulkheads, by name.
     pub pools: BTreeMap<String, Arc<Pool>>,
+    /// Of those pools.
+    priorities: Vec<u32>,
     /// Where state is shared with other instances, if it is. Chosen when the process starts.
     pub shared: Option<Arc<Store>>,
     /// Limits that span upstreams.
@@ -54,6 +57,8 @@ pub struct LiveUpstream {
     pub host: HeaderValue,
     pub credentials: Option<Credentials>,
     pub in_flight: Arc<AtomicU32>,
+    /// Calls that were repeats of another Seawall's.
+    pub repeats: Arc<AtomicU64>,
     /// Limits of its own; endpoints that inherit one share its cells.
     layers: Vec<Layer>,
 }
@@ -154,6 +159,7 @@ impl Live {
             callers,
             admin_token,
             webhook_secret,
+            priorities: pools.values().map(|pool| pool.priority).collect(),
             pools,
             shared,
             global,
@@ -164,6 +170,16 @@ impl Live {
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Arc<LiveUpstream>> {
         self.by_name.get(name).map(|i| &self.upstreams[*i])
+    }
+
+    /// Whether a call to this endpoint is turned away before anything is done for it, because the pools of this process
+    /// together are nearly full and others matter more. An endpoint without a pool has no priority and is never shed.
+    #[must_use]
+    pub fn sheds(&self, endpoint: &LiveEndpoint) -> bool {
+        let Some(pool) = &endpoint.state.pool else { return false };
+        let add = |sum: (u64, u64), (taken, room): (u64, u64)| (sum.0 + taken, sum.1 + room);
+        let (taken, room) = self.pools.values().map(|pool| pool.taken()).fold((0, 0), add);
+        shed::sheds(Share::of(taken, room), pool.priority, &self.priorities)
     }
 
     /// The upstream that a request goes to, and how many bytes of its path name it.
@@ -251,11 +267,9 @@ impl LiveUpstream {
                 Limits::new(parts.global.iter().cloned().chain(own_layers(endpoint, &spec.name, &mut layers, previous_layers)).collect());
             let pool = endpoint.policy.pool.as_ref().and_then(|name| parts.pools.get(name)).cloned();
             let mut plan = Plan::new(parts.config, spec, endpoint);
-            // Results of keyed calls are kept by the store; until there is one, keys are only forwarded.
-            plan.idempotent = false;
-            plan.limited = !limits.is_empty();
             let own_state = EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
                 .after(previous.map(|previous| &previous.state));
+            plan.limited = !own_state.limits.is_empty();
             Ok(Arc::new(LiveEndpoint {
                 deadline_header: endpoint.policy.deadline_header.as_deref().and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok()),
                 schema: schema(parts.config, spec, endpoint, parts.around)?,
@@ -294,6 +308,7 @@ impl LiveUpstream {
             spec: Arc::clone(spec),
             state,
             in_flight: before.map(|before| Arc::clone(&before.in_flight)).unwrap_or_default(),
+            repeats: before.map(|before| Arc::clone(&before.repeats)).unwrap_or_default(),
         })
     }
 

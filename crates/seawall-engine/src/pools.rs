@@ -8,15 +8,19 @@ use seawall_core::guard::Sample;
 use seawall_core::policy;
 use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
 /// A named pool that all threads share.
 #[derive(Debug)]
 pub struct Pool {
     pub name: String,
-    priority: u32,
+    pub priority: u32,
     inner: Locked<Inner>,
+    /// What `Bulkhead::taken` said last, for whoever looks at all pools for every call.
+    taken: AtomicU64,
+    room: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -91,13 +95,34 @@ impl Pool {
         if let Some(adaptive) = &adaptive {
             bulkhead.resize(adaptive.limit());
         }
-        Self { name: spec.name.clone(), priority: spec.priority, inner: Locked::new(Inner { bulkhead, adaptive, line: BTreeMap::new() }) }
+        let (taken, room) = bulkhead.taken();
+        Self {
+            name: spec.name.clone(),
+            priority: spec.priority,
+            inner: Locked::new(Inner { bulkhead, adaptive, line: BTreeMap::new() }),
+            taken: AtomicU64::new(taken),
+            room: AtomicU64::new(room),
+        }
+    }
+
+    /// How many places are taken, of how many; without a lock, so a moment old.
+    #[must_use]
+    pub fn taken(&self) -> (u64, u64) {
+        (self.taken.load(Ordering::Relaxed), self.room.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, inner: &MutexGuard<'_, Inner>) {
+        let (taken, room) = inner.bulkhead.taken();
+        self.taken.store(taken, Ordering::Relaxed);
+        self.room.store(room, Ordering::Relaxed);
     }
 
     /// A place, a place in line, or neither.
     pub fn enter(&self, deadline: Mono, now: Mono) -> Entered {
         let mut inner = self.inner.lock();
-        match inner.bulkhead.enter(Arrival { priority: self.priority, deadline }, now) {
+        let entry = inner.bulkhead.enter(Arrival { priority: self.priority, deadline }, now);
+        self.note(&inner);
+        match entry {
             Entry::Go => Entered::In,
             Entry::Queued { ticket, displaced, .. } => {
                 let (wake, turn) = oneshot::channel();
@@ -117,6 +142,7 @@ impl Pool {
         let mut inner = self.inner.lock();
         inner.bulkhead.leave(held);
         inner.grant(now);
+        self.note(&inner);
     }
 
     /// Someone gives up a place in line. One that was granted in the same moment is passed on.
@@ -129,6 +155,7 @@ impl Pool {
             inner.bulkhead.leave(Nanos::ZERO);
         }
         inner.grant(now);
+        self.note(&inner);
     }
 
     /// An adaptive pool follows the results of its own calls.
@@ -144,6 +171,7 @@ impl Pool {
         let limit = adaptive.limit();
         inner.bulkhead.resize(limit);
         inner.grant(now);
+        self.note(&inner);
     }
 
     #[must_use]

@@ -6,11 +6,11 @@ use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
 use crate::pools::{Entered, Place, Pool, Waiting};
 use crate::shared::{Link, Receipt, Store, Took};
-use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, Settle};
+use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, KeyReport, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
 use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, Sample, State};
-use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, Until};
+use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, PassedOver, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
@@ -39,6 +39,7 @@ pub struct UpstreamState {
     keys: Option<Locked<KeyPool>>,
     /// Which keys those are, for whoever keeps them elsewhere.
     fingerprint: String,
+    ids: Vec<String>,
     paused_until: Arc<AtomicU64>,
 }
 
@@ -50,6 +51,7 @@ impl UpstreamState {
             budget: Arc::new(Locked::new(Budget::empty(BUDGET_CAPACITY))),
             keys: keys.map(Locked::new),
             fingerprint: auth.map(fingerprint).unwrap_or_default(),
+            ids: auth.map(|auth| auth.keys.iter().map(|key| key.id.clone()).collect()).unwrap_or_default(),
             paused_until: Arc::default(),
         }
     }
@@ -135,6 +137,8 @@ pub struct EndpointState {
     names: Arc<Names>,
     cost: u64,
     pub limits: Limits,
+    /// Limits that count by credential, asked once one is leased.
+    key_limits: Limits,
     pub pool: Option<Arc<Pool>>,
     /// Where its state is shared with other instances.
     link: Option<Arc<Link>>,
@@ -173,6 +177,16 @@ impl Visit {
     }
 }
 
+/// How long a key's limits have no room; a paced one has room when its turn comes.
+fn room_after(answer: Answer, now: Mono) -> Option<Nanos> {
+    match answer {
+        Answer::Limited { after: Nanos::ZERO } => None,
+        Answer::Limited { after } => Some(after),
+        Answer::OverLimit { retry_at } => Some(retry_at.map_or(Nanos::MAX, |at| at.since(now))),
+        answer => unreachable!("limits answer for limits, not {answer:?}"),
+    }
+}
+
 /// A breaker's cell, for whoever builds the states of an upstream.
 #[derive(Clone, Debug)]
 pub struct SharedBreaker(Arc<Locked<Breaker>>);
@@ -193,6 +207,7 @@ impl EndpointState {
         limits: Limits,
         pool: Option<Arc<Pool>>,
     ) -> Self {
+        let (limits, key_limits) = limits.by_credential();
         Self {
             upstream,
             breaker: breaker.0,
@@ -202,6 +217,7 @@ impl EndpointState {
             cost: policy.cost,
             names,
             limits,
+            key_limits,
             pool,
             link: None,
         }
@@ -211,7 +227,7 @@ impl EndpointState {
     #[must_use]
     pub fn shared(mut self, store: &Arc<Store>, policy: &Policy) -> Self {
         let (breaker, upstream) = (Arc::clone(&self.breaker), Arc::clone(&self.upstream));
-        self.link = Some(Arc::new(Link::new(store, &self.names, policy, breaker, upstream, &self.limits)));
+        self.link = Some(Arc::new(Link::new(store, &self.names, policy, breaker, upstream, (&self.limits, &self.key_limits))));
         self
     }
 
@@ -256,7 +272,7 @@ impl EndpointState {
     pub(crate) fn answer(&self, ask: Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
         let answer = match ask {
             Ask::Permit { lease } => self.admit(lease, now.mono),
-            Ask::Key { tried } => self.upstream.lease(tried, now),
+            Ask::Key { tried } => self.lease(tried, who, now),
             Ask::Settle(settle) => {
                 let (funding, change) = self.settle(&settle, visit, now);
                 return (Answer::Settled { funding }, change);
@@ -267,7 +283,7 @@ impl EndpointState {
                 answer
             }
             Ask::Pool { give_up } => self.enter(give_up, visit, now.mono),
-            // Plans of this engine do not ask: results are kept by the store, which is not there yet.
+            // Whoever has nobody to keep keys has never seen one before.
             Ask::Reserve => Answer::Reserved,
         };
         (answer, None)
@@ -321,7 +337,7 @@ impl EndpointState {
                 Some(paused) => paused,
                 None => link.breaker.permit(lease, clock).await,
             },
-            Ask::Key { tried } => link.keys.lease(tried, clock).await,
+            Ask::Key { tried } => self.lease_shared(link, tried, who, clock).await,
             Ask::Settle(settle) => {
                 let funding = self.settle_own(&settle, visit, now);
                 let change = link.report(&settle, visit.receipt(), clock).await;
@@ -330,6 +346,47 @@ impl EndpointState {
             Ask::Pool { .. } | Ask::Reserve => return self.answer(ask, who, visit, now),
         };
         (answer, None)
+    }
+
+    /// A key whose own limits have room.
+    fn lease(&self, tried: lease::KeySet, who: &Who<'_>, now: Now) -> Answer {
+        if self.key_limits.is_empty() {
+            return self.upstream.lease(tried, now);
+        }
+        let mut passed = PassedOver::none(tried);
+        let search = |keys: &mut KeyPool| loop {
+            let answer = keys.lease(now, passed.tried);
+            let lease::Answer::Leased(lease) = answer else { break passed.conclude(answer) };
+            let (answered, taken) = self.key_limits.take(&self.with_credential(who, lease.key), &self.names, self.cost, now.mono);
+            let Some(wait) = room_after(answered, now.mono) else { break answer };
+            if matches!(answered, Answer::Limited { .. }) {
+                self.key_limits.refund(&taken, self.cost, now.mono);
+            }
+            keys.cancel(lease, now.mono);
+            passed.pass(lease.key, wait);
+        };
+        self.upstream.with_keys(search).into()
+    }
+
+    /// The same where keys and limits are shared with other instances.
+    async fn lease_shared(&self, link: &Link, tried: lease::KeySet, who: &Who<'_>, clock: &Clock) -> Answer {
+        let mut passed = PassedOver::none(tried);
+        loop {
+            let lease = match link.keys.lease(passed.tried, clock).await {
+                Answer::Key(lease) if !self.key_limits.is_empty() => lease,
+                Answer::Cooling { wait } => return Some(passed.conclude(lease::Answer::Cooling { wait })).into(),
+                Answer::Dead => return Some(passed.conclude(lease::Answer::Dead)).into(),
+                answer => return answer,
+            };
+            let (answered, _) = link.key_limits.take(&self.with_credential(who, lease.key), clock).await;
+            let Some(wait) = room_after(answered, clock.now().mono) else { return Answer::Key(lease) };
+            link.keys.report(&Settle { key: Some((lease, KeyReport::Unused)), ..Settle::default() }, clock).await;
+            passed.pass(lease.key, wait);
+        }
+    }
+
+    fn with_credential<'a>(&'a self, who: &Who<'a>, key: u16) -> Who<'a> {
+        Who { credential: self.upstream.ids.get(usize::from(key)).map_or("", String::as_str), ..*who }
     }
 
     /// `RateLimit-Policy` and `RateLimit` for a call that took its part of the limits.

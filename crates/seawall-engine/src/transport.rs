@@ -14,7 +14,7 @@ use crate::pool::{Line, Pool};
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, response};
 use http_body::Body;
@@ -24,6 +24,9 @@ use seawall_core::classify::json::BODY_BYTES;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The attempt that a request is, where it is not the first. Only a Seawall is told: what it would repeat is repeated already.
+pub const REPEATED: HeaderName = HeaderName::from_static("seawall-attempt");
 
 /// What a thread needs in order to send.
 #[derive(Clone, Debug)]
@@ -93,6 +96,10 @@ pub struct HttpTransport<'a> {
     /// So much of an answer is read before it counts as one: all of it, for whoever keeps it. What breaks off before is
     /// a failure that can be retried.
     pub ahead: usize,
+    /// But not of one that goes on for as long as there is something to say: its caller wants each word as it comes.
+    pub spares_streams: bool,
+    /// Whoever sent it to us has sent it before.
+    pub repeated: bool,
 }
 
 /// An answer, and as much of its body as the rules wanted to see.
@@ -133,6 +140,9 @@ impl HttpTransport<'_> {
         if self.endpoint.schema.is_some() {
             // What is compressed cannot be looked at.
             put(&ACCEPT_ENCODING, &HeaderValue::from_static("identity"));
+        }
+        if self.upstream.spec.seawall && (attempt.number > 1 || self.repeated) {
+            put(&REPEATED, &HeaderValue::from(attempt.number.max(2)));
         }
         if let Some((name, value)) = self.credential(attempt) {
             put(name, value);
@@ -284,8 +294,9 @@ impl Transport for HttpTransport<'_> {
                 Err(mismatch) => return Err(self.mismatched(mismatch)),
             };
         } else if self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) {
-            seen = read_up_to(&mut incoming, BODY_BYTES.max(self.ahead)).await?;
-        } else if self.ahead > 0 {
+            let ahead = if self.spares_streams && is_stream(&head.headers) { 0 } else { self.ahead };
+            seen = read_up_to(&mut incoming, BODY_BYTES.max(ahead)).await?;
+        } else if self.ahead > 0 && !(self.spares_streams && is_stream(&head.headers)) {
             seen = read_up_to(&mut incoming, self.ahead).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
@@ -315,6 +326,10 @@ impl Transport for HttpTransport<'_> {
 /// Whether an answer is one that a schema speaks of: a good one with a body.
 fn has_shape(method: &Method, status: StatusCode) -> bool {
     status.is_success() && method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::RESET_CONTENT
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream"))
 }
 
 /// The whole body, if it has the shape that it should have.

@@ -35,6 +35,10 @@ pub const NAMES: &[&str] = &[
     "settle-before-commit",
     "settle-in-transaction",
     "settle-after-commit",
+    "reserve-before-commit",
+    "reserve-after-commit",
+    "finish-before-commit",
+    "finish-after-commit",
 ];
 
 #[cfg(debug_assertions)]

@@ -5,6 +5,7 @@ use crate::exit::{Exit, Failure};
 use crate::figures;
 use crate::setup::{self, Environment};
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
+use seawall_core::calc;
 use seawall_core::config::checklist::Item;
 use seawall_core::config::lint::{self, Warning};
 use seawall_core::config::{Config, Endpoint, Invalid};
@@ -103,6 +104,15 @@ fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warn
             writeln!(out, "  {style}{mark}{style:#} {question:<20} {answer}")?;
         }
         figures_for_people(out, &figures::figures(config, endpoint, args.amplified()), endpoint, args)?;
+        if upstream.seawall {
+            let (layers, retry) = (args.layers.max(2), &endpoint.policy.retry);
+            let (known, unknown) = (calc::chained(retry, layers), calc::amplification(retry, layers, args.load).attempts);
+            writeln!(
+                out,
+                "    {:<20} {known} sends at most through {layers} Seawalls that retry like this one, {unknown:.0} if they did not know",
+                "chain"
+            )?;
+        }
     }
     warnings_for_people(out, warnings)
 }

@@ -150,10 +150,15 @@ impl Bulkhead {
     /// The taken share of slots and places in line.
     #[must_use]
     pub fn pressure(&self) -> Share {
+        let (taken, room) = self.taken();
+        Share::of(taken, room)
+    }
+
+    /// How many slots and places in line are taken, of how many.
+    #[must_use]
+    pub fn taken(&self) -> (u64, u64) {
         let room = u64::from(self.cap).saturating_add(self.queue as u64).max(1);
-        let taken = u64::from(self.running) + self.waiting.len() as u64;
-        let whole = u64::from(Share::WHOLE.0);
-        Share(u32::try_from((taken * whole / room).min(whole)).unwrap_or(Share::WHOLE.0))
+        (u64::from(self.running) + self.waiting.len() as u64, room)
     }
 
     #[must_use]

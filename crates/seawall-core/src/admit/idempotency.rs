@@ -2,6 +2,8 @@
 //! on one entry; where entries live and what a stored answer looks like is for others.
 //! Times are wall-clock, because entries outlive the process.
 
+use crate::classify::Verdict;
+use crate::record::Class;
 use crate::time::{Nanos, Wall};
 
 /// SHA-256 over method, target, content type and body.
@@ -65,7 +67,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Done,
-    /// Provably unsent, or refused with 425 or 429: the key is free again.
+    /// Provably unsent, or turned away: the key is free again.
     Released,
     /// Sent, no answer.
     Unknown,
@@ -112,6 +114,19 @@ pub fn finish(slot: &mut Option<Entry>, reservation: u32, ending: Ending, ttl: N
         (State::InFlight { .. } | State::Unknown, Ending::Released) => *slot = None,
     }
     true
+}
+
+/// Whether an answer is the key's for good. Where the upstream turned the request away nothing was executed, and a caller
+/// that comes back when the trouble is over must not be told of the trouble for a day. A 500 or a 504 may have executed:
+/// only an upstream that honours keys can be asked again.
+#[must_use]
+pub fn is_final(status: u16, verdict: &Verdict, honoured: bool) -> bool {
+    let turned_away = match verdict.class {
+        Class::Quota | Class::Auth => true,
+        Class::Transient => status == 503 || honoured,
+        Class::Success | Class::Permanent | Class::Ambiguous => false,
+    };
+    !(turned_away || verdict.unprocessed)
 }
 
 impl Entry {

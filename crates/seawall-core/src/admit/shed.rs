@@ -1,4 +1,4 @@
-//! Who is turned away first when a pool fills up: pressure and priority in, yes or no out.
+//! Who is turned away first when pools fill up: pressure and priority in, yes or no out.
 
 use crate::policy::Share;
 

@@ -17,6 +17,8 @@ pub struct Plan {
     /// How long a call may wait for a place in its pool; `None` where it has no pool.
     pub queue_timeout: Option<Nanos>,
     pub idempotent: bool,
+    /// The upstream executes a repeated key once.
+    pub honoured: bool,
     /// The breaker is asked: also where it is off, if a server can tell everybody to stay away.
     pub guarded: bool,
     pub keys: u16,
@@ -56,6 +58,7 @@ impl Plan {
             limited: false,
             queue_timeout: None,
             idempotent: policy.idempotency.mode != IdempotencyMode::Off,
+            honoured: policy.idempotency.honoured,
             guarded: policy.breaker.mode != Mode::Off || pauses(policy),
             keys: 0,
             refreshes: false,

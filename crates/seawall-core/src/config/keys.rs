@@ -146,6 +146,7 @@ pub static UPSTREAM: Table = Table {
         &[
             required("url", Kind::Url, "base URL"),
             key("hosts", Kind::List(&Kind::Text), "requests with one of these Host names go here with their whole path"),
+            key("seawall", Kind::Bool, "it is a Seawall itself: it is told which requests are repeats, and does not repeat those again"),
             key("preset", Kind::Text, "error conventions of a real API"),
             key("auth", Kind::Table(&AUTH), "credentials"),
             key("endpoints", Kind::Tables(&ENDPOINT), "named method and path patterns with their own policy"),
@@ -251,6 +252,7 @@ static IDEMPOTENCY: Table = Table {
     keys: &[&[
         key("mode", Kind::Word(IdempotencyMode::WORDS), "whether keys are honoured, demanded or made"),
         key("ttl", TIME, "how long a result is kept"),
+        key("honoured", Kind::Bool, "the upstream executes a repeated key once: what is in doubt may be sent again"),
     ]],
 };
 

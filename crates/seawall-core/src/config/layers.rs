@@ -1,6 +1,6 @@
 //! Which layers make up an endpoint's policy, and in which order they are laid over each other.
 
-use super::fields::{self, count, duration, float, int, optional, rate, share, text, word, words};
+use super::fields::{self, boolean, count, duration, float, int, optional, rate, share, text, word, words};
 use super::keys;
 use super::model::Policy;
 use super::node::{Layer, Tree};
@@ -140,7 +140,11 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
         },
         fallback: tree.table("fallback").map(fallback),
         on_exhausted: word(tree, "on_exhausted", OnExhausted::from_word),
-        idempotency: Idempotency { mode: word(&idempotency, "mode", IdempotencyMode::from_word), ttl: duration(&idempotency, "ttl") },
+        idempotency: Idempotency {
+            mode: word(&idempotency, "mode", IdempotencyMode::from_word),
+            ttl: duration(&idempotency, "ttl"),
+            honoured: boolean(&idempotency, "honoured"),
+        },
         dead_letter: dead_letter(&table("dead_letter")),
         schema: optional(tree, "schema"),
         rules: Arc::new(RuleSet::new(tree.rules().iter().map(|rule| rule.as_ref().clone()).collect())),

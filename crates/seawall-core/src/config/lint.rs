@@ -87,7 +87,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
     (
         "SW014",
         "attempts multiply through layers",
-        "An upstream of this file is a Seawall listener itself: attempts multiply. Retry in one layer only, the one nearest to the failing dependency.",
+        "An upstream of this file is a Seawall listener itself: attempts multiply. Say `seawall = true` of it, so that it does not repeat our repeats, or retry in one layer only, the one nearest to the failing dependency.",
     ),
     ("SW015", "credentials travel in clear text", "The upstream has keys and its URL is http:// to a host that is not this machine."),
     (
@@ -145,7 +145,7 @@ pub fn warnings(config: &Config, around: &dyn Surroundings) -> Vec<Warning> {
             if let Some(path) = endpoint.policy.schema.as_deref().filter(|path| !around.has_file(path)) {
                 found.push(warning("SW020", format!("{subject}.schema"), format!("{path} cannot be read")));
             }
-            if layers > 1 {
+            if layers > 1 && !upstream.seawall {
                 let attempts = calc::amplification(&endpoint.policy.retry, layers, 0.0).attempts;
                 found.push(warning("SW014", subject, format!("{layers} layers make up to {attempts} sends of one call")));
             }

@@ -55,6 +55,8 @@ pub struct Upstream {
     pub name: String,
     pub url: Base,
     pub hosts: Vec<String>,
+    /// It is a Seawall itself, and hears which requests are repeats.
+    pub seawall: bool,
     pub preset: Option<String>,
     pub auth: Option<Auth>,
     /// In the order of the file; the last one takes whatever no other does.

@@ -149,9 +149,12 @@ fn a_key_is_in_doubt_as_soon_as_one_of_its_sends_is() {
     use seawall_core::call::Reservation;
     use seawall_core::record::ErrorKind;
     let text = "[upstreams.api]\nurl = \"https://api.test\"\nretry = { attempts = 2, unsafe = \"with-key\" }";
-    let scripts: [(&[Result<u16, ErrorKind>], Reservation); 5] = [
+    let scripts: [(&[Result<u16, ErrorKind>], Reservation); 8] = [
         (&[Ok(200)], Reservation::Done),
-        (&[Ok(503), Ok(503)], Reservation::Done),
+        (&[Ok(503), Ok(503)], Reservation::Released),
+        (&[Ok(504), Ok(504)], Reservation::Done),
+        (&[Ok(404)], Reservation::Done),
+        (&[Err(ErrorKind::Timeout), Ok(503)], Reservation::Unknown),
         (&[Err(ErrorKind::Connect), Err(ErrorKind::Connect)], Reservation::Released),
         (&[Err(ErrorKind::Timeout), Err(ErrorKind::Connect)], Reservation::Unknown),
         (&[Err(ErrorKind::Reset), Ok(425)], Reservation::Unknown),

@@ -35,6 +35,11 @@ impl Caller {
         short.copy_from_slice(&digest[..16]);
         Some(Self(short))
     }
+
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 fn is_credential(name: &str) -> bool {

@@ -133,7 +133,7 @@ impl Driver {
             action = match action {
                 Action::Ask(ask) => {
                     let caller = self.subject.caller.as_deref().unwrap_or("");
-                    let who = Who { ip: NOBODY, caller, user: "", tenant: "", headers: &shared.headers };
+                    let who = Who { ip: NOBODY, caller, user: "", tenant: "", headers: &shared.headers, credential: "" };
                     let (answer, change) = shared.endpoint.state.answer(ask, &who, &mut self.visit, self.now);
                     if let Some(change) = change {
                         shared.reporter.breaker(change, self.now.wall);

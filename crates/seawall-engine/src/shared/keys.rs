@@ -44,7 +44,7 @@ impl SharedKeys {
         }
     }
 
-    pub(super) async fn report(&self, settle: &Settle, clock: &Clock) {
+    pub(crate) async fn report(&self, settle: &Settle, clock: &Clock) {
         let Some((lease, report)) = settle.key else { return };
         let now = clock.now();
         let (what, cool) = match report {

@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub struct Link {
     store: Arc<Store>,
     pub(crate) limits: SharedLimits,
+    /// Those that count by credential.
+    pub(crate) key_limits: SharedLimits,
     pub(crate) breaker: SharedBreaker,
     pub(crate) keys: SharedKeys,
 }
@@ -28,11 +30,12 @@ impl Link {
         policy: &Policy,
         breaker: Arc<Locked<Breaker>>,
         upstream: Arc<UpstreamState>,
-        limits: &Limits,
+        (limits, key_limits): (&Limits, &Limits),
     ) -> Self {
         Self {
             store: Arc::clone(store),
             limits: SharedLimits::new(store, names, limits, policy.cost),
+            key_limits: SharedLimits::new(store, names, key_limits, policy.cost),
             breaker: SharedBreaker::new(store, names, breaker, policy.breaker),
             keys: SharedKeys::new(store, names, upstream),
         }

@@ -223,8 +223,9 @@ fn gateway(case: &Case) -> Story {
         id: id(),
         caller: &who,
         key_tail: &NoKeys,
-        who: Who { ip: IpAddr::from([127, 0, 0, 1]), caller: "", user: "", tenant: "", headers: &headers },
+        who: Who { ip: IpAddr::from([127, 0, 0, 1]), caller: "", user: "", tenant: "", headers: &headers, credential: "" },
         trail: None,
+        keeper: None,
     };
     let sent = Cell::new(0);
     let mut transport = Scripted { case, clock: clock.clone(), sent: &sent, sends: Vec::new(), last: None };

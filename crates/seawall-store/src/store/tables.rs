@@ -2,6 +2,7 @@
 
 use super::{PostgresStore, SqliteStore, Store};
 use crate::error::Error;
+use crate::failpoint;
 use crate::idempotency::{Finish, Reserve, Reserved};
 use crate::job::NewJob;
 use crate::notes::{Audited, Deed, Item, Unnamed};
@@ -56,12 +57,18 @@ impl Store {
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
     pub async fn reserve_key(&self, wish: Reserve) -> Result<Reserved, Error> {
-        change!(self, adds statements::idempotency::reserve, wish)
+        failpoint::hit("reserve-before-commit")?;
+        let reserved = change!(self, adds statements::idempotency::reserve, wish)?;
+        failpoint::hit("reserve-after-commit")?;
+        Ok(reserved)
     }
 
     /// `false` when the reservation was lost in the meantime.
     pub async fn finish_key(&self, end: Finish) -> Result<bool, Error> {
-        change!(self, ends statements::idempotency::finish, end)
+        failpoint::hit("finish-before-commit")?;
+        let held = change!(self, ends statements::idempotency::finish, end)?;
+        failpoint::hit("finish-after-commit")?;
+        Ok(held)
     }
 
     pub async fn sweep_keys(&self, now: Wall, most: usize) -> Result<usize, Error> {

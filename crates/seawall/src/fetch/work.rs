@@ -267,8 +267,9 @@ impl Work {
             id: run.id,
             caller: &self.caller,
             key_tail: &to.upstream,
-            who: Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: &self.caller, user: "", tenant: "", headers: &nothing },
+            who: Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: &self.caller, user: "", tenant: "", headers: &nothing, credential: "" },
             trail: Some(&trail),
+            keeper: None,
         };
         let mut transport = HttpTransport {
             sending: if to.configured { &self.sending } else { &self.outside },
@@ -283,6 +284,8 @@ impl Work {
             trace: None,
             detail: None,
             ahead: self.wanted.most.saturating_add(1),
+            repeated: false,
+            spares_streams: false,
         };
         let drove = drive_job(&scene, &request, run.progress, &mut transport).await;
         let now = self.clock.now();

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use seawall_core::record::Code;
+use seawall_core::record::{Code, Reason};
 use seawall_core::time::Nanos;
 use seawall_engine::body::Relay;
 use seawall_engine::fault::Fault;
@@ -26,6 +26,8 @@ pub(super) struct Refusal {
     pub endpoint: Option<String>,
     pub call: Option<String>,
     pub attempts: u32,
+    /// What the log says of a request that never became a call.
+    pub reason: Reason,
     close: bool,
 }
 
@@ -42,6 +44,7 @@ impl Refusal {
             endpoint: None,
             call: None,
             attempts: 0,
+            reason: Reason::TurnedAway,
             close: false,
         }
     }
@@ -171,7 +174,7 @@ const fn describe(code: Code) -> (u16, &'static str) {
         Code::IdempotencyKeyMissing => (400, "this endpoint needs an Idempotency-Key"),
         Code::IdempotencyKeyMismatch => (422, "the Idempotency-Key was used for a different request"),
         Code::IdempotencyKeyInFlight => (409, "a call with this Idempotency-Key is still running"),
-        Code::OutcomeUnknown => (409, "an earlier call with this Idempotency-Key was sent and never answered"),
+        Code::OutcomeUnknown => (409, "an earlier call with this Idempotency-Key was sent and never answered, or its answer was not kept"),
         Code::CallerUnknown => (401, "a caller's token is required"),
         Code::TooLarge => (413, "the request is too large"),
         Code::Cancelled => (499, "the caller left"),

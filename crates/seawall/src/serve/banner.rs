@@ -2,7 +2,6 @@
 
 use super::{Running, shown};
 use seawall_core::config::Config;
-use seawall_core::policy::{IdempotencyMode, LimitKey};
 
 pub(super) fn text(running: &Running) -> String {
     let live = running.shared.live.load();
@@ -28,22 +27,12 @@ pub(super) fn text(running: &Running) -> String {
 
 /// What the file asks for and this version does not do. Saying so beats pretending.
 fn not_yet(config: &Config) -> Vec<String> {
-    let policies = || config.upstreams.iter().flat_map(|upstream| &upstream.endpoints).map(|endpoint| &endpoint.policy);
     let mut missing = Vec::new();
     let mut say = |asked: bool, what: &str| {
         if asked {
             missing.push(format!("{what} in this version of `serve`"));
         }
     };
-    say(
-        policies().any(|policy| matches!(policy.idempotency.mode, IdempotencyMode::Required | IdempotencyMode::Generate)),
-        "idempotency keys are forwarded, neither demanded nor made",
-    );
-    let per_key = |limit: &seawall_core::policy::Limit| limit.key.contains(&LimitKey::Key);
-    say(
-        config.limits.iter().any(per_key) || policies().any(|policy| policy.limits.iter().any(per_key)),
-        "limits on single keys are not enforced",
-    );
     say(!config.notify.is_empty(), "notifications are not sent");
     missing
 }

@@ -6,6 +6,7 @@ use super::gateway::{From, Gateway, Routed};
 use super::hygiene::{self, Marks, Ours};
 use super::intake;
 use super::jobs;
+use super::keyed::{self, KEY, Keyed};
 use crate::letter;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
@@ -30,7 +31,6 @@ use std::time::Duration;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const CALLBACK: HeaderName = HeaderName::from_static("seawall-callback");
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const CORRELATION: HeaderName = HeaderName::from_static("x-correlation-id");
 /// Who waits longer should come back.
 const MOST_WAIT: u64 = 60;
@@ -75,8 +75,6 @@ struct Described<'a> {
 impl Gateway {
     fn describe(&self, call: Described<'_>, id: CallId, from: &From) -> NewJob {
         let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-        let headers: Vec<(String, String)> =
-            call.headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect();
         let content_type = call.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         NewJob {
             id,
@@ -87,7 +85,12 @@ impl Gateway {
             dedup: call.key.as_ref().map(|key| jobs::dedup(&from.caller.name, call.upstream, call.method, call.below, key)),
             fingerprint: jobs::fingerprint(call.method, call.below, content_type, &call.body),
             correlation_id: call.headers.get(CORRELATION).and_then(text).filter(|id| id.len() <= 255),
-            request: Request { method: call.method.to_owned(), path: call.below.to_owned(), headers, body: call.body },
+            request: Request {
+                method: call.method.to_owned(),
+                path: call.below.to_owned(),
+                headers: jobs::pairs(call.headers),
+                body: call.body,
+            },
             idempotency_key: call.key,
             callback: call.callback,
             run_at: self.shared.desk.now(),
@@ -193,13 +196,9 @@ impl Gateway {
         ended: &Ended,
         transport: &HttpTransport<'_>,
         trail: &[(Wall, Attempt)],
-        from: &From,
+        (from, keyed): (&From, Option<&Keyed>),
     ) -> Option<Response<Relay>> {
-        let body = match &transport.body {
-            Replay::Empty => Bytes::new(),
-            Replay::Kept(bytes) => bytes.clone(),
-            Replay::Once(..) => return None,
-        };
+        let body = keyed::whole(&transport.body)?;
         let (policy, finish) = (&transport.endpoint.spec.policy, &ended.finish);
         if !jobs::is_failure(finish.outcome) {
             return None;
@@ -220,7 +219,11 @@ impl Gateway {
         job.history = letter::history(&[], trail);
         if policy.on_exhausted == OnExhausted::Enqueue && safe && jobs::is_worth_keeping(finish.outcome) {
             job.run_at = self.shared.desk.now() + jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
-            if matches!(self.shared.desk.enqueue(vec![job.clone()]).await.as_deref(), Ok([Enqueued::New(_) | Enqueued::Known(..)])) {
+            let enqueued_as = self.shared.desk.enqueue(vec![job.clone()]).await;
+            if let (Ok([Enqueued::New(_)]), Some(keyed)) = (enqueued_as.as_deref(), keyed) {
+                keyed.leave();
+            }
+            if matches!(enqueued_as.as_deref(), Ok([Enqueued::New(_) | Enqueued::Known(..)])) {
                 self.log(transport.endpoint, id, finish.attempts, "enqueued", from);
                 return Some(enqueued(id, State::Waiting));
             }
@@ -251,7 +254,7 @@ impl Gateway {
 }
 
 /// What is asked for below the upstream's own base.
-fn below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
+pub(super) fn below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
     target.get(upstream.spec.url.path.len()..).filter(|below| !below.is_empty()).unwrap_or("/")
 }
 
@@ -282,8 +285,8 @@ fn sign(headers: &mut HeaderMap, id: CallId, outcome: &'static str) {
     headers.insert(OUTCOME, HeaderValue::from_static(outcome));
 }
 
-/// The answer of a job that was done while its caller waited.
-fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts: u32) -> Response<Relay> {
+/// An answer that was kept: of a job that was done while its caller waited, or of an earlier call.
+pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts: u32) -> Response<Relay> {
     let mut response = Response::new(Relay::Full(kept.body.clone()));
     *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
     for (name, value) in &kept.headers {

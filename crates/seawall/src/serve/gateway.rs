@@ -3,9 +3,10 @@
 use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal};
 use super::cached::{self, Lookup};
 use super::hygiene::{self, Marks, Ours};
+use super::keyed::Keyed;
 use super::seats::Seats;
-use super::target::deadline;
-use super::{Shared, deferred, degrade, intake};
+use super::target::{deadline, is_repeat};
+use super::{Shared, deferred, degrade, intake, keyed};
 use crate::target::target;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
@@ -44,6 +45,9 @@ pub(super) struct Gateway {
     nobody: Arc<str>,
 }
 
+/// A call's attempts, for whoever keeps its history.
+type Trail = RefCell<Vec<(Wall, Attempt)>>;
+
 /// How far apart those come back who were turned away for lack of room.
 const SPREAD: Nanos = Nanos::from_secs(2);
 
@@ -65,7 +69,7 @@ impl From {
 
     fn who(&self) -> Who<'_> {
         let Caller { name, tenant, user } = &*self.caller;
-        Who { ip: self.address, caller: name, user, tenant, headers: &self.asked }
+        Who { ip: self.address, caller: name, user, tenant, headers: &self.asked, credential: "" }
     }
 }
 
@@ -83,6 +87,7 @@ struct Sent {
     target: String,
     headers: HeaderMap,
     traced: bool,
+    repeated: bool,
 }
 
 /// Counts a call in flight for as long as it lives.
@@ -138,6 +143,12 @@ impl Gateway {
             Ok(routed) => routed,
             Err(refusal) => return self.turn_away(Box::pin(intake::spurn(&head, incoming, *refusal)).await, None),
         };
+        if live.sheds(routed.endpoint) {
+            return self.turn_away(Box::pin(intake::spurn(&head, incoming, self.shed())).await, Some(routed.endpoint));
+        }
+        if keyed::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, marks.has(Marks::KEY)) {
+            return self.turn_away(Box::pin(intake::spurn(&head, incoming, keyed::missing())).await, Some(routed.endpoint));
+        }
         if let Some(prefer) = marks.has(Marks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
             return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await;
         }
@@ -188,6 +199,14 @@ impl Gateway {
         Ok(body)
     }
 
+    /// The refusal of a call that others come before.
+    fn shed(&self) -> Refusal {
+        let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
+        let mut refusal = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1) + spread));
+        refusal.reason = Reason::Shed;
+        refusal
+    }
+
     /// A request that never became a call leaves a line and a number all the same.
     pub(super) fn turn_away(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
         let now = self.sending.clock.now();
@@ -204,7 +223,7 @@ impl Gateway {
             caller: Arc::clone(&self.nobody),
             attempts: 0,
             outcome: refusal.code,
-            reason: Reason::TurnedAway,
+            reason: refusal.reason,
             elapsed: Nanos::ZERO,
             refused_by: Some("admit"),
         }));
@@ -212,22 +231,24 @@ impl Gateway {
     }
 
     async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Response<Relay> {
-        let Routed { upstream, endpoint, target, from } = routed;
+        let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
-        let target = std::mem::take(target);
         let method = head.method.clone();
+        let (has_key, traced) = (marks.has(Marks::KEY), marks.has(Marks::TRACE));
+        let made = keyed::is_made(&endpoint.spec.policy.idempotency, &method, has_key);
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
         let early = marks.has(Marks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
+        let repeated = marks.has(Marks::OURS) && is_repeat(&head.headers, upstream);
         let request = call::Request {
             method: method.as_str(),
-            keyed: marks.has(Marks::KEY),
-            replayable: body.is_replayable() && !early,
-            deadline: Some(from.left),
+            keyed: has_key || made,
+            replayable: body.is_replayable() && !early && !repeated,
+            deadline: Some(routed.from.left),
             patient: false,
         };
         // Limits look at the caller's own headers, before any is taken out.
         if !endpoint.state.limits.is_empty() {
-            from.asked = head.headers.clone();
+            routed.from.asked = head.headers.clone();
         }
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
@@ -236,11 +257,16 @@ impl Gateway {
         hygiene::outward(&mut head.headers, marks, ours, head.version, &self.shared.pseudonym);
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
+        let keyed = match request.keyed.then(|| self.keyed(id, routed, made, head, &body)).transpose() {
+            Ok(keyed) => keyed.flatten(),
+            Err(refusal) => return self.turn_away(*refusal, Some(endpoint)),
+        };
+        let (target, from) = (std::mem::take(&mut routed.target), &routed.from);
         let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream.id, &target, &method, &head.headers, caller));
         if let Some((response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
             if let (Some(claim), Some(lookup)) = (claim, lookup) {
-                let headers = std::mem::take(&mut head.headers);
-                self.revalidate(claim, lookup, upstream, endpoint, Sent { method, target, headers, traced: marks.has(Marks::TRACE) });
+                let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), traced, repeated };
+                self.revalidate(claim, lookup, upstream, endpoint, sent);
             }
             let ended = unsent(now);
             self.record(endpoint, id, &ended, from, "success", None);
@@ -249,16 +275,18 @@ impl Gateway {
         if let Some(lookup) = &mut lookup {
             lookup.validate(&mut head.headers);
         }
-        let traced = marks.has(Marks::TRACE);
-        let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), traced };
+        let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), traced, repeated };
         let mut transport = self.transport(upstream, endpoint, sent, body);
+        if keyed.is_some() {
+            (transport.ahead, transport.spares_streams) = (keyed::MOST_ANSWER + 1, true);
+        }
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
-        let mut ended = self.drive(id, &request, &mut transport, from, kept).await;
+        let mut ended = self.drive(id, &request, &mut transport, from, (kept, keyed.as_ref())).await;
         let place = ended.place.take();
-        if kept.is_some() {
+        if kept.is_some() || keyed.is_some() {
             let trail = trail.take();
-            if let Some(response) = Box::pin(self.outlive(id, &ended, &transport, &trail, from)).await {
+            if let Some(response) = Box::pin(self.conclude(id, &ended, &transport, &trail, (from, keyed))).await {
                 return response;
             }
         }
@@ -280,10 +308,24 @@ impl Gateway {
         sent: Sent,
         body: Replay,
     ) -> HttpTransport<'a> {
-        let Sent { method, target, mut headers, traced } = sent;
+        let Sent { method, target, mut headers, traced, repeated } = sent;
         let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
-        let (answer, token, detail) = (None, None, None);
-        HttpTransport { sending: &self.sending, upstream, endpoint, method, target, headers, body, answer, token, trace, detail, ahead: 0 }
+        HttpTransport {
+            sending: &self.sending,
+            upstream,
+            endpoint,
+            method,
+            target,
+            headers,
+            body,
+            answer: None,
+            token: None,
+            trace,
+            detail: None,
+            ahead: 0,
+            spares_streams: false,
+            repeated,
+        }
     }
 
     async fn drive(
@@ -292,7 +334,7 @@ impl Gateway {
         request: &call::Request<'_>,
         transport: &mut HttpTransport<'_>,
         from: &From,
-        trail: Option<&RefCell<Vec<(Wall, Attempt)>>>,
+        (trail, keyed): (Option<&Trail>, Option<&Keyed>),
     ) -> Ended {
         let scene = Scene {
             clock: &self.sending.clock,
@@ -304,6 +346,7 @@ impl Gateway {
             key_tail: transport.upstream,
             who: from.who(),
             trail,
+            keeper: keyed.map(|keyed| keyed as _),
         };
         drive(&scene, request, transport).await
     }
@@ -326,7 +369,7 @@ impl Gateway {
             lookup.validate(&mut sent.headers);
             let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
-            let ended = gateway.drive(id, &request, &mut transport, &from, None).await;
+            let ended = gateway.drive(id, &request, &mut transport, &from, (None, None)).await;
             let response = gateway.finish(id, &ended, transport, Some(lookup), http::Version::HTTP_11, &from);
             drained(response.into_body()).await;
             drop(claim);
@@ -413,7 +456,7 @@ impl Gateway {
     }
 
     /// Puts our own headers on an answer.
-    fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
+    pub(super) fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
         let headers = response.headers_mut();
         if let Ok(value) = HeaderValue::from_bytes(&id.text()) {
             headers.insert(CALL, value);
@@ -441,7 +484,7 @@ impl Gateway {
         })));
     }
 
-    fn record(
+    pub(super) fn record(
         &self,
         endpoint: &Arc<LiveEndpoint>,
         id: CallId,
@@ -501,7 +544,15 @@ fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Re
 }
 
 const fn names_a_time(code: Code) -> bool {
-    matches!(code, Code::RateLimited | Code::KeysExhausted | Code::Overloaded | Code::CircuitOpen | Code::IdempotencyKeyInFlight)
+    matches!(
+        code,
+        Code::RateLimited
+            | Code::KeysExhausted
+            | Code::Overloaded
+            | Code::CircuitOpen
+            | Code::IdempotencyKeyInFlight
+            | Code::StoreUnavailable
+    )
 }
 
 /// The paths that the gateway keeps for itself.

@@ -13,6 +13,7 @@ mod hush;
 mod hygiene;
 mod intake;
 mod jobs;
+mod keyed;
 mod operate;
 mod seats;
 mod target;

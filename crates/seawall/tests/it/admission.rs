@@ -151,3 +151,64 @@ fn a_place_is_held_for_as_long_as_the_answer_is_read() {
     assert_eq!(reader.reply().text(), "ab");
     eventually("the place is free again", || gateway.metric("seawall_pool_saturation{pool=\"small\"}") == Some(0.0));
 }
+
+#[test]
+fn a_limit_on_keys_counts_each_credential_and_passes_over_what_is_spent() {
+    let upstream = Upstream::fine();
+    let keys = "limits = [{ name = \"each\", key = \"key\", rate = \"2/m\", burst = 2 }]\n[upstreams.api.auth]\ninject = \"header:X-Key\"\nmax_wait = \"0s\"\nkeys = [{ id = \"a\", secret = \"env:A\" }, { id = \"b\", secret = \"env:B\" }]";
+    let gateway = Start::before(&upstream, keys).secret("A", "secret-of-a").secret("B", "secret-of-b").go();
+    let statuses: Vec<u16> = (0..5).map(|_| get(&gateway, "/api/x", "").status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 429]);
+    let mut used: Vec<String> = upstream.seen().iter().map(|seen| seen.all("x-key").join("")).collect();
+    used.sort();
+    assert_eq!(used, ["secret-of-a", "secret-of-a", "secret-of-b", "secret-of-b"]);
+    let refused = get(&gateway, "/api/x", "");
+    assert_eq!(refused.code(), "keys_exhausted");
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((20..=30).contains(&seconds), "{seconds}");
+}
+
+#[test]
+fn the_lowest_priority_is_shed_first_and_before_its_body_is_read() {
+    let upstream = slow(1500);
+    let policy = format!(
+        "[pools.low]\nconcurrent = 1\nqueue = 1\nqueue_timeout = \"5s\"\npriority = 1\n[pools.high]\nconcurrent = 8\nqueue = 10\nqueue_timeout = \"5s\"\npriority = 9\n\
+         [upstreams.api]\nurl = \"http://{}\"\npool = \"high\"\n[[upstreams.api.endpoints]]\nname = \"report\"\nmatch = \"POST /report\"\npool = \"low\"",
+        upstream.at
+    );
+    let gateway = Start::with(&policy).go();
+    let busy: Vec<Caller> = (0..18)
+        .map(|_| {
+            let mut caller = gateway.caller();
+            caller.send("GET /api/x HTTP/1.1\r\nHost: here\r\n\r\n");
+            caller
+        })
+        .collect();
+    eventually("the pools are nearly full", || gateway.metric("seawall_pool_saturation{pool=\"high\"}") == Some(1.0));
+    // Half a body: whoever waited for the rest would never answer.
+    let mut report = gateway.caller();
+    report.send("POST /api/report HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\nhalf");
+    let shed = report.reply();
+    assert_eq!((shed.status, shed.code().as_str()), (503, "overloaded"));
+    assert!(shed.header("retry-after").is_some());
+    let line = gateway.log(1).into_iter().find(|line| line["outcome"] == "overloaded").unwrap();
+    assert_eq!((line["reason"].as_str(), line["endpoint"].as_str()), (Some("shed"), Some("report")));
+    drop(busy);
+    eventually("there is room again", || gateway.metric("seawall_pool_saturation{pool=\"high\"}") == Some(0.0));
+    assert_eq!(gateway.post("/api/report", "", "x").status, 200);
+}
+
+/// Two programs in a row, as they are where a service has its own: the inner one hears which requests are repeats.
+#[test]
+fn a_seawall_behind_a_seawall_adds_its_retries_and_does_not_multiply_them() {
+    let upstream = Upstream::replying(&[&answer("503 Busy", "", "")]);
+    let retries = "retry = { attempts = 3, base = \"1ms\", cap = \"2ms\" }\nbreaker = { mode = \"off\" }";
+    let inner = Start::before(&upstream, retries).go();
+    for (seawall, sends, repeats) in [(true, 5, 2.0), (false, 9, 2.0)] {
+        let before = upstream.count();
+        let outer = Start::with(&format!("[upstreams.next]\nurl = \"http://{}/api\"\nseawall = {seawall}\n{retries}", inner.at)).go();
+        assert_eq!(get(&outer, "/next/x", "").status, 503);
+        assert_eq!((upstream.count() - before, inner.metric("seawall_repeats_total{upstream=\"api\"}")), (sends, Some(repeats)));
+    }
+    assert!(!upstream.raw().contains("seawall-attempt"), "whoever is not declared a Seawall hears nothing of it");
+}

@@ -2,9 +2,9 @@
 
 use super::caller::eventually;
 use super::cluster::Cluster;
+use super::databases::{awaited, postgres};
 use super::gateway::{Gateway, Start};
 use super::replays::{die, gets, patient};
-use super::servers::{awaited, postgres};
 use super::upstream::{OK, Upstream, answer};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;

@@ -3,8 +3,8 @@
 //! makes a campaign of it.
 
 use super::caller::{Caller, eventually};
+use super::databases::postgres;
 use super::gateway::{Gateway, Start};
-use super::servers::postgres;
 use super::upstream::{OK, Upstream};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

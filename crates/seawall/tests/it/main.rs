@@ -14,6 +14,7 @@ mod caller;
 mod check;
 // The store's own suite starts its server in the same way.
 #[cfg(test)]
+#[expect(dead_code, reason = "other tests use more of it")]
 #[path = "../../../seawall-store/tests/conformance/cluster.rs"]
 mod cluster;
 #[cfg(test)]
@@ -22,6 +23,8 @@ mod config;
 mod connections;
 #[cfg(test)]
 mod contrib;
+#[cfg(test)]
+mod databases;
 #[cfg(test)]
 mod dead_letters;
 #[cfg(test)]
@@ -46,6 +49,8 @@ mod forwarding;
 mod gateway;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod idempotency;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]

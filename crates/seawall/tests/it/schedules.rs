@@ -2,8 +2,8 @@
 //! credential is refused, and on after a restart.
 
 use super::caller::eventually;
+use super::databases::postgres;
 use super::gateway::{Gateway, Start};
-use super::servers::postgres;
 use super::upstream::{OK, Upstream, answer};
 use serde_json::{Value, json};
 use std::sync::Arc;

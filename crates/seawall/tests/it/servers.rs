@@ -1,7 +1,6 @@
 //! Private servers for tests: started on a free port in a directory of their own, ended with the test. A server that is
 //! not installed fails the test that needs it.
 
-use super::cluster::Cluster;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -71,14 +70,4 @@ impl Drop for Redis {
         drop(self.child.kill());
         drop(self.child.wait());
     }
-}
-
-/// The address of a new, empty database on a PostgreSQL of our own.
-pub(crate) fn postgres() -> String {
-    awaited(Cluster::shared().database())
-}
-
-/// Waits for something that wants a runtime.
-pub(crate) fn awaited<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }

@@ -71,7 +71,7 @@ fn known_keys(live: &Live, layer: &Layer, names: &Names, now: Mono) -> Vec<(Stri
         return Vec::new();
     }
     let by_caller = parts.iter().any(|part| matches!(part, LimitKey::Caller | LimitKey::User | LimitKey::Tenant));
-    let nobody = Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: "anonymous", user: "", tenant: "", headers: &headers };
+    let nobody = Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: "anonymous", user: "", tenant: "", headers: &headers, credential: "" };
     // Who submits jobs through this port.
     let operator = Who { caller: "operator", ..nobody };
     let configured = live.config.callers.iter().filter(|_| by_caller);

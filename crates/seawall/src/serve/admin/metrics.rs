@@ -30,6 +30,11 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
         let (name, pool) = (escape(&upstream.spec.name), escape(pool));
         line(out, format_args!("seawall_in_flight{{upstream=\"{name}\",pool=\"{pool}\"}} {}", upstream.in_flight.load(Ordering::Relaxed)));
     }
+    family(out, "seawall_repeats_total", "counter", "Calls that another Seawall has sent before, and that are not repeated again");
+    for upstream in &live.upstreams {
+        let (name, repeats) = (escape(&upstream.spec.name), upstream.repeats.load(Ordering::Relaxed));
+        line(out, format_args!("seawall_repeats_total{{upstream=\"{name}\"}} {repeats}"));
+    }
     family(out, "seawall_pool_saturation", "gauge", "Taken share of a pool's places and line");
     for pool in live.pools.values() {
         line(out, format_args!("seawall_pool_saturation{{pool=\"{}\"}} {}", escape(&pool.name), pool.load().saturation));

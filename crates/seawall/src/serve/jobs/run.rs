@@ -5,13 +5,14 @@ use super::schedule::{self, Told};
 use super::{Desk, callback};
 use crate::adhoc::{self, AdHoc};
 use crate::letter::{self, Cause, Place};
+use crate::serve::keyed::{self, Asked, KEY, Keyed, MOST_ANSWER};
 use crate::serve::{Shared, hygiene};
 use crate::setup::Environment;
 use crate::target::target;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::decide::Progress;
-use seawall_core::policy::Door;
+use seawall_core::policy::{Door, IdempotencyMode};
 use seawall_core::record::{Attempt, Class, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
@@ -29,8 +30,6 @@ use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// What is kept of an answer's body.
-const MOST_ANSWER: usize = 1 << 20;
 /// A job that has taken so many workers with it is not given to another.
 const MOST_CRASHES: u32 = 3;
 
@@ -129,7 +128,7 @@ impl Bench {
     }
 
     async fn drive(&self, job: &Job, to: &Target) -> Verdict {
-        let request_headers = match self.headers(job) {
+        let mut headers = match self.headers(job) {
             Ok(headers) => headers,
             Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(why)),
         };
@@ -137,9 +136,15 @@ impl Bench {
             return self.refused(job, Some(&to.upstream), Cause::unusable(format!("`{}` is no method", job.request.method)));
         };
         let now = self.desk().now();
+        // A job's id is the same for all its attempts, as a key has to be.
+        let made = keyed::is_made(&to.endpoint.spec.policy.idempotency, &method, headers.contains_key(KEY));
+        if made && let Ok(key) = HeaderValue::from_bytes(&job.id.text()) {
+            headers.insert(KEY, key);
+        }
+        let reservation = self.reservation(job, to, &method, &headers);
         let request = call::Request {
             method: &job.request.method,
-            keyed: job.idempotency_key.is_some(),
+            keyed: job.idempotency_key.is_some() || made,
             replayable: true,
             deadline: job.expires_at.map(|at| at.since(now)),
             patient: true,
@@ -155,26 +160,18 @@ impl Bench {
             id: job.id,
             caller: &caller,
             key_tail: &to.upstream,
-            who: Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: &caller, user: "", tenant: &job.tenant, headers: &nothing },
+            who: Who {
+                ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                caller: &caller,
+                user: "",
+                tenant: &job.tenant,
+                headers: &nothing,
+                credential: "",
+            },
             trail: Some(&trail),
+            keeper: reservation.as_ref().map(|keyed| keyed as _),
         };
-        let mut headers = request_headers;
-        let trace = Trace::take(&mut headers, self.rng.borrow_mut().draw());
-        let body = if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) };
-        let mut transport = HttpTransport {
-            sending: if to.outside { &self.outside } else { &self.sending },
-            upstream: &to.upstream,
-            endpoint: &to.endpoint,
-            method,
-            target: to.target.clone(),
-            headers,
-            body,
-            answer: None,
-            token: None,
-            trace,
-            detail: None,
-            ahead: MOST_ANSWER + 1,
-        };
+        let mut transport = self.transport(job, to, method, headers);
         let drove = drive_job(&scene, &request, job.progress, &mut transport).await;
         let trail = trail.into_inner();
         let history = letter::history(&job.history, &trail);
@@ -186,10 +183,57 @@ impl Bench {
             }
             Drove::Ended(ended) => {
                 let progress = Progress { attempts: ended.finish.attempts, ..job.progress };
-                let ending = self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history);
+                let ending = match reservation.as_ref().and_then(Keyed::stored) {
+                    Some(stored) if stored.status < 400 => {
+                        self.record(job, to, &ended.finish, "success");
+                        Ending::Done(stored)
+                    }
+                    _ => self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history),
+                };
+                if let Some(reservation) = &reservation {
+                    Box::pin(reservation.close(&ending)).await;
+                }
                 Verdict { ending, progress, history }
             }
         }
+    }
+
+    /// The job's request, sent as often as the call machine says.
+    fn transport<'a>(&'a self, job: &Job, to: &'a Target, method: Method, mut headers: HeaderMap) -> HttpTransport<'a> {
+        let trace = Trace::take(&mut headers, self.rng.borrow_mut().draw());
+        HttpTransport {
+            sending: if to.outside { &self.outside } else { &self.sending },
+            upstream: &to.upstream,
+            endpoint: &to.endpoint,
+            method,
+            target: to.target.clone(),
+            headers,
+            body: if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) },
+            answer: None,
+            token: None,
+            trace,
+            detail: None,
+            ahead: MOST_ANSWER + 1,
+            spares_streams: false,
+            repeated: false,
+        }
+    }
+
+    /// The reservation of a job's key.
+    fn reservation(&self, job: &Job, to: &Target, method: &Method, headers: &HeaderMap) -> Option<Keyed> {
+        let policy = &to.endpoint.spec.policy;
+        let key = job.idempotency_key.as_ref().filter(|_| policy.idempotency.mode != IdempotencyMode::Off && !method.is_safe())?;
+        let asked = Asked {
+            caller: &job.caller,
+            upstream: &job.upstream,
+            method: method.as_str(),
+            below: &job.request.path,
+            headers,
+            body: &job.request.body,
+            left: policy.timeout.total,
+        };
+        let keyed = Keyed::of(asked, &policy.idempotency, key, job.id, self.desk()).of_job();
+        Some(if matches!(job.origin, Origin::Replay { .. }) { keyed.deliberately() } else { keyed })
     }
 
     /// How a job that is over is kept.
@@ -297,8 +341,12 @@ fn response(status: u16, headers: &HeaderMap, body: Relay) -> Response {
     let (body, more) = content(body).unwrap_or_default();
     let truncated = more || body.len() > MOST_ANSWER;
     let body = body.slice(..body.len().min(MOST_ANSWER));
-    let headers = headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect();
-    Response { status, headers, body, truncated }
+    Response { status, headers: pairs(headers), body, truncated }
+}
+
+/// Headers as they are kept: those that are text.
+pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
+    headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect()
 }
 
 /// Whether a call ended in a way that somebody may want to hear of later.
@@ -316,6 +364,7 @@ pub(crate) const fn is_failure(outcome: Outcome) -> bool {
                 | Code::IdempotencyKeyMismatch
                 | Code::IdempotencyKeyInFlight
                 | Code::OutcomeUnknown
+                | Code::StoreUnavailable
         ),
         Outcome::Success | Outcome::Replayed => false,
     }
