@@ -23,6 +23,7 @@ pub use ask::{Answer, Ask, KeyReport, Reservation, Settle};
 pub use cells::{BUDGET_CAPACITY, Cells, Reply};
 pub use first::First;
 pub use plan::Plan;
+use plan::QUOTA_WITHOUT_RESET;
 
 use crate::admit::idempotency;
 use crate::classify::{Hint, Seen, Verdict};
@@ -412,7 +413,7 @@ impl Call {
         match next {
             Next::Return(reason) => {
                 let retry_after = hint.filter(|_| verdict.class != Class::Success);
-                let finish = self.finish(outcome_of(verdict.class, status, reason), reason, retry_after, now);
+                let finish = self.finish(Outcome::of(verdict.class, status, reason), reason, retry_after, now);
                 (Then::Finish(finish), Decision::Return, Nanos::ZERO, reason)
             }
             Next::Retry { wait, reason } => {
@@ -540,7 +541,7 @@ impl Call {
         let outcome = match self.last {
             // There is no answer to relay, and "come back then" says more than "it broke".
             Some((_, Status::Error(_))) if reason == Reason::CircuitOpen => Outcome::Refused(code),
-            Some((class, status)) => outcome_of(class, status, reason),
+            Some((class, status)) => Outcome::of(class, status, reason),
             None => Outcome::Refused(code),
         };
         self.end(outcome, reason, retry_at.map(|at| at.since(now.mono)), now)
@@ -597,19 +598,3 @@ const RETRY_OVERLOAD: Nanos = Nanos::from_secs(1);
 
 /// Somebody else's call under the same key, or a store that is away, is over soon or not at all.
 const RETRY_KEY: Nanos = Nanos::from_secs(1);
-
-/// A quota failure without any word on when it ends.
-const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);
-
-/// A failed call ends with the upstream's answer if there is one, and with our name for the failure otherwise.
-fn outcome_of(class: Class, status: Status, reason: Reason) -> Outcome {
-    match (class, status) {
-        (Class::Success, _) => Outcome::Success,
-        (Class::Ambiguous, Status::Http(_)) if reason == Reason::AmbiguousExhausted => Outcome::Failed(Class::Permanent),
-        (class, Status::Http(_)) => Outcome::Failed(class),
-        (_, Status::Error(ErrorKind::Timeout)) => Outcome::Refused(Code::DeadlineExceeded),
-        (_, Status::Error(ErrorKind::Schema)) => Outcome::Refused(Code::SchemaMismatch),
-        (_, Status::Error(_)) => Outcome::Refused(Code::UpstreamUnreachable),
-        (_, Status::CircuitOpen) => Outcome::Refused(Code::CircuitOpen),
-    }
-}

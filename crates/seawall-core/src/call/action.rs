@@ -1,7 +1,7 @@
 //! What a driver gives to a call, what the call tells it to do, and how a call ends.
 
 use super::Ask;
-use crate::record::{Class, Code, Reason};
+use crate::record::{Class, Code, ErrorKind, Reason, Status};
 use crate::time::{Mono, Nanos};
 
 /// What the driver must do next.
@@ -46,6 +46,21 @@ pub enum Outcome {
     Refused(Code),
     /// An earlier call with the same idempotency key has the answer.
     Replayed,
+}
+
+impl Outcome {
+    /// A failed call ends with the upstream's answer if there is one, and with our name for the failure otherwise.
+    pub(super) fn of(class: Class, status: Status, reason: Reason) -> Self {
+        match (class, status) {
+            (Class::Success, _) => Self::Success,
+            (Class::Ambiguous, Status::Http(_)) if reason == Reason::AmbiguousExhausted => Self::Failed(Class::Permanent),
+            (class, Status::Http(_)) => Self::Failed(class),
+            (_, Status::Error(ErrorKind::Timeout)) => Self::Refused(Code::DeadlineExceeded),
+            (_, Status::Error(ErrorKind::Schema)) => Self::Refused(Code::SchemaMismatch),
+            (_, Status::Error(_)) => Self::Refused(Code::UpstreamUnreachable),
+            (_, Status::CircuitOpen) => Self::Refused(Code::CircuitOpen),
+        }
+    }
 }
 
 /// What the machine must know of the request.

@@ -78,3 +78,6 @@ fn pauses(policy: &Policy) -> bool {
 fn margin(timeout: Timeout) -> Nanos {
     Nanos(timeout.attempt.0 / 10).min(Nanos::from_millis(10)).min(Nanos(timeout.total.0 / 10))
 }
+
+/// A quota failure without any word on when it ends.
+pub(super) const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);
