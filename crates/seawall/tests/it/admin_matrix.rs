@@ -15,6 +15,7 @@ fn operations(gateway: &Gateway) -> Vec<(String, String, bool)> {
     let mut all = Vec::new();
     for (path, operations) in document["paths"].as_object().unwrap() {
         let filled = path.replace("{upstream}", "api").replace("{endpoint}", "default").replace("{fingerprint}", "0123456789abcdef");
+        let filled = filled.replace("{name}", "sync").replace("{subject}", "alice");
         let filled = filled.replace("/v1/keys/api/{id}", "/v1/keys/api/k").replace("{id}", "01jd0000000000000000000000");
         for (method, operation) in operations.as_object().unwrap() {
             all.push((method.to_ascii_uppercase(), filled.clone(), operation.get("requestBody").is_some()));
@@ -61,14 +62,25 @@ fn nobody_gets_in_without_the_token() {
         refused(&gateway, &method, &path, &format!("{right}Origin: http://evil.example\r\n"), "", &[403]);
         refused(&gateway, &method, &path, &format!("{right}Origin: null\r\n"), "", &[403]);
         refused(&gateway, "PATCH", &path, &right, "", &[405]);
+        if path == "/v1/dead-letters/import" {
+            // Its lines are answered one by one, the bad ones too.
+            continue;
+        }
         if takes_body {
             for body in ["{", "[]", "{\"state\":7}", "{\"nonsense\":1}", "\u{0}"] {
                 refused(&gateway, &method, &path, &right, body, &[400, 404]);
             }
-            let huge = " ".repeat(if path == "/v1/jobs" { 22 << 20 } else { 200_000 });
+            let huge = " ".repeat(match path.as_str() {
+                "/v1/jobs" => 22 << 20,
+                // Lists of ids are long.
+                "/v1/dead-letters/replay" => 3 << 20,
+                _ => 200_000,
+            });
             refused(&gateway, &method, &path, &right, &huge, &[413]);
         } else if method != "POST" {
-            refused(&gateway, &method, &path, &right, &" ".repeat(200_000), &[413]);
+            // A body that nobody asked for is not read where a path alone says what is meant.
+            let expected: &[u16] = if path.contains("/subjects/") { &[404, 413] } else { &[413] };
+            refused(&gateway, &method, &path, &right, &" ".repeat(200_000), expected);
         }
     }
     refused(&gateway, "GET", "/v1/nothing", &right, "", &[404]);
@@ -141,7 +153,7 @@ fn lively() -> (Upstream, Gateway) {
         "/broken" => turn.say(answer("500 Oops", "", "canary-in-use-1234")),
         _ => turn.say(OK),
     });
-    let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\" }\nbreaker = { consecutive = 50 }\npool = \"p\"\ndead_letter = { from = [\"jobs\", \"gateway\"] }\nlimits = [{ name = \"qps\", key = \"caller\", rate = \"10/h\", burst = 1000 }]\n[pools.p]\nconcurrent = 5\nqueue = 5\n[upstreams.api.auth]\ninject = \"query:key\"\nmax_wait = \"1ms\"\nkeys = [{ id = \"k\", secret = \"env:CANARY\", group = \"g\" }, { id = \"l\", secret = \"env:CANARY2\" }]\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n";
+    let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\" }\nbreaker = { consecutive = 50 }\npool = \"p\"\ndead_letter = { from = [\"jobs\", \"gateway\"] }\nlimits = [{ name = \"qps\", key = \"caller\", rate = \"10/h\", burst = 1000 }]\n[pools.p]\nconcurrent = 5\nqueue = 5\n[upstreams.api.auth]\ninject = \"query:key\"\nmax_wait = \"1ms\"\nkeys = [{ id = \"k\", secret = \"env:CANARY\", group = \"g\" }, { id = \"l\", secret = \"env:CANARY2\" }]\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n[[schedules]]\nname = \"sync\"\nupstream = \"api\"\nrequest = { path = \"/ok?{subject}\" }\nevery = \"1h\"\nsubjects = [\"alice\"]\n";
     let gateway = Start::before(&upstream, keys).secret("CANARY", "canary-in-use-1234").secret("CANARY2", "canary-in-use-5678").go();
     (upstream, gateway)
 }
@@ -173,6 +185,10 @@ fn what_is_said_is_what_is_described_and_no_key_is_in_it() {
     let letter = gateway.look("/v1/dead-letters")["items"][0]["id"].as_str().unwrap().to_owned();
     let job = gateway.look("/v1/jobs")["items"][0]["id"].as_str().unwrap().to_owned();
     let call = gateway.look("/v1/calls")["items"][0]["id"].as_str().unwrap().to_owned();
+    let wish = json!({ "ids": [letter], "force": true }).to_string();
+    let started = gateway.admin_with("POST", "/v1/dead-letters/replay", "", &wish);
+    assert_eq!(started.status, 202, "{}", started.text());
+    let replay = started.json()["replay"]["id"].as_str().unwrap().to_owned();
     let mut checked = 0;
     for (path, operations) in document["paths"].as_object().unwrap() {
         let Some(described) = operations.get("get").map(|operation| &operation["responses"]["200"]["content"]) else { continue };
@@ -180,6 +196,8 @@ fn what_is_said_is_what_is_described_and_no_key_is_in_it() {
             "/v1/jobs/{id}" => path.replace("{id}", &job),
             "/v1/calls/{id}" => path.replace("{id}", &call),
             "/v1/dead-letters/{id}" => path.replace("{id}", &letter),
+            "/v1/replays/{id}" => path.replace("{id}", &replay),
+            "/v1/schedules/{name}" => path.replace("{name}", "sync"),
             "/v1/events" => continue,
             _ => path.clone(),
         };
