@@ -97,8 +97,15 @@ async fn accept(gateway: Rc<Gateway>, hush: Hush, listener: TcpListener, mut pha
         }
     }
     // Whoever the kernel has let in already takes the port for open; closing it now would reset them.
-    while let Ok(Ok(accepted)) = tokio::time::timeout(Duration::ZERO, listener.accept()).await {
-        admit(accepted);
+    // Asked of the kernel itself: the runtime only knows what it was told when it last slept.
+    if let Ok(listener) = listener.into_std() {
+        while let Ok((stream, peer)) = listener.accept() {
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(stream) = TcpStream::from_std(stream)
+            {
+                admit((stream, peer));
+            }
+        }
     }
     open
 }
