@@ -120,7 +120,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     quarantine: Option<PathBuf>,
 
-    /// Follow pages: link | next:/json/pointer[,PARAM] | page:PARAM=1 | offset:PARAM,SIZE
+    /// Follow pages: link | next:/json/pointer or next:/json/pointer,PARAM | page:PARAM=1 | offset:PARAM,SIZE
     #[arg(long, value_name = "HOW", conflicts_with = "ordered")]
     pages: Option<Pages>,
 
