@@ -296,7 +296,7 @@ fn an_acknowledged_job_survives_a_power_cut() {
     let ids: Vec<String> =
         (0..20).map(|n| submit(&gateway, &json!({ "upstream": "api", "path": format!("/{n}"), "delay": "1h" }))).collect();
     let running = submit(&gateway, &json!({ "upstream": "api", "path": "/running" }));
-    eventually("it runs", || job(&gateway, &running)["state"] == "running");
+    eventually("it runs", || upstream.count() == 1);
     let directory = gateway.kill();
     let again = Start::before(&upstream, keys).go_in(directory);
     for id in &ids {
