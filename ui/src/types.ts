@@ -57,6 +57,7 @@ export interface Endpoint {
   breaker: { state: BreakerState; forced: "open" | "closed" | null; retry_at: string | null; open_seconds: number };
   rate: number;
   success_share: number | null;
+  retries_per_success: number | null;
   p95_ms: number | null;
   policy?: PolicyRow;
 }

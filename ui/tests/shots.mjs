@@ -13,7 +13,7 @@ export async function shots(base, folder, open) {
   for (const colorScheme of ["dark", "light"]) {
     for (const [width, height, screens] of sizes) {
       const page = await open({ viewport: { width, height }, colorScheme });
-      for (const screen of [...screens, ...(width === 1440 ? ["upstreams/payments"] : [])]) {
+      for (const screen of [...screens, ...(width === 1440 ? ["upstreams/partner"] : [])]) {
         await visit(page, base, screen);
         await page.waitForTimeout(300);
         await page.screenshot({ path: `${folder}/${screen.replace("/", "-")}-${colorScheme}-${width}.png` });

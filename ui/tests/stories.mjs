@@ -1,17 +1,19 @@
-// What an operator does with the dashboard, and what must then be seen. Nothing here knows which server it talks to.
+// What an operator does with the dashboard, and what must then be seen.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { SCREENS, visit } from "./browser.mjs";
+import { REFUSED } from "./scene.mjs";
+import { send } from "./stage.mjs";
 
 const AXE = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 
-const json = async (base, path) => (await fetch(`${base}${path}`)).json();
+export const json = async (base, path) => (await fetch(`${base}${path}`)).json();
 
 /** Answers the question that is on the screen. */
 const confirm = (page, verb) => page.locator("dialog.dialog").getByRole("button", { name: verb, exact: true }).click();
 
-export const stories = (base, open) => ({
+export const stories = ({ base, gateway }, open) => ({
   "a breaker that opens and closes is seen live, on another page": async (page) => {
     const { items } = await json(base, "v1/breakers");
     const calm = items.find((one) => one.state === "closed" && !one.forced && !(one.changes ?? []).length) ?? items[0];
@@ -73,7 +75,7 @@ export const stories = (base, open) => ({
   },
 
   "two dead letters are replayed after a question that says how many, and leave": async (page) => {
-    const { items } = await json(base, "v1/dead-letters?status=kept&limit=200");
+    const { items } = await json(base, "v1/dead-letters?status=kept&class=transient&limit=200");
     const [one, two] = items.filter((letter) => letter.replayable);
     assert(two, "two replayable letters are needed");
     await visit(page, base, "dead-letters");
@@ -83,7 +85,7 @@ export const stories = (base, open) => ({
     await confirm(page, "Replay 2");
     for (const { id } of [one, two]) await page.locator(`tr[data-id="${id}"]`).waitFor({ state: "detached" });
     await page.locator(".replays").waitFor();
-    for (const { id } of [one, two]) assert.notEqual((await json(base, `v1/dead-letters/${id}`)).status, "kept");
+    for (const { id } of [one, two]) assert.match((await json(base, `v1/dead-letters/${id}`)).status, /^replay/);
   },
 
   "a letter is inspected, discarded and gone; the rest is exported": async (page) => {
@@ -115,12 +117,18 @@ export const stories = (base, open) => ({
 
   "a toast arrives and is dismissed; a fatal one stays": async (page) => {
     await visit(page, base, "overview");
+    await page.getByText("Live", { exact: true }).waitFor();
+    await send(gateway, REFUSED);
     const fatal = page.locator('.toast[data-stays="true"]').first();
-    await fatal.waitFor({ timeout: 120_000 });
+    await fatal.waitFor();
     await page.waitForTimeout(8000);
+    const toasts = page.locator(".toast");
+    const before = await toasts.count();
     assert(await fatal.isVisible(), "a fatal toast stays");
+    const title = await fatal.locator("strong").innerText();
     await fatal.getByRole("button", { name: /^Dismiss/ }).click();
-    await fatal.waitFor({ state: "detached" });
+    await toasts.filter({ hasText: title }).waitFor({ state: "detached" });
+    assert.equal(await toasts.count(), before - 1);
   },
 
   "a call is opened by its address and tells the reason of every decision": async (page) => {

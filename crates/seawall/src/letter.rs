@@ -34,14 +34,20 @@ pub(crate) struct Cause {
 }
 
 impl Cause {
-    /// How a call ended that did not end well. The upstream's status, where it gave one, is the code.
-    pub(crate) fn of(finish: &Finish, last: Option<Status>, detail: String) -> Self {
-        let (class, code) = match (finish.outcome, last) {
-            (Outcome::Refused(code), Some(Status::Error(kind))) => (class_of(code), kind.as_str().to_owned()),
-            (Outcome::Refused(code), _) => (class_of(code), code.as_str().to_owned()),
-            (Outcome::Failed(class), Some(Status::Http(status))) => (class, status.to_string()),
-            (Outcome::Failed(class), _) => (class, class.as_str().to_owned()),
-            (Outcome::Success | Outcome::Replayed, _) => (Class::Success, "success".to_owned()),
+    /// How a call ended that did not end well. What the upstream answered last, where it did, is the code: a breaker that
+    /// opened between two attempts does not make another failure of it.
+    pub(crate) fn of(finish: &Finish, trail: &[(Wall, Attempt)], detail: String) -> Self {
+        let mut statuses = trail.iter().rev().map(|(_, attempt)| attempt.status);
+        let (class, code) = match finish.outcome {
+            Outcome::Refused(code) => {
+                let met = statuses.next().filter(|status| matches!(status, Status::Error(_)));
+                (class_of(code), met.map_or_else(|| code.as_str().to_owned(), |status| status.to_string()))
+            }
+            Outcome::Failed(class) => {
+                let met = statuses.find(|status| *status != Status::CircuitOpen);
+                (class, met.map_or_else(|| class.as_str().to_owned(), |status| status.to_string()))
+            }
+            Outcome::Success | Outcome::Replayed => (Class::Success, "success".to_owned()),
         };
         Self { class, reason: finish.reason.as_str().to_owned(), code, detail }
     }
@@ -203,7 +209,7 @@ pub(crate) fn gateway_letter(
 ) -> NewLetter {
     let said = transport.answer.as_ref().map(|answer| words(answer.seen()));
     let detail = transport.detail.clone().or(said).unwrap_or_default();
-    let cause = Cause::of(&ended.finish, trail.last().map(|(_, attempt)| attempt.status), detail);
+    let cause = Cause::of(&ended.finish, trail, detail);
     let place = Place { upstream: Some(transport.upstream), endpoint: Some(transport.endpoint) };
     let mut job = call.clone().begun(now);
     job.progress.attempts = ended.finish.attempts;
@@ -231,6 +237,8 @@ pub(crate) fn words(body: &Bytes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use seawall_core::record::{Decision, ErrorKind};
+    use seawall_core::time::Nanos;
 
     #[test]
     fn only_what_can_help_and_cannot_harm_is_replayable() {
@@ -259,5 +267,22 @@ mod tests {
     fn details_are_cut_between_characters() {
         assert_eq!(cut("ü".repeat(10), 3), "ü…");
         assert_eq!(without_query_values("https://x/y?token=1"), "https://x/y?…");
+    }
+
+    #[test]
+    fn a_breaker_that_opens_in_between_leaves_the_upstreams_own_code() {
+        let attempt = |number, status| {
+            let (decision, reason) = (Decision::Return, Reason::AttemptsExhausted);
+            let (latency, elapsed, wait) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
+            let attempt =
+                Attempt { number, status, key: None, latency, elapsed, class: Class::Transient, named: true, decision, wait, reason };
+            (Wall(0), attempt)
+        };
+        let ended = |outcome| Finish { outcome, reason: Reason::AttemptsExhausted, attempts: 1, elapsed: Nanos::ZERO, retry_after: None };
+        let trail = [attempt(1, Status::Http(503)), attempt(2, Status::CircuitOpen)];
+        assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &trail, String::new()).code, "503");
+        assert_eq!(Cause::of(&ended(Outcome::Refused(Code::CircuitOpen)), &trail, String::new()).code, "circuit_open");
+        let reset = [attempt(1, Status::Error(ErrorKind::Reset))];
+        assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &reset, String::new()).code, "reset");
     }
 }

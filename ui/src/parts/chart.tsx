@@ -158,7 +158,7 @@ function options(host: HTMLElement, lines: Line[], show: Props["show"], height: 
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, ...(sync ? { sync: { key: sync } } : {}) },
     scales: { y: { range: (_, __, most) => [0, ceiling(most)] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 72, size: 28, values: "{HH}:{mm}" },
+      { ...axis, grid: { show: false }, space: 72, size: 28, values: (_, splits) => splits.map((value) => clockTime(value, (splits[1] ?? value) - (splits[0] ?? value))) },
       { ...axis, size: 56, space: 36, values: (_, splits) => splits.map((value) => show(value).replace(/\.0+(?=\D|$)/, "")) },
     ],
     series: [
@@ -179,6 +179,9 @@ function options(host: HTMLElement, lines: Line[], show: Props["show"], height: 
     hooks: { setCursor: [(made) => hover(made.cursor.idx ?? null)] },
   };
 }
+
+/** Seconds are told where the marks stand closer than a minute. */
+const clockTime = (value: number, step: number) => new Date(value * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(step < 60 ? { second: "2-digit" } : {}) });
 
 function ceiling(most: number): number {
   if (!(most > 0)) return 1;

@@ -98,7 +98,7 @@ export function Letters(): JSX.Element {
               { name: "Letter", show: (letter) => <span class="mono" title={letter.id}>{short(letter.id)}</span> },
               { name: "Class", show: (letter) => <><Badge word={letter.class} /> {letter.severity === "pager" && <Badge word="pager" />}</> },
               { name: "Request", wide: true, show: (letter) => <><b class="method">{letter.original.method}</b> <span class="cut" title={letter.original.url}>{letter.original.url}</span></> },
-              { name: "Failure", minor: true, wide: true, show: (letter) => <span class="soft cut" title={letter.error_detail}>{letter.error_detail.startsWith(letter.failure_code) ? "" : `${letter.failure_code}: `}{letter.error_detail}</span> },
+              { name: "Failure", minor: true, wide: true, show: (letter) => <span class="soft cut" title={letter.error_detail}>{failure(letter)}</span> },
               { name: "Attempts", number: true, show: (letter) => letter.total_attempts },
               { name: "Died", show: (letter) => <span class="soft" title={moment(letter.dead_lettered_at)}>{ago(letter.dead_lettered_at)}</span> },
               { name: "Replayable", minor: true, show: (letter) => (letter.replayable ? <Badge word="yes" as="good" /> : <Badge word="no" as="mute" title={letter.replay_instructions} />) },
@@ -111,6 +111,11 @@ export function Letters(): JSX.Element {
       {parts[0] && <Detail id={parts[0]} close={() => go("dead-letters", [], filter)} replay={(letter) => (wanted.value = { letters: [letter] })} refresh={refresh} />}
     </>
   );
+}
+
+/** The code and the words that came with it, each once. */
+function failure({ failure_code: code, error_detail: detail }: Letter): string {
+  return detail.startsWith(code) ? detail : [code, detail].filter(Boolean).join(": ");
 }
 
 function Issues({ issues, filter }: { issues: Issue[] | undefined; filter: Record<string, string> }): JSX.Element | null {

@@ -27,12 +27,11 @@ export function Overview(): JSX.Element {
   if (status.error && !status.data) return <Failure error={status.error} again={status.again} />;
   if (!status.data || !upstreams.data) return <Loading rows={6} />;
   const all = upstreams.data.items;
-  if (all.length === 0) return <Nothing />;
   return (
     <>
       <Verdict status={status.data} upstreams={all} />
       <Tiles status={status.data} />
-      <Traffic />
+      {status.data.totals.calls === 0 ? <First upstream={all[0]?.name ?? ""} /> : <Traffic since={seconds(status.data.started_at)} />}
       <div class="split">
         <Endpoints upstreams={all} />
         <Feed />
@@ -139,7 +138,8 @@ function grouped(healed: Happening[]): [Happening, number][] {
 
 function Tiles({ status }: { status: Status }): JSX.Element {
   const minute = status.last_minute;
-  const slots = useMemo(() => slotted(points.value, 15, 15), [points.value]);
+  const began = seconds(status.started_at);
+  const slots = useMemo(() => slotted(points.value, began, 15, 15), [points.value, began]);
   const per = (pick: (point: Point) => number | null) => slots.map(pick);
   const good = minute.success_share ?? 1;
   return (
@@ -155,11 +155,11 @@ function Tiles({ status }: { status: Status }): JSX.Element {
   );
 }
 
-/** The last minutes in slots of so many seconds, oldest first. */
-function slotted(all: Point[], minutes: number, width: number): Point[] {
+/** The last minutes in slots of so many seconds, oldest first; nothing is drawn of the time before the program began. */
+function slotted(all: Point[], began: number, minutes: number, width: number): Point[] {
   const last = all[all.length - 1];
   if (!last) return [];
-  const since = seconds(last.t) - minutes * 60;
+  const since = Math.max(began, seconds(last.t) - minutes * 60);
   const slots = new Map<number, Point>();
   for (const point of all) {
     if (seconds(point.t) < since) continue;
@@ -173,11 +173,11 @@ function slotted(all: Point[], minutes: number, width: number): Point[] {
 
 const RANGES: [minutes: number, width: number][] = [[5, 2], [15, 5], [60, 20]];
 
-function Traffic(): JSX.Element {
+function Traffic({ since }: { since: number }): JSX.Element {
   const range = useSignal(1);
   const [minutes, least] = RANGES[range.value] ?? [15, 5];
   const width = Math.max(least, step.value);
-  const slots = useMemo(() => slotted(points.value, minutes, width), [points.value, minutes, width]);
+  const slots = useMemo(() => slotted(points.value, since, minutes, width), [points.value, since, minutes, width]);
   const times = useMemo(() => slots.map((point) => seconds(point.t)), [slots]);
   const flow = useMemo((): Line[] => {
     const line = (name: string, colour: string, pick: (point: Point) => number, more: Partial<Line> = { stacked: true }) => ({ name, colour, values: slots.map((point) => pick(point) / width), ...more });
@@ -231,7 +231,7 @@ function Endpoints({ upstreams }: { upstreams: Upstream[] }): JSX.Element {
           { name: "Calls/s", number: true, show: (row) => rate(row.endpoint.rate) },
           { name: "Success", number: true, show: (row) => <Good value={row.endpoint.success_share} /> },
           { name: "p95", number: true, show: (row) => ms(row.endpoint.p95_ms) },
-          { name: "Retries/success", number: true, minor: true, show: (row) => ratio(row.upstream.retries_per_success) },
+          { name: "Retries/success", number: true, minor: true, show: (row) => ratio(row.endpoint.retries_per_success) },
           { name: "Keys", number: true, minor: true, show: (row) => keysOf(row.upstream) },
         ]}
       />
@@ -280,15 +280,12 @@ function Item({ event }: { event: Happening }): JSX.Element {
   );
 }
 
-const FIRST = `[upstreams.videos]
-url = "https://www.googleapis.com/youtube/v3"
-preset = "google"`;
-
-function Nothing(): JSX.Element {
+/** What somebody sees who has just started the program. */
+function First({ upstream }: { upstream: string }): JSX.Element {
   return (
     <Panel>
-      <Empty icon="upstreams" title="No upstream yet" code={FIRST}>
-        Name what your code depends on in <code>seawall.toml</code>, send SIGHUP, and point your client's base URL at the gateway. <code>seawall demo</code> shows how that looks when things go wrong.
+      <Empty icon="upstreams" title="Waiting for the first call" code={`curl -i http://127.0.0.1:7329/${upstream}/…`}>
+        Point your client's base URL at the gateway, followed by the upstream's name; the address is in the program's first lines. <code>seawall demo</code> shows how this page looks when things go wrong.
       </Empty>
     </Panel>
   );

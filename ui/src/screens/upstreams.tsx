@@ -23,15 +23,6 @@ export function Upstreams(): JSX.Element {
   const one = data.items.find((upstream) => upstream.name === name);
   if (one) return <Detail upstream={one} again={again} />;
   if (name) return <Failure error={new Error(`There is no upstream ${name}.`)} />;
-  if (data.items.length === 0) {
-    return (
-      <Panel>
-        <Empty icon="upstreams" title="No upstream yet" code={'[upstreams.payments]\nurl = "https://api.example.com"\nprofile = "payment"'}>
-          An upstream is a dependency with a base URL. Add one to <code>seawall.toml</code>.
-        </Empty>
-      </Panel>
-    );
-  }
   return (
     <div class="cards">
       {data.items.map((upstream) => (
@@ -93,7 +84,7 @@ function Detail({ upstream, again }: { upstream: Upstream; again: () => void }):
       <Breakers upstream={upstream} again={again} />
       <div class="split even">
         <Keys upstream={upstream} again={again} />
-        <Panel title="Classes of failures" note="since start">
+        <Panel title="Classes of failures" note="last minute">
           {failed.length === 0 ? (
             <Empty icon="check" title="No failure yet" good>Every answer was good.</Empty>
           ) : (
@@ -261,7 +252,7 @@ function Rollups({ name }: { name: string }): JSX.Element {
         <div class="thirds">
           <Chart title="Transient rate" times={times} lines={lines.transient} show={share} height={150} sync="rollups" />
           <Chart title="Leading indicator" times={times} lines={lines.retries} show={ratio} height={150} sync="rollups" />
-          <Chart title="Circuit open" times={times} lines={lines.open} show={(value) => (value === null ? "–" : `${value.toFixed(value < 10 ? 1 : 0)} min`)} height={150} sync="rollups" />
+          <Chart title="Circuit open" times={times} lines={lines.open} show={(value) => (value === null ? "–" : span(value * 60))} height={150} sync="rollups" />
         </div>
       )}
     </Panel>
@@ -290,7 +281,19 @@ function summed(items: Rollup[]): Slot[] {
     slot.open += item.circuit_open_minutes;
     slots.set(t, slot);
   }
-  return [...slots.values()].sort((a, b) => a.t - b.t);
+  return padded([...slots.values()].sort((a, b) => a.t - b.t));
+}
+
+const QUARTER = 15 * 60;
+/** A young roll-up stands at the end of some hours, not alone in the middle of nothing. */
+const LEAST_ROWS = 24;
+
+function padded(rows: Slot[]): Slot[] {
+  const first = rows[0];
+  if (!first) return rows;
+  const missing = Math.max(0, LEAST_ROWS - rows.length);
+  const before = Array.from({ length: missing }, (_, n): Slot => ({ t: first.t - (missing - n) * QUARTER, calls: 0, success: 0, transient: 0, retries: 0, open: 0 }));
+  return [...before, ...rows];
 }
 
 function InForce({ upstream }: { upstream: Upstream }): JSX.Element | null {

@@ -225,7 +225,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
         push("SW005", "retry.unsafe", "POST and PATCH may be executed twice".to_owned());
     }
     if retry.retry_after_cap > timeout.total {
-        push("SW006", "retry.retry_after_cap", format!("cap {} exceeds total {}", retry.retry_after_cap, timeout.total));
+        push("SW006", "retry.retry_after_cap", format!("retry_after_cap {} exceeds total {}", retry.retry_after_cap, timeout.total));
     }
     if retry.budget >= Share::WHOLE && retry.attempts > 1 {
         push("SW010", "retry.budget", format!("budget is {}", retry.budget));

@@ -72,7 +72,7 @@ impl<'t> View<'t> {
     pub(super) fn opening(&self, policy: &str, gateway: SocketAddr, admin: SocketAddr) {
         let shown: Vec<&str> = policy.lines().skip_while(|line| !line.starts_with("[upstreams")).collect();
         self.terminal.note(&format!("{DIM}{}{DIM:#}\n", shown.join("\n")));
-        self.terminal.note(&format!("gateway  http://{gateway}/youtube\nmetrics  http://{admin}/metrics\n"));
+        self.terminal.note(&format!("dashboard  http://{admin}/   (the story, live)\ngateway    http://{gateway}/youtube\n"));
     }
 
     /// What is true right now.

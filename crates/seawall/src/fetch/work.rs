@@ -348,7 +348,7 @@ impl Work {
         if !matches!(ended.finish.outcome, Outcome::Success | Outcome::Replayed) {
             let said = answer.map(|answer| letter::words(answer.seen()));
             let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
-            let cause = Cause::of(&ended.finish, run.history.last().map(|(_, attempt)| attempt.status), detail);
+            let cause = Cause::of(&ended.finish, &run.history, detail);
             // What the engine found unfit by the policy's own schema is suspect as well, but nothing of it was kept.
             let suspect = matches!(cause.code.as_str(), "schema" | "malformed").then(Bytes::new);
             if cause.class == Class::Auth && self.fail_fast_auth {

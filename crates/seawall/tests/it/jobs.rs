@@ -52,6 +52,19 @@ fn a_request_that_asks_for_it_becomes_a_job() {
 }
 
 #[test]
+fn a_call_that_became_a_job_is_counted_once() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, QUICK).go();
+    for _ in 0..3 {
+        assert_eq!(gateway.get_with("/api/x", "Prefer: respond-async\r\n").status, 202);
+    }
+    let seen = || gateway.admin("GET", "/v1/upstreams", "").json()["items"][0].clone();
+    let totals = || gateway.admin("GET", "/v1/status", "").json()["last_minute"]["calls"].clone();
+    eventually("every job was counted", || totals() == 3);
+    assert_eq!(seen()["success_share"], 1.0);
+}
+
+#[test]
 fn who_would_rather_wait_gets_the_answer_itself() {
     let upstream = Upstream::fine();
     let gateway = Start::before(&upstream, QUICK).go();

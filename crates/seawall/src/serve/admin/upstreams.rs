@@ -57,6 +57,7 @@ fn row(live: &Live, upstream: &LiveUpstream, endpoint: &LiveEndpoint, minute: &P
         "breaker": breakers::state(endpoint, now),
         "rate": as_f64(minute.calls) / 60.0,
         "success_share": minute.success_share(),
+        "retries_per_success": minute.retries_per_success(),
         "p95_ms": minute.quantile(950),
         "policy": figures::endpoint(&live.config, &upstream.spec, &endpoint.spec, figures::Load::default()),
     })

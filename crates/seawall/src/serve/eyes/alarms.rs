@@ -212,11 +212,11 @@ impl Alarms {
         for (queue, count) in &open {
             let before = self.letters.as_ref().map_or(*count, |letters| letters.get(queue).copied().unwrap_or(0));
             if *count > before {
-                let title = format!("{} new dead letters of {queue}", count - before);
-                bus.publish(
-                    &Event::new("dead-letter", Severity::Info, title).detail(format!("{count} wait for somebody")).of(queue, None),
-                    now,
-                );
+                let title = match count - before {
+                    1 => format!("a new dead letter of {queue}"),
+                    new => format!("{new} new dead letters of {queue}"),
+                };
+                bus.publish(&Event::new("dead-letter", Severity::Info, title).detail(format!("{count} to look at")).of(queue, None), now);
             }
             let most = live
                 .named(queue)

@@ -82,12 +82,15 @@ enum Ending {
     Failed,
     /// The caller did.
     Left,
+    /// It became a job, whose own call is counted when it ends.
+    Later,
 }
 
 fn ending(record: &CallRecord) -> Ending {
     match (record.outcome, record.refused_by) {
         ("success", _) => Ending::Success,
         ("cancelled", _) => Ending::Left,
+        ("enqueued", _) => Ending::Later,
         (_, Some("admit" | "lease" | "guard")) => Ending::Rejected,
         _ => Ending::Failed,
     }

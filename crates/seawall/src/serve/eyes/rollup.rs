@@ -46,10 +46,14 @@ impl Rollups {
     }
 
     pub(super) fn call(&mut self, record: &CallRecord) {
+        let ending = super::ending(record);
+        if ending == super::Ending::Later {
+            return;
+        }
         let row = self.row(record.at, &record.names);
         row.calls += 1;
-        row.success += u64::from(super::ending(record) == super::Ending::Success);
-        row.rejects += u64::from(super::ending(record) == super::Ending::Rejected);
+        row.success += u64::from(ending == super::Ending::Success);
+        row.rejects += u64::from(ending == super::Ending::Rejected);
     }
 
     pub(super) fn open(&mut self, at: Wall, names: &Arc<Names>, length: Nanos) {

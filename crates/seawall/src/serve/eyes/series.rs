@@ -41,13 +41,14 @@ impl Point {
     }
 
     pub(super) fn call(&mut self, record: &CallRecord) {
-        self.calls += 1;
         match super::ending(record) {
+            super::Ending::Later => return,
             super::Ending::Success => self.success += 1,
             super::Ending::Rejected => self.rejected += 1,
             super::Ending::Failed => self.failed += 1,
             super::Ending::Left => {}
         }
+        self.calls += 1;
         self.latency.add(record.elapsed);
     }
 

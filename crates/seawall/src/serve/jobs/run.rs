@@ -265,7 +265,7 @@ impl Bench {
             (_, answer) => {
                 let said = answer.and_then(|(_, _, body)| content(body)).map(|(body, _)| letter::words(&body));
                 let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
-                let cause = Cause::of(finish, trail.last().map(|(_, attempt)| attempt.status), detail);
+                let cause = Cause::of(finish, trail, detail);
                 let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
                 let is_tick = matches!(job.origin, Origin::Schedule { .. });
                 if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
