@@ -226,10 +226,13 @@ impl Tokens {
         if !self.spec.scope.is_empty() {
             form.push_str(&format!("&scope={}", encode(&self.spec.scope)));
         }
-        // RFC 6749 §2.3.1: both are encoded before they are joined.
-        let pair = format!("{}:{}", encode(self.client_id.reveal()), encode(self.client_secret.reveal()));
-        let basic =
-            HeaderValue::from_str(&format!("Basic {}", base64(pair.as_bytes()))).map_err(|_| denied("its client cannot be named"))?;
+        // RFC 6749 §2.3.1: both are encoded before they are joined, in a header or in the form.
+        let (id, secret) = (encode(self.client_id.reveal()), encode(self.client_secret.reveal()));
+        if self.spec.client_in_body {
+            form.push_str(&format!("&client_id={id}&client_secret={secret}"));
+        }
+        let basic = HeaderValue::from_str(&format!("Basic {}", base64(format!("{id}:{secret}").as_bytes())))
+            .map_err(|_| denied("its client cannot be named"))?;
         let base = &self.spec.token_url;
         let path = if base.path.is_empty() { "/" } else { &base.path };
         let mut request = Request::new(Outgoing::Full(Bytes::from(form)));
@@ -239,7 +242,9 @@ impl Tokens {
         headers.insert(HOST, HeaderValue::from_str(&base.authority()).map_err(|_| denied("its URL cannot be sent"))?);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        headers.insert(AUTHORIZATION, basic);
+        if !self.spec.client_in_body {
+            headers.insert(AUTHORIZATION, basic);
+        }
         Ok(request)
     }
 

@@ -299,6 +299,7 @@ pub static REFRESH: Table = Table {
         required("client_secret", Kind::Secret, "client secret"),
         key("refresh_token", Kind::Secret, "for the refresh-token grant"),
         key("scope", Kind::Text, "requested scope"),
+        key("client_auth", Kind::Word(&["basic", "body"]), "where the client's id and secret go: a header (`basic`) or the form"),
     ]],
 };
 

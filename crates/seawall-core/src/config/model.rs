@@ -139,6 +139,8 @@ pub struct Refresh {
     pub client_secret: SecretRef,
     pub refresh_token: Option<SecretRef>,
     pub scope: String,
+    /// The client names itself in the form and not by a header.
+    pub client_in_body: bool,
 }
 
 #[derive(Clone, Debug)]

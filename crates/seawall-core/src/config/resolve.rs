@@ -209,6 +209,7 @@ fn refresh(tree: &Tree) -> Option<Refresh> {
         client_secret: secret(tree, "client_secret")?,
         refresh_token: secret(tree, "refresh_token"),
         scope: text(tree, "scope"),
+        client_in_body: tree.text("client_auth") == Some("body"),
     })
 }
 

@@ -11,12 +11,27 @@ token = { url = "/token", expires = "1h", grant = "client-credentials" }
 
 fn gateway(upstream: &str, provider: &str, kind: &str) -> Gateway {
     let refresh = if kind == "refresh-token" { ", refresh_token = \"env:REFRESH\"" } else { "" };
+    gateway_with(upstream, provider, kind, refresh)
+}
+
+fn gateway_with(upstream: &str, provider: &str, kind: &str, more: &str) -> Gateway {
     let auth = format!(
         "[upstreams.a.auth]\nrefresh = {{ kind = \"{kind}\", token_url = \"http://{provider}/token\", client_id = \"env:ID\", \
-         client_secret = \"env:SECRET\"{refresh} }}"
+         client_secret = \"env:SECRET\"{more} }}"
     );
     let dir = Dir::with(Gateway::config(upstream, &auth));
     Gateway::start(dir, &[("ID", "the client"), ("SECRET", "canary-secret"), ("REFRESH", "first-refresh")])
+}
+
+#[test]
+fn a_client_can_name_itself_in_the_form() {
+    let provider = Scripted::start(|_, _| answer(200, "", r#"{"access_token":"token"}"#));
+    let upstream = Scripted::start(|_, _| answer(200, "", "in"));
+    let gateway = gateway_with(&upstream.address, &provider.address, "client-credentials", ", client_auth = \"body\"");
+    assert_eq!(gateway.get("/a/x").status, 200);
+    let asked = provider.asked(1);
+    assert!(asked.ends_with("grant_type=client_credentials&client_id=the%20client&client_secret=canary-secret"), "{asked}");
+    assert!(!asked.to_lowercase().contains("authorization"), "{asked}");
 }
 
 #[test]
