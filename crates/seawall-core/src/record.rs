@@ -2,6 +2,7 @@
 //! and the two records (attempt, call) that carry them.
 
 pub mod histogram;
+pub mod rollup;
 pub mod spike;
 
 use crate::time::Nanos;
@@ -130,6 +131,15 @@ pub enum Status {
     Http(u16),
     Error(ErrorKind),
     CircuitOpen,
+}
+
+impl Status {
+    /// Reads what `Display` writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let known = ErrorKind::from_word(text).map(Self::Error).or_else(|| text.parse().ok().map(Self::Http));
+        if text == "circuit_open" { Some(Self::CircuitOpen) } else { known }
+    }
 }
 
 impl std::fmt::Display for Status {

@@ -35,6 +35,8 @@ pub struct Unnamed {
     pub upstream: String,
     pub endpoint: String,
     pub status: String,
+    /// A member of the answer and its value, where one tells the error from others.
+    pub member: Option<(String, String)>,
     pub seen: u64,
     pub first_at: Wall,
     pub last_at: Wall,

@@ -67,11 +67,12 @@ pub struct Upstream {
 pub const CATCH_ALL: &str = "default";
 
 impl Upstream {
-    /// Puts rules in front of every endpoint's own.
+    /// Puts rules in front of every endpoint's own, and in the place of those that have their names.
     pub fn add_rules(&mut self, rules: &[&Rule]) {
         for endpoint in &mut self.endpoints {
             let policy = &mut Arc::make_mut(endpoint).policy;
-            let all = rules.iter().copied().chain(policy.rules.rules()).cloned().collect();
+            let others = policy.rules.rules().iter().filter(|known| !rules.iter().any(|rule| rule.name == known.name));
+            let all = rules.iter().copied().chain(others).cloned().collect();
             policy.rules = Arc::new(RuleSet::new(all));
         }
     }

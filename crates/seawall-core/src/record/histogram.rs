@@ -44,6 +44,14 @@ impl Histogram {
         &self.steps
     }
 
+    /// What was kept, back again.
+    #[must_use]
+    pub fn from_steps(steps: impl IntoIterator<Item = (u16, u64)>) -> Self {
+        let mut histogram = Self::default();
+        steps.into_iter().for_each(|(step, count)| histogram.add_many(step, count));
+        histogram
+    }
+
     /// The length that so many of a thousand do not exceed; none where nothing was seen.
     #[must_use]
     pub fn quantile(&self, per_mille: u64) -> Option<Nanos> {
@@ -100,6 +108,7 @@ mod tests {
         parts.iter().rev().for_each(|part| merged.merge(part));
         assert_eq!(merged, all);
         assert_eq!(merged.count(), 10_000);
+        assert_eq!(Histogram::from_steps(all.steps().iter().copied()), all, "and can be kept");
     }
 
     #[test]

@@ -3,7 +3,12 @@
 use crate::error::Error;
 use rusqlite::Connection;
 
-const STEPS: &[&str] = &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql"), include_str!("migrations/0003.sql")];
+const STEPS: &[&str] = &[
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+    include_str!("migrations/0004.sql"),
+];
 
 /// A database of at most this size is checked from end to end before it is trusted.
 const CHECKED_BYTES: i64 = 64 << 20;

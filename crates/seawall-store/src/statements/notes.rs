@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 const MOST_DEEDS: i64 = 100_000;
 /// Unnamed errors that are remembered; of more than that nobody reads the oldest.
 const MOST_UNNAMED: i64 = 10_000;
+/// Errors with a name that are read; more rules belong into the file.
+const MOST_NAMED: usize = 1000;
 /// Rows of a journal that one statement asks for or writes.
 const TOGETHER: usize = 50;
 
@@ -122,35 +124,43 @@ pub(crate) async fn sweep_runs<S: Sql>(sql: &mut S, before: &Wall, most: &usize)
 pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[Unnamed]) -> Result<(), Error> {
     let mut errors: Vec<&Unnamed> = errors.iter().collect();
     errors.sort_by_key(|error| &error.fingerprint);
-    let statement = "INSERT INTO unnamed (fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (fingerprint) DO UPDATE SET seen = unnamed.seen + excluded.seen, \
+    let statement = "INSERT INTO unnamed (fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample, member, value) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+                     ON CONFLICT (fingerprint) DO UPDATE SET seen = unnamed.seen + excluded.seen, \
                      last_at = CASE WHEN unnamed.last_at > excluded.last_at THEN unnamed.last_at ELSE excluded.last_at END, \
-                     sample = excluded.sample";
+                     sample = excluded.sample, member = excluded.member, value = excluded.value";
     for e in errors {
-        let values = values![&e.fingerprint, &e.upstream, &e.endpoint, &e.status, e.seen, e.first_at, e.last_at, &e.sample];
+        let (member, value) = e.member.as_ref().map(|(member, value)| (member.as_str(), value.as_str())).unzip();
+        let values = values![&e.fingerprint, &e.upstream, &e.endpoint, &e.status, e.seen, e.first_at, e.last_at, &e.sample, member, value];
         sql.execute(statement, values).await?;
     }
-    let forget = "DELETE FROM unnamed WHERE fingerprint IN (SELECT fingerprint FROM unnamed ORDER BY last_at DESC LIMIT 1000 OFFSET $1)";
+    let forget = "DELETE FROM unnamed WHERE fingerprint IN \
+                  (SELECT fingerprint FROM unnamed WHERE named_as IS NULL ORDER BY last_at DESC LIMIT 1000 OFFSET $1)";
     sql.execute(forget, values![MOST_UNNAMED]).await.map(drop)
 }
 
-/// Newest first.
+/// Those with a name, which are rules as well, and of the others the newest.
 pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<Unnamed>, Error> {
-    let statement = "SELECT fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample, named_as FROM unnamed \
-                     ORDER BY last_at DESC, fingerprint LIMIT $1";
     let mut errors = Vec::new();
-    for mut row in sql.query(statement, values![(*limit).clamp(1, MOST)]).await? {
-        errors.push(Unnamed {
-            fingerprint: row.take()?,
-            upstream: row.take()?,
-            endpoint: row.take()?,
-            status: row.take()?,
-            seen: row.take()?,
-            first_at: row.take()?,
-            last_at: row.take()?,
-            sample: row.take()?,
-            named_as: row.take()?,
-        });
+    for (which, limit) in [("named_as IS NOT NULL", MOST_NAMED), ("named_as IS NULL", (*limit).clamp(1, MOST))] {
+        let statement = format!(
+            "SELECT fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample, named_as, member, value FROM unnamed \
+             WHERE {which} ORDER BY last_at DESC, fingerprint LIMIT $1"
+        );
+        for mut row in sql.query(&statement, values![limit]).await? {
+            errors.push(Unnamed {
+                fingerprint: row.take()?,
+                upstream: row.take()?,
+                endpoint: row.take()?,
+                status: row.take()?,
+                seen: row.take()?,
+                first_at: row.take()?,
+                last_at: row.take()?,
+                sample: row.take()?,
+                named_as: row.take()?,
+                member: row.take::<Option<String>>()?.zip(row.take()?),
+            });
+        }
     }
     Ok(errors)
 }

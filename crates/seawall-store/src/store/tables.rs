@@ -8,7 +8,7 @@ use crate::job::NewJob;
 use crate::notes::{Audited, Deed, Item, Unnamed};
 use crate::page::{Page, Window};
 use crate::replay::{self, Created, NewReplay, Replay, Stepped};
-use crate::rollup::Rollup;
+use crate::rollup;
 use crate::schedule::{Firing, NewSubject, Report, Subject};
 use crate::sql::at_once;
 use crate::statements;
@@ -107,13 +107,13 @@ impl Store {
 /// Roll-ups and snapshots.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
-    /// Adds to what is there.
-    pub async fn add_rollups(&self, rollups: Vec<Rollup>) -> Result<(), Error> {
-        change!(self, adds statements::rollup::add, rollups)
+    /// Writes rows whole, in place of what their writer wrote before.
+    pub async fn put_rollups(&self, rows: Vec<rollup::Row>) -> Result<(), Error> {
+        change!(self, adds statements::rollup::put, rows)
     }
 
-    /// From the first time up to, but not with, the second; oldest first.
-    pub async fn rollups(&self, from: Wall, to: Wall, upstream: Option<String>) -> Result<Vec<Rollup>, Error> {
+    /// From the first time up to, but not with, the second; oldest first, `rollup::MOST` at most.
+    pub async fn rollups(&self, from: Wall, to: Wall, upstream: Option<String>) -> Result<Vec<rollup::Row>, Error> {
         look!(self, statements::rollup::between, from, to, upstream)
     }
 
@@ -173,7 +173,7 @@ impl Store {
         change!(self, adds statements::notes::note, errors)
     }
 
-    /// Newest first.
+    /// Those that were given a class, and as many of the others; newest first.
     pub async fn unnamed(&self, limit: usize) -> Result<Vec<Unnamed>, Error> {
         look!(self, statements::notes::unnamed, limit)
     }

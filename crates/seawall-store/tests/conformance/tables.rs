@@ -4,13 +4,14 @@ use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, ok, on_each_backend};
 use seawall_core::admit::idempotency::{Answer, Claim, Ending as KeyEnding, Fingerprint};
 use seawall_core::id::CallId;
+use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Nanos;
 use seawall_store::idempotency::{Finish, Reserve};
 use seawall_store::job::{Ending, NewJob, Origin, Response};
 use seawall_store::notes::{Deed, Item, Unnamed};
 use seawall_store::page::Window;
 use seawall_store::replay::{Created, NewReplay, State, Stepped};
-use seawall_store::rollup::{Counts, Latencies, Rollup};
+use seawall_store::rollup::Row;
 use seawall_store::schedule::{Firing, NewSubject, Report, Source};
 
 on_each_backend!(
@@ -24,7 +25,7 @@ on_each_backend!(
     one_replay_for_each_upstream,
     a_replay_steps_through_its_letters_once_and_counts_their_ends,
     a_paused_replay_does_not_step,
-    rollups_add_up,
+    rollups_are_written_whole_and_each_by_one_writer,
     snapshots_are_replaced,
     the_audit_list_is_newest_first,
     a_journal_knows_what_became_of_its_rows,
@@ -214,26 +215,30 @@ async fn a_paused_replay_does_not_step(stage: Stage) {
     assert!(matches!(stage.store.step_replay(task.id, new.id, Some(stage.job("u")), after(4)).await.unwrap(), Stepped::Started(_)));
 }
 
-async fn rollups_add_up(stage: Stage) {
-    let rollup = |seconds, upstream: &str, attempts, latency_us| {
-        let mut latencies = Latencies::default();
-        latencies.count(latency_us);
-        let counts = Counts { attempts, retries: 1, ..Counts::default() };
-        Rollup { start_at: after(seconds), upstream: upstream.to_owned(), endpoint: "e".to_owned(), counts, latencies }
+async fn rollups_are_written_whole_and_each_by_one_writer(stage: Stage) {
+    let (one, other) = (stage.job("u").id, stage.job("u").id);
+    let row = |seconds, upstream: &str, writer, retries, latency_us: u64| {
+        let mut rollup = Rollup { retries, ..Rollup::default() };
+        rollup.attempts.insert("transient".into(), retries);
+        rollup.latency.add(Nanos(latency_us * 1000));
+        Row { start_at: after(seconds), upstream: upstream.to_owned(), endpoint: "e".to_owned(), writer, rollup }
     };
-    stage.store.add_rollups(vec![rollup(0, "u", 3, 1000), rollup(900, "u", 1, 1), rollup(0, "v", 9, 1)]).await.unwrap();
-    let more = |_| {
-        let (store, more) = (stage.store.clone(), vec![rollup(0, "u", 4, 9000)]);
-        tokio::spawn(async move { store.add_rollups(more).await.unwrap() })
+    let first = vec![row(0, "u", one, 3, 1000), row(900, "u", one, 1, 1), row(0, "v", one, 9, 1)];
+    stage.store.put_rollups(first.clone()).await.unwrap();
+    // An answer that was lost is asked for again: nothing is counted twice.
+    stage.store.put_rollups(first).await.unwrap();
+    let more = |n: u64| {
+        let (store, more) = (stage.store.clone(), vec![row(0, "u", if n % 2 == 0 { one } else { other }, 4, 9000)]);
+        tokio::spawn(async move { store.put_rollups(more).await.unwrap() })
     };
-    for added in (0..5).map(more).collect::<Vec<_>>() {
-        added.await.unwrap();
+    for put in (0..6).map(more).collect::<Vec<_>>() {
+        put.await.unwrap();
     }
-    let found = stage.store.rollups(NOON, after(900), Some("u".to_owned())).await.unwrap();
-    assert_eq!(found.len(), 1);
-    assert_eq!((found[0].counts.attempts, found[0].counts.retries, found[0].latencies.total()), (23, 6, 6));
-    assert_eq!(stage.store.rollups(NOON, after(901), None).await.unwrap().len(), 3);
-    assert_eq!(stage.store.sweep_rollups(after(900)).await.unwrap(), 2);
+    let mut expected = [row(0, "u", one, 4, 9000), row(0, "u", other, 4, 9000)];
+    expected.sort_by_key(|row| row.writer);
+    assert_eq!(stage.store.rollups(NOON, after(900), Some("u".to_owned())).await.unwrap(), expected);
+    assert_eq!(stage.store.rollups(NOON, after(901), None).await.unwrap().len(), 4);
+    assert_eq!(stage.store.sweep_rollups(after(900)).await.unwrap(), 3);
 }
 
 async fn snapshots_are_replaced(stage: Stage) {
@@ -280,6 +285,7 @@ async fn unnamed_errors_are_counted_and_named(stage: Stage) {
         upstream: "u".to_owned(),
         endpoint: "e".to_owned(),
         status: "418".to_owned(),
+        member: (fingerprint == "b").then(|| ("/error/code".to_owned(), "teapot".to_owned())),
         seen,
         first_at: after(seconds),
         last_at: after(seconds),
@@ -293,5 +299,8 @@ async fn unnamed_errors_are_counted_and_named(stage: Stage) {
     assert_eq!(found[1].fingerprint, "a");
     assert!(stage.store.name_error("a".to_owned(), Some("permanent".to_owned())).await.unwrap());
     assert!(!stage.store.name_error("c".to_owned(), None).await.unwrap());
-    assert_eq!(stage.store.unnamed(10).await.unwrap()[1].named_as.as_deref(), Some("permanent"));
+    let named = Unnamed { named_as: Some("permanent".to_owned()), ..error("a", 1, 2) };
+    assert_eq!(stage.store.unnamed(1).await.unwrap(), [named, found[0].clone()], "those with a name come besides, however old");
+    stage.store.note_unnamed(vec![error("a", 1, 9)]).await.unwrap();
+    assert_eq!(stage.store.unnamed(1).await.unwrap()[0].named_as.as_deref(), Some("permanent"), "a name stays");
 }

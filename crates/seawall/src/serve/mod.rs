@@ -153,10 +153,12 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let clock = Clock::start();
     let started_at = clock.now().wall;
+    let desk = Arc::new(jobs::Desk::new(store, clock.clone(), setup::entropy));
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
-        desk: Arc::new(jobs::Desk::new(store, clock.clone(), setup::entropy)),
+        eyes: eyes::Eyes::new(desk.new_id()),
+        desk,
         clock,
         connector: Connector::new(),
         cache: Cache::default(),
@@ -167,10 +169,10 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         reloads: operate::Reloads::default(),
         draining: AtomicBool::new(false),
         started_at,
-        eyes: eyes::Eyes::default(),
         around,
     });
     shared.reloads.loaded_at.store(started_at.0, Ordering::Relaxed);
+    operate::recall(&shared)?;
     let (phase, phases) = watch::channel(Phase::Serving);
     let writer = {
         let shared = Arc::clone(&shared);
@@ -213,7 +215,9 @@ fn finish(shared: &Shared, workers: Vec<thread::JoinHandle<anyhow::Result<()>>>,
     while !writer.is_finished() && shared.clock.now().mono < give_up {
         thread::sleep(Duration::from_millis(5));
     }
-    if writer.is_finished() { writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked")) } else { Ok(()) }
+    let written = if writer.is_finished() { writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked")) } else { Ok(()) };
+    operate::keep_last(shared)?;
+    written
 }
 
 /// How long the last log lines may take to be read.

@@ -1,6 +1,6 @@
 //! Running the process: the admin port, signals, reloads, and the order in which it stops.
 
-use super::eyes::{Event, Severity};
+use super::eyes::{Event, Severity, keep};
 use super::{Phase, Shared, admin, jobs};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
@@ -67,6 +67,7 @@ pub(super) fn run(
             served = &mut server => served.context("the admin port failed")?,
             () = until_stopped(shared, &mut signals) => {}
             () = jobs::keep_up(shared) => {}
+            () = keep::run(shared) => {}
             () = ended => {}
         }
         setup::notify_stopping();
@@ -81,6 +82,28 @@ pub(super) fn run(
         }
         Ok(())
     })
+}
+
+/// How long what was seen before, and what was seen last, may take to be read and written.
+const KEEPING: Duration = Duration::from_secs(5);
+
+/// Before anybody is served: what operators named in an earlier life.
+pub(super) fn recall(shared: &Shared) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    // A store that does not answer now is asked again every minute.
+    drop(runtime.block_on(async { tokio::time::timeout(KEEPING, keep::recall(shared)).await }));
+    Ok(())
+}
+
+/// When nobody is served any more. A store that does not answer loses the last minute.
+pub(super) fn keep_last(shared: &Shared) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    match runtime.block_on(async { tokio::time::timeout(KEEPING, keep::last(shared)).await }) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => crate::terminal::Terminal::plain().note(&format!("warning: the last minute of roll-ups is lost: {error}")),
+        Err(_) => crate::terminal::Terminal::plain().note("warning: the last minute of roll-ups is lost: the store does not answer"),
+    }
+    Ok(())
 }
 
 async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {

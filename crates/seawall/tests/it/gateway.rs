@@ -182,6 +182,13 @@ impl Gateway {
         std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
     }
 
+    /// Ends the program as an operator would, and gives back the directory that it worked in.
+    pub(crate) fn stop(mut self) -> tempfile::TempDir {
+        self.signal("TERM");
+        assert_eq!(self.ended(), Some(0), "{}", self.stderr());
+        std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
+    }
+
     /// Asks the admin port with headers of one's own.
     #[track_caller]
     pub(crate) fn admin_with(&self, method: &str, path: &str, headers: &str, body: &str) -> Reply {

@@ -1,14 +1,15 @@
 //! Recent calls with their timelines, and roll-ups.
 
-use super::query::{Query, document, either, not_found, whole};
+use super::query::{Query, bad, document, either, not_found, of_store, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::Wanted;
+use crate::serve::eyes::{Asked, Wanted};
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use seawall_store::page::MOST;
+use seawall_store::rollup;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -31,12 +32,22 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<Strin
 }
 
 pub(super) async fn rollups(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
-    either(rolled_up(&shared, query.as_deref()))
+    either(rolled_up(&shared, query.as_deref()).await)
 }
 
-fn rolled_up(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+/// Without a beginning, the last day.
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+async fn rolled_up(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
     let query = Query::parse(query, &["from", "to", "upstream"])?;
     let time = "a time like 2030-01-31T12:00:00Z";
     let (from, to) = (query.read("from", time, Wall::parse)?, query.read("to", time, Wall::parse)?);
-    Ok(whole(shared.eyes.seen().rollups.rows(from, to, query.text("upstream"))))
+    let to = to.unwrap_or(Wall(i64::MAX));
+    let from = from.unwrap_or_else(|| Wall(shared.clock.now().wall.0.min(to.0).saturating_sub(DAY_MS)));
+    let asked = Asked { from, to, upstream: query.text("upstream").map(str::to_owned) };
+    let stored = shared.desk.store.rollups(from, to, asked.upstream.clone()).await.map_err(|error| of_store(&error))?;
+    if stored.len() >= rollup::MOST {
+        return Err(bad("there are too many rows; ask for a shorter time or for one `upstream`"));
+    }
+    Ok(whole(shared.eyes.seen().rollups.with(&stored, shared.eyes.writer, &asked)))
 }

@@ -1,8 +1,9 @@
 //! Errors that no rule names, and the operator's name for one: it applies at once, and the text to keep it is shown.
 
 use super::guard::Operator;
-use super::query::{document, either, not_found, object, whole, word};
+use super::query::{document, either, not_found, object, of_store, whole, word};
 use crate::serve::answer::Refusal;
+use crate::serve::eyes::keep;
 use crate::serve::{Shared, operate};
 use axum::Extension;
 use axum::body::Body;
@@ -40,6 +41,12 @@ async fn named(shared: &Shared, who: &Operator, fingerprint: &str, body: Body) -
     let Some(rule) = error.condition.rule(upstream, print, class) else {
         return Err(Box::new(Refusal::plain(422, "bad_request", "no rule can be made of this error; write one by hand")));
     };
+    // Kept first: a name that holds must hold after a restart too.
+    keep::errors(shared).await.map_err(|error| of_store(&error))?;
+    let kept = shared.desk.store.name_error(print.to_string(), Some(class.as_str().to_owned())).await;
+    if !kept.map_err(|error| of_store(&error))? {
+        return Err(unknown());
+    }
     shared.eyes.remember(upstream, rule);
     let live = operate::renamed(shared).map_err(|error| Box::new(Refusal::plain(409, "config_rejected", &operate::summary(&error))))?;
     shared.live.store(Arc::new(live));

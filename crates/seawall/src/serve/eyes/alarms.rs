@@ -122,15 +122,12 @@ impl Alarms {
     pub(super) fn poll(&mut self, live: &Live, rollups: &mut Rollups, bus: &Bus, now: Now) {
         self.breakers.retain(|names, _| live.named(&names.upstream).is_some());
         self.keys.retain(|(upstream, _), _| live.named(upstream).is_some());
+        self.open_time(live, rollups, now);
         for upstream in &live.upstreams {
             for endpoint in &upstream.endpoints {
-                let (state, _, open) = endpoint.state.breaker_state(now.mono);
+                let (state, ..) = endpoint.state.breaker_state(now.mono);
                 let names = &endpoint.names;
                 let watched = self.breakers.entry(Arc::clone(names)).or_default();
-                if open > watched.open {
-                    rollups.open(now.wall, names, Nanos(open.0 - watched.open.0));
-                    watched.open = open;
-                }
                 if state != watched.state {
                     let of_all = endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
                     let cause = if state == State::HalfOpen { "open-elapsed" } else { "shared" };
@@ -142,6 +139,18 @@ impl Alarms {
                 }
             }
             self.poll_keys(upstream, bus, now);
+        }
+    }
+
+    /// What breakers were open for since they were last asked.
+    pub(super) fn open_time(&mut self, live: &Live, rollups: &mut Rollups, now: Now) {
+        for endpoint in live.upstreams.iter().flat_map(|upstream| &upstream.endpoints) {
+            let (.., open) = endpoint.state.breaker_state(now.mono);
+            let watched = self.breakers.entry(Arc::clone(&endpoint.names)).or_default();
+            if open > watched.open {
+                rollups.open(now.wall, &endpoint.names, open - watched.open);
+                watched.open = open;
+            }
         }
     }
 

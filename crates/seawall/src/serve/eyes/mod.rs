@@ -5,6 +5,7 @@ mod alarms;
 mod audit;
 mod bus;
 mod calls;
+pub(super) mod keep;
 mod rollup;
 mod series;
 mod unnamed;
@@ -13,12 +14,13 @@ pub(crate) use alarms::Alarms;
 pub(crate) use audit::Audit;
 pub(crate) use bus::{Bus, Event, Listener, Severity};
 pub(crate) use calls::{Calls, Wanted};
-pub(crate) use rollup::Rollups;
+pub(crate) use rollup::{Asked, Rollups};
 pub(crate) use series::{Point, Series};
 pub(crate) use unnamed::Errors;
 
 use super::Shared;
 use seawall_core::classify::Rule;
+use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::live::{Live, Names};
 use seawall_engine::recorder::{CallRecord, Record};
@@ -31,8 +33,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const HOUR: i64 = 3600;
 const ENDPOINT_STEP: i64 = 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Eyes {
+    /// Who writes our roll-ups: this process, from its start to its end.
+    pub writer: CallId,
     seen: Mutex<Seen>,
     pub bus: Bus,
     pub audit: Audit,
@@ -97,6 +101,10 @@ fn ending(record: &CallRecord) -> Ending {
 }
 
 impl Eyes {
+    pub(crate) fn new(writer: CallId) -> Self {
+        Self { writer, seen: Mutex::default(), bus: Bus::default(), audit: Audit::default(), named: Mutex::default() }
+    }
+
     pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,6 +149,15 @@ impl Eyes {
         named.retain(|(of, known)| of != upstream || known.name != rule.name);
         named.insert(0, (upstream.to_owned(), rule));
         named.truncate(MOST_NAMED);
+    }
+
+    /// As `remember`, for all that the store knows. Whether there is anything new in them.
+    pub(crate) fn rename(&self, rules: Vec<(String, Rule)>) -> bool {
+        let known = self.named.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let new: Vec<(String, Rule)> = rules.into_iter().filter(|rule| !known.contains(rule)).collect();
+        let is_news = !new.is_empty();
+        new.into_iter().for_each(|(upstream, rule)| self.remember(&upstream, rule));
+        is_news
     }
 
     /// The rules that operators made, in front of those of the file.

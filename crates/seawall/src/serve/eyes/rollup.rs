@@ -1,48 +1,54 @@
-//! Quarters of an hour of each endpoint: attempts by outcome, retries, refusals, open time and latencies. Rows live here
-//! until they are a day old.
+//! Quarters of an hour of each endpoint, as this process counts them. They are here until the store has them, and a little
+//! longer; what came before, and what other processes counted, is in the store.
 
 use super::{as_f64, ms, when};
-use seawall_core::record::Status;
-use seawall_core::record::histogram::Histogram;
+use seawall_core::id::CallId;
+use seawall_core::record::rollup::Rollup;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::live::Names;
 use seawall_engine::recorder::{AttemptRecord, CallRecord};
+use seawall_store::rollup::Row;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const QUARTER_MS: i64 = 15 * 60 * 1000;
-/// Rows that are remembered, whatever their age.
+/// Rows that are remembered while the store does not take them.
 const MOST: usize = 20_000;
-const OLDEST_MS: i64 = 24 * 60 * 60 * 1000;
+/// Rows that the store has stay so long, for stragglers.
+const OLDEST_MS: i64 = 60 * 60 * 1000;
+
+/// A quarter's start, and who it is of.
+type Place = (i64, Arc<Names>);
 
 #[derive(Debug, Default)]
-struct Row {
-    attempts: BTreeMap<&'static str, u64>,
-    calls: u64,
-    success: u64,
-    retries: u64,
-    rejects: u64,
-    open: Nanos,
-    latency: Histogram,
+struct Counted {
+    rollup: Rollup,
+    /// The store does not have it as it is.
+    changed: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Rollups(BTreeMap<(i64, Arc<Names>), Row>);
+pub(crate) struct Rollups(BTreeMap<Place, Counted>);
+
+/// Which rows somebody asks for: those that begin in `from..to`.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub from: Wall,
+    pub to: Wall,
+    pub upstream: Option<String>,
+}
 
 impl Rollups {
-    fn row(&mut self, at: Wall, names: &Arc<Names>) -> &mut Row {
+    fn row(&mut self, at: Wall, names: &Arc<Names>) -> &mut Rollup {
         let start = at.0.div_euclid(QUARTER_MS) * QUARTER_MS;
-        self.0.entry((start, Arc::clone(names))).or_default()
+        let counted = self.0.entry((start, Arc::clone(names))).or_default();
+        counted.changed = true;
+        &mut counted.rollup
     }
 
     pub(super) fn attempt(&mut self, record: &AttemptRecord) {
-        let (attempt, row) = (&record.attempt, self.row(record.at, &record.names));
-        *row.attempts.entry(attempt.outcome()).or_default() += 1;
-        row.retries += u64::from(attempt.is_repeated());
-        if attempt.status != Status::CircuitOpen {
-            row.latency.add(attempt.latency);
-        }
+        self.row(record.at, &record.names).attempt(&record.attempt);
     }
 
     pub(super) fn call(&mut self, record: &CallRecord) {
@@ -57,47 +63,104 @@ impl Rollups {
     }
 
     pub(super) fn open(&mut self, at: Wall, names: &Arc<Names>, length: Nanos) {
-        let row = self.row(at, names);
-        row.open = row.open + length;
+        self.row(at, names).open(length);
     }
 
     pub(super) fn forget(&mut self, now: Wall) {
         let oldest = now.0.saturating_sub(OLDEST_MS);
-        while self.0.first_key_value().is_some_and(|((start, _), _)| *start < oldest || self.0.len() > MOST) {
+        self.0.retain(|(start, _), counted| counted.changed || *start >= oldest);
+        while self.0.len() > MOST {
             self.0.pop_first();
         }
     }
 
-    /// Rows that begin in `from..to`, oldest first.
-    pub(crate) fn rows(&self, from: Option<Wall>, to: Option<Wall>, upstream: Option<&str>) -> Vec<Value> {
-        let wanted = self.0.iter().filter(|((start, names), _)| {
-            from.is_none_or(|from| *start >= from.0)
-                && to.is_none_or(|to| *start < to.0)
-                && upstream.is_none_or(|name| names.upstream == name)
+    /// What the store does not have yet. It will, unless somebody says otherwise.
+    pub(super) fn take_changed(&mut self, writer: CallId) -> Vec<Row> {
+        let row = |((start, names), counted): (&Place, &mut Counted)| {
+            std::mem::take(&mut counted.changed).then(|| Row {
+                start_at: Wall(*start),
+                upstream: names.upstream.clone(),
+                endpoint: names.endpoint.clone(),
+                writer,
+                rollup: counted.rollup.clone(),
+            })
+        };
+        self.0.iter_mut().filter_map(row).collect()
+    }
+
+    /// The store did not take these.
+    pub(super) fn give_back(&mut self, rows: &[Row]) {
+        for ((start, names), counted) in &mut self.0 {
+            let is_it = |row: &&Row| row.start_at.0 == *start && row.upstream == names.upstream && row.endpoint == names.endpoint;
+            counted.changed |= rows.iter().any(|row| is_it(&row));
+        }
+    }
+
+    /// What the store has, with what is here in the place of what was written from here; oldest first.
+    pub(crate) fn with(&self, stored: &[Row], writer: CallId, asked: &Asked) -> Vec<Value> {
+        let mut sums: BTreeMap<(i64, &str, &str), Rollup> = BTreeMap::new();
+        let here = self.0.iter().filter(|((start, names), _)| {
+            *start >= asked.from.0 && *start < asked.to.0 && asked.upstream.as_ref().is_none_or(|name| names.upstream == *name)
         });
-        wanted.map(|((start, names), row)| row.json(*start, names)).collect()
+        for ((start, names), counted) in here {
+            sums.insert((*start, &names.upstream, &names.endpoint), counted.rollup.clone());
+        }
+        let own: Vec<(i64, &str, &str)> = sums.keys().copied().collect();
+        for row in stored {
+            let place = (row.start_at.0, row.upstream.as_str(), row.endpoint.as_str());
+            if row.writer != writer || own.binary_search(&place).is_err() {
+                sums.entry(place).or_default().merge(&row.rollup);
+            }
+        }
+        sums.iter().map(|((start, upstream, endpoint), rollup)| shown(*start, upstream, endpoint, rollup)).collect()
     }
 }
 
-impl Row {
-    fn json(&self, start: i64, names: &Names) -> Value {
-        let sends: u64 = self.attempts.iter().filter(|(outcome, _)| **outcome != "circuit_open").map(|(_, count)| count).sum();
-        let transient = self.attempts.get("transient").copied().unwrap_or(0);
-        let quantile = |per_mille| self.latency.quantile(per_mille).map_or(Value::Null, ms);
-        json!({
-            "at": when(Wall(start)),
-            "upstream": names.upstream,
-            "endpoint": names.endpoint,
-            "attempts": self.attempts,
-            "calls": self.calls,
-            "success": self.success,
-            "transient_rate": as_f64(transient) / as_f64(sends.max(1)),
-            "retries_per_success": as_f64(self.retries) / as_f64(self.success.max(1)),
-            "circuit_open_minutes": self.open.as_secs_f64() / 60.0,
-            "p50_ms": quantile(500),
-            "p95_ms": quantile(950),
-            "p99_ms": quantile(990),
-            "rejects": self.rejects,
-        })
+fn shown(start: i64, upstream: &str, endpoint: &str, rollup: &Rollup) -> Value {
+    let quantile = |per_mille| rollup.latency.quantile(per_mille).map_or(Value::Null, ms);
+    json!({
+        "at": when(Wall(start)),
+        "upstream": upstream,
+        "endpoint": endpoint,
+        "attempts": rollup.attempts,
+        "calls": rollup.calls,
+        "success": rollup.success,
+        "transient_rate": as_f64(rollup.transient()) / as_f64(rollup.sends().max(1)),
+        "retries_per_success": as_f64(rollup.retries) / as_f64(rollup.success.max(1)),
+        "circuit_open_minutes": Nanos(rollup.open_ns).as_secs_f64() / 60.0,
+        "p50_ms": quantile(500),
+        "p95_ms": quantile(950),
+        "p99_ms": quantile(990),
+        "rejects": rollup.rejects,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(to: i64) -> Asked {
+        Asked { from: Wall(0), to: Wall(to), upstream: None }
+    }
+
+    #[test]
+    fn what_is_here_replaces_what_was_written_from_here_and_adds_to_what_others_wrote() {
+        let (names, us, other) = (Arc::new(Names::new("u", "e")), CallId::from_bytes([1; 16]), CallId::from_bytes([2; 16]));
+        let mut rollups = Rollups::default();
+        rollups.open(Wall(5), &names, Nanos::from_secs(60));
+        let mut stored = rollups.take_changed(us);
+        assert_eq!(rollups.take_changed(us), [], "it is written once");
+        rollups.open(Wall(6), &names, Nanos::from_secs(60));
+        stored.push(Row { writer: other, ..stored[0].clone() });
+        let minutes = |rows: &[Value]| rows.iter().map(|row| row["circuit_open_minutes"].clone()).collect::<Vec<_>>();
+        assert_eq!(minutes(&rollups.with(&stored, us, &asked(QUARTER_MS))), [json!(3.0)]);
+        assert!(rollups.with(&[], us, &asked(0)).is_empty(), "nothing begins before that");
+        rollups.give_back(&stored);
+        assert_eq!(rollups.take_changed(us).len(), 1, "what was not taken is written again");
+        rollups.forget(Wall(QUARTER_MS + OLDEST_MS));
+        assert_eq!(minutes(&rollups.with(&stored, us, &asked(QUARTER_MS))), [json!(2.0)], "then the store alone is asked");
+        rollups.open(Wall(7), &names, Nanos::from_secs(60));
+        rollups.forget(Wall(QUARTER_MS + OLDEST_MS));
+        assert_eq!(rollups.take_changed(us).len(), 1, "what is not written is not forgotten");
     }
 }
