@@ -243,8 +243,9 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
     let (mut fault, mut bound) = (None, None);
     loop {
         if let Some(attempt) = guarded.call.take_record() {
-            let unnamed = (!attempt.named).then(|| Box::new(Sample::of(transport.answer())));
-            scene.record(attempt, unnamed, bound.take(), now);
+            let is_looked_at = !attempt.named || attempt.class == Class::Auth;
+            let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer())));
+            scene.record(attempt, sample, bound.take(), now);
         }
         action = match action {
             Action::Ask(ask) => {
@@ -338,7 +339,7 @@ impl Scene<'_> {
         }
     }
 
-    fn record(&self, attempt: Attempt, unnamed: Option<Box<Sample>>, timeout: Option<Timeout>, now: Now) {
+    fn record(&self, attempt: Attempt, sample: Option<Box<Sample>>, timeout: Option<Timeout>, now: Now) {
         if let Some(trail) = self.trail {
             trail.borrow_mut().push((now.wall, attempt));
         }
@@ -349,7 +350,7 @@ impl Scene<'_> {
             caller: Arc::clone(self.caller),
             attempt,
             key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
-            unnamed,
+            sample,
             timeout,
         }));
     }

@@ -300,7 +300,7 @@ mod tests {
             caller: Arc::from("acme"),
             attempt,
             key_tail: Some(Arc::from("…cdef")),
-            unnamed: None,
+            sample: None,
             timeout: None,
         })
     }

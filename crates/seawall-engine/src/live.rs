@@ -1,6 +1,7 @@
 //! A configuration put to work: secrets in hand, plans made, state attached. Immutable; a reload builds a new one and
 //! carries the state of everything that kept its name.
 
+use crate::cache;
 use crate::caller::Callers;
 use crate::credential::Credentials;
 use crate::limits::{Layer, Limits};
@@ -13,6 +14,7 @@ use crate::state::{EndpointState, UpstreamState};
 use http::{HeaderName, HeaderValue};
 use seawall_core::admit::shed;
 use seawall_core::call::Plan;
+use seawall_core::config::model::Notify;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{Config, Endpoint, Upstream};
 use seawall_core::policy::{self, BreakerPer, Share};
@@ -36,6 +38,8 @@ pub struct Live {
     pub admin_token: Option<Secret>,
     /// What signs callbacks, where the configuration says.
     pub webhook_secret: Option<Secret>,
+    /// What signs messages to each of `config.notify`, where it says.
+    notify_secrets: Vec<Option<Secret>>,
     /// The bulkheads, by name.
     pub pools: BTreeMap<String, Arc<Pool>>,
     /// Of those pools.
@@ -59,6 +63,8 @@ pub struct LiveUpstream {
     pub in_flight: Arc<AtomicU32>,
     /// Calls that were repeats of another Seawall's.
     pub repeats: Arc<AtomicU64>,
+    /// What the cache did for it.
+    pub cached: Arc<cache::Counts>,
     /// Limits of its own; endpoints that inherit one share its cells.
     layers: Vec<Layer>,
 }
@@ -129,12 +135,19 @@ impl std::fmt::Debug for Around<'_> {
 }
 
 impl Live {
+    /// What signs messages to the receiver that the configuration knows by this URL, or by this reference to one.
+    #[must_use]
+    pub fn notify_secret(&self, url: &str) -> Option<&Secret> {
+        self.config.notify.iter().zip(&self.notify_secrets).find(|(spec, _)| spec.url == url)?.1.as_ref()
+    }
+
     /// # Errors
     /// When a secret that an upstream needs is missing, or a schema cannot be used.
     pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Now)>) -> Result<Self, Unusable> {
         let callers = Callers::new(&config, around.vault)?;
         let admin_token = server_secret("admin_token", config.server.admin_token.as_ref(), around.vault)?;
         let webhook_secret = server_secret("webhook_secret", config.server.webhook_secret.as_ref(), around.vault)?;
+        let notify_secrets = config.notify.iter().enumerate().map(|(i, spec)| receiver(i, spec, around.vault)).collect::<Result<_, _>>()?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let shared = match before {
@@ -159,6 +172,7 @@ impl Live {
             callers,
             admin_token,
             webhook_secret,
+            notify_secrets,
             priorities: pools.values().map(|pool| pool.priority).collect(),
             pools,
             shared,
@@ -199,6 +213,17 @@ impl Live {
         }
         self.default.map(|i| (&self.upstreams[i], 0))
     }
+}
+
+/// What signs messages to a receiver. That its address is to be had is part of being put to work.
+fn receiver(place: usize, spec: &Notify, vault: Vault<'_>) -> Result<Option<Secret>, MissingSecret> {
+    let fetch = |key: &str, reference: &SecretRef| {
+        vault(reference).map_err(|why| MissingSecret { path: format!("notify[{place}].{key}"), reference: reference.to_string(), why })
+    };
+    if let Some(reference) = SecretRef::parse(&spec.url) {
+        fetch("url", &reference)?;
+    }
+    spec.secret.as_ref().map(|reference| fetch("secret", reference)).transpose()
 }
 
 fn server_secret(key: &str, reference: Option<&SecretRef>, vault: Vault<'_>) -> Result<Option<Secret>, MissingSecret> {
@@ -309,6 +334,7 @@ impl LiveUpstream {
             state,
             in_flight: before.map(|before| Arc::clone(&before.in_flight)).unwrap_or_default(),
             repeats: before.map(|before| Arc::clone(&before.repeats)).unwrap_or_default(),
+            cached: before.map(|before| Arc::clone(&before.cached)).unwrap_or_default(),
         })
     }
 

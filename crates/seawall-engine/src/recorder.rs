@@ -60,8 +60,8 @@ pub struct AttemptRecord {
     pub key_tail: Option<Arc<str>>,
     /// The bound that it went over, where it did.
     pub timeout: Option<Timeout>,
-    /// What an answer that no rule names looks like.
-    pub unnamed: Option<Box<Sample>>,
+    /// What an answer looks like that no rule names, or that refuses a credential.
+    pub sample: Option<Box<Sample>>,
 }
 
 /// The beginning of an answer, as it came. It may hold anything, so nobody shows it as it is.

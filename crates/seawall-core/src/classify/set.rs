@@ -144,7 +144,7 @@ impl Plan {
 
 /// A rule asks for the body, or it is a catch-all: what only that catches is told apart by its body.
 fn looks_inside(rule: &Rule) -> bool {
-    rule.when.needs_body() || rule.wait.needs_body() || (rule.fallback && rule.class != Class::Success)
+    rule.when.needs_body() || rule.wait.needs_body() || (rule.fallback && rule.class != Class::Success) || rule.class == Class::Auth
 }
 
 fn unruled(result: Result<u16, ErrorKind>) -> Verdict {

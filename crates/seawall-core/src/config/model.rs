@@ -160,7 +160,7 @@ pub struct Schedule {
     pub run_missed: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notify {
     pub url: String,
     pub format: String,

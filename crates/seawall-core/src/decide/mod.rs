@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod budget;
 pub mod deadline;
 pub mod next;
+pub mod notice;
 
 pub use budget::{Budget, BudgetData, Funding};
 pub use deadline::Deadline;

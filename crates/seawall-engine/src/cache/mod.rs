@@ -1,9 +1,11 @@
 //! Answers kept by this process, bounded in bytes and in number; the least recently used go first. Knows what RFC 9111
 //! and RFC 5861 allow; when to ask it is the gateway's business.
 
+mod counts;
 mod directives;
 mod entry;
 
+pub use counts::Counts;
 pub use directives::Directives;
 pub use entry::{Asked, Caller, Entry};
 

@@ -94,7 +94,7 @@ impl Reporter {
             caller: subject.caller.clone().unwrap_or_else(|| Arc::clone(&ANONYMOUS)),
             attempt,
             key_tail: None,
-            unnamed: None,
+            sample: None,
             timeout: None,
         };
         self.tell(&Record::Attempt(record));

@@ -82,7 +82,7 @@ fn simulator(case: &Case) -> Story {
             caller: caller(),
             attempt: *attempt,
             key_tail: None,
-            unnamed: None,
+            sample: None,
             timeout: None,
         })
     };

@@ -1,7 +1,6 @@
 //! What `serve` says when it starts: what listens where, and what it found.
 
-use super::{Running, shown};
-use seawall_core::config::Config;
+use super::{Running, notify, shown};
 
 pub(super) fn text(running: &Running) -> String {
     let live = running.shared.live.load();
@@ -19,20 +18,11 @@ pub(super) fn text(running: &Running) -> String {
         // The URL may hold a password.
         text.push_str("\n  shared    Redis");
     }
-    for missing in not_yet(&live.config) {
-        text.push_str(&format!("\n  warning   {missing}"));
+    for spec in &live.config.notify {
+        text.push_str(&format!("\n  notify    {} as {}", spec.events.join(", "), spec.format));
+    }
+    for problem in notify::out_of_reach(&running.shared) {
+        text.push_str(&format!("\n  warning   {problem}"));
     }
     text
-}
-
-/// What the file asks for and this version does not do. Saying so beats pretending.
-fn not_yet(config: &Config) -> Vec<String> {
-    let mut missing = Vec::new();
-    let mut say = |asked: bool, what: &str| {
-        if asked {
-            missing.push(format!("{what} in this version of `serve`"));
-        }
-    };
-    say(!config.notify.is_empty(), "notifications are not sent");
-    missing
 }

@@ -11,7 +11,8 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use seawall_core::policy;
 use seawall_core::time::Wall;
 use seawall_engine::body::Relay;
-use seawall_engine::cache::{Asked, Cache, Caller, Directives, Entry, Key, MOST_BODY, Revalidation};
+use seawall_engine::cache::{Asked, Cache, Caller, Counts, Directives, Entry, Key, MOST_BODY, Revalidation};
+use seawall_engine::live::LiveUpstream;
 use std::sync::Arc;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
@@ -37,30 +38,51 @@ pub(super) struct Lookup {
     /// We asked whether the entry is still good, so a 304 is for us.
     validating: bool,
     if_none_match: Option<HeaderValue>,
+    counts: Arc<Counts>,
 }
 
 impl Lookup {
-    pub(super) fn begin(cache: &Cache, upstream: u32, target: &str, method: &Method, headers: &HeaderMap, caller: Option<Caller>) -> Self {
-        let key = Key { upstream, target: Arc::from(target), head: method == Method::HEAD, caller };
+    pub(super) fn begin(
+        cache: &Cache,
+        upstream: &LiveUpstream,
+        target: &str,
+        method: &Method,
+        headers: &HeaderMap,
+        caller: Option<Caller>,
+    ) -> Self {
+        let key = Key { upstream: upstream.id, target: Arc::from(target), head: method == Method::HEAD, caller };
         let entry = cache.find(&key, headers);
         let if_none_match = headers.get(IF_NONE_MATCH).cloned();
-        Self { key, wanted: Directives::of(headers), entry, validating: false, if_none_match }
+        let counts = Arc::clone(&upstream.cached);
+        Self { key, wanted: Directives::of(headers), entry, validating: false, if_none_match, counts }
     }
 
     /// An answer that needs no upstream, and the right to fetch a new one where it is stale.
     pub(super) fn answer(&self, now: Wall) -> Option<(Response<Relay>, Option<Revalidation>)> {
         let entry = self.entry.as_ref()?;
         if entry.is_fresh(&self.wanted, now) {
+            Counts::count(&self.counts.hit);
             return Some((self.respond(entry, HIT, now), None));
         }
         let meanwhile = entry.serves_meanwhile(&self.wanted, now);
-        meanwhile.then(|| (self.respond(entry, MEANWHILE, now), Revalidation::claim(entry)))
+        meanwhile.then(|| {
+            Counts::count(&self.counts.stale);
+            (self.respond(entry, MEANWHILE, now), Revalidation::claim(entry))
+        })
     }
 
     /// The stale answer, for a call that failed.
     pub(super) fn on_error(&self, now: Wall) -> Option<Response<Relay>> {
         let entry = self.entry.as_ref()?;
-        entry.serves_on_error(&self.wanted, now).then(|| self.respond(entry, ON_ERROR, now))
+        entry.serves_on_error(&self.wanted, now).then(|| {
+            Counts::count(&self.counts.stale);
+            self.respond(entry, ON_ERROR, now)
+        })
+    }
+
+    /// The upstream was asked for an answer, and whatever it said is what there is.
+    pub(super) fn missed(&self) {
+        Counts::count(&self.counts.miss);
     }
 
     /// Asks the upstream whether the entry is still good, unless the caller has a question of that kind itself.
@@ -89,6 +111,7 @@ impl Lookup {
             return None;
         }
         let old = self.entry.as_ref()?;
+        Counts::count(&self.counts.revalidated);
         let asked = Asked { headers: sent, caller: self.key.caller };
         let Some(new) = old.confirmed(asked, by, policy, now).map(Arc::new) else {
             // It may be used for this once, and then no more.
@@ -109,13 +132,15 @@ impl Lookup {
         policy: &policy::Cache,
         now: Wall,
     ) {
+        self.missed();
         let asked = Asked { headers: sent, caller: self.key.caller };
         let entry = Entry::new(asked, response.status(), response.headers().clone(), Bytes::new(), policy, now);
         if let (true, Some(mut entry)) = (ends, entry) {
-            let (shared, key) = (Arc::clone(shared), self.key);
+            let (shared, key, counts) = (Arc::clone(shared), self.key, self.counts);
             response.body_mut().on_whole(MOST_BODY, move |body| {
                 entry.body = body;
                 shared.cache.store(key, Arc::new(entry));
+                Counts::count(&counts.stored);
             });
         }
     }

@@ -262,7 +262,7 @@ impl Gateway {
             Err(refusal) => return self.turn_away(*refusal, Some(endpoint)),
         };
         let (target, from) = (std::mem::take(&mut routed.target), &routed.from);
-        let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream.id, &target, &method, &head.headers, caller));
+        let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream, &target, &method, &head.headers, caller));
         if let Some((response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
             if let (Some(claim), Some(lookup)) = (claim, lookup) {
                 let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), traced, repeated };
@@ -406,6 +406,9 @@ impl Gateway {
             Outcome::Replayed => ("success", None),
         };
         self.record(endpoint, id, ended, from, outcome, refused_by);
+        if finish.outcome != Outcome::Success {
+            lookup.iter().for_each(Lookup::missed);
+        }
         let mut response = match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
                 let ends = cached::ends(answer.head.version, &answer.head.headers, &answer.body);

@@ -14,6 +14,7 @@ mod hygiene;
 mod intake;
 mod jobs;
 mod keyed;
+mod notify;
 mod operate;
 mod seats;
 mod target;
@@ -179,9 +180,9 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         spawn("writer", move || shared.recorder.write_to(log, json, |records| shared.eyes.look(records, &shared)))?
     };
     if let Some(store) = shared.live.load().shared.clone() {
-        let clock = shared.clock.clone();
+        let shared = Arc::clone(&shared);
         // Nothing waits for its end: what it looks after is another process's.
-        drop(spawn("shared", move || operate::look_after(&store, &clock))?);
+        drop(spawn("shared", move || operate::look_after(&store, &shared))?);
     }
     let mut workers = Vec::new();
     for (i, listener) in listeners.into_iter().enumerate() {

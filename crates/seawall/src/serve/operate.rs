@@ -1,12 +1,11 @@
 //! Running the process: the admin port, signals, reloads, and the order in which it stops.
 
 use super::eyes::{Event, Severity, keep};
-use super::{Phase, Shared, admin, jobs};
+use super::{Phase, Shared, admin, jobs, notify};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use seawall_core::config::{Config, Invalid};
 use seawall_core::time::Nanos;
-use seawall_engine::clock::Clock;
 use seawall_engine::live::Live;
 use seawall_engine::shared::{News, Store};
 use std::sync::Arc;
@@ -68,6 +67,7 @@ pub(super) fn run(
             () = until_stopped(shared, &mut signals) => {}
             () = jobs::keep_up(shared) => {}
             () = keep::run(shared) => {}
+            () = notify::run(shared) => {}
             () = ended => {}
         }
         setup::notify_stopping();
@@ -152,16 +152,18 @@ fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow:
 pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
     let result = prepare(shared).map(|live| shared.live.store(Arc::new(live)));
     let now = shared.clock.now().wall;
-    let event = match &result {
+    let bus = &shared.eyes.bus;
+    let refused = Event::new("config-rejected", Severity::Fatal, "a new configuration was refused; the one in force stays");
+    match &result {
         Ok(()) => {
             shared.reloads.loaded_at.store(now.0, Ordering::Relaxed);
-            Event::new("config-reloaded", Severity::Info, "the configuration was reloaded")
+            let event = Event::new("config-reloaded", Severity::Info, "the configuration was reloaded");
+            bus.publish(&event.resolving(bus.ended(&refused)), now);
         }
         Err(error) => {
-            Event::new("config-rejected", Severity::Fatal, "a new configuration was refused; the one in force stays").detail(summary(error))
+            bus.raise(&refused.detail(summary(error)), now);
         }
-    };
-    shared.eyes.bus.publish(&event, now);
+    }
     shared.reloads.last_ok.store(result.is_ok(), Ordering::Relaxed);
     let count = if result.is_ok() { &shared.reloads.ok } else { &shared.reloads.failed };
     count.fetch_add(1, Ordering::Relaxed);
@@ -169,15 +171,22 @@ pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
 }
 
 /// Keeps the connection to shared state up, on a thread and a runtime of its own.
-pub(super) fn look_after(store: &Store, clock: &Clock) -> anyhow::Result<()> {
+pub(super) fn look_after(store: &Store, shared: &Shared) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let terminal = crate::terminal::Terminal::plain();
-    runtime.block_on(store.supervise(clock, |news| match news {
-        News::Lost(why) => terminal.note(&format!(
-            "warning: shared state does not answer ({why}); limits run on a share of one in {}, breakers and keys on what is known here",
-            store.instances()
-        )),
-        News::Back => terminal.note("shared state is back"),
+    let (bus, now) = (&shared.eyes.bus, || shared.clock.now().wall);
+    runtime.block_on(store.supervise(&shared.clock, |news| match news {
+        News::Lost(why) => {
+            let share = store.instances();
+            let meanwhile = format!("limits run on a share of one in {share}, breakers and keys on what is known here");
+            terminal.note(&format!("warning: shared state does not answer ({why}); {meanwhile}"));
+            let event = Event::new("shared-state-lost", Severity::Warning, "shared state does not answer");
+            bus.raise(&event.detail(format!("{why}; {meanwhile}")), now());
+        }
+        News::Back => {
+            terminal.note("shared state is back");
+            bus.clear(Event::new("shared-state-lost", Severity::Info, "shared state is back"), now());
+        }
     }));
     Ok(())
 }

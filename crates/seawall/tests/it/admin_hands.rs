@@ -25,6 +25,21 @@ fn keyed(upstream: &Upstream) -> Gateway {
 }
 
 #[test]
+fn what_operators_did_is_in_one_list_that_outlives_the_process() {
+    let upstream = Upstream::fine();
+    let gateway = keyed(&upstream);
+    let job = gateway.admin("POST", "/v1/jobs", r#"{"upstream":"api","path":"/x","delay":"1h"}"#).json();
+    assert_eq!(gateway.admin("DELETE", &format!("/v1/jobs/{}", job["id"].as_str().unwrap()), "").status, 200);
+    put(&gateway, "/v1/keys/api/a", r#"{"state":"cooling"}"#);
+    let start = Start::before(&upstream, &format!("{FAST}{KEYS}")).secret("A", "first-key-aaaa").secret("B", "second-key-bbbb");
+    let gateway = start.go_in(gateway.kill());
+    let audit = gateway.look("/v1/audit")["items"].clone();
+    let did: Vec<[&str; 2]> =
+        audit.as_array().unwrap().iter().map(|deed| ["who", "action"].map(|name| deed[name].as_str().unwrap())).collect();
+    assert_eq!(did, [["loopback", "key"], ["loopback", "cancel"]]);
+}
+
+#[test]
 fn a_breaker_is_held_open_and_let_go() {
     let upstream = Upstream::fine();
     let gateway = keyed(&upstream);
@@ -38,6 +53,9 @@ fn a_breaker_is_held_open_and_let_go() {
     let audit = gateway.look("/v1/audit")["items"].clone();
     assert_eq!((&audit[0]["action"], &audit[0]["who"], &audit[0]["detail"]), (&json!("breaker"), &json!("loopback"), &json!("api: auto")));
     eventually("the log has it too", || gateway.stdout().contains("\"event\":\"operator\""));
+    let page = gateway.look("/v1/audit?limit=2");
+    let rest = gateway.look(&format!("/v1/audit?limit=2&cursor={}", page["next_cursor"].as_str().unwrap()));
+    assert_eq!((page["items"].as_array().unwrap().len(), &rest["items"], &rest["next_cursor"]), (2, &json!([audit[2]]), &Value::Null));
     for path in ["/v1/breakers/nobody", "/v1/breakers/api/nothing"] {
         assert_eq!(gateway.admin_with("PUT", path, "", r#"{"state":"open"}"#).status, 404);
     }

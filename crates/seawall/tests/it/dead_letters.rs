@@ -32,6 +32,10 @@ fn an_alarm_rises_once_and_clears_when_it_is_well_below() {
     assert_eq!(discard(&kept[0]).status, 200);
     eventually("it clears at four fifths", || notes(&gateway, "dead_letter_alarm_cleared").len() == 1);
     assert_eq!(notes(&gateway, "dead_letter_alarm").len(), 1);
+    let told = gateway.look("/v1/events/recent")["items"].clone();
+    let alarms: Vec<&Value> = told.as_array().unwrap().iter().filter(|event| event["name"] == "dead-letter-alarm").collect();
+    assert_eq!(alarms.len(), 2, "it is told when it rises and when it clears: {told}");
+    assert_eq!(alarms[0]["resolves"], alarms[1]["id"]);
 }
 
 #[test]
@@ -99,7 +103,7 @@ fn letters_that_leave_arrive_whole_elsewhere() {
 }
 
 /// What a receiver does: the scheme's own check.
-fn is_signed(seen: &Seen, secret: &str) -> bool {
+pub(crate) fn is_signed(seen: &Seen, secret: &str) -> bool {
     let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
     let [id, timestamp, signature] = ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| seen.all(name)[0]);
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();

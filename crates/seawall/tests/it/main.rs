@@ -58,6 +58,8 @@ mod jobs_postgres;
 #[cfg(test)]
 mod kills;
 #[cfg(test)]
+mod notifications;
+#[cfg(test)]
 mod operate;
 #[cfg(test)]
 mod relaying;

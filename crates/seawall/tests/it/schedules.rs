@@ -107,6 +107,11 @@ fn a_refused_credential_stops_the_subject_until_somebody_lets_it_go_on() {
     assert_eq!(upstream.count(), count);
     assert_eq!(gateway.admin("PUT", "/v1/schedules/sync/subjects/alice", "").status, 200);
     eventually("it goes on", || subject(&gateway, "alice")["last_ok_at"].is_string());
+    let told = gateway.look("/v1/events/recent")["items"].clone();
+    let stops: Vec<&Value> = told.as_array().unwrap().iter().filter(|event| event["name"] == "schedule-stopped").collect();
+    assert_eq!(stops.len(), 2, "{told}");
+    assert!(stops[1]["detail"].as_str().unwrap().contains("who are you"), "in the provider's words: {told}");
+    assert_eq!((&stops[0]["resolves"], &stops[1]["severity"]), (&stops[1]["id"], &json!("fatal")));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::caller::eventually;
 use super::gateway::{Gateway, Start};
 use super::servers::Redis;
 use super::upstream::{Upstream, answer};
+use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
@@ -158,6 +159,7 @@ fn a_redis_that_dies_costs_nobody_an_answer_and_is_taken_back() {
         let refused = gateway.get("/strict/x");
         assert_eq!((refused.status, refused.code().as_str(), refused.header("retry-after")), (429, "rate_limited", Some("1")));
         eventually("it is known to be away", || !is_up(gateway));
+        assert_eq!(gateway.look("/v1/status")["shared"], json!({ "kind": "redis", "up": false }));
         assert_eq!(gateway.stderr().matches("warning: shared state does not answer").count(), 1, "{}", gateway.stderr());
     }
     redis.restart();
@@ -165,6 +167,10 @@ fn a_redis_that_dies_costs_nobody_an_answer_and_is_taken_back() {
         eventually("it is taken back", || is_up(gateway));
         assert_eq!(gateway.get("/strict/x").status, 200);
         assert_eq!(gateway.stderr().matches("shared state is back").count(), 1);
+        assert_eq!(gateway.look("/v1/status")["shared"]["up"], true);
+        let told = gateway.look("/v1/events/recent")["items"].clone();
+        assert_eq!([&told[0]["name"], &told[1]["name"]], ["shared-state-lost"; 2], "{told}");
+        assert_eq!((&told[0]["resolves"], &told[1]["severity"]), (&told[1]["id"], &json!("warning")));
     }
     eventually("both are counted", || a.metric("seawall_shared_instances") == Some(2.0));
     let statuses = [a.get("/api/x").status, b.get("/api/x").status, a.get("/api/x").status];

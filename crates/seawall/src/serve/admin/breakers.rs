@@ -4,7 +4,7 @@ use super::guard::Operator;
 use super::query::{either, not_found, object, whole, word};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::{Seen, when};
+use crate::serve::eyes::{Seen, audit, when};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -75,7 +75,7 @@ pub(super) async fn put_one(
 async fn force(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
     let members = object(body, &["state"]).await?;
     let forced = word(&members, "state", "open, closed or auto", Forced::from_word)?;
-    let (live, now) = (shared.live.load(), shared.clock.now());
+    let (live, now) = (shared.live.load_full(), shared.clock.now());
     let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;
     let wanted = |one: &&Arc<LiveEndpoint>| endpoint.is_none_or(|name| one.spec.name == name);
     let meant: Vec<&Arc<LiveEndpoint>> = named.endpoints.iter().filter(wanted).collect();
@@ -88,7 +88,7 @@ async fn force(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option
         }
     }
     let place = endpoint.map_or_else(|| upstream.to_owned(), |endpoint| format!("{upstream}/{endpoint}"));
-    shared.eyes.audit.note(&shared.recorder, now.wall, &who.0, "breaker", &format!("{place}: {forced}"));
+    audit(shared, &who.0, "breaker", format!("{place}: {forced}")).await;
     let seen = shared.eyes.seen();
     let items = meant.into_iter().map(|endpoint| item(endpoint, &seen, now)).collect();
     drop(seen);

@@ -4,6 +4,7 @@ use super::guard::Operator;
 use super::query::{Query, document, either};
 use crate::figures;
 use crate::serve::answer::Refusal;
+use crate::serve::eyes::audit;
 use crate::serve::{Shared, operate};
 use crate::setup::{self, Environment};
 use axum::Extension;
@@ -39,10 +40,10 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 pub(super) async fn reload(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, RawQuery(query): RawQuery) -> Response {
-    either(reloaded(&shared, &who, query.as_deref()))
+    either(reloaded(&shared, &who, query.as_deref()).await)
 }
 
-fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+async fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Result<Response, Box<Refusal>> {
     let query = Query::parse(query, &["dry_run"])?;
     let dry = query.read("dry_run", "0 or 1", |text| match text {
         "1" | "true" => Some(true),
@@ -54,7 +55,7 @@ fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Result<Resp
     let result = if dry { operate::prepare(shared).map(Arc::new) } else { operate::reload(shared).map(|()| shared.live.load_full()) };
     if !dry {
         let detail = if result.is_ok() { "taken" } else { "refused" };
-        shared.eyes.audit.note(&shared.recorder, shared.clock.now().wall, &who.0, "reload", detail);
+        audit(shared, &who.0, "reload", detail.to_owned()).await;
     }
     match result {
         Ok(live) => Ok(document(200, &json!({ "ok": true, "changes": changes(&before.config, &live.config) }))),

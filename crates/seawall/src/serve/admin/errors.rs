@@ -3,7 +3,7 @@
 use super::guard::Operator;
 use super::query::{document, either, not_found, object, of_store, whole, word};
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::keep;
+use crate::serve::eyes::{audit, keep};
 use crate::serve::{Shared, operate};
 use axum::Extension;
 use axum::body::Body;
@@ -51,7 +51,6 @@ async fn named(shared: &Shared, who: &Operator, fingerprint: &str, body: Body) -
     let live = operate::renamed(shared).map_err(|error| Box::new(Refusal::plain(409, "config_rejected", &operate::summary(&error))))?;
     shared.live.store(Arc::new(live));
     shared.eyes.seen().errors.name(print, class);
-    let now = shared.clock.now().wall;
-    shared.eyes.audit.note(&shared.recorder, now, &who.0, "name-error", &format!("{upstream} {print}: {class}"));
+    audit(shared, &who.0, "name-error", format!("{upstream} {print}: {class}")).await;
     Ok(document(200, &json!({ "fingerprint": print.to_string(), "as": class.as_str(), "toml": toml })))
 }

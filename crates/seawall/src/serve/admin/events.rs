@@ -1,16 +1,19 @@
 //! Events as they happen (SSE), the last ones, and what operators did.
 
-use super::query::{refused, whole};
+use super::query::{Query, document, either, of_store, refused, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::Listener;
+use crate::serve::eyes::{Listener, when};
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use seawall_core::time::Nanos;
+use seawall_store::notes::Audited;
+use seawall_store::page::MOST;
+use serde_json::json;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -51,6 +54,18 @@ pub(super) async fn recent(State(shared): State<Arc<Shared>>) -> Response {
     whole(shared.eyes.bus.recent())
 }
 
-pub(super) async fn audit(State(shared): State<Arc<Shared>>) -> Response {
-    whole(shared.eyes.audit.lines())
+pub(super) async fn audit(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(audited(&shared, query.as_deref()).await)
+}
+
+/// Newest first; without a limit as many as a page may have.
+async fn audited(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, &["cursor", "limit"])?;
+    let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
+    let limit = if query.text("limit").is_some() { query.limit()? } else { MOST };
+    let page = shared.desk.store.audit(before, limit).await.map_err(|error| of_store(&error))?;
+    let next = page.last().filter(|_| page.len() == limit).map(|last| last.number.to_string());
+    let line =
+        |Audited { deed, .. }: &Audited| json!({ "at": when(deed.at), "who": deed.who, "action": deed.action, "detail": deed.detail });
+    Ok(document(200, &json!({ "items": page.iter().map(line).collect::<Vec<_>>(), "next_cursor": next })))
 }

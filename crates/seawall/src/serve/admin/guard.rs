@@ -81,7 +81,7 @@ fn key(from: IpAddr) -> u128 {
 
 /// What the audit log calls whoever is asking.
 #[derive(Clone, Debug)]
-pub(super) struct Operator(pub String);
+pub(crate) struct Operator(pub String);
 
 pub(super) async fn guard(
     State((shared, failures)): State<(Arc<Shared>, Arc<Failures>)>,

@@ -4,7 +4,7 @@ use super::guard::Operator;
 use super::query::{bad, document, either, not_found, object, whole, word};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::when;
+use crate::serve::eyes::{audit, when};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -66,7 +66,7 @@ async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body
         None | Some(Value::Null) => None,
         Some(value) => Some(value.as_str().and_then(Wall::parse).ok_or_else(|| bad("`until` is a time like 2030-01-31T12:00:00Z"))?),
     };
-    let (live, now) = (shared.live.load(), shared.clock.now());
+    let (live, now) = (shared.live.load_full(), shared.clock.now());
     let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;
     let place = named.spec.auth.iter().flat_map(|auth| &auth.keys).position(|key| key.id == id);
     let Some(index) = place.and_then(|place| u16::try_from(place).ok()) else { return Err(not_found("there is no such key")) };
@@ -80,7 +80,7 @@ async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body
         named.state.restore_key(index);
     }
     let detail = format!("{upstream}/{id}: {}", if cool { "cooling" } else { "ready" });
-    shared.eyes.audit.note(&shared.recorder, now.wall, &who.0, "key", &detail);
+    audit(shared, &who.0, "key", detail).await;
     let shown = of(named, now).into_iter().find(|key| key["id"] == id);
     shown.map(|key| document(200, &key)).ok_or_else(|| not_found("there is no such key"))
 }

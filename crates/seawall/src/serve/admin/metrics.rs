@@ -35,6 +35,19 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
         let (name, repeats) = (escape(&upstream.spec.name), upstream.repeats.load(Ordering::Relaxed));
         line(out, format_args!("seawall_repeats_total{{upstream=\"{name}\"}} {repeats}"));
     }
+    family(out, "seawall_cache_lookups_total", "counter", "Calls that the cache had something to do with, by what came of it");
+    let caching = || live.upstreams.iter().filter(|upstream| upstream.endpoints.iter().any(|one| one.spec.policy.cache.is_on()));
+    for upstream in caching() {
+        let name = escape(&upstream.spec.name);
+        for (result, count) in upstream.cached.lookups() {
+            line(out, format_args!("seawall_cache_lookups_total{{upstream=\"{name}\",result=\"{result}\"}} {count}"));
+        }
+    }
+    family(out, "seawall_cache_stored_total", "counter", "Answers that the cache has kept");
+    for upstream in caching() {
+        let (name, stored) = (escape(&upstream.spec.name), upstream.cached.stored.load(Ordering::Relaxed));
+        line(out, format_args!("seawall_cache_stored_total{{upstream=\"{name}\"}} {stored}"));
+    }
     family(out, "seawall_pool_saturation", "gauge", "Taken share of a pool's places and line");
     for pool in live.pools.values() {
         line(out, format_args!("seawall_pool_saturation{{pool=\"{}\"}} {}", escape(&pool.name), pool.load().saturation));

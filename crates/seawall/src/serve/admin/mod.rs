@@ -22,6 +22,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use guard::Failures;
+pub(super) use guard::Operator;
 use query::{document, refused};
 use serde_json::json;
 use std::sync::Arc;

@@ -43,7 +43,7 @@ pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
             "instance": shared.pseudonym.name(),
             "phase": if shared.draining.load(Ordering::Relaxed) { "draining" } else { "serving" },
             "store": { "kind": store, "healthy": shared.desk.is_healthy() },
-            "shared": { "kind": kind, "up": true },
+            "shared": { "kind": kind, "up": live.shared.as_ref().is_none_or(|shared| shared.is_up()) },
             "config": {
                 "file": shared.file.display().to_string(),
                 "loaded_at": when(Wall(shared.reloads.loaded_at.load(Ordering::Relaxed))),

@@ -10,12 +10,12 @@ use seawall_core::classify::redacted;
 use seawall_core::guard::{Change, State};
 use seawall_core::policy::BreakerPer;
 use seawall_core::record::spike::{Span, Spike, Turn};
-use seawall_core::record::{Code, ErrorKind, Reason, Status};
+use seawall_core::record::{Class, Code, ErrorKind, Reason, Status};
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::live::{Live, LiveUpstream, Names};
 use seawall_engine::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
 use serde_json::{Value, json};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -53,22 +53,28 @@ pub(crate) struct Alarms {
     breakers: HashMap<Arc<Names>, Watched>,
     keys: HashMap<(String, String), (Key, Option<u64>)>,
     spikes: HashMap<String, (Spike, Option<u64>)>,
-    deep: HashMap<String, u64>,
+    /// What upstreams said last of our credentials.
+    words: HashMap<String, String>,
+    /// Upstreams that accepted no credential when they were last asked.
+    denied: HashSet<String>,
+    /// Upstreams whose keys were all cooling.
+    exhausted: HashSet<String>,
     /// As they were counted last; those that were there before us are no news.
     letters: Option<HashMap<String, u64>>,
     told: HashMap<(&'static str, String), Wall>,
 }
 
 impl Alarms {
-    pub(super) fn record(&mut self, record: &Record, bus: &Bus) {
+    pub(super) fn record(&mut self, record: &Record, live: &Live, bus: &Bus) {
         match record {
             Record::Breaker(record) => self.breaker(record, bus),
             Record::Call(record) => self.call(record, bus),
-            Record::Attempt(record) => self.attempt(record, bus),
+            Record::Attempt(record) => self.attempt(record, live, bus),
             Record::Token(TokenRecord { at, names, error, .. }) => {
                 if self.is_news("auth-failed", names.upstream.clone(), *at) {
                     let event = Event::new("auth-failed", Severity::Fatal, format!("{} gets no token", names.upstream));
-                    bus.publish(&event.detail(redacted(error)).of(&names.upstream, None), *at);
+                    bus.raise(&event.detail(redacted(error)).of(&names.upstream, None), *at);
+                    self.denied.insert(names.upstream.clone());
                 }
             }
             Record::Note(_) | Record::Idle(_) => {}
@@ -85,19 +91,36 @@ impl Alarms {
     /// Ends of calls that say something about the upstream.
     fn call(&mut self, record: &CallRecord, bus: &Bus) {
         let upstream = &record.names.upstream;
+        if record.outcome == "success" && self.denied.remove(upstream) {
+            self.told.remove(&("auth-failed", upstream.clone()));
+            let event = Event::new("auth-failed", Severity::Info, format!("{upstream} accepts our credentials again"));
+            bus.clear(event.of(upstream, None), record.at);
+        }
         if record.outcome == Code::KeysExhausted.as_str() && self.is_news("keys-exhausted", upstream.clone(), record.at) {
             let event = Event::new("keys-exhausted", Severity::Warning, format!("every key of {upstream} is cooling"));
-            bus.publish(&event.detail("calls are refused until the first one is viable").of(upstream, None), record.at);
+            bus.raise(&event.detail("calls are refused until the first one is viable").of(upstream, None), record.at);
+            self.exhausted.insert(upstream.clone());
         }
         let denied = record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed;
         if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
             let event = Event::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
-            bus.publish(&event.detail(record.reason.as_str()).of(upstream, Some(&record.names.endpoint)), record.at);
+            bus.raise(&event.detail(self.words(upstream, record.reason.as_str())).of(upstream, None), record.at);
+            self.denied.insert(upstream.clone());
         }
     }
 
-    fn attempt(&mut self, record: &AttemptRecord, bus: &Bus) {
+    /// What the provider itself said of our credentials; otherwise what we know.
+    fn words(&self, upstream: &str, otherwise: &str) -> String {
+        self.words.get(upstream).filter(|words| !words.is_empty()).map_or_else(|| otherwise.to_owned(), |words| format!("it says: {words}"))
+    }
+
+    fn attempt(&mut self, record: &AttemptRecord, live: &Live, bus: &Bus) {
         let Names { upstream, endpoint, .. } = &*record.names;
+        if record.attempt.class == Class::Auth
+            && let Some(sample) = &record.sample
+        {
+            self.words.insert(upstream.clone(), super::said(sample, upstream, live));
+        }
         if record.attempt.status == Status::Error(ErrorKind::Schema)
             && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)
         {
@@ -122,6 +145,9 @@ impl Alarms {
     pub(super) fn poll(&mut self, live: &Live, rollups: &mut Rollups, bus: &Bus, now: Now) {
         self.breakers.retain(|names, _| live.named(&names.upstream).is_some());
         self.keys.retain(|(upstream, _), _| live.named(upstream).is_some());
+        self.words.retain(|upstream, _| live.named(upstream).is_some());
+        self.denied.retain(|upstream| live.named(upstream).is_some());
+        self.exhausted.retain(|upstream| live.named(upstream).is_some());
         self.open_time(live, rollups, now);
         for upstream in &live.upstreams {
             for endpoint in &upstream.endpoints {
@@ -156,6 +182,7 @@ impl Alarms {
 
     fn poll_keys(&mut self, upstream: &LiveUpstream, bus: &Bus, now: Now) {
         let name = &upstream.spec.name;
+        let mut viable = false;
         for (key, index) in upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..) {
             let Some(status) = upstream.state.key_status(index, now) else { continue };
             let state = match (status.dead, status.cooling) {
@@ -163,6 +190,8 @@ impl Alarms {
                 (false, Some(_)) => Key::Cooling,
                 (false, None) => Key::Ready,
             };
+            viable |= state == Key::Ready;
+            let words = self.words(name, "");
             let known = self.keys.entry((name.clone(), key.id.clone())).or_default();
             if known.0 == state {
                 continue;
@@ -174,11 +203,17 @@ impl Alarms {
                     Event::new("key-cooling", Severity::Info, format!("key {} of {name} is cooling", key.id))
                         .detail(format!("until {until}"))
                 }
-                Key::Rejected => Event::new("auth-failed", Severity::Fatal, format!("{name} rejects key {}", key.id))
-                    .detail("it is probed now and then, and comes back by itself when it is accepted"),
+                Key::Rejected => Event::new("auth-failed", Severity::Fatal, format!("{name} rejects key {}", key.id)).detail(
+                    format!("{words}; it is probed now and then, and comes back by itself when it is accepted").trim_start_matches("; "),
+                ),
             };
-            let id = bus.publish(&event.of(name, None), now.wall);
+            let id = bus.publish(&event.of(name, None).about(format!("key {}", key.id)), now.wall);
             *known = (state, (state != Key::Ready).then_some(id));
+        }
+        if viable && self.exhausted.remove(name) {
+            self.told.remove(&("keys-exhausted", name.clone()));
+            let event = Event::new("keys-exhausted", Severity::Info, format!("a key of {name} is viable again"));
+            bus.clear(event.of(name, None), now.wall);
         }
     }
 
@@ -207,8 +242,8 @@ impl Alarms {
         }
     }
 
-    /// New dead letters, and queues of them that have grown too deep.
-    pub(super) fn depths(&mut self, live: &Live, counts: &Counts, bus: &Bus, now: Wall) {
+    /// New dead letters.
+    pub(super) fn depths(&mut self, counts: &Counts, bus: &Bus, now: Wall) {
         if !counts.counted.load(Ordering::Acquire) {
             return;
         }
@@ -226,21 +261,6 @@ impl Alarms {
                     new => format!("{new} new dead letters of {queue}"),
                 };
                 bus.publish(&Event::new("dead-letter", Severity::Info, title).detail(format!("{count} to look at")).of(queue, None), now);
-            }
-            let most = live
-                .named(queue)
-                .and_then(|upstream| upstream.endpoints.last())
-                .map(|endpoint| endpoint.spec.policy.dead_letter.alarm_depth);
-            let Some(most) = most.filter(|most| *most > 0) else { continue };
-            if *count >= most && !self.deep.contains_key(queue) {
-                let event = Event::new("dead-letter-alarm", Severity::Fatal, format!("{count} dead letters of {queue} wait"));
-                let id = bus.publish(&event.detail(format!("the alarm is set at {most}")).of(queue, None), now);
-                self.deep.insert(queue.clone(), id);
-            } else if *count < most
-                && let Some(id) = self.deep.remove(queue)
-            {
-                let event = Event::new("dead-letter-alarm", Severity::Info, format!("dead letters of {queue} are below the alarm again"));
-                bus.publish(&event.of(queue, None).resolving(Some(id)), now);
             }
         }
         self.letters = Some(open);

@@ -4,7 +4,7 @@
 use super::{bounded, when};
 use seawall_core::time::Wall;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::broadcast;
@@ -12,6 +12,10 @@ use tokio::sync::broadcast;
 const RECENT: usize = 200;
 /// Frames that a listener may be behind.
 const BEHIND: usize = 512;
+/// Events that wait for whoever writes messages; the oldest go first.
+const MOST_UNREAD: usize = 1000;
+/// Things that have begun and not ended.
+const MOST_STANDING: usize = 4096;
 /// Listeners at the same time.
 const MOST_LISTENERS: usize = 128;
 
@@ -23,7 +27,7 @@ pub(crate) enum Severity {
 }
 
 impl Severity {
-    const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
             Self::Warning => "warning",
@@ -41,13 +45,16 @@ pub(crate) struct Event {
     pub detail: String,
     pub upstream: Option<String>,
     pub endpoint: Option<String>,
+    /// What it is about, where that is not all of an upstream or endpoint.
+    pub about: String,
     /// The event that this one ends.
     pub resolves: Option<u64>,
 }
 
 impl Event {
     pub(crate) fn new(name: &'static str, severity: Severity, title: impl Into<String>) -> Self {
-        Self { name, severity, title: title.into(), detail: String::new(), upstream: None, endpoint: None, resolves: None }
+        let (title, nothing) = (title.into(), String::new);
+        Self { name, severity, title, detail: nothing(), upstream: None, endpoint: None, about: nothing(), resolves: None }
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
@@ -61,12 +68,23 @@ impl Event {
         self
     }
 
+    pub(crate) fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = about.into();
+        self
+    }
+
+    /// The same for all events of one name about one thing.
+    pub(crate) fn condition(&self) -> String {
+        let place = |name: &Option<String>| name.clone().unwrap_or_default();
+        format!("{} {}/{} {}", self.name, place(&self.upstream), place(&self.endpoint), self.about)
+    }
+
     pub(crate) const fn resolving(mut self, event: Option<u64>) -> Self {
         self.resolves = event;
         self
     }
 
-    fn json(&self, id: u64, at: Wall) -> Value {
+    pub(crate) fn json(&self, id: u64, at: Wall) -> Value {
         let mut members = Map::new();
         members.insert("id".to_owned(), json!(id));
         members.insert("at".to_owned(), when(at));
@@ -86,10 +104,22 @@ impl Event {
 /// A frame as it goes over the wire, made once for all listeners.
 pub(crate) type Frame = Arc<str>;
 
+/// An event that was told, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Published {
+    pub id: u64,
+    pub at: Wall,
+    pub event: Event,
+}
+
 #[derive(Debug)]
 pub(crate) struct Bus {
     sender: broadcast::Sender<Frame>,
     recent: Mutex<Recent>,
+    /// For whoever writes messages of them.
+    unread: Mutex<VecDeque<Published>>,
+    /// What began and has not ended, with the event that began it last.
+    standing: Mutex<HashMap<String, u64>>,
     listeners: Arc<AtomicUsize>,
 }
 
@@ -101,7 +131,8 @@ struct Recent {
 
 impl Default for Bus {
     fn default() -> Self {
-        Self { sender: broadcast::channel(BEHIND).0, recent: Mutex::default(), listeners: Arc::default() }
+        let (unread, standing) = (Mutex::default(), Mutex::default());
+        Self { sender: broadcast::channel(BEHIND).0, recent: Mutex::default(), unread, standing, listeners: Arc::default() }
     }
 }
 
@@ -129,7 +160,40 @@ impl Bus {
         // Without listeners there is nobody to tell.
         drop(self.sender.send(frame(id, event.name, &value)));
         bounded(&mut recent.events, RECENT, (id, event.name, value));
+        let published = Published { id, at, event: event.clone() };
+        bounded(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner), MOST_UNREAD, published);
         id
+    }
+
+    /// Tells everybody of something that will end, or has not ended yet.
+    pub(crate) fn raise(&self, event: &Event, at: Wall) -> u64 {
+        let id = self.publish(event, at);
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let condition = event.condition();
+        if standing.len() < MOST_STANDING || standing.contains_key(&condition) {
+            standing.insert(condition, id);
+        }
+        id
+    }
+
+    /// Tells everybody that what an event of this name and place began has ended, if one did.
+    pub(crate) fn clear(&self, event: Event, at: Wall) -> bool {
+        let began = self.ended(&event);
+        let is_news = began.is_some();
+        if is_news {
+            self.publish(&event.resolving(began), at);
+        }
+        is_news
+    }
+
+    /// Forgets that something stands, and says which event began it.
+    pub(crate) fn ended(&self, event: &Event) -> Option<u64> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.condition())
+    }
+
+    /// What was published since this was last asked, oldest first.
+    pub(crate) fn unread(&self) -> VecDeque<Published> {
+        std::mem::take(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn tick(&self, value: &Value) {
@@ -180,6 +244,20 @@ mod tests {
         assert!(back.frames.try_recv().unwrap().contains("id: 301\n"));
         assert!(bus.listen(None).unwrap().missed.is_empty(), "who is new hears what is new");
         assert!(back.missed[0].lines().count() == 4, "text cannot start a line of its own: {:?}", back.missed[0]);
+    }
+
+    #[test]
+    fn what_ends_names_the_last_event_that_began_it_and_ends_once() {
+        let (bus, lost) = (Bus::default(), || Event::new("shared-state-lost", Severity::Warning, "x"));
+        assert!(!bus.clear(lost(), Wall(0)), "nothing was lost");
+        bus.raise(&lost(), Wall(0));
+        let last = bus.raise(&lost(), Wall(0));
+        bus.raise(&lost().of("api", None), Wall(0));
+        assert!(bus.clear(lost(), Wall(0)));
+        assert_eq!(bus.recent()[0]["resolves"], last);
+        assert!(!bus.clear(lost(), Wall(0)));
+        assert_eq!(bus.unread().len(), 4);
+        assert_eq!(bus.unread().len(), 0);
     }
 
     #[test]

@@ -11,19 +11,19 @@ mod series;
 mod unnamed;
 
 pub(crate) use alarms::Alarms;
-pub(crate) use audit::Audit;
-pub(crate) use bus::{Bus, Event, Listener, Severity};
+pub(crate) use audit::audit;
+pub(crate) use bus::{Bus, Event, Listener, Published, Severity};
 pub(crate) use calls::{Calls, Wanted};
 pub(crate) use rollup::{Asked, Rollups};
 pub(crate) use series::{Point, Series};
 pub(crate) use unnamed::Errors;
 
 use super::Shared;
-use seawall_core::classify::Rule;
+use seawall_core::classify::{Rule, diagnostic, redacted};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::live::{Live, Names};
-use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::recorder::{CallRecord, Record, Sample};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -39,7 +39,6 @@ pub(crate) struct Eyes {
     pub writer: CallId,
     seen: Mutex<Seen>,
     pub bus: Bus,
-    pub audit: Audit,
     /// Rules that operators made of unnamed errors, with the upstreams they are for.
     named: Mutex<Vec<(String, Rule)>>,
 }
@@ -102,7 +101,7 @@ fn ending(record: &CallRecord) -> Ending {
 
 impl Eyes {
     pub(crate) fn new(writer: CallId) -> Self {
-        Self { writer, seen: Mutex::default(), bus: Bus::default(), audit: Audit::default(), named: Mutex::default() }
+        Self { writer, seen: Mutex::default(), bus: Bus::default(), named: Mutex::default() }
     }
 
     pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -120,7 +119,7 @@ impl Eyes {
         let live = shared.live.load();
         for record in records {
             seen.record(record, &live);
-            seen.alarms.record(record, &self.bus);
+            seen.alarms.record(record, &live, &self.bus);
         }
         if second != seen.second {
             seen.second = second;
@@ -132,7 +131,7 @@ impl Eyes {
     fn tick(&self, seen: &mut Seen, live: &Live, shared: &Shared, now: Now) {
         let Seen { alarms, rollups, endpoints, all, .. } = seen;
         alarms.poll(live, rollups, &self.bus, now);
-        alarms.depths(live, &shared.desk.counts, &self.bus, now.wall);
+        alarms.depths(&shared.desk.counts, &self.bus, now.wall);
         if seen.second % ENDPOINT_STEP == 0 {
             alarms.retries(live, endpoints, &self.bus, now.wall);
             rollups.forget(now.wall);
@@ -180,7 +179,7 @@ impl Seen {
                 self.all.at(record.at).attempt(record);
                 self.endpoint(&record.names).at(record.at).attempt(record);
                 self.rollups.attempt(record);
-                if let Some(sample) = &record.unnamed {
+                if let Some(sample) = record.sample.as_ref().filter(|_| !record.attempt.named) {
                     self.errors.attempt(record, sample, live);
                 }
             }
@@ -206,6 +205,13 @@ impl Seen {
     pub(crate) fn minute(&self, names: &Arc<Names>, now: Wall) -> Point {
         self.endpoints.get(names).map(|series| series.last(60, now)).unwrap_or_default()
     }
+}
+
+/// What an upstream says in an answer, in one line without secrets: it may repeat the key it was sent.
+fn said(sample: &Sample, upstream: &str, live: &Live) -> String {
+    let said = diagnostic(&sample.body, &sample.content_type);
+    let credentials = live.named(upstream).and_then(|upstream| upstream.credentials.as_ref());
+    redacted(&credentials.map_or(said.clone(), |credentials| credentials.mask(&said)))
 }
 
 pub(crate) fn in_flight(live: &Live) -> u32 {

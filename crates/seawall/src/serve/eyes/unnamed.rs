@@ -3,7 +3,7 @@
 //! has them as well, and the names that they were given.
 
 use super::when;
-use seawall_core::classify::{Condition, Fingerprint, Rule, diagnostic, fingerprint, redacted};
+use seawall_core::classify::{Condition, Fingerprint, Rule, fingerprint};
 use seawall_core::record::{Class, Status};
 use seawall_core::time::Wall;
 use seawall_engine::live::{Live, Names};
@@ -52,10 +52,6 @@ impl Errors {
         {
             self.0.remove(&oldest);
         }
-        let said = diagnostic(&sample.body, &sample.content_type);
-        // An upstream may repeat the key it was sent.
-        let credentials = live.named(&record.names.upstream).and_then(|upstream| upstream.credentials.as_ref());
-        let said = credentials.map_or(said.clone(), |credentials| credentials.mask(&said));
         let error = Unnamed {
             names: Arc::clone(&record.names),
             condition: Condition::of(status, &sample.body),
@@ -63,7 +59,7 @@ impl Errors {
             fresh: 1,
             first_at: record.at,
             last_at: record.at,
-            sample: redacted(&said),
+            sample: super::said(sample, &record.names.upstream, live),
             named_as: None,
         };
         self.0.insert(print, error);

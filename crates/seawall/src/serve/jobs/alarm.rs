@@ -2,6 +2,7 @@
 
 use super::upkeep::note;
 use crate::serve::Shared;
+use crate::serve::eyes::{Event, Severity as EventSeverity};
 use seawall_core::decide::alarm::is_alarming;
 use seawall_core::policy::Severity;
 use seawall_engine::live::Live;
@@ -53,6 +54,14 @@ fn bearable(live: &Live, depth: &Depth) -> u64 {
 
 /// The one place where an alarm is told.
 fn tell(shared: &Shared, is_on: bool, queue: &str, severity: &'static str, open: u64, alarm_depth: u64) {
+    let (bus, now) = (&shared.eyes.bus, shared.clock.now().wall);
+    if is_on {
+        let told = Event::new("dead-letter-alarm", EventSeverity::Fatal, format!("{open} dead letters of {queue} wait"));
+        bus.raise(&told.detail(format!("the alarm for `{severity}` is set at {alarm_depth}")).of(queue, None).about(severity), now);
+    } else {
+        let told = Event::new("dead-letter-alarm", EventSeverity::Info, format!("dead letters of {queue} are below the alarm again"));
+        bus.clear(told.of(queue, None).about(severity), now);
+    }
     let event = if is_on { "dead_letter_alarm" } else { "dead_letter_alarm_cleared" };
     let fields = vec![
         ("queue", queue.to_owned()),

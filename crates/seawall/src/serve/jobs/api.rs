@@ -2,10 +2,13 @@
 
 use super::lines::{self, Bounds};
 use super::submit::{self, By};
-use super::{Desk, audit, letters_api, replay_api, schedule_api, transfer, view};
+use super::{Desk, letters_api, replay_api, schedule_api, transfer, view};
 use crate::serve::Shared;
+use crate::serve::admin::Operator;
 use crate::serve::admin::query::{Query, bad, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
+use crate::serve::eyes::audit;
+use axum::Extension;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
@@ -65,13 +68,16 @@ async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
     job.map(|job| document(200, &view::job(&job))).ok_or_else(|| not_found("there is no such job"))
 }
 
-async fn cancel(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    either(called_off(&shared, &id).await)
+async fn cancel(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+    either(called_off(&shared, &who, &id).await)
 }
 
-async fn called_off(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+async fn called_off(shared: &Shared, who: &Operator, id: &str) -> Result<Response, Box<Refusal>> {
     let id = CallId::parse(id).ok_or_else(|| not_found("there is no such job"))?;
     let cancelled = shared.desk.store.cancel(id, shared.desk.now()).await.map_err(|error| of_store(&error))?;
+    if matches!(cancelled, Cancelled::Now | Cancelled::Asked) {
+        audit(shared, &who.0, "cancel", format!("job {id}")).await;
+    }
     match cancelled {
         Cancelled::Now => Ok(document(200, &json!({ "id": id.to_string(), "state": "cancelled" }))),
         Cancelled::Asked => Ok(document(202, &json!({ "id": id.to_string(), "state": "running", "cancelling": true }))),
@@ -106,8 +112,8 @@ async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> 
 }
 
 /// What receivers of callbacks check signatures with. Whoever wrote it into the configuration has it.
-async fn webhook_secret(State(shared): State<Arc<Shared>>) -> Response {
-    audit(&shared, "webhook-secret", "shown".to_owned()).await;
+async fn webhook_secret(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>) -> Response {
+    audit(&shared, &who.0, "webhook-secret", "shown".to_owned()).await;
     if shared.live.load().webhook_secret.is_some() {
         return document(200, &json!({ "source": "config", "secret": null }));
     }

@@ -40,9 +40,38 @@ impl Signer {
     }
 }
 
-/// The configuration's key, or the one that the store keeps.
-pub(super) fn signer(shared: &Shared) -> Signer {
-    shared.live.load().webhook_secret.as_ref().map_or_else(|| Signer::new(&shared.desk.secret()), |secret| Signer::new(secret.reveal()))
+/// The receiver's own key, the configuration's, or the one that the store keeps. None for what nobody checks.
+pub(super) fn signer(shared: &Shared, job: &Job) -> Option<Signer> {
+    let live = shared.live.load();
+    let own = match &job.origin {
+        Origin::Callback(_) => None,
+        Origin::Notification => live.notify_secret(&job.request.path),
+        Origin::Caller | Origin::Replay { .. } | Origin::Schedule { .. } => return None,
+    };
+    let key = own.or(live.webhook_secret.as_ref());
+    Some(key.map_or_else(|| Signer::new(&shared.desk.secret()), |secret| Signer::new(secret.reveal())))
+}
+
+/// A job that tells somebody something.
+pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, origin: Origin, desk: &Desk) -> NewJob {
+    NewJob {
+        id: desk.new_id(),
+        upstream: AD_HOC.to_owned(),
+        tenant: String::new(),
+        caller: "notify".to_owned(),
+        priority: 0,
+        request: Request { method: "POST".to_owned(), path: url, headers, body },
+        idempotency_key: None,
+        dedup: None,
+        fingerprint: [0; 32],
+        correlation_id: None,
+        callback: None,
+        run_at: Wall(0),
+        expires_at: None,
+        origin,
+        progress: seawall_core::decide::Progress::default(),
+        history: Vec::new(),
+    }
 }
 
 /// The job that tells of another job's end, if somebody wants to hear of it.
@@ -50,26 +79,13 @@ pub(super) fn for_job(ended: &Job, desk: &Desk) -> Option<NewJob> {
     let url = ended.callback.clone()?;
     let kind = format!("job.{}", ended.state.as_str());
     let document = serde_json::json!({ "type": kind, "timestamp": desk.now().to_string(), "data": view::job(ended) });
-    let id = desk.new_id();
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    let request = Request { method: "POST".to_owned(), path: url, headers, body: Bytes::from(document.to_string()) };
+    let origin = Origin::Callback(ended.id.to_string());
     Some(NewJob {
-        id,
-        upstream: AD_HOC.to_owned(),
         tenant: ended.tenant.clone(),
         caller: ended.caller.clone(),
-        priority: 0,
-        request,
-        idempotency_key: None,
-        dedup: None,
-        fingerprint: [0; 32],
         correlation_id: ended.correlation_id.clone(),
-        callback: None,
-        run_at: Wall(0),
-        expires_at: None,
-        origin: Origin::Callback(ended.id.to_string()),
-        progress: seawall_core::decide::Progress::default(),
-        history: Vec::new(),
+        ..message(url, headers, Bytes::from(document.to_string()), origin, desk)
     })
 }
 

@@ -2,8 +2,11 @@
 
 use super::view;
 use crate::serve::Shared;
+use crate::serve::admin::Operator;
 use crate::serve::admin::query::{Query, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
+use crate::serve::eyes::audit;
+use axum::Extension;
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
@@ -75,14 +78,15 @@ async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
     letter.map(|letter| document(200, &view::letter(&letter))).ok_or_else(|| not_found("there is no such dead letter"))
 }
 
-async fn discard(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    either(discarded(&shared, &id).await)
+async fn discard(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+    either(discarded(&shared, &who, &id).await)
 }
 
-async fn discarded(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+async fn discarded(shared: &Shared, who: &Operator, id: &str) -> Result<Response, Box<Refusal>> {
     let id = CallId::parse(id).ok_or_else(|| not_found("there is no such dead letter"))?;
     let store = &shared.desk.store;
     if store.discard_letter(id).await.map_err(|error| of_store(&error))? {
+        audit(shared, &who.0, "discard", format!("dead letter {id}")).await;
         return Ok(document(200, &json!({ "id": id.to_string(), "discarded": true })));
     }
     match store.letter(id).await.map_err(|error| of_store(&error))? {

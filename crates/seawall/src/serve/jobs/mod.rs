@@ -3,8 +3,7 @@
 
 mod alarm;
 mod api;
-mod audit;
-mod callback;
+pub(super) mod callback;
 mod claim;
 mod desk;
 mod identity;
@@ -23,7 +22,6 @@ mod upkeep;
 mod view;
 
 pub(super) use api::router;
-use audit::audit;
 pub(super) use claim::work;
 pub(crate) use desk::{Counts, Desk};
 pub(super) use identity::{dedup, fingerprint, scope};

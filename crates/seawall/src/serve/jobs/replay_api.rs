@@ -1,10 +1,12 @@
 //! Replays over the admin API: start one, look at all, hold one and let it go on, call one off.
 
-use super::audit;
 use super::replay::{self, Asked, Plan, Wish};
 use crate::serve::Shared;
+use crate::serve::admin::Operator;
 use crate::serve::admin::query::{Query, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
+use crate::serve::eyes::audit;
+use axum::Extension;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
@@ -33,11 +35,11 @@ pub(super) fn router() -> Router<Arc<Shared>> {
         .route("/v1/replays/{id}/resume", post(resume))
 }
 
-async fn start(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
-    either(started(&shared, &body).await)
+async fn start(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Bytes) -> Response {
+    either(started(&shared, &who, &body).await)
 }
 
-async fn started(shared: &Shared, body: &[u8]) -> Result<Response, Box<Refusal>> {
+async fn started(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Response, Box<Refusal>> {
     let desk = &shared.desk;
     let now = desk.now();
     let Asked { plan, rate, name } = Wish::read(body, now)?;
@@ -55,11 +57,11 @@ async fn started(shared: &Shared, body: &[u8]) -> Result<Response, Box<Refusal>>
     let upstreams: Vec<String> = looked.upstreams.iter().cloned().collect();
     let rate = rate.unwrap_or_else(|| replay::slowest(&upstreams, &shared.live.load()));
     let filter = serde_json::to_string(&plan).map_err(|error| of_store(&Error::Failed(error.to_string())))?;
-    let (id, who) = (desk.new_id(), "operator".to_owned());
+    let (id, who) = (desk.new_id(), operator.0.clone());
     let new = NewReplay { id, name, who, filter, upstreams, rate: rate.to_string(), canary: 1, created_at: now };
     match desk.store.create_replay(new).await.map_err(|error| of_store(&error))? {
         Created::Started => {
-            audit(shared, "replay", format!("{id}: {} letters or more", looked.meant)).await;
+            audit(shared, &operator.0, "replay", format!("{id}: {} letters or more", looked.meant)).await;
             let replay = desk.store.replay(id).await.map_err(|error| of_store(&error))?;
             let view = replay.map_or(Value::Null, |replay| view(&replay, Some(looked.meant)));
             Ok(document(202, &answer(view)))
@@ -185,24 +187,24 @@ async fn find(shared: &Shared, id: &str) -> Result<Replay, Box<Refusal>> {
     shared.desk.store.replay(id).await.map_err(|error| of_store(&error))?.ok_or_else(unknown)
 }
 
-async fn pause(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    either(set(&shared, &id, ReplayState::Paused("an operator paused it".to_owned())).await)
+async fn pause(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+    either(set(&shared, &who, &id, ReplayState::Paused("an operator paused it".to_owned())).await)
 }
 
-async fn resume(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    either(set(&shared, &id, ReplayState::Running).await)
+async fn resume(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+    either(set(&shared, &who, &id, ReplayState::Running).await)
 }
 
-async fn cancel(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    either(set(&shared, &id, ReplayState::Cancelled).await)
+async fn cancel(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+    either(set(&shared, &who, &id, ReplayState::Cancelled).await)
 }
 
-async fn set(shared: &Shared, id: &str, state: ReplayState) -> Result<Response, Box<Refusal>> {
+async fn set(shared: &Shared, who: &Operator, id: &str, state: ReplayState) -> Result<Response, Box<Refusal>> {
     let replay = find(shared, id).await?;
     let desk = &shared.desk;
     if !desk.store.set_replay(replay.new.id, state.clone(), desk.now()).await.map_err(|error| of_store(&error))? {
         return Err(Box::new(Refusal::plain(409, "replay_over", "the replay is over")));
     }
-    audit(shared, "replay", format!("{}: {}", replay.new.id, state.as_str())).await;
+    audit(shared, &who.0, "replay", format!("{}: {}", replay.new.id, state.as_str())).await;
     shown(shared, id).await
 }

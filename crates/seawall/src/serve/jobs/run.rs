@@ -303,8 +303,8 @@ impl Bench {
         for (name, value) in &job.request.headers {
             add(name, value)?;
         }
-        if matches!(job.origin, Origin::Callback(_) | Origin::Notification) {
-            for (name, value) in callback::signer(&self.shared).sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
+        if let Some(signer) = callback::signer(&self.shared, job) {
+            for (name, value) in signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
                 add(name, &value)?;
             }
         }

@@ -4,7 +4,9 @@
 use super::upkeep::note;
 use super::{Desk, identity};
 use crate::serve::Shared;
+use crate::serve::eyes::{Event, Severity};
 use bytes::Bytes;
+use seawall_core::classify::redacted;
 use seawall_core::config::model::Schedule;
 use seawall_core::decide::Progress;
 use seawall_core::record::Class;
@@ -206,6 +208,21 @@ pub(super) fn told(job: &Job, ending: Ending) -> (Ending, Option<Told>) {
     }
 }
 
+/// An event of one subject.
+fn about(event: Event, live: &Live, name: &str, subject: &str) -> Event {
+    let event = event.about(format!("{name} {subject}"));
+    match named(&live.config.schedules, name) {
+        Some(schedule) => event.of(&schedule.upstream, None),
+        None => event,
+    }
+}
+
+/// Says that a stopped subject goes on.
+pub(super) fn goes_on(shared: &Shared, live: &Live, name: &str, subject: &str) {
+    let event = Event::new("schedule-stopped", Severity::Info, format!("schedule {name} goes on for {subject}"));
+    shared.eyes.bus.clear(about(event, live, name, subject), shared.desk.now());
+}
+
 /// Writes down how a tick ended. What a crash keeps from being written, the next tick says again.
 pub(super) async fn report(shared: &Shared, told: Told) {
     let Told { name, subject, how } = told;
@@ -221,6 +238,8 @@ pub(super) async fn report(shared: &Shared, told: Told) {
         How::Unwelcome(reason) => {
             let fields = vec![("schedule", name.clone()), ("subject", subject.clone()), ("reason", reason.clone())];
             note(shared, "schedule_stopped", fields);
+            let event = Event::new("schedule-stopped", Severity::Fatal, format!("schedule {name} has stopped for {subject}"));
+            shared.eyes.bus.raise(&about(event.detail(redacted(&reason)), &live, &name, &subject), now);
             Report::Stopped { reason }
         }
     };

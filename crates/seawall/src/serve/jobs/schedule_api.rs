@@ -1,9 +1,12 @@
 //! Schedules over the admin API: how each subject does, and subjects that come and go.
 
-use super::{audit, schedule};
+use super::schedule;
 use crate::serve::Shared;
+use crate::serve::admin::Operator;
 use crate::serve::admin::query::{Query, bad, document, either, not_found, of_store};
 use crate::serve::answer::Refusal;
+use crate::serve::eyes::audit;
+use axum::Extension;
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
@@ -106,12 +109,16 @@ fn subject_view(subject: &Subject, busy: &BTreeSet<String>) -> Value {
     })
 }
 
-async fn add(State(shared): State<Arc<Shared>>, Path((name, subject)): Path<(String, String)>) -> Response {
-    either(added(&shared, &name, &subject).await)
+async fn add(
+    State(shared): State<Arc<Shared>>,
+    Extension(who): Extension<Operator>,
+    Path((name, subject)): Path<(String, String)>,
+) -> Response {
+    either(added(&shared, &who, &name, &subject).await)
 }
 
 /// Adds a subject, or lets a stopped one go on.
-async fn added(shared: &Shared, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
+async fn added(shared: &Shared, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
     let (desk, live) = (&shared.desk, shared.live.load_full());
     let schedule = configured(&live.config.schedules, name)?;
     if subject.is_empty() || subject.len() > MOST_NAME || subject.chars().any(char::is_control) {
@@ -121,6 +128,7 @@ async fn added(shared: &Shared, name: &str, subject: &str) -> Result<Response, B
     let status = match schedule::find(&desk.store, name, subject).await.map_err(|error| of_store(&error))? {
         Some(_) => {
             desk.store.resume_subject(name.to_owned(), subject.to_owned(), now).await.map_err(|error| of_store(&error))?;
+            schedule::goes_on(shared, &live, name, subject);
             200
         }
         None => {
@@ -130,17 +138,21 @@ async fn added(shared: &Shared, name: &str, subject: &str) -> Result<Response, B
             201
         }
     };
-    audit(shared, "schedule", format!("{name}: put {subject}")).await;
+    audit(shared, &who.0, "schedule", format!("{name}: put {subject}")).await;
     let found = schedule::find(&desk.store, name, subject).await.map_err(|error| of_store(&error))?;
     let found = found.ok_or_else(|| not_found("the subject is gone again"))?;
     Ok(document(status, &subject_view(&found, &BTreeSet::new())))
 }
 
-async fn remove(State(shared): State<Arc<Shared>>, Path((name, subject)): Path<(String, String)>) -> Response {
-    either(removed(&shared, &name, &subject).await)
+async fn remove(
+    State(shared): State<Arc<Shared>>,
+    Extension(who): Extension<Operator>,
+    Path((name, subject)): Path<(String, String)>,
+) -> Response {
+    either(removed(&shared, &who, &name, &subject).await)
 }
 
-async fn removed(shared: &Shared, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
+async fn removed(shared: &Shared, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
     let store = &shared.desk.store;
     let unknown = || not_found("there is no such subject");
     let found = schedule::find(store, name, subject).await.map_err(|error| of_store(&error))?.ok_or_else(unknown)?;
@@ -151,6 +163,6 @@ async fn removed(shared: &Shared, name: &str, subject: &str) -> Result<Response,
     if !store.remove_subject(name.to_owned(), subject.to_owned()).await.map_err(|error| of_store(&error))? {
         return Err(unknown());
     }
-    audit(shared, "schedule", format!("{name}: delete {subject}")).await;
+    audit(shared, &who.0, "schedule", format!("{name}: delete {subject}")).await;
     Ok(document(200, &json!({ "schedule": name, "subject": subject, "removed": true })))
 }

@@ -2,11 +2,14 @@
 //! elsewhere. A letter that is there already stays as it is.
 
 use super::lines::{self, Bounds, Line};
-use super::{api, audit, letters_api, submit, view};
+use super::{api, letters_api, submit, view};
 use crate::adhoc;
 use crate::serve::Shared;
+use crate::serve::admin::Operator;
 use crate::serve::admin::query::{Query, either, of_store};
 use crate::serve::answer::Refusal;
+use crate::serve::eyes::audit;
+use axum::Extension;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -78,8 +81,8 @@ async fn write(shared: &Shared, filter: Filter, to: &mpsc::Sender<Bytes>) -> Res
     }
 }
 
-async fn import(State(shared): State<Arc<Shared>>, body: Body) -> Response {
-    audit(&shared, "import", "dead letters".to_owned()).await;
+async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Body) -> Response {
+    audit(&shared, &who.0, "import", "dead letters".to_owned()).await;
     let bounds = Bounds { bytes_of_a_line: api::longest(&shared.live.load()), lines: MOST_LINES, together: TOGETHER };
     lines::answer(body, bounds, move |lines| {
         let shared = Arc::clone(&shared);

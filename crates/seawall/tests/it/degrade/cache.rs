@@ -38,6 +38,7 @@ fn an_outage_is_bridged_with_the_last_good_answer() {
     assert!(gateway.log().contains("circuit_open"), "also where the breaker refuses");
     assert_eq!(gateway.get("/a/other").outcome(), "fallback", "what was never seen has only the fallback");
     assert!(gateway.metrics().contains(r#"outcome="stale"} 3"#));
+    assert!(gateway.metrics().contains("seawall_cache_lookups_total{upstream=\"a\",result=\"stale\"} 3\n"));
     assert!(upstream.asked(2).contains("if-none-match: \"1\""), "{}", upstream.asked(2));
 }
 
@@ -54,6 +55,12 @@ fn a_fresh_answer_needs_no_upstream() {
     assert_eq!(send(&gateway.address, "POST", "/a/x", "content-length: 0\r\n").body, "answer 4");
     assert_eq!(gateway.get("/a/x").body, "answer 5", "a change forgets what was there");
     assert!(gateway.log().contains(r#""attempts":0,"outcome":"success""#));
+    let counts = [("hit", 2), ("miss", 4), ("stale", 0)];
+    for (result, count) in counts {
+        let line = format!("seawall_cache_lookups_total{{upstream=\"a\",result=\"{result}\"}} {count}\n");
+        assert!(gateway.metrics().contains(&line), "{line}: {}", gateway.metrics());
+    }
+    assert!(gateway.metrics().contains("seawall_cache_stored_total{upstream=\"a\"} 4\n"));
 }
 
 #[test]

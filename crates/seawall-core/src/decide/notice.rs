@@ -1,0 +1,237 @@
+//! What of many events somebody is told, when, and together with what. The first is told at once; those that follow closely
+//! are told together; what is known to be so is not told again; what ends is told to whoever heard of its beginning; and
+//! what comes and goes is told when it stays.
+
+use crate::time::{Mono, Nanos};
+use std::collections::{BTreeMap, VecDeque};
+
+/// After a message, the next one waits so long for company. What is urgent does not.
+pub const TOGETHER: Nanos = Nanos::from_secs(5);
+/// What begins again so soon after its end is told when it has stayed.
+pub const QUIET: Nanos = Nanos::from_secs(60);
+/// What goes on happening is told again so often.
+pub const AGAIN: Nanos = Nanos::from_secs(15 * 60);
+/// Conditions that are remembered, and events that wait.
+const MOST: usize = 1000;
+/// Events of one message.
+const MOST_TOLD: usize = 20;
+
+/// An event in a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice<E> {
+    pub event: E,
+    /// How often it happened since it was last told.
+    pub times: u32,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message<E> {
+    pub notices: Vec<Notice<E>>,
+    /// Events for which there was no room.
+    pub missed: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    /// The event that began it last, which is the one that its end names.
+    id: u64,
+    told_at: Mono,
+    times: u32,
+}
+
+#[derive(Debug)]
+struct Waiting<E> {
+    /// What it is the beginning of, and the event that began it last.
+    begins: Option<(String, u64)>,
+    from: Mono,
+    urgent: bool,
+    notice: Notice<E>,
+}
+
+/// What one receiver knows.
+#[derive(Debug)]
+pub struct Notices<E> {
+    standing: BTreeMap<String, Standing>,
+    ended: BTreeMap<String, Mono>,
+    waiting: VecDeque<Waiting<E>>,
+    last: Option<Mono>,
+    missed: u32,
+}
+
+impl<E> Default for Notices<E> {
+    fn default() -> Self {
+        Self { standing: BTreeMap::new(), ended: BTreeMap::new(), waiting: VecDeque::new(), last: None, missed: 0 }
+    }
+}
+
+impl<E> Notices<E> {
+    /// Something begins, or happens again: `about` says what it is and to whom.
+    pub fn begins(&mut self, about: &str, id: u64, event: E, urgent: bool, now: Mono) {
+        if let Some(standing) = self.standing.get_mut(about) {
+            standing.id = id;
+            standing.times = standing.times.saturating_add(1);
+            if now.since(standing.told_at) < AGAIN {
+                return;
+            }
+            let times = std::mem::take(&mut standing.times);
+            standing.told_at = now;
+            self.wait(Waiting { begins: None, from: now, urgent, notice: Notice { event, times } });
+            return;
+        }
+        let same = self.waiting.iter_mut().find(|waiting| waiting.begins.as_ref().is_some_and(|(known, _)| known == about));
+        if let Some(Waiting { begins: Some((_, last)), notice, .. }) = same {
+            *last = id;
+            notice.times = notice.times.saturating_add(1);
+            return;
+        }
+        let from = self.ended.get(about).map_or(now, |ended| (*ended + QUIET).max(now));
+        self.wait(Waiting { begins: Some((about.to_owned(), id)), from, urgent, notice: Notice { event, times: 1 } });
+    }
+
+    /// The end of what another event began. Whether anybody knew of it.
+    pub fn ends(&mut self, id: u64, event: E, now: Mono) -> bool {
+        let told = self.standing.iter().find(|(_, standing)| standing.id == id).map(|(about, _)| about.clone());
+        if let Some(about) = told {
+            self.standing.remove(&about);
+            self.ended.retain(|_, ended| now.since(*ended) < QUIET);
+            if self.ended.len() < MOST {
+                self.ended.insert(about, now);
+            }
+            self.wait(Waiting { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
+            return true;
+        }
+        // It was over before anybody was told.
+        let before = self.waiting.len();
+        self.waiting.retain(|waiting| waiting.begins.as_ref().is_none_or(|(_, began)| *began != id));
+        self.waiting.len() < before
+    }
+
+    /// Something that has neither beginning nor end.
+    pub fn happens(&mut self, event: E, now: Mono) {
+        self.wait(Waiting { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
+    }
+
+    fn wait(&mut self, waiting: Waiting<E>) {
+        if self.waiting.len() < MOST {
+            self.waiting.push_back(waiting);
+        } else {
+            self.missed = self.missed.saturating_add(1);
+        }
+    }
+
+    /// The message that is due, if one is. It counts as told.
+    pub fn due(&mut self, now: Mono) -> Option<Message<E>> {
+        let rests = self.last.is_some_and(|last| now.since(last) < TOGETHER);
+        let is_due = |waiting: &Waiting<E>| waiting.from <= now;
+        if !self.waiting.iter().any(|waiting| is_due(waiting) && (waiting.urgent || !rests)) {
+            return None;
+        }
+        let (due, later): (Vec<Waiting<E>>, Vec<Waiting<E>>) = std::mem::take(&mut self.waiting).into_iter().partition(is_due);
+        self.waiting = later.into();
+        let mut notices = Vec::new();
+        for Waiting { begins, notice, .. } in due {
+            if let Some((about, id)) = begins
+                && self.standing.len() < MOST
+            {
+                self.standing.insert(about, Standing { id, told_at: now, times: 0 });
+            }
+            if notices.len() < MOST_TOLD {
+                notices.push(notice);
+            } else {
+                self.missed = self.missed.saturating_add(1);
+            }
+        }
+        self.last = Some(now);
+        Some(Message { notices, missed: std::mem::take(&mut self.missed) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(0) + Nanos::from_secs(seconds)
+    }
+
+    fn told(notices: &mut Notices<&'static str>, seconds: u64) -> Vec<(&'static str, u32)> {
+        let due = notices.due(at(seconds));
+        due.map(|message| message.notices.into_iter().map(|notice| (notice.event, notice.times)).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_first_is_told_at_once_and_those_after_it_together() {
+        let mut notices = Notices::default();
+        notices.begins("a", 1, "a opened", false, at(0));
+        assert_eq!(told(&mut notices, 0), [("a opened", 1)]);
+        notices.begins("b", 2, "b opened", false, at(1));
+        notices.begins("c", 3, "c opened", false, at(2));
+        assert_eq!(told(&mut notices, 4), []);
+        assert_eq!(told(&mut notices, 5), [("b opened", 1), ("c opened", 1)]);
+        assert_eq!(told(&mut notices, 60), []);
+    }
+
+    #[test]
+    fn what_is_urgent_waits_for_nothing_and_takes_the_others_along() {
+        let mut notices = Notices::default();
+        notices.begins("a", 1, "a", false, at(0));
+        told(&mut notices, 0);
+        notices.begins("b", 2, "b", false, at(1));
+        notices.begins("c", 3, "c", true, at(1));
+        assert_eq!(told(&mut notices, 1), [("b", 1), ("c", 1)]);
+    }
+
+    #[test]
+    fn what_is_known_is_not_told_again_for_a_while_and_then_with_its_number() {
+        let mut notices = Notices::default();
+        notices.begins("a", 1, "a", false, at(0));
+        told(&mut notices, 0);
+        for minute in 1..15 {
+            notices.begins("a", 1 + minute, "a", false, at(minute * 60));
+            assert_eq!(told(&mut notices, minute * 60), [], "{minute}");
+        }
+        notices.begins("a", 20, "a again", false, at(900));
+        assert_eq!(told(&mut notices, 900), [("a again", 15)]);
+    }
+
+    #[test]
+    fn an_end_is_told_to_whoever_heard_of_the_beginning() {
+        let mut notices = Notices::default();
+        assert!(!notices.ends(7, "who?", at(0)));
+        notices.begins("a", 1, "a", false, at(0));
+        told(&mut notices, 0);
+        notices.begins("a", 2, "a", false, at(10));
+        assert!(!notices.ends(1, "an older one", at(20)), "the last beginning is what ends");
+        assert!(notices.ends(2, "a is over", at(20)));
+        assert_eq!(told(&mut notices, 20), [("a is over", 1)]);
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_told_when_it_stays() {
+        let mut notices = Notices::default();
+        notices.begins("a", 1, "a", false, at(0));
+        told(&mut notices, 0);
+        notices.ends(1, "a is over", at(10));
+        assert_eq!(told(&mut notices, 10), [("a is over", 1)]);
+        for flap in 0..10 {
+            notices.begins("a", 10 + flap, "a", true, at(11 + flap * 2));
+            assert_eq!(told(&mut notices, 11 + flap * 2), []);
+            assert!(notices.ends(10 + flap, "a is over", at(12 + flap * 2)), "known, and over before it was told");
+        }
+        assert_eq!(told(&mut notices, 40), []);
+        notices.begins("a", 30, "a", false, at(50));
+        assert_eq!(told(&mut notices, 69), []);
+        assert_eq!(told(&mut notices, 70), [("a", 1)], "it stayed");
+    }
+
+    #[test]
+    fn a_flood_is_counted() {
+        let mut notices = Notices::default();
+        for id in 0..3000 {
+            notices.begins(&id.to_string(), id, "x", false, at(0));
+        }
+        let message = notices.due(at(0)).unwrap();
+        assert_eq!((message.notices.len(), message.missed), (20, 2980));
+    }
+}

@@ -1,0 +1,118 @@
+//! Messages to people who are not looking: what is published, told to each `[[notify]]` receiver as its own state of
+//! knowledge asks for. A message is a job, so that a receiver that is down hears of it later.
+
+mod text;
+
+use super::Shared;
+use super::eyes::{Published, Severity};
+use super::jobs::callback;
+use bytes::Bytes;
+use seawall_core::config::model::Notify;
+use seawall_core::decide::notice::Notices;
+use seawall_core::time::Mono;
+use seawall_engine::reach::Reach;
+use seawall_store::job::{NewJob, Origin};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How often there is a look at what was published.
+const EVERY: Duration = Duration::from_millis(250);
+/// Messages that wait for a store that does not answer; the oldest go first.
+const MOST_UNSENT: usize = 100;
+
+/// Somebody who is told, and what they know.
+#[derive(Debug)]
+struct Receiver {
+    spec: Notify,
+    notices: Notices<Published>,
+}
+
+impl Receiver {
+    fn hear(&mut self, published: &Published, now: Mono) {
+        let event = &published.event;
+        let is_wanted = self.spec.events.iter().any(|name| name == event.name);
+        match event.resolves {
+            // An end belongs to its beginning, whatever it is called.
+            Some(began) => {
+                if !self.notices.ends(began, published.clone(), now) && is_wanted && event.name == "breaker-closed" {
+                    self.notices.happens(published.clone(), now);
+                }
+            }
+            None if is_wanted => {
+                let urgent = event.severity == Severity::Fatal;
+                self.notices.begins(&event.condition(), published.id, published.clone(), urgent, now);
+            }
+            None => {}
+        }
+    }
+}
+
+/// For as long as the process serves.
+pub(super) async fn run(shared: &Shared) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut receivers, mut unsent) = (Vec::new(), VecDeque::new());
+    loop {
+        every.tick().await;
+        follow(&mut receivers, &shared.live.load().config.notify);
+        let now = shared.clock.now().mono;
+        for published in shared.eyes.bus.unread() {
+            receivers.iter_mut().for_each(|receiver| receiver.hear(&published, now));
+        }
+        for receiver in &mut receivers {
+            if let Some(message) = receiver.notices.due(now) {
+                unsent.push_back(job(shared, &receiver.spec, &message));
+            }
+        }
+        send(shared, &mut unsent).await;
+    }
+}
+
+/// Receivers as the configuration has them now. One that stays knows what it knew.
+fn follow(receivers: &mut Vec<Receiver>, specs: &[Notify]) {
+    if receivers.iter().map(|receiver| &receiver.spec).eq(specs) {
+        return;
+    }
+    let mut before = std::mem::take(receivers);
+    *receivers = specs
+        .iter()
+        .map(|spec| {
+            let known = before.iter().position(|receiver| receiver.spec.url == spec.url && receiver.spec.format == spec.format);
+            let notices = known.map(|place| before.swap_remove(place).notices).unwrap_or_default();
+            Receiver { spec: spec.clone(), notices }
+        })
+        .collect();
+}
+
+fn job(shared: &Shared, spec: &Notify, message: &seawall_core::decide::notice::Message<Published>) -> NewJob {
+    let desk = &shared.desk;
+    let (headers, body) = text::write(&spec.format, message, shared.pseudonym.name(), desk.now());
+    callback::message(spec.url.clone(), headers, Bytes::from(body), Origin::Notification, desk)
+}
+
+async fn send(shared: &Shared, unsent: &mut VecDeque<NewJob>) {
+    while unsent.len() > MOST_UNSENT {
+        unsent.pop_front();
+    }
+    if unsent.is_empty() {
+        return;
+    }
+    let jobs: Vec<NewJob> = unsent.iter().cloned().collect();
+    if shared.desk.enqueue(jobs).await.is_ok() {
+        unsent.clear();
+    }
+}
+
+/// What keeps receivers from ever being told, as far as it can be seen from here.
+pub(super) fn out_of_reach(shared: &Shared) -> Vec<String> {
+    let live = shared.live.load();
+    let reach = Reach::new(live.config.server.allow_private.clone());
+    let refused = live.config.notify.iter().enumerate().filter_map(|(place, spec)| {
+        let url = shared.around.resolve(&spec.url).ok()?;
+        // The URL may be a secret; its name in the file is not.
+        super::jobs::outside(&url, &reach).is_err().then(|| {
+            format!("notify[{place}] will not be sent: its address is not public, or no URL; `server.allow_private` lists addresses that may be reached besides")
+        })
+    });
+    refused.collect()
+}
