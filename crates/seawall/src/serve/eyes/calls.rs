@@ -162,7 +162,7 @@ mod tests {
             caller: Arc::clone(&caller),
             attempt,
             key_tail: None,
-            unnamed: None,
+            sample: None,
             timeout: None,
         };
         let reason = Reason::Succeeded;
