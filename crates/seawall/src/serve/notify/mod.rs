@@ -32,9 +32,10 @@ impl Receiver {
         let event = &published.event;
         let is_wanted = self.spec.events.iter().any(|name| name == event.name);
         match event.resolves {
-            // An end belongs to its beginning, whatever it is called.
+            // An end belongs to its beginning, whatever it is called. Only this one has a name to be asked for by.
             Some(began) => {
-                if !self.notices.ends(began, published.clone(), now) && is_wanted && event.name == "breaker-closed" {
+                let is_known = self.notices.ends(began, published.clone(), now);
+                if !is_known && is_wanted && event.name == "breaker-closed" {
                     self.notices.happens(published.clone(), now);
                 }
             }
