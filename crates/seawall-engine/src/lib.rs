@@ -20,6 +20,7 @@ pub mod library;
 pub mod limits;
 pub mod line;
 pub mod live;
+pub mod memory;
 pub mod metrics;
 pub mod oauth;
 pub mod pool;

@@ -60,6 +60,15 @@ impl UpstreamState {
         &self.fingerprint
     }
 
+    /// Until when a server asked that nothing be sent.
+    pub(crate) fn paused_until(&self) -> Mono {
+        Mono(self.paused_until.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn pause(&self, until: Mono) {
+        self.paused_until.fetch_max(until.0, Ordering::Relaxed);
+    }
+
     /// Lends the key pool, where there is one.
     pub(crate) fn with_keys<R>(&self, act: impl FnOnce(&mut KeyPool) -> R) -> Option<R> {
         self.keys.as_ref().map(|keys| act(&mut keys.lock()))
@@ -244,6 +253,20 @@ impl EndpointState {
             self.paused_until = Arc::clone(&before.paused_until);
         }
         self
+    }
+
+    /// Until when a server asked that nothing be sent to this endpoint.
+    pub(crate) fn paused_until(&self) -> Mono {
+        Mono(self.paused_until.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn pause(&self, until: Mono) {
+        self.paused_until.fetch_max(until.0, Ordering::Relaxed);
+    }
+
+    /// Lends the breaker, which endpoints may share.
+    pub(crate) fn with_breaker<R>(&self, act: impl FnOnce(&mut Breaker) -> R) -> R {
+        act(&mut self.breaker.lock())
     }
 
     /// The breaker's cell, to be carried over into a new configuration.
@@ -436,8 +459,11 @@ impl EndpointState {
     fn settle_own(&self, settle: &Settle, visit: &mut Visit, now: Now) -> Option<Funding> {
         self.settle_admission(settle, visit, now.mono);
         if let Some((scope, until)) = settle.pause {
-            let pause = if scope == Scope::Upstream { &self.upstream.paused_until } else { &*self.paused_until };
-            pause.fetch_max(until.0, Ordering::Relaxed);
+            if scope == Scope::Upstream {
+                self.upstream.pause(until);
+            } else {
+                self.pause(until);
+            }
         }
         if settle.earn || settle.withdraw || settle.refund.is_some() {
             settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)

@@ -14,6 +14,7 @@ mod hygiene;
 mod intake;
 mod jobs;
 mod keyed;
+mod memory;
 mod notify;
 mod operate;
 mod seats;

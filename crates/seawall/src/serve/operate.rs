@@ -1,7 +1,7 @@
 //! Running the process: the admin port, signals, reloads, and the order in which it stops.
 
 use super::eyes::{Event, Severity, keep};
-use super::{Phase, Shared, admin, jobs, notify};
+use super::{Phase, Shared, admin, jobs, memory, notify};
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use seawall_core::config::{Config, Invalid};
@@ -67,6 +67,7 @@ pub(super) fn run(
             () = until_stopped(shared, &mut signals) => {}
             () = jobs::keep_up(shared) => {}
             () = keep::run(shared) => {}
+            () = memory::run(shared) => {}
             () = notify::run(shared) => {}
             () = ended => {}
         }
@@ -87,18 +88,28 @@ pub(super) fn run(
 /// How long what was seen before, and what was seen last, may take to be read and written.
 const KEEPING: Duration = Duration::from_secs(5);
 
-/// Before anybody is served: what operators named in an earlier life.
+/// Before anybody is served: what operators named in an earlier life, and how upstreams and keys were then.
 pub(super) fn recall(shared: &Shared) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     // A store that does not answer now is asked again every minute.
-    drop(runtime.block_on(async { tokio::time::timeout(KEEPING, keep::recall(shared)).await }));
+    drop(runtime.block_on(async {
+        let all = async {
+            drop(memory::recall(shared).await);
+            keep::recall(shared).await
+        };
+        tokio::time::timeout(KEEPING, all).await
+    }));
     Ok(())
 }
 
 /// When nobody is served any more. A store that does not answer loses the last minute.
 pub(super) fn keep_last(shared: &Shared) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    match runtime.block_on(async { tokio::time::timeout(KEEPING, keep::last(shared)).await }) {
+    let all = async {
+        memory::last(shared).await?;
+        keep::last(shared).await
+    };
+    match runtime.block_on(async { tokio::time::timeout(KEEPING, all).await }) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => crate::terminal::Terminal::plain().note(&format!("warning: the last minute of roll-ups is lost: {error}")),
         Err(_) => crate::terminal::Terminal::plain().note("warning: the last minute of roll-ups is lost: the store does not answer"),

@@ -91,28 +91,71 @@ fn a_reload_changes_behaviour_and_keeps_state() {
     assert_eq!(gateway.metric("seawall_config_last_reload_success"), Some(1.0));
 }
 
+/// Two keys, of which a 429 spends one.
+const SPENT: &str = r#"
+[upstreams.api.auth]
+inject = "header:X-Key"
+keys = [{ id = "a", secret = "env:A" }, { id = "b", secret = "env:B" }]
+[[upstreams.api.classify]]
+when = { status = [429] }
+as = "quota"
+scope = "key"
+wait = "retry-after"
+"#;
+const COOLING: &str = "seawall_key_cooling{upstream=\"api\",key=\"a\"}";
+
 #[test]
 fn a_reload_keeps_keys_cooling() {
     let upstream = Upstream::with(|turn| {
         let spent = turn.seen.all("x-key") == ["first-key-aaaa"];
         turn.send(if spent { answer("429 Slow Down", "Retry-After: 600\r\n", "") } else { OK.to_owned() });
     });
-    let auth = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nkeys = [{ id = \"a\", secret = \"env:A\" }, { id = \"b\", secret = \"env:B\" }]\n[[upstreams.api.classify]]\nwhen = { status = [429] }\nas = \"quota\"\nscope = \"key\"\nwait = \"retry-after\"\n";
     let start =
-        |keys: &str| Start::before(&upstream, &format!("{keys}{auth}")).secret("A", "first-key-aaaa").secret("B", "second-key-bbbb");
+        |keys: &str| Start::before(&upstream, &format!("{keys}{SPENT}")).secret("A", "first-key-aaaa").secret("B", "second-key-bbbb");
     let gateway = start("").go();
     for _ in 0..3 {
         assert_eq!(gateway.get("/api/x").status, 200);
     }
-    let cooling = "seawall_key_cooling{upstream=\"api\",key=\"a\"}";
-    assert_eq!(gateway.metric(cooling), Some(1.0));
+    assert_eq!(gateway.metric(COOLING), Some(1.0));
     let before = upstream.count();
     gateway.rewrite(&start("cost = 2\n"));
     gateway.signal("HUP");
     eventually("the reload is told", || gateway.stderr().contains("configuration reloaded"));
-    assert_eq!(gateway.metric(cooling), Some(1.0));
+    assert_eq!(gateway.metric(COOLING), Some(1.0));
     assert_eq!(gateway.get("/api/x").status, 200);
     assert_eq!(upstream.count(), before + 1, "the spent key is not tried again");
+}
+
+#[test]
+fn a_restart_forgets_neither_a_spent_key_nor_a_breaker_that_somebody_holds() {
+    let upstream = Upstream::with(|turn| {
+        let spent = turn.seen.all("x-key") == ["first-key-aaaa"];
+        turn.send(if spent { answer("429 Slow Down", "Retry-After: 600\r\n", "") } else { OK.to_owned() });
+    });
+    let start = || {
+        let held = "[upstreams.held]\nurl = \"http://127.0.0.1:1\"\n";
+        Start::before(&upstream, &format!("{SPENT}{held}")).secret("A", "first-key-aaaa").secret("B", "second-key-bbbb")
+    };
+    let gateway = start().go();
+    eventually("the first key was tried", || gateway.get("/api/x").status == 200 && gateway.metric(COOLING) == Some(1.0));
+    gateway.admin("PUT", "/v1/breakers/held", r#"{"state":"open"}"#);
+    let tried = |upstream: &Upstream| upstream.seen().iter().filter(|seen| seen.all("x-key") == ["first-key-aaaa"]).count();
+    let before = tried(&upstream);
+    let second = start().go_in(gateway.stop());
+    let after = |gateway: &super::gateway::Gateway, how: &str| {
+        assert_eq!(gateway.metric(COOLING), Some(1.0), "{how}");
+        assert_eq!(gateway.get("/held/x").json()["code"], "circuit_open", "{how}");
+        assert_eq!((gateway.get("/api/x").status, gateway.get("/api/x").status, tried(&upstream)), (200, 200, before), "{how}");
+    };
+    after(&second, "told to stop");
+    second.admin("PUT", "/v1/breakers/held", r#"{"state":"auto"}"#);
+    second.admin("PUT", "/v1/keys/api/b", r#"{"state":"cooling"}"#);
+    // Written within a second of a change.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    let third = start().go_in(second.kill());
+    assert_eq!(third.metric(COOLING), Some(1.0));
+    assert_eq!(third.get("/api/x").json()["code"], "keys_exhausted", "killed");
+    assert_ne!(third.get("/held/x").json()["code"], "circuit_open", "it was let go");
 }
 
 #[test]

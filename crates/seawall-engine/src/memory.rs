@@ -1,0 +1,243 @@
+//! What a restart must not forget: breakers that are not closed, keys that cool or were refused, pauses that a server asked
+//! for. Counts that come anew with the next calls are left out, so that two equal memories mean that nothing happened.
+
+use crate::live::{Live, LiveUpstream};
+use crate::state::{EndpointState, UpstreamState};
+use seawall_core::guard::{Breaker, BreakerData, PhaseData, WindowData};
+use seawall_core::lease::{CooldownData, KeyPoolData};
+use seawall_core::time::{Mono, Nanos, Now};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Moments in it are nanoseconds of the wall clock, which a new process can read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    upstreams: BTreeMap<String, Upstream>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Upstream {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    keys: Option<Keys>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused_until: Option<u64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    endpoints: BTreeMap<String, Endpoint>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Keys {
+    /// Other keys would have another one.
+    fingerprint: String,
+    pool: KeyPoolData,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Endpoint {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    breaker: Option<BreakerData>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused_until: Option<u64>,
+}
+
+/// The two clocks at one moment: what one reads, in terms of the other.
+#[derive(Clone, Copy)]
+struct Clocks {
+    mono: u64,
+    wall: u64,
+}
+
+impl Clocks {
+    fn new(now: Now) -> Self {
+        Self { mono: now.mono.0, wall: u64::try_from(now.wall.0).unwrap_or(0).saturating_mul(1_000_000) }
+    }
+
+    /// A reading of the clocks differs by some microseconds from the next, and equal moments must stay equal.
+    const GRAIN: u64 = 1_000_000_000;
+
+    fn to_wall(self, mono: u64) -> u64 {
+        match mono {
+            u64::MAX => u64::MAX,
+            mono => (self.wall.saturating_add(mono).saturating_sub(self.mono) + Self::GRAIN / 2) / Self::GRAIN * Self::GRAIN,
+        }
+    }
+
+    /// What was before this process began is its beginning.
+    fn to_mono(self, wall: u64) -> u64 {
+        match wall {
+            u64::MAX => u64::MAX,
+            wall => self.mono.saturating_add(wall).saturating_sub(self.wall),
+        }
+    }
+}
+
+impl Memory {
+    #[must_use]
+    pub fn of(live: &Live, now: Now) -> Self {
+        let clocks = Clocks::new(now);
+        let worth = |upstream: &Upstream| *upstream != Upstream::default();
+        let each = live.upstreams.iter().map(|upstream| (upstream.spec.name.clone(), kept(upstream, clocks)));
+        Self { upstreams: each.filter(|(_, upstream)| worth(upstream)).collect() }
+    }
+
+    /// Gives a configuration that was just put to work what was known of its upstreams.
+    pub fn recall(self, live: &Live, now: Now) {
+        let clocks = Clocks::new(now);
+        for (name, known) in self.upstreams {
+            let Some(upstream) = live.named(&name) else { continue };
+            if let Some(keys) = known.keys.filter(|keys| keys.fingerprint == upstream.state.fingerprint()) {
+                upstream.state.with_keys(|pool| pool.import(&keys.pool.on(|at| clocks.to_mono(at), |span| span)));
+            }
+            if let Some(until) = known.paused_until {
+                upstream.state.pause(Mono(clocks.to_mono(until)));
+            }
+            for endpoint in &upstream.endpoints {
+                let Some(known) = known.endpoints.get(&endpoint.spec.name).cloned() else { continue };
+                if let Some(until) = known.paused_until {
+                    endpoint.state.pause(Mono(clocks.to_mono(until)));
+                }
+                if let Some(breaker) = known.breaker {
+                    let breaker = bounded(breaker.on(|at| clocks.to_mono(at), |span| span), now.mono);
+                    endpoint.state.with_breaker(|cell| *cell = Breaker::import(&breaker));
+                }
+            }
+        }
+    }
+}
+
+/// However wrong a clock was, an open breaker waits no longer than it would have from now on.
+fn bounded(mut breaker: BreakerData, now: Mono) -> BreakerData {
+    if let PhaseData::Open { until, length, .. } = &mut breaker.phase {
+        *until = (*until).min((now + Nanos(*length)).0);
+    }
+    breaker
+}
+
+fn kept(upstream: &LiveUpstream, clocks: Clocks) -> Upstream {
+    let ahead = |until: Mono| (until.0 > clocks.mono).then(|| clocks.to_wall(until.0));
+    let endpoints = upstream.endpoints.iter().map(|endpoint| {
+        let kept = Endpoint { breaker: breaker(&endpoint.state, clocks), paused_until: ahead(endpoint.state.paused_until()) };
+        (endpoint.spec.name.clone(), kept)
+    });
+    Upstream {
+        keys: keys(&upstream.state, clocks),
+        paused_until: ahead(upstream.state.paused_until()),
+        endpoints: endpoints.filter(|(_, endpoint)| *endpoint != Endpoint::default()).collect(),
+    }
+}
+
+fn breaker(state: &EndpointState, clocks: Clocks) -> Option<BreakerData> {
+    let data = state.with_breaker(|breaker| breaker.export());
+    let phase = match data.phase {
+        PhaseData::Closed | PhaseData::Ramping { .. } => return None,
+        // Its probes ended with the process; the next one may begin at once.
+        PhaseData::HalfOpen { length, .. } => PhaseData::Open { since: 0, until: 0, length },
+        phase => phase,
+    };
+    let data = BreakerData { phase, generation: 0, consecutive: 0, crossed: false, opened_for: 0, window: WindowData::default() };
+    Some(data.on(|at| clocks.to_wall(at), |span| span))
+}
+
+fn keys(state: &UpstreamState, clocks: Clocks) -> Option<Keys> {
+    let mut pool = state.with_keys(|pool| pool.export())?;
+    let past = |wall: i64| u64::try_from(wall).unwrap_or(0).saturating_mul(1_000_000) <= clocks.wall;
+    let over = |cooldown: &CooldownData| cooldown.mono <= clocks.mono && cooldown.wall.is_none_or(past);
+    pool.turn = 0;
+    for key in &mut pool.keys {
+        (key.uses, key.fails) = (0, 0);
+    }
+    let cooldowns = pool.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut pool.groups);
+    cooldowns.filter(|cooldown| over(cooldown)).for_each(|cooldown| *cooldown = CooldownData::default());
+    let resting = pool.keys.iter().any(|key| key.dead.is_some() || key.cooldown != CooldownData::default())
+        || pool.groups.iter().any(|group| *group != CooldownData::default());
+    resting.then(|| Keys { fingerprint: state.fingerprint().to_owned(), pool: pool.on(|at| clocks.to_wall(at), |span| span) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Around;
+    use crate::secret::Secret;
+    use seawall_core::config;
+    use seawall_core::guard::{Forced, State};
+    use seawall_core::lease::Until;
+    use seawall_core::time::Wall;
+
+    const POLICY: &str = r#"
+[upstreams.a]
+url = "http://127.0.0.1:1"
+breaker = { open = "10s", open_max = "60s" }
+[upstreams.a.auth]
+keys = [{ id = "x", secret = "env:X" }, { id = "y", secret = "env:Y" }]
+"#;
+
+    fn live() -> Live {
+        let around = Around { vault: &|_| Ok(Secret::new("s")), files: &|_| Err("none".to_owned()) };
+        Live::new(config::load("t", POLICY.as_bytes()).unwrap(), around, None).unwrap()
+    }
+
+    /// The process has run for so many seconds, on a machine whose clock says so many.
+    fn at(mono_s: u64, wall_s: i64) -> Now {
+        Now { mono: Mono(mono_s * 1_000_000_000), wall: Wall(wall_s * 1000) }
+    }
+
+    /// What a process that starts at `now` knows of this memory, after its way through a store.
+    fn restarted(memory: &Memory, now: Now) -> Live {
+        let fresh = live();
+        let text = serde_json::to_string(memory).unwrap();
+        serde_json::from_str::<Memory>(&text).unwrap().recall(&fresh, now);
+        fresh
+    }
+
+    #[test]
+    fn a_calm_process_has_nothing_to_remember() {
+        let live = live();
+        assert_eq!(Memory::of(&live, at(100, 5000)), Memory::default());
+        live.upstreams[0].state.cool_key(0, Until::Mono(Mono(3)));
+        assert_eq!(Memory::of(&live, at(100, 5000)), Memory::default(), "that is over");
+    }
+
+    #[test]
+    fn keys_go_on_cooling_for_as_long_as_they_would_have() {
+        let before = live();
+        before.upstreams[0].state.cool_key(0, Until::Mono(at(160, 0).mono));
+        before.upstreams[0].state.cool_key(1, Until::Wall(Wall(6_000_000)));
+        let memory = Memory::of(&before, at(100, 5000));
+        let after = restarted(&memory, at(2, 5010));
+        let left = |live: &Live, key, now| live.upstreams[0].state.key_status(key, now).unwrap().cooling;
+        assert_eq!(left(&after, 0, at(2, 5010)), Some(Nanos::from_secs(50)));
+        assert_eq!(left(&after, 1, at(2, 5010)), Some(Nanos::from_secs(990)));
+        assert_eq!(Memory::of(&after, at(2, 5010)), memory, "nothing happened");
+        assert_eq!(left(&restarted(&memory, at(2, 7000)), 0, at(2, 7000)), None, "meanwhile it is over");
+    }
+
+    #[test]
+    fn an_open_breaker_stays_open_and_one_held_by_hand_stays_held() {
+        for (forced, state) in [(Forced::Open, State::Open), (Forced::Closed, State::Closed)] {
+            let before = live();
+            before.upstreams[0].endpoints[0].state.force_breaker(forced, at(100, 0).mono);
+            let after = restarted(&Memory::of(&before, at(100, 5000)), at(0, 9000));
+            let endpoint = &after.upstreams[0].endpoints[0].state;
+            assert_eq!((endpoint.forced_breaker(), endpoint.breaker_state(at(0, 0).mono).0), (forced, state));
+        }
+        let before = live();
+        let open = PhaseData::Open { since: at(95, 0).mono.0, until: at(105, 0).mono.0, length: 10_000_000_000 };
+        let open = BreakerData { phase: open, ..BreakerData::default() };
+        before.upstreams[0].endpoints[0].state.with_breaker(|cell| *cell = Breaker::import(&open));
+        let memory = Memory::of(&before, at(100, 5000));
+        let retry_at = |live: &Live, now: Now| live.upstreams[0].endpoints[0].state.breaker_state(now.mono).1;
+        assert_eq!(retry_at(&restarted(&memory, at(1, 5002)), at(1, 5002)), Some(at(4, 0).mono));
+        let wrong = at(1, 1000);
+        assert_eq!(retry_at(&restarted(&memory, wrong), wrong), Some(at(11, 0).mono), "the clock was an hour ahead before");
+    }
+
+    #[test]
+    fn other_keys_are_not_mistaken_for_those_that_cooled() {
+        let before = live();
+        before.upstreams[0].state.cool_key(0, Until::Mono(at(160, 0).mono));
+        let mut memory = Memory::of(&before, at(100, 5000));
+        memory.upstreams.get_mut("a").unwrap().keys.as_mut().unwrap().fingerprint = "others".to_owned();
+        let after = restarted(&memory, at(2, 5000));
+        assert_eq!(after.upstreams[0].state.key_status(0, at(2, 5000)).unwrap().cooling, None);
+    }
+}

@@ -1,0 +1,54 @@
+//! Breakers and keys outlive the process: what is known of them is in the store within a second of a change, and is read
+//! before anybody is served. Where Redis holds them, it is asked instead.
+
+use super::Shared;
+use seawall_engine::memory::Memory;
+use seawall_store::Error;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_secs(1);
+const NAME: &str = "upstreams";
+
+/// For as long as the process serves.
+pub(super) async fn run(shared: &Shared) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut written = None;
+    loop {
+        every.tick().await;
+        let known = Memory::of(&shared.live.load(), shared.clock.now());
+        if written.as_ref() == Some(&known) {
+            continue;
+        }
+        // Failures show in the store's health; the next round tries again.
+        if write(shared, &known).await.is_ok() {
+            written = Some(known);
+        }
+    }
+}
+
+/// When everything else has ended.
+pub(super) async fn last(shared: &Shared) -> Result<(), Error> {
+    write(shared, &Memory::of(&shared.live.load(), shared.clock.now())).await
+}
+
+async fn write(shared: &Shared, known: &Memory) -> Result<(), Error> {
+    if shared.live.load().shared.is_some() {
+        return Ok(());
+    }
+    let text = serde_json::to_vec(known).unwrap_or_default();
+    shared.desk.store.put_snapshot(NAME.to_owned(), text.into(), shared.desk.now()).await
+}
+
+/// Before anybody is served.
+pub(super) async fn recall(shared: &Shared) -> Result<(), Error> {
+    let live = shared.live.load();
+    if live.shared.is_none()
+        && let Some((_, text)) = shared.desk.store.snapshot(NAME.to_owned()).await?
+    {
+        // One that another version wrote, and that cannot be read, says nothing.
+        let known: Memory = serde_json::from_slice(&text).unwrap_or_default();
+        known.recall(&live, shared.clock.now());
+    }
+    Ok(())
+}
