@@ -28,7 +28,7 @@ export function Errors(): JSX.Element {
   }
   return (
     <>
-      <p class="intro">Only a default rule caught these. Give each a class: it applies at once, and the rule to paste keeps it after a restart.</p>
+      <p class="intro">Only a default rule caught these. Give each a class: it applies at once and is kept; the rule to paste puts it into the policy file.</p>
       <div class="filters">
         <Search value={place.value.filter.q ?? ""} onInput={(q) => refine({ q })} hint="Upstream, status, text" />
       </div>
