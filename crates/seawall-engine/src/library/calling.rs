@@ -1,7 +1,7 @@
 //! A call under way, as a future without a box on its way to success: only waits that happen are put on the heap.
 
 use super::attempt::Attempt;
-use super::driver::{Driver, Step};
+use super::driver::{Asking, Driver, Step};
 use super::failure::Failure;
 use super::judge::Judge;
 use super::light::{self, Light};
@@ -106,6 +106,7 @@ pin_project! {
         Sending { #[pin] future: F, until: Mono, timer: Option<Timer> },
         Waiting { timer: Timer },
         Queued { timer: Timer },
+        Asking { answer: Asking },
     }
 }
 
@@ -224,6 +225,7 @@ impl<S: Sender, J: Judge<S::Value, S::Error>> Calling<S, J> {
                             driver.gave_up_line()
                         }
                     },
+                    StageNow::Asking { answer } => driver.answered(ready!(answer.as_mut().poll(cx))),
                     StageNow::Between => unreachable!("a stage follows each step"),
                 },
             };
@@ -235,6 +237,7 @@ impl<S: Sender, J: Judge<S::Value, S::Error>> Calling<S, J> {
                     this.stage.set(Stage::Sending { future: this.sender.send(attempt), until, timer: None });
                 }
                 Step::Wait(until) => this.stage.set(Stage::Waiting { timer: sleep(driver.clock(), until) }),
+                Step::Ask(answer) => this.stage.set(Stage::Asking { answer }),
                 Step::Queue(until) => this.stage.set(Stage::Queued { timer: sleep(driver.clock(), until) }),
                 Step::Finish(finish) => {
                     let class = driver.class;

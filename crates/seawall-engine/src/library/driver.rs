@@ -3,15 +3,16 @@
 
 use super::attempt::Attempt;
 use super::meaning::{Fields, Kind, Meaning};
-use super::policy::Policy;
+use super::policy::{Policy, Shared};
 use super::report::Subject;
 use super::request::Terms;
 use crate::clock::{Clock, nanos};
 use crate::limits::Who;
 use crate::pools::Turn;
 use crate::state::Visit;
-use seawall_core::call::{Action, Answer, Call, Finish, Outcome, Request};
+use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request};
 use seawall_core::classify::{Headers, Seen};
+use seawall_core::guard::Change;
 use seawall_core::policy::IdempotencyMode;
 use seawall_core::record::{Class, Code, ErrorKind, Reason};
 use seawall_core::time::{Mono, Nanos, Now};
@@ -27,8 +28,13 @@ pub(super) enum Step {
     Wait(Mono),
     /// Wait for a place in the pool, until this time.
     Queue(Mono),
+    /// State that other processes share is asked, which takes time.
+    Ask(Asking),
     Finish(Finish),
 }
+
+/// The answer of shared state, on its way, with what the call holds of limits and pools.
+pub(super) type Asking = Pin<Box<dyn Future<Output = (Answer, Option<Change>, Visit)> + Send>>;
 
 pub(super) struct Driver {
     policy: Policy,
@@ -94,6 +100,17 @@ impl Driver {
         self.responded(Meaning::from(ErrorKind::Timeout))
     }
 
+    /// Shared state has answered.
+    pub(super) fn answered(&mut self, (answer, change, visit): (Answer, Option<Change>, Visit)) -> Step {
+        self.visit = visit;
+        self.now = self.policy.0.clock.now();
+        if let Some(change) = change {
+            self.policy.0.reporter.breaker(change, self.now.wall);
+        }
+        let action = self.call.answered(answer, self.now);
+        self.follow(action)
+    }
+
     pub(super) fn waited(&mut self) -> Step {
         self.now = self.policy.0.clock.now();
         let action = self.call.waited(self.now);
@@ -131,9 +148,12 @@ impl Driver {
                 shared.reporter.attempt(&mut self.subject, attempt, self.now.wall);
             }
             action = match action {
+                Action::Ask(ask) if shared.endpoint.state.link().is_some() => {
+                    let (policy, caller, visit) = (self.policy.clone(), self.subject.caller.clone(), std::mem::take(&mut self.visit));
+                    return Step::Ask(Box::pin(ask_elsewhere(policy, ask, caller, visit)));
+                }
                 Action::Ask(ask) => {
-                    let caller = self.subject.caller.as_deref().unwrap_or("");
-                    let who = Who { ip: NOBODY, caller, user: "", tenant: "", headers: &shared.headers, credential: "" };
+                    let who = who(shared, self.subject.caller.as_deref());
                     let (answer, change) = shared.endpoint.state.answer(ask, &who, &mut self.visit, self.now);
                     if let Some(change) = change {
                         shared.reporter.breaker(change, self.now.wall);
@@ -190,6 +210,21 @@ impl Drop for Driver {
         let outcome = Outcome::Refused(Code::Cancelled);
         self.end(&Finish { outcome, reason: Reason::Cancelled, attempts, elapsed, retry_after: None });
     }
+}
+
+/// Asks state that other processes share.
+async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut visit: Visit) -> (Answer, Option<Change>, Visit) {
+    let shared = &*policy.0;
+    let who = who(shared, caller.as_deref());
+    let (answer, change) = match shared.endpoint.state.link() {
+        Some(link) => shared.endpoint.state.answer_shared(link, ask, &who, &mut visit, &shared.clock).await,
+        None => shared.endpoint.state.answer(ask, &who, &mut visit, shared.clock.now()),
+    };
+    (answer, change, visit)
+}
+
+fn who<'a>(shared: &'a Shared, caller: Option<&'a str>) -> Who<'a> {
+    Who { ip: NOBODY, caller: caller.unwrap_or(""), user: "", tenant: "", headers: &shared.headers, credential: "" }
 }
 
 /// Limits by address do not tell calls of one process apart.

@@ -17,6 +17,7 @@ mod meaning;
 mod policy;
 mod report;
 mod request;
+mod sharing;
 
 pub use attempt::Attempt;
 pub use calling::Calling;

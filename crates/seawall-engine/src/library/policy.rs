@@ -7,6 +7,7 @@ use super::judge::{Errors, Responses};
 use super::layer::PolicyLayer;
 use super::report::{Hook, Reporter};
 use super::request::Request;
+use super::sharing;
 use crate::clock::Clock;
 use crate::entropy;
 use crate::live::{Around, Live, LiveEndpoint, Names};
@@ -54,6 +55,8 @@ pub(super) struct Shared {
     /// What limits see of a caller without headers.
     pub(super) headers: HeaderMap,
     pub(super) idempotency: IdempotencyMode,
+    /// Where the connection to shared state lives, for threads that have no runtime.
+    pub(super) runtime: Option<tokio::runtime::Handle>,
 }
 
 /// What keeps a policy's text from becoming a policy.
@@ -65,6 +68,9 @@ pub enum Unusable {
     /// It asks for what only the gateway has.
     #[error(transparent)]
     Parts(#[from] crate::live::Unusable),
+    /// The connection to shared state cannot be looked after.
+    #[error("shared state: {0}")]
+    Thread(#[from] std::io::Error),
     /// No profile, upstream or endpoint of this name; holds those that there are.
     #[error("there is no `{0}`, but {1}")]
     Unknown(String, String),
@@ -122,22 +128,24 @@ impl Policy {
         Policies::from_toml(&text)?.get(LIBRARY)
     }
 
-    fn new(live: &Live, upstream: usize, endpoint: &Arc<LiveEndpoint>) -> Self {
-        let spec = &live.upstreams[upstream].spec;
+    fn new(policies: &Policies, upstream: usize, endpoint: &Arc<LiveEndpoint>) -> Self {
+        let spec = &policies.live.upstreams[upstream].spec;
         let keys = spec.auth.iter().flat_map(|auth| &auth.keys);
         // Tokens are refreshed by whoever knows the secrets, which is not us.
         let plan = Arc::new(Plan { refreshes: false, ..Plan::clone(&endpoint.plan) });
         let idempotency = endpoint.spec.policy.idempotency.mode;
         Self(Arc::new(Shared {
-            // A key that is ours to make is made by the machine's driver.
-            first: First::of(&plan, &endpoint.spec.policy.breaker).filter(|_| idempotency != IdempotencyMode::Generate),
+            // A key that is ours to make is made by the machine's driver, and so is a question to other processes.
+            first: First::of(&plan, &endpoint.spec.policy.breaker)
+                .filter(|_| idempotency != IdempotencyMode::Generate && endpoint.state.link().is_none()),
             plan,
             credentials: keys.map(|key| Arc::from(key.id.as_str())).collect(),
-            clock: Clock::start(),
+            clock: policies.clock.clone(),
             rng: Arc::new(Locked::new(Rng::seeded(entropy()))),
             reporter: Reporter::new(Arc::clone(&endpoint.names)),
             headers: HeaderMap::new(),
             idempotency,
+            runtime: policies.runtime.clone(),
             endpoint: Arc::clone(endpoint),
         }))
     }
@@ -148,7 +156,8 @@ impl Policy {
         Self(Arc::new(shared))
     }
 
-    /// The same policy on another clock. Breaker, budget and limits live on it, so this comes before the first call.
+    /// The same policy on another clock. Breaker, budget and limits live on it, so this comes before the first call. State
+    /// that is shared with other processes has Redis' clock, and is not for this.
     ///
     /// Ten minutes of outage in a millisecond:
     ///
@@ -398,8 +407,17 @@ impl Policy {
 /// let anything_else = policies.get("stripe").unwrap();
 /// assert!(policies.get("strype").is_err());
 /// ```
+///
+/// With `shared = "redis://…"` in `[server]`, limits, breakers and keys are those of every process that names the same
+/// Redis, gateways included. A thread of its own keeps the connection for as long as one of the policies lives; while Redis
+/// does not answer, each process goes on with what it knows.
 #[derive(Debug)]
-pub struct Policies(Live);
+pub struct Policies {
+    live: Live,
+    /// Of every policy, so that one offset leads to Redis' clock.
+    clock: Clock,
+    runtime: Option<tokio::runtime::Handle>,
+}
 
 impl Policies {
     /// Reads a configuration file as the gateway does. Secrets are not fetched: [`Attempt::credential`] names keys by id.
@@ -410,7 +428,10 @@ impl Policies {
         let config = config::load("policy.toml", text.as_bytes())?;
         let files = |_: &str| Err("the library sees no bodies to hold against a schema".to_owned());
         let around = Around { vault: &|_| Ok(Secret::new("-")), files: &files };
-        Ok(Self(Live::new(config, around, None)?))
+        let live = Live::new(config, around, None)?;
+        let clock = Clock::start();
+        let runtime = live.shared.as_ref().map(|store| sharing::keep_up(store, &clock)).transpose()?;
+        Ok(Self { live, clock, runtime })
     }
 
     /// The policy of `UPSTREAM` or `UPSTREAM/ENDPOINT`. The same name gives the same state each time.
@@ -419,12 +440,12 @@ impl Policies {
     /// When there is none of that name.
     pub fn get(&self, name: &str) -> Result<Policy, Unusable> {
         let (upstream, endpoint) = name.split_once('/').unwrap_or((name, config::CATCH_ALL));
-        let found = self.0.upstreams.iter().position(|other| other.spec.name == upstream).and_then(|at| {
-            let endpoint = self.0.upstreams[at].endpoints.iter().find(|other| other.spec.name == endpoint)?;
-            Some(Policy::new(&self.0, at, endpoint))
+        let found = self.live.upstreams.iter().position(|other| other.spec.name == upstream).and_then(|at| {
+            let endpoint = self.live.upstreams[at].endpoints.iter().find(|other| other.spec.name == endpoint)?;
+            Some(Policy::new(self, at, endpoint))
         });
         found.ok_or_else(|| {
-            let all = self.0.config.endpoints().map(|(upstream, endpoint)| format!("{}/{}", upstream.name, endpoint.name));
+            let all = self.live.config.endpoints().map(|(upstream, endpoint)| format!("{}/{}", upstream.name, endpoint.name));
             Unusable::Unknown(name.to_owned(), all.collect::<Vec<_>>().join(", "))
         })
     }

@@ -130,6 +130,8 @@ impl<J> Request<J> {
         let clock = self.policy.0.clock.for_thread();
         let policy = self.policy.with_clock(clock.clone());
         let send = |attempt| std::future::ready(send(attempt));
+        let runtime = policy.0.runtime.clone();
+        let _entered = runtime.as_ref().map(tokio::runtime::Handle::enter);
         clock.run(Calling::new(policy, self.judge, Closure { send, terms: self.terms }))
     }
 }

@@ -2,7 +2,7 @@
 
 mod cache;
 mod schema;
-mod stage;
+pub(crate) mod stage;
 mod token;
 
 use stage::{Gateway, Scripted, answer};

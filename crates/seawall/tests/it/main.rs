@@ -34,6 +34,8 @@ mod dir;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod exchange;
 #[cfg(test)]
 mod explain;
