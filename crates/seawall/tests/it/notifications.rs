@@ -76,6 +76,8 @@ fn what_comes_together_is_told_together() {
     fail("a");
     eventually("the first is told at once", || receiver.count() == 1);
     fail("b");
+    // Longer than it takes to look twice at what was published.
+    std::thread::sleep(std::time::Duration::from_millis(800));
     fail("c");
     eventually("the others together", || receiver.count() == 2);
     let seen = receiver.seen().remove(1);
