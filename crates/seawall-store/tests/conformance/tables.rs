@@ -228,7 +228,7 @@ async fn rollups_are_written_whole_and_each_by_one_writer(stage: Stage) {
     // An answer that was lost is asked for again: nothing is counted twice.
     stage.store.put_rollups(first).await.unwrap();
     let more = |n: u64| {
-        let (store, more) = (stage.store.clone(), vec![row(0, "u", if n % 2 == 0 { one } else { other }, 4, 9000)]);
+        let (store, more) = (stage.store.clone(), vec![row(0, "u", if n.is_multiple_of(2) { one } else { other }, 4, 9000)]);
         tokio::spawn(async move { store.put_rollups(more).await.unwrap() })
     };
     for put in (0..6).map(more).collect::<Vec<_>>() {
