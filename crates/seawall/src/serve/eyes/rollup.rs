@@ -9,7 +9,7 @@ use seawall_engine::live::Names;
 use seawall_engine::recorder::{AttemptRecord, CallRecord};
 use seawall_store::rollup::Row;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 const QUARTER_MS: i64 = 15 * 60 * 1000;
@@ -90,9 +90,9 @@ impl Rollups {
 
     /// The store did not take these.
     pub(super) fn give_back(&mut self, rows: &[Row]) {
+        let refused: HashSet<(i64, &str, &str)> = rows.iter().map(|row| (row.start_at.0, &*row.upstream, &*row.endpoint)).collect();
         for ((start, names), counted) in &mut self.0 {
-            let is_it = |row: &&Row| row.start_at.0 == *start && row.upstream == names.upstream && row.endpoint == names.endpoint;
-            counted.changed |= rows.iter().any(|row| is_it(&row));
+            counted.changed |= refused.contains(&(*start, &*names.upstream, &*names.endpoint));
         }
     }
 

@@ -11,6 +11,7 @@ use seawall_core::config::model::Notify;
 use seawall_core::decide::notice::Notices;
 use seawall_core::time::Mono;
 use seawall_engine::reach::Reach;
+use seawall_engine::recorder::{NoteRecord, Record};
 use seawall_store::job::{NewJob, Origin};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -99,8 +100,15 @@ async fn send(shared: &Shared, unsent: &mut VecDeque<NewJob>) {
         return;
     }
     let jobs: Vec<NewJob> = unsent.iter().cloned().collect();
-    if shared.desk.enqueue(jobs).await.is_ok() {
-        unsent.clear();
+    match shared.desk.enqueue(jobs).await {
+        Ok(_) => unsent.clear(),
+        // They go again with the next look.
+        Err(error) if error.passes() => {}
+        Err(error) => {
+            let fields = vec![("messages", unsent.len().to_string()), ("error", error.to_string())];
+            shared.recorder.push(Record::Note(NoteRecord { at: shared.desk.now(), event: "notifications_lost", fields }));
+            unsent.clear();
+        }
     }
 }
 
