@@ -108,7 +108,7 @@ def peers(folder, seawall, venv, urls, names):
     if shutil.which("aria2c"):
         os.makedirs(path("aria2"), exist_ok=True)
         command = ["aria2c", "-q", "-i", urls, "-d", path("aria2"), "-j", "64", "--max-tries=8", "--retry-wait=1", "--auto-file-renaming=false",
-                   "--file-allocation=none", "--max-connection-per-server=16", "--allow-overwrite=true"]
+                   "--file-allocation=none", "--deferred-input=true", "--max-connection-per-server=16", "--allow-overwrite=true"]
         found.append(("aria2c", command, lambda: good_files(path("aria2"))))
     if shutil.which("wget2"):
         os.makedirs(path("wget2"), exist_ok=True)

@@ -6,6 +6,7 @@ mod error;
 pub mod failpoint;
 pub mod idempotency;
 pub mod job;
+pub mod journal;
 pub mod location;
 pub mod notes;
 pub mod page;

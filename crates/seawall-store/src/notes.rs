@@ -1,4 +1,4 @@
-//! Small things that are kept: who did what, what became of the rows of a batch, and errors that no rule names.
+//! Small things that are kept: who did what, and errors that no rule names.
 
 use seawall_core::time::Wall;
 
@@ -16,16 +16,6 @@ pub struct Deed {
 pub struct Audited {
     pub number: i64,
     pub deed: Deed,
-}
-
-/// What became of one row of a batch run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// A hash of the row.
-    pub item: [u8; 32],
-    pub outcome: String,
-    /// Small JSON.
-    pub detail: String,
 }
 
 /// Errors alike that no rule names.

@@ -41,10 +41,11 @@ macro_rules! on_each {
 }
 
 /// The same statements on every backend, in one transaction: `adds` what is refused first when space runs out, `ends`
-/// what is there.
+/// what is there, `repeats` what would be done over after a power cut.
 macro_rules! change {
     ($self:ident, adds $function:path $(, $argument:ident)*) => { change!($self, write, $function $(, $argument)*) };
     ($self:ident, ends $function:path $(, $argument:ident)*) => { change!($self, finish, $function $(, $argument)*) };
+    ($self:ident, repeats $function:path $(, $argument:ident)*) => { change!($self, repeat, $function $(, $argument)*) };
     ($self:ident, $weight:ident, $function:path $(, $argument:ident)*) => {
         match $self {
             Self::Sqlite(SqliteStore(backend)) => backend.$weight(move |tx| at_once($function(tx $(, &$argument)*))).await,
@@ -67,6 +68,7 @@ macro_rules! look {
     };
 }
 
+mod journal;
 mod tables;
 
 impl Store {
@@ -89,6 +91,18 @@ impl Store {
     /// once; of several who wait, one is woken. Who waits must poll too: a notification can get lost with its connection.
     pub async fn woken(&self) {
         on_each!(self, woken);
+    }
+
+    /// Keeps little of the database in memory: for whoever writes much and reads none of it.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn remember_little(&self) -> Result<(), Error> {
+        match self {
+            Self::Sqlite(SqliteStore(backend)) => backend.remember_little().await,
+            // The memory is the server's.
+            Self::Postgres(_) => Ok(()),
+        }
     }
 
     /// The database's clock, where it has one that all its users share.
@@ -168,6 +182,11 @@ impl Store {
     /// Keeps a letter; one with this id that is there already stays as it is.
     pub async fn keep_letter(&self, letter: NewLetter) -> Result<(), Error> {
         change!(self, adds statements::letters::keep, letter)
+    }
+
+    /// Keeps letters, all of them or none.
+    pub async fn keep_letters(&self, letters: Vec<NewLetter>) -> Result<(), Error> {
+        change!(self, adds statements::letters::keep_all, letters)
     }
 
     pub async fn letter(&self, id: CallId) -> Result<Option<Letter>, Error> {

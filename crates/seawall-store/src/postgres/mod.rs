@@ -2,6 +2,7 @@
 
 mod batch;
 mod errors;
+mod hold;
 mod jobs;
 mod pool;
 mod schema;
@@ -14,6 +15,7 @@ mod wake;
 use crate::error::Error;
 use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Renewed, Settle, Settled, Tick};
 use batch::Batcher;
+pub(crate) use hold::RunLock;
 use pool::Pool;
 use seawall_core::time::Wall;
 use std::sync::Arc;

@@ -5,7 +5,12 @@ use super::pool::Pool;
 use super::tx::{Tx, ask};
 use crate::error::Error;
 
-const STEPS: &[&str] = &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql"), include_str!("migrations/0003.sql")];
+const STEPS: &[&str] = &[
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+    include_str!("migrations/0004.sql"),
+];
 
 /// Known to nobody else: the first bytes of the name.
 const LOCK: i64 = 0x7365_6177_616c_6c00;

@@ -1,5 +1,6 @@
 //! The embedded backend: one thread writes, and what arrives while it writes is committed together; two threads read.
 
+mod hold;
 mod jobs;
 mod owner;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod writer;
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
 use crate::sql::{Row, Sql, Value, Write};
+pub(crate) use hold::RunLock;
 use owner::Owner;
 use reader::Reader;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
@@ -33,6 +35,7 @@ pub(crate) struct Sqlite {
     writer: Writer,
     reader: Reader,
     woken: Arc<Notify>,
+    path: Arc<Path>,
     /// Says that somebody is using the database, for as long as any clone lives.
     _owner: Arc<Owner>,
 }
@@ -57,6 +60,7 @@ impl Sqlite {
             writer: Writer::start(db, turns, path, Arc::clone(&woken))?,
             reader: Reader::start(path)?,
             woken,
+            path: Arc::from(path),
             _owner: Arc::new(owner),
         })
     }
@@ -83,6 +87,10 @@ impl Sqlite {
         work: impl FnMut(&mut Tx<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.writer.run(writer::Weight::Repeats, work).await
+    }
+
+    pub(crate) async fn remember_little(&self) -> Result<(), Error> {
+        self.repeat(|tx| Ok(tx.db.pragma_update(None, "cache_size", LITTLE)?)).await
     }
 
     pub(crate) async fn woken(&self) {
@@ -208,6 +216,9 @@ fn connect_to_read(path: &Path) -> Result<Connection, Error> {
     db.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384;")?;
     Ok(db)
 }
+
+/// Kibibytes of the database that stay in memory, as SQLite wants to be told: negative.
+const LITTLE: i64 = -2048;
 
 /// How long another process may keep the database locked.
 const BUSY: std::time::Duration = std::time::Duration::from_secs(5);

@@ -8,6 +8,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
     include_str!("migrations/0004.sql"),
+    include_str!("migrations/0005.sql"),
 ];
 
 /// A database of at most this size is checked from end to end before it is trusted.

@@ -56,6 +56,13 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
     if kept == 0 { unfile(sql, issue).await } else { Ok(()) }
 }
 
+pub(crate) async fn keep_all<S: Sql>(sql: &mut S, letters: &[NewLetter]) -> Result<(), Error> {
+    for letter in letters {
+        keep(sql, letter).await?;
+    }
+    Ok(())
+}
+
 async fn found<S: Sql>(sql: &mut S, id: CallId) -> Result<Option<(i64, i64, Status)>, Error> {
     let row = first(sql, "SELECT row, issue, status FROM letters WHERE id = $1", values![id]).await?;
     row.map(|mut row| Ok((row.take()?, row.take()?, row.number(Status::from_number)?))).transpose()

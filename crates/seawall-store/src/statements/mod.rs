@@ -3,6 +3,7 @@
 pub(crate) mod idempotency;
 pub(crate) mod issues;
 pub(crate) mod jobs;
+pub(crate) mod journal;
 pub(crate) mod letters;
 pub(crate) mod notes;
 pub(crate) mod replay;

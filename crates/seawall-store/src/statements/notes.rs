@@ -1,12 +1,11 @@
-//! Snapshots, the audit list, journals of batch runs, and unnamed errors.
+//! Snapshots, the audit list, and unnamed errors.
 
 use crate::error::Error;
-use crate::notes::{Audited, Deed, Item, Unnamed};
+use crate::notes::{Audited, Deed, Unnamed};
 use crate::page::MOST;
-use crate::sql::{Sql, Value, first, values};
+use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;
-use std::collections::{BTreeMap, HashMap};
 
 /// Deeds that are remembered.
 const MOST_DEEDS: i64 = 100_000;
@@ -14,8 +13,6 @@ const MOST_DEEDS: i64 = 100_000;
 const MOST_UNNAMED: i64 = 10_000;
 /// Errors with a name that are read; more rules belong into the file.
 const MOST_NAMED: usize = 1000;
-/// Rows of a journal that one statement asks for or writes.
-const TOGETHER: usize = 50;
 
 pub(crate) async fn put_snapshot<S: Sql>(sql: &mut S, name: &str, content: &Bytes, now: &Wall) -> Result<(), Error> {
     let statement = "INSERT INTO snapshots (name, at, content) VALUES ($1, $2, $3) \
@@ -44,80 +41,6 @@ pub(crate) async fn audit<S: Sql>(sql: &mut S, before: &Option<i64>, limit: &usi
         Ok(Audited { number, deed: Deed { at: row.take()?, who: row.take()?, action: row.take()?, detail: row.take()? } })
     };
     rows.into_iter().map(deed).collect()
-}
-
-async fn touch<S: Sql>(sql: &mut S, run: &[u8; 32], now: Wall) -> Result<(), Error> {
-    let statement = "INSERT INTO runs (run, updated_at) VALUES ($1, $2) ON CONFLICT (run) DO UPDATE SET updated_at = excluded.updated_at";
-    sql.execute(statement, values![*run, now]).await.map(drop)
-}
-
-/// What became of rows; the latest word counts.
-pub(crate) async fn journal_put<S: Sql>(sql: &mut S, run: &[u8; 32], items: &[Item], now: &Wall) -> Result<(), Error> {
-    touch(sql, run, *now).await?;
-    let last: BTreeMap<[u8; 32], &Item> = items.iter().map(|item| (item.item, item)).collect();
-    let last: Vec<&Item> = last.into_values().collect();
-    let (full, rest) = last.as_chunks::<TOGETHER>();
-    for items in full {
-        write_items(sql, run, items).await?;
-    }
-    for item in rest {
-        write_items(sql, run, &[item]).await?;
-    }
-    Ok(())
-}
-
-async fn write_items<S: Sql>(sql: &mut S, run: &[u8; 32], items: &[&Item]) -> Result<(), Error> {
-    let places: Vec<String> = (0..items.len()).map(|n| format!("($1, ${}, ${}, ${})", 3 * n + 2, 3 * n + 3, 3 * n + 4)).collect();
-    let statement = format!(
-        "INSERT INTO journal (run, item, outcome, detail) VALUES {} \
-         ON CONFLICT (run, item) DO UPDATE SET outcome = excluded.outcome, detail = excluded.detail",
-        places.join(", ")
-    );
-    let mut values: Vec<Value> = vec![(*run).into()];
-    values.extend(items.iter().flat_map(|item| [item.item.into(), (&item.outcome).into(), (&item.detail).into()]));
-    sql.execute(&statement, &values).await.map(drop)
-}
-
-/// What is known of rows, in their order.
-pub(crate) async fn journal_has<S: Sql>(sql: &mut S, run: &[u8; 32], items: &[[u8; 32]]) -> Result<Vec<Option<Item>>, Error> {
-    let places: Vec<String> = (0..TOGETHER).map(|n| format!("${}", n + 2)).collect();
-    let statement = format!("SELECT item, outcome, detail FROM journal WHERE run = $1 AND item IN ({})", places.join(", "));
-    let mut found: HashMap<[u8; 32], Item> = HashMap::new();
-    for asked in items.chunks(TOGETHER) {
-        let mut values: Vec<Value> = vec![(*run).into()];
-        // The last one again and again, so that there is one statement for any number.
-        values.extend((0..TOGETHER).filter_map(|n| asked.get(n).or(asked.last())).map(|item| Value::from(*item)));
-        for mut row in sql.query(&statement, &values).await? {
-            let item = Item { item: row.take()?, outcome: row.take()?, detail: row.take()? };
-            found.insert(item.item, item);
-        }
-    }
-    Ok(items.iter().map(|item| found.get(item).cloned()).collect())
-}
-
-pub(crate) async fn put_page<S: Sql>(sql: &mut S, run: &[u8; 32], page: &str, now: &Wall) -> Result<(), Error> {
-    touch(sql, run, *now).await?;
-    sql.execute("UPDATE runs SET page = $2 WHERE run = $1", values![*run, page]).await.map(drop)
-}
-
-pub(crate) async fn page<S: Sql>(sql: &mut S, run: &[u8; 32]) -> Result<Option<String>, Error> {
-    let row = first(sql, "SELECT page FROM runs WHERE run = $1", values![*run]).await?;
-    Ok(row.map(|mut row| row.take()).transpose()?.flatten())
-}
-
-/// Forgets rows of runs that nobody has touched since; so many at most.
-pub(crate) async fn sweep_runs<S: Sql>(sql: &mut S, before: &Wall, most: &usize) -> Result<usize, Error> {
-    let Some(mut row) = first(sql, "SELECT run FROM runs WHERE updated_at < $1 ORDER BY updated_at LIMIT 1", values![*before]).await?
-    else {
-        return Ok(0);
-    };
-    let run: [u8; 32] = row.take()?;
-    let statement = "DELETE FROM journal WHERE run = $1 AND item IN (SELECT item FROM journal WHERE run = $1 LIMIT $2)";
-    let gone = usize::try_from(sql.execute(statement, values![run, *most]).await?).unwrap_or(usize::MAX);
-    if gone < *most {
-        sql.execute("DELETE FROM runs WHERE run = $1", values![run]).await?;
-    }
-    Ok(gone.max(1))
 }
 
 /// Counts errors that no rule names.

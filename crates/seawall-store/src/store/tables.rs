@@ -1,11 +1,11 @@
-//! The rest of what a store keeps: schedules, idempotency keys, replays, roll-ups, snapshots, audit, journals, errors.
+//! The rest of what a store keeps: schedules, idempotency keys, replays, roll-ups, snapshots, audit, errors.
 
 use super::{PostgresStore, SqliteStore, Store};
 use crate::error::Error;
 use crate::failpoint;
 use crate::idempotency::{Finish, Reserve, Reserved};
 use crate::job::NewJob;
-use crate::notes::{Audited, Deed, Item, Unnamed};
+use crate::notes::{Audited, Deed, Unnamed};
 use crate::page::{Page, Window};
 use crate::replay::{self, Created, NewReplay, Replay, Stepped};
 use crate::rollup;
@@ -132,7 +132,7 @@ impl Store {
     }
 }
 
-/// Audit, journals of batch runs, unnamed errors.
+/// Audit, unnamed errors.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
     pub async fn record_deed(&self, deed: Deed) -> Result<(), Error> {
@@ -142,30 +142,6 @@ impl Store {
     /// Newest first, those before a number.
     pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<Audited>, Error> {
         look!(self, statements::notes::audit, before, limit)
-    }
-
-    /// What became of rows of a batch run; the latest word counts.
-    pub async fn journal_put(&self, run: [u8; 32], items: Vec<Item>, now: Wall) -> Result<(), Error> {
-        change!(self, adds statements::notes::journal_put, run, items, now)
-    }
-
-    /// What is known of rows of a batch run, in their order.
-    pub async fn journal_has(&self, run: [u8; 32], items: Vec<[u8; 32]>) -> Result<Vec<Option<Item>>, Error> {
-        look!(self, statements::notes::journal_has, run, items)
-    }
-
-    /// Where a batch run that follows pages goes on.
-    pub async fn put_page(&self, run: [u8; 32], page: String, now: Wall) -> Result<(), Error> {
-        change!(self, adds statements::notes::put_page, run, page, now)
-    }
-
-    pub async fn page(&self, run: [u8; 32]) -> Result<Option<String>, Error> {
-        look!(self, statements::notes::page, run)
-    }
-
-    /// Forgets rows of runs that nobody has touched since; 0 when there are none left.
-    pub async fn sweep_runs(&self, before: Wall, most: usize) -> Result<usize, Error> {
-        change!(self, ends statements::notes::sweep_runs, before, most)
     }
 
     /// Counts errors that no rule names.

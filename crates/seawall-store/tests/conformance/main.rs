@@ -13,6 +13,8 @@ mod endings;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod journal;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod opening;

@@ -1,4 +1,4 @@
-//! Schedules, idempotency keys, replays of many letters, roll-ups, snapshots, audit, journals, unnamed errors.
+//! Schedules, idempotency keys, replays of many letters, roll-ups, snapshots, audit, unnamed errors.
 
 use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, ok, on_each_backend};
@@ -8,7 +8,7 @@ use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Nanos;
 use seawall_store::idempotency::{Finish, Reserve};
 use seawall_store::job::{Ending, NewJob, Origin, Response};
-use seawall_store::notes::{Deed, Item, Unnamed};
+use seawall_store::notes::{Deed, Unnamed};
 use seawall_store::page::Window;
 use seawall_store::replay::{Created, NewReplay, State, Stepped};
 use seawall_store::rollup::Row;
@@ -28,7 +28,6 @@ on_each_backend!(
     rollups_are_written_whole_and_each_by_one_writer,
     snapshots_are_replaced,
     the_audit_list_is_newest_first,
-    a_journal_knows_what_became_of_its_rows,
     unnamed_errors_are_counted_and_named,
 );
 
@@ -258,25 +257,6 @@ async fn the_audit_list_is_newest_first(stage: Stage) {
     let rest = stage.store.audit(first.last().map(|last| last.number), 10).await.unwrap();
     let actions: Vec<&str> = first.iter().chain(&rest).map(|entry| entry.deed.action.as_str()).collect();
     assert_eq!(actions, ["act-4", "act-3", "act-2", "act-1", "act-0"]);
-}
-
-async fn a_journal_knows_what_became_of_its_rows(stage: Stage) {
-    let item = |n: u8, outcome: &str| Item { item: [n; 32], outcome: outcome.to_owned(), detail: "{}".to_owned() };
-    let run = [1; 32];
-    stage.store.journal_put(run, (0..120).map(|n| item(n, "success")).collect(), NOON).await.unwrap();
-    stage.store.journal_put(run, vec![item(3, "permanent"), item(3, "success"), item(4, "permanent")], after(1)).await.unwrap();
-    let keys = [200, 4, 3, 119].map(|n| [n; 32]).to_vec();
-    let found = stage.store.journal_has(run, keys.clone()).await.unwrap();
-    let outcomes: Vec<Option<&str>> = found.iter().map(|item| item.as_ref().map(|item| item.outcome.as_str())).collect();
-    assert_eq!(outcomes, [None, Some("permanent"), Some("success"), Some("success")]);
-    assert_eq!(stage.store.journal_has([2; 32], keys.clone()).await.unwrap(), vec![None; 4], "runs do not know of each other");
-    assert_eq!(stage.store.page(run).await.unwrap(), None);
-    stage.store.put_page(run, "next=7".to_owned(), after(2)).await.unwrap();
-    assert_eq!(stage.store.page(run).await.unwrap().as_deref(), Some("next=7"));
-    assert_eq!(stage.store.sweep_runs(after(2), 1000).await.unwrap(), 0);
-    while stage.store.sweep_runs(after(3), 100).await.unwrap() > 0 {}
-    assert_eq!(stage.store.journal_has(run, keys).await.unwrap(), vec![None; 4]);
-    assert_eq!(stage.store.page(run).await.unwrap(), None);
 }
 
 async fn unnamed_errors_are_counted_and_named(stage: Stage) {

@@ -1,11 +1,12 @@
 //! Lines become rows: URLs and paths, NDJSON, or CSV with a template. Runs on a thread of its own, some rows ahead of those
 //! that send. A line that makes no row is reported and never ends the run.
 
-use super::journal::Earlier;
+use super::earlier::{Earlier, block};
 use super::lines::{Line, Lines};
 use super::route::Routes;
 use super::row::{Bad, Row};
 use super::template::Template;
+use anyhow::Context as _;
 use bytes::Bytes;
 use seawall_core::id::CallId;
 use serde_json::{Map, Value};
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
-/// Rows that travel together.
-const BATCH: usize = 128;
+/// What rows that travel together take in memory, beyond the first.
+const HEAVY: usize = 1 << 20;
 /// What is shown of a line that makes no row.
 const MOST_SHOWN: usize = 200;
 /// Headers that say how a message is framed or whom it is for, which is not the row's to say.
@@ -36,6 +37,33 @@ pub(super) enum Read {
     Bad(Bad, Before),
 }
 
+impl Read {
+    /// Its line and its key.
+    pub(super) const fn place(&self) -> (u64, u64) {
+        match self {
+            Self::Row(row, _) => (row.line, row.key),
+            Self::Bad(bad, _) => (bad.line, bad.key),
+        }
+    }
+
+    pub(super) const fn before(&mut self) -> &mut Before {
+        match self {
+            Self::Row(_, before) | Self::Bad(_, before) => before,
+        }
+    }
+
+    const fn set_ordinal(&mut self, ordinal: u64) {
+        match self {
+            Self::Row(row, _) => row.ordinal = ordinal,
+            Self::Bad(bad, _) => bad.ordinal = ordinal,
+        }
+    }
+
+    fn weight(&self) -> usize {
+        if let Self::Row(row, _) = self { row.weight() } else { size_of::<Self>() }
+    }
+}
+
 /// What earlier runs left of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Before {
@@ -53,7 +81,6 @@ pub(super) struct Ahead {
     /// Done by an earlier run.
     pub skipped: AtomicU64,
     pub over: AtomicBool,
-    pub stop: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -76,6 +103,14 @@ pub(super) struct Columns {
     delimiter: char,
 }
 
+/// Rows that travel together: some lines of one block.
+#[derive(Default)]
+struct Batch {
+    rows: Vec<Read>,
+    block: u64,
+    weight: usize,
+}
+
 /// A row in the making.
 #[derive(Default)]
 struct Asked {
@@ -88,35 +123,50 @@ struct Asked {
 
 impl Reader {
     /// Reads to the end, or until nobody listens any more.
-    pub(super) fn run(mut self, to: &mpsc::Sender<Vec<Read>>) -> std::io::Result<()> {
-        let mut batch = Vec::with_capacity(BATCH);
-        let mut ordinal = 0;
+    pub(super) fn run(mut self, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<()> {
+        let runtime = super::runtime()?;
+        let mut batch = Batch::default();
         loop {
-            let line = self.record()?;
-            let over = line == Line::End || self.ahead.stop.load(Ordering::Relaxed);
-            if over || batch.len() >= BATCH {
-                self.ahead.rows.store(ordinal, Ordering::Relaxed);
-                if to.blocking_send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))).is_err() || over {
-                    self.ahead.over.store(line == Line::End, Ordering::Relaxed);
+            let line = self.record().context("cannot read the input")?;
+            let over = line == Line::End;
+            if over || block(self.lines.number) != batch.block {
+                let sent = runtime.block_on(self.pass(&mut batch, true, to))?;
+                if over || !sent {
+                    self.ahead.over.store(over, Ordering::Relaxed);
                     return Ok(());
                 }
             }
+            batch.block = block(self.lines.number);
             let read = match line {
                 Line::End => None,
-                Line::TooLong => Some(self.bad(b"", "the line is longer than 16 MiB".to_owned(), ordinal)),
-                Line::Text(text) => self.read(&text, ordinal),
+                Line::TooLong => Some(self.bad(b"", "the line is longer than 16 MiB".to_owned())),
+                Line::Text(text) => self.read(&text),
             };
             let Some(read) = read else { continue };
-            match self.met(read) {
-                Some(read) => {
-                    batch.push(read);
-                    ordinal += 1;
-                }
-                None => {
-                    self.ahead.skipped.fetch_add(1, Ordering::Relaxed);
-                }
+            batch.weight += read.weight();
+            batch.rows.push(read);
+            // Whoever sends has nothing left: rows are not kept back to travel together, unless an earlier run knows them.
+            let wanted = to.capacity() == to.max_capacity() && !self.earlier.knows(batch.block);
+            if (wanted || batch.weight > HEAVY) && !runtime.block_on(self.pass(&mut batch, false, to))? {
+                return Ok(());
             }
         }
+    }
+
+    /// Hands over what no earlier run has done. `false` when nobody listens any more.
+    async fn pass(&mut self, batch: &mut Batch, whole: bool, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<bool> {
+        let Batch { mut rows, block, .. } = std::mem::take(batch);
+        batch.block = block;
+        let read = rows.len();
+        self.earlier.sift(block, &mut rows, whole).await.context("cannot read the journal")?;
+        self.ahead.skipped.fetch_add(u64::try_from(read - rows.len()).unwrap_or(0), Ordering::Relaxed);
+        let mut ordinal = self.ahead.rows.load(Ordering::Relaxed);
+        for row in &mut rows {
+            row.set_ordinal(ordinal);
+            ordinal += 1;
+        }
+        self.ahead.rows.store(ordinal, Ordering::Relaxed);
+        Ok(rows.is_empty() || to.send(rows).await.is_ok())
     }
 
     /// A line, or as many as a CSV record takes: one with an odd number of quotes goes on.
@@ -138,16 +188,8 @@ impl Reader {
         Ok(Line::Text(record))
     }
 
-    /// What an earlier run has done need not be done again.
-    fn met(&mut self, read: Read) -> Option<Read> {
-        match read {
-            Read::Row(row, _) => self.earlier.meet(row.key).map(|before| Read::Row(row, before)),
-            Read::Bad(bad, _) => self.earlier.meet(bad.key).map(|before| Read::Bad(bad, before)),
-        }
-    }
-
     /// `None` for lines that ask for nothing: empty ones, comments, the head of a CSV file.
-    fn read(&mut self, line: &[u8], ordinal: u64) -> Option<Read> {
+    fn read(&mut self, line: &[u8]) -> Option<Read> {
         let made = match std::str::from_utf8(line) {
             Err(_) => Err("it is not UTF-8".to_owned()),
             Ok(text) if text.contains('\0') => Err("it has a NUL character".to_owned()),
@@ -161,20 +203,20 @@ impl Reader {
             Ok(text) if text.starts_with('#') => return None,
             Ok(text) => Ok(Asked { target: Some(text.trim().to_owned()), ..Asked::default() }),
         };
-        Some(match made.and_then(|asked| self.row(asked, ordinal)) {
+        Some(match made.and_then(|asked| self.row(asked)) {
             Ok(row) => Read::Row(row, Before::default()),
-            Err(why) => self.bad(line, why, ordinal),
+            Err(why) => self.bad(line, why),
         })
     }
 
-    fn bad(&self, line: &[u8], why: String, ordinal: u64) -> Read {
+    fn bad(&self, line: &[u8], why: String) -> Read {
         let text = String::from_utf8_lossy(&line[..line.len().min(MOST_SHOWN)]).replace('\0', "\u{fffd}");
         let number = self.lines.number;
         let key = Row::key("", "", "", &text, &number.to_be_bytes());
-        Read::Bad(Bad { line: number, ordinal, key, text, why }, Before::default())
+        Read::Bad(Bad { line: number, ordinal: 0, key, text, why }, Before::default())
     }
 
-    fn row(&mut self, asked: Asked, ordinal: u64) -> Result<Row, String> {
+    fn row(&mut self, asked: Asked) -> Result<Row, String> {
         let target = asked.target.ok_or("it has neither `url` nor `path`")?;
         let (lane, below) = self.routes.route(&target)?;
         let method = asked.method.map_or_else(|| "GET".to_owned(), |method| method.to_ascii_uppercase());
@@ -191,7 +233,7 @@ impl Reader {
             check_header(name, value)?;
         }
         let key = Row::key(&asked.id, &lane, &method, &below, &asked.body);
-        Ok(Row { line: self.lines.number, ordinal, key, id: asked.id, lane, method, below, headers, body: asked.body })
+        Ok(Row { line: self.lines.number, ordinal: 0, key, id: asked.id, lane, method, below, headers, body: asked.body })
     }
 
     fn of_csv(&self, text: &str) -> Result<Asked, String> {

@@ -1,222 +1,230 @@
-//! What a run has done, so that the next one does not do it again: an append-only file beside the store, one line for each
-//! batch of rows, written after their output. Whatever a kill cuts off was not done.
+//! What a run has done, so that the next one does not do it again: pieces in the store, each for some hundred rows, written
+//! after their output and together with their dead letters. What comes after the last piece was not done.
 
-use super::input::Before;
-use anyhow::Context as _;
+use super::earlier::{Again, Earlier};
+use bytes::Bytes;
 use seawall_core::id::CallId;
+use seawall_core::time::{Nanos, Wall};
+use seawall_store::dead::NewLetter;
+use seawall_store::journal::{Held, Kept, Piece, Run};
+use seawall_store::{Error, Store};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::fs::{File, TryLockError};
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::path::Path;
+use std::time::Duration;
 
-/// One line: what was done since the line before. Keys are hexadecimal, so that no reader loses digits.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// Journals that nobody has touched for so long are forgotten.
+const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(90 * 24 * 3600);
+/// Pieces that are read or forgotten at a time.
+const TOGETHER: usize = 64;
+
+/// One piece: what was done since the one before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     /// Bytes that the output has with everything in here, where it is a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<u64>,
+    /// The output is about to be replaced by one of that length; until it is, it has this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<u64>,
+    /// Lines of pieces before this one are not those of the list any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changed: bool,
+    /// Lines and keys, as bytes behind the rest.
+    #[serde(skip)]
+    pub done: Vec<(u64, u64)>,
+    /// Keys of rows that were given up on, their letters, and the letters that those take the place of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub done: Vec<String>,
-    /// Rows that were given up on, their letters, and the letters that those take the place of.
+    pub dead: Vec<(u64, String, String)>,
+    /// Keys of rows whose pages up to this one are done, and where the next is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub dead: Vec<(String, String, String)>,
-    /// Rows whose pages up to this one are done, and where the next is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pages: Vec<(String, u32, String)>,
+    pub pages: Vec<(u64, u32, String)>,
 }
 
 impl Entry {
-    pub(super) fn key(key: u64) -> String {
-        format!("{key:016x}")
-    }
-}
-
-/// Which rows a run is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
-    /// All of them.
-    Everything,
-    /// Those without a success.
-    Unfinished,
-    /// Those that ended as dead letters.
-    Dead,
-}
-
-/// What earlier runs did. Eight bytes for each row that is done.
-#[derive(Debug)]
-pub(super) struct Earlier {
-    again: Again,
-    /// Sorted. A row that stands in the input twice is in here once for each time it was done.
-    done: Vec<u64>,
-    met: Vec<bool>,
-    dead: HashMap<u64, Vec<CallId>>,
-    pages: HashMap<u64, (u32, String)>,
-}
-
-impl Earlier {
-    fn new(again: Again) -> Self {
-        Self { again, done: Vec::new(), met: Vec::new(), dead: HashMap::new(), pages: HashMap::new() }
+    pub(super) fn rows(&self) -> usize {
+        self.done.len() + self.dead.len() + self.pages.len()
     }
 
-    fn add(&mut self, entry: Entry) {
-        let key = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
-        for done in &entry.done {
-            let done = key(done);
-            self.done.push(done);
-            self.pages.remove(&done);
-            if let Some(letters) = self.dead.get_mut(&done) {
-                letters.pop();
-                if letters.is_empty() {
-                    self.dead.remove(&done);
+    /// A line of JSON; then for each row that is done eight bytes of key and the distance to the line before, which is small.
+    fn write(&self) -> Result<Bytes, Error> {
+        let mut bytes = serde_json::to_vec(self).map_err(|error| Error::Failed(error.to_string()))?;
+        bytes.push(b'\n');
+        let mut before = 0u64;
+        for (line, key) in &self.done {
+            bytes.extend_from_slice(&key.to_le_bytes());
+            let distance = line.wrapping_sub(before).cast_signed();
+            let mut rest = ((distance << 1) ^ (distance >> 63)).cast_unsigned();
+            while rest >= 0x80 {
+                bytes.push((rest & 0x7f) as u8 | 0x80);
+                rest >>= 7;
+            }
+            bytes.push((rest & 0x7f) as u8);
+            before = *line;
+        }
+        Ok(Bytes::from(bytes))
+    }
+
+    /// `None` for what `write` did not write.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|byte| *byte == b'\n')?;
+        let mut entry: Self = serde_json::from_slice(&bytes[..end]).ok()?;
+        let mut rest = &bytes[end + 1..];
+        let mut line = 0u64;
+        while let Some((key, mut tail)) = rest.split_first_chunk::<8>() {
+            let mut folded = 0u64;
+            for shift in (0..64).step_by(7) {
+                let (byte, after) = tail.split_first()?;
+                tail = after;
+                folded |= u64::from(byte & 0x7f) << shift;
+                if byte & 0x80 == 0 {
+                    break;
                 }
             }
+            let distance = (folded >> 1).cast_signed() ^ -(folded & 1).cast_signed();
+            line = line.wrapping_add(distance.cast_unsigned());
+            entry.done.push((line, u64::from_le_bytes(*key)));
+            rest = tail;
         }
-        for (row, letter, before) in &entry.dead {
-            let (letters, before) = (self.dead.entry(key(row)).or_default(), CallId::parse(before));
-            letters.retain(|letter| Some(*letter) != before);
-            letters.extend(CallId::parse(letter));
-        }
-        for (row, page, next) in entry.pages {
-            self.pages.insert(key(&row), (page, next));
-        }
-    }
-
-    pub(super) fn has_dead(&self) -> bool {
-        !self.dead.is_empty()
-    }
-
-    /// What is known of a row, if it is to be done in this run.
-    pub(super) fn meet(&mut self, key: u64) -> Option<Before> {
-        if self.again == Again::Everything {
-            return Some(Before::default());
-        }
-        let from = self.done.partition_point(|done| *done < key);
-        if let Some(at) = (from..self.done.len()).take_while(|at| self.done[*at] == key).find(|at| !self.met[*at]) {
-            self.met[at] = true;
-            return None;
-        }
-        let letters = self.dead.get_mut(&key);
-        if self.again == Again::Dead && letters.is_none() {
-            return None;
-        }
-        Some(Before { letter: letters.and_then(Vec::pop), page: self.pages.get(&key).cloned() })
+        rest.is_empty().then_some(entry)
     }
 }
+
+/// Everything that the journal of a run has.
+#[derive(Clone, Debug)]
+pub(super) struct Pieces {
+    store: Store,
+    run: Run,
+}
+
+impl Pieces {
+    /// All pieces in order, up to one that cannot be read.
+    pub(super) async fn each(&self, mut take: impl FnMut(u64, &Entry)) -> Result<(), Error> {
+        let mut next = 0;
+        loop {
+            let pieces = self.store.journal(self.run, next, TOGETHER).await?;
+            if pieces.is_empty() {
+                return Ok(());
+            }
+            for (number, content) in pieces {
+                let Some(entry) = Entry::read(&content).filter(|_| number == next) else { return Ok(()) };
+                take(number, &entry);
+                next = number + 1;
+            }
+        }
+    }
+
+    /// Forgets what comes from a number on.
+    async fn cut(&self, from: u64) -> Result<(), Error> {
+        while self.store.journal_cut(self.run, from, TOGETHER).await? > 0 {}
+        Ok(())
+    }
+}
+
+/// The same run is under way in another process.
+#[derive(Debug)]
+pub(super) struct Underway;
 
 #[derive(Debug)]
 pub(super) struct Journal {
-    file: File,
+    store: Store,
+    /// `None` where nobody will ask for it again.
+    place: Option<Pieces>,
+    next: u64,
+    _held: Option<Held>,
 }
-
-/// The journal of a run that another process is at.
-#[derive(Debug, thiserror::Error)]
-#[error("the same run is under way in another process")]
-pub(super) struct Underway;
 
 impl Journal {
-    /// Opens the journal of a run, and says what earlier runs did and how much of the output belongs to that.
-    pub(super) fn open(path: &Path, again: Again) -> anyhow::Result<(Self, Earlier, Option<u64>)> {
-        let shown = || format!("cannot use the journal `{}`", path.display());
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(shown)?;
-        }
-        let mut file = File::options().create(true).truncate(false).read(true).write(true).open(path).with_context(shown)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Underway.into()),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(shown),
-        }
-        let mut earlier = Earlier::new(again);
+    /// For a run that nobody can ask for again.
+    pub(super) fn none(store: Store) -> Self {
+        Self { store, place: None, next: 0, _held: None }
+    }
+
+    /// Opens the journal of a run; what earlier runs did, and how much of the output belongs to that. `length` is what the
+    /// output has, where it is a file.
+    pub(super) async fn open(
+        store: Store,
+        run: Run,
+        again: Again,
+        length: Option<u64>,
+        now: Wall,
+    ) -> Result<Result<(Self, Earlier, Option<u64>), Underway>, Error> {
+        let Some(held) = store.hold_run(run).await? else { return Ok(Err(Underway)) };
+        while store.sweep_runs(Wall(now.0.saturating_sub(FORGOTTEN_AFTER.as_millis().cast_signed())), TOGETHER).await? > 0 {}
+        let pieces = Pieces { store: store.clone(), run };
+        let mut journal = Self { store, place: Some(pieces.clone()), next: 0, _held: Some(held) };
         if again == Again::Everything {
-            file.set_len(0).with_context(shown)?;
-            return Ok((Self { file }, earlier, None));
+            pieces.cut(0).await?;
+            return Ok(Ok((journal, Earlier::new(again, None), None)));
         }
-        let (whole, output) = load(&mut file, &mut earlier).with_context(shown)?;
-        file.set_len(whole).with_context(shown)?;
-        file.seek(SeekFrom::Start(whole)).with_context(shown)?;
-        earlier.done.sort_unstable();
-        earlier.met = vec![false; earlier.done.len()];
-        Ok((Self { file }, earlier, output))
+        let (end, outdated) = believed(&pieces, length).await?;
+        pieces.cut(end).await?;
+        let (mut earlier, mut output) = (Earlier::new(again, Some(pieces.clone())), None);
+        pieces
+            .each(|number, entry| {
+                output = entry.output.or(output);
+                journal.next = number + 1;
+                earlier.add(entry);
+            })
+            .await?;
+        earlier.complete().await?;
+        if !outdated.is_empty() {
+            journal.append(&Entry { output, ..Entry::default() }, Vec::new(), outdated, Kept::FromPowerCuts, now).await?;
+        }
+        Ok(Ok((journal, earlier, output)))
     }
 
-    pub(super) fn append(&mut self, entry: &Entry) -> std::io::Result<()> {
-        let mut line = serde_json::to_vec(entry)?;
-        line.push(b'\n');
-        self.file.write_all(&line)
-    }
-
-    pub(super) fn sync(&self) -> std::io::Result<()> {
-        self.file.sync_data()
+    /// Writes a piece down, with letters that came of it and those that are out of date with it.
+    pub(super) async fn append(
+        &mut self,
+        entry: &Entry,
+        letters: Vec<NewLetter>,
+        outdated: Vec<CallId>,
+        kept: Kept,
+        now: Wall,
+    ) -> Result<(), Error> {
+        let Some(place) = &self.place else { return patiently(|| self.store.keep_letters(letters.clone())).await };
+        let piece = Piece { number: self.next, content: entry.write()?, letters, outdated };
+        patiently(|| self.store.journal_append(place.run, piece.clone(), kept, now)).await?;
+        self.next += 1;
+        Ok(())
     }
 }
 
-/// Reads as many whole lines as there are; how many bytes they have, and how long the output was with the last.
-fn load(file: &mut File, earlier: &mut Earlier) -> std::io::Result<(u64, Option<u64>)> {
-    let (mut whole, mut output) = (0, None);
-    let mut reader = BufReader::with_capacity(1 << 16, file);
-    let mut line = Vec::new();
+/// How many pieces the output bears out, and the letters of the others. After a power cut the output may have lost more than
+/// the journal; and a replacement of the output may have been announced that did not come to pass.
+async fn believed(pieces: &Pieces, length: Option<u64>) -> Result<(u64, Vec<CallId>), Error> {
+    let (mut end, mut outdated) = (0, Vec::new());
+    let (mut announced, mut is_last) = (None, true);
+    pieces
+        .each(|number, entry| {
+            is_last = length.is_none_or(|length| entry.output.is_none_or(|output| output <= length));
+            if is_last {
+                end = number + 1;
+                announced = entry.replaces.filter(|before| entry.output != Some(*before));
+                outdated.clear();
+            } else {
+                outdated.extend(entry.dead.iter().filter_map(|(_, letter, _)| CallId::parse(letter)));
+            }
+        })
+        .await?;
+    if is_last && announced.is_some() && announced == length {
+        end -= 1;
+    }
+    Ok((end, outdated))
+}
+
+/// A store that is away for a moment is waited for.
+async fn patiently<F: Future<Output = Result<(), Error>>>(write: impl Fn() -> F) -> Result<(), Error> {
+    let mut pause = Duration::from_millis(50);
     loop {
-        line.clear();
-        // Entries are small; anything else is not ours and ends what can be believed.
-        let read = reader.by_ref().take(64 << 20).read_until(b'\n', &mut line)?;
-        let entry: Option<Entry> = if line.last() == Some(&b'\n') { serde_json::from_slice(&line).ok() } else { None };
-        let Some(entry) = entry else { return Ok((whole, output)) };
-        output = entry.output.or(output);
-        earlier.add(entry);
-        whole += u64::try_from(read).unwrap_or(0);
+        match write().await {
+            Err(error) if error.passes() && pause < Duration::from_secs(4) => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            result => return result,
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(output: u64, done: &[u64]) -> Entry {
-        Entry { output: Some(output), done: done.iter().map(|key| Entry::key(*key)).collect(), ..Entry::default() }
-    }
-
-    #[test]
-    fn what_a_kill_cuts_off_was_not_done() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a/journal");
-        let (mut journal, ..) = Journal::open(&path, Again::Everything).unwrap();
-        journal.append(&entry(10, &[1, 2, 2])).unwrap();
-        journal.append(&entry(20, &[3])).unwrap();
-        assert!(Journal::open(&path, Again::Unfinished).unwrap_err().is::<Underway>());
-        drop(journal);
-        let bytes = std::fs::read(&path).unwrap();
-        std::fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
-        let (mut journal, mut earlier, output) = Journal::open(&path, Again::Unfinished).unwrap();
-        assert_eq!(output, Some(10));
-        let todo: Vec<u64> = [1, 2, 2, 2, 3].into_iter().filter(|key| earlier.meet(*key).is_some()).collect();
-        assert_eq!(todo, [2, 3], "done as often as it stands there");
-        journal.append(&entry(30, &[3])).unwrap();
-        drop(journal);
-        let (_, mut earlier, output) = Journal::open(&path, Again::Unfinished).unwrap();
-        assert!(output == Some(30) && earlier.meet(3).is_none());
-    }
-
-    #[test]
-    fn the_dead_are_met_again_with_their_letters_until_they_are_done() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal");
-        let letter = CallId::from_bytes([7; 16]);
-        let (mut journal, ..) = Journal::open(&path, Again::Everything).unwrap();
-        let dead = Entry {
-            dead: vec![(Entry::key(5), letter.to_string(), String::new())],
-            pages: vec![(Entry::key(6), 3, "/n".to_owned())],
-            ..entry(0, &[1])
-        };
-        journal.append(&dead).unwrap();
-        drop(journal);
-        let (mut journal, mut earlier, _) = Journal::open(&path, Again::Dead).unwrap();
-        assert_eq!((earlier.meet(1), earlier.meet(2), earlier.has_dead()), (None, None, true));
-        assert_eq!(earlier.meet(5).unwrap().letter, Some(letter));
-        journal.append(&entry(0, &[5])).unwrap();
-        drop(journal);
-        let (_, mut earlier, _) = Journal::open(&path, Again::Unfinished).unwrap();
-        assert_eq!((earlier.meet(5), earlier.has_dead()), (None, false));
-        assert_eq!(earlier.meet(6).unwrap().page, Some((3, "/n".to_owned())));
-    }
-}
+mod tests;

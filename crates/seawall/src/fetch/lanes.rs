@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Rows in memory may take about this much; what comes beyond goes to disk.
-const MEMORY: usize = 4 << 20;
+const MEMORY: usize = 2 << 20;
 /// Beyond so many lanes, those that have nothing to do are used for others.
 const MOST_LANES: usize = 1024;
 /// Lanes that may have a file at a time. When there are more, reading waits instead.

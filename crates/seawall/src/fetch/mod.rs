@@ -2,6 +2,7 @@
 //! reads, one sends, one writes.
 
 mod answer;
+mod earlier;
 mod input;
 mod journal;
 mod lanes;
@@ -42,7 +43,7 @@ use tokio::task::LocalSet;
 use work::{Stop, Work};
 
 /// Batches of rows that are read ahead.
-const READ_AHEAD: usize = 16;
+const READ_AHEAD: usize = 4;
 /// Results that wait to be written.
 const UNWRITTEN: usize = 1024;
 
@@ -184,7 +185,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         logging.join().map_err(|_| anyhow::anyhow!("the log's writer panicked"))?;
     }
     if ahead.over.load(Ordering::Relaxed) || !work.lanes.borrow().stopping {
-        reading.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?.context("cannot read the input")?;
+        reading.join().map_err(|_| anyhow::anyhow!("the reader panicked"))??;
     }
     if let Some(path) = &args.report {
         let now = work.clock.now();
@@ -204,8 +205,12 @@ fn log(path: &Path, recorder: Arc<Recorder>) -> anyhow::Result<thread::JoinHandl
 }
 
 fn write(output: Output, from: mpsc::Receiver<output::Done>) -> anyhow::Result<quarantine::Quarantine> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    runtime.block_on(output.run(from))
+    runtime()?.block_on(output.run(from))
+}
+
+/// For one thread.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")
 }
 
 /// The thread that sends: as many slots as are wanted, and those who feed, wake and watch them.
@@ -216,7 +221,7 @@ fn send(
     progress: &Progress,
     terminal: &Terminal,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let runtime = runtime()?;
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         let mut workers = Vec::with_capacity(slots + 2);

@@ -1,5 +1,5 @@
-//! Rows that are over, written down on a thread of its own: the output first, then the journal, then dead letters. A kill
-//! between any two of them costs a repetition, never a row.
+//! Rows that are over, written down on a thread of its own: first the output, then the journal with its dead letters. A kill
+//! between the two costs a repetition, never a row.
 
 use super::answer::Content;
 use super::journal::{Entry, Journal};
@@ -8,15 +8,17 @@ use crate::exit::Failure;
 use crate::letter::Cause;
 use anyhow::Context as _;
 use bytes::Bytes;
-use futures_util::future::join_all;
 use seawall_core::id::CallId;
 use seawall_core::time::{Mono, Nanos};
 use seawall_engine::clock::Clock;
+use seawall_store::Error;
 use seawall_store::dead::NewLetter;
-use seawall_store::{Error, Store};
+use seawall_store::journal::Kept;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -24,6 +26,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 const BATCH: usize = 1024;
 /// How long rows are gathered before they are written: a pipe's reader does not notice, and a disk does.
 const GATHER: Duration = Duration::from_millis(8);
+/// A piece of the journal has about so many rows, or those of so long.
+const PIECE: usize = 512;
+const PIECE_EVERY: Duration = Duration::from_millis(50);
 /// How often the disk is asked whether it has everything.
 const SYNC_EVERY: Nanos = Nanos::from_millis(500);
 
@@ -81,25 +86,43 @@ pub(super) struct Output {
     pub body_only: bool,
     pub quarantine: Quarantine,
     pub journal: Journal,
-    pub store: Store,
+    /// Whether the lines of the journal are still those of the list.
+    pub changed: Arc<AtomicBool>,
     pub clock: Clock,
+    pub unjournaled: Unjournaled,
+}
+
+/// What is in the output, and not yet in the journal.
+#[derive(Debug, Default)]
+pub(super) struct Unjournaled {
+    entry: Entry,
+    letters: Vec<NewLetter>,
+    outdated: Vec<CallId>,
+    since: Mono,
+    synced: Mono,
 }
 
 impl Output {
     /// Writes until nothing comes any more.
     pub(super) async fn run(mut self, mut from: mpsc::Receiver<Done>) -> anyhow::Result<Quarantine> {
         let (mut batch, mut buffer) = (Vec::with_capacity(BATCH), Vec::with_capacity(1 << 16));
-        let mut synced = self.clock.now().mono;
+        self.unjournaled.synced = self.clock.now().mono;
         loop {
-            let count = from.recv_many(&mut batch, BATCH).await;
+            let due = self.unjournaled.entry.rows() > 0;
+            let count = tokio::select! {
+                count = from.recv_many(&mut batch, BATCH) => count,
+                () = tokio::time::sleep(PIECE_EVERY), if due => {
+                    self.journal(false).await?;
+                    continue;
+                }
+            };
             if count == 0 {
-                self.sync()?;
+                self.journal(true).await?;
                 return Ok(self.quarantine);
             }
-            self.keep(&mut batch, &mut buffer).await?;
-            if self.is_due(synced) {
-                self.sync()?;
-                synced = self.clock.now().mono;
+            self.keep(&mut batch, &mut buffer)?;
+            if self.is_due() {
+                self.journal(false).await?;
             }
             if count < BATCH / 4 {
                 tokio::time::sleep(GATHER).await;
@@ -107,20 +130,21 @@ impl Output {
         }
     }
 
-    fn is_due(&self, synced: Mono) -> bool {
-        self.clock.now().mono.since(synced) >= SYNC_EVERY
+    fn is_due(&self) -> bool {
+        let since = self.clock.now().mono.since(self.unjournaled.since);
+        self.unjournaled.entry.rows() >= PIECE || Duration::from_nanos(since.0) >= PIECE_EVERY
     }
 
-    async fn keep(&mut self, batch: &mut Vec<Done>, buffer: &mut Vec<u8>) -> anyhow::Result<()> {
+    fn keep(&mut self, batch: &mut Vec<Done>, buffer: &mut Vec<u8>) -> anyhow::Result<()> {
         buffer.clear();
-        let mut entry = Entry::default();
-        let (mut letters, mut outdated) = (Vec::new(), Vec::new());
+        if self.unjournaled.entry.rows() == 0 {
+            self.unjournaled.since = self.clock.now().mono;
+        }
         // Room for others is made once these are written.
         let mut shares = Vec::new();
         for mut done in batch.drain(..) {
             self.line(&done, buffer).context("cannot write the output")?;
-            note(&done, &mut entry);
-            outdated.extend(done.replaces);
+            self.unjournaled.note(&done);
             shares.extend(done.share.take());
             if let End::Dead(dead) = &mut done.end {
                 if let Some(body) = &dead.suspect {
@@ -128,7 +152,7 @@ impl Output {
                         .put(&done.id, done.line, &done.url, &dead.cause, body)
                         .context("cannot write to the quarantine file")?;
                 }
-                letters.extend(dead.letter.take());
+                self.unjournaled.letters.extend(dead.letter.take());
             }
         }
         match &mut self.sink {
@@ -138,21 +162,27 @@ impl Output {
         .context("cannot write the output")?;
         drop(shares);
         self.length += u64::try_from(buffer.len()).unwrap_or(0);
-        self.quarantine.flush().context("cannot write to the quarantine file")?;
-        entry.output = matches!(self.sink, Sink::File(_)).then_some(self.length);
-        // Letters that are out of date go while the journal still names them, new ones come when it names those: whatever
-        // a kill leaves behind is then found, and replaced, by the next run.
-        take_back(&self.store, &outdated).await?;
-        self.journal.append(&entry).context("cannot write the journal")?;
-        file(&self.store, &letters).await
+        self.quarantine.flush().context("cannot write to the quarantine file")
     }
 
-    fn sync(&self) -> anyhow::Result<()> {
-        if let Sink::File(file) = &self.sink {
-            // A pipe or a device has no disk to wait for.
-            drop(file.sync_data());
+    /// Writes down what is in the output. The disk has the output before the journal that says so.
+    async fn journal(&mut self, is_last: bool) -> anyhow::Result<()> {
+        let now = self.clock.now();
+        let mut kept = Kept::FromUs;
+        if is_last || now.mono.since(self.unjournaled.synced) >= SYNC_EVERY {
+            if let Sink::File(file) = &self.sink {
+                // A pipe or a device has no disk to wait for.
+                drop(file.sync_data());
+            }
+            self.unjournaled.synced = now.mono;
+            kept = Kept::FromPowerCuts;
         }
-        self.journal.sync().context("cannot write the journal")
+        let Unjournaled { entry, letters, outdated, .. } = &mut self.unjournaled;
+        let mut entry = std::mem::take(entry);
+        entry.output = matches!(self.sink, Sink::File(_)).then_some(self.length);
+        entry.changed = self.changed.load(Ordering::Relaxed);
+        let (letters, outdated) = (std::mem::take(letters), std::mem::take(outdated));
+        Ok(self.journal.append(&entry, letters, outdated, kept, now.wall).await.map_err(unavailable)?)
     }
 
     fn line(&self, done: &Done, to: &mut Vec<u8>) -> io::Result<()> {
@@ -271,7 +301,7 @@ fn file_name(done: &Done, content: &Content) -> String {
     }
     if name.len() > 180 {
         name.truncate(160);
-        name.push_str(&Entry::key(done.key));
+        name.push_str(&format!("{:016x}", done.key));
     }
     if let Some(page) = done.page {
         name.push_str(&format!("-{page}"));
@@ -285,53 +315,21 @@ fn file_name(done: &Done, content: &Content) -> String {
     format!("{name}.{extension}")
 }
 
-fn note(done: &Done, entry: &mut Entry) {
-    let key = Entry::key(done.key);
-    match &done.end {
-        End::Good(_, None) => entry.done.push(key),
-        End::Good(_, Some(next)) => entry.pages.push((key, done.page.unwrap_or(1), next.clone())),
-        End::Dead(dead) => {
-            let text = |id: Option<CallId>| id.map(|id| id.to_string()).unwrap_or_default();
-            entry.dead.push((key, text(dead.letter.as_ref().map(|letter| letter.id)), text(done.replaces)));
-        }
-    }
-}
-
-/// Writes that go to the store side by side, so that it can commit them together.
-const AT_ONCE: usize = 256;
-
-async fn take_back(store: &Store, outdated: &[CallId]) -> anyhow::Result<()> {
-    for ids in outdated.chunks(AT_ONCE) {
-        for result in join_all(ids.iter().map(|id| store.discard_letter(*id))).await {
-            result.map_err(unavailable)?;
-        }
-    }
-    Ok(())
-}
-
-async fn file(store: &Store, letters: &[NewLetter]) -> anyhow::Result<()> {
-    for letters in letters.chunks(AT_ONCE) {
-        for result in join_all(letters.iter().map(|letter| patiently(store, letter))).await {
-            result.map_err(unavailable)?;
-        }
-    }
-    Ok(())
-}
-
-async fn patiently(store: &Store, letter: &NewLetter) -> Result<(), Error> {
-    let mut pause = Duration::from_millis(50);
-    loop {
-        match store.keep_letter(letter.clone()).await {
-            Err(error) if error.passes() && pause < Duration::from_secs(4) => {
-                tokio::time::sleep(pause).await;
-                pause *= 2;
+impl Unjournaled {
+    fn note(&mut self, done: &Done) {
+        self.outdated.extend(done.replaces);
+        match &done.end {
+            End::Good(_, None) => self.entry.done.push((done.line, done.key)),
+            End::Good(_, Some(next)) => self.entry.pages.push((done.key, done.page.unwrap_or(1), next.clone())),
+            End::Dead(dead) => {
+                let text = |id: Option<CallId>| id.map(|id| id.to_string()).unwrap_or_default();
+                self.entry.dead.push((done.key, text(dead.letter.as_ref().map(|letter| letter.id)), text(done.replaces)));
             }
-            result => return result,
         }
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
-fn unavailable(error: Error) -> Failure {
-    Failure::store(format!("dead letters cannot be kept: {error}")).hint("`--resume` goes on where this run stopped")
+pub(super) fn unavailable(error: Error) -> Failure {
+    Failure::store(format!("the journal cannot be kept: {error}")).hint("`--resume` goes on where this run stopped")
 }

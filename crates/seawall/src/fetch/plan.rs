@@ -2,11 +2,12 @@
 
 use super::Args;
 use super::answer::Wanted;
+use super::earlier::{Again, Earlier};
 use super::input::{Ahead, Format, Reader, check_header};
-use super::journal::{Again, Earlier, Entry, Journal, Underway};
+use super::journal::{Entry, Journal, Underway};
 use super::lanes::Lanes;
 use super::lines::Lines;
-use super::output::{Done, Output, Sink};
+use super::output::{Done, Output, Sink, Unjournaled, unavailable};
 use super::quarantine::{Quarantine, without_dead};
 use super::route::Routes;
 use super::tally::Tally;
@@ -22,6 +23,7 @@ use seawall_core::admit::limit::Limit;
 use seawall_core::config::Config;
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
 use seawall_core::rng::Rng;
+use seawall_core::time::Wall;
 use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
 use seawall_engine::pool::Pool;
@@ -29,7 +31,8 @@ use seawall_engine::reach::Reach;
 use seawall_engine::recorder::Recorder;
 use seawall_engine::schema::Schema;
 use seawall_engine::transport::Sending;
-use seawall_store::location::Location;
+use seawall_store::Store;
+use seawall_store::journal::{Kept, Run};
 use sha2::{Digest as _, Sha256};
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -80,10 +83,12 @@ impl Plan {
         let reader_parts = (lines(args)?, template(args)?, headers(args)?);
         let wanted = wanted(args)?;
         let store = setup::open(&place, &around)?;
-        let name = name(args);
-        let (journal, earlier, kept) = journal(&folder(&place, &around), &name, args)?;
+        let run = run(args);
+        let name = name(&run);
         let clock = Clock::start();
-        let (output, earlier) = output(args, journal, earlier, kept, store, clock.clone())?;
+        let runtime = super::runtime()?;
+        let (journal, earlier, kept) = runtime.block_on(journal(store, run, args, clock.now().wall))?;
+        let output = runtime.block_on(output(args, journal, &earlier, kept, clock.clone()))?;
         let ((lines, size, ahead), template, headers) = reader_parts;
         let csv = is_csv(args);
         let reader = Reader { lines, csv, template, routes, headers, earlier, ahead, columns: None };
@@ -143,7 +148,7 @@ fn wanted(args: &Args) -> anyhow::Result<Wanted> {
 }
 
 /// What tells this run from others: the same command means the same run.
-fn name(args: &Args) -> String {
+fn run(args: &Args) -> Run {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned();
     let parts = [
         if args.input == Path::new("-") { "-".to_owned() } else { absolute(&args.input) },
@@ -159,52 +164,41 @@ fn name(args: &Args) -> String {
         hasher.update(part.len().to_be_bytes());
         hasher.update(part);
     }
-    let digest: [u8; 32] = hasher.finalize().into();
-    digest[..6].iter().fold(String::new(), |mut text, byte| {
+    hasher.finalize().into()
+}
+
+/// What people call it.
+fn name(run: &Run) -> String {
+    run[..6].iter().fold(String::new(), |mut text, byte| {
         let _: std::fmt::Result = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// Journals are beside the store, where it is a file.
-fn folder(place: &str, around: &Environment) -> PathBuf {
-    let beside = match Location::parse(place) {
-        Ok(Location::Sqlite(path)) => around.path(&path),
-        Ok(Location::Postgres(_)) | Err(_) => around.path(Path::new("seawall.db")),
-    };
-    let mut name = beside.into_os_string();
-    name.push("-fetch");
-    PathBuf::from(name)
-}
-
-fn journal(folder: &Path, name: &str, args: &Args) -> anyhow::Result<(Journal, Earlier, Option<u64>)> {
-    let in_a_pipe = args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none();
-    let is_nameless = in_a_pipe && !args.resume && !args.retry_dead;
-    // Pipes that run side by side are different runs, and nothing of them can be asked for again.
-    let name = if is_nameless { format!("{name}-{:x}.ndjson", setup::entropy()) } else { format!("{name}.ndjson") };
-    let path = folder.join(name);
+async fn journal(store: Store, run: Run, args: &Args, now: Wall) -> anyhow::Result<(Journal, Earlier, Option<u64>)> {
     let again = match (args.resume, args.retry_dead) {
         (_, true) => Again::Dead,
         (true, false) => Again::Unfinished,
         (false, false) => Again::Everything,
     };
-    let opened = Journal::open(&path, again).map_err(|error| {
-        if error.is::<Underway>() { Failure { exit: Exit::Failed, message: error.to_string(), hint: None }.into() } else { error }
-    })?;
-    if is_nameless {
-        std::fs::remove_file(&path).with_context(|| format!("cannot remove `{}`", path.display()))?;
+    store.remember_little().await.map_err(unavailable)?;
+    let in_a_pipe = args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none();
+    if in_a_pipe && again == Again::Everything {
+        // Pipes that run side by side are different runs, and nothing of them can be asked for again.
+        return Ok((Journal::none(store), Earlier::new(again, None), None));
     }
-    Ok(opened)
+    let length = args.output.as_deref().map(|path| match std::fs::metadata(path) {
+        Ok(found) => found.is_file().then_some(found.len()),
+        Err(_) => Some(0),
+    });
+    let opened = Journal::open(store, run, again, length.flatten(), now).await.map_err(unavailable)?;
+    opened.map_err(|Underway| {
+        let message = "the same run is under way in another process".to_owned();
+        Failure { exit: Exit::Failed, message, hint: None }.into()
+    })
 }
 
-fn output(
-    args: &Args,
-    mut journal: Journal,
-    earlier: Earlier,
-    kept: Option<u64>,
-    store: seawall_store::Store,
-    clock: Clock,
-) -> anyhow::Result<(Output, Earlier)> {
+async fn output(args: &Args, mut journal: Journal, earlier: &Earlier, kept: Option<u64>, clock: Clock) -> anyhow::Result<Output> {
     let (mut sink, mut length) = (Sink::Stdout, 0);
     if let Some(path) = &args.output {
         let unwritable = || format!("cannot write `{}`", path.display());
@@ -222,20 +216,36 @@ fn output(
             length = kept.min(file.metadata().with_context(unwritable)?.len());
             file.set_len(length).with_context(unwritable)?;
             if earlier.has_dead() && !args.body_only {
-                length = without_dead(path).with_context(unwritable)?;
+                let mended = without_dead(path).with_context(unwritable)?;
+                let entry =
+                    Entry { output: Some(mended.length), replaces: Some(length), changed: earlier.is_changed(), ..Entry::default() };
+                length = mended.length;
+                journal.append(&entry, Vec::new(), Vec::new(), Kept::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
+                mended.replace().with_context(unwritable)?;
                 file = File::options().write(true).open(path).with_context(unwritable)?;
-                journal.append(&Entry { output: Some(length), ..Entry::default() }).context("cannot write the journal")?;
             }
             file.seek(SeekFrom::Start(length)).with_context(unwritable)?;
         }
         sink = Sink::File(file);
+        // Whatever is in the output from now on, a journal says how much of it counts.
+        let entry = Entry { output: Some(length), changed: earlier.is_changed(), ..Entry::default() };
+        journal.append(&entry, Vec::new(), Vec::new(), Kept::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
     }
     if let Some(folder) = &args.output_dir {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
     }
     let quarantine = Quarantine::new(quarantine(args)).context("cannot write the quarantine file")?;
-    let output = Output { sink, length, folder: args.output_dir.clone(), body_only: args.body_only, quarantine, journal, store, clock };
-    Ok((output, earlier))
+    Ok(Output {
+        sink,
+        length,
+        folder: args.output_dir.clone(),
+        body_only: args.body_only,
+        quarantine,
+        journal,
+        changed: earlier.changed(),
+        clock,
+        unjournaled: Unjournaled::default(),
+    })
 }
 
 fn quarantine(args: &Args) -> PathBuf {

@@ -42,9 +42,25 @@ impl Quarantine {
     }
 }
 
-/// Takes the lines of dead rows out of an output: those rows are done again. The file is replaced whole or not at all; how
-/// long it is then.
-pub(super) fn without_dead(path: &Path) -> io::Result<u64> {
+/// An output without the lines of dead rows, beside the one that it will take the place of.
+#[derive(Debug)]
+pub(super) struct Mended {
+    part: PathBuf,
+    path: PathBuf,
+    pub length: u64,
+}
+
+impl Mended {
+    /// Takes the place of the old one, for good.
+    pub(super) fn replace(self) -> io::Result<()> {
+        std::fs::rename(&self.part, &self.path)?;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    }
+}
+
+/// Takes the lines of dead rows out of an output: those rows are done again.
+pub(super) fn without_dead(path: &Path) -> io::Result<Mended> {
     #[derive(serde::Deserialize)]
     struct Line {
         outcome: Option<String>,
@@ -64,8 +80,7 @@ pub(super) fn without_dead(path: &Path) -> io::Result<u64> {
         line.clear();
     }
     to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    std::fs::rename(&part, path)?;
-    Ok(length)
+    Ok(Mended { part, path: path.to_owned(), length })
 }
 
 #[cfg(test)]
@@ -78,7 +93,9 @@ mod tests {
         let path = folder.path().join("out");
         let good = "{\"id\":1,\"outcome\":\"success\",\"body\":{\"outcome\":\"permanent\"}}\n";
         std::fs::write(&path, format!("{good}{{\"id\":2,\"outcome\":\"permanent\"}}\n{good}")).unwrap();
-        let length = without_dead(&path).unwrap();
+        let mended = without_dead(&path).unwrap();
+        let length = mended.length;
+        mended.replace().unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{good}{good}"));
         assert_eq!(length, u64::try_from(good.len() * 2).unwrap());
     }

@@ -44,6 +44,8 @@ mod fetch;
 #[cfg(test)]
 mod fetch_again;
 #[cfg(test)]
+mod fetch_options;
+#[cfg(test)]
 mod flaky;
 #[cfg(test)]
 mod forwarding;

@@ -1,0 +1,28 @@
+//! Who is at a batch run: a lock of the server's that lasts as long as its connection.
+
+use super::Postgres;
+use super::tx::ask;
+use crate::error::Error;
+use crate::journal::Run;
+use deadpool_postgres::Object;
+
+#[derive(Debug)]
+pub(crate) struct RunLock(Option<Object>);
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // The lock is the connection's, so nobody may inherit it.
+        drop(self.0.take().map(Object::take));
+    }
+}
+
+impl Postgres {
+    pub(crate) async fn hold_run(&self, run: &Run) -> Result<Option<RunLock>, Error> {
+        let connection = self.0.pool.get().await?;
+        let [a, b, c, d, e, f, g, h, ..] = *run;
+        let lock = i64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let answer = ask(&connection, "SELECT pg_try_advisory_lock($1)", &[&lock]).await?;
+        let held: bool = answer.into_iter().next().map_or(Ok(false), |mut row| row.take())?;
+        Ok(held.then_some(RunLock(Some(connection))))
+    }
+}

@@ -1,0 +1,48 @@
+//! Who is at a batch run: a lock on a file beside the database, which the system lets go of however the process ends.
+
+use super::Sqlite;
+use crate::error::Error;
+use crate::journal::Run;
+use std::fmt::Write as _;
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+/// The file goes with the lock.
+#[derive(Debug)]
+pub(crate) struct RunLock {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // A file that stays hurts nobody: the lock is what counts.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+impl Sqlite {
+    pub(crate) fn hold_run(&self, run: &Run) -> Result<Option<RunLock>, Error> {
+        let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
+        let mut name = self.path.as_os_str().to_owned();
+        name.push(run[..8].iter().fold("-run-".to_owned(), |mut text, byte| {
+            let _: std::fmt::Result = write!(text, "{byte:02x}");
+            text
+        }));
+        let path = PathBuf::from(name);
+        loop {
+            let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(unavailable)?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(unavailable(error)),
+            }
+            // Its last holder may have removed it between our opening and locking it; then it is not the one others find.
+            let ours = lock.metadata().map_err(unavailable)?.ino();
+            if std::fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
+                return Ok(Some(RunLock { path, _lock: lock }));
+            }
+        }
+    }
+}
