@@ -4,8 +4,10 @@ import argparse
 import asyncio
 import collections
 import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -94,10 +96,6 @@ class Load:
         some = [call for call in self.calls if begin <= call[0] < end and path in (None, call[1])]
         return sum(call[2] == 200 for call in some), len(some)
 
-    def p99(self, begin, end, path):
-        times = sorted(call[3] for call in self.calls if begin <= call[0] < end and call[1] == path)
-        return times[int(len(times) * 0.99)] * 1000 if times else 0.0
-
 
 def share(good, all_):
     return 100 * good / max(all_, 1)
@@ -171,26 +169,73 @@ priority = 9
 """
 
 
+OTHERS, QUIET, SURGE, ELSEWHERE = ("/api/one", "/api/two"), "quiet", "surge", "elsewhere"
+
+
+def quantile(times, part):
+    return sorted(times)[min(int(len(times) * part), len(times) - 1)] * 1000
+
+
+def pin(program, core, cores):
+    """Gateways have one core, callers and upstreams the other, where there are two."""
+    os.sched_setaffinity(program, {sorted(cores)[core % len(cores)]})
+
+
+async def only(port, path, rate, seconds):
+    """The body of a process that does nothing but call."""
+    await Load().steady(port, path, rate, time.monotonic(), 0, seconds)
+
+
 async def surge(binary, quiet):
-    """Three endpoints at 20/s each; one gets 200/s for ten seconds. The upstream has 20 workers of 50 ms."""
-    rate, length = 20, 10
-    with tempfile.TemporaryDirectory() as directory:
-        upstream, port = flaky(binary, directory, '[[routes]]\nmatch = "GET /**"\ncapacity = { workers = 20, service = "50ms" }\n')
-        gateway, at, _ = serve(binary, directory, SURGE_POLICY.format(port=port))
-        load, start = Load(), time.monotonic()
-        end = quiet + length
-        await asyncio.gather(
-            *(load.steady(at, path, rate, start, 0, end) for path in ("/api/hot", "/api/one", "/api/two")),
-            load.steady(at, "/api/hot", rate * 9, start, quiet, end),
-        )
-        gateway.end()
-        upstream.end()
-        lines = [json.loads(line) for line in open(f"{directory}/serve.out") if line.startswith('{"ts"')]
-        refused = collections.Counter((line["endpoint"], line["outcome"], line["reason"]) for line in lines if line["event"] == "call" and line["outcome"] != "success")
-    print("\nsurge")
-    for path in ("/api/hot", "/api/one", "/api/two"):
-        before, during = load.p99(0, quiet, path), load.p99(quiet, end, path)
-        print(f"  {path:<9} before {share(*load.good(0, quiet, path)):5.1f} % p99 {before:6.1f} ms   surge {share(*load.good(quiet, end, path)):5.1f} % p99 {during:6.1f} ms ({100 * (during / max(before, 0.001) - 1):+.0f} %)")
+    """Three endpoints at 20/s each; one gets 200/s for a while. The upstream has 20 workers of 50 ms.
+
+    Quiet times and surges take turns, so that whatever else the machine does is in both. In every third phase the same surge goes
+    to another gateway before another upstream: what that does to the others is the machine's doing, not the gateway's. The surge
+    comes from a process of its own, so that the callers who are measured do not wait for it."""
+    rate, phase = 20, quiet
+    script = '[[routes]]\nmatch = "GET /**"\ncapacity = { workers = 20, service = "50ms" }\n'
+    calls, refused = {QUIET: [], SURGE: [], ELSEWHERE: []}, collections.Counter()
+    everywhere = os.sched_getaffinity(0)
+    pin(0, 1, everywhere)
+    with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+        pairs = []
+        for directory in (here, there):
+            upstream, port = flaky(binary, directory, script)
+            gateway, at, _ = serve(binary, directory, SURGE_POLICY.format(port=port))
+            # Its threads are there already, and each has its own affinity.
+            for thread in os.listdir(f"/proc/{gateway.process.pid}/task"):
+                pin(int(thread), 0, everywhere)
+            pairs.append((gateway, upstream, at))
+        at, other = pairs[0][2], pairs[1][2]
+        for round_ in range(5):
+            for kind in (QUIET, SURGE, ELSEWHERE) if round_ % 2 == 0 else (ELSEWHERE, SURGE, QUIET):
+                load, extra = Load(), None
+                if kind != QUIET:
+                    target = at if kind == SURGE else other
+                    extra = subprocess.Popen([sys.executable, __file__, binary, "only", "--port", str(target), "--rate", str(rate * 9), "--seconds", str(phase)])
+                    await asyncio.sleep(0.5)
+                await asyncio.gather(*(load.steady(at, path, rate, time.monotonic(), 0, phase - 1) for path in ("/api/hot", *OTHERS)))
+                if extra:
+                    await asyncio.to_thread(extra.wait)
+                calls[kind] += load.calls
+        for gateway, upstream, _ in pairs:
+            gateway.end()
+            upstream.end()
+        for line in open(f"{here}/serve.out"):
+            if line.startswith('{"ts"') and (line := json.loads(line))["event"] == "call" and line["outcome"] != "success":
+                refused[(line["endpoint"], line["outcome"], line["reason"])] += 1
+    os.sched_setaffinity(0, everywhere)
+    print(f"\nsurge: five rounds of {phase - 1} s each, in turn")
+    late = {}
+    for kind, name in ((QUIET, "quiet"), (SURGE, "surge on the same gateway"), (ELSEWHERE, "the same surge on another one")):
+        others = [call for call in calls[kind] if call[1] in OTHERS]
+        hot = [call for call in calls[kind] if call[1] == "/api/hot"]
+        times = [call[3] for call in others]
+        late[kind] = quantile(times, 0.99)
+        print(f"  {name:<30} others {share(sum(call[2] == 200 for call in others), len(others)):5.1f} % of {len(others)}, p50 {quantile(times, 0.5):5.1f}, p90 {quantile(times, 0.9):5.1f}, p99 {late[kind]:5.1f} ms; "
+              f"hot {share(sum(call[2] == 200 for call in hot), len(hot)):5.1f} % of {len(hot)}")
+    for kind, name in ((QUIET, "quiet"), (ELSEWHERE, "the same surge elsewhere")):
+        print(f"  p99 of the others in a surge beside {name}: {100 * (late[SURGE] / late[kind] - 1):+.1f} %")
     print("  protected by:")
     for (endpoint, outcome, reason), count in refused.most_common():
         print(f"    {endpoint}: {count} × {outcome} ({reason})")
@@ -199,9 +244,15 @@ async def surge(binary, quiet):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
-    parser.add_argument("drill", nargs="?", choices=["surge", "dip"])
+    parser.add_argument("drill", nargs="?", choices=["surge", "dip", "only"])
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--seconds", type=float)
     options = parser.parse_args()
+    if options.drill == "only":
+        asyncio.run(only(options.port, "/api/hot", options.rate, options.seconds))
+        sys.exit()
     for drill in (surge, dip):
         if options.drill in (None, drill.__name__):
             asyncio.run(drill(options.binary, 5 if options.short else 10))

@@ -1,8 +1,11 @@
 //! HTTP/2 to an upstream: one connection carries many requests, and what its failures say about whether a request was
 //! processed. That decides whether a POST may go again.
 
+mod hearing;
+
 use crate::body::Outgoing;
 use crate::fault::Fault;
+use hearing::Hearing;
 use http::{Request, response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
@@ -37,7 +40,7 @@ impl Shared {
             .max_header_list_size(MOST_HEADER_BYTES)
             .keep_alive_interval(Duration::from_secs(30))
             .adaptive_window(true);
-        let (sender, connection) = builder.handshake(TokioIo::new(io)).await.map_err(|error| Fault::of(&error))?;
+        let (sender, connection) = builder.handshake(TokioIo::new(Hearing::new(io))).await.map_err(|error| Fault::of(&error))?;
         tokio::task::spawn_local(async move { drop(connection.await) });
         Ok(Self(sender))
     }

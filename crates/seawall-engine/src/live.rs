@@ -3,6 +3,7 @@
 
 use crate::cache;
 use crate::caller::Callers;
+use crate::clock::Clock;
 use crate::credential::Credentials;
 use crate::limits::{Layer, Limits};
 use crate::line;
@@ -16,7 +17,8 @@ use seawall_core::admit::shed;
 use seawall_core::call::Plan;
 use seawall_core::config::model::Notify;
 use seawall_core::config::place::SecretRef;
-use seawall_core::config::{Config, Endpoint, Upstream};
+use seawall_core::config::{Config, Endpoint, Server, Upstream};
+use seawall_core::lease::Until;
 use seawall_core::policy::{self, BreakerPer, Share};
 use seawall_core::time::{Mono, Now};
 use std::collections::BTreeMap;
@@ -152,7 +154,7 @@ impl Live {
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let shared = match before {
             Some((live, _)) => live.shared.clone(),
-            None => shared(&config.server.shared, around.vault)?,
+            None => shared(&config.server, around.vault)?,
         };
         let global_before = before.map(|(live, now)| (live.global.as_slice(), now.mono));
         let global: Vec<Layer> = config.limits.iter().map(|spec| layer(spec, global_before).at(&spec.name)).collect();
@@ -231,7 +233,8 @@ fn server_secret(key: &str, reference: Option<&SecretRef>, vault: Vault<'_>) -> 
     reference.map(|reference| vault(reference).map_err(|why| missing(reference, why))).transpose()
 }
 
-fn shared(place: &str, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {
+fn shared(server: &Server, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {
+    let place = server.shared.as_str();
     let reference = match place.split_once(':') {
         _ if place == "local" => return Ok(None),
         Some(("env", name)) => Some(SecretRef::Env(name.to_owned())),
@@ -241,7 +244,7 @@ fn shared(place: &str, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable>
     let missing = |why| MissingSecret { path: "server.shared".to_owned(), reference: place.to_owned(), why };
     let url = reference.map(|reference| vault(&reference).map_err(missing)).transpose()?;
     let url = url.as_ref().map_or(place, Secret::reveal);
-    Store::new(url).map(|store| Some(Arc::new(store))).map_err(Unusable::Shared)
+    Store::new(url, server.shared_timeout).map(|store| Some(Arc::new(store))).map_err(Unusable::Shared)
 }
 
 /// A pool keeps its places and its line as long as its shape stays.
@@ -336,6 +339,13 @@ impl LiveUpstream {
             repeats: before.map(|before| Arc::clone(&before.repeats)).unwrap_or_default(),
             cached: before.map(|before| Arc::clone(&before.cached)).unwrap_or_default(),
         })
+    }
+
+    /// An operator's hand on a key. All endpoints have the same keys.
+    pub async fn hold_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
+        if let Some(endpoint) = self.endpoints.last() {
+            endpoint.state.hold_key(key, until, clock).await;
+        }
     }
 
     /// The endpoint whose pattern is the first to take this request; `path` is below the upstream's base.

@@ -215,7 +215,7 @@ keys = [{ id = "x", secret = "env:X" }, { id = "y", secret = "env:Y" }]
     fn an_open_breaker_stays_open_and_one_held_by_hand_stays_held() {
         for (forced, state) in [(Forced::Open, State::Open), (Forced::Closed, State::Closed)] {
             let before = live();
-            before.upstreams[0].endpoints[0].state.force_breaker(forced, at(100, 0).mono);
+            before.upstreams[0].endpoints[0].state.with_breaker(|breaker| breaker.force(forced, at(100, 0).mono));
             let after = restarted(&Memory::of(&before, at(100, 5000)), at(0, 9000));
             let endpoint = &after.upstreams[0].endpoints[0].state;
             assert_eq!((endpoint.forced_breaker(), endpoint.breaker_state(at(0, 0).mono).0), (forced, state));

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
 use crate::pools::{Entered, Place, Pool, Waiting};
-use crate::shared::{Link, Receipt, Store, Took};
+use crate::shared::{Link, OwnCells, Receipts, Store, Took};
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, KeyReport, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
@@ -105,15 +105,15 @@ impl UpstreamState {
         self.keys.as_ref()?.lock().status(key, now)
     }
 
-    /// By hand: a key rests until then, or for ever where nobody says until when.
-    pub fn cool_key(&self, key: u16, until: Until) {
+    /// By hand: a key rests until then.
+    pub(crate) fn cool_key(&self, key: u16, until: Until) {
         if let Some(keys) = &self.keys {
             keys.lock().cool_key(key, until);
         }
     }
 
     /// By hand: a key is as good as new.
-    pub fn restore_key(&self, key: u16) {
+    pub(crate) fn restore_key(&self, key: u16) {
         if let Some(keys) = &self.keys {
             keys.lock().restore(key);
         }
@@ -159,6 +159,9 @@ pub(crate) struct Visit {
     pub taken: Option<Taken>,
     /// The same, where limits are shared.
     pub took: Option<Took>,
+    /// What the leased credential took of its own limits, until it is used.
+    pub key_taken: Option<Taken>,
+    pub key_took: Option<Took>,
     pub waiting: Option<Waiting>,
     /// The call is over and held a place since then. The place itself is given back when its answer has been read.
     pub left: Option<Mono>,
@@ -166,12 +169,11 @@ pub(crate) struct Visit {
 
 impl Visit {
     /// What was taken from shared limits.
-    fn receipt(&self) -> Option<&Receipt> {
-        match &self.took {
-            Some(Took::Shared(receipt)) => Some(receipt),
-            Some(Took::Alone(..) | Took::Nothing) | None => None,
-        }
+    fn receipts(&self) -> Receipts {
+        let receipt = |took: &Option<Took>| took.as_ref().and_then(Took::receipt).cloned();
+        Receipts { call: receipt(&self.took), key: receipt(&self.key_took) }
     }
+
     /// A place in the pool's line is given up, or the place itself where it was granted in the same moment.
     pub(crate) fn leave_line(&mut self, state: &EndpointState, now: Mono) {
         if let (Some(waiting), Some(pool)) = (self.waiting.take(), &state.pool) {
@@ -235,14 +237,18 @@ impl EndpointState {
     /// The same state, shared with other instances.
     #[must_use]
     pub fn shared(mut self, store: &Arc<Store>, policy: &Policy) -> Self {
-        let (breaker, upstream) = (Arc::clone(&self.breaker), Arc::clone(&self.upstream));
-        self.link = Some(Arc::new(Link::new(store, &self.names, policy, breaker, upstream, (&self.limits, &self.key_limits))));
+        let (own, upstream) = (self.own_cells(), Arc::clone(&self.upstream));
+        self.link = Some(Arc::new(Link::new(store, &self.names, policy, own, upstream, (&self.limits, &self.key_limits))));
         self
+    }
+
+    fn own_cells(&self) -> OwnCells {
+        OwnCells { breaker: Arc::clone(&self.breaker), paused_until: Arc::clone(&self.paused_until) }
     }
 
     /// Where its state is shared, if it is.
     #[inline]
-    pub(crate) const fn link(&self) -> Option<&Arc<Link>> {
+    pub const fn link(&self) -> Option<&Arc<Link>> {
         self.link.as_ref()
     }
 
@@ -281,9 +287,22 @@ impl EndpointState {
         (breaker.state(&self.guard, now), breaker.retry_at(&self.guard, now), breaker.open_time(now))
     }
 
-    /// An operator's hand on the breaker.
-    pub fn force_breaker(&self, forced: Forced, now: Mono) -> Option<Change> {
-        self.breaker.lock().force(forced, now)
+    /// An operator's hand on the breaker, on that of every instance.
+    pub async fn force_breaker(&self, forced: Forced, clock: &Clock) -> Option<Change> {
+        match &self.link {
+            Some(link) => link.breaker.force(forced, clock).await,
+            None => self.breaker.lock().force(forced, clock.now().mono),
+        }
+    }
+
+    /// An operator's hand on a key, on every instance: it rests until then, or is as good as new.
+    pub async fn hold_key(&self, key: u16, until: Option<Until>, clock: &Clock) {
+        match (&self.link, until) {
+            (Some(link), Some(until)) => link.keys.cool(key, until, clock).await,
+            (Some(link), None) => link.keys.restore(key, clock).await,
+            (None, Some(until)) => self.upstream.cool_key(key, until),
+            (None, None) => self.upstream.restore_key(key),
+        }
     }
 
     #[must_use]
@@ -295,7 +314,7 @@ impl EndpointState {
     pub(crate) fn answer(&self, ask: Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
         let answer = match ask {
             Ask::Permit { lease } => self.admit(lease, now.mono),
-            Ask::Key { tried } => self.lease(tried, who, now),
+            Ask::Key { tried } => self.lease(tried, who, visit, now),
             Ask::Settle(settle) => {
                 let (funding, change) = self.settle(&settle, visit, now);
                 return (Answer::Settled { funding }, change);
@@ -319,7 +338,7 @@ impl EndpointState {
         let mut breaker = self.breaker.lock();
         if let Some(link) = &self.link {
             let permit = Permit { generation: breaker.closed_generation()?, probe: None };
-            link.report_late(&Settle { sample: Some((permit, sample)), ..Settle::default() }, None);
+            link.report_late(&Settle { sample: Some((permit, sample)), ..Settle::default() }, Receipts::default());
             return None;
         }
         let Admission::Go(permit) = breaker.admit(&self.guard, Nanos::ZERO, now.mono) else { return None };
@@ -360,10 +379,11 @@ impl EndpointState {
                 Some(paused) => paused,
                 None => link.breaker.permit(lease, clock).await,
             },
-            Ask::Key { tried } => self.lease_shared(link, tried, who, clock).await,
+            Ask::Key { tried } => self.lease_shared(link, tried, who, visit, clock).await,
             Ask::Settle(settle) => {
+                let receipts = visit.receipts();
                 let funding = self.settle_own(&settle, visit, now);
-                let change = link.report(&settle, visit.receipt(), clock).await;
+                let change = link.report(&settle, &receipts, clock).await;
                 return (Answer::Settled { funding }, change);
             }
             Ask::Pool { .. } | Ask::Reserve => return self.answer(ask, who, visit, now),
@@ -372,7 +392,7 @@ impl EndpointState {
     }
 
     /// A key whose own limits have room.
-    fn lease(&self, tried: lease::KeySet, who: &Who<'_>, now: Now) -> Answer {
+    fn lease(&self, tried: lease::KeySet, who: &Who<'_>, visit: &mut Visit, now: Now) -> Answer {
         if self.key_limits.is_empty() {
             return self.upstream.lease(tried, now);
         }
@@ -381,7 +401,10 @@ impl EndpointState {
             let answer = keys.lease(now, passed.tried);
             let lease::Answer::Leased(lease) = answer else { break passed.conclude(answer) };
             let (answered, taken) = self.key_limits.take(&self.with_credential(who, lease.key), &self.names, self.cost, now.mono);
-            let Some(wait) = room_after(answered, now.mono) else { break answer };
+            let Some(wait) = room_after(answered, now.mono) else {
+                visit.key_taken = Some(taken);
+                break answer;
+            };
             if matches!(answered, Answer::Limited { .. }) {
                 self.key_limits.refund(&taken, self.cost, now.mono);
             }
@@ -392,7 +415,7 @@ impl EndpointState {
     }
 
     /// The same where keys and limits are shared with other instances.
-    async fn lease_shared(&self, link: &Link, tried: lease::KeySet, who: &Who<'_>, clock: &Clock) -> Answer {
+    async fn lease_shared(&self, link: &Link, tried: lease::KeySet, who: &Who<'_>, visit: &mut Visit, clock: &Clock) -> Answer {
         let mut passed = PassedOver::none(tried);
         loop {
             let lease = match link.keys.lease(passed.tried, clock).await {
@@ -401,8 +424,16 @@ impl EndpointState {
                 Answer::Dead => return Some(passed.conclude(lease::Answer::Dead)).into(),
                 answer => return answer,
             };
-            let (answered, _) = link.key_limits.take(&self.with_credential(who, lease.key), clock).await;
-            let Some(wait) = room_after(answered, clock.now().mono) else { return Answer::Key(lease) };
+            let (answered, took) = link.key_limits.take(&self.with_credential(who, lease.key), clock).await;
+            let Some(wait) = room_after(answered, clock.now().mono) else {
+                visit.key_took = Some(took);
+                return Answer::Key(lease);
+            };
+            match (answered, &took) {
+                (Answer::Limited { .. }, Took::Shared(receipt)) => link.key_limits.refund(receipt).await,
+                (Answer::Limited { .. }, Took::Alone(share, taken)) => share.refund(taken, self.cost, clock.now().mono),
+                _ => {}
+            }
             link.keys.report(&Settle { key: Some((lease, KeyReport::Unused)), ..Settle::default() }, clock).await;
             passed.pass(lease.key, wait);
         }
@@ -436,9 +467,10 @@ impl EndpointState {
         match &self.link {
             None => drop(self.settle(settle, visit, now)),
             Some(link) => {
+                let receipts = visit.receipts();
                 // Nobody asked for a token, so there is none to give back.
                 let _: Option<Funding> = self.settle_own(settle, visit, now);
-                link.report_late(settle, visit.receipt().cloned());
+                link.report_late(settle, receipts);
             }
         }
     }
@@ -487,6 +519,14 @@ impl EndpointState {
                 pool.hear(sample, now);
             }
             visit.left = visit.left.or(settle.leave_pool);
+        }
+        if let Some((_, report)) = settle.key {
+            let unused = report == KeyReport::Unused;
+            match (visit.key_taken.take(), visit.key_took.take()) {
+                (Some(taken), _) if unused => self.key_limits.refund(&taken, self.cost, now),
+                (None, Some(Took::Alone(share, taken))) if unused => share.refund(&taken, self.cost, now),
+                _ => {}
+            }
         }
         let (limits, taken) = match (&visit.taken, &visit.took) {
             (Some(taken), _) => (&self.limits, taken),

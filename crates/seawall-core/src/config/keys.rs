@@ -83,8 +83,9 @@ static SERVER: Table = Table {
         key(
             "shared",
             Kind::Place(&["local", "redis://", "rediss://", "env:", "file:"]),
-            "where limits, breakers and key cooldowns are shared between instances",
+            "where limits, breakers, keys and idempotency keys are shared between instances",
         ),
+        key("shared_timeout", TIME, "how long a call waits for shared state before it goes on without"),
         key("max_body", Kind::Size, "a larger request body is refused with 413"),
         key("replay_body", Kind::Size, "a larger body streams through once and is never retried"),
         key("drain", TIME0, "how long SIGTERM waits for calls in flight"),

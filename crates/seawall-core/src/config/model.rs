@@ -33,6 +33,7 @@ pub struct Server {
     pub webhook_secret: Option<SecretRef>,
     pub store: String,
     pub shared: String,
+    pub shared_timeout: Nanos,
     pub max_body: u64,
     pub replay_body: u64,
     pub drain: Nanos,

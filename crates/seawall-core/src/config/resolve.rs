@@ -47,6 +47,7 @@ fn server(tree: &Tree) -> Server {
         webhook_secret: secret(tree, "webhook_secret"),
         store: text(tree, "store"),
         shared: text(tree, "shared"),
+        shared_timeout: duration(tree, "shared_timeout"),
         max_body: size(tree, "max_body"),
         replay_body: size(tree, "replay_body"),
         drain: duration(tree, "drain"),

@@ -8,7 +8,7 @@ use crate::live::Names;
 use crate::state::Locked;
 use seawall_core::call::{Answer, Settle};
 use seawall_core::guard::breaker::ramp_pause;
-use seawall_core::guard::{Breaker, Change, Permit, PhaseData, Sample};
+use seawall_core::guard::{Breaker, Change, Forced, Permit, PhaseData, Sample};
 use seawall_core::policy::{self, BreakerPer};
 use seawall_core::time::{Mono, Nanos};
 use std::sync::Arc;
@@ -18,6 +18,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// where every probe counts, is always asked.
 const FRESH: Nanos = Nanos::from_millis(100);
 
+/// The cells of this process that follow what is shared.
+#[derive(Debug)]
+pub(crate) struct OwnCells {
+    pub breaker: Arc<Locked<Breaker>>,
+    pub paused_until: Arc<AtomicU64>,
+}
+
 #[derive(Debug)]
 pub(crate) struct SharedBreaker {
     store: Arc<Store>,
@@ -26,17 +33,21 @@ pub(crate) struct SharedBreaker {
     key: String,
     /// When the copy was last known to be closed, on our clock.
     closed_at: AtomicU64,
+    pauses: [String; 2],
+    /// Until when the endpoint pauses, as this process knows it.
+    paused_until: Arc<AtomicU64>,
     seed: Seed,
 }
 
 impl SharedBreaker {
-    pub(super) fn new(store: &Arc<Store>, names: &Names, copy: Arc<Locked<Breaker>>, guard: policy::Breaker) -> Self {
-        let own = match guard.per {
+    pub(super) fn new(store: &Arc<Store>, names: &Names, own: OwnCells, guard: policy::Breaker, pauses: [String; 2]) -> Self {
+        let OwnCells { breaker: copy, paused_until } = own;
+        let place = match guard.per {
             BreakerPer::Upstream => String::new(),
             BreakerPer::Endpoint => format!(":{}", names.endpoint),
         };
-        let key = format!("{{seawall:{}}}:breaker{own}", names.upstream);
-        Self { store: Arc::clone(store), copy, guard, key, closed_at: AtomicU64::new(0), seed: Seed::default() }
+        let key = format!("{{seawall:{}}}:breaker{place}", names.upstream);
+        Self { store: Arc::clone(store), copy, guard, key, closed_at: AtomicU64::new(0), pauses, paused_until, seed: Seed::default() }
     }
 
     /// Leave to send once.
@@ -46,16 +57,26 @@ impl SharedBreaker {
             return Answer::Permitted(Permit { generation, probe: None });
         }
         let arguments = Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from));
-        let Some(reply) = self.run(&scripts::PERMIT, arguments, clock).await else {
+        let [endpoint, upstream] = &self.pauses;
+        let Some(reply) = self.run(&scripts::PERMIT, &[&self.key, endpoint, upstream], arguments, clock).await else {
             return self.copy.lock().admit(&self.guard, lease, clock.now().mono).into();
         };
         let met = self.learn(&reply, number(&reply, 4), clock);
+        if self.known().is_some() {
+            // Reports do not renew this: only who asks hears of pauses.
+            self.closed_at.store(met.mono.0, Ordering::Relaxed);
+        }
         match (reply.first(), number(&reply, 1)) {
             (Some(0), _) => {
                 let generation = u32::try_from(number(&reply, 2)).unwrap_or(0);
                 Answer::Permitted(Permit { generation, probe: reply.get(3).and_then(|slot| u32::try_from(*slot).ok()) })
             }
             (Some(1), wait) => Answer::Open { retry_at: Some(met.mono + nanos(wait)) },
+            (Some(4), wait) => {
+                let until = met.mono + nanos(wait);
+                self.paused_until.fetch_max(until.0, Ordering::Relaxed);
+                Answer::Open { retry_at: Some(until) }
+            }
             (Some(3), _) => Answer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
             (_, _) => Answer::Open { retry_at: None },
         }
@@ -78,10 +99,24 @@ impl SharedBreaker {
             .numbers(permit(settle.sample.map(|(permit, _)| permit)))
             .number(u64::from(sample.failed))
             .number(sample.latency.0 / numbers::TICK);
-        let Some(reply) = self.run(&scripts::REPORT, arguments, clock).await else {
+        let Some(reply) = self.run(&scripts::REPORT, &[&self.key], arguments, clock).await else {
             return settle.tell_breaker(&mut self.copy.lock(), &self.guard, clock.now().mono);
         };
-        let met = self.learn(&reply, number(&reply, 0), clock);
+        self.change(&reply, clock)
+    }
+
+    /// Holds the breaker on every instance, or lets go of it; while nobody answers, our own.
+    pub(crate) async fn force(&self, forced: Forced, clock: &Clock) -> Option<Change> {
+        let arguments = Arguments::default().number(0).number(numbers::of_forced(forced));
+        let Some(reply) = self.run(&scripts::FORCE, &[&self.key], arguments, clock).await else {
+            return self.copy.lock().force(forced, clock.now().mono);
+        };
+        self.change(&reply, clock).filter(|change| change.from != change.to)
+    }
+
+    /// Keeps what a script answered, and says what it changed.
+    fn change(&self, reply: &[i64], clock: &Clock) -> Option<Change> {
+        let met = self.learn(reply, number(reply, 0), clock);
         let [_, from, to, cause, age, ..] = reply[..] else { return None };
         let (from, to, cause) = numbers::change(from, to, cause)?;
         let ago = nanos(u64::try_from(age).unwrap_or(0));
@@ -98,7 +133,7 @@ impl SharedBreaker {
         closed_at > 0 && now.since(Mono(closed_at)) < FRESH && self.store.is_up()
     }
 
-    async fn run(&self, script: &redis::Script, arguments: Arguments, clock: &Clock) -> Option<Vec<i64>> {
+    async fn run(&self, script: &redis::Script, keys: &[&str], arguments: Arguments, clock: &Clock) -> Option<Vec<i64>> {
         let arguments = numbers::of_guard(&self.guard, ticks).into_iter().fold(arguments, Arguments::number);
         let seed = || {
             let met = self.store.meeting(clock);
@@ -107,21 +142,18 @@ impl SharedBreaker {
             let data = data.on(|at| met.ticks(at), |span| span / numbers::TICK);
             if worth { numbers::of_breaker(&data) } else { Vec::new() }
         };
-        self.store.run_seeded(&self.seed, script, &self.key, arguments, seed).await
+        self.store.run_seeded(&self.seed, script, keys, arguments, seed).await
     }
 
     /// Keeps what a script says of the breaker; it says nothing where we know it already.
     fn learn(&self, reply: &[i64], ticks: u64, clock: &Clock) -> Meeting {
         let met = self.store.met(ticks, clock);
-        let closed_at = match numbers::breaker(reply.get(5..).unwrap_or_default()) {
-            None => met.mono.0,
-            Some(data) => {
-                let closed_at = if data.phase == PhaseData::Closed { met.mono.0 } else { 0 };
-                *self.copy.lock() = Breaker::import(&data.on(|at| met.mono(at), |span| nanos(span).0));
-                closed_at
+        if let Some(data) = numbers::breaker(reply.get(5..).unwrap_or_default()) {
+            if data.phase != PhaseData::Closed {
+                self.closed_at.store(0, Ordering::Relaxed);
             }
-        };
-        self.closed_at.store(closed_at, Ordering::Relaxed);
+            *self.copy.lock() = Breaker::import(&data.on(|at| met.mono(at), |span| nanos(span).0));
+        }
         met
     }
 }

@@ -56,13 +56,31 @@ impl SharedKeys {
             KeyReport::Cool { group: false, until } => (5, ticks(left(until, now))),
             KeyReport::Cool { group: true, until } => (6, ticks(left(until, now))),
         };
-        let told = |arguments: Arguments| {
-            [what, u64::from(lease.key), u64::from(lease.probe), cool].into_iter().fold(arguments, Arguments::number)
-        };
-        match self.run(&scripts::KEY_REPORT, told, clock).await {
-            Some(reply) => self.learn(reply.get(1..), number(&reply, 0), clock),
-            None => drop(self.copy.with_keys(|pool| settle.tell_keys(pool, now.mono))),
+        if !self.tell([what, u64::from(lease.key), u64::from(lease.probe), cool], clock).await {
+            self.copy.with_keys(|pool| settle.tell_keys(pool, now.mono));
         }
+    }
+
+    /// By hand: a key rests until then, on every instance; while nobody answers, on ours.
+    pub(crate) async fn cool(&self, key: u16, until: Until, clock: &Clock) {
+        if !self.tell([7, u64::from(key), 0, ticks(left(until, clock.now()))], clock).await {
+            self.copy.cool_key(key, until);
+        }
+    }
+
+    /// By hand: a key is as good as new, on every instance; while nobody answers, on ours.
+    pub(crate) async fn restore(&self, key: u16, clock: &Clock) {
+        if !self.tell([8, u64::from(key), 0, 0], clock).await {
+            self.copy.restore_key(key);
+        }
+    }
+
+    /// Whether anybody heard it.
+    async fn tell(&self, numbers: [u64; 4], clock: &Clock) -> bool {
+        let told = |arguments: Arguments| numbers.into_iter().fold(arguments, Arguments::number);
+        let Some(reply) = self.run(&scripts::KEY_REPORT, told, clock).await else { return false };
+        self.learn(reply.get(1..), number(&reply, 0), clock);
+        true
     }
 
     async fn run(&self, script: &redis::Script, ask: impl FnOnce(Arguments) -> Arguments, clock: &Clock) -> Option<Vec<i64>> {
@@ -78,7 +96,7 @@ impl SharedKeys {
             }
             numbers::of_pool(&data)
         };
-        self.store.run_seeded(&self.seed, script, &self.key, arguments, seed).await
+        self.store.run_seeded(&self.seed, script, &[&self.key], arguments, seed).await
     }
 
     fn learn(&self, said: Option<&[i64]>, ticks: u64, clock: &Clock) {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 const CLOSED_FOR: Nanos = Nanos::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct SharedLimits {
+pub struct SharedLimits {
     store: Arc<Store>,
     names: Arc<Names>,
     own: Limits,
@@ -31,7 +31,7 @@ pub(crate) struct SharedLimits {
 
 /// What a call took from shared limits.
 #[derive(Clone, Debug)]
-pub(crate) struct Receipt {
+pub struct Receipt {
     keys: Vec<String>,
     shadowed: u64,
     cells: Vec<Cell>,
@@ -40,12 +40,22 @@ pub(crate) struct Receipt {
 
 /// Where a call's limits were taken.
 #[derive(Debug)]
-pub(crate) enum Took {
+pub enum Took {
     Shared(Receipt),
     /// From our own share.
     Alone(Arc<Limits>, Taken),
     /// Nowhere: a limit that must not be guessed refused.
     Nothing,
+}
+
+impl Took {
+    /// What was taken from all instances' limits.
+    pub(crate) const fn receipt(&self) -> Option<&Receipt> {
+        match self {
+            Self::Shared(receipt) => Some(receipt),
+            Self::Alone(..) | Self::Nothing => None,
+        }
+    }
 }
 
 impl SharedLimits {
@@ -62,7 +72,8 @@ impl SharedLimits {
         }
     }
 
-    pub(crate) async fn take(&self, who: &Who<'_>, clock: &Clock) -> (Answer, Took) {
+    /// Takes a call's part of every layer, on all instances together.
+    pub async fn take(&self, who: &Who<'_>, clock: &Clock) -> (Answer, Took) {
         let hashes = self.own.layers().iter().map(|layer| layer.stable_key(who, &self.names));
         let keys: Vec<String> = self.layers.iter().zip(hashes).map(|((prefix, _), hash)| format!("{prefix}{hash}")).collect();
         let arguments =
@@ -100,12 +111,17 @@ impl SharedLimits {
         Arc::clone(&share.1)
     }
 
+    /// Gives back what was taken for something that was then not sent.
+    pub(crate) async fn refund(&self, receipt: &Receipt) {
+        let arguments = Arguments::default().number(0).number(receipt.met.ticks).number(self.cost);
+        self.change(&scripts::REFUND, receipt, arguments, |place, _| receipt.shadowed.checked_shr(place).unwrap_or(0) & 1 == 0).await;
+    }
+
     /// What limits hear of an attempt's end.
     pub(super) async fn settle(&self, settle: &Settle, receipt: Option<&Receipt>, clock: &Clock) {
         let Some(receipt) = receipt else { return };
         if settle.untake {
-            let arguments = Arguments::default().number(0).number(receipt.met.ticks).number(self.cost);
-            self.change(&scripts::REFUND, receipt, arguments, |place, _| receipt.shadowed.checked_shr(place).unwrap_or(0) & 1 == 0).await;
+            self.refund(receipt).await;
         }
         if let Some((_, until)) = settle.pause {
             let arguments = Arguments::default().number(0).number(ticks(until.since(clock.now().mono)));

@@ -1,26 +1,36 @@
 //! One endpoint's end of shared state: the questions of its calls, put to Redis, and what is done when nobody answers.
 
-use super::breaker::SharedBreaker;
+use super::breaker::{OwnCells, SharedBreaker};
 use super::keys::SharedKeys;
 use super::limits::{Receipt, SharedLimits};
+use super::pause::SharedPause;
 use super::redis::{Late, Store};
 use crate::clock::Clock;
 use crate::limits::Limits;
 use crate::live::Names;
-use crate::state::{Locked, UpstreamState};
-use seawall_core::call::Settle;
+use crate::state::UpstreamState;
+use seawall_core::call::{KeyReport, Settle};
 use seawall_core::config::Policy;
-use seawall_core::guard::{Breaker, Change};
+use seawall_core::guard::Change;
 use std::sync::Arc;
 
 #[derive(Debug)]
 pub struct Link {
     store: Arc<Store>,
-    pub(crate) limits: SharedLimits,
+    pub limits: SharedLimits,
     /// Those that count by credential.
     pub(crate) key_limits: SharedLimits,
     pub(crate) breaker: SharedBreaker,
     pub(crate) keys: SharedKeys,
+    pause: SharedPause,
+}
+
+/// What an attempt holds of shared limits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Receipts {
+    pub call: Option<Receipt>,
+    /// Of the limits that count by credential.
+    pub key: Option<Receipt>,
 }
 
 impl Link {
@@ -28,28 +38,41 @@ impl Link {
         store: &Arc<Store>,
         names: &Arc<Names>,
         policy: &Policy,
-        breaker: Arc<Locked<Breaker>>,
+        own: OwnCells,
         upstream: Arc<UpstreamState>,
         (limits, key_limits): (&Limits, &Limits),
     ) -> Self {
+        let pause = SharedPause::new(store, names);
         Self {
             store: Arc::clone(store),
             limits: SharedLimits::new(store, names, limits, policy.cost),
             key_limits: SharedLimits::new(store, names, key_limits, policy.cost),
-            breaker: SharedBreaker::new(store, names, breaker, policy.breaker),
+            breaker: SharedBreaker::new(store, names, own, policy.breaker, pause.keys()),
             keys: SharedKeys::new(store, names, upstream),
+            pause,
         }
     }
 
     /// Tells shared state what an attempt did; what nobody there hears, our own copies do.
-    pub(crate) async fn report(&self, settle: &Settle, receipt: Option<&Receipt>, clock: &Clock) -> Option<Change> {
-        let (change, (), ()) =
-            tokio::join!(self.breaker.report(settle, clock), self.keys.report(settle, clock), self.limits.settle(settle, receipt, clock),);
+    pub(crate) async fn report(&self, settle: &Settle, receipts: &Receipts, clock: &Clock) -> Option<Change> {
+        let unused = matches!(settle.key, Some((_, KeyReport::Unused)));
+        let key_limits = async {
+            if let Some(receipt) = receipts.key.as_ref().filter(|_| unused) {
+                self.key_limits.refund(receipt).await;
+            }
+        };
+        let (change, (), (), (), ()) = tokio::join!(
+            self.breaker.report(settle, clock),
+            self.keys.report(settle, clock),
+            self.limits.settle(settle, receipts.call.as_ref(), clock),
+            self.pause.report(settle, clock),
+            key_limits,
+        );
         change
     }
 
     /// The same for a caller who is gone: nobody waits for it.
-    pub(crate) fn report_late(self: &Arc<Self>, settle: &Settle, receipt: Option<Receipt>) {
-        self.store.report_late(Late { link: Arc::clone(self), settle: *settle, receipt });
+    pub(crate) fn report_late(self: &Arc<Self>, settle: &Settle, receipts: Receipts) {
+        self.store.report_late(Late { link: Arc::clone(self), settle: *settle, receipts });
     }
 }

@@ -4,7 +4,7 @@
 //! do, whole ticks fit a Lua number for 28 years, and rates up to a million a second are still told apart.
 
 use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::guard::{BreakerData, Cause, PhaseData, State, Tally, WindowData};
+use seawall_core::guard::{BreakerData, Cause, Forced, PhaseData, State, Tally, WindowData};
 use seawall_core::lease::{CooldownData, KeyData, KeyPoolData};
 use seawall_core::policy::{self, Algorithm, Mode, Pick};
 use seawall_core::time::{Mono, Nanos};
@@ -86,6 +86,16 @@ const fn mode(mode: Mode) -> u64 {
         Mode::Enforce => 1,
         Mode::Shadow => 2,
         Mode::Off => 3,
+    }
+}
+
+/// The phase in which a hand holds a breaker; none is the first.
+#[must_use]
+pub const fn of_forced(forced: Forced) -> u64 {
+    match forced {
+        Forced::Auto => 0,
+        Forced::Open => 4,
+        Forced::Closed => 5,
     }
 }
 
@@ -192,6 +202,7 @@ pub fn change(from: i64, to: i64, cause: i64) -> Option<(State, State, Cause)> {
         5 => Cause::ProbeFailed,
         6 => Cause::ProbeExpired,
         7 => Cause::ProbesSucceeded,
+        8 => Cause::Forced,
         _ => return None,
     };
     Some((state(from)?, state(to)?, cause))

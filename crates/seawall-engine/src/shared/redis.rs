@@ -1,8 +1,7 @@
 //! The connection to Redis: one for the process, kept up by a supervisor of its own, and given up at once when it does
 //! not answer in time. Decides nothing about calls.
 
-use super::limits::Receipt;
-use super::link::Link;
+use super::link::{Link, Receipts};
 use super::numbers::{Meeting, TICK, number, signed};
 use super::scripts;
 use crate::clock::Clock;
@@ -10,14 +9,13 @@ use crate::state::Locked;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, Script, ServerErrorKind};
 use seawall_core::call::Settle;
+use seawall_core::time::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
-/// How long a call waits for shared state before it goes on without.
-const PATIENCE: Duration = Duration::from_millis(50);
 const CONNECT: Duration = Duration::from_millis(500);
 /// How often we say that we are there.
 const BEAT: Duration = Duration::from_millis(500);
@@ -66,13 +64,15 @@ pub enum News {
 pub(crate) struct Late {
     pub link: Arc<Link>,
     pub settle: Settle,
-    pub receipt: Option<Receipt>,
+    pub receipts: Receipts,
 }
 
 /// Shared state in Redis, as one process sees it.
 #[derive(Debug)]
 pub struct Store {
     client: Client,
+    /// How long a call waits for an answer before it goes on without.
+    patience: Duration,
     connection: Locked<Option<MultiplexedConnection>>,
     up: AtomicBool,
     /// Counts connections: what was known before the present one may have to be told again.
@@ -93,12 +93,13 @@ impl Store {
     ///
     /// # Errors
     /// When the URL names no Redis.
-    pub fn new(url: &str) -> Result<Self, String> {
+    pub fn new(url: &str, patience: Nanos) -> Result<Self, String> {
         // The error's own text may repeat the URL, and a URL may hold a password.
         let client = Client::open(url).map_err(|error| format!("not a Redis URL ({})", error.category()))?;
         let (late, reports) = mpsc::channel(MOST_LATE);
         Ok(Self {
             client,
+            patience: Duration::from_nanos(patience.0),
             connection: Locked::new(None),
             up: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
@@ -147,7 +148,7 @@ impl Store {
             return None;
         }
         let mut connection = self.connection.lock().clone()?;
-        match timeout(PATIENCE, invoke(&mut connection, script, keys, arguments)).await {
+        match timeout(self.patience, invoke(&mut connection, script, keys, arguments)).await {
             Ok(Ok(reply)) => Some(reply),
             Ok(Err(error)) => self.fail(error.category()),
             Err(_) => self.fail("no answer in time"),
@@ -160,13 +161,13 @@ impl Store {
         &self,
         seed: &Seed,
         script: &Script,
-        key: &str,
+        keys: &[&str],
         arguments: Arguments,
         copy: impl FnOnce() -> Vec<i64>,
     ) -> Option<Vec<i64>> {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let arguments = if seed.0.load(Ordering::Relaxed) == epoch { arguments } else { arguments.numbers(copy()) };
-        let reply = self.run(script, &[key], &arguments).await?;
+        let reply = self.run(script, keys, &arguments).await?;
         seed.0.store(epoch, Ordering::Relaxed);
         Some(reply)
     }
@@ -219,7 +220,7 @@ impl Store {
                         tell(News::Lost(self.why.lock().clone()));
                         break;
                     }
-                    Some(late) = reports.recv() => drop(late.link.report(&late.settle, late.receipt.as_ref(), clock).await),
+                    Some(late) = reports.recv() => drop(late.link.report(&late.settle, &late.receipts, clock).await),
                 }
             }
         }
@@ -234,7 +235,7 @@ impl Store {
         };
         let arguments = Arguments::default().number(0).text(&self.name);
         let beat = invoke::<Vec<i64>>(&mut connection, &scripts::BEAT, &["{seawall}:instances"], &arguments);
-        let reply = timeout(PATIENCE, beat).await.map_err(|_| "no answer in time".to_owned());
+        let reply = timeout(self.patience, beat).await.map_err(|_| "no answer in time".to_owned());
         match reply.and_then(|reply| reply.map_err(|error| error.category().to_owned())) {
             Ok(reply) => {
                 self.instances.store(u32::try_from(number(&reply, 0)).unwrap_or(1), Ordering::Relaxed);

@@ -21,10 +21,18 @@ scripts! {
     PERMIT = "clock.lua", "breaker.lua", "permit.lua";
     /// Tells a breaker how a send went.
     REPORT = "clock.lua", "breaker.lua", "report.lua";
+    /// Holds a breaker by hand, or lets go of it.
+    FORCE = "clock.lua", "breaker.lua", "force.lua";
+    /// Tells everybody that a server asked them to stay away.
+    PAUSE = "clock.lua", "pause.lua";
     /// Leases a key.
     LEASE = "clock.lua", "keys.lua", "lease.lua";
     /// Tells a key pool what an attempt did to a key.
     KEY_REPORT = "clock.lua", "keys.lua", "keyreport.lua";
+    /// Asks to execute under an idempotency key.
+    RESERVE = "clock.lua", "key.lua", "reserve.lua";
+    /// Ends a reservation of an idempotency key.
+    FINISH = "clock.lua", "key.lua", "finish.lua";
     /// Says that this instance is there, and hears how many are.
     BEAT = "clock.lua", "beat.lua";
     /// The token that instances share, or the right to fetch one.

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn token(secret: &str) -> SharedToken {
-        let store = Arc::new(Store::new("redis://127.0.0.1:1").unwrap());
+        let store = Arc::new(Store::new("redis://127.0.0.1:1", Nanos::from_millis(50)).unwrap());
         SharedToken::new(&store, "a", &Secret::new("id"), &Secret::new(secret)).unwrap()
     }
 

@@ -6,6 +6,8 @@ mod compile;
 #[cfg(test)]
 mod holds;
 #[cfg(test)]
+mod reservations;
+#[cfg(test)]
 #[expect(dead_code, reason = "other tests use more of it")]
 #[path = "../../../seawall/tests/it/servers.rs"]
 mod servers;

@@ -5,7 +5,7 @@ use super::servers::Redis;
 use redis::{Pipeline, Script};
 use seawall_core::admit::layered::{self, Answers};
 use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::guard::{Admission, Breaker, Change, Permit, Sample};
+use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, PhaseData, Sample};
 use seawall_core::lease::{self, KeyPool, KeySet, Lease, Until};
 use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, Share};
 use seawall_core::rng::Rng;
@@ -165,6 +165,11 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut now = 1 + rng.up_to(1 << 50);
     for _ in 0..STEPS * 2 {
         now += pick(rng, &[0, 1, 3, 20, 150]);
+        if rng.up_to(24) == 0 {
+            let forced = pick(rng, &[Forced::Open, Forced::Closed, Forced::Auto, Forced::Auto]);
+            force(&mut breaker, forced, now, &key, &policy, run);
+            continue;
+        }
         if out.is_empty() || rng.up_to(2) == 0 {
             let lease = 1 + rng.up_to(60);
             let admission = breaker.admit(&guard, Nanos(lease), Mono(now));
@@ -212,6 +217,25 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
     }
 }
 
+/// A hand on both breakers.
+fn force(breaker: &mut Breaker, forced: Forced, now: u64, key: &[String], policy: &[i64], run: &mut Run) {
+    let from = match breaker.export().phase {
+        PhaseData::Open { until, .. } if now >= until => 3,
+        PhaseData::Open { .. } => 2,
+        PhaseData::HalfOpen { .. } => 3,
+        PhaseData::Ramping { .. } => 1,
+        PhaseData::Closed => 0,
+        PhaseData::ForcedOpen { .. } => 4,
+        PhaseData::ForcedClosed => 5,
+    };
+    let to = signed(numbers::of_forced(forced));
+    let change = breaker.force(forced, Mono(now)).map(|change| (change.from, change.to, change.cause));
+    assert_eq!(change, numbers::change(from, to, 8).filter(|(from, to, _)| from != to));
+    let mut expected = vec![signed(now), from, to, 8, 0];
+    expected.extend(numbers::of_breaker(&breaker.export()));
+    run.op(format!("force {forced} at {now}"), &scripts::FORCE, key, (&[signed(now), to], None, policy), expected);
+}
+
 /// The three numbers that the script must give for a change.
 fn change_numbers(change: Change) -> [i64; 3] {
     let all = [0, 2, 3]
@@ -223,7 +247,7 @@ fn change_numbers(change: Change) -> [i64; 3] {
 }
 
 fn ramps(breaker: &Breaker) -> bool {
-    matches!(breaker.export().phase, seawall_core::guard::PhaseData::Ramping { .. })
+    matches!(breaker.export().phase, PhaseData::Ramping { .. })
 }
 
 fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
@@ -255,7 +279,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
             run.op(format!("lease {text} at {now}"), &scripts::LEASE, &key, (&arguments, Some(&text), &[]), expected);
         } else {
             let lease = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
-            let (what, cool) = (1 + rng.up_to(5), rng.up_to(100_000_000_000));
+            let (what, cool) = (1 + rng.up_to(7), rng.up_to(100_000_000_000));
             let until = Until::Mono(Mono(now + cool));
             match what {
                 1 => pool.succeeded(lease),
@@ -266,10 +290,12 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
                     pool.failed(lease);
                     pool.cool_key(lease.key, until);
                 }
-                _ => {
+                6 => {
                     pool.failed(lease);
                     pool.cool_group(lease.key, until);
                 }
+                7 => pool.cool_key(lease.key, until),
+                _ => pool.restore(lease.key),
             }
             let told = [signed(what), i64::from(lease.key), i64::from(lease.probe), signed(cool)];
             let expected = [signed(now)].into_iter().chain(numbers::of_pool(&pool.export())).collect();
@@ -278,15 +304,18 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     }
 }
 
+fn load(connection: &mut redis::Connection) {
+    let [limits, keys] = [[&scripts::TAKE, &scripts::REFUND, &scripts::DRAIN], [&scripts::LEASE, &scripts::KEY_REPORT, &scripts::FORCE]];
+    for script in limits.into_iter().chain(keys).chain([&scripts::PERMIT, &scripts::REPORT]) {
+        script.load(connection).unwrap();
+    }
+}
+
 #[test]
 fn the_scripts_do_what_the_core_does() {
     let redis = Redis::start();
     let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
-    for script in
-        [&scripts::TAKE, &scripts::REFUND, &scripts::DRAIN, &scripts::PERMIT, &scripts::REPORT, &scripts::LEASE, &scripts::KEY_REPORT]
-    {
-        script.load(&mut connection).unwrap();
-    }
+    load(&mut connection);
     let mut operations = 0;
     for sequence in 0..SEQUENCES {
         let (mut run, mut rng) = (Run::default(), Rng::seeded(sequence));
@@ -313,11 +342,7 @@ fn every_key_ends_by_itself() {
     let redis = Redis::start();
     let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
     let (mut run, mut rng) = (Run::default(), Rng::seeded(1));
-    for script in
-        [&scripts::TAKE, &scripts::REFUND, &scripts::DRAIN, &scripts::PERMIT, &scripts::REPORT, &scripts::LEASE, &scripts::KEY_REPORT]
-    {
-        script.load(&mut connection).unwrap();
-    }
+    load(&mut connection);
     limits(&mut rng, 0, &mut run);
     breakers(&mut rng, 0, &mut run);
     pools(&mut rng, 0, &mut run);

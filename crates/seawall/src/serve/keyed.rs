@@ -7,6 +7,7 @@ use super::gateway::{From, Gateway, Routed};
 use super::hygiene::{self, Pseudonym};
 use super::intake;
 use super::jobs::{self, Desk};
+use super::ledger::{Held, Needs, Told};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -58,14 +59,6 @@ pub(super) struct Asked<'a> {
     pub left: Nanos,
 }
 
-/// What store trouble means for a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Without {
-    /// It goes on, and nobody promises anything.
-    GoOn,
-    Refuse,
-}
-
 /// The reservation of one call's key.
 #[derive(Debug)]
 pub(super) struct Keyed {
@@ -73,7 +66,8 @@ pub(super) struct Keyed {
     scope: [u8; 32],
     claim: Claim,
     owner: CallId,
-    without: Without,
+    /// Whose silence refuses the call; without the others it goes on, and they promise nothing.
+    needs: Needs,
     /// Nothing is written down when it is dropped: its holder comes back.
     stays: bool,
     progress: Cell<Progress>,
@@ -86,8 +80,8 @@ enum Progress {
     Unasked,
     /// The store has been asked and has not answered.
     Asking,
-    Held(u32),
-    Ending(u32, Reservation),
+    Held(Held),
+    Ending(Held, Reservation),
     Over,
 }
 
@@ -97,6 +91,7 @@ impl Keyed {
         let Asked { caller, upstream, method, below, headers, body, left } = asked;
         let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let credentials = cache::Caller::of(headers);
+        let required = idempotency.mode == IdempotencyMode::Required;
         Self {
             desk: Arc::clone(desk),
             scope: jobs::scope(caller, credentials.as_ref().map_or(&[], cache::Caller::as_bytes), upstream, method, below, key),
@@ -107,7 +102,7 @@ impl Keyed {
                 upstream_honours_keys: idempotency.honoured,
             },
             owner,
-            without: if idempotency.mode == IdempotencyMode::Required { Without::Refuse } else { Without::GoOn },
+            needs: Needs { store: required, shared: required },
             stays: false,
             progress: Cell::new(Progress::Unasked),
             stored: RefCell::new(None),
@@ -117,7 +112,7 @@ impl Keyed {
     /// A job is put off where the store does not answer, and comes back to its own reservation.
     #[must_use]
     pub(super) const fn of_job(mut self) -> Self {
-        self.without = Without::Refuse;
+        self.needs.store = true;
         self.stays = true;
         self
     }
@@ -145,8 +140,8 @@ impl Keyed {
         let response = match ending {
             job::Ending::Done(response) => Some(response.clone()),
             job::Ending::Dead(_) | job::Ending::Failed { .. } => {
-                if let Progress::Ending(number, Reservation::Done) = self.progress.get() {
-                    self.progress.set(Progress::Ending(number, Reservation::Released));
+                if let Progress::Ending(held, Reservation::Done) = self.progress.get() {
+                    self.progress.set(Progress::Ending(held, Reservation::Released));
                 }
                 None
             }
@@ -158,19 +153,18 @@ impl Keyed {
     /// Writes down how the reservation ended. When this returns, the answer may be passed on: if the store failed, the key
     /// stays reserved and then in doubt, so that nothing is executed twice.
     pub(super) async fn finish(&self, response: Option<Response>) {
-        let Progress::Ending(reservation, how) = self.progress.replace(Progress::Over) else { return };
+        let Progress::Ending(held, how) = self.progress.replace(Progress::Over) else { return };
         let response = response.filter(|_| how == Reservation::Done);
-        // A store that fails says so itself, in its own metric and on `/readyz`.
-        drop(self.desk.store.finish_key(self.end(reservation, how, response)).await);
+        self.desk.ledger.finish(held, self.end(how, response)).await;
     }
 
-    fn end(&self, reservation: u32, how: Reservation, response: Option<Response>) -> Finish {
+    fn end(&self, how: Reservation, response: Option<Response>) -> Finish {
         let ending = match how {
             Reservation::Done => Ending::Done,
             Reservation::Released => Ending::Released,
             Reservation::Unknown => Ending::Unknown,
         };
-        Finish { scope: self.scope, reservation, ending, response, ttl: self.claim.ttl, now: self.desk.now() }
+        Finish { scope: self.scope, reservation: 0, ending, response, ttl: self.claim.ttl, now: self.desk.now() }
     }
 
     fn wish(&self) -> Reserve {
@@ -179,26 +173,24 @@ impl Keyed {
 
     async fn ask(&self) -> Answer {
         self.progress.set(Progress::Asking);
-        let reserved = self.desk.store.reserve_key(self.wish()).await;
+        let told = self.desk.ledger.reserve(self.wish(), self.owner, self.needs).await;
         self.progress.set(Progress::Over);
-        let Ok(reserved) = reserved else {
-            return if self.without == Without::Refuse { Answer::KeyRefused(Code::StoreUnavailable) } else { Answer::Reserved };
-        };
-        match reserved.answer {
-            Kept::Proceed { reservation } => {
-                self.progress.set(Progress::Held(reservation));
+        match told {
+            Told::Held(held) => {
+                self.progress.set(Progress::Held(held));
                 Answer::Reserved
             }
-            Kept::Replay => match reserved.stored.filter(|response| !response.truncated) {
+            Told::Replay(stored) => match stored.filter(|response| !response.truncated) {
                 Some(response) => {
                     *self.stored.borrow_mut() = Some(response);
                     Answer::Replayed
                 }
                 None => Answer::KeyRefused(Code::OutcomeUnknown),
             },
-            Kept::Mismatch => Answer::KeyRefused(Code::IdempotencyKeyMismatch),
-            Kept::InFlight { .. } => Answer::KeyRefused(Code::IdempotencyKeyInFlight),
-            Kept::Unknown => Answer::KeyRefused(Code::OutcomeUnknown),
+            Told::Refused(Kept::Mismatch) => Answer::KeyRefused(Code::IdempotencyKeyMismatch),
+            Told::Refused(Kept::InFlight { .. }) => Answer::KeyRefused(Code::IdempotencyKeyInFlight),
+            Told::Refused(Kept::Unknown | Kept::Replay | Kept::Proceed { .. }) => Answer::KeyRefused(Code::OutcomeUnknown),
+            Told::Nothing => Answer::KeyRefused(Code::StoreUnavailable),
         }
     }
 }
@@ -209,8 +201,8 @@ impl Keeper for Keyed {
     }
 
     fn settle(&self, reservation: Reservation) {
-        if let Progress::Held(number) = self.progress.get() {
-            self.progress.set(Progress::Ending(number, reservation));
+        if let Progress::Held(held) = self.progress.get() {
+            self.progress.set(Progress::Ending(held, reservation));
         }
     }
 }
@@ -222,20 +214,18 @@ impl Drop for Keyed {
         match self.progress.get() {
             _ if self.stays => {}
             Progress::Unasked | Progress::Held(_) | Progress::Over => {}
-            Progress::Ending(reservation, how) => {
+            Progress::Ending(held, how) => {
                 // Nobody has the answer any more, so nobody can be given it again.
                 let how = if how == Reservation::Done { Reservation::Unknown } else { how };
-                let end = self.end(reservation, how, None);
-                tokio::task::spawn_local(async move { drop(desk.store.finish_key(end).await) });
+                let end = self.end(how, None);
+                tokio::task::spawn_local(async move { desk.ledger.finish(held, end).await });
             }
             Progress::Asking => {
-                let end = self.end(0, Reservation::Released, None);
+                let (end, owner, needs) = (self.end(Reservation::Released, None), self.owner, self.needs);
                 tokio::task::spawn_local(async move {
-                    // Asked again, the store says under which number the key is ours, if it is.
-                    if let Ok(reserved) = desk.store.reserve_key(wish).await
-                        && let Kept::Proceed { reservation } = reserved.answer
-                    {
-                        drop(desk.store.finish_key(Finish { reservation, ..end }).await);
+                    // Asked again, the ledger says under which number the key is ours, if it is.
+                    if let Told::Held(held) = desk.ledger.reserve(wish, owner, needs).await {
+                        desk.ledger.finish(held, end).await;
                     }
                 });
             }

@@ -14,6 +14,7 @@ mod hygiene;
 mod intake;
 mod jobs;
 mod keyed;
+mod ledger;
 mod memory;
 mod notify;
 mod operate;
@@ -155,7 +156,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let clock = Clock::start();
     let started_at = clock.now().wall;
-    let desk = Arc::new(jobs::Desk::new(store, clock.clone(), setup::entropy));
+    let desk = Arc::new(jobs::Desk::new(store, live.shared.clone(), clock.clone(), setup::entropy));
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),

@@ -80,6 +80,8 @@ mod servers;
 #[cfg(test)]
 mod shared;
 #[cfg(test)]
+mod shared_keys;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tidy;

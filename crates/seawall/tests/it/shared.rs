@@ -3,21 +3,26 @@
 use super::caller::eventually;
 use super::gateway::{Gateway, Start};
 use super::servers::Redis;
-use super::upstream::{Upstream, answer};
+use super::upstream::{OK, Upstream, answer};
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-/// Two instances that have found each other.
-fn pair(redis: &Redis, start: impl Fn() -> Start) -> [Gateway; 2] {
-    let gateways = [0, 1].map(|_| start().server(&format!("shared = \"{}\"", redis.url())).go());
+/// Two instances that have found each other, and are patient: a busy machine must not look like a Redis that is away.
+pub(crate) fn pair(redis: &Redis, start: impl Fn() -> Start) -> [Gateway; 2] {
+    waiting(redis, "10s", start)
+}
+
+fn waiting(redis: &Redis, patience: &str, start: impl Fn() -> Start) -> [Gateway; 2] {
+    let keys = format!("shared = \"{}\"\nshared_timeout = \"{patience}\"", redis.url());
+    let gateways = [0, 1].map(|_| start().server(&keys).go());
     for gateway in &gateways {
         eventually("both are counted", || gateway.metric("seawall_shared_instances") == Some(2.0));
     }
     gateways
 }
 
-fn is_up(gateway: &Gateway) -> bool {
+pub(crate) fn is_up(gateway: &Gateway) -> bool {
     gateway.metric("seawall_shared_state_up") == Some(1.0)
 }
 
@@ -198,7 +203,7 @@ fn what_an_emptied_redis_forgot_the_instances_still_know() {
 #[test]
 fn a_redis_that_hangs_is_done_without() {
     let (redis, upstream) = (Redis::start(), Upstream::fine());
-    let [a, _b] = pair(&redis, || Start::before(&upstream, "limits = [{ name = \"qps\", rate = \"1000/s\" }]"));
+    let [a, _b] = waiting(&redis, "50ms", || Start::before(&upstream, "limits = [{ name = \"qps\", rate = \"1000/s\" }]"));
     let mut admin = std::net::TcpStream::connect(redis.at).unwrap();
     std::io::Write::write_all(&mut admin, b"CLIENT PAUSE 1500 ALL\r\n").unwrap();
     for _ in 0..20 {
@@ -217,4 +222,76 @@ fn a_process_starts_without_its_redis() {
     assert_eq!([gateway.get("/api/x").status, gateway.get("/api/x").status], [200, 429]);
     eventually("somebody is told", || gateway.stderr().contains("warning: shared state does not answer"));
     assert_eq!(gateway.metric("seawall_shared_state_up"), Some(0.0));
+}
+
+#[test]
+fn a_hand_on_one_instances_breaker_holds_it_on_all() {
+    let (redis, upstream) = (Redis::start(), Upstream::fine());
+    let [a, b] = pair(&redis, || Start::before(&upstream, ""));
+    assert_eq!([a.get("/api/x").status, b.get("/api/x").status], [200, 200]);
+    let force = |state: &str| assert_eq!(a.admin_with("PUT", "/v1/breakers/api", "", &format!("{{\"state\":\"{state}\"}}")).status, 200);
+    force("open");
+    assert_eq!(a.get("/api/x").code(), "circuit_open");
+    eventually("the other one hears of it", || b.get("/api/x").status == 503);
+    force("auto");
+    assert_eq!([a.get("/api/x").status, b.get("/api/x").status], [200, 200]);
+}
+
+#[test]
+fn a_key_that_was_put_to_rest_by_hand_rests_on_all_instances() {
+    let (redis, upstream) = (Redis::start(), Upstream::fine());
+    let [a, b] = pair(&redis, || {
+        let auth = "[upstreams.api.auth]\ninject = \"header:x-key\"\npick = \"round-robin\"\nkeys = [{ id = \"one\", secret = \"env:ONE\" }, { id = \"two\", secret = \"env:TWO\" }]";
+        Start::before(&upstream, auth).secret("ONE", "one").secret("TWO", "two")
+    });
+    let used = |key: &str| upstream.seen().iter().filter(|seen| seen.all("x-key") == [key]).count();
+    assert_eq!(a.admin_with("PUT", "/v1/keys/api/one", "", "{\"state\":\"cooling\"}").status, 200);
+    for gateway in [&b, &a, &b, &a] {
+        assert_eq!(gateway.get("/api/x").status, 200);
+    }
+    assert_eq!((used("one"), used("two")), (0, 4));
+    assert_eq!(b.admin_with("PUT", "/v1/keys/api/one", "", "{\"state\":\"ready\"}").status, 200);
+    for gateway in [&b, &a] {
+        assert_eq!(gateway.get("/api/x").status, 200);
+    }
+    assert_eq!((used("one"), used("two")), (1, 5), "they take turns again");
+}
+
+#[test]
+fn a_pause_that_a_server_asked_for_is_kept_by_all_instances() {
+    for scope in ["endpoint", "upstream"] {
+        let (redis, busy) = (Redis::start(), answer("503 Busy", "Retry-After: 30\r\n", ""));
+        let upstream = Upstream::replying(&[OK, OK, &busy, OK]);
+        let [a, b] = pair(&redis, || {
+            let rule = "[[upstreams.api.classify]]\nwhen = { status = [503] }\nas = \"transient\"\nwait = \"retry-after\"\nscope";
+            Start::before(&upstream, &format!("retry.attempts = 1\n{rule} = \"{scope}\"\n"))
+        });
+        assert_eq!([b.get("/api/x").status, a.get("/api/x").status, a.get("/api/x").status], [200, 200, 503]);
+        eventually("the other one hears of it", || b.get("/api/x").status == 503);
+        let wait: u64 = b.get("/api/x").header("retry-after").unwrap().parse().unwrap();
+        assert!((20..=31).contains(&wait), "{wait}");
+        let sent = upstream.count();
+        assert_eq!([a.get("/api/x").code(), b.get("/api/x").code()], ["circuit_open", "circuit_open"], "{scope}");
+        assert_eq!(upstream.count(), sent);
+    }
+}
+
+#[test]
+fn a_key_that_was_leased_for_nothing_gets_its_limit_back() {
+    let (redis, upstream) = (Redis::start(), Upstream::fine());
+    let policy = "limits = [{ name = \"each\", key = \"key\", rate = \"1/m\", burst = 1 }]\n\
+                  [upstreams.api.auth]\ninject = \"header:x-key\"\nkeys = [{ id = \"one\", secret = \"env:ONE\" }]";
+    let start = || Start::before(&upstream, policy).secret("ONE", "one");
+    let [a, b] = pair(&redis, start);
+    let alone = start().go();
+    for (gateway, other) in [(&alone, &alone), (&a, &b)] {
+        let force = |state: &str| gateway.admin_with("PUT", "/v1/breakers/api", "", &format!("{{\"state\":\"{state}\"}}")).status;
+        assert_eq!(force("open"), 200);
+        for _ in 0..3 {
+            assert_eq!(gateway.get("/api/x").code(), "circuit_open");
+        }
+        assert_eq!(force("auto"), 200);
+        assert_eq!(other.get("/api/x").status, 200, "nothing had been sent");
+        assert_eq!(gateway.get("/api/x").code(), "keys_exhausted");
+    }
 }

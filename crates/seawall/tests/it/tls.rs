@@ -133,9 +133,12 @@ const INTERNAL_ERROR: u32 = 2;
 
 #[test]
 fn a_post_that_was_provably_not_processed_goes_again() {
-    for (script, connections) in
-        [(&[Does::Resets(REFUSED_STREAM), Does::Answers], 1), (&[Does::GoesAway, Does::Answers], 2), (&[Does::Leaves, Does::Answers], 2)]
-    {
+    for (script, connections) in [
+        (&[Does::Resets(REFUSED_STREAM), Does::Answers], 1),
+        (&[Does::GoesAway, Does::Answers], 2),
+        (&[Does::Leaves, Does::Answers], 2),
+        (&[Does::Cuts, Does::Answers], 2),
+    ] {
         let (gateway, server) = frames(script);
         let reply = gateway.post("/api/x", "", "paid once");
         assert_eq!((reply.status, reply.header("seawall-attempts")), (200, Some("2")), "{script:?}");

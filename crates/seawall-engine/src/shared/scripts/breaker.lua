@@ -39,6 +39,8 @@ end
 local function store_breaker(key, policy, b, now)
   local last = max(policy.window, policy.open_max, policy.ramp, policy.open) * 2
   for i = PROBES, #b do last = max(last, b[i] - now) end
+  -- What a hand holds is not let go by time.
+  if b[PHASE] >= FORCED_OPEN then last = math.huge end
   keep(key, cmsgpack.pack(b), max(last, b[UNTIL] - now) + 600000000)
 end
 

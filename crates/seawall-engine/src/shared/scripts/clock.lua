@@ -9,9 +9,10 @@ local function read_clock(given)
 end
 
 -- Ends with the value that still means something, and a second more. Never beyond forty days.
+local function life(ticks) return math.min(math.max(math.ceil(ticks / 10000), 0) + 1000, 3456000000) end
+
 local function keep(key, value, ticks)
-  local ms = math.min(math.max(math.ceil(ticks / 10000), 0) + 1000, 3456000000)
-  redis.call('SET', key, value, 'PX', string.format('%.0f', ms))
+  redis.call('SET', key, value, 'PX', string.format('%.0f', life(ticks)))
 end
 
 local max, min = math.max, math.min

@@ -1,6 +1,6 @@
 -- What an attempt did to a key. Follows: what (1 succeeded, 2 failed, 3 rejected, 4 unused, 5 cool the key, 6 cool its
--- group), the key, whether it was a probe, how long to cool from now, a seed. Answers: now, pool.
-local SUCCEEDED, FAILED, REJECTED, UNUSED, COOL_KEY, COOL_GROUP = 1, 2, 3, 4, 5, 6
+-- group; by hand: 7 rest, 8 as good as new), the key, whether it was a probe, how long to cool from now, a seed. Answers: now, pool.
+local SUCCEEDED, FAILED, REJECTED, UNUSED, COOL_KEY, COOL_GROUP, REST, RESTORE = 1, 2, 3, 4, 5, 6, 7, 8
 local what, key, probe, cool = tonumber(ARGV[rest]), tonumber(ARGV[rest + 1]), ARGV[rest + 2] == '1', tonumber(ARGV[rest + 3])
 local p = load_pool(rest + 4)
 
@@ -27,6 +27,11 @@ elseif what == COOL_GROUP then
   fail()
   local group = of_group(group_of[key])
   p[group] = max(p[group], now + cool)
+elseif what == REST then
+  p[at(key, COOL)] = max(p[at(key, COOL)], now + cool)
+elseif what == RESTORE then
+  p[at(key, FAILS)], p[at(key, PROBE_AT)], p[at(key, PAUSE)], p[at(key, COOL)] = 0, LIVE, 0, 0
+  p[of_group(group_of[key])] = 0
 end
 store_pool(p)
 return with_pool(p, { now })

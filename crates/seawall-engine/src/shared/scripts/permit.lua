@@ -1,11 +1,16 @@
--- Asks to send once. KEYS: the breaker. ARGV: now, how long a probe may be out, the generation the asker knows (-1:
+-- Asks to send once. KEYS: the breaker, pauses that a server asked for. ARGV: now, how long a probe may be out, the generation the asker knows (-1:
 -- none), the policy, a seed. Answers: kind, wait, generation, probe, now, then the breaker if it is another than known.
-local GO, REFUSED, FORCED, RAMP = 0, 1, 2, 3
+local GO, REFUSED, FORCED, RAMP, PAUSED = 0, 1, 2, 3, 4
 local now, lease, known, policy = read_clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), read_policy(4)
 local b, stored = load_breaker(KEYS[1], 16)
 local kind, wait, probe, changed = GO, 0, -1, false
 
-if b[PHASE] == CLOSED then
+local paused = 0
+for i = 2, #KEYS do paused = max(paused, tonumber(redis.call('GET', KEYS[i]) or '0')) end
+
+if now < paused then
+  kind, wait = PAUSED, paused - now
+elseif b[PHASE] == CLOSED then
   -- The path of a healthy upstream reads and does not write.
 elseif policy.mode ~= ENFORCE and b[PHASE] ~= FORCED_OPEN then
   if policy.mode == SHADOW and b[PHASE] ~= FORCED_CLOSED then
@@ -37,6 +42,8 @@ else
   elseif phase == FORCED_OPEN then
     kind = FORCED
   end
+  -- Whoever is asked is not forgotten.
+  changed = changed or phase >= FORCED_OPEN
 end
 if changed or (not stored and #ARGV >= 16) then store_breaker(KEYS[1], policy, b, now) end
 local answer = { kind, wait, b[GENERATION], probe, now }

@@ -83,7 +83,7 @@ async fn force(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option
         return Err(not_found("there is no such endpoint"));
     }
     for endpoint in &meant {
-        if let Some(change) = endpoint.state.force_breaker(forced, now.mono) {
+        if let Some(change) = endpoint.state.force_breaker(forced, &shared.clock).await {
             shared.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names: Arc::clone(&endpoint.names), change }));
         }
     }

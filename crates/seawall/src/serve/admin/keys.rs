@@ -70,15 +70,11 @@ async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body
     let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;
     let place = named.spec.auth.iter().flat_map(|auth| &auth.keys).position(|key| key.id == id);
     let Some(index) = place.and_then(|place| u16::try_from(place).ok()) else { return Err(not_found("there is no such key")) };
-    if cool {
-        let until = until.unwrap_or(now.wall + REST);
-        if until <= now.wall {
-            return Err(bad("`until` is over already"));
-        }
-        named.state.cool_key(index, Until::Wall(until));
-    } else {
-        named.state.restore_key(index);
+    let until = cool.then(|| until.unwrap_or(now.wall + REST));
+    if until.is_some_and(|until| until <= now.wall) {
+        return Err(bad("`until` is over already"));
     }
+    named.hold_key(index, until.map(Until::Wall), &shared.clock).await;
     let detail = format!("{upstream}/{id}: {}", if cool { "cooling" } else { "ready" });
     audit(shared, &who.0, "key", detail).await;
     let shown = of(named, now).into_iter().find(|key| key["id"] == id);

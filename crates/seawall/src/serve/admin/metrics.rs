@@ -116,6 +116,8 @@ fn process(out: &mut String, shared: &Shared) {
     line(out, format_args!("seawall_shared_state_up {}", u8::from(store.as_ref().is_none_or(|store| store.is_up()))));
     family(out, "seawall_shared_instances", "gauge", "Instances that share state, as last heard");
     line(out, format_args!("seawall_shared_instances {}", store.map_or(1, |store| store.instances())));
+    family(out, "seawall_idempotency_alone_total", "counter", "Keys that were reserved here alone because shared state did not answer");
+    line(out, format_args!("seawall_idempotency_alone_total {}", shared.desk.ledger.alone()));
     family(out, "seawall_caller_connections", "gauge", "Callers that are connected");
     line(out, format_args!("seawall_caller_connections {}", shared.seats.taken()));
     family(out, "seawall_caller_connections_refused_total", "counter", "Callers that found every connection taken");

@@ -1,11 +1,13 @@
 //! What every part of the job machinery shares: the store, whose clock counts, and a bell that rings when there is work.
 
+use crate::serve::ledger::Ledger;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
 use seawall_engine::clock::Clock;
+use seawall_engine::shared;
 use seawall_store::job::{Enqueued, NewJob};
 use seawall_store::{Error, Store};
 use std::collections::BTreeSet;
@@ -16,6 +18,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub store: Store,
+    pub(in crate::serve) ledger: Ledger,
     pub bell: Notify,
     clock: Clock,
     /// What the database's clock is ahead of ours, in milliseconds.
@@ -44,10 +47,11 @@ pub(crate) struct Counts {
 }
 
 impl Desk {
-    pub(crate) fn new(store: Store, clock: Clock, entropy: impl Fn() -> u64) -> Self {
+    pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, entropy: impl Fn() -> u64) -> Self {
         let key: Vec<u8> = (0..4).flat_map(|_| entropy().to_be_bytes()).collect();
         let secret = format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(key));
         Self {
+            ledger: Ledger::new(store.clone(), shared, clock.clone()),
             store,
             bell: Notify::new(),
             clock,

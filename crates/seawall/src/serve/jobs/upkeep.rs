@@ -66,6 +66,7 @@ async fn round(shared: &Shared) {
     let before = Wall(now.0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
     while desk.store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
     while desk.store.sweep_keys(now, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
+    desk.ledger.tie_up().await;
 }
 
 /// A line in the log about something that no single call is to blame for.

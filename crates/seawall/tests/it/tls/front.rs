@@ -107,6 +107,8 @@ pub(crate) enum Does {
     GoesAway,
     /// The same, and the end of the connection at once.
     Leaves,
+    /// The same, and a reset of the connection, because the request's body was not read.
+    Cuts,
     /// `GOAWAY` that includes this request among the processed ones, and the end of the connection.
     DiesWorking,
 }
@@ -176,6 +178,12 @@ async fn speak(mut stream: TlsStream<TcpStream>, script: &[Does], posts: &Atomic
                     Does::Answers => [frame(HEADERS, 4, id, &[0x88]), frame(DATA, 1, id, b"ok")].concat(),
                     Does::Resets(reason) => frame(RST_STREAM, 0, id, &reason.to_be_bytes()),
                     Does::GoesAway => frame(GOAWAY, 0, 0, &[0; 8]),
+                    Does::Cuts => {
+                        // The rest of the request is there by now.
+                        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                        stream.write_all(&frame(GOAWAY, 0, 0, &[0; 8])).await?;
+                        return stream.flush().await;
+                    }
                     does @ (Does::Leaves | Does::DiesWorking) => {
                         let last = if matches!(does, Does::Leaves) { 0 } else { id };
                         stream.write_all(&frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())).await?;

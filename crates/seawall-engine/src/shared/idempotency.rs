@@ -1,0 +1,48 @@
+//! Idempotency keys that instances share: reserved and ended in one script each, on Redis's clock. What an answer looks like
+//! that is kept under a key is for others.
+
+use super::numbers::{nanos, number, ticks};
+use super::redis::{Arguments, Store};
+use super::scripts;
+use crate::clock::Clock;
+use seawall_core::admit::idempotency::{Answer, Claim, Ending};
+use seawall_core::id::CallId;
+use seawall_core::time::Nanos;
+
+fn name(scope: &[u8; 32]) -> String {
+    let hash: String = scope.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{{seawall:{hash}}}:idempotency")
+}
+
+impl Store {
+    /// Asks to execute under a key, with the answer that is to be given again; `None` when shared state does not answer.
+    pub async fn reserve_key(&self, scope: &[u8; 32], claim: &Claim, owner: CallId, clock: &Clock) -> Option<(Answer, Vec<u8>)> {
+        let arguments = Arguments::default()
+            .number(0)
+            .text(claim.fingerprint.0)
+            .text(owner.to_bytes())
+            .number(ticks(claim.lease))
+            .number(ticks(claim.ttl))
+            .number(u64::from(claim.upstream_honours_keys));
+        let (kind, value, response): (i64, i64, Vec<u8>) = self.run(&scripts::RESERVE, &[&name(scope)], &arguments).await?;
+        let answer = match kind {
+            0 => Answer::Proceed { reservation: u32::try_from(value).unwrap_or(0) },
+            1 => Answer::Replay,
+            2 => Answer::Mismatch,
+            3 => Answer::InFlight { retry_at: clock.now().wall + nanos(number(&[value], 0)) },
+            _ => Answer::Unknown,
+        };
+        Some((answer, response))
+    }
+
+    /// Ends a reservation. `false` when it was lost in the meantime, `None` when shared state does not answer.
+    pub async fn finish_key(&self, scope: &[u8; 32], reservation: u32, ending: Ending, ttl: Nanos, response: &[u8]) -> Option<bool> {
+        let how = match ending {
+            Ending::Done => 1,
+            Ending::Released => 2,
+            Ending::Unknown => 3,
+        };
+        let arguments = Arguments::default().number(0).number(u64::from(reservation)).number(how).number(ticks(ttl)).text(response);
+        self.run::<i64>(&scripts::FINISH, &[&name(scope)], &arguments).await.map(|held| held == 1)
+    }
+}
