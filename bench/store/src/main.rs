@@ -66,16 +66,21 @@ fn raw(folder: &std::path::Path) -> f64 {
     rows as f64 / begin.elapsed().as_secs_f64()
 }
 
+/// A seed that nobody else has: the same seed makes the same ids.
+fn fresh() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(1 << 32);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Enqueues a second, and the latency that one in a hundred exceeds.
 async fn enqueue(store: &Store) -> (f64, Duration) {
     let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let begin = Instant::now();
     let tasks: Vec<_> = (0..PRODUCERS)
-        .map(|seed| {
+        .map(|_| {
             let (store, count, stop) = (store.clone(), Arc::clone(&count), Arc::clone(&stop));
             tokio::spawn(async move {
-                let (mut rng, mut waits) =
-                    (Rng::seeded(seed as u64 + 1_000_000 * u64::from(std::process::id()) + begin.elapsed().as_nanos() as u64), Vec::new());
+                let (mut rng, mut waits) = (Rng::seeded(fresh()), Vec::new());
                 while !stop.load(Ordering::Relaxed) {
                     let asked = Instant::now();
                     store.enqueue(vec![job(&mut rng, NOON)], NOON).await.unwrap();
@@ -106,6 +111,26 @@ fn writing() -> f64 {
     used.filter_map(|all| all.split(' ').next()?.parse::<f64>().ok()).sum::<f64>() / 1e9
 }
 
+/// Ticks of a CPU's clock, a hundred a second, that a process has used: its own, or those of its children that ended.
+fn ticks(pid: &str, whose: std::ops::Range<usize>) -> f64 {
+    let all = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let numbers: Vec<f64> =
+        all.rsplit(") ").next().into_iter().flat_map(str::split_whitespace).map(|word| word.parse().unwrap_or(0.0)).collect();
+    numbers.get(whose).map_or(0.0, |ticks| ticks.iter().sum())
+}
+
+/// Seconds of CPU used so far by this process, and by a PostgreSQL with all its processes.
+fn used(cluster: Option<&cluster::Cluster>) -> (f64, f64) {
+    let own = ticks("self", 11..13) / 100.0;
+    let Some(cluster) = cluster else { return (own, 0.0) };
+    let folder = std::path::PathBuf::from(cluster.socket());
+    let file = std::fs::read_to_string(folder.with_file_name("data/postmaster.pid")).unwrap();
+    let main = file.lines().next().unwrap();
+    let children = std::fs::read_to_string(format!("/proc/{main}/task/{main}/children")).unwrap();
+    let server: f64 = children.split_whitespace().map(|pid| ticks(pid, 11..13)).sum();
+    (own, (server + ticks(main, 11..15)) / 100.0)
+}
+
 /// Takes jobs through their life, and prints what each step costs the writing thread for each of them.
 async fn life(store: &Store, jobs: usize) {
     let mut last = writing();
@@ -114,7 +139,7 @@ async fn life(store: &Store, jobs: usize) {
         (last - before) / jobs as f64 * 1e6
     };
     let due = Wall(NOON.0 + 1000);
-    fill(store, jobs, due, 4).await;
+    fill(store, jobs, due).await;
     let enqueue = lap();
     while store.tick(due).await.unwrap().due > 0 {}
     let promote = lap();
@@ -126,8 +151,8 @@ async fn life(store: &Store, jobs: usize) {
     );
 }
 
-async fn fill(store: &Store, rows: usize, run_at: Wall, seed: u64) {
-    let mut rng = Rng::seeded(seed);
+async fn fill(store: &Store, rows: usize, run_at: Wall) {
+    let mut rng = Rng::seeded(fresh());
     for chunk in 0..rows.div_ceil(2000) {
         let size = 2000.min(rows - chunk * 2000);
         store.enqueue((0..size).map(|_| job(&mut rng, run_at)).collect(), NOON).await.unwrap();
@@ -163,6 +188,7 @@ async fn claim_and_complete(store: &Store, bound: Duration) -> f64 {
                                 progress,
                                 history: Vec::new(),
                                 follow: Vec::new(),
+                                key: None,
                                 now: NOON,
                             };
                             let store = store.clone();
@@ -226,10 +252,10 @@ fn letter(rng: &mut Rng) -> NewLetter {
 
 async fn letters(store: &Store, rows: usize) {
     let tasks: Vec<_> = (0..PRODUCERS)
-        .map(|seed| {
+        .map(|_| {
             let store = store.clone();
             tokio::spawn(async move {
-                let mut rng = Rng::seeded(seed as u64 + 77);
+                let mut rng = Rng::seeded(fresh());
                 for _ in 0..rows / PRODUCERS {
                     store.keep_letter(letter(&mut rng)).await.unwrap();
                 }
@@ -241,17 +267,28 @@ async fn letters(store: &Store, rows: usize) {
     }
 }
 
-async fn measure(name: &str, store: &Store, rows: usize, raw: Option<f64>) {
+async fn measure(name: &str, store: &Store, rows: usize, raw: Option<f64>, cluster: Option<&cluster::Cluster>) {
+    let begin = used(cluster);
     let (rate, p99) = enqueue(store).await;
+    let enqueued = used(cluster);
     let share = raw.map(|raw| format!(", {:.0} % of raw", rate / raw * 100.0)).unwrap_or_default();
-    println!("{name} enqueue, {PRODUCERS} producers   {rate:>9.0} /s{share}, p99 {p99:.1?}");
+    let cpu = |before: (f64, f64), after: (f64, f64), jobs: f64| {
+        format!("CPU for a job {:.0} µs here, {:.0} µs in the server", (after.0 - before.0) / jobs * 1e6, (after.1 - before.1) / jobs * 1e6)
+    };
+    println!(
+        "{name} enqueue, {PRODUCERS} producers   {rate:>9.0} /s{share}, p99 {p99:.1?}; {}",
+        cpu(begin, enqueued, rate * RUN.as_secs_f64())
+    );
+    fill(store, 20_000, NOON).await;
+    let (begin, from) = (used(cluster), store.job_counts().await.unwrap().by_state[3]);
     let rate = claim_and_complete(store, RUN).await;
-    println!("{name} claim + complete           {rate:>9.0} /s");
-    fill(store, 12_000, NOON, 5).await;
+    let done = store.job_counts().await.unwrap().by_state[3] - from;
+    println!("{name} claim + complete           {rate:>9.0} /s; {}", cpu(begin, used(cluster), done as f64));
+    fill(store, 12_000, NOON).await;
     while claim_and_complete(store, Duration::from_secs(60)).await > 0.0 {}
     let few = cost_of_claim(store).await;
     let finished = store.job_counts().await.unwrap().by_state[3];
-    fill(store, rows, NOON, 6).await;
+    fill(store, rows, NOON).await;
     while claim_and_complete(store, Duration::from_secs(600)).await > 0.0 {}
     let many = cost_of_claim(store).await;
     let more = store.job_counts().await.unwrap().by_state[3];
@@ -286,16 +323,14 @@ async fn beside_a_sweep(store: &Store) -> Duration {
 
 /// A hundred at a time, from a queue that is long enough for all of them.
 async fn cost_of_claim(store: &Store) -> (Duration, Duration) {
-    let mut rng = Rng::seeded(Instant::now().elapsed().as_nanos() as u64 ^ 99);
-    let salt = rng.draw() ^ u64::from(std::process::id());
-    fill(store, 4000, NOON, salt ^ store.job_counts().await.unwrap().by_state[3]).await;
+    fill(store, 4000, NOON).await;
     let cost = each(30, |n| store.claim(claim(100, u64::from(n) + 9_000_000))).await;
     while claim_and_complete(store, Duration::from_secs(60)).await > 0.0 {}
     cost
 }
 
 async fn polls(name: &str, store: &Store, rows: usize) {
-    fill(store, rows, Wall(NOON.0 + 3_600_000), 8).await;
+    fill(store, rows, Wall(NOON.0 + 3_600_000)).await;
     let cost = each(1000, |n| async move {
         store.tick(NOON).await.unwrap();
         store.claim(claim(100, n.into())).await.unwrap();
@@ -318,7 +353,7 @@ async fn main() {
     if backend.as_deref() != Some("postgres") {
         let open = async |name: &str| Store::open(&Location::Sqlite(folder.path().join(name))).await.unwrap();
         life(&open("life.db").await, 50_000).await;
-        measure("sqlite", &open("work.db").await, rows, Some(raw)).await;
+        measure("sqlite", &open("work.db").await, rows, Some(raw), None).await;
         polls("sqlite", &open("polls.db").await, rows).await;
     }
     if backend.as_deref() == Some("sqlite") {
@@ -326,6 +361,6 @@ async fn main() {
     }
     let cluster = cluster::Cluster::start("-c shared_buffers=256MB -c max_wal_size=4GB");
     let open = async || Store::open(&Location::Postgres(cluster.database().await)).await.unwrap();
-    measure("postgres", &open().await, rows, None).await;
+    measure("postgres", &open().await, rows, None, Some(&cluster)).await;
     polls("postgres", &open().await, rows).await;
 }

@@ -34,6 +34,17 @@ pub struct Clock {
     timers: Option<Arc<Timers>>,
 }
 
+/// A step of the machine's clock and when it comes, both in milliseconds. There is none in a release build.
+#[cfg(debug_assertions)]
+static STEP: std::sync::OnceLock<(i64, i64)> = std::sync::OnceLock::new();
+
+/// Has every clock of the process see the machine's clock set, that long after its start.
+#[cfg(debug_assertions)]
+pub fn step(by_ms: i64, after_ms: i64) {
+    // Whoever came first stays.
+    let _late = STEP.set((by_ms, after_ms));
+}
+
 #[expect(clippy::disallowed_methods, reason = "this file is where the clocks are read")]
 impl Clock {
     /// The machine's clock, with tokio's timers.
@@ -89,6 +100,8 @@ impl Clock {
             Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms),
         };
         let elapsed = i64::try_from(Instant::now().saturating_duration_since(self.start).as_millis()).unwrap_or(i64::MAX);
+        #[cfg(debug_assertions)]
+        let wall = wall.saturating_add(STEP.get().filter(|(_, after)| elapsed >= *after).map_or(0, |(step, _)| *step));
         self.epoch_ms.store(wall.saturating_sub(elapsed), Ordering::Relaxed);
     }
 

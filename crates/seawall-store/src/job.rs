@@ -8,6 +8,7 @@
 //!     └──────── retry, deferred ───────────┘        any but the last three ── cancel ──▶ cancelled
 //! ```
 
+use crate::idempotency::Finish;
 use bytes::Bytes;
 use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
@@ -270,6 +271,8 @@ pub struct Settle {
     pub history: Vec<Attempted>,
     /// Jobs that come of this one, kept in the same transaction: its callback.
     pub follow: Vec<NewJob>,
+    /// The end of the reservation that it ran under, in the same transaction: a job is never over before its key is.
+    pub key: Option<Finish>,
     pub now: Wall,
 }
 

@@ -98,6 +98,14 @@ pub(crate) fn settle<'a>(settle: &'a Settle, held: &Held) -> Result<(Settled, Ch
     Ok((settled, change, besides))
 }
 
+/// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends well or waits. It can be
+/// written without a look at the job, by a statement that changes nothing where any of this is not so.
+pub(crate) fn plain(of: &Settle) -> Result<Option<(Settled, Change<'_>)>, Error> {
+    let (settled, change, besides) = settle(of, &Held::default())?;
+    let plain = !change.is_queued() && change.keeps_dedup && besides == Besides::Nothing;
+    Ok(plain.then_some((settled, change)))
+}
+
 pub(crate) const CANCELLED: &str = "cancelled";
 
 fn over<'a>(letter: Option<CallId>, worked: bool) -> Besides<'a> {

@@ -76,6 +76,17 @@ pub(crate) fn failpoint() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lets a test set the machine's clock, as `SEAWALL_CLOCK_STEP=BY_MS:AFTER_MS`. A release build has only one clock.
+#[cfg(debug_assertions)]
+pub(crate) fn clock_step() -> anyhow::Result<()> {
+    let Ok(text) = env::var("SEAWALL_CLOCK_STEP") else { return Ok(()) };
+    match text.split_once(':').map(|(by, after)| (by.parse(), after.parse())) {
+        Some((Ok(by), Ok(after))) => seawall_engine::clock::step(by, after),
+        _ => return Err(Failure::usage("SEAWALL_CLOCK_STEP is BY_MS:AFTER_MS".to_owned()).into()),
+    }
+    Ok(())
+}
+
 /// A folder for what nobody needs afterwards, gone when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);

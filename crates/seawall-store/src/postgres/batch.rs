@@ -25,9 +25,9 @@ pub(super) trait Batch: Sized + Send + Sync + 'static {
     /// What of it may be long.
     fn bytes(&self) -> usize;
 
-    /// Writes all or nothing, and answers in order. Written `again` after a lost connection it may be there already, and
-    /// must not count twice.
-    fn write(pool: &Pool, batch: &[Self], again: bool) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
+    /// Writes, and answers in order. What is in `doubt` may be there already, and must not count twice; what was written before
+    /// the rest failed is in doubt from then on.
+    fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
 }
 
 type Reply<B> = oneshot::Sender<Result<<B as Batch>::Answer, Error>>;
@@ -71,34 +71,34 @@ async fn serve<B: Batch>(pool: Pool, mut queue: mpsc::Receiver<(B, Reply<B>)>) {
             batch.push(command);
             replies.push(reply);
         }
-        let mut again = false;
-        match patiently(&pool, &batch, &mut again).await {
+        let mut doubt = vec![false; batch.len()];
+        match patiently(&pool, &batch, &mut doubt).await {
             // Whoever asked may have left; what was written stays written.
             Ok(answers) => replies.into_iter().zip(answers).for_each(|(reply, answer)| drop(reply.send(Ok(answer)))),
             Err(error) if batch.len() == 1 || (error.passes() && pool.probe().await.is_err()) => {
                 replies.into_iter().for_each(|reply| drop(reply.send(Err(error.clone()))));
             }
             // The server answers, so one of them is the cause: each gets a statement of its own.
-            Err(_) => apart(&pool, batch, replies, again).await,
+            Err(_) => apart(&pool, batch, replies, doubt).await,
         }
     }
 }
 
-async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>, again: bool) {
-    for (command, reply) in batch.into_iter().zip(replies) {
-        let written = patiently(pool, &[command], &mut { again }).await;
+async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>, doubt: Vec<bool>) {
+    for ((command, reply), doubt) in batch.into_iter().zip(replies).zip(doubt) {
+        let written = patiently(pool, &[command], &mut [doubt]).await;
         let answer = written.and_then(|answers| answers.into_iter().next().ok_or_else(gone));
         drop(reply.send(answer));
     }
 }
 
-async fn patiently<B: Batch>(pool: &Pool, batch: &[B], again: &mut bool) -> Result<Vec<B::Answer>, Error> {
+async fn patiently<B: Batch>(pool: &Pool, batch: &[B], doubt: &mut [bool]) -> Result<Vec<B::Answer>, Error> {
     for pause in PAUSES_MS {
-        match B::write(pool, batch, *again).await {
+        match B::write(pool, batch, doubt).await {
             Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(pause)).await,
             done => return done,
         }
-        *again = true;
+        doubt.fill(true);
     }
-    B::write(pool, batch, *again).await
+    B::write(pool, batch, doubt).await
 }

@@ -3,7 +3,7 @@
 use super::batch::Batch;
 use super::pool::Pool;
 use super::turns::{Groups, taken};
-use super::tx::ask;
+use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::job::{Claim, Claimed, Enqueued, NewJob, Origin, State};
 use crate::progress;
@@ -15,9 +15,6 @@ use seawall_core::time::Wall;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
-
-/// Wakes whoever waits for work, in every process.
-pub(super) const CHANNEL: &str = "seawall_jobs";
 
 #[derive(Debug)]
 pub(super) struct Enqueue {
@@ -36,10 +33,13 @@ impl Batch for Enqueue {
         self.jobs.iter().map(|job| job.request.body.len()).sum()
     }
 
-    async fn write(pool: &Pool, batch: &[Self], _again: bool) -> Result<Vec<Vec<Enqueued>>, Error> {
+    async fn write(pool: &Pool, batch: &[Self], _doubt: &mut [bool]) -> Result<Vec<Vec<Enqueued>>, Error> {
         let connection = pool.get().await?;
         let jobs: Vec<(&NewJob, Wall)> = batch.iter().flat_map(|one| one.jobs.iter().map(|job| (job, one.now))).collect();
         let mut done = insert(&connection, &jobs).await?.into_iter();
+        if jobs.iter().any(|(job, now)| job.run_at <= *now) {
+            pool.bell().notify_one();
+        }
         Ok(batch.iter().map(|one| done.by_ref().take(one.jobs.len()).collect()).collect())
     }
 }
@@ -59,6 +59,7 @@ fn maybe<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a Option<
     jobs.iter().map(|(job, _)| of(job).as_deref().map(text)).collect()
 }
 
+/// In the order in which they came: of two with one key the first is kept, whatever the planner thinks of it.
 fn insert_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
@@ -71,10 +72,10 @@ fn insert_statement() -> &'static str {
              j.correlation_id, j.callback, j.origin, j.method, j.path, j.history, j.headers, j.body \
              FROM unnest($4::int8[], $5::bytea[], $6::int2[], $7::text[], $8::text[], $9::text[], $10::int8[], $11::int8[], $12::int8[], \
              $13::int8[], $14::int8[], $15::text[], $16::bytea[], $17::bytea[], $18::text[], $19::text[], $20::text[], $21::text[], \
-             $22::text[], $23::text[], $24::text[], $25::text[], $26::bytea[]) AS j(place, id, state, upstream, tenant, caller, priority, \
+             $22::text[], $23::text[], $24::text[], $25::text[], $26::bytea[]) WITH ORDINALITY AS j(place, id, state, upstream, tenant, caller, priority, \
              due, run_at, expires_at, created_at, progress, dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, \
-             path, history, headers, body) LEFT JOIN taken ON taken.upstream = j.upstream AND taken.tenant = j.tenant \
-             ON CONFLICT DO NOTHING RETURNING id"
+             path, history, headers, body, number) LEFT JOIN taken ON taken.upstream = j.upstream AND taken.tenant = j.tenant \
+             ORDER BY j.number ON CONFLICT DO NOTHING RETURNING id"
         )
     })
 }
@@ -157,20 +158,12 @@ async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Optio
         ],
     )
     .await?;
-    if !group_counts.is_empty() {
-        wake(connection).await?;
-    }
     let mut kept = keep.into_iter().map(|mut row| row.take()).collect::<Result<HashSet<CallId>, Error>>()?;
     // Taken out: a second job with the same id was not kept.
     let new: Vec<bool> = jobs.iter().map(|(job, _)| kept.remove(&job.id)).collect();
     let left: Vec<&NewJob> = jobs.iter().zip(&new).filter(|(_, new)| !**new).map(|((job, _), _)| *job).collect();
     let there = if left.is_empty() { There::default() } else { there(connection, &left).await? };
     jobs.iter().zip(new).map(|((job, now), new)| if new { Ok(Some(Enqueued::New(job.id))) } else { there.of(job, *now) }).collect()
-}
-
-/// One notification for each batch: each takes a lock of the whole database.
-pub(super) async fn wake(connection: &Object) -> Result<(), Error> {
-    ask(connection, "SELECT pg_notify($1, '') IS NULL", &[&CHANNEL]).await.map(drop)
 }
 
 /// What is there in the place of jobs that were not kept.
@@ -234,7 +227,7 @@ fn claim_statement() -> &'static str {
              RETURNING {JOB}, turn, body), \
              moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM claimed GROUP BY 1 ORDER BY 1 \
              ON CONFLICT (upstream) DO UPDATE SET present = excluded.present WHERE l.present < excluded.present) \
-             SELECT * FROM claimed ORDER BY priority DESC, turn"
+             SELECT *, (SELECT {RELAXED}) FROM claimed ORDER BY priority DESC, turn"
         )
     })
 }

@@ -1,9 +1,11 @@
 //! The server backend: set-based statements over a pool of connections. What many ask at once is written together.
 
 mod batch;
+mod changes;
 mod errors;
 mod hold;
 mod jobs;
+mod keys;
 mod pool;
 mod schema;
 mod settle;
@@ -45,6 +47,7 @@ impl Postgres {
         let enqueue = Batcher::start(&pool, &mut tasks);
         let settle = Batcher::start(&pool, &mut tasks);
         tasks.spawn(wake::listen(pool.clone(), Arc::clone(&woken)));
+        tasks.spawn(wake::ring(pool.clone()));
         Ok(Self(Arc::new(Inner { pool, enqueue, settle, woken, _tasks: tasks })))
     }
 

@@ -1,17 +1,20 @@
 //! Jobs are given back, and leases held: many at once, in one transaction.
 
 use super::batch::Batch;
-use super::jobs;
+use super::changes::Columns;
 use super::pool::Pool;
 use super::turns::{Groups, taken};
-use super::tx::{Tx, ask};
+use super::tx::{RELAXED, Tx, ask};
+use super::{changes, jobs, keys};
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::{Ending, Lease, NewJob, Renewed, Settle, Settled, State};
 use crate::settled::{self, Besides, Change, Held};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
+use tokio_postgres::types::ToSql;
 
 impl Batch for Settle {
     type Answer = Settled;
@@ -26,13 +29,26 @@ impl Batch for Settle {
             Ending::Dead(letter) => letter.request.body.len(),
             Ending::Wait { .. } | Ending::Release | Ending::Failed { .. } | Ending::Cancelled => 0,
         };
-        own + self.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
+        let kept = self.key.iter().filter_map(|key| key.response.as_ref()).map(|response| response.body.len()).sum::<usize>();
+        own + kept + self.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
     }
 
-    async fn write(pool: &Pool, batch: &[Self], again: bool) -> Result<Vec<Settled>, Error> {
+    async fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
+        let plain = plainly(&pool.get().await?, batch).await?;
+        let mut rest: Vec<(&Self, bool)> = Vec::new();
+        for ((settle, settled), doubt) in batch.iter().zip(&plain).zip(doubt) {
+            match settled {
+                Some(_) => *doubt = true,
+                None => rest.push((settle, *doubt)),
+            }
+        }
+        if rest.is_empty() {
+            return Ok(plain.into_iter().flatten().collect());
+        }
         let mut tx = Tx::begin(pool).await?;
-        let settled = settle(&mut tx, batch, again).await;
-        tx.end(settled).await
+        let settled = settle(&mut tx, &rest).await;
+        let mut settled = tx.end(settled).await?.into_iter();
+        Ok(plain.into_iter().map(|plain| plain.or_else(|| settled.next()).unwrap_or(Settled::Lost)).collect())
     }
 }
 
@@ -97,19 +113,20 @@ async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<i64, Left>
     Ok(left)
 }
 
-async fn settle(tx: &mut Tx, batch: &[Settle], again: bool) -> Result<Vec<Settled>, Error> {
-    let leases = Leases::of(batch.iter().map(|settle| settle.lease));
+async fn settle(tx: &mut Tx, batch: &[(&Settle, bool)]) -> Result<Vec<Settled>, Error> {
+    let leases = Leases::of(batch.iter().map(|(settle, _)| settle.lease));
     let mut held: HashMap<i64, Held> = HashMap::new();
     for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
         held.insert(row.take()?, Held { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? });
     }
-    let mut left = if again { left(tx.connection()?, &leases).await? } else { HashMap::new() };
+    let in_doubt = batch.iter().any(|(_, doubt)| *doubt);
+    let mut left = if in_doubt { left(tx.connection()?, &leases).await? } else { HashMap::new() };
     let (mut answers, mut changes, mut letters, mut follow) = (Vec::new(), Vec::new(), Vec::new(), Vec::<(&NewJob, Wall)>::new());
-    let mut over = Vec::new();
-    for settle in batch {
+    let (mut over, mut ended) = (Vec::new(), Vec::new());
+    for (settle, doubt) in batch {
         // Taken out: a lease that is settled twice in one batch is lost the second time.
         let Some(held) = held.remove(&settle.lease.row) else {
-            let before = left.remove(&settle.lease.row).map(|left| left.by(settle)).transpose()?.flatten();
+            let before = left.remove(&settle.lease.row).filter(|_| *doubt).map(|left| left.by(settle)).transpose()?.flatten();
             answers.push(before.unwrap_or(Settled::Lost));
             continue;
         };
@@ -120,14 +137,19 @@ async fn settle(tx: &mut Tx, batch: &[Settle], again: bool) -> Result<Vec<Settle
         if besides != Besides::Nothing {
             letters.push(besides);
         }
+        ended.extend(&settle.key);
         changes.push((settle.lease.row, change));
         over.push(held);
         answers.push(settled);
     }
     write(tx.connection()?, &changes, &over).await?;
+    if !follow.is_empty() || changes.iter().any(|(_, change)| change.is_queued()) {
+        tx.ring();
+    }
     for besides in letters {
         besides.write(tx).await?;
     }
+    keys::finish(tx.connection()?, &ended).await?;
     jobs::insert(tx.connection()?, &follow).await?;
     Ok(answers)
 }
@@ -136,15 +158,12 @@ fn write_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
         let taken = taken("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
+        let places = [("upstream", "text"), ("tenant", "text"), ("place", "int8"), ("keeps_dedup", "bool")];
+        let (set, changes) = (changes::SET, changes::from(3, &places));
         format!(
-            "WITH {taken} UPDATE jobs SET state = s.state, turn = coalesce(taken.first + s.place, 0), due = coalesce(s.due, jobs.due), \
-             finished_at = s.finished_at, progress = s.progress, history = s.history, error = s.error, \
-             dedup = CASE WHEN s.keeps_dedup THEN jobs.dedup END, response_status = s.status, response_cut = s.cut, \
-             response_headers = s.headers, response_body = s.body \
-             FROM unnest($4::int8[], $5::int2[], $6::text[], $7::text[], $8::int8[], $9::int8[], $10::int8[], $11::text[], $12::text[], \
-             $13::text[], $14::bool[], $15::int4[], $16::int2[], $17::text[], $18::bytea[]) AS s(row, state, upstream, tenant, place, due, \
-             finished_at, progress, history, error, keeps_dedup, status, cut, headers, body) \
-             LEFT JOIN taken ON s.state = 0 AND taken.upstream = s.upstream AND taken.tenant = s.tenant WHERE jobs.row = s.row"
+            "WITH {taken} UPDATE jobs SET turn = coalesce(taken.first + s.place, 0), dedup = CASE WHEN s.keeps_dedup THEN jobs.dedup END, \
+             {set} FROM {changes} LEFT JOIN taken ON s.state = 0 AND taken.upstream = s.upstream AND taken.tenant = s.tenant \
+             WHERE jobs.row = s.row"
         )
     })
 }
@@ -154,53 +173,59 @@ async fn write(connection: &Object, changes: &[(i64, Change<'_>)], held: &[Held]
         return Ok(());
     }
     let mut groups = Groups::default();
-    let place = |((_, change), held): (&(i64, Change<'_>), &'_ Held)| (change.is_queued(), held.upstream.clone(), held.tenant.clone());
-    let lanes: Vec<(bool, String, String)> = changes.iter().zip(held).map(place).collect();
-    let places: Vec<i64> =
-        lanes.iter().map(|(queued, upstream, tenant)| if *queued { groups.place(upstream, tenant) } else { 0 }).collect();
+    let places =
+        changes.iter().zip(held).map(|((_, change), held)| if change.is_queued() { groups.place(&held.upstream, &held.tenant) } else { 0 });
+    let places: Vec<i64> = places.collect();
     let (group_upstreams, group_tenants, group_counts) = groups.columns();
-    let change = || changes.iter().map(|(_, change)| change);
-    let response = || change().map(|change| change.response);
-    let rows: Vec<i64> = changes.iter().map(|(row, _)| *row).collect();
-    let states: Vec<i16> = change().map(|change| change.state as i16).collect();
     let upstreams: Vec<&str> = held.iter().map(|held| held.upstream.as_str()).collect();
     let tenants: Vec<&str> = held.iter().map(|held| held.tenant.as_str()).collect();
-    let dues: Vec<Option<i64>> = change().map(|change| change.due.map(|at| at.0)).collect();
-    let finished: Vec<Option<i64>> = change().map(|change| change.finished_at.map(|at| at.0)).collect();
-    let progress: Vec<&str> = change().map(|change| change.progress.as_str()).collect();
-    let histories: Vec<&str> = change().map(|change| change.history.as_str()).collect();
-    let errors: Vec<Option<_>> = change().map(|change| change.error.map(jobs::text)).collect();
-    let keeps: Vec<bool> = change().map(|change| change.keeps_dedup).collect();
-    let statuses: Vec<Option<i32>> = response().map(|response| response.map(|response| response.status.into())).collect();
-    let cuts: Vec<Option<i16>> = response().map(|response| response.map(|response| response.truncated.into())).collect();
-    let headers: Vec<Option<String>> = change().map(Change::response_headers).collect::<Result<_, _>>()?;
-    let bodies: Vec<Option<&[u8]>> = response().map(|response| response.map(|response| &response.body[..])).collect();
-    ask(
-        connection,
-        write_statement(),
-        &[
-            &group_upstreams,
-            &group_tenants,
-            &group_counts,
-            &rows,
-            &states,
-            &upstreams,
-            &tenants,
-            &places,
-            &dues,
-            &finished,
-            &progress,
-            &histories,
-            &errors,
-            &keeps,
-            &statuses,
-            &cuts,
-            &headers,
-            &bodies,
-        ],
-    )
-    .await?;
-    if group_counts.is_empty() { Ok(()) } else { jobs::wake(connection).await }
+    let keeps: Vec<bool> = changes.iter().map(|(_, change)| change.keeps_dedup).collect();
+    let columns = Columns::of(changes)?;
+    let mut values: Vec<&(dyn ToSql + Sync)> = vec![&group_upstreams, &group_tenants, &group_counts];
+    values.extend([&upstreams as &(dyn ToSql + Sync), &tenants, &places, &keeps]);
+    values.extend(columns.values());
+    ask(connection, write_statement(), &values).await.map(drop)
+}
+
+fn plain_statement() -> &'static str {
+    static SQL: OnceLock<String> = OnceLock::new();
+    SQL.get_or_init(|| {
+        let (set, changes) = (changes::SET, changes::from(0, &[("claim", "int8"), ("token", "int8")]));
+        format!(
+            "UPDATE jobs SET {set} FROM {changes} WHERE jobs.row = s.row AND jobs.claim = s.claim AND jobs.token = s.token \
+             AND jobs.state = 1 AND jobs.cancel = 0 AND jobs.origin IS NULL RETURNING jobs.row"
+        )
+    })
+}
+
+/// One statement for all that need no more than that; what each of these came to.
+async fn plainly(connection: &Object, batch: &[Settle]) -> Result<Vec<Option<Settled>>, Error> {
+    let mut answers = vec![None; batch.len()];
+    let mut plain = Vec::new();
+    for (index, one) in batch.iter().enumerate().filter(|(_, one)| one.follow.is_empty() && one.key.is_none()) {
+        plain.extend(settled::plain(one)?.map(|(settled, change)| (index, settled, (one.lease.row, change))));
+    }
+    if plain.is_empty() {
+        return Ok(answers);
+    }
+    failpoint::hit("settle-in-transaction")?;
+    // In the order of rows, as everybody locks them. A lease that is settled twice is lost the second time.
+    plain.sort_by_key(|(_, _, (row, _))| *row);
+    plain.dedup_by_key(|(_, _, (row, _))| *row);
+    let leases = Leases::of(plain.iter().map(|(index, ..)| batch[*index].lease));
+    let (places, changes): (Vec<(usize, Settled)>, Vec<_>) =
+        plain.into_iter().map(|(index, settled, change)| ((index, settled), change)).unzip();
+    let columns = Columns::of(&changes)?;
+    let mut values: Vec<&(dyn ToSql + Sync)> = vec![&leases.claims, &leases.tokens];
+    values.extend(columns.values());
+    let mut written: HashSet<i64> = HashSet::new();
+    for mut row in ask(connection, plain_statement(), &values).await? {
+        written.insert(row.take()?);
+    }
+    for ((index, settled), (row, _)) in places.into_iter().zip(&changes) {
+        answers[index] = written.contains(row).then_some(settled);
+    }
+    Ok(answers)
 }
 
 const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT jobs.row AS r FROM jobs JOIN unnest($1::int8[], $2::int8[], $3::int8[]) \
@@ -211,7 +236,8 @@ const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT jobs.row AS r FROM jobs J
 pub(super) async fn renew(pool: &Pool, leases: &[Lease], until: Wall) -> Result<Vec<Renewed>, Error> {
     let columns = Leases::of(leases.iter().copied());
     let mut found: HashMap<i64, bool> = HashMap::new();
-    for mut row in ask(&pool.get().await?, RENEW, &[&columns.rows, &columns.claims, &columns.tokens, &until.0]).await? {
+    let statement = format!("{RENEW}, (SELECT {RELAXED})");
+    for mut row in ask(&pool.get().await?, &statement, &[&columns.rows, &columns.claims, &columns.tokens, &until.0]).await? {
         found.insert(row.take()?, row.take()?);
     }
     Ok(leases

@@ -2,7 +2,7 @@
 
 use super::pool::Pool;
 use super::turns::taken;
-use super::tx::ask;
+use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::job::{State, Tick};
 use crate::sql::count;
@@ -33,7 +33,7 @@ fn ready_statement() -> &'static str {
              placed AS (SELECT r, upstream, tenant, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 \
              AS place FROM picked), {taken} \
              UPDATE jobs SET state = 0, turn = taken.first + placed.place, due = $1, crashes = crashes + placed.crashed \
-             FROM placed JOIN taken USING (upstream, tenant) WHERE jobs.row = placed.r RETURNING placed.crashed"
+             FROM placed JOIN taken USING (upstream, tenant) WHERE jobs.row = placed.r RETURNING placed.crashed, (SELECT {RELAXED})"
         )
     })
 }

@@ -9,6 +9,8 @@ use crate::sql::{Row, Sql, Value, Write};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::error::Error as StdError;
+use std::sync::Arc;
+use tokio::sync::Notify;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
@@ -16,7 +18,14 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 pub(crate) struct Tx {
     /// `None` only after the end.
     connection: Option<Object>,
+    bell: Arc<Notify>,
+    /// There is something new to claim once this is committed.
+    rings: bool,
 }
+
+/// As a part of a statement: its commit does not wait for the server's disk. For what whoever comes next would do over:
+/// claims, renewals, what time brought about. What is acknowledged later brings it to the disk along with itself.
+pub(super) const RELAXED: &str = "set_config('synchronous_commit', 'off', true) IS NULL";
 
 #[derive(Debug)]
 pub(crate) struct Look(Object);
@@ -29,7 +38,7 @@ impl Look {
 
 impl Tx {
     pub(super) async fn begin(pool: &Pool) -> Result<Self, Error> {
-        let tx = Self { connection: Some(pool.get().await?) };
+        let tx = Self { connection: Some(pool.get().await?), bell: Arc::clone(pool.bell()), rings: false };
         bounded(tx.connection()?.batch_execute("BEGIN")).await?;
         Ok(tx)
     }
@@ -46,7 +55,15 @@ impl Tx {
             drop(self.connection.take());
         }
         let value = result?;
+        if self.rings && ended.is_ok() {
+            self.bell.notify_one();
+        }
         ended.map(|()| value)
+    }
+
+    /// Somebody will be woken, if this is committed.
+    pub(super) const fn ring(&mut self) {
+        self.rings = true;
     }
 }
 
@@ -75,6 +92,7 @@ impl Sql for Tx {
 impl Write for Tx {
     async fn enqueue(&mut self, job: &NewJob, now: Wall) -> Result<Enqueued, Error> {
         let done = jobs::insert(self.connection()?, &[(job, now)]).await?;
+        self.ring();
         done.into_iter().next().ok_or_else(|| Error::Failed("an enqueue left no result".to_owned()))
     }
 }

@@ -1,8 +1,8 @@
-//! One connection that listens, so that work enqueued by any process is looked at without waiting for a poll.
+//! Telling and hearing of work, whichever process enqueued it, so that nobody has to wait for a poll.
 
 use super::errors::{bounded, failed};
-use super::jobs::CHANNEL;
 use super::pool::{Pool, Stream};
+use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,8 +10,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Connection, Socket};
 
+const CHANNEL: &str = "seawall_jobs";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Notifications of one process are at least so far apart: each takes a lock of the whole server while it commits.
+const BETWEEN_RINGS: Duration = Duration::from_millis(5);
+
+/// Wakes whoever waits for work, in every process. After the work is there, and not in its transaction: nobody's
+/// acknowledgement waits for it.
+pub(super) async fn ring(pool: Pool) {
+    let statement = format!("SELECT {RELAXED}, pg_notify($1, '') IS NULL");
+    loop {
+        pool.bell().notified().await;
+        // Those who did not hear it find the work when they poll.
+        if let Ok(connection) = pool.get().await {
+            drop(ask(&connection, &statement, &[&CHANNEL]).await);
+        }
+        tokio::time::sleep(BETWEEN_RINGS).await;
+    }
+}
 
 /// Listens for as long as it is let. Those who wait also poll, so a gap here costs time and never work.
 pub(super) async fn listen(pool: Pool, woken: Arc<Notify>) {

@@ -6,8 +6,9 @@ use crate::failpoint;
 use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, Settle, Settled, State};
 use crate::progress;
 use crate::rows::{self, JOB};
-use crate::settled::{self, Besides, Change, Held};
+use crate::settled::{self, Change, Held};
 use crate::sql::{Sql as _, at_once, count, json};
+use crate::statements::idempotency;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -157,32 +158,31 @@ fn held(db: &Connection, lease: Lease) -> Result<Option<Held>, Error> {
 
 fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
     if let Some(settled) = settle_plainly(tx.db, settle)? {
-        return follow(tx, settle, settled);
+        return conclude(tx, settle, settled);
     }
     let Some(held) = held(tx.db, settle.lease)? else { return Ok(Settled::Lost) };
     let (settled, change, besides) = settled::settle(settle, &held)?;
     let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
     write(tx.db, settle.lease.row, turn, &change)?;
     at_once(besides.write(tx))?;
-    follow(tx, settle, settled)
+    conclude(tx, settle, settled)
 }
 
-fn follow(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settled, Error> {
+fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settled, Error> {
     if settled == Settled::Kept {
         for follow in &settle.follow {
             enqueue(tx, follow, settle.now)?;
         }
     }
+    if let Some(key) = &settle.key {
+        // One that was lost meanwhile is somebody else's to end.
+        at_once(idempotency::finish(tx, key))?;
+    }
     Ok(settled)
 }
 
-/// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends or waits. One statement
-/// that changes nothing where any of this is not so.
 fn settle_plainly(db: &Connection, settle: &Settle) -> Result<Option<Settled>, Error> {
-    let (settled, change, besides) = settled::settle(settle, &Held::default())?;
-    if change.is_queued() || !change.keeps_dedup || besides != Besides::Nothing {
-        return Ok(None);
-    }
+    let Some((settled, change)) = settled::plain(settle)? else { return Ok(None) };
     failpoint::hit("settle-in-transaction")?;
     let response = change.response;
     let changed = db

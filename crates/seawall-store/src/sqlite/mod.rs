@@ -2,6 +2,7 @@
 
 mod hold;
 mod jobs;
+mod log;
 mod owner;
 #[cfg(test)]
 mod plans;
@@ -204,7 +205,7 @@ fn connect(path: &Path) -> Result<Connection, Error> {
     // FULL: an acknowledged commit survives a power cut, not only a crash of ours.
     db.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -32768; \
-         PRAGMA journal_size_limit = 67108864; PRAGMA wal_autocheckpoint = 4000;",
+         PRAGMA journal_size_limit = 67108864;",
     )?;
     db.set_prepared_statement_cache_capacity(64);
     Ok(db)
@@ -219,6 +220,11 @@ fn connect_to_read(path: &Path) -> Result<Connection, Error> {
 
 /// Kibibytes of the database that stay in memory, as SQLite wants to be told: negative.
 const LITTLE: i64 = -2048;
+
+/// For folding the log in, which waits for nobody.
+fn connect_to_fold(path: &Path) -> Result<Connection, Error> {
+    Ok(Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?)
+}
 
 /// How long another process may keep the database locked.
 const BUSY: std::time::Duration = std::time::Duration::from_secs(5);

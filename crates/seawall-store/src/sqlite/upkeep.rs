@@ -13,8 +13,8 @@ use std::time::Duration;
 /// What one tick moves at most, so that no transaction is long.
 const TICK: usize = 2000;
 /// What is forgotten in one transaction, and the pause after it: others wait for so long, and not each time.
-const SWEEP: usize = 50;
-const PAUSE: Duration = Duration::from_millis(5);
+const SWEEP: usize = 16;
+const PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) const LATE: &str =
     "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_running WHERE state = 1 AND lease_until <= ?1 ORDER BY lease_until LIMIT ?2";

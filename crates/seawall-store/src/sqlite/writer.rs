@@ -1,6 +1,7 @@
 //! The one thread that writes. Whatever arrived while it was committing goes into the next transaction, so that one
 //! flush of the disk pays for many writes; nobody hears of a write before it is on disk.
 
+use super::log::{Bounds, Log};
 use super::reserve::Reserve;
 use super::turns::Turns;
 use super::{Connection, Error, Tx};
@@ -61,12 +62,13 @@ impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending
 pub(super) struct Writer(mpsc::Sender<Box<dyn Work>>);
 
 impl Writer {
-    pub(super) fn start(db: Connection, turns: Turns, path: &Path, woken: Arc<Notify>) -> Result<Self, Error> {
+    pub(super) fn start(mut db: Connection, turns: Turns, path: &Path, woken: Arc<Notify>) -> Result<Self, Error> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reserve = Reserve::beside(path);
+        let log = Log::watch(&mut db, path, Bounds::USUAL)?;
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || Thread { db, turns, reserve, woken, flushes: true }.serve(receiver))
+            .spawn(move || Thread { db, log, turns, reserve, woken, flushes: true }.serve(receiver))
             .map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Self(sender))
     }
@@ -89,6 +91,7 @@ fn gone() -> Error {
 
 struct Thread {
     db: Connection,
+    log: Log,
     turns: Turns,
     reserve: Reserve,
     woken: Arc<Notify>,
@@ -106,6 +109,7 @@ impl Thread {
                 batch.push(next);
             }
             self.write(&mut batch);
+            self.log.begin_anew_if_due(&self.db);
             if self.turns.take_given() {
                 self.woken.notify_one();
             }

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::idempotency::{Finish, Reserve, Reserved};
 use crate::job::Response;
 use crate::rows;
-use crate::sql::{Sql, first, json, values};
+use crate::sql::{Row, Sql, first, json, values};
 use seawall_core::admit::idempotency::{self as rule, Answer, Entry, Fingerprint, State};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -15,13 +15,10 @@ struct Kept {
     response: Option<Response>,
 }
 
-async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<Kept>, Error> {
-    let statement = format!(
-        "SELECT fingerprint, state, lease_until, reservation, expires_at, owner, response_status, response_cut, response_headers, \
-         response_body FROM keys WHERE scope = $1{}",
-        S::LOCK
-    );
-    let Some(mut row) = first(sql, &statement, values![scope]).await? else { return Ok(None) };
+/// What the core decides about.
+pub(crate) const ENTRY: &str = "fingerprint, state, lease_until, reservation, expires_at";
+
+pub(crate) fn entry(row: &mut Row) -> Result<Entry, Error> {
     let fingerprint = Fingerprint(row.take()?);
     let (number, until): (i64, Option<Wall>) = (row.take()?, row.take()?);
     let state = match number {
@@ -30,7 +27,16 @@ async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<Kept>, Erro
         2 => State::Unknown,
         _ => return Err(Error::Damaged(format!("a key is in the unknown state {number}"))),
     };
-    let entry = Entry { fingerprint, state, reservation: row.take()?, expires: row.take()? };
+    Ok(Entry { fingerprint, state, reservation: row.take()?, expires: row.take()? })
+}
+
+async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<Kept>, Error> {
+    let statement = format!(
+        "SELECT {ENTRY}, owner, response_status, response_cut, response_headers, response_body FROM keys WHERE scope = $1{}",
+        S::LOCK
+    );
+    let Some(mut row) = first(sql, &statement, values![scope]).await? else { return Ok(None) };
+    let entry = entry(&mut row)?;
     let owner = row.take()?;
     let mut response = rows::response(&mut row)?;
     if let Some(response) = &mut response {
@@ -39,7 +45,7 @@ async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<Kept>, Erro
     Ok(Some(Kept { entry, owner, response }))
 }
 
-const fn number(state: State) -> (i64, Option<Wall>) {
+pub(crate) const fn number(state: State) -> (i64, Option<Wall>) {
     match state {
         State::InFlight { until } => (0, Some(until)),
         State::Done => (1, None),
@@ -76,7 +82,8 @@ pub(crate) async fn reserve<S: Sql>(sql: &mut S, wish: &Reserve) -> Result<Reser
 
 /// `false` when the reservation was lost in the meantime.
 pub(crate) async fn finish<S: Sql>(sql: &mut S, end: &Finish) -> Result<bool, Error> {
-    let mut slot = read(sql, end.scope).await?.map(|kept| kept.entry);
+    let statement = format!("SELECT {ENTRY} FROM keys WHERE scope = $1{}", S::LOCK);
+    let mut slot = first(sql, &statement, values![end.scope]).await?.map(|mut row| entry(&mut row)).transpose()?;
     if !rule::finish(&mut slot, end.reservation, end.ending, end.ttl, end.now) {
         return Ok(false);
     }

@@ -61,6 +61,7 @@ async fn a_follow_up_is_there_exactly_when_its_job_is_over(stage: Stage) {
         progress: claimed.job.progress,
         history: Vec::new(),
         follow: vec![follow.clone()],
+        key: None,
         now: NOON,
     };
     assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);

@@ -1,37 +1,12 @@
 //! What the embedded store does when its disk or its file is not what it should be.
 
+use crate::disks::{ReadOnly, SmallDisk};
 use crate::stage::{LEASE, NOON, Stage, after, ok};
 use seawall_store::job::{Claim, NewJob, Settle, Settled, State};
 use seawall_store::location::Location;
 use seawall_store::{Error, Store};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// A file system of eight megabytes, gone at the end of the test.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(folder.path()).status();
-        assert!(mounted.is_ok_and(|status| status.success()), "a file system can be mounted only by root: run this test as root");
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(self.0.path()).status();
-        if !std::thread::panicking() {
-            assert!(unmounted.unwrap().success());
-        }
-    }
-}
+use std::path::Path;
 
 #[tokio::test]
 async fn a_full_disk_refuses_what_is_new_finishes_what_runs_and_recovers_by_itself() {
@@ -62,17 +37,12 @@ async fn a_full_disk_refuses_what_is_new_finishes_what_runs_and_recovers_by_itse
     for id in &kept {
         assert!(stage.store.job(*id).await.unwrap().is_some(), "what was acknowledged is there");
     }
-    remount(&disk, "size=64m");
+    disk.grow();
     let late = large();
     let id = late.id;
     stage.store.enqueue(vec![late], NOON).await.expect("works again once there is room");
     assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Queued);
     assert_eq!(stage.store.job(running).await.unwrap().unwrap().state, State::Done);
-}
-
-fn remount(disk: &SmallDisk, options: &str) {
-    let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(disk.0.path()).status().unwrap();
-    assert!(status.success());
 }
 
 /// A database with some jobs in it, closed.
@@ -86,27 +56,6 @@ async fn written(path: &Path, jobs: usize) {
     // Folds the log into the file, which is then all there is.
     let busy: i64 = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).unwrap();
     assert_eq!(busy, 0);
-}
-
-/// A folder that cannot be written, whoever tries; until the end of the test.
-struct ReadOnly(tempfile::TempDir);
-
-impl ReadOnly {
-    fn mount(folder: tempfile::TempDir) -> Self {
-        let bound = Command::new("mount").arg("--bind").arg(folder.path()).arg(folder.path()).status();
-        assert!(bound.is_ok_and(|status| status.success()), "a file system can be mounted only by root: run this test as root");
-        assert!(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(folder.path()).status().unwrap().success());
-        Self(folder)
-    }
-}
-
-impl Drop for ReadOnly {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(self.0.path()).status();
-        if !std::thread::panicking() {
-            assert!(unmounted.unwrap().success());
-        }
-    }
 }
 
 #[tokio::test]
@@ -212,6 +161,7 @@ async fn a_settlement_that_cannot_be_written_leaves_the_job_running() {
         history: Vec::new(),
         // Its id is taken, so the whole settlement is taken back.
         follow: vec![NewJob { id, ..stage.job("u") }],
+        key: None,
         now: after(1),
     };
     assert!(stage.store.settle(settle).await.is_err());

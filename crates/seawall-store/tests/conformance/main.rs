@@ -9,6 +9,8 @@ mod cluster;
 #[cfg(test)]
 mod dead;
 #[cfg(test)]
+mod disks;
+#[cfg(test)]
 mod endings;
 #[cfg(test)]
 mod failures;

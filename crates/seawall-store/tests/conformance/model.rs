@@ -157,6 +157,7 @@ impl World {
             progress: claimed.job.progress,
             history: Vec::new(),
             follow: Vec::new(),
+            key: None,
             now,
         };
         let settled = self.stage.store.settle(settle).await.unwrap();

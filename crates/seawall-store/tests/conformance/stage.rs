@@ -93,7 +93,8 @@ impl Stage {
 
     pub(crate) async fn settle_at(&self, claimed: &Claimed, ending: Ending, now: Wall) -> Settled {
         let Claimed { lease, job } = claimed;
-        let settle = Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), now };
+        let settle =
+            Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), key: None, now };
         self.store.settle(settle).await.unwrap()
     }
 

@@ -7,7 +7,7 @@ use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Nanos;
 use seawall_store::idempotency::{Finish, Reserve};
-use seawall_store::job::{Ending, NewJob, Origin, Response};
+use seawall_store::job::{Claimed, Ending, Filter, NewJob, Origin, Response, Settle, Settled};
 use seawall_store::notes::{Deed, Unnamed};
 use seawall_store::page::Window;
 use seawall_store::replay::{Created, NewReplay, State, Stepped};
@@ -21,6 +21,7 @@ on_each_backend!(
     a_key_is_reserved_by_one_and_answered_to_the_next,
     one_of_many_at_once_gets_the_key,
     a_job_recognises_its_own_reservation,
+    a_key_is_over_exactly_when_its_job_is,
     keys_run_out,
     one_replay_for_each_upstream,
     a_replay_steps_through_its_letters_once_and_counts_their_ends,
@@ -87,6 +88,7 @@ async fn subjects_are_listed_and_removed(stage: Stage) {
     assert_eq!(names(Some("history"), None).await, ["a", "c"]);
 }
 
+const PAGE: Window = Window { after: None, limit: 10 };
 const HOUR: Nanos = Nanos::from_secs(3600);
 
 fn wish(owner: Option<CallId>, seconds: i64) -> Reserve {
@@ -134,6 +136,41 @@ async fn a_job_recognises_its_own_reservation(stage: Stage) {
     assert_eq!(ask(other, 1).await, Answer::InFlight { retry_at: after(60) });
     assert_eq!(ask(mine, 90).await, Answer::Proceed { reservation: 0 }, "after a crash, too");
     assert_eq!(ask(None, 91).await, Answer::InFlight { retry_at: after(150) });
+}
+
+async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
+    let ask = async |scope: u8| {
+        let wish = Reserve { scope: [scope; 32], ..wish(None, 5) };
+        stage.store.reserve_key(wish).await.unwrap()
+    };
+    let mut settles = Vec::new();
+    for scope in 1..=4 {
+        let id = stage.enqueue(stage.job("u")).await;
+        let own = Reserve { scope: [scope; 32], ..wish(Some(id), 0) };
+        assert_eq!(stage.store.reserve_key(own).await.unwrap().answer, Answer::Proceed { reservation: 0 });
+        let Claimed { lease, job } = stage.claim("u", 1).await.remove(0);
+        let key = Some(Finish { scope: [scope; 32], ..done(0, 2) });
+        settles.push(Settle { lease, ending: ok(), progress: job.progress, history: Vec::new(), follow: Vec::new(), key, now: after(2) });
+    }
+    // Of four that come together: one is kept, one gives its key back, one ends for the second time, one cannot be written.
+    settles[1].key = Some(Finish { scope: [2; 32], ending: KeyEnding::Released, response: None, ..done(0, 2) });
+    stage.store.settle(Settle { key: None, ..settles[2].clone() }).await.unwrap();
+    settles[3].follow = vec![NewJob { id: stage.store.jobs(Filter::default(), PAGE).await.unwrap().entries[0].id, ..stage.job("u") }];
+    let settle = |settle: Settle| {
+        let store = stage.store.clone();
+        tokio::spawn(async move { store.settle(settle).await.ok() })
+    };
+    let mut answers = Vec::new();
+    for settling in settles.into_iter().map(settle).collect::<Vec<_>>() {
+        answers.push(settling.await.unwrap());
+    }
+    assert_eq!(answers, [Some(Settled::Kept), Some(Settled::Kept), Some(Settled::Lost), None]);
+    let kept = ask(1).await;
+    assert_eq!((kept.answer, kept.stored), (Answer::Replay, done(0, 2).response));
+    assert_eq!(ask(2).await.answer, Answer::Proceed { reservation: 0 });
+    for untouched in [3, 4] {
+        assert_eq!(ask(untouched).await.answer, Answer::InFlight { retry_at: after(60) });
+    }
 }
 
 async fn keys_run_out(stage: Stage) {

@@ -134,9 +134,10 @@ impl Keyed {
         self.progress.set(Progress::Over);
     }
 
-    /// Writes down how a job ended. What became a dead letter is remembered there, and its key stands in nobody's way who
-    /// replays it on purpose.
-    pub(super) async fn close(&self, ending: &job::Ending) {
+    /// How the reservation of a job ends, to be written together with the job's own end. What became a dead letter is
+    /// remembered there, and its key stands in nobody's way who replays it on purpose. Other instances hear of it first: a job
+    /// that is not settled then, and runs again, is given its own answer.
+    pub(super) async fn close(&self, ending: &job::Ending) -> Option<Finish> {
         let response = match ending {
             job::Ending::Done(response) => Some(response.clone()),
             job::Ending::Dead(_) | job::Ending::Failed { .. } => {
@@ -145,17 +146,24 @@ impl Keyed {
                 }
                 None
             }
-            job::Ending::Wait { .. } | job::Ending::Release | job::Ending::Cancelled => return,
+            job::Ending::Wait { .. } | job::Ending::Release | job::Ending::Cancelled => return None,
         };
-        self.finish(response).await;
+        let (held, end) = self.over(response)?;
+        self.desk.ledger.tell_others(held, &end).await;
+        held.own.map(|reservation| Finish { reservation, ..end })
     }
 
     /// Writes down how the reservation ended. When this returns, the answer may be passed on: if the store failed, the key
     /// stays reserved and then in doubt, so that nothing is executed twice.
     pub(super) async fn finish(&self, response: Option<Response>) {
-        let Progress::Ending(held, how) = self.progress.replace(Progress::Over) else { return };
-        let response = response.filter(|_| how == Reservation::Done);
-        self.desk.ledger.finish(held, self.end(how, response)).await;
+        if let Some((held, end)) = self.over(response) {
+            self.desk.ledger.finish(held, end).await;
+        }
+    }
+
+    fn over(&self, response: Option<Response>) -> Option<(Held, Finish)> {
+        let Progress::Ending(held, how) = self.progress.replace(Progress::Over) else { return None };
+        Some((held, self.end(how, response.filter(|_| how == Reservation::Done))))
     }
 
     fn end(&self, how: Reservation, response: Option<Response>) -> Finish {

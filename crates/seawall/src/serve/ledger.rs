@@ -32,7 +32,8 @@ const TIED_AT_ONCE: usize = 4;
 /// What a call holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
-    own: Option<u32>,
+    /// In our own store, under this number.
+    pub own: Option<u32>,
     shared: There,
 }
 
@@ -117,20 +118,22 @@ impl Ledger {
 
     /// Writes down how a reservation ended, wherever it is held. Whoever does not hear it keeps the key in doubt.
     pub(super) async fn finish(&self, held: Held, end: Finish) {
-        let shared = async {
-            let Some(shared) = &self.shared else { return };
-            if let Some(reservation) = self.number(shared, &end.scope, held.shared).await {
-                let response = end.response.as_ref().map(written).unwrap_or_default();
-                shared.finish_key(&end.scope, reservation, end.ending, end.ttl, &response).await;
-            }
-        };
         let own = async {
             if let Some(reservation) = held.own {
                 // A store that fails says so itself, in its own metric and on `/readyz`.
                 drop(self.store.finish_key(Finish { reservation, ..end.clone() }).await);
             }
         };
-        tokio::join!(own, shared);
+        tokio::join!(own, self.tell_others(held, &end));
+    }
+
+    /// The part of it that other instances see.
+    pub(super) async fn tell_others(&self, held: Held, end: &Finish) {
+        let Some(shared) = &self.shared else { return };
+        if let Some(reservation) = self.number(shared, &end.scope, held.shared).await {
+            let response = end.response.as_ref().map(written).unwrap_or_default();
+            shared.finish_key(&end.scope, reservation, end.ending, end.ttl, &response).await;
+        }
     }
 
     /// Under which number Redis has a key for us.

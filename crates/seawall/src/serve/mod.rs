@@ -104,7 +104,10 @@ pub(crate) enum Phase {
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     #[cfg(debug_assertions)]
-    setup::failpoint()?;
+    {
+        setup::failpoint()?;
+        setup::clock_step()?;
+    }
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);
     let live = setup::live(config, &vault)?;

@@ -32,6 +32,9 @@ mod degrade;
 #[cfg(test)]
 mod dir;
 #[cfg(test)]
+#[path = "../../../seawall-store/tests/conformance/disks.rs"]
+mod disks;
+#[cfg(test)]
 mod docs;
 #[cfg(test)]
 mod examples;
@@ -51,6 +54,8 @@ mod flaky;
 mod forwarding;
 #[cfg(test)]
 mod gateway;
+#[cfg(test)]
+mod hardship;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]

@@ -5,9 +5,9 @@ use super::run::Bench;
 use super::schedule;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
-use seawall_core::time::{Nanos, Wall};
+use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_store::job::{AD_HOC, Claim, Claimed, Ending, Lease, Renewed, Settle, Settled};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use tokio::task::LocalSet;
 
 /// Jobs that a worker runs side by side.
 const SLOTS: usize = 256;
+/// What it begins with. Each job that ends earns it one more, and each tick that it lives through twice as many: a program that
+/// dies soon after its start, over and over, shall not take hundreds of jobs with it that are not to blame.
+const FIRST_SLOTS: usize = 8;
 /// Of those, what one lane may have while others have work: a slow upstream never takes them all.
 const LANE_SLOTS: usize = SLOTS / 2;
 /// So many free slots are worth a claim of their own.
@@ -26,6 +29,8 @@ const BATCH: usize = 32;
 const TICK: Duration = Duration::from_millis(100);
 /// How often idle connections are looked after.
 const SWEEP: Duration = Duration::from_secs(10);
+/// What two clocks may differ by without one of them having been set.
+const STEP: Nanos = Nanos::from_secs(2);
 /// What a lease has beyond the longest attempt.
 const GRACE: Nanos = Nanos::from_secs(10);
 /// How long the last settlements may take when the process stops at once.
@@ -47,15 +52,38 @@ struct Running {
     stop: Option<oneshot::Sender<Stop>>,
 }
 
-#[derive(Default)]
 struct Table {
     running: RefCell<HashMap<Lease, Running>>,
+    /// What it may run side by side by now.
+    slots: Cell<usize>,
     freed: Notify,
 }
 
 impl Table {
+    fn new() -> Self {
+        Self { running: RefCell::default(), slots: Cell::new(FIRST_SLOTS), freed: Notify::new() }
+    }
+
     fn free(&self) -> usize {
-        SLOTS.saturating_sub(self.running.borrow().len())
+        self.slots.get().saturating_sub(self.running.borrow().len())
+    }
+
+    /// Whether enough is free for a claim.
+    fn has_room(&self) -> bool {
+        self.free() >= BATCH.min(self.slots.get() / 2)
+    }
+
+    /// Time has passed, and nothing that is running has ended the process.
+    fn trust(&self) {
+        self.slots.set(SLOTS.min(self.slots.get() * 2));
+    }
+
+    fn end(&self, lease: &Lease) {
+        self.running.borrow_mut().remove(lease);
+        self.slots.set(SLOTS.min(self.slots.get() + 1));
+        if self.has_room() {
+            self.freed.notify_one();
+        }
     }
 
     fn in_lane(&self, lane: &str) -> usize {
@@ -80,7 +108,8 @@ fn stop(running: &mut Running, why: Stop) {
 pub(crate) fn work(shared: &Arc<Shared>, phases: watch::Receiver<Phase>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, async {
-        let worker = Worker { bench: Rc::new(Bench::new(Arc::clone(shared))), table: Rc::new(Table::default()) };
+        let seen = Cell::new((shared.clock.now().mono, shared.desk.now()));
+        let worker = Worker { bench: Rc::new(Bench::new(Arc::clone(shared))), table: Rc::new(Table::new()), seen };
         worker.serve(phases).await;
         Ok(())
     })
@@ -89,6 +118,8 @@ pub(crate) fn work(shared: &Arc<Shared>, phases: watch::Receiver<Phase>) -> anyh
 struct Worker {
     bench: Rc<Bench>,
     table: Rc<Table>,
+    /// The last look at both clocks: the one that nobody can set, and the jobs'.
+    seen: Cell<(Mono, Wall)>,
 }
 
 impl Worker {
@@ -105,7 +136,10 @@ impl Worker {
         loop {
             tokio::select! {
                 _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
-                _ = tick.tick() => (lanes, more) = self.tick().await,
+                _ = tick.tick() => {
+                    self.table.trust();
+                    (lanes, more) = self.tick().await;
+                }
                 () = self.bench.desk().bell.notified() => lanes = self.lanes(lanes),
                 () = self.bench.desk().store.woken() => lanes = self.lanes(lanes),
                 () = self.table.freed.notified() => {}
@@ -115,7 +149,7 @@ impl Worker {
             if more && lanes.is_empty() {
                 (lanes, more) = self.tick().await;
             }
-            while !lanes.is_empty() && self.table.free() >= BATCH.min(SLOTS) && *phases.borrow() == Phase::Serving {
+            while !lanes.is_empty() && self.table.has_room() && *phases.borrow() == Phase::Serving {
                 if !self.claim(&lanes).await {
                     lanes.clear();
                 }
@@ -135,6 +169,7 @@ impl Worker {
 
     /// Lets time do its work, and says where there is something to claim.
     async fn tick(&self) -> (Vec<String>, bool) {
+        self.notice_steps().await;
         match self.bench.desk().store.tick(self.bench.desk().now()).await {
             Ok(tick) => (tick.lanes, tick.due + tick.recovered > 0),
             // The store says so wherever it is asked; a tick is asked again soon. Whoever answers then may be another server,
@@ -143,6 +178,16 @@ impl Worker {
                 self.bench.desk().follow().await;
                 (Vec::new(), false)
             }
+        }
+    }
+
+    /// After a step of the clock that leases live by, ours are held under the new time before anybody finds them over.
+    async fn notice_steps(&self) {
+        let (mono, wall) = (self.bench.shared.clock.now().mono, self.bench.desk().now());
+        let (before, then) = self.seen.replace((mono, wall));
+        let (lived, passed) = (mono.since(before), Nanos::from_millis(wall.0.abs_diff(then.0)));
+        if passed > lived + STEP {
+            self.renew().await;
         }
     }
 
@@ -196,10 +241,7 @@ impl Worker {
             {
                 schedule::report(&bench.shared, told).await;
             }
-            table.running.borrow_mut().remove(&lease);
-            if table.free() >= BATCH {
-                table.freed.notify_one();
-            }
+            table.end(&lease);
         });
     }
 
@@ -254,7 +296,7 @@ fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
         Stop::Lost => return None,
     };
     let Claimed { lease, job } = claimed;
-    Some(Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), now })
+    Some(Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), key: None, now })
 }
 
 /// Writes how a job ended, for as long as the job is ours to write about. Whether it was.

@@ -5,7 +5,7 @@ use arc_swap::ArcSwap;
 use base64::Engine as _;
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
-use seawall_core::time::Wall;
+use seawall_core::time::{Nanos, Wall};
 use seawall_engine::clock::Clock;
 use seawall_engine::shared;
 use seawall_store::job::{Enqueued, NewJob};
@@ -15,14 +15,18 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
+/// The database has no clock, or has not told it yet.
+const UNKNOWN: i64 = i64::MIN;
+
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub store: Store,
     pub(in crate::serve) ledger: Ledger,
     pub bell: Notify,
     clock: Clock,
-    /// What the database's clock is ahead of ours, in milliseconds.
-    ahead_ms: AtomicI64,
+    /// When this process began, by the database's clock, if it has one. From there it is carried on by ours that nobody can
+    /// set: a step of the machine's clock is none of the jobs'.
+    began_ms: AtomicI64,
     rng: Mutex<Rng>,
     /// Signs callbacks where the configuration has no key for that.
     secret: ArcSwap<String>,
@@ -55,7 +59,7 @@ impl Desk {
             store,
             bell: Notify::new(),
             clock,
-            ahead_ms: AtomicI64::new(0),
+            began_ms: AtomicI64::new(UNKNOWN),
             rng: Mutex::new(Rng::seeded(entropy())),
             secret: ArcSwap::from_pointee(secret),
             alarms: Mutex::default(),
@@ -92,7 +96,11 @@ impl Desk {
 
     /// The time that jobs live by: the database's where it has one, so that instances whose clocks differ agree on it.
     pub(crate) fn now(&self) -> Wall {
-        Wall(self.clock.now().wall.0.saturating_add(self.ahead_ms.load(Ordering::Relaxed)))
+        let now = self.clock.now();
+        match self.began_ms.load(Ordering::Relaxed) {
+            UNKNOWN => now.wall,
+            began => Wall(began) + Nanos(now.mono.0),
+        }
     }
 
     /// Measures how far the database's clock is from ours. What cannot be measured stays as it was.
@@ -101,8 +109,8 @@ impl Desk {
         if let Ok(Some(theirs)) = self.store.time().await {
             let took = self.clock.now().mono.since(asked.mono);
             // It was read somewhere on the way there and back: in the middle, for all we know.
-            let ours = asked.wall + seawall_core::time::Nanos(took.0 / 2);
-            self.ahead_ms.store(theirs.0.saturating_sub(ours.0), Ordering::Relaxed);
+            let lived = i64::try_from((asked.mono.0 + took.0 / 2) / 1_000_000).unwrap_or(i64::MAX);
+            self.began_ms.store(theirs.0.saturating_sub(lived), Ordering::Relaxed);
         }
     }
 

@@ -25,6 +25,7 @@ use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
+use seawall_store::idempotency;
 use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, NewJob, Origin, Response, Settle, State};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -64,6 +65,8 @@ struct Verdict {
     ending: Ending,
     progress: Progress,
     history: Vec<Attempted>,
+    /// The end of the reservation of its key.
+    key: Option<idempotency::Finish>,
 }
 
 impl Bench {
@@ -100,8 +103,8 @@ impl Bench {
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
-        let Verdict { ending, progress, history } = verdict;
-        (Settle { lease: claimed.lease, ending, progress, history, follow, now }, told)
+        let Verdict { ending, progress, history, key } = verdict;
+        (Settle { lease: claimed.lease, ending, progress, history, follow, key, now }, told)
     }
 
     fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
@@ -124,7 +127,7 @@ impl Bench {
     fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> Verdict {
         let place = Place { upstream, endpoint: None };
         let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
-        Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone() }
+        Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone(), key: None }
     }
 
     async fn drive(&self, job: &Job, to: &Target) -> Verdict {
@@ -179,7 +182,7 @@ impl Bench {
             Drove::Aside(aside) => {
                 let until = self.desk().now() + aside.until.since(aside.at.mono);
                 let ending = Ending::Wait { until, reason: aside.reason.as_str() };
-                Verdict { ending, progress: aside.progress, history }
+                Verdict { ending, progress: aside.progress, history, key: None }
             }
             Drove::Ended(ended) => {
                 let progress = Progress { attempts: ended.finish.attempts, ..job.progress };
@@ -190,10 +193,11 @@ impl Bench {
                     }
                     _ => self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history),
                 };
-                if let Some(reservation) = &reservation {
-                    Box::pin(reservation.close(&ending)).await;
-                }
-                Verdict { ending, progress, history }
+                let key = match &reservation {
+                    Some(reservation) => Box::pin(reservation.close(&ending)).await,
+                    None => None,
+                };
+                Verdict { ending, progress, history, key }
             }
         }
     }

@@ -1,0 +1,74 @@
+//! The ends of reservations that jobs were settled under: all of a batch at once. What an end means is the core's rule.
+
+use super::jobs::text;
+use super::tx::ask;
+use crate::error::Error;
+use crate::idempotency::Finish;
+use crate::job::Response;
+use crate::sql::json;
+use crate::statements::idempotency::{ENTRY, entry, number};
+use deadpool_postgres::Object;
+use seawall_core::admit::idempotency::{self as rule, Entry};
+use seawall_core::time::Wall;
+use std::collections::BTreeMap;
+
+/// A reservation before its end, then after it, and what it ended with.
+type Slot<'a> = (Option<Entry>, Option<&'a Finish>);
+
+const WRITE: &str = "UPDATE keys SET state = e.state, lease_until = e.until, expires_at = e.expires, response_status = e.status, \
+                     response_cut = e.cut, response_headers = e.headers, response_body = e.body \
+                     FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::text[], $8::bytea[]) \
+                     AS e(scope, state, until, expires, status, cut, headers, body) WHERE keys.scope = e.scope";
+
+pub(super) async fn finish(connection: &Object, ends: &[&Finish]) -> Result<(), Error> {
+    if ends.is_empty() {
+        return Ok(());
+    }
+    let slots = decided(read(connection, ends).await?, ends);
+    let (kept, gone): (Vec<_>, Vec<_>) =
+        slots.iter().filter_map(|(scope, (slot, end))| Some((scope, slot, (*end)?))).partition(|(_, slot, _)| slot.is_some());
+    let freed: Vec<&[u8]> = gone.iter().map(|(scope, ..)| &scope[..]).collect();
+    if !freed.is_empty() {
+        ask(connection, "DELETE FROM keys WHERE scope = ANY($1)", &[&freed]).await?;
+    }
+    let kept: Vec<(&[u8], Entry, Option<&Response>)> =
+        kept.into_iter().filter_map(|(scope, slot, end)| Some((&scope[..], (*slot)?, end.response.as_ref()))).collect();
+    if kept.is_empty() { Ok(()) } else { write(connection, &kept).await }
+}
+
+/// In the order of scopes, as everybody locks them.
+async fn read<'a>(connection: &Object, ends: &[&Finish]) -> Result<BTreeMap<[u8; 32], Slot<'a>>, Error> {
+    let scopes: Vec<&[u8]> = ends.iter().map(|end| &end.scope[..]).collect();
+    let statement = format!("SELECT scope, {ENTRY} FROM keys WHERE scope = ANY($1) ORDER BY scope FOR UPDATE");
+    let mut slots = BTreeMap::new();
+    for mut row in ask(connection, &statement, &[&scopes]).await? {
+        slots.insert(row.take()?, (Some(entry(&mut row)?), None));
+    }
+    Ok(slots)
+}
+
+fn decided<'a>(mut slots: BTreeMap<[u8; 32], Slot<'a>>, ends: &[&'a Finish]) -> BTreeMap<[u8; 32], Slot<'a>> {
+    for end in ends {
+        if let Some((slot, by)) = slots.get_mut(&end.scope)
+            && rule::finish(slot, end.reservation, end.ending, end.ttl, end.now)
+        {
+            *by = Some(end);
+        }
+    }
+    slots
+}
+
+async fn write(connection: &Object, kept: &[(&[u8], Entry, Option<&Response>)]) -> Result<(), Error> {
+    let scopes: Vec<&[u8]> = kept.iter().map(|(scope, ..)| *scope).collect();
+    let (states, until): (Vec<i64>, Vec<Option<Wall>>) = kept.iter().map(|(_, entry, _)| number(entry.state)).unzip();
+    let until: Vec<Option<i64>> = until.into_iter().map(|at| at.map(|at| at.0)).collect();
+    let expires: Vec<i64> = kept.iter().map(|(_, entry, _)| entry.expires.0).collect();
+    let response = || kept.iter().map(|(.., response)| *response);
+    let statuses: Vec<Option<i64>> = response().map(|response| response.map(|response| response.status.into())).collect();
+    let cuts: Vec<Option<i64>> = response().map(|response| response.map(|response| response.truncated.into())).collect();
+    let headers = |response: Option<&Response>| response.map(|response| json(&response.headers)).transpose();
+    let headers: Vec<Option<String>> = response().map(headers).collect::<Result<_, _>>()?;
+    let headers: Vec<Option<_>> = headers.iter().map(|headers| headers.as_deref().map(text)).collect();
+    let bodies: Vec<Option<&[u8]>> = response().map(|response| response.map(|response| &response.body[..])).collect();
+    ask(connection, WRITE, &[&scopes, &states, &until, &expires, &statuses, &cuts, &headers, &bodies]).await.map(drop)
+}
