@@ -6,7 +6,9 @@ use seawall_core::record::Attempt;
 use seawall_core::time::Wall;
 use seawall_engine::recorder::{AttemptRecord, CallRecord};
 use serde_json::{Value, json};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// Calls that are remembered.
@@ -30,10 +32,30 @@ struct Seen {
     steps: Vec<Step>,
 }
 
+/// Ids are random numbers of our own making, and need no mixing.
+#[derive(Debug, Default)]
+struct Random(u64);
+
+impl Hasher for Random {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u128(&mut self, id: u128) {
+        self.0 = u64::try_from(id & u128::from(u64::MAX)).unwrap_or(0);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     ring: VecDeque<Seen>,
-    open: HashMap<CallId, Vec<Step>>,
+    open: HashMap<CallId, Vec<Step>, BuildHasherDefault<Random>>,
     order: VecDeque<CallId>,
     next: u64,
 }
@@ -50,24 +72,28 @@ pub(crate) struct Wanted<'a> {
 
 impl Calls {
     pub(super) fn attempt(&mut self, record: &AttemptRecord) {
-        if !self.open.contains_key(&record.call) {
-            if self.open.len() >= MOST_OPEN {
-                // Ids of calls that have ended are passed over.
-                while let Some(oldest) = self.order.pop_front() {
-                    if self.open.remove(&oldest).is_some() {
-                        break;
-                    }
-                }
-            }
-            self.order.push_back(record.call);
-            if self.order.len() > 2 * MOST_OPEN {
-                let open = &self.open;
-                self.order.retain(|call| open.contains_key(call));
+        let step = Step { at: record.at, attempt: record.attempt, key_tail: record.key_tail.clone() };
+        match self.open.entry(record.call) {
+            Entry::Occupied(mut known) if known.get().len() < MOST_ATTEMPTS => known.get_mut().push(step),
+            Entry::Occupied(_) => {}
+            Entry::Vacant(place) => {
+                place.insert(vec![step]);
+                self.order.push_back(record.call);
+                self.forget();
             }
         }
-        let steps = self.open.entry(record.call).or_default();
-        if steps.len() < MOST_ATTEMPTS {
-            steps.push(Step { at: record.at, attempt: record.attempt, key_tail: record.key_tail.clone() });
+    }
+
+    /// Keeps what is open within its bounds.
+    fn forget(&mut self) {
+        while self.open.len() > MOST_OPEN {
+            // Ids of calls that have ended are passed over.
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.open.remove(&oldest);
+        }
+        if self.order.len() > 2 * MOST_OPEN {
+            let open = &self.open;
+            self.order.retain(|call| open.contains_key(call));
         }
     }
 

@@ -105,9 +105,11 @@ impl Series {
                 place
             }
         };
-        let surplus = self.points.len().saturating_sub(self.most);
-        self.points.drain(..surplus.min(place));
-        &mut self.points[place - surplus.min(place)]
+        let surplus = self.points.len().saturating_sub(self.most).min(place);
+        if surplus > 0 {
+            self.points.drain(..surplus);
+        }
+        &mut self.points[place - surplus]
     }
 
     /// Everything in the `seconds` before `now`, the running step included.
