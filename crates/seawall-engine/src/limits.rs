@@ -3,6 +3,7 @@
 use crate::live::Names;
 use crate::state::Locked;
 use http::HeaderMap;
+use parking_lot::MutexGuard;
 use seawall_core::admit::layered::{self, Answers};
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::admit::table::Table;
@@ -13,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, MutexGuard};
+use std::sync::{Arc, LazyLock};
 
 /// Keys that one limit tells apart before newcomers share a cell.
 const MOST_KEYS: u32 = 1_000_000;

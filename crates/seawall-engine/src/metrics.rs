@@ -11,12 +11,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Upper bounds of the latency histograms, in seconds.
-const BOUNDS: [f64; 16] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0];
+/// Upper bounds of the latency histograms, in milliseconds.
+const BOUNDS_MS: [u32; 16] = [5, 10, 25, 50, 75, 100, 250, 500, 750, 1_000, 2_500, 5_000, 7_500, 10_000, 30_000, 60_000];
 
 #[derive(Clone, Debug, Default)]
 struct Histogram {
-    buckets: [u64; BOUNDS.len()],
+    buckets: [u64; BOUNDS_MS.len()],
     count: u64,
     sum: f64,
 }
@@ -40,8 +40,9 @@ impl Histogram {
 
     fn render(&self, out: &mut String, name: &str, labels: &str) {
         let mut below = 0;
-        for (bound, count) in BOUNDS.iter().zip(&self.buckets) {
+        for (bound_ms, count) in BOUNDS_MS.iter().zip(&self.buckets) {
             below += count;
+            let bound = f64::from(*bound_ms) / 1e3;
             put(out, format_args!("{name}_bucket{{{labels},le=\"{bound}\"}} {below}\n"));
         }
         put(
@@ -61,7 +62,7 @@ pub(crate) struct Tally(Marks);
 /// A histogram that threads share. The last place is for what is above every bound.
 #[derive(Debug, Default)]
 struct Marks {
-    buckets: [AtomicU64; BOUNDS.len() + 1],
+    buckets: [AtomicU64; BOUNDS_MS.len() + 1],
     sum_ns: AtomicU64,
 }
 
@@ -96,8 +97,7 @@ impl Marks {
 /// The bucket of a length; the number of bounds where none is high enough.
 #[inline]
 fn place(length: Nanos) -> usize {
-    let seconds = length.as_secs_f64();
-    BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len())
+    BOUNDS_MS.iter().position(|bound_ms| length <= Nanos::from_millis(u64::from(*bound_ms))).unwrap_or(BOUNDS_MS.len())
 }
 
 #[derive(Debug, Default)]

@@ -2,14 +2,15 @@
 
 use crate::clock::Clock;
 use crate::state::Locked;
+use parking_lot::MutexGuard;
 use seawall_core::admit::adaptive::Adaptive;
 use seawall_core::admit::bulkhead::{Arrival, Bulkhead, Entry, Refusal, Ticket};
 use seawall_core::guard::Sample;
 use seawall_core::policy;
 use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 use tokio::sync::oneshot;
 
 /// A named pool that all threads share.

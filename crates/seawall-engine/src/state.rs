@@ -6,6 +6,7 @@ use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
 use crate::pools::{Entered, Place, Pool, Waiting};
 use crate::shared::{Link, OwnCells, Receipts, Store, Took};
+use parking_lot::{Mutex, MutexGuard};
 use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, KeyReport, Settle};
 use seawall_core::config::{Auth, Policy};
 use seawall_core::decide::{Budget, Funding};
@@ -15,8 +16,8 @@ use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
 use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A cell behind a lock. A panic elsewhere must not take the cell with it: its value is plain data, valid at any time.
 #[derive(Debug)]
@@ -27,8 +28,9 @@ impl<T> Locked<T> {
         Self(Mutex::new(value))
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -505,7 +507,7 @@ impl EndpointState {
     }
 
     /// As [`EndpointState::settle`] for a call that was in no pool, took from no limit and had no key.
-    #[inline]
+    #[inline(always)] // As `tell_breaker`.
     pub(crate) fn settle_plain(&self, settle: &Settle, now: Mono) -> Option<Change> {
         let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
         let _: Option<Funding> = settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now);

@@ -136,6 +136,7 @@ impl Cells {
 
 /// How each kind of cell hears about an attempt.
 impl Settle {
+    #[inline(always)] // Where a report is made and heard in one place, as in a library call, it needs no memory.
     pub fn tell_breaker(&self, breaker: &mut Breaker, policy: &policy::Breaker, now: Mono) -> Option<Change> {
         if let Some(permit) = self.cancel {
             breaker.cancel(permit);
@@ -145,6 +146,7 @@ impl Settle {
 
     /// The token for a retry, where one was asked for and there is one.
     #[must_use]
+    #[inline(always)]
     pub fn tell_budget(&self, budget: &mut Budget, retry: &policy::Retry, now: Mono) -> Option<Funding> {
         if self.earn {
             budget.earn(retry.budget);

@@ -17,10 +17,10 @@ pub struct First {
 }
 
 impl First {
-    /// `None` where a call has more to ask before its first attempt.
+    /// `None` where a call without an idempotency key has more to ask before its first attempt.
     #[must_use]
     pub fn of(plan: &Arc<Plan>, guard: &policy::Breaker) -> Option<Self> {
-        let request = Request { method: "GET", keyed: true, replayable: true, deadline: None, patient: false };
+        let request = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: false };
         let now = Now::default();
         let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
         let mut lease = None;
@@ -50,7 +50,7 @@ mod tests {
     use crate::time::Wall;
 
     fn parts(text: &str) -> (Cells, Arc<Plan>, Option<First>) {
-        let text = format!("[pools.p]\nconcurrent = 1\n[upstreams.a]\nurl = \"http://a.test\"\nidempotency = {{ mode = \"off\" }}\n{text}");
+        let text = format!("[pools.p]\nconcurrent = 1\n[upstreams.a]\nurl = \"http://a.test\"\n{text}");
         let config = config::load("t", text.as_bytes()).unwrap();
         let upstream = &config.upstreams[0];
         let endpoint = &upstream.endpoints[0];
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_success_tells_shared_state_what_the_machine_would() {
         let request = Request { method: "POST", keyed: false, replayable: true, deadline: None, patient: false };
-        for text in ["", "profile = \"payment\"", "breaker.mode = \"off\""] {
+        for text in ["", "idempotency.mode = \"off\"", "profile = \"payment\"", "breaker.mode = \"off\""] {
             let (mut cells, plan, first) = parts(text);
             let first = first.unwrap();
             let begun = Now { mono: Mono(5), wall: Wall(0) };

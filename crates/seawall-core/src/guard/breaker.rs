@@ -169,7 +169,9 @@ impl Breaker {
         self.record_guarded(policy, permit, sample.failed || slow, now)
     }
 
-    /// Whether the counts cross a threshold; exactly one change per crossing, also in shadow.
+    /// Whether the counts cross a threshold; exactly one change per crossing, also in shadow. On its own, so that a healthy
+    /// window does not pay for its registers.
+    #[inline(never)]
     fn judge(&mut self, policy: &policy::Breaker, counts: Counts, now: Mono) -> Option<Change> {
         let Some(cause) = trip(policy, counts, self.consecutive) else {
             self.crossed = false;

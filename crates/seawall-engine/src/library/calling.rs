@@ -74,8 +74,13 @@ pin_project! {
         sender: S,
         judge: J,
         course: Course,
+        // The attempt that is out.
         #[pin]
-        stage: Stage<S::Future>,
+        sending: Option<S::Future>,
+        // Of that attempt, where it does not answer at once.
+        timer: Option<Timer>,
+        // In a box, since most calls have none; and not in `course`, which would have to be dropped at each turn.
+        full: Option<Box<Full>>,
         last: Option<Result<S::Value, S::Error>>,
     }
 
@@ -90,30 +95,33 @@ pin_project! {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Course {
     Begins,
     /// The first attempt is out, and there is no machine.
     Light(Light),
-    Full(Box<Driver>),
+    /// There is a machine.
+    Full,
     Over,
 }
 
-pin_project! {
-    #[project = StageNow]
-    enum Stage<F> {
-        Between,
-        // The timer is made when the attempt does not answer at once.
-        Sending { #[pin] future: F, until: Mono, timer: Option<Timer> },
-        Waiting { timer: Timer },
-        Queued { timer: Timer },
-        Asking { answer: Asking },
-    }
+/// The machine, and what it waits for.
+struct Full {
+    driver: Driver,
+    stage: Stage,
+}
+
+enum Stage {
+    Sending { until: Mono },
+    Waiting { timer: Timer },
+    Queued { timer: Timer },
+    Asking { answer: Asking },
 }
 
 impl<S: Sender, J> Calling<S, J> {
     #[inline]
     pub(super) const fn new(policy: Policy, judge: J, sender: S) -> Self {
-        Self { policy, sender, judge, course: Course::Begins, stage: Stage::Between, last: None }
+        Self { policy, sender, judge, course: Course::Begins, sending: None, timer: None, full: None, last: None }
     }
 }
 
@@ -128,12 +136,13 @@ impl<S: Sender, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
             return self.go_on(Some(step), cx);
         }
         let this = self.as_mut().project();
-        if let (Course::Light(light), StageNow::Sending { future, until, timer }) = (&*this.course, this.stage.project()) {
+        if let (Course::Light(light), Some(future)) = (*this.course, this.sending.as_pin_mut()) {
             let result = match future.poll(cx) {
                 Poll::Ready(result) => result,
                 Poll::Pending => {
-                    ready!(timer.get_or_insert_with(|| sleep(&this.policy.0.clock, *until)).as_mut().poll(cx));
-                    let step = self.as_mut().machine().timed_out();
+                    let shared = &*this.policy.0;
+                    ready!(this.timer.get_or_insert_with(|| sleep(&shared.clock, light.until(shared))).as_mut().poll(cx));
+                    let step = self.as_mut().machine().driver.timed_out();
                     return self.go_on(Some(step), cx);
                 }
             };
@@ -161,8 +170,7 @@ impl<S: Sender, J: Judge<S::Value, S::Error>> Calling<S, J> {
         let (started, answered) = match &shared.first {
             Some(first) if this.sender.is_plain() && shared.reporter.hook.is_none() => match Light::begin(shared, first) {
                 Ok(light) => {
-                    let future = this.sender.send(Attempt::first(first));
-                    this.stage.set(Stage::Sending { future, until: light.started + first.timeout, timer: None });
+                    this.sending.set(Some(this.sender.send(Attempt::first(first))));
                     *this.course = Course::Light(light);
                     return None;
                 }
@@ -171,82 +179,96 @@ impl<S: Sender, J: Judge<S::Value, S::Error>> Calling<S, J> {
             Some(_) | None => (shared.clock.mono(), None),
         };
         let (driver, step) = light::machine(this.policy, this.sender.terms(), started, answered);
-        *this.course = Course::Full(driver);
+        *this.course = Course::Full;
+        *this.full = Some(Full::boxed(driver));
         Some(step)
     }
 
     /// The machine, brought in where there was none.
     #[cold]
-    fn machine(self: Pin<&mut Self>) -> &mut Driver {
+    fn machine(self: Pin<&mut Self>) -> &mut Full {
         let this = self.project();
         if let Course::Light(light) = *this.course {
-            *this.course = Course::Full(light.into_machine(this.policy, this.sender.terms()));
+            *this.course = Course::Full;
+            *this.full = Some(Full::boxed(light.into_machine(this.policy, this.sender.terms())));
         }
-        let Course::Full(driver) = this.course else { unreachable!("a future that has ended is not polled again") };
-        driver
+        let Some(full) = this.full else { unreachable!("a future that has ended is not polled again") };
+        full
     }
 
     /// Tells the machine what the last result means.
     #[cold]
     fn judged(mut self: Pin<&mut Self>) -> Option<Step> {
-        let _: &mut Driver = self.as_mut().machine();
+        let _: &mut Full = self.as_mut().machine();
         let this = self.project();
-        let (Course::Full(driver), Some(result)) = (this.course, &*this.last) else { return None };
-        Some(driver.responded(this.judge.judge(result)))
+        let (Some(full), Some(result)) = (this.full, &*this.last) else { return None };
+        Some(full.driver.responded(this.judge.judge(result)))
     }
 
     fn go_on(mut self: Pin<&mut Self>, mut next: Option<Step>, cx: &mut Context<'_>) -> Poll<Result<S::Value, Failure<S::Error>>> {
-        let _: &mut Driver = self.as_mut().machine();
+        let _: &mut Full = self.as_mut().machine();
         let mut this = self.project();
-        let Course::Full(driver) = &mut *this.course else { unreachable!("the machine is there") };
+        let Some(Full { driver, stage }) = this.full.as_deref_mut() else { unreachable!("the machine is there") };
         loop {
             let step = match next.take() {
                 Some(step) => step,
-                None => match this.stage.as_mut().project() {
-                    StageNow::Sending { future, until, timer } => match future.poll(cx) {
-                        Poll::Ready(result) => {
+                None => match stage {
+                    Stage::Sending { until } => match this.sending.as_mut().as_pin_mut().map(|future| future.poll(cx)) {
+                        Some(Poll::Ready(result)) => {
                             let step = driver.responded(this.judge.judge(&result));
                             *this.last = Some(result);
                             step
                         }
-                        Poll::Pending => {
-                            ready!(timer.get_or_insert_with(|| sleep(driver.clock(), *until)).as_mut().poll(cx));
+                        Some(Poll::Pending) => {
+                            ready!(this.timer.get_or_insert_with(|| sleep(driver.clock(), *until)).as_mut().poll(cx));
                             driver.timed_out()
                         }
+                        None => unreachable!("what is sent is there"),
                     },
-                    StageNow::Waiting { timer } => {
+                    Stage::Waiting { timer } => {
                         ready!(timer.as_mut().poll(cx));
                         driver.waited()
                     }
-                    StageNow::Queued { timer } => match driver.poll_turn(cx) {
+                    Stage::Queued { timer } => match driver.poll_turn(cx) {
                         Poll::Ready(step) => step,
                         Poll::Pending => {
                             ready!(timer.as_mut().poll(cx));
                             driver.gave_up_line()
                         }
                     },
-                    StageNow::Asking { answer } => driver.answered(ready!(answer.as_mut().poll(cx))),
-                    StageNow::Between => unreachable!("a stage follows each step"),
+                    Stage::Asking { answer } => driver.answered(ready!(answer.as_mut().poll(cx))),
                 },
             };
-            match step {
+            // An attempt that is over may hold the connection that the next one wants.
+            this.sending.set(None);
+            *this.timer = None;
+            *stage = match step {
                 Step::Send(attempt) => {
-                    // The last answer is not needed any more, and may hold the connection that this one wants.
+                    // And so may the last answer, which is not needed any more.
                     *this.last = None;
                     let until = driver.now() + attempt.timeout;
-                    this.stage.set(Stage::Sending { future: this.sender.send(attempt), until, timer: None });
+                    this.sending.set(Some(this.sender.send(attempt)));
+                    Stage::Sending { until }
                 }
-                Step::Wait(until) => this.stage.set(Stage::Waiting { timer: sleep(driver.clock(), until) }),
-                Step::Ask(answer) => this.stage.set(Stage::Asking { answer }),
-                Step::Queue(until) => this.stage.set(Stage::Queued { timer: sleep(driver.clock(), until) }),
+                Step::Wait(until) => Stage::Waiting { timer: sleep(driver.clock(), until) },
+                Step::Ask(answer) => Stage::Asking { answer },
+                Step::Queue(until) => Stage::Queued { timer: sleep(driver.clock(), until) },
                 Step::Finish(finish) => {
                     let class = driver.class;
-                    this.stage.set(Stage::Between);
                     *this.course = Course::Over;
+                    *this.full = None;
                     return Poll::Ready(conclude(finish, class, this.last.take()));
                 }
             }
         }
+    }
+}
+
+impl Full {
+    /// As good as sending: whoever brings the machine in has its next step at hand.
+    fn boxed(driver: Driver) -> Box<Self> {
+        let until = driver.now();
+        Box::new(Self { driver, stage: Stage::Sending { until } })
     }
 }
 

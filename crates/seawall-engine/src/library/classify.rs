@@ -39,6 +39,13 @@ use std::io;
 )]
 pub trait Classify<E> {
     /// What this error means.
+    ///
+    /// ```
+    /// # use seawall_engine::{Classify, Meaning, Usual};
+    /// // A closure is a classifier, and so is `Usual`.
+    /// let ours = |_: &&str| Meaning::status(503);
+    /// let meanings = [ours.classify(&"busy"), Usual.classify(&http::StatusCode::SERVICE_UNAVAILABLE)];
+    /// ```
     fn classify<'a>(&self, error: &'a E) -> Meaning<'a>;
 }
 

@@ -30,30 +30,71 @@ pub struct Failure<E> {
 
 impl<E> Failure<E> {
     /// The error of the last attempt; none where it timed out, or where nothing was sent.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let failure = clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::NOT_FOUND) })).unwrap_err();
+    /// assert_eq!(failure.error(), Some(&http::StatusCode::NOT_FOUND));
+    /// ```
     #[must_use]
     pub const fn error(&self) -> Option<&E> {
         self.error.as_ref()
     }
 
     /// The error of the last attempt, taken out.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let failure = clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::NOT_FOUND) })).unwrap_err();
+    /// assert_eq!(failure.into_error(), Some(http::StatusCode::NOT_FOUND));
+    /// ```
     #[must_use]
     pub fn into_error(self) -> Option<E> {
         self.error
     }
 
     /// How often it was sent.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let failure = clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::NOT_FOUND) })).unwrap_err();
+    /// assert_eq!(failure.attempts(), 1, "what is not there will not be there in a second");
+    /// ```
     #[must_use]
     pub const fn attempts(&self) -> u32 {
         self.finish.attempts
     }
 
     /// From the beginning of the call, waits included.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// # use std::time::Duration;
+    /// let never = policy.request().deadline(Duration::from_secs(3)).call(|_| std::future::pending::<Result<(), std::io::Error>>());
+    /// assert!(clock.run(never).unwrap_err().elapsed() <= Duration::from_secs(3));
+    /// ```
     #[must_use]
     pub const fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.finish.elapsed.0)
     }
 
     /// What the last attempt's failure was; none where nothing was sent.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let failure = clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::SERVICE_UNAVAILABLE) })).unwrap_err();
+    /// assert_eq!(failure.class(), Some(Class::Transient));
+    /// ```
     #[must_use]
     pub const fn class(&self) -> Option<Class> {
         match self.finish.outcome {
@@ -63,12 +104,30 @@ impl<E> Failure<E> {
     }
 
     /// Why it ended.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let failure = clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::SERVICE_UNAVAILABLE) })).unwrap_err();
+    /// assert_eq!(failure.reason(), Reason::AttemptsExhausted);
+    /// ```
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.finish.reason
     }
 
     /// The name of our own refusal, where the call did not end with an answer of the other side's.
+    ///
+    /// ```
+    /// # use seawall_engine::{Clock, Code, Policy};
+    /// let clock = Clock::simulated();
+    /// let text = "[defaults]\nretry = { attempts = 1 }\nbreaker = { consecutive = 1 }";
+    /// let policy = Policy::from_toml(text).unwrap().with_clock(clock.clone());
+    /// let broken = || clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::BAD_GATEWAY) })).unwrap_err();
+    /// assert_eq!(broken().code(), None);
+    /// assert_eq!(broken().code(), Some(Code::CircuitOpen));
+    /// ```
     #[must_use]
     pub const fn code(&self) -> Option<Code> {
         match self.finish.outcome {
@@ -78,6 +137,17 @@ impl<E> Failure<E> {
     }
 
     /// When it is worth asking again, where somebody knows.
+    ///
+    /// ```
+    /// # use seawall_engine::{Clock, Policy};
+    /// # use std::time::Duration;
+    /// let clock = Clock::simulated();
+    /// let text = "[defaults]\nlimits = [{ name = \"once\", rate = \"1/m\", burst = 1 }]";
+    /// let policy = Policy::from_toml(text).unwrap().with_clock(clock.clone());
+    /// let ask = || clock.run(policy.call(|_| async { Ok::<_, std::io::Error>(()) }));
+    /// assert!(ask().is_ok());
+    /// assert_eq!(ask().unwrap_err().retry_after(), Some(Duration::from_secs(60)));
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.finish.retry_after.map(|after| Duration::from_nanos(after.0))

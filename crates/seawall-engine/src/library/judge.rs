@@ -6,6 +6,14 @@ use super::meaning::Meaning;
 /// Says what a result means, values included. [`Errors`] and [`Responses`] are the two there are.
 pub trait Judge<T, E> {
     /// What this result means.
+    ///
+    /// ```
+    /// # use seawall_engine::Usual;
+    /// # use seawall_engine::library::{Errors, Judge};
+    /// let judge = Errors::<Usual>::default();
+    /// let result: Result<u8, _> = Err(http::StatusCode::BAD_GATEWAY);
+    /// let meaning = judge.judge(&result);
+    /// ```
     fn judge<'a>(&self, result: &'a Result<T, E>) -> Meaning<'a>;
 }
 

@@ -84,6 +84,24 @@ impl<J> PolicyLayer<J> {
 
 impl<C> PolicyLayer<Errors<C>> {
     /// Errors are what this classifier says.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Policy};
+    /// # use tower_layer::Layer as _;
+    /// # use tower_service::Service as _;
+    /// # #[derive(Clone)] struct Inner;
+    /// # impl tower_service::Service<u32> for Inner {
+    /// #     type Response = u32;
+    /// #     type Error = &'static str;
+    /// #     type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+    /// #     fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> { std::task::Poll::Ready(Ok(())) }
+    /// #     fn call(&mut self, _: u32) -> Self::Future { std::future::ready(Err("no such track")) }
+    /// # }
+    /// # let clock = seawall_engine::Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let mut service = policy.layer().classify(|_: &&str| Class::Permanent).layer(Inner);
+    /// assert_eq!(clock.run(service.call(7)).unwrap_err().attempts(), 1);
+    /// ```
     #[must_use]
     pub fn classify<D>(self, classifier: D) -> PolicyLayer<Errors<D>> {
         PolicyLayer { policy: self.policy, judge: Errors(classifier) }
@@ -92,6 +110,24 @@ impl<C> PolicyLayer<Errors<C>> {
 
 impl<C> PolicyLayer<Responses<C>> {
     /// Errors without a response are what this classifier says.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Policy};
+    /// # use tower_layer::Layer as _;
+    /// # use tower_service::Service as _;
+    /// # #[derive(Clone)] struct Inner;
+    /// # impl tower_service::Service<http::Request<()>> for Inner {
+    /// #     type Response = http::Response<()>;
+    /// #     type Error = &'static str;
+    /// #     type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+    /// #     fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> { std::task::Poll::Ready(Ok(())) }
+    /// #     fn call(&mut self, _: http::Request<()>) -> Self::Future { std::future::ready(Err("no such track")) }
+    /// # }
+    /// # let clock = seawall_engine::Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let mut service = policy.http_layer().classify(|_: &&str| Class::Permanent).layer(Inner);
+    /// assert_eq!(clock.run(service.call(http::Request::new(()))).unwrap_err().attempts(), 1);
+    /// ```
     #[must_use]
     pub fn classify<D>(self, classifier: D) -> PolicyLayer<Responses<D>> {
         PolicyLayer { policy: self.policy, judge: Responses(classifier) }

@@ -14,12 +14,12 @@ use seawall_core::time::{Mono, Nanos, Wall};
 #[derive(Clone, Copy)]
 pub(super) struct Light {
     permit: Option<Permit>,
-    pub(super) started: Mono,
+    started: Mono,
 }
 
 impl Light {
     /// Asks the breaker, if it is asked at all; its refusal is an answer for the machine.
-    #[inline]
+    #[inline(always)] // Otherwise the answer, which is large and hardly ever there, goes through memory.
     pub(super) fn begin(shared: &Shared, first: &First) -> Result<Self, (Answer, Mono)> {
         let started = shared.clock.mono();
         let Some(lease) = first.lease else { return Ok(Self { permit: None, started }) };
@@ -30,7 +30,7 @@ impl Light {
     }
 
     /// Tells shared state of a plain success, which ends the call.
-    #[inline]
+    #[inline(always)] // A tenth of its instructions would be those of a function of its own.
     pub(super) fn succeeded(self, shared: &Shared) {
         let now = shared.clock.mono();
         let settle = First::succeeded(self.permit, self.started, now);
@@ -40,17 +40,21 @@ impl Light {
         shared.reporter.succeeded(now.since(self.started));
     }
 
+    /// When the attempt has taken too long.
+    pub(super) fn until(self, shared: &Shared) -> Mono {
+        shared.first.map_or(self.started, |first| self.started + first.timeout)
+    }
+
     #[cold]
-    pub(super) fn into_machine(self, policy: &Policy, terms: Terms) -> Box<Driver> {
+    pub(super) fn into_machine(self, policy: &Policy, terms: Terms) -> Driver {
         machine(policy, terms, self.started, self.permit.map(Answer::Permitted)).0
     }
 }
 
 /// The machine of a call that began then; `answered` is the breaker's answer, where it was asked.
 #[cold]
-pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<Answer>) -> (Box<Driver>, Step) {
-    let (driver, step) = Driver::begin(policy.clone(), terms, policy.0.clock.at(started), answered);
-    (Box::new(driver), step)
+pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<Answer>) -> (Driver, Step) {
+    Driver::begin(policy.clone(), terms, policy.0.clock.at(started), answered)
 }
 
 /// Whether this is a success that nobody has said anything about.
@@ -66,5 +70,23 @@ pub(super) fn is_plain(shared: &Shared, meaning: &Meaning<'_>) -> bool {
             shared.plan.rules.classify(&seen, Wall(0)) == Verdict::SUCCESS
         }
         Kind::Seen { .. } | Kind::Said { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::policy::IdempotencyMode;
+
+    #[test]
+    fn every_profile_without_keys_to_make_and_limits_to_ask_takes_the_short_way() {
+        for profile in seawall_core::config::profiles() {
+            let policy = Policy::profile(profile).unwrap();
+            let endpoint = &policy.0.endpoint;
+            let more =
+                policy.0.idempotency == IdempotencyMode::Generate || endpoint.state.pool.is_some() || !endpoint.state.limits.is_empty();
+            assert_eq!(policy.0.first.is_none(), more, "{profile}");
+        }
+        assert!(Policy::default().0.first.is_some());
     }
 }

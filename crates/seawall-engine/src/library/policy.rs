@@ -422,6 +422,12 @@ pub struct Policies {
 impl Policies {
     /// Reads a configuration file as the gateway does. Secrets are not fetched: [`Attempt::credential`] names keys by id.
     ///
+    /// ```
+    /// # use seawall_engine::Policies;
+    /// let wrong = Policies::from_toml("[upstreams.a]\nurl = \"http://a.test\"\nretries = 3").unwrap_err();
+    /// assert!(wrong.to_string().contains("policy.toml:3"), "it says where");
+    /// ```
+    ///
     /// # Errors
     /// With every problem of the text at once.
     pub fn from_toml(text: &str) -> Result<Self, Unusable> {
@@ -435,6 +441,13 @@ impl Policies {
     }
 
     /// The policy of `UPSTREAM` or `UPSTREAM/ENDPOINT`. The same name gives the same state each time.
+    ///
+    /// ```
+    /// # use seawall_engine::Policies;
+    /// let policies = Policies::from_toml("[upstreams.a]\nurl = \"http://a.test\"").unwrap();
+    /// assert!(policies.get("a").is_ok());
+    /// assert_eq!(policies.get("b").unwrap_err().to_string(), "there is no `b`, but a/default");
+    /// ```
     ///
     /// # Errors
     /// When there is none of that name.

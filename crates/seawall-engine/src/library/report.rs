@@ -68,6 +68,14 @@ impl Reporter {
     #[inline]
     pub(super) fn succeeded(&self, latency: Nanos) {
         self.tally.succeeded(latency);
+        if tracing::level_filters::LevelFilter::current() >= tracing::level_filters::LevelFilter::TRACE {
+            self.trace_success();
+        }
+    }
+
+    /// On its own: hardly anybody listens, and a call should not carry the event's code along.
+    #[cold]
+    fn trace_success(&self) {
         tracing::trace!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, "call succeeded");
     }
 
@@ -128,6 +136,7 @@ impl Reporter {
         self.tell(&Record::Call(record));
     }
 
+    #[cold]
     pub(super) fn breaker(&self, change: Change, at: Wall) {
         let (from, to, cause) = (change.from, change.to, change.cause);
         if to == State::Open {

@@ -53,24 +53,67 @@ impl<J> Request<J> {
     }
 
     /// The HTTP method, which says whether it may be sent twice.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    /// let delete = policy.request().method(http::Method::DELETE);
+    /// let failure = clock.run(delete.call(|_| async move { Err::<(), _>(reset()) })).unwrap_err();
+    /// assert!(failure.attempts() > 1, "deleting twice is deleting once");
+    /// ```
     pub fn method(mut self, method: Method) -> Self {
         self.terms().method = Some(method);
         self
     }
 
     /// It carries this idempotency key: the other side executes it once, however often it is sent.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    /// let order = policy.request().method(http::Method::POST).idempotency_key("order-17");
+    /// let failure = clock.run(order.call(|_| async move { Err::<(), _>(reset()) })).unwrap_err();
+    /// assert!(failure.attempts() > 1);
+    /// ```
     pub fn idempotency_key(mut self, key: &str) -> Self {
         self.terms().key = Some(Arc::from(key));
         self
     }
 
     /// The caller's own deadline, which only shortens the policy's.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let hasty = policy.request().deadline(Duration::from_millis(100));
+    /// let failure = clock.run(hasty.call(|_| std::future::pending::<Result<(), std::io::Error>>())).unwrap_err();
+    /// assert!(failure.elapsed() <= Duration::from_millis(100));
+    /// ```
     pub fn deadline(mut self, length: Duration) -> Self {
         self.terms().deadline = Some(length);
         self
     }
 
     /// Who makes it, for limits that count callers apart, and for metrics: one of a few names, not a user's.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// let text = "[defaults]\nlimits = [{ name = \"each\", key = [\"caller\"], rate = \"1/m\", burst = 1 }]";
+    /// let policy = Policy::from_toml(text).unwrap().with_clock(clock.clone());
+    /// let ask = |name| clock.run(policy.request().caller(name).call(|_| async { Ok::<_, std::io::Error>(()) }));
+    /// assert!(ask("importer").is_ok() && ask("exporter").is_ok());
+    /// assert_eq!(ask("importer").unwrap_err().code(), Some(Code::RateLimited));
+    /// ```
     pub fn caller(mut self, name: &str) -> Self {
         self.terms().caller = Some(Arc::from(name));
         self
@@ -78,12 +121,33 @@ impl<J> Request<J> {
 
     /// Waits where others would be refused: for an open breaker, a limit, a server that asks for an hour. For workers that
     /// have nobody waiting; the policy's total time does not hold, only [`Request::deadline`] does.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// let text = "[defaults]\nlimits = [{ name = \"once\", rate = \"1/m\", burst = 1 }]";
+    /// let policy = Policy::from_toml(text).unwrap().with_clock(clock.clone());
+    /// for _ in 0..3 {
+    ///     clock.run(policy.request().patient().call(|_| async { Ok::<_, std::io::Error>(()) })).unwrap();
+    /// }
+    /// assert_eq!(clock.now().mono.0, 120_000_000_000, "the second and the third waited for their minute");
+    /// ```
     pub fn patient(mut self) -> Self {
         self.terms().patient = true;
         self
     }
 
     /// Errors are what this classifier says.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let request = policy.request().classify(|_: &&str| Class::Permanent);
+    /// assert_eq!(clock.run(request.call(|_| async { Err::<(), _>("no such track") })).unwrap_err().attempts(), 1);
+    /// ```
     pub fn classify<C>(self, classifier: C) -> Request<Errors<C>> {
         Request { policy: self.policy, judge: Errors(classifier), terms: self.terms }
     }
@@ -109,6 +173,15 @@ impl<J> Request<J> {
     }
 
     /// Makes the call. See [`Policy::call`].
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let answer = clock.run(policy.request().call(|_| async { Ok::<_, std::io::Error>(42) }));
+    /// assert_eq!(answer.unwrap(), 42);
+    /// ```
     pub fn call<T, E, F, Fut>(self, send: F) -> impl Future<Output = Result<T, Failure<E>>> + use<J, T, E, F, Fut>
     where
         F: FnMut(Attempt) -> Fut,
@@ -119,6 +192,12 @@ impl<J> Request<J> {
     }
 
     /// Makes the call on a plain thread. See [`Policy::call_blocking`].
+    ///
+    /// ```
+    /// # use seawall_engine::Policy;
+    /// let answer = Policy::default().request().call_blocking(|_| Ok::<_, std::io::Error>(42));
+    /// assert_eq!(answer.unwrap(), 42);
+    /// ```
     ///
     /// # Errors
     /// When the call did not succeed.
@@ -138,6 +217,17 @@ impl<J> Request<J> {
 
 impl<C> Request<Responses<C>> {
     /// Errors without a response are what this classifier says.
+    ///
+    /// ```
+    /// # use seawall_engine::{Class, Clock, Code, Policy, Reason};
+    /// # use std::time::Duration;
+    /// # let clock = Clock::simulated();
+    /// # let policy = Policy::default().with_clock(clock.clone());
+    /// let mut results = [Err("line dropped"), Ok(http::Response::new(()))].into_iter();
+    /// let request = policy.request().responses().errors(|_: &&str| Class::Transient);
+    /// let answer = clock.run(request.call(|_| std::future::ready(results.next().unwrap())));
+    /// assert_eq!(answer.unwrap().status(), 200);
+    /// ```
     pub fn errors<E, D: Classify<E>>(self, classifier: D) -> Request<Responses<D>> {
         Request { policy: self.policy, judge: Responses(classifier), terms: self.terms }
     }
