@@ -14,6 +14,7 @@ use crate::pool::{Line, Pool};
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
+use flate2::read::{GzDecoder, ZlibDecoder};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, response};
@@ -21,6 +22,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
+use std::io::Read as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +100,8 @@ pub struct HttpTransport<'a> {
     pub ahead: usize,
     /// But not of one that goes on for as long as there is something to say: its caller wants each word as it comes.
     pub spares_streams: bool,
+    /// What an answer that is no success says about itself is read, for whoever keeps it.
+    pub diagnoses: bool,
     /// Whoever sent it to us has sent it before.
     pub repeated: bool,
 }
@@ -107,14 +111,14 @@ pub struct HttpTransport<'a> {
 pub struct Answer {
     pub head: response::Parts,
     pub body: Relay,
-    seen: Bytes,
+    legible: Bytes,
 }
 
 impl Answer {
-    /// As much of the body as was read before the answer counted as one.
+    /// As much of the body as was read before the answer counted as one, and as can be read.
     #[must_use]
     pub const fn seen(&self) -> &Bytes {
-        &self.seen
+        &self.legible
     }
 }
 
@@ -298,16 +302,19 @@ impl Transport for HttpTransport<'_> {
             seen = read_up_to(&mut incoming, BODY_BYTES.max(ahead)).await?;
         } else if self.ahead > 0 && !(self.spares_streams && is_stream(&head.headers)) {
             seen = read_up_to(&mut incoming, self.ahead).await?;
+        } else if self.diagnoses && head.status.as_u16() >= 400 {
+            seen = read_up_to(&mut incoming, BODY_BYTES).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
         let body = Relay::new(seen.clone(), incoming, idle);
-        self.answer = Some(Answer { head, body, seen });
+        let legible = inflated(&head.headers, &seen).unwrap_or(seen);
+        self.answer = Some(Answer { head, body, legible });
         Ok(())
     }
 
     fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])> {
         let answer = self.answer.as_ref()?;
-        Some((answer.head.status.as_u16(), answer, &answer.seen))
+        Some((answer.head.status.as_u16(), answer, &answer.legible))
     }
 
     fn blame(&self) -> Option<Blame> {
@@ -321,6 +328,25 @@ impl Transport for HttpTransport<'_> {
         let rejected = self.token.take();
         self.authorize(rejected.as_deref()).await.is_ok()
     }
+}
+
+/// What the rules read of a compressed body, or of as much of it as has come; its caller gets it as it is. Nothing where it is
+/// not compressed, or in a way that we do not know.
+fn inflated(headers: &HeaderMap, seen: &[u8]) -> Option<Bytes> {
+    let coding = headers.get(CONTENT_ENCODING).filter(|_| !seen.is_empty())?.as_bytes();
+    let is = |name: &[u8]| coding.eq_ignore_ascii_case(name);
+    let most = u64::try_from(BODY_BYTES).unwrap_or(u64::MAX);
+    let mut text = Vec::new();
+    // What breaks off, or is damaged further on, is read up to there.
+    let read = if is(b"gzip") || is(b"x-gzip") {
+        GzDecoder::new(seen).take(most).read_to_end(&mut text)
+    } else if is(b"deflate") {
+        ZlibDecoder::new(seen).take(most).read_to_end(&mut text)
+    } else {
+        return None;
+    };
+    drop(read);
+    Some(Bytes::from(text))
 }
 
 /// Whether an answer is one that a schema speaks of: a good one with a body.

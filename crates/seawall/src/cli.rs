@@ -87,6 +87,12 @@ pub(crate) struct File {
     pub path: Option<PathBuf>,
 }
 
+/// A header as it is written on a command line.
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as 'NAME: VALUE'")?;
+    Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+}
+
 pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<Exit> {
     match command {
         Command::Demo(args) => demo::run(&args, terminal),

@@ -1,7 +1,7 @@
 //! The `explain` door: a dry run of the pipeline for one imagined result. The call machine itself decides; this only
 //! feeds it and tells what it said.
 
-use crate::cli::File;
+use crate::cli::{File, header};
 use crate::exit::{Exit, Failure};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, Terminal};
@@ -55,11 +55,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     file: File,
-}
-
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("write it as 'NAME: VALUE'")?;
-    Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {

@@ -37,15 +37,15 @@ impl Cause {
     /// How a call ended that did not end well. What the upstream answered last, where it did, is the code: a breaker that
     /// opened between two attempts does not make another failure of it.
     pub(crate) fn of(finish: &Finish, trail: &[(Wall, Attempt)], detail: String) -> Self {
-        let mut statuses = trail.iter().rev().map(|(_, attempt)| attempt.status);
+        let mut attempts = trail.iter().rev().map(|(_, attempt)| attempt);
         let (class, code) = match finish.outcome {
-            Outcome::Refused(code) => {
-                let met = statuses.next().filter(|status| matches!(status, Status::Error(_)));
-                (class_of(code), met.map_or_else(|| code.as_str().to_owned(), |status| status.to_string()))
-            }
+            Outcome::Refused(code) => match attempts.next().filter(|attempt| matches!(attempt.status, Status::Error(_))) {
+                Some(met) => (met.class, met.status.to_string()),
+                None => (class_of(code), code.as_str().to_owned()),
+            },
             Outcome::Failed(class) => {
-                let met = statuses.find(|status| *status != Status::CircuitOpen);
-                (class, met.map_or_else(|| class.as_str().to_owned(), |status| status.to_string()))
+                let met = attempts.find(|attempt| attempt.status != Status::CircuitOpen);
+                (class, met.map_or_else(|| class.as_str().to_owned(), |attempt| attempt.status.to_string()))
             }
             Outcome::Success | Outcome::Replayed => (Class::Success, "success".to_owned()),
         };

@@ -281,6 +281,16 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
             ));
         }
     }
+    let mut hosts = std::collections::BTreeMap::new();
+    for upstream in &config.upstreams {
+        for host in &upstream.hosts {
+            let node = tree.table("upstreams").and_then(|all| as_table(all.node(&upstream.name)?)?.node("hosts"));
+            if let (Some(other), Some(node)) = (hosts.insert(host.to_ascii_lowercase(), &upstream.name), node) {
+                let path = format!("upstreams.{}.hosts", upstream.name);
+                problems.push(Problem::new(node.origin.span.clone(), path, format!("`{host}` is a host of `upstreams.{other}` already")));
+            }
+        }
+    }
     for upstream in &config.upstreams {
         for endpoint in &upstream.endpoints {
             if let (Some(pool), Some(node)) = (&endpoint.policy.pool, endpoint.tree.node("pool"))
@@ -302,5 +312,20 @@ fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
             Problem::new(node.origin.span.clone(), "server.admin", "the admin address is not loopback, so `admin_token` is required")
                 .help("add `admin_token = \"env:SEAWALL_ADMIN_TOKEN\"`, or listen on 127.0.0.1"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_host_belongs_to_one_upstream() {
+        let text = |second: &str| {
+            format!(
+                "[upstreams.a]\nurl = \"http://a.test\"\nhosts = [\"x.test\"]\n[upstreams.b]\nurl = \"http://b.test\"\nhosts = [\"{second}\"]\n"
+            )
+        };
+        assert!(crate::config::load("t", text("y.test").as_bytes()).is_ok());
+        let refused = crate::config::load("t", text("X.test").as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains("`X.test` is a host of `upstreams.a` already"), "{refused}");
     }
 }

@@ -286,6 +286,7 @@ impl Work {
             ahead: self.wanted.most.saturating_add(1),
             repeated: false,
             spares_streams: false,
+            diagnoses: false,
         };
         let drove = drive_job(&scene, &request, run.progress, &mut transport).await;
         let now = self.clock.now();

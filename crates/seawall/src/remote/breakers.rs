@@ -18,11 +18,20 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Hold it open: nothing is sent until it is let go
-    Open { place: String },
+    Open {
+        /// `UPSTREAM` or `UPSTREAM/ENDPOINT`
+        place: String,
+    },
     /// Hold it closed: everything is sent, whatever comes back
-    Close { place: String },
+    Close {
+        /// `UPSTREAM` or `UPSTREAM/ENDPOINT`
+        place: String,
+    },
     /// Let go of it
-    Auto { place: String },
+    Auto {
+        /// `UPSTREAM` or `UPSTREAM/ENDPOINT`
+        place: String,
+    },
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {

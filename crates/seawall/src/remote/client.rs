@@ -1,6 +1,6 @@
 //! One request, one answer, over a plain blocking socket: all that a command needs.
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use anyhow::Context as _;
 use seawall_engine::secret::Secret;
 use serde_json::Value;
@@ -60,7 +60,13 @@ impl Client {
         let problem: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
         let detail = problem["detail"].as_str().unwrap_or("no reason was given");
         let code = problem["code"].as_str().unwrap_or("unknown");
-        let failure = Failure { exit: crate::exit::Exit::Failed, message: format!("{detail} ({code}, {})", reply.status), hint: None };
+        let exit = match code {
+            "store_unavailable" | "storage_full" => Exit::StoreUnavailable,
+            // Whatever answers has no words of ours.
+            "unknown" => Exit::NoSeawall,
+            _ => Exit::Failed,
+        };
+        let failure = Failure { exit, message: format!("{detail} ({code}, {})", reply.status), hint: None };
         Err(if reply.status == 401 { failure.hint("set SEAWALL_ADMIN_TOKEN") } else { failure }.into())
     }
 

@@ -26,13 +26,17 @@ enum Action {
     Submit(Submit),
     /// List jobs, newest first
     List {
+        /// Only those that are queued, running, waiting, done, dead or cancelled
         #[arg(long)]
         state: Option<String>,
-        #[arg(long)]
+        /// Only those of this upstream
+        #[arg(long, value_name = "NAME")]
         upstream: Option<String>,
+        /// Go on where the last page ended
         #[arg(long)]
         cursor: Option<String>,
-        #[arg(long)]
+        /// How many at most
+        #[arg(long, value_name = "N")]
         limit: Option<u16>,
     },
     /// Look at one job
@@ -43,18 +47,23 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Submit {
-    #[arg(long, required_unless_present = "file", conflicts_with = "file")]
+    /// Where it goes
+    #[arg(long, value_name = "NAME", required_unless_present = "file", conflicts_with = "file")]
     upstream: Option<String>,
+    /// The request's method
     #[arg(long, default_value = "GET")]
     method: String,
+    /// Path and query below the upstream's URL
     #[arg(long, default_value = "/")]
     path: String,
+    /// The request's body, as text
     #[arg(long)]
     body: Option<String>,
-    /// A header, as `NAME: VALUE`
-    #[arg(long = "header", value_name = "HEADER")]
-    headers: Vec<String>,
-    #[arg(long)]
+    /// A header, as `NAME: VALUE`; may be given again
+    #[arg(long = "header", value_name = "HEADER", value_parser = crate::cli::header)]
+    headers: Vec<(String, String)>,
+    /// A second job with this key is the first one
+    #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
     /// One JSON object on each line; `-` reads stdin
     #[arg(long, value_name = "FILE")]
@@ -95,8 +104,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 }
 
 fn job(submit: &Submit) -> Value {
-    let headers = submit.headers.iter().filter_map(|header| header.split_once(':'));
-    let headers: Map<String, Value> = headers.map(|(name, value)| (name.trim().to_owned(), json!(value.trim()))).collect();
+    let headers: Map<String, Value> = submit.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     let mut job = json!({ "upstream": submit.upstream, "method": submit.method, "path": submit.path, "headers": headers });
     for (name, value) in [("body", &submit.body), ("idempotency_key", &submit.idempotency_key)] {
         if let Some(value) = value {

@@ -21,11 +21,15 @@ enum Action {
     Cool {
         /// `UPSTREAM/KEY`, or the key's id where only one upstream has it
         key: String,
+        /// Until then, as `2030-01-31T12:00:00Z`
         #[arg(long, value_name = "TIME")]
         until: Option<String>,
     },
     /// Make a key ready, whatever happened to it
-    Restore { key: String },
+    Restore {
+        /// `UPSTREAM/KEY`, or the key's id where only one upstream has it
+        key: String,
+    },
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {

@@ -25,9 +25,11 @@ enum Action {
     List {
         #[command(flatten)]
         filter: Filter,
+        /// Go on where the last page ended
         #[arg(long)]
         cursor: Option<String>,
-        #[arg(long)]
+        /// How many at most
+        #[arg(long, value_name = "N")]
         limit: Option<u16>,
     },
     /// Look at one dead letter
@@ -37,12 +39,13 @@ enum Action {
         ids: Vec<String>,
         #[command(flatten)]
         filter: Filter,
-        /// As `10/s`
+        /// How fast, as `10/s`; the upstream's `replay_rate` without it
         #[arg(long)]
         rate: Option<String>,
         /// Also those that may have been executed already
         #[arg(long)]
         force: bool,
+        /// What the replay is called in lists
         #[arg(long)]
         name: Option<String>,
     },
@@ -60,16 +63,22 @@ enum Action {
 
 #[derive(Clone, Debug, clap::Args)]
 struct Filter {
-    #[arg(long)]
+    /// Only those of this upstream
+    #[arg(long, value_name = "NAME")]
     upstream: Option<String>,
-    #[arg(long)]
+    /// Only those of this endpoint
+    #[arg(long, value_name = "NAME")]
     endpoint: Option<String>,
+    /// Only those that failed so: transient, permanent, ambiguous, quota or auth
     #[arg(long)]
     class: Option<String>,
+    /// Only those with this status or kind of error
     #[arg(long)]
     code: Option<String>,
+    /// Only those of this severity: review or pager
     #[arg(long)]
     severity: Option<String>,
+    /// Only those that died since then, as `2030-01-31T12:00:00Z`
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Somewhere in the URL, the detail or the reason

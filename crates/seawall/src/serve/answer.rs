@@ -1,7 +1,7 @@
 //! Answers of our own: problem+json (RFC 9457) with a code, `Proxy-Status` (RFC 9209) and when to come back.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::Nanos;
@@ -151,6 +151,10 @@ impl Refusal {
         }
         if let Some(call) = self.call.as_deref().and_then(|call| HeaderValue::from_str(call).ok()) {
             headers.insert(CALL, call);
+        }
+        if self.status == 401 {
+            // RFC 9110 §15.5.2: how to do it right.
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"seawall\""));
         }
         if self.close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

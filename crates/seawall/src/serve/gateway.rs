@@ -282,6 +282,7 @@ impl Gateway {
         }
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
+        transport.diagnoses = kept.is_some();
         let mut ended = self.drive(id, &request, &mut transport, from, (kept, keyed.as_ref())).await;
         let place = ended.place.take();
         if kept.is_some() || keyed.is_some() {
@@ -324,6 +325,7 @@ impl Gateway {
             detail: None,
             ahead: 0,
             spares_streams: false,
+            diagnoses: false,
             repeated,
         }
     }

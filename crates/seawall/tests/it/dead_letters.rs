@@ -138,3 +138,19 @@ fn the_key_that_signs_callbacks_outlives_the_process() {
     assert_eq!(told, json!({ "source": "config", "secret": null }));
     assert!(is_signed(&seen, CONFIGURED) && !is_signed(&seen, &secret), "{seen:?}");
 }
+
+#[test]
+fn a_callers_failed_call_keeps_the_upstreams_words_and_its_own_class() {
+    let upstream = Upstream::with(|turn| match turn.seen.line() {
+        line if line.contains("/garbage") => turn.say("no HTTP at all\r\n\r\n"),
+        _ => turn.say(answer("422 No", "Content-Type: application/json\r\n", "{\"message\":\"the name is taken\"}")),
+    });
+    let gateway = Start::before(&upstream, &format!("{POLICY}dead_letter = {{ from = [\"gateway\"] }}\n")).go();
+    assert_eq!((gateway.get("/api/x").status, gateway.get("/api/garbage").status), (422, 502));
+    let letters = || gateway.admin("GET", "/v1/dead-letters", "").json()["items"].as_array().unwrap().clone();
+    eventually("both are kept", || letters().len() == 2);
+    let all = letters();
+    let of = |code: &str| all.iter().find(|letter| letter["failure_code"] == code).unwrap();
+    assert!(of("422")["error_detail"].as_str().unwrap().contains("the name is taken"), "{}", of("422"));
+    assert_eq!((&of("malformed")["class"], &of("malformed")["replayable"]), (&json!("permanent"), &json!(false)));
+}

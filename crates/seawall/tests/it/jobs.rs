@@ -198,6 +198,8 @@ fn many_jobs_come_as_lines_and_a_bad_one_spoils_no_other() {
     let mut lines: Vec<String> =
         (0..1200).map(|n| json!({ "upstream": "api", "path": format!("/{n}"), "delay": "1h" }).to_string()).collect();
     lines.insert(600, "{".to_owned());
+    // A line that says nothing is still a line.
+    lines.insert(650, String::new());
     lines.insert(700, json!({ "upstream": "nobody", "path": "/" }).to_string());
     let reply = gateway.admin_as("POST", "/v1/jobs", "application/x-ndjson", &lines.join("\n"));
     let answers: Vec<Value> = reply.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

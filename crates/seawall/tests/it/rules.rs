@@ -4,6 +4,10 @@ use super::caller::{Watch, eventually};
 use super::forwarding::{FAST, pair};
 use super::gateway::Start;
 use super::upstream::{OK, Upstream, answer};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+use std::io::Write as _;
 
 const KEYS: &str = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nmax_wait = \"1ms\"\nkeys = [{ id = \"a\", secret = \"env:A\" }, { id = \"b\", secret = \"env:B\" }]\n[[upstreams.api.classify]]\nwhen = { status = [403, 429] }\nas = \"quota\"\nscope = \"key\"\nwait = \"retry-after\"\n";
 
@@ -314,4 +318,26 @@ fn a_request_that_is_turned_away_at_the_door_leaves_a_trace() {
     assert!(log.iter().any(|line| line["call"] == id && line["outcome"] == "no_upstream" && line["attempts"] == 0), "{log:?}");
     assert_eq!(gateway.metric("seawall_rejections_total{stage=\"admit\",code=\"no_upstream\",upstream=\"none\"}"), Some(1.0));
     assert_eq!(gateway.metric("seawall_rejections_total{stage=\"admit\",code=\"too_large\",upstream=\"api\"}"), Some(1.0));
+}
+
+#[test]
+fn a_rule_reads_a_compressed_body_and_the_caller_gets_it_as_it_came() {
+    let text = r#"{"error":{"code":403,"errors":[{"reason":"quotaExceeded"}]}}"#;
+    let mut zipped = GzEncoder::new(Vec::new(), Compression::default());
+    zipped.write_all(text.as_bytes()).unwrap();
+    let zipped = zipped.finish().unwrap();
+    let body = zipped.clone();
+    let upstream = Upstream::with(move |turn| {
+        let status = if turn.seen.all("x-key") == ["first-key-aaaa"] { "403 No" } else { "200 OK" };
+        let head = format!("HTTP/1.1 {status}\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", body.len());
+        turn.send([head.as_bytes(), &body].concat());
+    });
+    let (auth, _) = KEYS.split_once("[[").unwrap();
+    let start = Start::before(&upstream, &format!("preset = \"google\"\n{auth}"));
+    let gateway = start.secret("A", "first-key-aaaa").secret("B", "second-key-bbbb").go();
+    let reply = gateway.get_with("/api/x", "Accept-Encoding: gzip\r\n");
+    let log = gateway.log(1);
+    assert_eq!((&log[0]["status"], &log[0]["outcome"], &log[0]["decision"]), (&json!("403"), &json!("quota"), &json!("rotate_key")));
+    assert_eq!((reply.status, upstream.count()), (200, 2), "the second key was tried");
+    assert_eq!((reply.header("content-encoding"), reply.body.as_slice()), (Some("gzip"), zipped.as_slice()));
 }

@@ -7,7 +7,7 @@ use crate::serve::answer::Refusal;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::header::{ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
+use http::header::{ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use seawall_core::admit::limit::{Answer, Cell, Limit};
 use seawall_core::admit::table::Table;
@@ -94,13 +94,7 @@ pub(super) async fn guard(
             request.extensions_mut().insert(Operator(who));
             spoken(next.run(request).await)
         }
-        Err(refusal) => {
-            let mut response = refused(&refusal);
-            if refusal.status == 401 {
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"seawall\""));
-            }
-            response
-        }
+        Err(refusal) => refused(&refusal),
     };
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));

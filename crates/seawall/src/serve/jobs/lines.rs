@@ -47,7 +47,7 @@ where
     K: Fn(Vec<(u64, Line)>) -> F,
     F: Future<Output = Bytes>,
 {
-    let (mut pending, mut batch, mut number) = (BytesMut::new(), Vec::new(), 0u64);
+    let (mut pending, mut batch, mut number, mut taken) = (BytesMut::new(), Vec::new(), 0u64, 0u64);
     let mut over = false;
     while !over {
         match body.frame().await {
@@ -64,11 +64,12 @@ where
         }
         while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
             let line = pending.split_to(end + 1).freeze();
+            number += 1;
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            number += 1;
-            if number > bounds.lines {
+            taken += 1;
+            if taken > bounds.lines {
                 let why = format!("a submission has at most {} lines; this one and the rest were not read", bounds.lines);
                 batch.push((number, Err(why)));
                 over = true;

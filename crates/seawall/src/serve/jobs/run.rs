@@ -219,6 +219,7 @@ impl Bench {
             detail: None,
             ahead: MOST_ANSWER + 1,
             spares_streams: false,
+            diagnoses: false,
             repeated: false,
         }
     }
