@@ -213,6 +213,7 @@ impl Reader {
         let text = String::from_utf8_lossy(&line[..line.len().min(MOST_SHOWN)]).replace('\0', "\u{fffd}");
         let number = self.lines.number;
         let key = Row::key("", "", "", &text, &number.to_be_bytes());
+        let text = without_password(&text);
         Read::Bad(Bad { line: number, ordinal: 0, key, text, why }, Before::default())
     }
 
@@ -340,9 +341,31 @@ impl Columns {
     }
 }
 
+/// A line that is shown again, without the credentials of a URL in it.
+fn without_password(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let authority = part.find(|byte: char| "/?#\"\\ ".contains(byte)).unwrap_or(part.len());
+        let host = part[..authority].rfind('@').unwrap_or(0);
+        shown.push_str("://");
+        shown.push_str(if host > 0 { "…" } else { "" });
+        shown.push_str(&part[host..]);
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_is_not_shown_again() {
+        assert_eq!(without_password("http://user:pw@h/a@b"), "http://…@h/a@b");
+        assert_eq!(without_password(r#"{"url":"https://u@h","x":"http://h/"}"#), r#"{"url":"https://…@h","x":"http://h/"}"#);
+        assert_eq!(without_password("http://h/?to=a@b"), "http://h/?to=a@b");
+        assert_eq!(without_password("no URL at all"), "no URL at all");
+    }
 
     #[test]
     fn records_come_apart_as_rfc_4180_says() {
