@@ -111,7 +111,7 @@ profile = "pipeline"
 pool = "export"
 timeout = { attempt = "2s", total = "3s" }
 retry = { attempts = 2, base = "20ms", cap = "100ms" }
-breaker = { consecutive = 1000, failure_rate = "99%" }
+breaker = { mode = "off" }
 dead_letter = { from = ["jobs", "gateway"], replay_rate = "20/s" }
 
 [[upstreams.reports.endpoints]]
