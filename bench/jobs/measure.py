@@ -1,6 +1,6 @@
 """Runs each queue on the same jobs and the same upstream, three times in turn, and prints medians and ratios."""
 
-import json, os, pathlib, shutil, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.request
+import json, os, pathlib, shutil, signal, socket, sqlite3, statistics, subprocess, sys, tempfile, time, urllib.request
 
 seawall, count = os.path.abspath(sys.argv[1]), int(sys.argv[2])
 here = pathlib.Path(__file__).parent
@@ -36,7 +36,7 @@ def nginx():
     conf = work / "nginx.conf"
     conf.write_text(
         f"worker_processes 1; daemon off; pid {work}/nginx.pid; error_log /dev/null; events {{ worker_connections 1024; }}\n"
-        f"http {{ access_log off; keepalive_requests 1000000; server {{ listen 127.0.0.1:{at}; location / {{ return 200 'ok'; }} }} }}\n"
+        f"http {{ access_log off; keepalive_requests 1000000; server {{ listen 127.0.0.1:{at}; location / {{ return 200 'ok'; }} location = /status {{ stub_status; }} }} }}\n"
     )
     spawn("nginx", "-c", str(conf), "-p", str(work))
     wait_for(at)
@@ -79,7 +79,25 @@ def ticks(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def answered(upstream):
+    """How many requests the upstream has had, this one included."""
+    page = urllib.request.urlopen(f"http://127.0.0.1:{upstream}/status").read().decode()
+    return int(page.splitlines()[2].split()[2])
+
+
+def make_ready(store, folder):
+    """Puts jobs that wait for their time in line, as the peers' are when their workers start."""
+    ready = "UPDATE jobs SET state = 0, turn = row, due = run_at WHERE state = 2"
+    if store.startswith("sqlite:"):
+        with sqlite3.connect(folder / store.removeprefix("sqlite:")) as db:
+            db.execute(ready)
+        db.close()
+        return
+    subprocess.run(["psql", "-q", store, "-c", "SET search_path = seawall", "-c", ready, "-c", "VACUUM ANALYZE jobs"], check=True)
+
+
 def ours(store, upstream, round):
+    """Loads jobs for another day, stops, makes them ready, and works them off: like the peers, from the start of the worker."""
     gateway, admin = port(), port()
     folder = work / f"seawall-{round}-{store.split(':')[0]}"
     folder.mkdir()
@@ -87,34 +105,36 @@ def ours(store, upstream, round):
         f'[server]\nlisten = "127.0.0.1:{gateway}"\nadmin = "127.0.0.1:{admin}"\nstore = "{store}"\n'
         f'[upstreams.api]\nurl = "http://127.0.0.1:{upstream}"\n'
     )
-    process = subprocess.Popen([seawall, "serve", "-q", "-c", str(folder / "seawall.toml")], stdout=subprocess.DEVNULL)
-    started.append(process)
+    serve = [seawall, "serve", "-q", "-c", str(folder / "seawall.toml")]
+    process = spawn(*serve)
     wait_for(admin)
-    begin = time.time() + 6 + count / 10000
-    run_at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(int(begin))) + "Z"
-    lines = "".join(json.dumps({"upstream": "api", "path": "/", "run_at": run_at}) + "\n" for _ in range(count)).encode()
+    tomorrow = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
+    lines = "".join(json.dumps({"upstream": "api", "path": "/", "run_at": tomorrow}) + "\n" for _ in range(count)).encode()
     asked = time.time()
     request = urllib.request.Request(f"http://127.0.0.1:{admin}/v1/jobs", lines, {"Content-Type": "application/x-ndjson"})
     answers = urllib.request.urlopen(request).read().decode().splitlines()
     assert len(answers) == count and all('"id"' in line for line in answers), answers[:2]
     enqueue = count / (time.time() - asked)
-    begin = int(begin)
-    if time.time() > begin:
-        raise SystemExit("loading took longer than planned; the machine is too busy for this")
-    time.sleep(max(0, begin - time.time()))
-    cpu = ticks(process.pid)
-    while True:
-        time.sleep(0.1)
-        page = json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=waiting&limit=1"))
-        rest = page["items"] or json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=queued&limit=1"))["items"]
-        rest = rest or json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=running&limit=1"))["items"]
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    make_ready(store, folder)
+
+    before = answered(upstream)
+    begin = time.time()
+    process = spawn(*serve)
+    looks = 1
+    while answered(upstream) - before - looks < count:
+        looks += 1
+        time.sleep(0.05)
+    last, cursor, seen = begin, "", 0
+    for _ in range(100):
+        rest = [state for state in ("queued", "running", "waiting") if listed(admin, f"state={state}&limit=1")["items"]]
         if not rest:
             break
-    cpu = (ticks(process.pid) - cpu) / count * 1e6
-    last = begin
-    cursor, seen = "", 0
+        time.sleep(0.05)
+    cpu = ticks(process.pid) / count * 1e6
     while True:
-        page = json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?state=done&limit=500{cursor}"))
+        page = listed(admin, f"state=done&limit=500{cursor}")
         seen += len(page["items"])
         for job in page["items"]:
             head, _, ms = job["finished_at"].rstrip("Z").partition(".")
@@ -127,6 +147,10 @@ def ours(store, upstream, round):
     process.send_signal(signal.SIGTERM)
     process.wait()
     return {"seconds": last - begin, "cpu_us": cpu, "enqueue": enqueue}
+
+
+def listed(admin, query):
+    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{admin}/v1/jobs?{query}"))
 
 
 def peer(name, upstream, server):

@@ -1,14 +1,13 @@
-//! Jobs come in and go out: many at once, each batch in one statement.
+//! Jobs come in: many at once, each batch in one statement.
 
 use super::batch::Batch;
 use super::pool::Pool;
-use super::turns::{Groups, taken};
-use super::tx::{RELAXED, ask};
+use super::turns::{FIRST, Groups, given};
+use super::tx::ask;
 use crate::error::Error;
-use crate::job::{Claim, Claimed, Enqueued, NewJob, Origin, State};
+use crate::job::{Enqueued, NewJob, Origin, State};
 use crate::progress;
-use crate::rows::{self, JOB};
-use crate::sql::{Row, count, json};
+use crate::sql::json;
 use deadpool_postgres::Object;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -37,8 +36,9 @@ impl Batch for Enqueue {
         let connection = pool.get().await?;
         let jobs: Vec<(&NewJob, Wall)> = batch.iter().flat_map(|one| one.jobs.iter().map(|job| (job, one.now))).collect();
         let mut done = insert(&connection, &jobs).await?.into_iter();
-        if jobs.iter().any(|(job, now)| job.run_at <= *now) {
-            pool.bell().notify_one();
+        let mut ready = jobs.iter().filter(|(job, now)| job.run_at <= *now).map(|(job, _)| *job).peekable();
+        if ready.peek().is_some() {
+            pool.bell().ring_for(ready);
         }
         Ok(batch.iter().map(|one| done.by_ref().take(one.jobs.len()).collect()).collect())
     }
@@ -63,18 +63,18 @@ fn maybe<'a>(jobs: &[(&'a NewJob, Wall)], of: impl Fn(&'a NewJob) -> &'a Option<
 fn insert_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
-        let taken = taken("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
+        let given = given("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
         format!(
-            "WITH {taken} INSERT INTO jobs (turn, id, state, upstream, tenant, caller, priority, due, run_at, expires_at, created_at, \
+            "WITH {given} INSERT INTO jobs (turn, id, state, upstream, tenant, caller, priority, due, run_at, expires_at, created_at, \
              progress, dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \
-             SELECT CASE WHEN j.state = 0 THEN taken.first + j.place ELSE 0 END, j.id, j.state, j.upstream, j.tenant, j.caller, \
+             SELECT CASE WHEN j.state = 0 THEN {FIRST}[j.own] + j.place ELSE 0 END, j.id, j.state, j.upstream, j.tenant, j.caller, \
              j.priority, j.due, j.run_at, j.expires_at, j.created_at, j.progress, j.dedup, j.fingerprint, j.idempotency_key, \
              j.correlation_id, j.callback, j.origin, j.method, j.path, j.history, j.headers, j.body \
              FROM unnest($4::int8[], $5::bytea[], $6::int2[], $7::text[], $8::text[], $9::text[], $10::int8[], $11::int8[], $12::int8[], \
              $13::int8[], $14::int8[], $15::text[], $16::bytea[], $17::bytea[], $18::text[], $19::text[], $20::text[], $21::text[], \
-             $22::text[], $23::text[], $24::text[], $25::text[], $26::bytea[]) WITH ORDINALITY AS j(place, id, state, upstream, tenant, caller, priority, \
+             $22::text[], $23::text[], $24::text[], $25::text[], $26::bytea[], $27::int8[]) WITH ORDINALITY AS j(place, id, state, upstream, tenant, caller, priority, \
              due, run_at, expires_at, created_at, progress, dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, \
-             path, history, headers, body, number) LEFT JOIN taken ON taken.upstream = j.upstream AND taken.tenant = j.tenant \
+             path, history, headers, body, own, number) \
              ORDER BY j.number ON CONFLICT DO NOTHING RETURNING id"
         )
     })
@@ -114,6 +114,7 @@ async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Optio
         places.push(if waits { 0 } else { groups.place(&upstreams[index], &tenants[index]) });
     }
     let (group_upstreams, group_tenants, group_counts) = groups.columns();
+    let own = groups.numbers(upstreams.iter().zip(&tenants).map(|(upstream, tenant)| (&**upstream, &**tenant)));
     let ids: Vec<Vec<u8>> = jobs.iter().map(|(job, _)| job.id.to_bytes().to_vec()).collect();
     let number = |of: &dyn Fn(&NewJob, Wall) -> i64| -> Vec<i64> { jobs.iter().map(|(job, now)| of(job, *now)).collect() };
     let expires: Vec<Option<i64>> = jobs.iter().map(|(job, _)| job.expires_at.map(|at| at.0)).collect();
@@ -155,6 +156,7 @@ async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Optio
             &histories,
             &headers,
             &bodies,
+            &own,
         ],
     )
     .await?;
@@ -214,43 +216,4 @@ impl There {
             if found.fingerprint[..] == job.fingerprint { Enqueued::Known(found.id, found.state) } else { Enqueued::Mismatch(found.id) }
         }))
     }
-}
-
-fn claim_statement() -> &'static str {
-    static SQL: OnceLock<String> = OnceLock::new();
-    SQL.get_or_init(|| {
-        format!(
-            "WITH picked AS MATERIALIZED (SELECT j.r FROM unnest($3::text[], $4::int8[]) AS lane(upstream, most) CROSS JOIN LATERAL \
-             (SELECT jobs.row AS r FROM jobs WHERE jobs.state = 0 AND jobs.upstream = lane.upstream ORDER BY jobs.priority DESC, jobs.turn \
-             LIMIT lane.most FOR UPDATE SKIP LOCKED) j), \
-             claimed AS (UPDATE jobs SET state = 1, claim = claim + 1, token = $1, lease_until = $2 FROM picked WHERE jobs.row = picked.r \
-             RETURNING {JOB}, turn, body), \
-             moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM claimed GROUP BY 1 ORDER BY 1 \
-             ON CONFLICT (upstream) DO UPDATE SET present = excluded.present WHERE l.present < excluded.present) \
-             SELECT *, (SELECT {RELAXED}) FROM claimed ORDER BY priority DESC, turn"
-        )
-    })
-}
-
-pub(super) async fn claim(pool: &Pool, claim: &Claim) -> Result<Vec<Claimed>, Error> {
-    let (upstreams, most): (Vec<&str>, Vec<i64>) = claim.lanes.iter().map(|(upstream, most)| (upstream.as_str(), count(*most))).unzip();
-    let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
-    let until = (claim.now + claim.lease).0;
-    let taken = ask(&pool.get().await?, claim_statement(), &[&token, &until, &upstreams, &most]).await;
-    let rows = match taken {
-        // The connection broke, perhaps after the claim was written: what has this token is ours.
-        Err(Error::Unavailable(_)) => {
-            let mine = format!("SELECT {JOB}, turn, body FROM jobs WHERE state = 1 AND token = $1 AND upstream = ANY($2)");
-            ask(&pool.get().await?, &mine, &[&token, &upstreams]).await?
-        }
-        other => other?,
-    };
-    rows.into_iter().map(claimed).collect()
-}
-
-fn claimed(mut row: Row) -> Result<Claimed, Error> {
-    let (mut job, lease) = rows::job(&mut row)?;
-    let _turn: i64 = row.take()?;
-    job.request.body = rows::body(row.take()?)?;
-    Ok(Claimed { lease, job })
 }

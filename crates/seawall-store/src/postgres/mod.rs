@@ -2,11 +2,13 @@
 
 mod batch;
 mod changes;
+mod claim;
 mod errors;
 mod hold;
 mod jobs;
 mod keys;
 mod pool;
+mod position;
 mod schema;
 mod settle;
 mod tick;
@@ -68,7 +70,7 @@ impl Postgres {
     }
 
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
-        jobs::claim(&self.0.pool, &claim).await
+        claim::claim(&self.0.pool, &claim).await
     }
 
     pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {

@@ -1,11 +1,11 @@
 //! Connections: how they are made, shared, waited for and given up on.
 
 use super::errors::{bounded, failed};
+use super::wake::Bell;
 use crate::error::Error;
-use deadpool_postgres::{Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime};
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -14,18 +14,40 @@ const CONNECTIONS: usize = 10;
 const CONNECT: Duration = Duration::from_secs(5);
 /// Pauses before a server that is restarting is asked again; after the last it counts as gone.
 const PAUSES_MS: [u64; 7] = [20, 50, 100, 200, 400, 800, 1600];
-/// No statement and no lock is waited for longer, and an answer means that it is on the server's disk. Plans are made once:
-/// planned for its own values, a batch looks cheaper by way of an index that is full of what is over.
+/// No statement and no lock is waited for longer, and an answer means that it is on the server's disk. Plans are kept,
+/// and not made for each batch: for its own values, a batch looks cheaper by way of an index that is full of what is over. And
+/// they go by indexes: to read the whole table is cheapest while it is small, and it grows.
 const SETTINGS: &str = "-c search_path=seawall -c statement_timeout=20s -c lock_timeout=10s -c idle_in_transaction_session_timeout=30s \
-                        -c synchronous_commit=on -c jit=off -c plan_cache_mode=force_generic_plan -c default_transaction_isolation=read\\ committed";
+                        -c synchronous_commit=on -c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+                        -c enable_mergejoin=off -c default_transaction_isolation=read\\ committed";
+
+/// Plans are kept so long: what was right for few jobs is wrong for many, and a queue fills in seconds.
+const PLANNED: Duration = Duration::from_secs(5);
+
+/// Whether a connection was last used in an earlier period of its life.
+fn is_of_another_time(age: Duration, idle: Duration) -> bool {
+    let period = |age: Duration| age.as_nanos() / PLANNED.as_nanos();
+    period(age) != period(age.saturating_sub(idle))
+}
+
+fn plan_anew() -> Hook {
+    Hook::async_fn(|client, metrics| {
+        let old = is_of_another_time(metrics.age(), metrics.last_used());
+        Box::pin(async move {
+            if old {
+                client.batch_execute("DISCARD PLANS").await.map_err(HookError::Backend)?;
+            }
+            Ok(())
+        })
+    })
+}
 
 #[derive(Clone)]
 pub(super) struct Pool {
     connections: deadpool_postgres::Pool,
     config: Config,
     tls: MakeRustlsConnect,
-    /// Rung where there is something new to claim.
-    bell: Arc<Notify>,
+    bell: Arc<Bell>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -49,13 +71,14 @@ impl Pool {
             .wait_timeout(Some(CONNECT))
             .create_timeout(Some(CONNECT))
             .recycle_timeout(Some(CONNECT))
+            .pre_recycle(plan_anew())
             .build()
             .map_err(|error| Error::Failed(error.to_string()))?;
         Ok(Self { connections, config, tls, bell: Arc::default() })
     }
 
     /// The bell that every process hears, a little later.
-    pub(super) const fn bell(&self) -> &Arc<Notify> {
+    pub(super) const fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }
 
@@ -110,4 +133,16 @@ fn tls() -> Result<MakeRustlsConnect, Error> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_made_anew_once_in_a_period() {
+        let old = |age: f64, idle: f64| is_of_another_time(Duration::from_secs_f64(age), Duration::from_secs_f64(idle));
+        assert!(!old(0.1, 0.1) && !old(4.9, 0.2) && !old(7.0, 1.0));
+        assert!(old(5.1, 0.2) && old(60.0, 59.0) && old(11.0, 1.5));
+    }
 }

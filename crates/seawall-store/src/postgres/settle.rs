@@ -3,7 +3,7 @@
 use super::batch::Batch;
 use super::changes::Columns;
 use super::pool::Pool;
-use super::turns::{Groups, taken};
+use super::turns::{FIRST, Groups, given};
 use super::tx::{RELAXED, Tx, ask};
 use super::{changes, jobs, keys};
 use crate::error::Error;
@@ -67,10 +67,11 @@ impl Leases {
     }
 }
 
-/// In the order of rows, as everybody locks them.
+/// In the order of rows, as everybody locks them. The sign keeps the planner from the index of what is running: that is as long
+/// as what was running.
 const HELD: &str = "SELECT jobs.row, upstream, tenant, cancel, origin FROM jobs JOIN unnest($1::int8[], $2::int8[], $3::int8[]) \
                     AS held(row, claim, token) ON jobs.row = held.row AND jobs.claim = held.claim AND jobs.token = held.token \
-                    WHERE state = 1 ORDER BY jobs.row FOR UPDATE OF jobs";
+                    WHERE (+ state) = 1 ORDER BY jobs.row FOR UPDATE OF jobs";
 
 /// What this very claim left behind.
 const LEFT: &str = "SELECT jobs.row, upstream, tenant, cancel, origin, state, finished_at, progress, history, error FROM jobs \
@@ -157,13 +158,12 @@ async fn settle(tx: &mut Tx, batch: &[(&Settle, bool)]) -> Result<Vec<Settled>, 
 fn write_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
-        let taken = taken("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
-        let places = [("upstream", "text"), ("tenant", "text"), ("place", "int8"), ("keeps_dedup", "bool")];
+        let given = given("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
+        let places = [("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")];
         let (set, changes) = (changes::SET, changes::from(3, &places));
         format!(
-            "WITH {taken} UPDATE jobs SET turn = coalesce(taken.first + s.place, 0), dedup = CASE WHEN s.keeps_dedup THEN jobs.dedup END, \
-             {set} FROM {changes} LEFT JOIN taken ON s.state = 0 AND taken.upstream = s.upstream AND taken.tenant = s.tenant \
-             WHERE jobs.row = s.row"
+            "WITH {given} UPDATE jobs SET turn = CASE WHEN s.state = 0 THEN {FIRST}[s.own] + s.place ELSE 0 END, \
+             dedup = CASE WHEN s.keeps_dedup THEN jobs.dedup END, {set} FROM {changes} WHERE jobs.row = s.row"
         )
     })
 }
@@ -177,12 +177,11 @@ async fn write(connection: &Object, changes: &[(i64, Change<'_>)], held: &[Held]
         changes.iter().zip(held).map(|((_, change), held)| if change.is_queued() { groups.place(&held.upstream, &held.tenant) } else { 0 });
     let places: Vec<i64> = places.collect();
     let (group_upstreams, group_tenants, group_counts) = groups.columns();
-    let upstreams: Vec<&str> = held.iter().map(|held| held.upstream.as_str()).collect();
-    let tenants: Vec<&str> = held.iter().map(|held| held.tenant.as_str()).collect();
+    let own = groups.numbers(held.iter().map(|held| (held.upstream.as_str(), held.tenant.as_str())));
     let keeps: Vec<bool> = changes.iter().map(|(_, change)| change.keeps_dedup).collect();
     let columns = Columns::of(changes)?;
     let mut values: Vec<&(dyn ToSql + Sync)> = vec![&group_upstreams, &group_tenants, &group_counts];
-    values.extend([&upstreams as &(dyn ToSql + Sync), &tenants, &places, &keeps]);
+    values.extend([&own as &(dyn ToSql + Sync), &places, &keeps]);
     values.extend(columns.values());
     ask(connection, write_statement(), &values).await.map(drop)
 }
@@ -192,8 +191,8 @@ fn plain_statement() -> &'static str {
     SQL.get_or_init(|| {
         let (set, changes) = (changes::SET, changes::from(0, &[("claim", "int8"), ("token", "int8")]));
         format!(
-            "UPDATE jobs SET {set} FROM {changes} WHERE jobs.row = s.row AND jobs.claim = s.claim AND jobs.token = s.token \
-             AND jobs.state = 1 AND jobs.cancel = 0 AND jobs.origin IS NULL RETURNING jobs.row"
+            "UPDATE jobs SET {set} FROM {changes} WHERE jobs.row = s.row AND jobs.claim = s.claim \
+             AND jobs.token = s.token AND (+ jobs.state) = 1 AND jobs.cancel = 0 AND jobs.origin IS NULL RETURNING jobs.row"
         )
     })
 }
@@ -230,8 +229,8 @@ async fn plainly(connection: &Object, batch: &[Settle]) -> Result<Vec<Option<Set
 
 const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT jobs.row AS r FROM jobs JOIN unnest($1::int8[], $2::int8[], $3::int8[]) \
                      AS held(row, claim, token) ON jobs.row = held.row AND jobs.claim = held.claim AND jobs.token = held.token \
-                     WHERE state = 1 ORDER BY jobs.row FOR UPDATE OF jobs) \
-                     UPDATE jobs SET lease_until = $4 FROM mine WHERE jobs.row = mine.r RETURNING jobs.row, jobs.cancel";
+                     WHERE (+ state) = 1 ORDER BY jobs.row FOR UPDATE OF jobs) \
+                     UPDATE jobs SET lease_until = $4 WHERE jobs.row = ANY(ARRAY(SELECT r FROM mine)) RETURNING jobs.row, jobs.cancel";
 
 pub(super) async fn renew(pool: &Pool, leases: &[Lease], until: Wall) -> Result<Vec<Renewed>, Error> {
     let columns = Leases::of(leases.iter().copied());

@@ -1,7 +1,7 @@
 //! What time brings about: due jobs, vanished workers, and old jobs that are forgotten.
 
 use super::pool::Pool;
-use super::turns::taken;
+use super::turns::{FIRST, ORDER, given};
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::job::{State, Tick};
@@ -23,17 +23,17 @@ const NEXT: &str = "SELECT (SELECT lease_until FROM jobs WHERE state = 1 ORDER B
 fn ready_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
-        let taken = taken("(SELECT upstream, tenant, count(*) AS n FROM picked GROUP BY 1, 2) AS g");
+        let given = given("(SELECT upstream, tenant, count(*) AS n FROM picked GROUP BY 1, 2) AS g");
         format!(
-            "WITH late AS MATERIALIZED (SELECT row AS r, upstream, tenant, lease_until AS at FROM jobs WHERE state = 1 AND lease_until <= $1 \
+            "WITH late AS MATERIALIZED (SELECT ctid AS t, row AS r, upstream, tenant, lease_until AS at FROM jobs WHERE state = 1 AND lease_until <= $1 \
              ORDER BY lease_until LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             due AS MATERIALIZED (SELECT row AS r, upstream, tenant, due AS at FROM jobs WHERE state = 2 AND due <= $1 \
+             due AS MATERIALIZED (SELECT ctid AS t, row AS r, upstream, tenant, due AS at FROM jobs WHERE state = 2 AND due <= $1 \
              ORDER BY due LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             picked AS (SELECT r, upstream, tenant, at, 1 AS crashed FROM late UNION ALL SELECT r, upstream, tenant, at, 0 FROM due), \
-             placed AS (SELECT r, upstream, tenant, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 \
-             AS place FROM picked), {taken} \
-             UPDATE jobs SET state = 0, turn = taken.first + placed.place, due = $1, crashes = crashes + placed.crashed \
-             FROM placed JOIN taken USING (upstream, tenant) WHERE jobs.row = placed.r RETURNING placed.crashed, (SELECT {RELAXED})"
+             picked AS (SELECT t, r, upstream, tenant, at, 1 AS crashed FROM late UNION ALL SELECT t, r, upstream, tenant, at, 0 FROM due), \
+             placed AS (SELECT t, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 AS place, \
+             dense_rank() OVER (ORDER BY {ORDER}) AS own FROM picked), {given} \
+             UPDATE jobs SET state = 0, turn = {FIRST}[placed.own] + placed.place, due = $1, crashes = crashes + placed.crashed \
+             FROM placed WHERE jobs.ctid = placed.t RETURNING placed.crashed, (SELECT {RELAXED})"
         )
     })
 }
@@ -47,6 +47,7 @@ pub(super) async fn tick(pool: &Pool, now: Wall) -> Result<Tick, Error> {
             let crashed: bool = row.take()?;
             *(if crashed { &mut tick.recovered } else { &mut tick.due }) += 1;
         }
+        pool.bell().positions.clear();
         seen = look(&connection).await?;
     }
     Ok(Tick { lanes: seen.lanes, next: seen.due, ..tick })
@@ -74,7 +75,7 @@ pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Re
     let mut gone = 0;
     for state in [State::Done, State::Dead, State::Cancelled] {
         let statement = format!(
-            "DELETE FROM jobs WHERE row IN (SELECT row FROM jobs WHERE state = {} AND id < $1 AND finished_at < $2 LIMIT $3) RETURNING row",
+            "DELETE FROM jobs WHERE ctid = ANY(ARRAY(SELECT ctid FROM jobs WHERE state = {} AND id < $1 AND finished_at < $2 LIMIT $3)) RETURNING row",
             state.number()
         );
         gone += ask(&connection, &statement, &[&&before[..], &finished_before.0, &count(most.saturating_sub(gone))]).await?.len();

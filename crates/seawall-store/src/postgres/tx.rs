@@ -3,6 +3,7 @@
 use super::errors::bounded;
 use super::jobs;
 use super::pool::Pool;
+use super::wake::Bell;
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
 use crate::sql::{Row, Sql, Value, Write};
@@ -10,7 +11,6 @@ use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::error::Error as StdError;
 use std::sync::Arc;
-use tokio::sync::Notify;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
@@ -18,7 +18,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 pub(crate) struct Tx {
     /// `None` only after the end.
     connection: Option<Object>,
-    bell: Arc<Notify>,
+    bell: Arc<Bell>,
     /// There is something new to claim once this is committed.
     rings: bool,
 }
@@ -56,7 +56,7 @@ impl Tx {
         }
         let value = result?;
         if self.rings && ended.is_ok() {
-            self.bell.notify_one();
+            self.bell.ring();
         }
         ended.map(|()| value)
     }

@@ -2,8 +2,10 @@
 
 use super::errors::{bounded, failed};
 use super::pool::{Pool, Stream};
+use super::position::Positions;
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
+use crate::job::NewJob;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +18,33 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Notifications of one process are at least so far apart: each takes a lock of the whole server while it commits.
 const BETWEEN_RINGS: Duration = Duration::from_millis(5);
 
+/// Rung where there is something new to claim.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    rung: Notify,
+    pub(super) positions: Positions,
+}
+
+impl Bell {
+    /// For jobs that were there before, and come back at any place.
+    pub(super) fn ring(&self) {
+        self.positions.clear();
+        self.rung.notify_one();
+    }
+
+    /// For jobs that are new, and come after those of their own priority.
+    pub(super) fn ring_for<'j>(&self, jobs: impl Iterator<Item = &'j NewJob>) {
+        self.positions.outrun(jobs);
+        self.rung.notify_one();
+    }
+}
+
 /// Wakes whoever waits for work, in every process. After the work is there, and not in its transaction: nobody's
 /// acknowledgement waits for it.
 pub(super) async fn ring(pool: Pool) {
     let statement = format!("SELECT {RELAXED}, pg_notify($1, '') IS NULL");
     loop {
-        pool.bell().notified().await;
+        pool.bell().rung.notified().await;
         // Those who did not hear it find the work when they poll.
         if let Ok(connection) = pool.get().await {
             drop(ask(&connection, &statement, &[&CHANNEL]).await);

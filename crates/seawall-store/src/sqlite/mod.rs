@@ -19,6 +19,7 @@ use crate::sql::{Row, Sql, Value, Write};
 pub(crate) use hold::RunLock;
 use owner::Owner;
 use reader::Reader;
+use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
@@ -208,13 +209,22 @@ fn connect(path: &Path) -> Result<Connection, Error> {
          PRAGMA journal_size_limit = 67108864;",
     )?;
     db.set_prepared_statement_cache_capacity(64);
+    steady(&db)?;
     Ok(db)
+}
+
+/// A plan is made once, not again for every value that is bound: where an index covers some rows only, SQLite would look at the
+/// value whether the index might serve, and a new plan costs ten times what the statement does.
+fn steady(db: &Connection) -> Result<(), Error> {
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 fn connect_to_read(path: &Path) -> Result<Connection, Error> {
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(BUSY)?;
     db.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384;")?;
+    steady(&db)?;
     Ok(db)
 }
 

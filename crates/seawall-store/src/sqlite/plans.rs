@@ -4,6 +4,7 @@ use super::{jobs, schema, upkeep};
 use crate::job::{Filter, State};
 use crate::page::Window;
 use crate::statements;
+use crate::statements::jobs::Among;
 use rusqlite::Connection;
 
 /// How the planner means to answer, one step a line.
@@ -24,9 +25,9 @@ fn databases() -> [Connection; 2] {
     })
 }
 
-fn list(state: State, few: bool) -> String {
+fn list(state: State, among: Among) -> String {
     let filter = Filter { state: Some(state), ..Filter::default() };
-    statements::jobs::list_statement(&filter, &Window { after: None, limit: 50 }, few).0
+    statements::jobs::list_statement(&filter, &Window { after: None, limit: 50 }, among).0
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
         }
     }
     for db in [&fresh, &old] {
-        let over = plan(db, &list(State::Done, false));
+        let over = plan(db, &list(State::Done, Among::All));
         assert_eq!(over, "SEARCH jobs USING INDEX jobs_listed (state=? AND id<?)");
         let counts = plan(db, statements::jobs::COUNTS);
         for index in ["jobs_queued", "jobs_running", "jobs_waiting", "jobs_listed"] {
@@ -65,10 +66,12 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
         for (state, index) in [(State::Queued, "jobs_queued"), (State::Running, "jobs_running"), (State::Waiting, "jobs_waiting")] {
             let few = plan(db, &statements::jobs::few_statement(state));
             assert!(few.contains(index), "{few}");
-            let sorted = plan(db, &list(state, true));
+            let sorted = plan(db, &list(state, Among::Few));
             assert!(sorted.contains(index), "{sorted}");
-            let walked = plan(db, &list(state, false));
+            let walked = plan(db, &list(state, Among::All));
             assert_eq!(walked, "SEARCH jobs USING INDEX jobs_id (id<?)");
+            let newest = plan(db, &list(state, Among::Newest));
+            assert!(newest.contains("SEARCH jobs USING INDEX jobs_id (id<?)") && !newest.contains("TEMP B-TREE"), "{newest}");
         }
     }
 }

@@ -49,20 +49,42 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>,
     Ok(Some(job))
 }
 
+/// A page of one state is looked for among so many of the newest before anything else: where most jobs have that state, it is there.
+const NEWEST: usize = 1000;
 /// Up to so many open jobs of one state are sorted for a list; among more, the newest are found by walking from the newest.
 const SORTED: usize = 50_000;
 
 pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) -> Result<Page<Job>, Error> {
-    let few = match filter.state {
-        Some(state) if !state.is_over() => first(sql, &few_statement(state), &[]).await?.map_or(Ok(false), |mut row| row.take())?,
-        _ => false,
-    };
-    let (statement, values) = list_statement(filter, window, few);
-    let mut jobs = Vec::new();
-    for mut row in sql.query(&statement, &values).await? {
-        jobs.push(rows::job(&mut row)?.0);
+    let open = filter.state.filter(|state| !state.is_over());
+    if open.is_some() && filter.correlation_id.is_none() {
+        let newest = found(sql, filter, window, Among::Newest).await?;
+        if newest.len() >= window.rows() {
+            return Ok(window.page(newest, |job| job.id));
+        }
     }
+    let few = match open {
+        Some(state) => first(sql, &few_statement(state), &[]).await?.map_or(Ok(false), |mut row| row.take())?,
+        None => false,
+    };
+    let jobs = found(sql, filter, window, if few { Among::Few } else { Among::All }).await?;
     Ok(window.page(jobs, |job| job.id))
+}
+
+async fn found<S: Sql>(sql: &mut S, filter: &Filter, window: &Window, among: Among) -> Result<Vec<Job>, Error> {
+    let (statement, values) = list_statement(filter, window, among);
+    let rows = sql.query(&statement, &values).await?;
+    rows.into_iter().map(|mut row| Ok(rows::job(&mut row)?.0)).collect()
+}
+
+/// Where a list is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// From the newest on, for as long as it takes.
+    All,
+    /// The newest, and no others.
+    Newest,
+    /// All of a state that has few.
+    Few,
 }
 
 pub(crate) fn few_statement(state: State) -> String {
@@ -70,7 +92,7 @@ pub(crate) fn few_statement(state: State) -> String {
     format!("SELECT count(*) < {SORTED} FROM (SELECT 1 FROM jobs WHERE state = {number} LIMIT {SORTED}) AS few")
 }
 
-pub(crate) fn list_statement(filter: &Filter, window: &Window, few: bool) -> (String, Vec<Value>) {
+pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> (String, Vec<Value>) {
     let before = window.after.map_or([0xff; 16], CallId::to_bytes);
     let mut values: Vec<Value> = vec![before.into(), window.rows().into()];
     let mut wanted = "id < $1".to_owned();
@@ -79,7 +101,7 @@ pub(crate) fn list_statement(filter: &Filter, window: &Window, few: bool) -> (St
         // Said twice, because SQLite uses an index of some rows only for who repeats which.
         let over = if state.is_over() { " AND state >= 3" } else { "" };
         wanted += &format!(" AND state = {number}{over}");
-        if few {
+        if among == Among::Few {
             wanted = format!("row IN (SELECT row FROM jobs WHERE state = {number}) AND {wanted}");
         }
     }
@@ -92,7 +114,11 @@ pub(crate) fn list_statement(filter: &Filter, window: &Window, few: bool) -> (St
         // Few jobs have one correlation, so they are sorted rather than looked for among all.
         wanted = format!("row IN (SELECT row FROM jobs WHERE correlation_id = ${}) AND {wanted}", values.len());
     }
-    (format!("SELECT {JOB} FROM jobs WHERE {wanted} ORDER BY id DESC LIMIT $2"), values)
+    let jobs = match among {
+        Among::All | Among::Few => "jobs".to_owned(),
+        Among::Newest => format!("(SELECT * FROM jobs WHERE id < $1 ORDER BY id DESC LIMIT {NEWEST}) AS jobs"),
+    };
+    (format!("SELECT {JOB} FROM {jobs} WHERE {wanted} ORDER BY id DESC LIMIT $2"), values)
 }
 
 /// Each state by its own index.

@@ -21,6 +21,8 @@ mod model;
 #[cfg(test)]
 mod opening;
 #[cfg(test)]
+mod plans;
+#[cfg(test)]
 mod stage;
 #[cfg(test)]
 mod tables;

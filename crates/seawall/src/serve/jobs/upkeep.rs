@@ -8,6 +8,7 @@ use seawall_engine::recorder::{NoteRecord, Record};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// How often.
 const EVERY: Duration = Duration::from_secs(2);
@@ -15,6 +16,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
 /// What one transaction forgets at most, so that nobody waits long behind it.
 const BATCH: usize = 200;
+/// Counting takes this part of the time at most: a store that keeps millions is counted less often.
+const COUNTING: u32 = 50;
 
 /// For as long as the process serves: all that the store needs besides workers.
 pub(crate) async fn keep_up(shared: &Shared) {
@@ -29,18 +32,24 @@ async fn rounds(shared: &Shared) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut diary = Diary::default();
+    let mut count_at = Instant::now();
     loop {
         every.tick().await;
-        round(shared).await;
+        round(shared, &mut count_at).await;
         diary.round(shared).await;
     }
 }
 
-async fn round(shared: &Shared) {
+async fn round(shared: &Shared, count_at: &mut Instant) {
     let desk = &shared.desk;
     desk.follow().await;
     desk.keep_secret().await;
-    count(desk).await;
+    let begun = Instant::now();
+    if begun >= *count_at {
+        count(desk).await;
+        *count_at = Instant::now() + begun.elapsed() * COUNTING;
+    }
+    measure(desk).await;
     let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
     alarm::check(shared, &depths);
     let now = desk.now();
@@ -84,6 +93,9 @@ async fn count(desk: &Desk) {
         let lag = counts.oldest_queued.map_or(Nanos::ZERO, |since| desk.now().since(since));
         desk.counts.lag_ms.store(i64::try_from(lag.as_millis()).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
+}
+
+async fn measure(desk: &Desk) {
     if let Ok(depths) = desk.store.depths().await {
         *desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner) = depths;
         desk.counts.counted.store(true, Ordering::Release);

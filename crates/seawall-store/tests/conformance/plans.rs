@@ -1,0 +1,82 @@
+//! How a server answers must not depend on how small a table was when it made its plan, nor on what it has not cleared away.
+
+use crate::cluster::Cluster;
+use crate::stage::{NOON, Stage, after, ok};
+use seawall_store::job::{NewJob, State};
+use seawall_store::location::Location;
+use seawall_store::{job, page::Window};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Longer than a claim trusts what an earlier one saw.
+const A_WHILE: Duration = Duration::from_millis(80);
+
+async fn live(stage: &Stage, jobs: usize) {
+    let many = (0..jobs).map(|_| stage.job("u")).collect();
+    stage.store.enqueue(many, NOON).await.unwrap();
+    while let claimed @ [_, ..] = &stage.claim("u", 64).await[..] {
+        for one in claimed {
+            stage.settle(one, ok()).await;
+        }
+    }
+    stage.store.tick(after(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_plan_that_was_made_for_few_jobs_reads_all_of_many() {
+    let database = Cluster::shared().database().await;
+    let stage = Stage::at(Location::Postgres(database.clone()), None).await;
+    live(&stage, 2).await;
+    live(&stage, 300).await;
+    for state in [State::Queued, State::Done] {
+        let filter = job::Filter { state: Some(state), ..job::Filter::default() };
+        stage.store.jobs(filter, Window { after: None, limit: 5 }).await.unwrap();
+    }
+    stage.store.job_counts().await.unwrap();
+    // What a connection did is known once it is over.
+    drop(stage);
+    let (client, connection) = tokio_postgres::connect(&database, tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    while client.query_one(others, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let read = "SELECT seq_scan, idx_scan FROM pg_stat_user_tables WHERE schemaname = 'seawall' AND relname = 'jobs'";
+    let read = client.query_one(read, &[]).await.unwrap();
+    let (whole, by_index): (i64, i64) = (read.get(0), read.get(1));
+    // Making an index reads a table too.
+    let indexes = client.query_one("SELECT count(*) FROM pg_indexes WHERE tablename = 'jobs'", &[]).await.unwrap();
+    assert!(whole <= indexes.get::<_, i64>(0) && by_index > 300, "read whole {whole} times, by an index {by_index} times");
+    connection.abort();
+}
+
+#[tokio::test]
+async fn what_another_process_brings_is_not_overlooked() {
+    let stage = Stage::postgres().await;
+    for _ in 0..6 {
+        stage.enqueue(stage.job("u")).await;
+    }
+    assert_eq!(stage.claim("u", 2).await.len(), 2);
+    let urgent = NewJob { priority: 9, ..stage.job("u") };
+    let id = urgent.id;
+    stage.open_again().await.enqueue(vec![urgent], NOON).await.unwrap();
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(stage.claim("u", 2).await[0].job.id, id);
+}
+
+#[tokio::test]
+async fn claims_that_go_on_where_the_last_one_ended_leave_nobody_out() {
+    let stage = Stage::postgres().await;
+    for round in 0..8 {
+        for tenant in ["a", "b", "c"] {
+            stage.enqueue(NewJob { tenant: tenant.to_owned(), priority: round % 2, ..stage.job("u") }).await;
+        }
+    }
+    let mut seen = HashSet::new();
+    for _ in 0..5 {
+        for one in stage.claim("u", 5).await {
+            assert!(seen.insert(one.job.id), "claimed twice");
+        }
+    }
+    assert_eq!(seen.len(), 24);
+}
