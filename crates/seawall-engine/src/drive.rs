@@ -269,8 +269,8 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                     let finish = guarded.cancel(code, now);
                     return Drove::Ended(guarded.ended(finish, None, Some(blame), now));
                 }
-                if fault == Some(Fault::TOKEN) {
-                    action = guarded.call.judged(Err(Fault::TOKEN.kind), &UNAUTHORIZED, now, &mut scene.rng.borrow_mut());
+                if let Some((fault, verdict)) = fault.and_then(|fault| Some((fault, beyond_rules(fault)?))) {
+                    action = guarded.call.judged(Err(fault.kind), verdict, now, &mut scene.rng.borrow_mut());
                     continue;
                 }
                 let latency = now.mono.since(outward.now.mono);
@@ -310,9 +310,21 @@ fn seen<'a>(method: &'a str, result: Result<Option<Answered<'a>>, Fault>, latenc
     }
 }
 
+/// What a fault means that no upstream had a part in, so that no rule about the upstream can know it.
+fn beyond_rules(fault: Fault) -> Option<&'static Verdict> {
+    match fault {
+        Fault::TOKEN => Some(&UNAUTHORIZED),
+        Fault::OUT_OF_REACH => Some(&PROHIBITED),
+        _ => None,
+    }
+}
+
 /// A provider of tokens that says no is an answer to who we are, though no upstream gave it.
 const UNAUTHORIZED: Verdict =
     Verdict { class: Class::Auth, scope: Scope::Call, wait: Hint::None, skew: Nanos::ZERO, rule: None, named: true, unprocessed: true };
+
+/// Only an operator makes an address reachable, and no wait does.
+const PROHIBITED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
 
 async fn send<T: Transport>(clock: &Clock, transport: &mut T, outward: Outward) -> Result<(), Fault> {
     let limit = clock.instant(outward.now.mono + outward.timeout);

@@ -23,6 +23,12 @@ impl Reach {
     }
 }
 
+/// What whoever handed in such a URL is told.
+#[must_use]
+pub fn out_of_reach(host: &str) -> String {
+    format!("`{host}` is not a public address, and `allow_private` does not list it")
+}
+
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),

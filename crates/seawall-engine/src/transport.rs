@@ -11,6 +11,7 @@ use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::oauth::Token;
 use crate::pool::{Line, Pool};
+use crate::reach::out_of_reach;
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
@@ -286,7 +287,13 @@ impl Transport for HttpTransport<'_> {
         self.answer = None;
         self.detail = None;
         self.authorize(None).await?;
-        let (head, mut incoming) = self.exchange(attempt).await?;
+        let (head, mut incoming) = match self.exchange(attempt).await {
+            Ok(exchanged) => exchanged,
+            Err(fault) => {
+                self.detail = (fault == Fault::OUT_OF_REACH).then(|| out_of_reach(&self.upstream.spec.url.host));
+                return Err(fault);
+            }
+        };
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
             return Err(Fault::GARBAGE);

@@ -3,6 +3,7 @@
 
 use super::earlier::{Earlier, block};
 use super::lines::{Line, Lines};
+use super::names::Names;
 use super::route::Routes;
 use super::row::{Bad, Row};
 use super::template::Template;
@@ -80,6 +81,8 @@ pub(super) struct Ahead {
     pub rows: AtomicU64,
     /// Done by an earlier run.
     pub skipped: AtomicU64,
+    /// Rows whose files could not have the name that their id gives.
+    pub renamed: AtomicU64,
     pub over: AtomicBool,
 }
 
@@ -94,6 +97,8 @@ pub(super) struct Reader {
     pub earlier: Earlier,
     pub ahead: Arc<Ahead>,
     pub columns: Option<Columns>,
+    /// Where each record becomes a file.
+    pub names: Option<Names>,
 }
 
 /// The head of a CSV file.
@@ -161,6 +166,8 @@ impl Reader {
         self.earlier.sift(block, &mut rows, whole).await.context("cannot read the journal")?;
         self.ahead.skipped.fetch_add(u64::try_from(read - rows.len()).unwrap_or(0), Ordering::Relaxed);
         let mut ordinal = self.ahead.rows.load(Ordering::Relaxed);
+        let renamed = rows.iter().filter(|read| matches!(read, Read::Row(row, _) if Names::is_renamed(&row.file))).count();
+        self.ahead.renamed.fetch_add(u64::try_from(renamed).unwrap_or(0), Ordering::Relaxed);
         for row in &mut rows {
             row.set_ordinal(ordinal);
             ordinal += 1;
@@ -234,7 +241,9 @@ impl Reader {
             check_header(name, value)?;
         }
         let key = Row::key(&asked.id, &lane, &method, &below, &asked.body);
-        Ok(Row { line: self.lines.number, ordinal: 0, key, id: asked.id, lane, method, below, headers, body: asked.body })
+        let line = self.lines.number;
+        let file = self.names.as_mut().map(|names| names.claim(&asked.id, line, key)).unwrap_or_default();
+        Ok(Row { line, ordinal: 0, key, id: asked.id, file, lane, method, below, headers, body: asked.body })
     }
 
     fn of_csv(&self, text: &str) -> Result<Asked, String> {

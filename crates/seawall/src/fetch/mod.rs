@@ -7,6 +7,7 @@ mod input;
 mod journal;
 mod lanes;
 mod lines;
+mod names;
 mod output;
 mod pages;
 mod plan;

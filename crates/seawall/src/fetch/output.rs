@@ -40,6 +40,8 @@ pub(super) struct Done {
     pub key: u64,
     /// JSON text; empty where the line number must do.
     pub id: String,
+    /// What its file is called but for page and kind, where it gets one.
+    pub file: String,
     pub url: String,
     /// Where pages are followed.
     pub page: Option<u32>,
@@ -291,28 +293,17 @@ fn bytes(content: &Content) -> Vec<u8> {
     }
 }
 
-/// A name that no id can leave the folder by.
 fn file_name(done: &Done, content: &Content) -> String {
-    let id = if done.id.is_empty() { done.line.to_string() } else { done.id.trim_matches('"').to_owned() };
-    let mut name = String::new();
-    super::template::encode(&id, &mut name, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    if name.starts_with('.') {
-        name.insert(0, '_');
-    }
-    if name.len() > 180 {
-        name.truncate(160);
-        name.push_str(&format!("{:016x}", done.key));
-    }
-    if let Some(page) = done.page {
-        name.push_str(&format!("-{page}"));
-    }
     let extension = match content {
         Content::Json(_) => "json",
         Content::Items(_) => "ndjson",
         Content::Text(_) | Content::Nothing => "txt",
         Content::Binary(_) => "bin",
     };
-    format!("{name}.{extension}")
+    match done.page {
+        Some(page) => format!("{}-{page}.{extension}", done.file),
+        None => format!("{}.{extension}", done.file),
+    }
 }
 
 impl Unjournaled {

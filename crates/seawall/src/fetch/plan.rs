@@ -7,6 +7,7 @@ use super::input::{Ahead, Format, Reader, check_header};
 use super::journal::{Entry, Journal, Underway};
 use super::lanes::Lanes;
 use super::lines::Lines;
+use super::names::Names;
 use super::output::{Done, Output, Sink, Unjournaled, unavailable};
 use super::quarantine::{Quarantine, without_dead};
 use super::route::Routes;
@@ -91,7 +92,17 @@ impl Plan {
         let output = runtime.block_on(output(args, journal, &earlier, kept, clock.clone()))?;
         let ((lines, size, ahead), template, headers) = reader_parts;
         let csv = is_csv(args);
-        let reader = Reader { lines, csv, template, routes, headers, earlier, ahead, columns: None };
+        let reader = Reader {
+            lines,
+            csv,
+            template,
+            routes,
+            headers,
+            earlier,
+            ahead,
+            columns: None,
+            names: args.output_dir.is_some().then(Names::default),
+        };
         let recorder = Arc::new(if args.log.is_some() { Recorder::default() } else { Recorder::silent() });
         let work = work(args, config, &around, wanted, name, Arc::clone(&recorder), clock)?;
         Ok(Self { reader, output, recorder, size, work })

@@ -127,12 +127,17 @@ pub(super) fn summary(work: &Work, ahead: &Ahead, quarantine: Option<&std::path:
     let share = if over == 0 { 100.0 } else { tally.all.done as f64 * 100.0 / over as f64 };
     writeln!(
         err,
-        "{BOLD}{over}{BOLD:#} rows in {elapsed}: {GOOD}{} succeeded{GOOD:#} ({share:.2} %), {} dead; {} attempts, {} retries healed {} rows",
-        tally.all.done, tally.all.dead, tally.all.attempts, tally.all.retries, tally.healed
+        "{BOLD}{over}{BOLD:#} {} in {elapsed}: {GOOD}{} succeeded{GOOD:#} ({share:.2} %), {} dead; {}, {} healed {}",
+        noun(over, "row"),
+        tally.all.done,
+        tally.all.dead,
+        counted(tally.all.attempts, "attempt"),
+        counted(tally.all.retries, "retry"),
+        counted(tally.healed, "row")
     )?;
     let skipped = ahead.skipped.load(Ordering::Relaxed);
     if skipped > 0 {
-        writeln!(err, "{skipped} rows were done by an earlier run")?;
+        writeln!(err, "{} {} done by an earlier run", counted(skipped, "row"), if skipped == 1 { "was" } else { "were" })?;
     }
     if let (Some(p50), Some(p99)) = (tally.latencies.percentile(0.5), tally.latencies.percentile(0.99)) {
         writeln!(
@@ -145,18 +150,43 @@ pub(super) fn summary(work: &Work, ahead: &Ahead, quarantine: Option<&std::path:
         writeln!(err, "  {WARNING}{bad}{WARNING:#}")?;
     }
     if tally.bad_lines > u64::try_from(tally.bad.len()).unwrap_or(0) {
-        writeln!(err, "  … {} bad lines in all", tally.bad_lines)?;
+        writeln!(err, "  … {} in all", counted(tally.bad_lines, "bad line"))?;
     }
     for (reason, count) in &tally.reasons {
         writeln!(err, "  {WARNING}{count}{WARNING:#} {reason}")?;
     }
+    if tally.prohibited > 0 {
+        let (rows, lead) = (counted(tally.prohibited, "row"), if tally.prohibited == 1 { "leads" } else { "lead" });
+        writeln!(err, "{rows} {lead} to addresses that are not public: `[server] allow_private` lists those that may be reached")?;
+    }
+    let renamed = ahead.renamed.load(Ordering::Relaxed);
+    if renamed > 0 {
+        writeln!(err, "{} with the id of an earlier one: the names of their files end in `~LINE`", counted(renamed, "row"))?;
+    }
     if let Some(path) = quarantine {
-        writeln!(err, "{} rows are in quarantine: {}", tally.quarantined, path.display())?;
+        writeln!(err, "{} {} in quarantine: {}", counted(tally.quarantined, "row"), are(tally.quarantined), path.display())?;
     }
     let left = waiting + u64::try_from(asleep).unwrap_or(0);
     if work.lanes.borrow().stopping {
         let more = if ahead.over.load(Ordering::Relaxed) { "" } else { ", and what was not read" };
-        writeln!(err, "{left} rows are left{more}")?;
+        writeln!(err, "{} {} left{more}", counted(left, "row"), are(left))?;
     }
     Ok(())
+}
+
+const fn are(count: u64) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+/// So many of something, as a person would say it.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {}", noun(count, what))
+}
+
+fn noun(count: u64, what: &str) -> String {
+    match what.strip_suffix('y') {
+        _ if count == 1 => what.to_owned(),
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{what}s"),
+    }
 }

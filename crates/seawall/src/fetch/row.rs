@@ -14,6 +14,8 @@ pub(super) struct Row {
     pub key: u64,
     /// JSON text; empty where the line number must do.
     pub id: String,
+    /// What its file is called but for page and kind; empty where it gets none.
+    pub file: String,
     /// An upstream's name, or the origin of a URL.
     pub lane: Arc<str>,
     pub method: String,
@@ -49,7 +51,7 @@ impl Row {
     /// What it takes in memory, roughly.
     pub(super) fn weight(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len() + 48).sum();
-        size_of::<Self>() + self.id.len() + self.below.len() + self.method.len() + self.body.len() + headers
+        size_of::<Self>() + self.id.len() + self.file.len() + self.below.len() + self.method.len() + self.body.len() + headers
     }
 
     /// Appends it to a spill, but for its lane, which is the spill's.
@@ -58,7 +60,8 @@ impl Row {
             to.extend_from_slice(&number.to_le_bytes());
         }
         let pairs = self.headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
-        for part in [self.id.as_bytes(), self.method.as_bytes(), self.below.as_bytes(), &self.body].into_iter().chain(pairs) {
+        let parts = [self.id.as_bytes(), self.file.as_bytes(), self.method.as_bytes(), self.below.as_bytes(), &self.body];
+        for part in parts.into_iter().chain(pairs) {
             to.extend_from_slice(&as_u64(part.len()).to_le_bytes());
             to.extend_from_slice(part);
         }
@@ -68,13 +71,13 @@ impl Row {
     pub(super) fn read(from: &[u8], lane: &Arc<str>) -> Option<(Self, usize)> {
         let mut rest = from;
         let (line, ordinal, key, pairs) = (number(&mut rest)?, number(&mut rest)?, number(&mut rest)?, number(&mut rest)?);
-        let (id, method, below) = (text(&mut rest)?, text(&mut rest)?, text(&mut rest)?);
+        let (id, file, method, below) = (text(&mut rest)?, text(&mut rest)?, text(&mut rest)?, text(&mut rest)?);
         let body = Bytes::copy_from_slice(part(&mut rest)?);
         let mut headers = Vec::new();
         for _ in 0..pairs {
             headers.push((text(&mut rest)?, text(&mut rest)?));
         }
-        let row = Self { line, ordinal, key, id, lane: Arc::clone(lane), method, below, headers, body };
+        let row = Self { line, ordinal, key, id, file, lane: Arc::clone(lane), method, below, headers, body };
         Some((row, from.len() - rest.len()))
     }
 }
@@ -112,6 +115,7 @@ mod tests {
             ordinal: 6,
             key: 99,
             id: "\"x\"".to_owned(),
+            file: "x".to_owned(),
             lane: Arc::clone(&lane),
             method: "POST".to_owned(),
             below: "/a?b".to_owned(),

@@ -95,6 +95,7 @@ mod tests {
             ordinal: n,
             key: n,
             id: String::new(),
+            file: String::new(),
             lane: Arc::clone(&lane),
             method: "GET".to_owned(),
             below: format!("/{}", "x".repeat(usize::try_from(n % 700).unwrap())),

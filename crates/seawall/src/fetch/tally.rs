@@ -41,6 +41,8 @@ pub(super) struct Tally {
     /// Rows that needed more than one attempt and succeeded.
     pub healed: u64,
     pub quarantined: u64,
+    /// Rows that may not go where they lead.
+    pub prohibited: u64,
     pub bad_lines: u64,
     /// The first of them, and what is wrong with each.
     pub bad: Vec<String>,
@@ -61,6 +63,7 @@ impl Tally {
             all: Step::default(),
             healed: 0,
             quarantined: 0,
+            prohibited: 0,
             bad_lines: 0,
             bad: Vec::new(),
             bytes: 0,

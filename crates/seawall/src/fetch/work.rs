@@ -23,6 +23,7 @@ use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::clock::Clock;
 use seawall_engine::drive::{Aside, Drove, Ended, Scene, drive_job};
+use seawall_engine::fault::Fault;
 use seawall_engine::limits::Who;
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
 use seawall_engine::recorder::{CallRecord, Record, Recorder};
@@ -352,6 +353,7 @@ impl Work {
             let cause = Cause::of(&ended.finish, &run.history, detail);
             // What the engine found unfit by the policy's own schema is suspect as well, but nothing of it was kept.
             let suspect = matches!(cause.code.as_str(), "schema" | "malformed").then(Bytes::new);
+            self.tally.borrow_mut().prohibited += u64::from(ended.fault == Some(Fault::OUT_OF_REACH));
             if cause.class == Class::Auth && self.fail_fast_auth {
                 self.halt(Stop::Unauthorized(refused_key(run, to)));
             }
@@ -484,6 +486,7 @@ impl Work {
             ordinal: bad.ordinal,
             key: bad.key,
             id: String::new(),
+            file: String::new(),
             lane: Arc::from(""),
             method: "GET".to_owned(),
             below: bad.text.clone(),
@@ -555,6 +558,7 @@ fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Opti
         ordinal: run.row.ordinal,
         key: run.row.key,
         id: run.row.id.clone(),
+        file: run.row.file.clone(),
         url,
         page: None,
         status,

@@ -1,7 +1,7 @@
 //! What a batch's options promise, one by one.
 
 use super::dir::{Dir, Run, finish};
-use super::fetch::{by_id, letters, lines, urls};
+use super::fetch::{by_id, letters, lines, spent, two_keys, urls};
 use super::flaky::Flaky;
 use super::upstream::{OK, Turn, Upstream, answer};
 use serde_json::Value;
@@ -208,19 +208,12 @@ fn a_list_in_another_order_is_not_done_again() {
 fn when_every_key_rests_for_longer_than_an_outage_may_take_the_rest_is_kept() {
     let (flaky, _folder) =
         Flaky::scripted("[[routes]]\nmatch = \"GET /**\"\nquota = { key = \"query:key\", limit = 20, per = \"1h\", error = \"google\" }\n");
-    let dir = Dir::with(format!(
-        "[upstreams.api]\nurl = \"http://{}\"\npreset = \"google\"\nprofile = \"fetcher\"\n[upstreams.api.auth]\ninject = \"query:key\"\n\
-         reset = \"00:00 America/Los_Angeles\"\nkeys = [{{ id = \"a\", secret = \"file:a\" }}, {{ id = \"b\", secret = \"file:b\" }}]\n",
-        flaky.address
-    ));
-    dir.write("a", "key-number-aaaa");
-    dir.write("b", "key-number-bbbb");
+    let dir = two_keys(&flaky);
     dir.write("in", (0..60).map(|n| format!("/items/{n}\n")).collect::<String>());
     fetch(&dir, &["in", "-o", "out", "--upstream", "api", "--concurrency", "1", "--max-outage", "1ms"]).ends_with(3);
     let found = by_id(&dir.read("out"));
     let good = found.values().filter(|row| row["outcome"] == "success").count();
     assert_eq!((found.len(), good, letters(&dir).len()), (60, 40, 20), "in = out + dead");
-    let keys = flaky.stats()["keys"].clone();
-    let after: u64 = keys.as_array().unwrap().iter().map(|key| key["after_exhausted"].as_u64().unwrap()).sum();
+    let (keys, _, after) = spent(&flaky);
     assert_eq!(after, 0, "no request on a key that rests: {keys}");
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 fn row(lane: &str, ordinal: u64) -> Row {
     Row {
+        file: String::new(),
         line: ordinal + 1,
         ordinal,
         key: ordinal,
