@@ -49,7 +49,9 @@ impl Callers {
                 |why: String| MissingSecret { path: format!("callers.{}.token", caller.name), reference: caller.token.to_string(), why };
             let token = vault(&caller.token).map_err(missing)?;
             let named = Caller { name: Arc::from(caller.name.as_str()), tenant: caller.tenant.clone(), user: caller.user.clone() };
-            known.insert(hash(token.reveal().as_bytes()), Arc::new(named));
+            if let Some(other) = known.insert(hash(token.reveal().as_bytes()), Arc::new(named)) {
+                return Err(missing(format!("it is the token of `callers.{}` as well, and a token says who is calling", other.name)));
+            }
         }
         let anonymous = Arc::new(Caller { name: Arc::from("anonymous"), tenant: String::new(), user: String::new() });
         Ok(Self { known, anonymous, required: config.server.require_caller, trusted: config.server.trust_forwarded.clone() })
@@ -145,6 +147,15 @@ mod tests {
         for unknown in [[("authorization", "Bearer token-of-acm")], [("authorization", "Basic eA==")], [("x", "y")]] {
             assert_eq!(&*callers.identify(&headers(&unknown)).unwrap().caller.name, "anonymous");
         }
+    }
+
+    #[test]
+    fn one_token_cannot_be_two_callers() {
+        let text = "[callers.a]\ntoken = \"env:A\"\n[callers.b]\ntoken = \"env:B\"\n[upstreams.a]\nurl = \"http://127.0.0.1:1\"\n";
+        let config = config::load("t", text.as_bytes()).unwrap();
+        let refused = Callers::new(&config, &|_| Ok(Secret::new("one-and-the-same"))).unwrap_err().to_string();
+        assert!(refused.contains("`callers.b.token`") && refused.contains("the token of `callers.a`"), "{refused}");
+        assert!(!refused.contains("one-and-the-same"));
     }
 
     #[test]

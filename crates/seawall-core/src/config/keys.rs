@@ -122,7 +122,7 @@ pub static POOL: Table = Table {
 pub static LIMIT: Table = Table {
     what: "a limit",
     keys: &[&[
-        required("name", Kind::Text, "how it is called in answers and metrics"),
+        required("name", Kind::Label, "how it is called in answers and metrics"),
         key(
             "key",
             Kind::OneOrMany(&Kind::LimitKey),
@@ -243,7 +243,7 @@ pub static FALLBACK: Table = Table {
     what: "`fallback`",
     keys: &[&[
         key("status", Kind::Int { min: 200, max: 599 }, "status of the static answer"),
-        key("content_type", Kind::Text, "its content type"),
+        key("content_type", Kind::HeaderValue, "its content type"),
         key("body", Kind::Text, "its body"),
     ]],
 };

@@ -132,6 +132,36 @@ pub(crate) fn header(name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// # Errors
+/// When this cannot be the value of a header: it would end the header, or be refused by whoever reads it.
+pub(crate) fn header_value(text: &str) -> Result<(), String> {
+    match text.chars().find(|c| !matches!(c, ' '..='~')) {
+        Some(c) => Err(format!("cannot be the value of a header: {c:?} is not a printable ASCII character")),
+        None => Ok(()),
+    }
+}
+
+/// # Errors
+/// When this cannot stand as a string in `RateLimit` fields (RFC 9651) and stay what it is.
+pub(crate) fn label(text: &str) -> Result<(), String> {
+    if text.is_empty() || text.len() > 64 {
+        return Err("a name has 1 to 64 characters".to_owned());
+    }
+    match text.chars().find(|c| !matches!(c, ' '..='~') || matches!(c, '"' | '\\')) {
+        Some(c) => Err(format!("{c:?} cannot be in a name: it is sent in headers, so use printable ASCII without quotes and backslashes")),
+        None => Ok(()),
+    }
+}
+
+/// Whether two listeners want the same port of the same address.
+#[must_use]
+pub(crate) fn is_same_listener(a: &str, b: &str) -> bool {
+    let (Ok((a, port)), Ok((b, other))) = (listen(a), listen(b)) else { return false };
+    // Port 0 is a different one each time; a wildcard takes its port on every address.
+    let every = |host: &str| matches!(host, "0.0.0.0" | "[::]");
+    port != 0 && port == other && (a.eq_ignore_ascii_case(&b) || every(&a) || every(&b))
+}
+
 /// Where a credential goes in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inject {

@@ -301,12 +301,32 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
             }
         }
     }
+    callers(tree, config, problems);
     exposed(tree, config, problems);
+}
+
+/// A token says who is calling, so it can be only one caller's.
+fn callers(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
+    let mut tokens = std::collections::BTreeMap::new();
+    for caller in &config.callers {
+        let node = tree.table("callers").and_then(|all| as_table(all.node(&caller.name)?)?.node("token"));
+        if let (Some(other), Some(node)) = (tokens.insert(caller.token.to_string(), &caller.name), node) {
+            let path = format!("callers.{}.token", caller.name);
+            let message = format!("{} is the token of `callers.{other}` already, and a token says who is calling", caller.token);
+            problems.push(Problem::new(node.origin.span.clone(), path, message));
+        }
+    }
 }
 
 /// A dashboard that holds every key's fate must not be open to the network.
 fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
-    let node = tree.table("server").and_then(|server| server.node("admin"));
+    let server = |key| tree.table("server").and_then(|server| server.node(key));
+    let node = server("admin");
+    if let Some(node) = server("listen").or(node).filter(|_| place::is_same_listener(&config.server.listen, &config.server.admin)) {
+        let message = format!("the gateway and the admin port cannot both listen on {}", config.server.listen);
+        problems
+            .push(Problem::new(node.origin.span.clone(), "server.listen", message).help("give `listen` and `admin` ports of their own"));
+    }
     if let Some(node) = node.filter(|_| !place::is_loopback(&config.server.admin) && config.server.admin_token.is_none()) {
         problems.push(
             Problem::new(node.origin.span.clone(), "server.admin", "the admin address is not loopback, so `admin_token` is required")
@@ -327,5 +347,35 @@ mod tests {
         assert!(crate::config::load("t", text("y.test").as_bytes()).is_ok());
         let refused = crate::config::load("t", text("X.test").as_bytes()).unwrap_err().to_string();
         assert!(refused.contains("`X.test` is a host of `upstreams.a` already"), "{refused}");
+    }
+    fn refused(text: &str) -> String {
+        crate::config::load("t", format!("{text}\n[upstreams.a]\nurl = \"http://a.test\"\n").as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_token_belongs_to_one_caller() {
+        let found = refused("[callers.x]\ntoken = \"env:T\"\n[callers.y]\ntoken = \"env:T\"");
+        assert!(found.contains("t:4:9") && found.contains("env:T is the token of `callers.x` already"), "{found}");
+    }
+
+    #[test]
+    fn gateway_and_admin_port_listen_apart() {
+        for (listen, admin) in [("127.0.0.1:7400", "127.0.0.1:7400"), ("0.0.0.0:7400", "127.0.0.1:7400")] {
+            let found = refused(&format!("[server]\nlisten = \"{listen}\"\nadmin = \"{admin}\""));
+            assert!(found.contains("t:2:10") && found.contains("cannot both listen on"), "{found}");
+        }
+        assert!(refused("[server]\nlisten = \"127.0.0.1:7330\"").contains("cannot both listen on"), "the default counts as well");
+        let fine = "[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[upstreams.a]\nurl = \"http://a.test\"\n";
+        assert!(crate::config::load("t", fine.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn what_goes_into_headers_fits_into_headers() {
+        for name in ["a\\\"b", "a\\nb", "ü", "a\\\\b", "", &"x".repeat(65)] {
+            let found = refused(&format!("[[limits]]\nname = \"{name}\"\nrate = \"1/s\""));
+            assert!(found.contains("t:2:8") && found.contains("limits[0].name"), "{name}: {found}");
+        }
+        let found = refused("[defaults]\nfallback = { content_type = \"text/plain\\r\\nx: y\" }");
+        assert!(found.contains("t:2:29") && found.contains("cannot be the value of a header: '\\r'"), "{found}");
     }
 }

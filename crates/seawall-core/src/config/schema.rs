@@ -51,6 +51,8 @@ fn kind(kind: &Kind) -> Value {
         Kind::Listen => pattern("^.+:[0-9]+$"),
         Kind::Inject => pattern("^(query:.+|header:.+|basic)$"),
         Kind::Header => pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
+        Kind::HeaderValue => pattern(r"^[ -~]*$"),
+        Kind::Label => pattern(r"^[ !#-\[\]-~]{1,64}$"),
         Kind::Match => pattern(r"^(\*|[A-Z]+) /"),
         Kind::Text | Kind::Cidr | Kind::Reset | Kind::LimitKey => json!({ "type": "string" }),
         Kind::List(inner) => json!({ "type": "array", "items": self::kind(inner) }),

@@ -26,6 +26,10 @@ pub enum Kind {
     Text,
     /// The name of a header that we may add to a request.
     Header,
+    /// What may stand behind the name of a header.
+    HeaderValue,
+    /// A name that also stands between quotes in a header.
+    Label,
     /// One of a closed set.
     Word(&'static [&'static str]),
     /// `env:NAME` or `file:PATH`.

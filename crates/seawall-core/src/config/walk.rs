@@ -270,6 +270,8 @@ fn text_value(kind: &'static Kind, text: &str) -> Result<Value, String> {
         Kind::LimitKey => place::limit_key(text).map(drop),
         Kind::Inject => place::Inject::parse(text).map(drop),
         Kind::Header => place::header(text),
+        Kind::HeaderValue => place::header_value(text),
+        Kind::Label => place::label(text),
         Kind::Match => super::endpoint::Match::parse(text).map(drop),
         kind => Err(format!("expected {}, found a string", expected(kind))),
     }?;
@@ -291,7 +293,7 @@ pub(crate) fn expected(kind: &Kind) -> &'static str {
         Kind::Int { .. } => "a whole number",
         Kind::Float { .. } => "a number",
         Kind::Bool => "true or false",
-        Kind::Text => "a string",
+        Kind::Text | Kind::HeaderValue | Kind::Label => "a string",
         Kind::Word(_) => "one of a set of words",
         Kind::Secret => "a reference to a secret, \"env:NAME\" or \"file:PATH\"",
         Kind::Url | Kind::UrlOrSecret => "a URL such as \"https://api.example.com/v1\"",

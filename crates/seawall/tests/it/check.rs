@@ -150,10 +150,10 @@ fn large_files_are_refused_without_reading_them() {
 
 #[test]
 fn a_large_file_is_read_in_a_moment() {
-    let callers: String = (0..30_000).map(|i| format!("[callers.c{i}]\ntoken = \"env:A\"\n")).collect();
+    let callers: String = (0..25_000).map(|i| format!("[callers.c{i}]\ntoken = \"env:A{i}\"\n")).collect();
     let dir = Dir::with(format!("{callers}{UPSTREAM}cost = 7\n"));
     let text = dir.run(["config", "explain", "a"]).ends_with(0).out;
-    assert!(text.lines().any(|line| line.starts_with("cost ") && line.ends_with("seawall.toml:60003")), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("cost ") && line.ends_with("seawall.toml:50003")), "{text}");
 }
 
 #[test]
