@@ -227,7 +227,7 @@ impl Call {
                 self.held.permit = Some(permit);
                 self.key(now)
             }
-            (State::Permit, Answer::Open { retry_at }) => self.circuit_open(retry_at, now),
+            (State::Permit, Answer::Open { retry_at }) => self.circuit_open(retry_at.unwrap_or(now.mono + self.plan.held_open), now),
             (State::Key, Answer::Key(lease)) => {
                 self.held.key = Some(lease);
                 self.send(now)
@@ -264,7 +264,7 @@ impl Call {
         self.entered(now)
     }
 
-    fn circuit_open(&mut self, retry_at: Option<Mono>, now: Now) -> Action {
+    fn circuit_open(&mut self, retry_at: Mono, now: Now) -> Action {
         self.record = Some(Attempt {
             number: self.progress.attempts + 1,
             status: Status::CircuitOpen,
@@ -274,10 +274,10 @@ impl Call {
             class: Class::Transient,
             named: true,
             decision: if self.patient { Decision::Defer } else { Decision::Reject },
-            wait: retry_at.map_or(Nanos::ZERO, |at| at.since(now.mono)),
+            wait: retry_at.since(now.mono),
             reason: Reason::CircuitOpen,
         });
-        self.refuse(Code::CircuitOpen, Reason::CircuitOpen, retry_at, now)
+        self.refuse(Code::CircuitOpen, Reason::CircuitOpen, Some(retry_at), now)
     }
 
     /// Every key is cooling: wait for the first if that is soon enough, otherwise say when.

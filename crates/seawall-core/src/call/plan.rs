@@ -21,6 +21,8 @@ pub struct Plan {
     pub honoured: bool,
     /// The breaker is asked: also where it is off, if a server can tell everybody to stay away.
     pub guarded: bool,
+    /// How long whoever meets a breaker is told to wait that nobody but an operator will close.
+    pub held_open: Nanos,
     pub keys: u16,
     pub refreshes: bool,
     /// How long a call waits for a key to become viable.
@@ -60,6 +62,7 @@ impl Plan {
             idempotent: policy.idempotency.mode != IdempotencyMode::Off,
             honoured: policy.idempotency.honoured,
             guarded: policy.breaker.mode != Mode::Off || pauses(policy),
+            held_open: policy.breaker.open,
             keys: 0,
             refreshes: false,
             max_wait: Nanos::ZERO,

@@ -40,12 +40,27 @@ fn what_operators_did_is_in_one_list_that_outlives_the_process() {
 }
 
 #[test]
+fn a_job_waits_for_a_breaker_that_somebody_holds() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "breaker = { open = \"200ms\" }").go();
+    put(&gateway, "/v1/breakers/api", r#"{"state":"open"}"#);
+    let job = gateway.admin("POST", "/v1/jobs", r#"{"upstream":"api","path":"/x"}"#).json()["id"].as_str().unwrap().to_owned();
+    let state = || gateway.look(&format!("/v1/jobs/{job}"))["state"].as_str().unwrap().to_owned();
+    eventually("it is put off", || state() == "waiting");
+    put(&gateway, "/v1/breakers/api", r#"{"state":"auto"}"#);
+    eventually("it is done", || state() == "done");
+    assert_eq!((upstream.count(), gateway.look(&format!("/v1/jobs/{job}"))["attempts"].clone()), (1, json!(1)));
+}
+
+#[test]
 fn a_breaker_is_held_open_and_let_go() {
     let upstream = Upstream::fine();
     let gateway = keyed(&upstream);
     let changed = put(&gateway, "/v1/breakers/api/search", r#"{"state":"open"}"#);
     assert_eq!((&changed["items"][0]["state"], &changed["items"][0]["forced"]), (&json!("open"), &json!("open")));
     assert_eq!((gateway.get("/api/search").status, gateway.get("/api/x").status), (503, 200));
+    let refused = gateway.get("/api/search");
+    assert_eq!((refused.code().as_str(), refused.header("retry-after")), ("circuit_open", Some("5")), "the breaker's open time");
     put(&gateway, "/v1/breakers/api", r#"{"state":"open"}"#);
     assert_eq!((gateway.get("/api/search").status, gateway.get("/api/x").status), (503, 503));
     assert_eq!(put(&gateway, "/v1/breakers/api", r#"{"state":"auto"}"#)["items"].as_array().unwrap().len(), 2);
