@@ -98,7 +98,7 @@ impl Layer {
     pub(crate) fn fields<'a>(states: impl Iterator<Item = (&'a Self, u64, Nanos)>) -> Option<(String, String)> {
         let (mut policies, mut limits) = (Vec::new(), Vec::new());
         for (layer, remaining, reset) in states.filter(|(layer, ..)| layer.mode() == Mode::Enforce) {
-            let name = layer.name().replace(['"', '\\'], "");
+            let name = layer.name();
             policies.push(format!("\"{name}\";q={};w={}", layer.spec.rate.count, layer.spec.rate.per.as_secs_ceil().max(1)));
             limits.push(format!("\"{name}\";r={remaining};t={}", reset.as_secs_ceil()));
         }
@@ -195,18 +195,23 @@ impl Limits {
         match answers {
             Answers::Go { shadowed, .. } => {
                 taken.shadowed = shadowed;
-                if shadowed != 0 {
-                    let watching = self.0.iter().enumerate().filter(|(at, _)| shadowed >> at & 1 == 1);
-                    for (_, layer) in watching {
-                        layer.shadowed.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
+                self.count(None, u64::from(shadowed));
             }
-            Answers::Refused { layer, .. } | Answers::TooCostly { layer, .. } => {
-                self.0[layer].refused.fetch_add(1, Ordering::Relaxed);
-            }
+            Answers::Refused { layer, .. } | Answers::TooCostly { layer, .. } => self.count(Some(layer), 0),
         }
         (answers.into(), taken)
+    }
+
+    /// Counts which layer refused, or which would have.
+    pub(crate) fn count(&self, refused: Option<usize>, shadowed: u64) {
+        if let Some(layer) = refused.and_then(|at| self.0.get(at)) {
+            layer.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        if shadowed != 0 {
+            for (_, layer) in (0u32..).zip(&self.0).filter(|(at, _)| shadowed.checked_shr(*at).unwrap_or(0) & 1 == 1) {
+                layer.shadowed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Gives back what was taken for a call that was then refused by us.

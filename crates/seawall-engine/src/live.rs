@@ -19,7 +19,7 @@ use seawall_core::config::model::Notify;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{Config, Endpoint, Server, Upstream};
 use seawall_core::lease::Until;
-use seawall_core::policy::{self, BreakerPer, Share};
+use seawall_core::policy::{self, BreakerPer, Mode, Share};
 use seawall_core::time::{Mono, Now};
 use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher as _};
@@ -111,9 +111,9 @@ impl Names {
     }
 }
 
-/// A secret that a configuration needs and that is not there.
+/// A secret that a configuration needs and that is not there, or will not do.
 #[derive(Debug, thiserror::Error)]
-#[error("`{path}`: the secret {reference} is not there: {why}")]
+#[error("`{path}`: the secret {reference} cannot be used: {why}")]
 pub struct MissingSecret {
     pub path: String,
     pub reference: String,
@@ -193,6 +193,12 @@ impl Live {
             global,
             config,
         })
+    }
+
+    /// Every limit, with the upstream that it belongs to; those that span upstreams have none.
+    pub fn layers(&self) -> impl Iterator<Item = (&str, &Layer)> {
+        let own = self.upstreams.iter().flat_map(|upstream| upstream.layers.iter().map(|layer| (upstream.spec.name.as_str(), layer)));
+        self.global.iter().map(|layer| ("", layer)).chain(own).filter(|(_, layer)| layer.mode() != Mode::Off)
     }
 
     #[must_use]

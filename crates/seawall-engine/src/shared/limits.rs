@@ -88,6 +88,10 @@ impl SharedLimits {
             (Some(1), wait) => Answer::OverLimit { retry_at: Some(met.mono + nanos(wait)) },
             (_, _) => Answer::OverLimit { retry_at: None },
         };
+        match reply.first() {
+            Some(0) => self.own.count(None, number(&reply, 3)),
+            _ => self.own.count(reply.get(2).and_then(|layer| usize::try_from(*layer).ok()), 0),
+        }
         let cells = reply.get(5..).unwrap_or_default().chunks_exact(3).map(numbers::cell).collect();
         (answer, Took::Shared(Receipt { keys, shadowed: number(&reply, 3), cells, met }))
     }

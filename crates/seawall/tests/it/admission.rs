@@ -52,6 +52,11 @@ fn a_shadow_limit_counts_and_never_refuses() {
     let upstream = Upstream::fine();
     let gateway = Start::before(&upstream, "limits = [{ name = \"soon\", rate = \"1/m\", mode = \"shadow\" }]").go();
     assert_eq!([get(&gateway, "/api/x", "").status, get(&gateway, "/api/x", "").status], [200, 200]);
+    let metrics = gateway.metrics();
+    for (mode, count) in [("shadow", 1), ("enforce", 0)] {
+        let line = format!("seawall_limit_refusals_total{{upstream=\"api\",limit=\"soon\",mode=\"{mode}\"}} {count}");
+        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+    }
 }
 
 #[test]

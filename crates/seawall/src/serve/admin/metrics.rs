@@ -5,10 +5,12 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use seawall_core::guard::State as Breaker;
+use seawall_core::policy::Mode;
 use seawall_core::time::Now;
 use seawall_engine::live::Live;
 use seawall_engine::metrics::{escape, family, labels};
 use seawall_store::job::State as JobState;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -47,6 +49,20 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
     for upstream in caching() {
         let (name, stored) = (escape(&upstream.spec.name), upstream.cached.stored.load(Ordering::Relaxed));
         line(out, format_args!("seawall_cache_stored_total{{upstream=\"{name}\"}} {stored}"));
+    }
+    family(out, "seawall_limit_refusals_total", "counter", "Calls that a limit refused (enforce) or would have refused (shadow)");
+    let mut refusals: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
+    for (upstream, layer) in live.layers() {
+        let sum = refusals.entry((upstream, layer.name())).or_default();
+        let (refused, shadowed) = layer.refusals();
+        *sum = (sum.0 + refused, sum.1 + shadowed);
+    }
+    for ((upstream, limit), (refused, shadowed)) in refusals {
+        let (upstream, limit) = (escape(upstream), escape(limit));
+        for (mode, count) in [(Mode::Enforce, refused), (Mode::Shadow, shadowed)] {
+            let labels = format_args!("upstream=\"{upstream}\",limit=\"{limit}\",mode=\"{mode}\"");
+            line(out, format_args!("seawall_limit_refusals_total{{{labels}}} {count}"));
+        }
     }
     family(out, "seawall_pool_saturation", "gauge", "Taken share of a pool's places and line");
     for pool in live.pools.values() {
