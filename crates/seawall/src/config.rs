@@ -24,7 +24,7 @@ enum Command {
         /// Where to write it; `-` for standard output
         #[arg(default_value = "seawall.toml")]
         path: PathBuf,
-        /// Print every key with its default instead: the reference manual
+        /// Print every key with its default instead, as comments: the reference manual
         #[arg(long)]
         full: bool,
     },
@@ -50,7 +50,7 @@ enum Command {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     match &args.command {
         Command::Init { full: true, .. } => {
-            terminal.out().write_all(config::DEFAULT_TOML.as_bytes())?;
+            terminal.out().write_all(config::manual().as_bytes())?;
         }
         Command::Init { path, full: false } => init(path, terminal)?,
         Command::Schema => {

@@ -224,7 +224,9 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     if retry.unsafe_methods == Unsafe::Always && retry.attempts > 1 {
         push("SW005", "retry.unsafe", "POST and PATCH may be executed twice".to_owned());
     }
-    if retry.retry_after_cap > timeout.total {
+    // What nobody wrote is what these two inherit from longer timeouts, and harmless there: the deadline comes first anyway.
+    let wrote = |key: &str| !origin(endpoint, key).is_empty();
+    if retry.retry_after_cap > timeout.total && wrote("retry.retry_after_cap") {
         push("SW006", "retry.retry_after_cap", format!("retry_after_cap {} exceeds total {}", retry.retry_after_cap, timeout.total));
     }
     if retry.budget >= Share::WHOLE && retry.attempts > 1 {
@@ -233,7 +235,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     if retry.backoff.kind == BackoffKind::Exponential && retry.attempts > 1 {
         push("SW012", "retry.backoff", "no jitter".to_owned());
     }
-    if breaker.slow > timeout.attempt && breaker.mode == Mode::Enforce {
+    if breaker.slow > timeout.attempt && breaker.mode == Mode::Enforce && wrote("breaker.slow") {
         push("SW013", "breaker.slow", format!("slow {} is above the attempt timeout {}", breaker.slow, timeout.attempt));
     }
     if breaker.window < timeout.attempt.times(2) && breaker.mode == Mode::Enforce {

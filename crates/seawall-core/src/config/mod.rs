@@ -30,6 +30,24 @@ use walk::Walker;
 /// Every default there is, commented: the reference manual of the file format.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");
 
+/// What `seawall config init --full` prints: every default as a comment, under the name that it has in a file, and an upstream,
+/// so that it is a valid file as it stands and pins nothing.
+#[must_use]
+pub fn manual() -> String {
+    let mut manual = String::with_capacity(DEFAULT_TOML.len() * 2);
+    for line in DEFAULT_TOML.lines() {
+        if !line.is_empty() && !line.starts_with('#') {
+            manual.push_str("# ");
+        }
+        // The defaults of repeated tables stand under names that no file of a user has.
+        let real = line.strip_prefix("[each.").and_then(|rest| rest.split_once("# ")).map(|(_, real)| real);
+        manual.push_str(real.unwrap_or(line));
+        manual.push('\n');
+    }
+    manual.push_str("\n[upstreams.example]\nurl = \"https://api.example.com/v1\"\n");
+    manual
+}
+
 /// What `seawall config init` writes.
 pub const STARTER_TOML: &str = include_str!("starter.toml");
 

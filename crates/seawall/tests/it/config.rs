@@ -34,7 +34,42 @@ fn what_init_leaves_commented_out_is_valid_too() {
 }
 
 fn manual() -> toml::Table {
-    Dir::new().run(["config", "init", "--full"]).ends_with(0).out.parse().unwrap()
+    seawall_core::config::DEFAULT_TOML.parse().unwrap()
+}
+
+#[test]
+fn the_manual_is_a_valid_file_and_so_is_what_it_has_in_comments() {
+    let manual = Dir::new().run(["config", "init", "--full"]).ends_with(0).out;
+    let run = Dir::with(&manual).run(["check", "--strict"]).ends_with(0);
+    assert!(run.out.contains("example/default") && !manual.contains("[each."), "{run:?}\n{manual}");
+    // Each table of it by itself, beside the upstream: what has a default is commented out with it.
+    let mut tables: Vec<String> = Vec::new();
+    for line in manual.lines().filter_map(|line| line.strip_prefix("# ")) {
+        if line.starts_with('[') {
+            tables.push(String::new());
+        }
+        let is_code = line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
+        if let Some(table) = tables.last_mut().filter(|_| is_code) {
+            table.push_str(&format!("{line}\n"));
+        }
+    }
+    let fixed = |table: &&String| table.starts_with("[server]") || table.starts_with("[log]") || table.starts_with("[defaults");
+    assert_eq!(tables.iter().filter(fixed).count(), 9, "{tables:#?}");
+    for table in tables.iter().filter(fixed) {
+        let text = table.replace("pool = \"NAME\"", "").replace("\nschema = ", "\n# ");
+        Dir::with(format!("[upstreams.example]\nurl = \"https://a.test\"\n{text}")).run(["check"]).ends_with(0);
+    }
+}
+
+#[test]
+fn a_plain_profile_is_free_of_warnings() {
+    for profile in manual()["profiles"].as_table().unwrap().keys() {
+        Dir::with(format!("[upstreams.a]\nurl = \"https://a.test\"\nprofile = \"{profile}\"\n")).run(["check", "--strict"]).ends_with(0);
+    }
+    for timeout in ["attempt = \"5s\"", "total = \"30s\""] {
+        let run = Dir::with(format!("[upstreams.a]\nurl = \"https://a.test\"\ntimeout = {{ {timeout} }}\n")).run(["check"]).ends_with(0);
+        assert!(!run.out.contains("SW006") && !run.out.contains("SW013"), "{timeout}: {}", run.out);
+    }
 }
 
 #[test]
