@@ -169,7 +169,29 @@ pub struct Notify {
     pub events: Vec<String>,
 }
 
+/// Whether it would have been another.
+fn stay<T: Clone + PartialEq>(own: &mut T, running: &T) -> bool {
+    let changed = own != running;
+    own.clone_from(running);
+    changed
+}
+
 impl Config {
+    /// Goes on with what only a restart can change, as it is in the configuration that is in force, and says which keys
+    /// wanted something else.
+    pub fn stay_until_restart(&mut self, running: &Self) -> Vec<&'static str> {
+        let (own, old) = (&mut self.server, &running.server);
+        let changed = [
+            ("server.listen", stay(&mut own.listen, &old.listen)),
+            ("server.admin", stay(&mut own.admin, &old.admin)),
+            ("server.store", stay(&mut own.store, &old.store)),
+            ("server.shared", stay(&mut own.shared, &old.shared)),
+            ("server.shared_timeout", stay(&mut own.shared_timeout, &old.shared_timeout)),
+            ("log.format", stay(&mut self.log_json, &running.log_json)),
+        ];
+        changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
+    }
+
     #[must_use]
     pub fn upstream(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.upstreams.iter().find(|upstream| upstream.name == name)

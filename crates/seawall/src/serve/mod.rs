@@ -44,10 +44,20 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::watch;
 
+const AFTER_HELP: &str = "\
+Examples:
+  seawall serve
+  seawall serve -c prod.toml
+
+`server.listen` is the gateway: http://127.0.0.1:7329/UPSTREAM/PATH. `server.admin` is the dashboard, the
+admin API and /metrics: http://127.0.0.1:7330/. Jobs and [[schedules]] run in this process as well, and are
+kept in `server.store`.
+
+SIGHUP reloads the file; a bad one changes nothing. SIGTERM drains and ends with 0; a second one cuts off
+what is in flight and ends with 130.";
+
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  seawall serve\n  seawall serve -c prod.toml\n\nSIGHUP reloads the file; a bad one changes nothing. SIGTERM drains and ends with 0."
-)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     file: File,
@@ -121,8 +131,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     running.until(async {
         terminal.note(&banner);
         std::future::pending().await
-    })?;
-    Ok(Exit::Done)
+    })
 }
 
 /// What a process is started with, besides its configuration.
@@ -203,9 +212,10 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
 
 impl Running {
     /// Serves until `ended` or until a signal says stop, then takes everything down in order.
-    pub(crate) fn until(self, ended: impl Future<Output = ()>) -> anyhow::Result<()> {
-        operate::run(&self.shared, self.admin_listener, &self.phase, ended)?;
-        finish(&self.shared, self.workers, self.writer)
+    pub(crate) fn until(self, ended: impl Future<Output = ()>) -> anyhow::Result<Exit> {
+        let exit = operate::run(&self.shared, self.admin_listener, &self.phase, ended)?;
+        finish(&self.shared, self.workers, self.writer)?;
+        Ok(exit)
     }
 }
 

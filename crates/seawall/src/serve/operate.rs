@@ -2,6 +2,7 @@
 
 use super::eyes::{Event, Severity, keep};
 use super::{Phase, Shared, admin, jobs, memory, notify};
+use crate::exit::Exit;
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use seawall_core::config::{Config, Invalid};
@@ -54,7 +55,7 @@ pub(super) fn run(
     admin: std::net::TcpListener,
     phase: &watch::Sender<Phase>,
     ended: impl Future<Output = ()>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     runtime.block_on(async {
         let admin = tokio::net::TcpListener::from_std(admin)?;
@@ -78,10 +79,9 @@ pub(super) fn run(
         let drain = shared.live.load().config.server.drain;
         // Whoever asks meanwhile is told that we are on our way out.
         tokio::select! {
-            () = wait_for_drain(phase, drain, &mut signals) => {}
-            served = server => served.context("the admin port failed")?,
+            exit = wait_for_drain(phase, drain, &mut signals) => Ok(exit),
+            served = server => served.context("the admin port failed").map(|()| Exit::Done),
         }
-        Ok(())
     })
 }
 
@@ -129,22 +129,34 @@ async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {
     }
 }
 
-/// Until every worker has let go of its receiver, the time is up, or a second signal comes.
-async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mut Signals) {
-    tokio::select! {
-        () = phase.closed() => {}
-        () = tokio::time::sleep(Duration::from_nanos(drain.0)) => {}
-        _ = signals.terminate.recv() => {}
-        _ = signals.interrupt.recv() => {}
-    }
+/// Until every worker has let go of its receiver, the time is up, or a second signal comes. Who ends it by hand is told that
+/// something was cut off; that the time was up is what was agreed.
+async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mut Signals) -> Exit {
+    let exit = tokio::select! {
+        biased;
+        () = phase.closed() => Exit::Done,
+        () = tokio::time::sleep(Duration::from_nanos(drain.0)) => Exit::Done,
+        _ = signals.terminate.recv() => Exit::Interrupted,
+        _ = signals.interrupt.recv() => Exit::Interrupted,
+    };
     phase.send_replace(Phase::Stopping);
+    exit
+}
+
+/// A configuration that could take the place of the one in force.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub live: Live,
+    /// Keys of the file that only a restart would change; until then they are what they were.
+    pub needs_restart: Vec<&'static str>,
 }
 
 /// Reads the file and makes it ready; nothing is changed by that.
-pub(super) fn prepare(shared: &Shared) -> anyhow::Result<Live> {
+pub(super) fn prepare(shared: &Shared) -> anyhow::Result<Ready> {
     let (file, mut config) = setup::load(Some(&shared.file))?;
+    let needs_restart = config.stay_until_restart(&shared.live.load().config);
     shared.eyes.add_named(&mut config);
-    put_to_work(shared, config, &Environment::beside(&file))
+    Ok(Ready { live: put_to_work(shared, config, &Environment::beside(&file))?, needs_restart })
 }
 
 /// The configuration in force, with the rules that operators have made by now.
@@ -159,16 +171,21 @@ fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow:
     Ok(setup::put_to_work(config, around, Some((&before, shared.clock.now())))?)
 }
 
-/// Validates the file and swaps it in; a bad one changes nothing.
-pub(super) fn reload(shared: &Shared) -> anyhow::Result<()> {
-    let result = prepare(shared).map(|live| shared.live.store(Arc::new(live)));
+/// Validates the file and swaps it in; a bad one changes nothing. What is left to a restart is told.
+pub(super) fn reload(shared: &Shared) -> anyhow::Result<Vec<&'static str>> {
+    let result = prepare(shared).map(|ready| {
+        shared.live.store(Arc::new(ready.live));
+        ready.needs_restart
+    });
     let now = shared.clock.now().wall;
     let bus = &shared.eyes.bus;
     let refused = Event::new("config-rejected", Severity::Fatal, "a new configuration was refused; the one in force stays");
     match &result {
-        Ok(()) => {
+        Ok(needs_restart) => {
             shared.reloads.loaded_at.store(now.0, Ordering::Relaxed);
-            let event = Event::new("config-reloaded", Severity::Info, "the configuration was reloaded");
+            let severity = if needs_restart.is_empty() { Severity::Info } else { Severity::Warning };
+            let event = Event::new("config-reloaded", severity, "the configuration was reloaded")
+                .detail(restart(needs_restart).unwrap_or_default());
             bus.publish(&event.resolving(bus.ended(&refused)), now);
         }
         Err(error) => {
@@ -210,12 +227,22 @@ pub(super) fn summary(error: &anyhow::Error) -> String {
     if problems.len() > 1 { format!("{first}, and {} more", problems.len() - 1) } else { first }
 }
 
-fn tell(result: &anyhow::Result<()>) {
+/// What is left to a restart, in words.
+fn restart(keys: &[&str]) -> Option<String> {
+    (!keys.is_empty()).then(|| format!("{} changed in the file, and only a restart changes that here", keys.join(", ")))
+}
+
+fn tell(result: &anyhow::Result<Vec<&str>>) {
     let terminal = crate::terminal::Terminal::plain();
     match result {
-        Ok(()) => terminal.note("configuration reloaded"),
+        Ok(needs_restart) => {
+            terminal.note("configuration reloaded");
+            if let Some(left) = restart(needs_restart) {
+                terminal.note(&format!("warning: {left}"));
+            }
+        }
         Err(error) => {
-            let _: crate::exit::Exit = terminal.fail(error);
+            let _: Exit = terminal.fail(error);
             terminal.note("the configuration in force stays as it is");
         }
     }

@@ -70,7 +70,7 @@ fn draining_ends_in_time_and_a_second_signal_ends_it_at_once() {
             eventually("it drains", || TcpStream::connect(gateway.at).is_err());
             gateway.signal("INT");
         }
-        assert_eq!(gateway.ended(), Some(0));
+        assert_eq!(gateway.ended(), Some(if second { 130 } else { 0 }), "who cuts a call off by hand is told");
         assert!(watch.ms() < 1500, "{} ms", watch.ms());
     }
 }
@@ -89,6 +89,29 @@ fn a_reload_changes_behaviour_and_keeps_state() {
     assert_eq!(gateway.get("/other/x").status, 200, "what is new works");
     assert_eq!(gateway.get("/api/x").status, 503, "what was open stays open");
     assert_eq!(gateway.metric("seawall_config_last_reload_success"), Some(1.0));
+}
+
+#[test]
+fn a_reload_says_what_only_a_restart_changes() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "").go();
+    let new = Start::before(&upstream, "cost = 2\n[log]\nformat = \"text\"").server("store = \"sqlite:other.db\"\nmax_body = \"5KiB\"");
+    let file = gateway.rewrite(&new);
+    let text = std::fs::read_to_string(&file).unwrap().replacen("127.0.0.1:0", "127.0.0.1:7399", 1);
+    std::fs::write(&file, text).unwrap();
+    let keys = ["server.listen", "server.store", "log.format"];
+    for path in ["/v1/config/reload?dry_run=1", "/v1/config/reload"] {
+        let reply = gateway.admin("POST", path, "").json();
+        assert_eq!((&reply["ok"], &reply["needs_restart"]), (&true.into(), &serde_json::json!(keys)), "{path}: {reply}");
+    }
+    gateway.signal("HUP");
+    let told = format!("warning: {} changed in the file, and only a restart changes that here", keys.join(", "));
+    eventually("it is told", || gateway.stderr().contains(&told));
+    let event = gateway.look("/v1/events/recent")["items"][0].clone();
+    assert_eq!((&event["name"], &event["severity"]), (&"config-reloaded".into(), &"warning".into()));
+    assert!(event["detail"].as_str().unwrap().starts_with("server.listen, server.store"), "{event}");
+    assert_eq!(gateway.post("/api/x", "", &"x".repeat(6000)).status, 413, "the rest is taken");
+    assert_eq!(gateway.get("/api/x").status, 200, "it listens where it did");
 }
 
 /// Two keys, of which a 429 spends one.

@@ -52,13 +52,20 @@ async fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Resul
     })?;
     let before = shared.live.load_full();
     let dry = dry.unwrap_or(false);
-    let result = if dry { operate::prepare(shared).map(Arc::new) } else { operate::reload(shared).map(|()| shared.live.load_full()) };
+    let result = if dry {
+        operate::prepare(shared).map(|ready| (Arc::new(ready.live), ready.needs_restart))
+    } else {
+        operate::reload(shared).map(|needs_restart| (shared.live.load_full(), needs_restart))
+    };
     if !dry {
         let detail = if result.is_ok() { "taken" } else { "refused" };
         audit(shared, &who.0, "reload", detail.to_owned()).await;
     }
     match result {
-        Ok(live) => Ok(document(200, &json!({ "ok": true, "changes": changes(&before.config, &live.config) }))),
+        Ok((live, needs_restart)) => {
+            let changes = changes(&before.config, &live.config);
+            Ok(document(200, &json!({ "ok": true, "changes": changes, "needs_restart": needs_restart })))
+        }
         Err(error) => Ok(refusal(&error)),
     }
 }
