@@ -44,7 +44,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// See failures being healed: zero configuration, nothing outside this machine
     Demo(demo::Args),
-    /// Run the gateway and its admin port
+    /// Run the gateway, job workers, schedules, admin API and dashboard in one process
     Serve(serve::Args),
     /// Fetch one answer for each line of a list, healing what fails on the way
     Fetch(fetch::Args),

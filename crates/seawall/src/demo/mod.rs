@@ -16,6 +16,7 @@ use seawall_core::config::{self, parse};
 use seawall_core::rng::Rng;
 use seawall_core::time::Nanos;
 use seawall_engine::clock::Clock;
+use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::rc::Rc;
@@ -28,11 +29,11 @@ use view::View;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  seawall demo\n  seawall demo --for 20s")]
 pub(crate) struct Args {
-    /// End by itself after this time; the story is told faster [default: 75 s of story, then calm until Ctrl-C]
+    /// End by itself after this time, 8s or more; the story is told faster [default: 75 s of story, then calm until Ctrl-C]
     #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| parse::duration(text))]
     length: Option<Nanos>,
 
-    /// Print the summary as one JSON document
+    /// Print the summary as one JSON document instead of a table
     #[arg(long)]
     json: bool,
 
@@ -48,7 +49,7 @@ const SHORTEST: Nanos = Nanos::from_secs(8);
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     if args.length.is_some_and(|length| length < SHORTEST) {
-        return Err(Failure::usage(format!("the story needs at least {SHORTEST}")).into());
+        return Err(Failure::usage(format!("`--for` is too short: the story needs at least {SHORTEST}")).into());
     }
     let story = Story::new(args.length.unwrap_or(STORY));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("cannot listen on a loopback port")?;
@@ -80,19 +81,23 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let telling = tell(&story, &clock, (&naive, &tallies.0), (&seawall, &tallies.1), args.seed, |now| {
         view.moment(&story, now, &tallies.0, &tallies.1, &shared.live.load(), clock.now());
     });
-    gateway.until(async {
+    let summary = || match args.json {
+        true => writeln!(terminal.out(), "{}", view::json(&tallies.0, &tallies.1)),
+        false => view.summary(&tallies.0, &tallies.1, &upstream.stats()),
+    };
+    let summed_up = RefCell::new(None);
+    let exit = gateway.until(async {
         telling.await;
-        view.summary(&tallies.0, &tallies.1, &upstream.stats());
+        *summed_up.borrow_mut() = Some(summary());
         if endless {
             view.endless();
             std::future::pending::<()>().await;
         }
     })?;
-    if args.json {
-        writeln!(terminal.out(), "{}", view::json(&tallies.0, &tallies.1))?;
-    }
+    // Whoever stops the story before its end gets what it came to so far.
+    summed_up.into_inner().unwrap_or_else(summary)?;
     upstream.stop();
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 /// Sends the same requests at the same times both ways, until the story is over and every call has ended.

@@ -123,7 +123,7 @@ impl<'t> View<'t> {
         drop(write!(err, "{back}{body}").and_then(|()| err.flush()));
     }
 
-    pub(super) fn summary(&self, naive: &Tally, seawall: &Tally, upstream: &Value) {
+    pub(super) fn summary(&self, naive: &Tally, seawall: &Tally, upstream: &Value) -> std::io::Result<()> {
         let row = |name: &str, left: String, right: String| format!("  {name:<26} {left:>12} {right:>12}");
         let percent = |tally: &Tally| format!("{:.2} %", tally.success_percent());
         let lines = [
@@ -142,7 +142,7 @@ impl<'t> View<'t> {
             String::new(),
             format!("next: {HINT}seawall config init{HINT:#}, then {HINT}seawall check{HINT:#}"),
         ];
-        self.terminal.note(&lines.join("\n"));
+        writeln!(self.terminal.out(), "{}", lines.join("\n"))
     }
 
     pub(super) fn endless(&self) {

@@ -30,6 +30,8 @@ mod dead_letters;
 #[cfg(test)]
 mod degrade;
 #[cfg(test)]
+mod demo;
+#[cfg(test)]
 mod dir;
 #[cfg(test)]
 #[path = "../../../seawall-store/tests/conformance/disks.rs"]

@@ -7,6 +7,8 @@ use std::process::Stdio;
 const COMMANDS: &[&[&str]] = &[
     &[],
     &["check"],
+    &["demo"],
+    &["serve"],
     &["explain"],
     &["sim"],
     &["config"],
@@ -35,6 +37,14 @@ fn commands_that_need_examples_have_them() {
     for command in [&[][..], &["check"], &["explain"], &["sim"]] {
         let help = Dir::new().run(command.iter().chain(&["--help"])).out;
         assert!(help.contains("Examples:"), "{command:?}:\n{help}");
+    }
+}
+
+#[test]
+fn the_help_of_serve_names_everything_that_it_runs() {
+    let help = Dir::new().run(["serve", "--help"]).out.to_lowercase();
+    for part in ["gateway", "job", "schedules", "admin api", "dashboard", "/metrics", "130"] {
+        assert!(help.contains(part), "{part}:\n{help}");
     }
 }
 

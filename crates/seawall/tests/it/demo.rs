@@ -1,0 +1,35 @@
+//! The demo, stopped before its end or never begun.
+
+use super::caller::eventually;
+use super::dir::Dir;
+use super::gateway::program;
+use std::io::Read as _;
+use std::process::Stdio;
+
+#[test]
+fn whoever_stops_the_story_gets_what_it_came_to() {
+    let mut child = program().arg("demo").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut err = child.stderr.take().unwrap();
+    let mut told = String::new();
+    eventually("the story has begun", || {
+        let mut some = [0; 4096];
+        let count = err.read(&mut some).unwrap();
+        told.push_str(&String::from_utf8_lossy(&some[..count]));
+        told.contains("naive")
+    });
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    err.read_to_string(&mut told).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(table.contains("the same calls") && table.contains("p99 of successes"), "{table}\n{told}");
+}
+
+#[test]
+fn a_story_that_is_too_short_says_how_long_it_must_be() {
+    let dir = Dir::new();
+    let run = dir.run(["demo", "--for", "5s"]).ends_with(2);
+    assert!(run.err.contains("`--for` is too short: the story needs at least 8s"), "{}", run.err);
+    assert!(dir.run(["demo", "--help"]).out.contains("8s or more"));
+}
