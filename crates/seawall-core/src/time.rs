@@ -144,6 +144,15 @@ impl Add<Nanos> for Mono {
 pub struct Wall(pub i64);
 
 impl Wall {
+    /// As HTTP writes it (RFC 9110 §5.6.7).
+    #[must_use]
+    pub fn http_date(self) -> String {
+        /// The end of the year 9999, which the format does not go beyond.
+        const LAST: u64 = 253_402_300_799;
+        let seconds = u64::try_from(self.0 / 1000).unwrap_or(0).min(LAST);
+        httpdate::fmt_http_date(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds))
+    }
+
     /// How long after `earlier` this is; zero if it is not after.
     #[must_use]
     pub fn since(self, earlier: Self) -> Nanos {

@@ -148,6 +148,7 @@ pub static UPSTREAM: Table = Table {
             required("url", Kind::Url, "base URL"),
             key("hosts", Kind::List(&Kind::Text), "requests with one of these Host names go here with their whole path"),
             key("seawall", Kind::Bool, "it is a Seawall itself: it is told which requests are repeats, and does not repeat those again"),
+            key("via", Kind::Bool, "requests to it say in `Via` that they came through here"),
             key("preset", Kind::Text, "error conventions of a real API"),
             key("auth", Kind::Table(&AUTH), "credentials"),
             key("endpoints", Kind::Tables(&ENDPOINT), "named method and path patterns with their own policy"),

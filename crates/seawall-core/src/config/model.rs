@@ -58,6 +58,8 @@ pub struct Upstream {
     pub hosts: Vec<String>,
     /// It is a Seawall itself, and hears which requests are repeats.
     pub seawall: bool,
+    /// Requests to it say that they came through here.
+    pub via: bool,
     pub preset: Option<String>,
     pub auth: Option<Auth>,
     /// In the order of the file; the last one takes whatever no other does.

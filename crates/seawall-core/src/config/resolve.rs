@@ -112,14 +112,15 @@ fn limit(own: &Tree) -> Option<Limit> {
 
 fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &mut Vec<Problem>) -> Option<Arc<Upstream>> {
     let path = format!("upstreams.{name}");
-    let policy_keys = own.without(&["url", "hosts", "seawall", "auth", "endpoints"]);
+    let policy_keys = own.without(&["url", "hosts", "seawall", "via", "auth", "endpoints"]);
     let merged = layers::level(&ground.without(&["auth"]), &policy_keys, &path, problems);
     let preset = optional(&merged, "preset");
     let auth = auth(own, defaults, preset.as_deref(), &path, problems);
     let endpoints = endpoints(own.list("endpoints"), &merged, &path, problems);
     let url = Base::parse(own.text("url")?).ok()?;
     let seawall = own.node("seawall").is_some() && boolean(own, "seawall");
-    Some(Arc::new(Upstream { name: name.to_owned(), url, hosts: texts(own, "hosts"), seawall, preset, auth, endpoints }))
+    let via = own.node("via").is_none() || boolean(own, "via");
+    Some(Arc::new(Upstream { name: name.to_owned(), url, hosts: texts(own, "hosts"), seawall, via, preset, auth, endpoints }))
 }
 
 fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Problem>) -> Vec<Arc<Endpoint>> {

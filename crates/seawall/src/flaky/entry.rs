@@ -180,8 +180,7 @@ impl RetryAfter {
 
 /// IMF-fixdate of a Unix time.
 pub(crate) fn http_date(epoch_s: i64) -> String {
-    let seconds = u64::try_from(epoch_s).unwrap_or(0);
-    httpdate::fmt_http_date(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds))
+    Wall(epoch_s.saturating_mul(1000)).http_date()
 }
 
 /// Entries by weight. There is at least one, and their weights add up to more than nothing.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use seawall_core::record::{Code, Reason};
-use seawall_core::time::Nanos;
+use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
 use seawall_engine::fault::Fault;
 use serde_json::json;
@@ -114,7 +114,7 @@ impl Refusal {
     }
 
     /// The whole answer as bytes, for a request that never became one.
-    pub(super) fn wire(&self) -> Bytes {
+    pub(super) fn wire(&self, now: Wall) -> Bytes {
         let response = self.respond();
         let status = response.status();
         let mut wire = format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or("")).into_bytes();
@@ -124,6 +124,7 @@ impl Refusal {
             wire.extend_from_slice(value.as_bytes());
             wire.extend_from_slice(b"\r\n");
         }
+        wire.extend_from_slice(format!("date: {}\r\n", now.http_date()).as_bytes());
         let document = self.document();
         wire.extend_from_slice(format!("content-length: {}\r\n\r\n", document.len()).as_bytes());
         wire.extend_from_slice(&document);

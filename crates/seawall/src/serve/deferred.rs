@@ -127,8 +127,8 @@ impl Gateway {
             (Ok(key), Ok(callback)) => (key, callback),
             (Err(why), _) | (_, Err(why)) => return self.turn_away(intake::bad_request(&why), Some(endpoint)),
         };
-        let ours = Ours { credentials: upstream.credentials.as_ref(), deadline: endpoint.spec.policy.deadline_header.as_deref() };
-        hygiene::outward(&mut head.headers, marks, ours, head.version, &self.shared.pseudonym);
+        let ours = Ours::of(upstream, endpoint, &self.shared.pseudonym);
+        hygiene::outward(&mut head.headers, marks, ours, head.version);
         head.headers.remove(PREFER);
         let id = self.shared.desk.new_id();
         let method = head.method.as_str();

@@ -207,8 +207,16 @@ impl Gateway {
         refusal
     }
 
+    pub(super) fn turn_away(&self, refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
+        self.noted(refusal, endpoint).respond()
+    }
+
+    pub(super) fn wall(&self) -> Wall {
+        self.sending.clock.now().wall
+    }
+
     /// A request that never became a call leaves a line and a number all the same.
-    pub(super) fn turn_away(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
+    pub(super) fn noted(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Refusal {
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
         refusal.call = Some(id.to_string());
@@ -227,7 +235,7 @@ impl Gateway {
             elapsed: Nanos::ZERO,
             refused_by: Some("admit"),
         }));
-        refusal.respond()
+        refusal
     }
 
     async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Response<Relay> {
@@ -253,8 +261,8 @@ impl Gateway {
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
         let caller = if cached { cache::Caller::of(&head.headers) } else { None };
-        let ours = Ours { credentials: upstream.credentials.as_ref(), deadline: endpoint.spec.policy.deadline_header.as_deref() };
-        hygiene::outward(&mut head.headers, marks, ours, head.version, &self.shared.pseudonym);
+        let ours = Ours::of(upstream, endpoint, &self.shared.pseudonym);
+        hygiene::outward(&mut head.headers, marks, ours, head.version);
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
         let keyed = match request.keyed.then(|| self.keyed(id, routed, made, head, &body)).transpose() {

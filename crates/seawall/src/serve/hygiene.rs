@@ -3,6 +3,7 @@
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, VIA};
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
+use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
 /// less than a look-up for each that is not.
@@ -81,9 +82,19 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
 pub(super) struct Ours<'a> {
     pub credentials: Option<&'a Credentials>,
     pub deadline: Option<&'a str>,
+    /// What we call ourselves, where the upstream is told.
+    pub name: Option<&'a Pseudonym>,
 }
 
-impl Ours<'_> {
+impl<'a> Ours<'a> {
+    pub(super) fn of(upstream: &'a LiveUpstream, endpoint: &'a LiveEndpoint, name: &'a Pseudonym) -> Self {
+        Self {
+            credentials: upstream.credentials.as_ref(),
+            deadline: endpoint.spec.policy.deadline_header.as_deref(),
+            name: upstream.spec.via.then_some(name),
+        }
+    }
+
     fn has(&self, name: &str) -> bool {
         let injected = self.credentials.is_some_and(|own| {
             disguises(name, AUTHORIZATION.as_str()) || own.header().is_some_and(|header| disguises(name, header.as_str()))
@@ -93,7 +104,7 @@ impl Ours<'_> {
 }
 
 /// A request's headers as the upstream may see them. Our own and the caller's credentials for us stay here.
-pub(super) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, version: Version, pseudonym: &Pseudonym) {
+pub(super) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, version: Version) {
     let trailers = marks.has(Marks::TE) && headers.get(TE).is_some_and(|value| value == "trailers");
     if marks.has(Marks::HOP) {
         strip_hop_by_hop(headers);
@@ -112,7 +123,9 @@ pub(super) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, ver
     if headers.len() > headers.keys_len() {
         join_cookies(headers);
     }
-    pseudonym.via(headers, version);
+    if let Some(pseudonym) = ours.name {
+        pseudonym.via(headers, version);
+    }
 }
 
 fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
@@ -227,7 +240,8 @@ mod tests {
             ("x-end", "2"),
         ]);
         let marks = Marks::of(&headers);
-        outward(&mut headers, marks, Ours::default(), Version::HTTP_11, &Pseudonym::new("seawall-1"));
+        let name = Pseudonym::new("seawall-1");
+        outward(&mut headers, marks, Ours { name: Some(&name), ..Ours::default() }, Version::HTTP_11);
         let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 /// Longer request targets get 414.
-const MAX_TARGET: usize = 16 * 1024;
+pub(super) const MAX_TARGET: usize = 16 * 1024;
 /// What is still read of a refused request, so that its connection can be used again.
 const MAX_DRAINED: usize = 256 * 1024;
 const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Ref
         return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, "CONNECT and TRACE are not for gateways")));
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET) {
-        return Err(Box::new(too_large(414, "the request target is too long")));
+        return Err(Box::new(target_too_long()));
     }
     if marks.has(Marks::UPGRADE) && head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
         return Err(Box::new(Refusal::code(501, Code::NotImplemented, "WebSockets do not pass through this gateway")));
@@ -59,6 +59,10 @@ pub(super) fn bad_request(detail: &str) -> Refusal {
 
 pub(super) fn too_large(status: u16, detail: &str) -> Refusal {
     Refusal::code(status, Code::TooLarge, detail)
+}
+
+pub(super) fn target_too_long() -> Refusal {
+    too_large(414, "the request target is too long")
 }
 
 /// A caller that takes longer to say what it wants than the answer may take.

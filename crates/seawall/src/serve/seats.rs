@@ -3,7 +3,7 @@
 
 use super::answer::Refusal;
 use seawall_core::record::Code;
-use seawall_core::time::Nanos;
+use seawall_core::time::{Nanos, Wall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -66,11 +66,11 @@ impl Seats {
     }
 
     /// Tells a caller that there is no seat. Nothing of its request is looked at.
-    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream) {
+    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Wall) {
         let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
         let Some(seat) = self.sit(|seats| &seats.leaving, MOST_LEAVING) else { return };
         // Spread out, so that they do not all come back in the same second.
-        let answer = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().wire();
+        let answer = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().wire(now);
         tokio::task::spawn_local(async move {
             let farewell = async {
                 stream.write_all(&answer).await?;

@@ -3,6 +3,7 @@
 //! who is still sending gets to read the answer instead of a reset.
 
 use super::answer::Refusal;
+use super::gateway::Gateway;
 use super::hush::Hushing;
 use super::{Phase, intake};
 use bytes::{Buf as _, Bytes};
@@ -27,6 +28,7 @@ pub(super) struct Wire {
     stream: TcpStream,
     phases: watch::Receiver<Phase>,
     talk: Talk,
+    gateway: Rc<Gateway>,
     /// Our own words, on their way out in place of hyper's.
     instead: Bytes,
     closing: Closing,
@@ -43,6 +45,8 @@ pub(super) struct Spoken {
     saying: Cell<Saying>,
     /// Requests so far.
     turns: Cell<u32>,
+    /// The line that the next request begins with: how much of it has come, and whether that is all.
+    line: Cell<(usize, bool)>,
     pub hush: Hushing,
 }
 
@@ -60,6 +64,7 @@ impl Talk {
     pub(super) fn begin(&self) {
         self.0.saying.set(Saying::Answer);
         self.0.turns.set(self.0.turns.get().wrapping_add(1));
+        self.0.line.set((0, false));
     }
 
     pub(super) fn spoken(&self) -> &Rc<Spoken> {
@@ -79,6 +84,14 @@ impl Talk {
 }
 
 impl Spoken {
+    /// Bytes of a request's head came in.
+    fn heard(&self, bytes: &[u8]) {
+        if let (Saying::Nothing, (length, false)) = (self.saying.get(), self.line.get()) {
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            self.line.set((length + end.unwrap_or(bytes.len()), end.is_some()));
+        }
+    }
+
     /// The turn in which a request is waited for, if one is.
     pub(super) fn waiting(&self) -> Option<u32> {
         (self.saying.get() == Saying::Nothing).then(|| self.turns.get())
@@ -128,8 +141,8 @@ enum Closing {
 }
 
 impl Wire {
-    pub(super) const fn new(stream: TcpStream, phases: watch::Receiver<Phase>, talk: Talk) -> Self {
-        Self { stream, phases, talk, instead: Bytes::new(), closing: Closing::Open }
+    pub(super) const fn new(stream: TcpStream, phases: watch::Receiver<Phase>, talk: Talk, gateway: Rc<Gateway>) -> Self {
+        Self { stream, phases, talk, gateway, instead: Bytes::new(), closing: Closing::Open }
     }
 
     fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
@@ -170,16 +183,22 @@ fn automatic(head: &[u8]) -> Option<u16> {
     (bare && status >= 400).then_some(status)
 }
 
-fn instead_of(status: u16) -> Refusal {
+/// hyper says 431 of any head that is too long for it, also where that is the target.
+fn instead_of(status: u16, line: usize) -> Refusal {
     match status {
-        414 | 431 => intake::too_large(status, "the request's target or headers are too large"),
+        414 => intake::target_too_long(),
+        431 if line > intake::MAX_TARGET => intake::target_too_long(),
+        431 => intake::too_large(status, "the request's headers are too large"),
         _ => intake::bad_request("the request is malformed"),
     }
 }
 
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.talk.0.heard(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -187,7 +206,8 @@ impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         ready!(self.poll_instead(cx))?;
         if let Some(status) = automatic(bytes).filter(|_| self.talk.0.saying.get() == Saying::Nothing) {
-            self.instead = instead_of(status).closing().wire();
+            let refusal = instead_of(status, self.talk.0.line.get().0).closing();
+            self.instead = self.gateway.noted(refusal, None).wire(self.gateway.wall());
             return Poll::Ready(Ok(bytes.len()));
         }
         Pin::new(&mut self.stream).poll_write(cx, bytes)

@@ -78,7 +78,7 @@ async fn accept(gateway: Rc<Gateway>, hush: Hush, listener: TcpListener, mut pha
     let watched = phases.clone();
     let seats = gateway.seats();
     let admit = |(stream, peer): (TcpStream, SocketAddr)| {
-        let Some(seat) = seats.take() else { return seats.turn_away(stream) };
+        let Some(seat) = seats.take() else { return seats.turn_away(stream, gateway.wall()) };
         let (gateway, phases, open, talk) = (Rc::clone(&gateway), watched.clone(), Rc::clone(&open), hush.talk());
         tokio::task::spawn_local(async move {
             connection(gateway, stream, peer, phases, talk).await;
@@ -137,9 +137,9 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     let Ok(Ok(speaks_h2)) = first else { return };
     // hyper keeps room for one answer in the making with every connection, so that an idle one would hold kilobytes
     // for a call that it does not make. A box is only there while there is a call.
-    let said = talk.clone();
+    let (said, served) = (talk.clone(), Rc::clone(&gateway));
     let service = service_fn(move |request| {
-        let gateway = Rc::clone(&gateway);
+        let gateway = Rc::clone(&served);
         let talk = said.clone();
         talk.begin();
         Box::pin(async move {
@@ -147,7 +147,7 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
             Ok::<_, std::convert::Infallible>(response.map(|body| Said::new(body, talk)))
         })
     });
-    let io = TokioIo::new(Wire::new(stream, phases.clone(), talk.clone()));
+    let io = TokioIo::new(Wire::new(stream, phases.clone(), talk.clone(), gateway));
     // Errors of a connection are the peer's; whoever waits for an answer has been told.
     if speaks_h2 {
         let mut builder = http2::Builder::new(LocalExecutor);

@@ -124,6 +124,9 @@ fn malformed_heads_are_refused() {
     ]);
     for reply in replies {
         assert_eq!(reply.code(), "bad_request");
+        let call = reply.problem()["call"].as_str().map(str::to_owned);
+        assert!(call.is_some() && reply.header("seawall-call").map(str::to_owned) == call, "{reply:?}");
+        assert!(reply.header("date").is_some_and(|date| date.ends_with(" GMT")), "{reply:?}");
     }
 }
 
@@ -224,6 +227,15 @@ fn a_request_says_that_it_passed_through_and_never_passes_twice() {
 }
 
 #[test]
+fn an_upstream_need_not_be_told_who_else_was_on_the_way() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "via = false").go();
+    let reply = gateway.get_with("/api/x", "Via: 1.0 fred\r\n");
+    assert_eq!((reply.status, upstream.seen()[0].all("via")), (200, vec!["1.0 fred"]));
+    assert!(reply.header("via").is_some_and(|via| via.contains("seawall")), "the caller is told all the same");
+}
+
+#[test]
 fn underscores_disguise_no_header_of_ours() {
     // 41
     let upstream = Upstream::fine();
@@ -247,16 +259,22 @@ fn heads_that_are_too_large_get_a_problem_document() {
         (format!("GET /api/x HTTP/1.1\r\nHost: h\r\nX-A: {}\r\n\r\n", "a".repeat(128 * 1024)), &[431][..]),
         (format!("GET /api/x HTTP/1.1\r\nHost: h\r\n{}\r\n", "X-A: 1\r\n".repeat(2000)), &[431]),
         (format!("GET /api/{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(20 * 1024)), &[414]),
-        (format!("GET /api/{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(70 * 1024)), &[414, 431]),
+        (format!("GET /api/{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(70 * 1024)), &[414]),
+        (format!("GET /api/{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(100_000)), &[414]),
     ];
     for (bomb, statuses) in bombs {
         let mut caller = gateway.caller();
         let reply = caller.send(bomb).reply();
         assert!(statuses.contains(&reply.status) && reply.code() == "too_large", "{reply:?}");
+        assert!(["date", "seawall-call"].iter().all(|name| reply.header(name).is_some()), "{reply:?}");
         assert!(caller.is_closed());
     }
     assert_eq!(upstream.count(), 0);
     assert_eq!(gateway.get("/api/x").status, 200);
+    let mut caller = gateway.caller();
+    assert_eq!(caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n").reply().status, 200);
+    let second = caller.send(format!("GET /api/x HTTP/1.1\r\nHost: h\r\nX-A: {}\r\n\r\n", "a".repeat(128 * 1024))).reply();
+    assert_eq!(second.status, 431, "the second request of a connection is told apart as well");
 }
 
 #[test]

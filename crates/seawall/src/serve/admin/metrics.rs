@@ -18,7 +18,9 @@ use std::sync::{Arc, PoisonError};
 pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     let mut out = String::with_capacity(16 * 1024);
     shared.recorder.metrics.render(&mut out);
-    gauges(&mut out, &shared.live.load(), shared.clock.now());
+    let live = shared.live.load();
+    gauges(&mut out, &live, shared.clock.now());
+    refusals(&mut out, &live);
     kept(&mut out, &shared);
     process(&mut out, &shared);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], out)
@@ -49,20 +51,6 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
     for upstream in caching() {
         let (name, stored) = (escape(&upstream.spec.name), upstream.cached.stored.load(Ordering::Relaxed));
         line(out, format_args!("seawall_cache_stored_total{{upstream=\"{name}\"}} {stored}"));
-    }
-    family(out, "seawall_limit_refusals_total", "counter", "Calls that a limit refused (enforce) or would have refused (shadow)");
-    let mut refusals: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
-    for (upstream, layer) in live.layers() {
-        let sum = refusals.entry((upstream, layer.name())).or_default();
-        let (refused, shadowed) = layer.refusals();
-        *sum = (sum.0 + refused, sum.1 + shadowed);
-    }
-    for ((upstream, limit), (refused, shadowed)) in refusals {
-        let (upstream, limit) = (escape(upstream), escape(limit));
-        for (mode, count) in [(Mode::Enforce, refused), (Mode::Shadow, shadowed)] {
-            let labels = format_args!("upstream=\"{upstream}\",limit=\"{limit}\",mode=\"{mode}\"");
-            line(out, format_args!("seawall_limit_refusals_total{{{labels}}} {count}"));
-        }
     }
     family(out, "seawall_pool_saturation", "gauge", "Taken share of a pool's places and line");
     for pool in live.pools.values() {
@@ -103,6 +91,24 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
                     u8::from(resting)
                 ),
             );
+        }
+    }
+}
+
+/// What limits refused, or would have.
+fn refusals(out: &mut String, live: &Live) {
+    family(out, "seawall_limit_refusals_total", "counter", "Calls that a limit refused (enforce) or would have refused (shadow)");
+    let mut refusals: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
+    for (upstream, layer) in live.layers() {
+        let sum = refusals.entry((upstream, layer.name())).or_default();
+        let (refused, shadowed) = layer.refusals();
+        *sum = (sum.0 + refused, sum.1 + shadowed);
+    }
+    for ((upstream, limit), (refused, shadowed)) in refusals {
+        let (upstream, limit) = (escape(upstream), escape(limit));
+        for (mode, count) in [(Mode::Enforce, refused), (Mode::Shadow, shadowed)] {
+            let labels = format_args!("upstream=\"{upstream}\",limit=\"{limit}\",mode=\"{mode}\"");
+            line(out, format_args!("seawall_limit_refusals_total{{{labels}}} {count}"));
         }
     }
 }
