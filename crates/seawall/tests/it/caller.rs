@@ -51,6 +51,12 @@ impl Reply {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
+    /// How we say that it ended.
+    #[track_caller]
+    pub(crate) fn outcome(&self) -> &str {
+        self.header("seawall-outcome").unwrap_or_else(|| panic!("an outcome in {self:?}"))
+    }
+
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

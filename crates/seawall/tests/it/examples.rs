@@ -1,6 +1,6 @@
 //! The library's examples do what they say, in front of the faulty upstream that they are written for.
 
-use super::degrade::stage::Flaky;
+use super::flaky::Flaky;
 use super::servers::Redis;
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn run(name: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn a_closure_is_healed_and_what_is_final_stays_final() {
-    let flaky = Flaky::start("");
+    let (flaky, _folder) = Flaky::scripted("");
     let said = run("flaky_closure", &[&flaky.address]);
     assert!(said.contains("attempt 1: 503 → retry") && said.contains("attempt 2: reset → retry"), "{said}");
     assert!(said.contains("healed: ") && said.contains("final: ") && said.contains("come back in Some(120s)"), "{said}");
@@ -32,7 +32,7 @@ fn a_closure_is_healed_and_what_is_final_stays_final() {
 #[test]
 fn a_handler_a_client_and_a_worker_are_guarded() {
     for name in ["guarded_handler", "hyper_client", "pipeline_worker"] {
-        let flaky = Flaky::start("");
+        let (flaky, _folder) = Flaky::scripted("");
         let said = run(name, &[&flaky.address]);
         assert!(!said.is_empty() && flaky.stats()["requests"].as_u64() > Some(2), "{name}: {said}");
     }
@@ -40,7 +40,7 @@ fn a_handler_a_client_and_a_worker_are_guarded() {
 
 #[test]
 fn two_programs_keep_one_limit() {
-    let (flaky, redis) = (Flaky::start(""), Redis::start());
+    let ((flaky, _folder), redis) = (Flaky::scripted(""), Redis::start());
     let said = run("shared_limits", &[&flaky.address, &redis.url()]);
     let together: u32 = said.split("together ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
     assert!(together <= 42, "twice as many without Redis: {said}");

@@ -105,7 +105,7 @@ impl Start {
         Gateway { child, directory, at, admin, out, err }
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         format!("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{}\n{}\n", self.server, self.policy)
     }
 }

@@ -25,6 +25,11 @@ impl Seen {
         fields.filter(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).collect()
     }
 
+    /// All of it.
+    pub(crate) fn text(&self) -> String {
+        format!("{}{}", self.head, String::from_utf8_lossy(&self.body))
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         !self.all(name).is_empty()
     }
@@ -136,6 +141,11 @@ impl Upstream {
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.books.seen.lock().unwrap().clone()
+    }
+
+    /// The request with this number, from 1.
+    pub(crate) fn asked(&self, number: usize) -> String {
+        self.seen()[number - 1].text()
     }
 
     pub(crate) fn count(&self) -> usize {

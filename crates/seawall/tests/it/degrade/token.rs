@@ -1,7 +1,9 @@
 //! Tokens that expire, and what goes along with each attempt.
 
-use super::stage::{Flaky, Gateway, Scripted, answer};
-use crate::dir::Dir;
+use super::{answer, before, eventually, scripted, start};
+use crate::flaky::Flaky;
+use crate::gateway::Gateway;
+use std::fmt::Display;
 
 const SCRIPT: &str = r#"
 [[routes]]
@@ -9,25 +11,24 @@ match = "GET /data"
 token = { url = "/token", expires = "1h", grant = "client-credentials" }
 "#;
 
-fn gateway(upstream: &str, provider: &str, kind: &str) -> Gateway {
+fn gateway(upstream: impl Display, provider: impl Display, kind: &str) -> Gateway {
     let refresh = if kind == "refresh-token" { ", refresh_token = \"env:REFRESH\"" } else { "" };
     gateway_with(upstream, provider, kind, refresh)
 }
 
-fn gateway_with(upstream: &str, provider: &str, kind: &str, more: &str) -> Gateway {
+fn gateway_with(upstream: impl Display, provider: impl Display, kind: &str, more: &str) -> Gateway {
     let auth = format!(
         "[upstreams.a.auth]\nrefresh = {{ kind = \"{kind}\", token_url = \"http://{provider}/token\", client_id = \"env:ID\", \
          client_secret = \"env:SECRET\"{more} }}"
     );
-    let dir = Dir::with(Gateway::config(upstream, &auth));
-    Gateway::start(dir, &[("ID", "the client"), ("SECRET", "canary-secret"), ("REFRESH", "first-refresh")])
+    start(upstream, &auth).secret("ID", "the client").secret("SECRET", "canary-secret").secret("REFRESH", "first-refresh").go()
 }
 
 #[test]
 fn a_client_can_name_itself_in_the_form() {
-    let provider = Scripted::start(|_, _| answer(200, "", r#"{"access_token":"token"}"#));
-    let upstream = Scripted::start(|_, _| answer(200, "", "in"));
-    let gateway = gateway_with(&upstream.address, &provider.address, "client-credentials", ", client_auth = \"body\"");
+    let provider = scripted(|_, _| answer("200 X", "", r#"{"access_token":"token"}"#));
+    let upstream = scripted(|_, _| answer("200 X", "", "in"));
+    let gateway = gateway_with(upstream.at, provider.at, "client-credentials", ", client_auth = \"body\"");
     assert_eq!(gateway.get("/a/x").status, 200);
     let asked = provider.asked(1);
     assert!(asked.ends_with("grant_type=client_credentials&client_id=the%20client&client_secret=canary-secret"), "{asked}");
@@ -36,7 +37,7 @@ fn a_client_can_name_itself_in_the_form() {
 
 #[test]
 fn fifty_calls_at_once_ask_for_one_token() {
-    let flaky = Flaky::start(SCRIPT);
+    let (flaky, _folder) = Flaky::scripted(SCRIPT);
     let gateway = gateway(&flaky.address, &flaky.address, "client-credentials");
     std::thread::scope(|scope| {
         let calls: Vec<_> = (0..50).map(|_| scope.spawn(|| gateway.get("/a/data").status)).collect();
@@ -48,14 +49,14 @@ fn fifty_calls_at_once_ask_for_one_token() {
 
 #[test]
 fn a_rejected_token_is_replaced_once() {
-    let provider = Scripted::start(|n, _| answer(200, "", &format!(r#"{{"access_token":"token-{n}","refresh_token":"refresh-{n}"}}"#)));
-    let upstream = Scripted::start(|_, request| match request.contains("Bearer token-2") {
-        true => answer(200, "", "in"),
-        false => answer(401, "", "out"),
+    let provider = scripted(|n, _| answer("200 X", "", &format!(r#"{{"access_token":"token-{n}","refresh_token":"refresh-{n}"}}"#)));
+    let upstream = scripted(|_, request| match request.contains("Bearer token-2") {
+        true => answer("200 X", "", "in"),
+        false => answer("401 X", "", "out"),
     });
-    let gateway = gateway(&upstream.address, &provider.address, "refresh-token");
-    let got = gateway.with("/a/x", "authorization: Bearer own\r\n");
-    assert_eq!((got.status, got.body.as_str(), upstream.count(), provider.count()), (200, "in", 2, 2));
+    let gateway = gateway(upstream.at, provider.at, "refresh-token");
+    let got = gateway.get_with("/a/x", "authorization: Bearer own\r\n");
+    assert_eq!((got.status, got.text().as_str(), upstream.count(), provider.count()), (200, "in", 2, 2));
     assert!(!upstream.asked(1).contains("own"), "the caller's own credential stays here");
     let (first, second) = (provider.asked(1), provider.asked(2));
     assert!(first.starts_with("POST /token ") && first.contains("authorization: Basic dGhlJTIwY2xpZW50OmNhbmFyeS1zZWNyZXQ="), "{first}");
@@ -65,12 +66,12 @@ fn a_rejected_token_is_replaced_once() {
 
 #[test]
 fn a_second_rejection_is_final_and_redirects_are_not_followed() {
-    let provider = Scripted::start(|n, _| answer(200, "", &format!(r#"{{"access_token":"token-{n}"}}"#)));
-    let upstream = Scripted::start(|_, request| match request.contains("/moved") {
-        true => answer(302, "location: http://127.0.0.1:1/elsewhere\r\n", ""),
-        false => answer(401, "", "out"),
+    let provider = scripted(|n, _| answer("200 X", "", &format!(r#"{{"access_token":"token-{n}"}}"#)));
+    let upstream = scripted(|_, request| match request.contains("/moved") {
+        true => answer("302 X", "location: http://127.0.0.1:1/elsewhere\r\n", ""),
+        false => answer("401 X", "", "out"),
     });
-    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
+    let gateway = gateway(upstream.at, provider.at, "client-credentials");
     let got = gateway.get("/a/x");
     assert_eq!((got.status, got.outcome(), upstream.count(), provider.count()), (401, "auth", 2, 2));
     let moved = gateway.get("/a/moved");
@@ -79,22 +80,22 @@ fn a_second_rejection_is_final_and_redirects_are_not_followed() {
 
 #[test]
 fn a_provider_that_says_no_ends_the_call_and_is_quoted_in_the_log() {
-    let provider = Scripted::start(|_, _| answer(401, "", r#"{"error":"invalid_client","error_description":"no canary-secret here"}"#));
-    let upstream = Scripted::start(|_, _| answer(200, "", "in"));
-    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
+    let provider = scripted(|_, _| answer("401 X", "", r#"{"error":"invalid_client","error_description":"no canary-secret here"}"#));
+    let upstream = scripted(|_, _| answer("200 X", "", "in"));
+    let gateway = gateway(upstream.at, provider.at, "client-credentials");
     let got = gateway.get("/a/x");
     assert_eq!((got.status, got.outcome(), upstream.count(), provider.count()), (502, "auth", 0, 1));
-    let log = gateway.log();
-    assert!(log.contains("invalid_client: no … here") && !log.contains("canary") && !got.body.contains("canary"), "{log}");
+    eventually("it is quoted", || gateway.stdout().contains("invalid_client: no … here"));
+    assert!(!gateway.stdout().contains("canary") && !got.text().contains("canary"), "{}", gateway.stdout());
 }
 
 #[test]
 fn each_attempt_is_a_span_of_the_callers_trace_and_knows_what_time_is_left() {
-    let upstream = Scripted::start(|n, _| answer(if n == 1 { 503 } else { 200 }, "", ""));
-    let gateway = Gateway::before(&upstream.address, "deadline_header = \"x-left-ms\"");
+    let upstream = scripted(|n, _| answer(if n == 1 { "503 X" } else { "200 X" }, "", ""));
+    let gateway = before(&upstream, "deadline_header = \"x-left-ms\"");
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let got =
-        gateway.with("/a/x", &format!("traceparent: {trace}\r\ntracestate: a=1\r\nx-left-ms: 99999999\r\nseawall-timeout-ms: 5000\r\n"));
+    let got = gateway
+        .get_with("/a/x", &format!("traceparent: {trace}\r\ntracestate: a=1\r\nx-left-ms: 99999999\r\nseawall-timeout-ms: 5000\r\n"));
     assert_eq!(got.status, 200);
     let line = |n: usize, name: &str| upstream.asked(n).lines().find_map(|line| line.strip_prefix(name).map(str::to_owned)).unwrap();
     let (first, second) = (line(1, "traceparent: "), line(2, "traceparent: "));
@@ -106,9 +107,9 @@ fn each_attempt_is_a_span_of_the_callers_trace_and_knows_what_time_is_left() {
 
 #[test]
 fn a_token_is_renewed_before_it_expires() {
-    let provider = Scripted::start(|n, _| answer(200, "", &format!(r#"{{"access_token":"token-{n}","expires_in":1}}"#)));
-    let upstream = Scripted::start(|_, _| answer(200, "", ""));
-    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
+    let provider = scripted(|n, _| answer("200 X", "", &format!(r#"{{"access_token":"token-{n}","expires_in":1}}"#)));
+    let upstream = scripted(|_, _| answer("200 X", "", ""));
+    let gateway = gateway(upstream.at, provider.at, "client-credentials");
     drop((gateway.get("/a/x"), gateway.get("/a/x")));
     assert_eq!(provider.count(), 1);
     std::thread::sleep(std::time::Duration::from_millis(950));
@@ -118,12 +119,12 @@ fn a_token_is_renewed_before_it_expires() {
 
 #[test]
 fn a_call_waits_for_a_token_no_longer_than_its_own_deadline() {
-    let provider = Scripted::start(|_, _| {
+    let provider = scripted(|_, _| {
         std::thread::sleep(std::time::Duration::from_secs(5));
-        answer(200, "", r#"{"access_token":"late"}"#)
+        answer("200 X", "", r#"{"access_token":"late"}"#)
     });
-    let upstream = Scripted::start(|_, _| answer(200, "", ""));
-    let gateway = gateway(&upstream.address, &provider.address, "client-credentials");
-    let got = gateway.with("/a/x", "seawall-timeout-ms: 300\r\n");
+    let upstream = scripted(|_, _| answer("200 X", "", ""));
+    let gateway = gateway(upstream.at, provider.at, "client-credentials");
+    let got = gateway.get_with("/a/x", "seawall-timeout-ms: 300\r\n");
     assert_eq!((got.status, got.outcome(), upstream.count()), (504, "deadline_exceeded", 0));
 }
