@@ -320,6 +320,21 @@ fn ambiguous_failures_have_a_small_budget_and_then_count_as_permanent() {
 }
 
 #[test]
+fn a_500_is_tried_once_more_where_a_repetition_may_harm() {
+    for profile in ["payment", "internal", "database", "cache", "email"] {
+        let mut world = World::new(&format!("profile = \"{profile}\""));
+        world.call(&[status(500), status(500)]);
+        assert!(world.trace.contains("wait ") && world.trace.ends_with("after 2 attempts\n"), "{profile}:\n{}", world.trace);
+    }
+    // Whoever only reads may ask as often as for any other failure that passes.
+    for (profile, attempts) in [("external-api", 4), ("fetcher", 6)] {
+        let mut world = World::new(&format!("profile = \"{profile}\"\nbreaker.mode = \"off\"\ntimeout.total = \"10m\""));
+        world.call(&vec![status(500); attempts]);
+        assert!(world.trace.ends_with(&format!("after {attempts} attempts\n")), "{profile}:\n{}", world.trace);
+    }
+}
+
+#[test]
 fn a_body_that_streamed_is_not_sent_again() {
     let request = Request { method: "PUT", keyed: false, replayable: false, deadline: None, patient: false };
     World::new("").request(&request, &[status(503)]).check(expect![[r#"
