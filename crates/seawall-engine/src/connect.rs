@@ -1,8 +1,9 @@
 //! New connections to upstreams: name lookup, TCP, TLS with verified certificates, and which HTTP is spoken.
 
 use crate::fault::Fault;
-use crate::h1::{Conn, Io};
+use crate::h1::Conn;
 use crate::h2::Shared;
+use crate::io::Io;
 use crate::reach::Reach;
 use rustls::pki_types::ServerName;
 use seawall_core::config::url::Base;
@@ -77,7 +78,7 @@ impl Connector {
         let name = ServerName::try_from(bare).map_err(|_| Fault::TLS)?;
         let stream = self.tls.connect(name, stream).await.map_err(|error| tls_fault(&error))?;
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if speaks_h2 { Shared::open(stream).await.map(Sender::H2) } else { Ok(h1(Io::Tls(Box::new(stream)))) }
+        if speaks_h2 { Shared::open(stream).await.map(Sender::H2) } else { Ok(h1(Io::Tls(Box::new(stream.into())))) }
     }
 
     /// Tries the addresses of a name in turn; the last failure is the one reported. Reach is asked about each address and

@@ -5,6 +5,7 @@ use crate::cache;
 use crate::caller::Callers;
 use crate::clock::Clock;
 use crate::credential::Credentials;
+use crate::front::Front;
 use crate::limits::{Layer, Limits};
 use crate::line;
 use crate::pools::Pool;
@@ -17,7 +18,7 @@ use seawall_core::admit::shed;
 use seawall_core::call::Plan;
 use seawall_core::config::model::Notify;
 use seawall_core::config::place::SecretRef;
-use seawall_core::config::{Config, Endpoint, Server, Upstream};
+use seawall_core::config::{Config, Endpoint, Server, Tls, Upstream};
 use seawall_core::lease::Until;
 use seawall_core::policy::{self, BreakerPer, Mode, Share};
 use seawall_core::time::{Mono, Now};
@@ -38,6 +39,8 @@ pub struct Live {
     default: Option<usize>,
     pub callers: Callers,
     /// What the admin port asks for, where it asks.
+    /// TLS before the gateway's listener, where there is to be any.
+    pub front: Option<Front>,
     pub admin_token: Option<Secret>,
     /// What signs callbacks, where the configuration says.
     pub webhook_secret: Option<Secret>,
@@ -127,6 +130,8 @@ pub enum Unusable {
     Secret(#[from] MissingSecret),
     #[error("`server.shared`: {0}")]
     Shared(String),
+    #[error("`server.tls`: {0}")]
+    Tls(String),
     #[error("`{path}`: the schema `{file}` cannot be used: {why}")]
     Schema { path: String, file: String, why: String },
 }
@@ -161,6 +166,7 @@ impl Live {
         let callers = Callers::new(&config, around.vault)?;
         let admin_token = server_secret("admin_token", config.server.admin_token.as_ref(), around.vault)?;
         let webhook_secret = server_secret("webhook_secret", config.server.webhook_secret.as_ref(), around.vault)?;
+        let front = config.server.tls.as_ref().map(|tls| front(tls, around)).transpose()?;
         let notify_secrets = config.notify.iter().enumerate().map(|(i, spec)| receiver(i, spec, around.vault)).collect::<Result<_, _>>()?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
@@ -184,6 +190,7 @@ impl Live {
             default: config.server.default_upstream.as_deref().and_then(index),
             upstreams,
             callers,
+            front,
             admin_token,
             webhook_secret,
             notify_secrets,
@@ -249,6 +256,12 @@ fn receiver(place: usize, spec: &Notify, vault: Vault<'_>) -> Result<Option<Secr
 fn server_secret(key: &str, reference: Option<&SecretRef>, vault: Vault<'_>) -> Result<Option<Secret>, MissingSecret> {
     let missing = |reference: &SecretRef, why| MissingSecret { path: format!("server.{key}"), reference: reference.to_string(), why };
     reference.map(|reference| vault(reference).map_err(|why| missing(reference, why))).transpose()
+}
+
+fn front(tls: &Tls, around: Around<'_>) -> Result<Front, Unusable> {
+    let key = server_secret("tls.key", Some(&tls.key), around.vault)?;
+    let chain = (around.files)(&tls.cert).map_err(Unusable::Tls)?;
+    Front::new(&chain, key.as_ref().map_or("", Secret::reveal).as_bytes()).map_err(Unusable::Tls)
 }
 
 fn shared(server: &Server, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {

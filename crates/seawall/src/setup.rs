@@ -176,6 +176,7 @@ pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> 
         let hint = match unusable {
             Unusable::Secret(_) => "set it and start again; `seawall check` lists every secret that is missing",
             Unusable::Schema { .. } => "paths are relative to the configuration file",
+            Unusable::Tls(_) => "both are PEM; paths are relative to the configuration file",
             Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
         };
         Failure::config(unusable.to_string()).hint(hint).into()

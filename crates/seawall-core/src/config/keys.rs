@@ -92,7 +92,16 @@ static SERVER: Table = Table {
         key("require_caller", Kind::Bool, "refuse requests without a caller's token"),
         key("default_upstream", Kind::Text, "takes requests that name no upstream"),
         key("trust_forwarded", Kind::List(&Kind::Cidr), "networks whose Forwarded headers are believed"),
+        key("tls", Kind::Table(&TLS), "the gateway speaks TLS to its callers"),
         key("allow_private", Kind::List(&Kind::Cidr), "private networks that URLs handed in by users may reach"),
+    ]],
+};
+
+static TLS: Table = Table {
+    what: "`[server.tls]`",
+    keys: &[&[
+        required("cert", Kind::Text, "file with the certificate and those that lead to its authority, in PEM"),
+        required("key", Kind::Secret, "where its private key is, in PEM"),
     ]],
 };
 

@@ -106,7 +106,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
         "The pool's queue_timeout is not below timeout.total, so a queued call can spend its whole deadline waiting.",
     ),
     ("SW019", "failed work is not kept", "dead_letter.from is empty: what jobs and batches give up on is only logged."),
-    ("SW020", "a file is missing", "The schema file cannot be read, so answers cannot be checked against it."),
+    ("SW020", "a file is missing", "A schema or certificate cannot be read: `serve` will not start with it."),
     ("SW021", "the first wait is longer than the cap", "retry.base exceeds retry.cap, so every wait is the cap and nothing grows."),
     (
         "SW022",
@@ -129,6 +129,9 @@ pub fn warnings(config: &Config, around: &dyn Surroundings) -> Vec<Warning> {
         if !around.has_secret(secret) {
             found.push(warning("SW008", path, format!("{secret} is not there")));
         }
+    }
+    if let Some(tls) = config.server.tls.as_ref().filter(|tls| !around.has_file(&tls.cert)) {
+        found.push(warning("SW020", "server.tls.cert", format!("{} cannot be read", tls.cert)));
     }
     if !place::is_loopback(&config.server.admin) {
         found.push(warning("SW009", "server.admin", format!("listens on {}", config.server.admin)));

@@ -19,7 +19,7 @@ pub mod shape;
 pub mod url;
 mod walk;
 
-pub use model::{Auth, CATCH_ALL, Config, Endpoint, Policy, Refresh, Server, Upstream};
+pub use model::{Auth, CATCH_ALL, Config, Endpoint, Policy, Refresh, Server, Tls, Upstream};
 pub use problem::{Invalid, Problem};
 pub use resolve::MAX_KEYS;
 

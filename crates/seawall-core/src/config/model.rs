@@ -25,6 +25,13 @@ pub struct Config {
     pub notify: Vec<Notify>,
 }
 
+/// What the gateway shows to callers who want TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub cert: String,
+    pub key: SecretRef,
+}
+
 #[derive(Clone, Debug)]
 pub struct Server {
     pub listen: String,
@@ -41,6 +48,7 @@ pub struct Server {
     pub default_upstream: Option<String>,
     pub trust_forwarded: Vec<ipnet::IpNet>,
     pub allow_private: Vec<ipnet::IpNet>,
+    pub tls: Option<Tls>,
 }
 
 #[derive(Clone, Debug)]
@@ -179,6 +187,12 @@ fn stay<T: Clone + PartialEq>(own: &mut T, running: &T) -> bool {
 }
 
 impl Config {
+    /// For whoever takes no requests: what callers and operators would be asked for, or shown, is not needed.
+    pub fn uncalled(&mut self) {
+        self.callers.clear();
+        (self.server.admin_token, self.server.tls) = (None, None);
+    }
+
     /// Goes on with what only a restart can change, as it is in the configuration that is in force, and says which keys
     /// wanted something else.
     pub fn stay_until_restart(&mut self, running: &Self) -> Vec<&'static str> {
@@ -189,8 +203,12 @@ impl Config {
             ("server.store", stay(&mut own.store, &old.store)),
             ("server.shared", stay(&mut own.shared, &old.shared)),
             ("server.shared_timeout", stay(&mut own.shared_timeout, &old.shared_timeout)),
+            ("server.tls", own.tls.is_some() != old.tls.is_some()),
             ("log.format", stay(&mut self.log_json, &running.log_json)),
         ];
+        if own.tls.is_some() != old.tls.is_some() {
+            own.tls.clone_from(&old.tls);
+        }
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }
 
@@ -225,6 +243,7 @@ impl Config {
     pub fn secrets(&self) -> Vec<(String, &SecretRef)> {
         let mut all: Vec<(String, &SecretRef)> = self.server.admin_token.iter().map(|s| ("server.admin_token".to_owned(), s)).collect();
         all.extend(self.server.webhook_secret.iter().map(|s| ("server.webhook_secret".to_owned(), s)));
+        all.extend(self.server.tls.iter().map(|tls| ("server.tls.key".to_owned(), &tls.key)));
         all.extend(self.callers.iter().map(|caller| (format!("callers.{}.token", caller.name), &caller.token)));
         for upstream in &self.upstreams {
             let Some(auth) = &upstream.auth else { continue };

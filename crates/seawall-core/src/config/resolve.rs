@@ -3,7 +3,7 @@
 use super::endpoint::Match;
 use super::fields::{as_table, as_text, boolean, count, duration, float, int, optional, rate, secret, share, size, text, texts, word};
 use super::layers::{self, each, unknown};
-use super::model::{Auth, CATCH_ALL, Caller, Config, Endpoint, Key, Notify, Refresh, Schedule, Server, Upstream, default_burst};
+use super::model::{Auth, CATCH_ALL, Caller, Config, Endpoint, Key, Notify, Refresh, Schedule, Server, Tls, Upstream, default_burst};
 use super::node::{Node, Tree};
 use super::place::{self, Inject};
 use super::problem::Problem;
@@ -55,6 +55,7 @@ fn server(tree: &Tree) -> Server {
         default_upstream: optional(tree, "default_upstream"),
         trust_forwarded: networks(tree, "trust_forwarded"),
         allow_private: networks(tree, "allow_private"),
+        tls: tree.table("tls").and_then(|tls| Some(Tls { cert: tls.text("cert")?.to_owned(), key: secret(tls, "key")? })),
     }
 }
 

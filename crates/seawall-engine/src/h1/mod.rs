@@ -7,6 +7,7 @@ mod out;
 
 use crate::body::Outgoing;
 use crate::fault::Fault;
+use crate::io::Io;
 use bytes::{Bytes, BytesMut};
 use chunks::Chunks;
 pub(crate) use head::Writer;
@@ -17,21 +18,12 @@ use out::Out;
 use std::future::Future as _;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
 /// Room for most answers in one read.
 const FIRST_READ: usize = 8 * 1024;
 /// No read asks for more.
 const MOST_READ: usize = 64 * 1024;
-
-/// The socket, with or without TLS.
-#[derive(Debug)]
-pub(crate) enum Io {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
 
 /// What is left of an answer's body.
 #[derive(Debug)]
@@ -251,38 +243,6 @@ impl From<Length> for Left {
             Length::Known(length) => Self::Bytes(length),
             Length::Chunked => Self::Chunks(Chunks::default()),
             Length::UntilClose => Self::UntilClose,
-        }
-    }
-}
-
-impl AsyncRead for Io {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        match &mut *self {
-            Self::Plain(io) => Pin::new(io).poll_read(cx, buffer),
-            Self::Tls(io) => Pin::new(io).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Io {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        match &mut *self {
-            Self::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Self::Tls(io) => Pin::new(io).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        match &mut *self {
-            Self::Plain(io) => Pin::new(io).poll_flush(cx),
-            Self::Tls(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        match &mut *self {
-            Self::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Self::Tls(io) => Pin::new(io).poll_shutdown(cx),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A request on its way out: head and body, written as far as the socket takes them.
 
-use super::Io;
 use super::head::Writer;
 use crate::body::Outgoing;
+use crate::io::Io;
 use bytes::{Buf as _, Bytes};
 use http_body::Body as _;
 use std::pin::Pin;

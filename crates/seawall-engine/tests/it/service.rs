@@ -64,6 +64,13 @@ fn policy() -> (Policy, Clock) {
 }
 
 #[test]
+fn a_gateways_whole_file_is_a_policy_for_the_library_too() {
+    let text = "[server]\ntls = { cert = \"c.pem\", key = \"file:k.pem\" }\n[callers.a]\ntoken = \"env:A\"\n[callers.b]\ntoken = \"env:B\"\n\
+                [upstreams.x]\nurl = \"http://x.test\"\n";
+    assert!(seawall_engine::Policies::from_toml(text).unwrap().get("x").is_ok());
+}
+
+#[test]
 fn answers_are_judged_by_the_policys_rules_and_sent_again_whole() {
     let (policy, clock) = policy();
     let upstream = Upstream::of(&[Ok(503), Err(ErrorKind::ConnectionReset), Ok(200)]);

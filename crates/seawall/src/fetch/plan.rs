@@ -293,9 +293,7 @@ fn work(
     let reach = config.as_ref().map(|config| Reach::new(config.server.allow_private.clone()));
     let live = config
         .map(|mut config| {
-            // Nobody calls us here.
-            config.server.admin_token = None;
-            config.callers.clear();
+            config.uncalled();
             setup::live(config, around)
         })
         .transpose()?;

@@ -9,9 +9,9 @@ pub(super) fn text(running: &Running) -> String {
         "seawall {}\n  policy    {}\n  gateway   {}/{{{}}}\n  admin     {}  (dashboard, /v1, /metrics)",
         env!("SEAWALL_VERSION"),
         running.shared.file.display(),
-        shown(running.gateway),
+        shown(running.gateway, live.front.is_some()),
         names.join(","),
-        shown(running.admin),
+        shown(running.admin, false),
     );
     text.push_str(&format!("\n  store     {}", crate::setup::shown_store(&live.config.server.store)));
     if live.shared.is_some() {

@@ -22,6 +22,7 @@ use seawall_engine::body::{Blame, Broken, Held, Relay, RelayError};
 use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
+use seawall_engine::front::Front;
 use seawall_engine::limits::Who;
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
@@ -116,6 +117,10 @@ impl Gateway {
 
     pub(super) fn seats(&self) -> Arc<Seats> {
         Arc::clone(&self.shared.seats)
+    }
+
+    pub(super) fn front(&self) -> Option<Front> {
+        self.shared.live.load().front.clone()
     }
 
     pub(super) fn head_timeout(&self) -> std::time::Duration {

@@ -244,6 +244,6 @@ fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'stati
 }
 
 /// An address as people type it.
-fn shown(address: SocketAddr) -> String {
-    format!("http://{address}")
+fn shown(address: SocketAddr, is_tls: bool) -> String {
+    format!("{}://{address}", if is_tls { "https" } else { "http" })
 }

@@ -65,9 +65,11 @@ impl Seats {
         Some(Seat { seats: Arc::clone(self), of })
     }
 
-    /// Tells a caller that there is no seat. Nothing of its request is looked at.
-    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Wall) {
+    /// Tells a caller that there is no seat. Nothing of its request is looked at. Who speaks TLS is let go without a word:
+    /// a handshake costs more than a seat would. `now` is for those who do not.
+    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>) {
         let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
+        let Some(now) = now else { return };
         let Some(seat) = self.sit(|seats| &seats.leaving, MOST_LEAVING) else { return };
         // Spread out, so that they do not all come back in the same second.
         let answer = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().wire(now);

@@ -9,6 +9,7 @@ use super::{Phase, intake};
 use bytes::{Buf as _, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use seawall_engine::body::{Relay, RelayError};
+use seawall_engine::io::Io;
 use std::cell::Cell;
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -16,7 +17,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
@@ -25,7 +25,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Wire {
-    stream: TcpStream,
+    stream: Io,
     phases: watch::Receiver<Phase>,
     talk: Talk,
     gateway: Rc<Gateway>,
@@ -141,7 +141,7 @@ enum Closing {
 }
 
 impl Wire {
-    pub(super) const fn new(stream: TcpStream, phases: watch::Receiver<Phase>, talk: Talk, gateway: Rc<Gateway>) -> Self {
+    pub(super) const fn new(stream: Io, phases: watch::Receiver<Phase>, talk: Talk, gateway: Rc<Gateway>) -> Self {
         Self { stream, phases, talk, gateway, instead: Bytes::new(), closing: Closing::Open }
     }
 

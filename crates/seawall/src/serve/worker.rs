@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use seawall_engine::io::Io;
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::pin;
@@ -78,7 +79,7 @@ async fn accept(gateway: Rc<Gateway>, hush: Hush, listener: TcpListener, mut pha
     let watched = phases.clone();
     let seats = gateway.seats();
     let admit = |(stream, peer): (TcpStream, SocketAddr)| {
-        let Some(seat) = seats.take() else { return seats.turn_away(stream, gateway.wall()) };
+        let Some(seat) = seats.take() else { return seats.turn_away(stream, gateway.front().is_none().then(|| gateway.wall())) };
         let (gateway, phases, open, talk) = (Rc::clone(&gateway), watched.clone(), Rc::clone(&open), hush.talk());
         tokio::task::spawn_local(async move {
             connection(gateway, stream, peer, phases, talk).await;
@@ -130,11 +131,11 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     }
     let head_timeout = gateway.head_timeout();
     let first = tokio::select! {
-        first = tokio::time::timeout(head_timeout, begins_with_h2(&stream)) => first,
+        first = tokio::time::timeout(head_timeout, begin(&gateway, stream)) => first,
         // A connection that has said nothing for a while has nothing in flight.
         () = silent_while_draining(phases.clone()) => return,
     };
-    let Ok(Ok(speaks_h2)) = first else { return };
+    let Ok(Ok((stream, speaks_h2))) = first else { return };
     // hyper keeps room for one answer in the making with every connection, so that an idle one would hold kilobytes
     // for a call that it does not make. A box is only there while there is a call.
     let (said, served) = (talk.clone(), Rc::clone(&gateway));
@@ -199,6 +200,17 @@ async fn draining(mut phases: watch::Receiver<Phase>) {
 async fn silent_while_draining(phases: watch::Receiver<Phase>) {
     draining(phases).await;
     tokio::time::sleep(LAST_WORD).await;
+}
+
+/// Finds out what a caller speaks; TLS says so itself.
+async fn begin(gateway: &Gateway, stream: TcpStream) -> std::io::Result<(Io, bool)> {
+    match gateway.front() {
+        Some(front) => Box::pin(front.accept(stream)).await,
+        None => {
+            let speaks_h2 = begins_with_h2(&stream).await?;
+            Ok((Io::Plain(stream), speaks_h2))
+        }
+    }
 }
 
 /// Looks at the first bytes without taking them: HTTP/2 with prior knowledge opens with `PRI * HTTP/2.0`.

@@ -92,7 +92,7 @@ impl Start {
         let err = collect(child.stderr.take().unwrap());
         let address = |name: &str| {
             let text = read(&err);
-            let line = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().strip_prefix("http://"))?;
+            let (_, line) = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().split_once("://"))?;
             line.split(['/', ' ']).next()?.parse().ok()
         };
         let mut found = None;

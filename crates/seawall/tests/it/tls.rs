@@ -1,6 +1,7 @@
 //! Upstreams behind TLS: who is believed, what is spoken, and what an end without a farewell means.
 
 mod front;
+mod listener;
 
 use super::caller::Reply;
 use super::gateway::{Gateway, Start};

@@ -1,7 +1,7 @@
 //! Upstreams behind TLS: certificates of a private authority, a front that hands the plain bytes on to a scripted upstream,
 //! and an HTTP/2 server of bare frames that can refuse what no library would.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +32,17 @@ impl Authority {
     /// Where its own certificate is.
     pub(crate) fn file(&self) -> PathBuf {
         self.directory.path().join("roots.pem")
+    }
+
+    /// A certificate for this name and its key, as files beside a policy are written.
+    pub(crate) fn issue(&self, name: &str, directory: &std::path::Path) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        // OpenSSL takes a certificate for its own issuer whose name is the issuer's.
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        std::fs::write(directory.join("cert.pem"), certificate.pem()).unwrap();
+        std::fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
     }
 
     /// A server's certificate for this name, which is of no use after the year.
