@@ -309,6 +309,32 @@ pub enum Cancelled {
     Unknown,
 }
 
+/// Which waiting jobs need not wait any longer. They become due one after the other, not all at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hasten {
+    pub upstream: String,
+    /// What they wait for: a word of `Reason`.
+    pub reason: &'static str,
+    /// When the first of them becomes due.
+    pub from: Wall,
+    /// Those that were due before have been looked at.
+    pub(crate) after: Wall,
+}
+
+impl Hasten {
+    #[must_use]
+    pub const fn new(upstream: String, reason: &'static str, from: Wall) -> Self {
+        Self { upstream, reason, from, after: from }
+    }
+}
+
+/// A part of what was wished for, and how to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hastened {
+    pub jobs: u64,
+    pub next: Option<Hasten>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub state: Option<State>,

@@ -4,7 +4,7 @@
 use crate::dead::{self, Depth, Expired, Issue, Letter, NewLetter, Replayed};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{self, Cancelled, Claim, Claimed, Counts, Enqueued, Job, Lease, NewJob, Renewed, Settle, Settled, Tick};
+use crate::job::{self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hastened, Job, Lease, NewJob, Renewed, Settle, Settled, Tick};
 use crate::location::Location;
 use crate::page::{Page, Window};
 use crate::postgres::Postgres;
@@ -155,6 +155,11 @@ impl Store {
 
     pub async fn cancel(&self, id: CallId, now: Wall) -> Result<Cancelled, Error> {
         change!(self, ends statements::jobs::cancel, id, now)
+    }
+
+    /// Makes jobs due that wait for what is over, a batch at a time.
+    pub async fn hasten(&self, wish: Hasten) -> Result<Hastened, Error> {
+        change!(self, ends statements::jobs::hasten, wish)
     }
 
     pub async fn job(&self, id: CallId) -> Result<Option<Job>, Error> {

@@ -3,7 +3,8 @@
 use super::{Action, Call, Cells, Plan, Request};
 use crate::classify::Seen;
 use crate::config::{self, Config};
-use crate::record::ErrorKind;
+use crate::guard::Forced;
+use crate::record::{ErrorKind, Reason};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now, Wall};
 use expect_test::{Expect, expect};
@@ -365,6 +366,19 @@ fn the_breaker_opens_refuses_probes_and_closes() {
           #1 200: success, return (succeeded)
         Success (succeeded) after 1 attempts
     "#]]);
+}
+
+#[test]
+fn a_job_waits_for_as_long_as_somebody_holds_the_breaker_open() {
+    let mut world = World::new("");
+    world.cells.breaker.force(Forced::Open, world.now.mono).unwrap();
+    let request = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: true };
+    let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &request, world.now);
+    while let Action::Ask(ask) = action {
+        action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
+    }
+    let Action::Wait { until, reason } = action else { panic!("{action:?}") };
+    assert_eq!((until, reason), (world.now.mono + world.plan.held_open, Reason::CircuitOpen));
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Looking at jobs, and calling them off.
+//! Looking at jobs, calling them off, and calling those in that wait for nothing any more.
 
 use crate::error::Error;
-use crate::job::{Cancelled, Counts, Filter, Job, State};
+use crate::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, State};
 use crate::page::{Page, Window};
 use crate::rows::{self, JOB};
 use crate::settled::{CANCELLED, letter_of};
-use crate::sql::{Sql, Value, first, values};
+use crate::sql::{Sql, Value, count, first, values};
 use crate::statements::letters;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -35,6 +35,30 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
             State::Queued | State::Running | State::Waiting => Err(Error::Unavailable("the job is changing hands".to_owned())),
         },
     }
+}
+
+/// What one transaction calls in at most, so that nobody waits long behind it.
+const HASTENED: usize = 200;
+/// How far apart those are in milliseconds that are called in together: a hundred in a second, so that no herd forms.
+const APART_MS: i64 = 10;
+
+/// Walks on from where the last batch ended; a job that was called in is due before that place.
+pub(crate) const WAITING_FOR: &str =
+    "SELECT row, due FROM jobs WHERE state = 2 AND due >= $3 AND upstream = $1 AND error = $2 ORDER BY due LIMIT $4";
+
+pub(crate) async fn hasten<S: Sql>(sql: &mut S, wish: &Hasten) -> Result<Hastened, Error> {
+    // What is due before all of them would be is left as it is.
+    let end = Wall(wish.from.0.saturating_add(APART_MS * count(HASTENED)));
+    let statement = format!("{WAITING_FOR}{}", S::LOCK);
+    let found = sql.query(&statement, values![&wish.upstream, wish.reason, end.max(wish.after), count(HASTENED)]).await?;
+    let (is_full, mut jobs, mut after) = (found.len() == HASTENED, 0, wish.after);
+    for (mut row, place) in found.into_iter().zip(0i64..) {
+        let (job, due): (i64, Wall) = (row.take()?, row.take()?);
+        let sooner = Wall(wish.from.0 + place * APART_MS);
+        jobs += sql.execute("UPDATE jobs SET due = $2 WHERE row = $1 AND state = 2", values![job, sooner]).await?;
+        after = due;
+    }
+    Ok(Hastened { jobs, next: is_full.then(|| Hasten { from: end, after, ..wish.clone() }) })
 }
 
 pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>, Error> {

@@ -1,12 +1,14 @@
 //! How jobs end, wait and are called off, and what can be read of them.
 
 use crate::stage::{NOON, Stage, after, ok, on_each_backend};
-use seawall_store::job::{Attempted, Cancelled, Ending, Filter, MOST_HISTORY, NewJob, Renewed, Settle, Settled, State};
+use seawall_core::time::Wall;
+use seawall_store::job::{Attempted, Cancelled, Ending, Filter, Hasten, MOST_HISTORY, NewJob, Renewed, Settle, Settled, State};
 use seawall_store::page::Window;
 
 on_each_backend!(
     a_done_job_keeps_its_answer,
     a_job_that_waits_goes_on_where_it_was,
+    what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one,
     a_released_job_is_ready_at_once_and_no_crash,
     a_follow_up_is_there_exactly_when_its_job_is_over,
     a_queued_job_is_cancelled_at_once,
@@ -41,6 +43,47 @@ async fn a_job_that_waits_goes_on_where_it_was(stage: Stage) {
     stage.store.tick(after(5)).await.unwrap();
     let again = stage.claim_at("u", 1, after(5)).await.remove(0);
     assert_eq!((again.job.progress.attempts, again.job.crashes), (3, 0));
+}
+
+async fn what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one(stage: Stage) {
+    let wait = |upstream: &'static str, until, reason| {
+        let stage = &stage;
+        async move {
+            let id = stage.enqueue(stage.job(upstream)).await;
+            let claimed = stage.claim(upstream, 1).await.remove(0);
+            stage.settle(&claimed, Ending::Wait { until, reason }).await;
+            id
+        }
+    };
+    let mut called = Vec::new();
+    for _ in 0..450 {
+        called.push(wait("u", after(3600), "keys_cooling").await);
+    }
+    let (soon, later) = (wait("u", after(1), "keys_cooling").await, after(3600));
+    let others = [wait("u", later, "circuit_open").await, wait("v", later, "keys_cooling").await];
+    let (mut next, mut batches) = (Some(Hasten::new("u".to_owned(), "keys_cooling", NOON)), Vec::new());
+    while let Some(wish) = next.take() {
+        let hastened = stage.store.hasten(wish).await.unwrap();
+        batches.push(hastened.jobs);
+        next = hastened.next;
+    }
+    assert_eq!(batches, [200, 200, 50]);
+    let due = |id| {
+        let stage = &stage;
+        async move { stage.store.job(id).await.unwrap().unwrap().next_attempt_at.unwrap() }
+    };
+    let mut times = Vec::new();
+    for id in called {
+        times.push(due(id).await);
+    }
+    times.sort();
+    let expected: Vec<Wall> = (0..450).map(|place| Wall(NOON.0 + place * 10)).collect();
+    assert_eq!(times, expected, "a hundred in a second");
+    assert_eq!(due(soon).await, after(1), "what comes soon is left alone");
+    for other in others {
+        assert_eq!(due(other).await, later);
+    }
+    assert_eq!(stage.store.tick(NOON).await.unwrap().due, 1, "the first goes at once");
 }
 
 async fn a_released_job_is_ready_at_once_and_no_crash(stage: Stage) {

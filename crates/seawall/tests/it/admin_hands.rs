@@ -105,6 +105,26 @@ fn a_key_rests_and_comes_back() {
 }
 
 #[test]
+fn jobs_wait_no_longer_than_the_cause_that_an_operator_removes() {
+    let upstream = Upstream::fine();
+    let gateway = keyed(&upstream);
+    let hands = [
+        ("keys_cooling", ["/v1/keys/api/a", "/v1/keys/api/b"], r#"{"state":"cooling"}"#, r#"{"state":"ready"}"#),
+        ("circuit_open", ["/v1/breakers/api", "/v1/breakers/api/search"], r#"{"state":"open"}"#, r#"{"state":"auto"}"#),
+    ];
+    for (reason, places, stop, go) in hands {
+        places.iter().for_each(|place| drop(put(&gateway, place, stop)));
+        let id = gateway.admin("POST", "/v1/jobs", r#"{"upstream":"api","path":"/x"}"#).json()["id"].as_str().unwrap().to_owned();
+        let job = || gateway.look(&format!("/v1/jobs/{id}"));
+        eventually("it waits", || job()["state"] == "waiting");
+        assert_eq!(job()["error"], reason);
+        places.iter().for_each(|place| drop(put(&gateway, place, go)));
+        eventually("it is done", || job()["state"] == "done");
+        assert_eq!(job()["attempts"], 1, "waiting is no attempt");
+    }
+}
+
+#[test]
 fn a_reload_can_be_tried_first() {
     let upstream = Upstream::fine();
     let gateway = Start::before(&upstream, FAST).go();

@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use seawall_core::guard::Forced;
+use seawall_core::record::Reason;
 use seawall_core::time::{Mono, Now};
 use seawall_engine::live::LiveEndpoint;
 use seawall_engine::recorder::{BreakerRecord, Record};
@@ -86,6 +87,11 @@ async fn force(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option
         if let Some(change) = endpoint.state.force_breaker(forced, &shared.clock).await {
             shared.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names: Arc::clone(&endpoint.names), change }));
         }
+    }
+    match forced {
+        // Those of endpoints whose breaker stays as it is come, are refused, and wait again.
+        Forced::Closed | Forced::Auto => shared.desk.hasten(upstream, Reason::CircuitOpen),
+        Forced::Open => {}
     }
     let place = endpoint.map_or_else(|| upstream.to_owned(), |endpoint| format!("{upstream}/{endpoint}"));
     audit(shared, &who.0, "breaker", format!("{place}: {forced}")).await;

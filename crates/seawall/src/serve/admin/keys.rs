@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use seawall_core::lease::Until;
+use seawall_core::record::Reason;
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::live::LiveUpstream;
 use serde_json::{Value, json};
@@ -75,6 +76,9 @@ async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body
         return Err(bad("`until` is over already"));
     }
     named.hold_key(index, until.map(Until::Wall), &shared.clock).await;
+    if !cool {
+        shared.desk.hasten(upstream, Reason::KeysCooling);
+    }
     let detail = format!("{upstream}/{id}: {}", if cool { "cooling" } else { "ready" });
     audit(shared, &who.0, "key", detail).await;
     let shown = of(named, now).into_iter().find(|key| key["id"] == id);

@@ -4,11 +4,12 @@ use crate::serve::ledger::Ledger;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use seawall_core::id::CallId;
+use seawall_core::record::Reason;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::clock::Clock;
 use seawall_engine::shared;
-use seawall_store::job::{Enqueued, NewJob};
+use seawall_store::job::{Enqueued, Hasten, NewJob};
 use seawall_store::{Error, Store};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -132,5 +133,16 @@ impl Desk {
         let kept = self.store.enqueue(jobs, self.now()).await?;
         self.bell.notify_one();
         Ok(kept)
+    }
+
+    /// Wakes jobs that wait for what an operator has just put right. Nobody waits for that: there may be a million of them,
+    /// and those that are missed have their own time.
+    pub(crate) fn hasten(self: &Arc<Self>, upstream: &str, reason: Reason) {
+        let (desk, mut next) = (Arc::clone(self), Some(Hasten::new(upstream.to_owned(), reason.as_str(), self.now())));
+        tokio::spawn(async move {
+            while let Some(wish) = next.take() {
+                next = desk.store.hasten(wish).await.ok().and_then(|hastened| hastened.next);
+            }
+        });
     }
 }
