@@ -187,6 +187,7 @@ async fn claim_and_complete(store: &Store, bound: Duration) -> f64 {
                                 ending: Ending::Done(response),
                                 progress,
                                 history: Vec::new(),
+                                answer: None,
                                 follow: Vec::new(),
                                 key: None,
                                 now: NOON,

@@ -269,6 +269,8 @@ pub struct Settle {
     pub ending: Ending,
     pub progress: Progress,
     pub history: Vec<Attempted>,
+    /// What the upstream said last to a job that is given up on.
+    pub answer: Option<Response>,
     /// Jobs that come of this one, kept in the same transaction: its callback.
     pub follow: Vec<NewJob>,
     /// The end of the reservation that it ran under, in the same transaction: a job is never over before its key is.

@@ -80,9 +80,9 @@ pub(crate) fn settle<'a>(settle: &'a Settle, held: &Held) -> Result<(Settled, Ch
         Ending::Done(response) => (State::Done, None, None, Some(response), over(letter, true)),
         Ending::Dead(new) => {
             let besides = letter.map_or(Besides::Letter(new), |letter| Besides::ReplayFailed { letter, how: new });
-            (State::Dead, None, Some(new.code.as_str()), None, besides)
+            (State::Dead, None, Some(new.code.as_str()), settle.answer.as_ref(), besides)
         }
-        Ending::Failed { code } => (State::Dead, None, Some(code.as_str()), None, over(letter, false)),
+        Ending::Failed { code } => (State::Dead, None, Some(code.as_str()), settle.answer.as_ref(), over(letter, false)),
     };
     let settled = if state == State::Cancelled { Settled::Cancelled } else { Settled::Kept };
     let change = Change {

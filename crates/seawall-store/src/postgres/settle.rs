@@ -29,8 +29,9 @@ impl Batch for Settle {
             Ending::Dead(letter) => letter.request.body.len(),
             Ending::Wait { .. } | Ending::Release | Ending::Failed { .. } | Ending::Cancelled => 0,
         };
+        let said = self.answer.as_ref().map_or(0, |response| response.body.len());
         let kept = self.key.iter().filter_map(|key| key.response.as_ref()).map(|response| response.body.len()).sum::<usize>();
-        own + kept + self.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
+        own + said + kept + self.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
     }
 
     async fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {

@@ -171,7 +171,7 @@ async fn a_settlement_whose_answer_is_lost_counts_once_and_is_known_to_be_kept()
         let claimed = stage.claim("u", 1).await.remove(0);
         let (lease, progress) = (claimed.lease, claimed.job.progress);
         let follow: Vec<NewJob> = (mark == commit).then(|| stage.job("callbacks")).into_iter().collect();
-        let settle = Settle { lease, ending, progress, history: Vec::new(), follow, key: None, now: NOON };
+        let settle = Settle { lease, ending, progress, history: Vec::new(), answer: None, follow, key: None, now: NOON };
         *wire.cut.lock().unwrap() = Some(mark);
         assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);
         assert_eq!(wire.cuts.load(Ordering::Relaxed), round + 1, "the answer was lost");
@@ -191,7 +191,8 @@ async fn work(store: Store, seed: u64, over: Arc<AtomicBool>, settled: Arc<Atomi
         let Ok(claimed) = store.claim(wish).await else { continue };
         for one in claimed {
             let (lease, progress) = (one.lease, one.job.progress);
-            let settle = Settle { lease, ending: ok(), progress, history: Vec::new(), follow: Vec::new(), key: None, now: NOON };
+            let settle =
+                Settle { lease, ending: ok(), progress, history: Vec::new(), answer: None, follow: Vec::new(), key: None, now: NOON };
             if store.settle(settle).await.expect("a restart is waited for") == Settled::Kept {
                 *ended.entry(one.job.id).or_insert(0) += 1;
                 settled.fetch_add(1, Ordering::Relaxed);

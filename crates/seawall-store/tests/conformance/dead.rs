@@ -5,7 +5,7 @@ use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
 use seawall_store::dead::{Filter, Letter, NewLetter, Replayed, Status};
-use seawall_store::job::{Attempted, Cancelled, Ending, NewJob, Origin, Request, State};
+use seawall_store::job::{Attempted, Cancelled, Ending, NewJob, Origin, Request, Response, Settle, State};
 use seawall_store::page::Window;
 
 on_each_backend!(
@@ -65,9 +65,13 @@ async fn a_dead_job_leaves_a_letter_with_everything_in_it(stage: Stage) {
     let id = stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     let new = NewLetter { id, ..letter(&stage, after(1)) };
-    stage.settle_at(&claimed, Ending::Dead(Box::new(new.clone())), after(1)).await;
+    let said = Response { status: 404, headers: vec![("a".to_owned(), "b".to_owned())], body: "no".into(), truncated: false };
+    let (ending, progress) = (Ending::Dead(Box::new(new.clone())), claimed.job.progress);
+    let (history, follow) = (Vec::new(), Vec::new());
+    let settle = Settle { lease: claimed.lease, ending, progress, history, answer: Some(said.clone()), follow, key: None, now: after(1) };
+    stage.store.settle(settle).await.unwrap();
     let job = stage.store.job(id).await.unwrap().unwrap();
-    assert_eq!((job.state, job.error.as_deref()), (State::Dead, Some("404")));
+    assert_eq!((job.state, job.error.as_deref(), job.response), (State::Dead, Some("404"), Some(said)));
     let kept = stage.store.letter(id).await.unwrap().unwrap();
     assert_eq!(kept, Letter { letter: new, status: Status::Kept, replays: 0, replayed_by: None });
     stage.settle_at(&claimed, Ending::Dead(Box::new(letter(&stage, after(2)))), after(2)).await;

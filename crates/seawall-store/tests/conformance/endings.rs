@@ -103,6 +103,7 @@ async fn a_follow_up_is_there_exactly_when_its_job_is_over(stage: Stage) {
         ending: ok(),
         progress: claimed.job.progress,
         history: Vec::new(),
+        answer: None,
         follow: vec![follow.clone()],
         key: None,
         now: NOON,

@@ -160,6 +160,7 @@ async fn a_settlement_that_cannot_be_written_leaves_the_job_running() {
         progress: claimed.job.progress,
         history: Vec::new(),
         // Its id is taken, so the whole settlement is taken back.
+        answer: None,
         follow: vec![NewJob { id, ..stage.job("u") }],
         key: None,
         now: after(1),

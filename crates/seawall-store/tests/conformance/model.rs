@@ -156,6 +156,7 @@ impl World {
             ending: ending.clone(),
             progress: claimed.job.progress,
             history: Vec::new(),
+            answer: None,
             follow: Vec::new(),
             key: None,
             now,

@@ -93,8 +93,16 @@ impl Stage {
 
     pub(crate) async fn settle_at(&self, claimed: &Claimed, ending: Ending, now: Wall) -> Settled {
         let Claimed { lease, job } = claimed;
-        let settle =
-            Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), key: None, now };
+        let settle = Settle {
+            lease: *lease,
+            ending,
+            progress: job.progress,
+            history: job.history.clone(),
+            answer: None,
+            follow: Vec::new(),
+            key: None,
+            now,
+        };
         self.store.settle(settle).await.unwrap()
     }
 

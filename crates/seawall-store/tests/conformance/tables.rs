@@ -150,7 +150,16 @@ async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
         assert_eq!(stage.store.reserve_key(own).await.unwrap().answer, Answer::Proceed { reservation: 0 });
         let Claimed { lease, job } = stage.claim("u", 1).await.remove(0);
         let key = Some(Finish { scope: [scope; 32], ..done(0, 2) });
-        settles.push(Settle { lease, ending: ok(), progress: job.progress, history: Vec::new(), follow: Vec::new(), key, now: after(2) });
+        settles.push(Settle {
+            lease,
+            ending: ok(),
+            progress: job.progress,
+            history: Vec::new(),
+            answer: None,
+            follow: Vec::new(),
+            key,
+            now: after(2),
+        });
     }
     // Of four that come together: one is kept, one gives its key back, one ends for the second time, one cannot be written.
     settles[1].key = Some(Finish { scope: [2; 32], ending: KeyEnding::Released, response: None, ..done(0, 2) });

@@ -108,7 +108,13 @@ fn what_is_given_up_on_is_kept_with_everything_that_is_known() {
     let request =
         json!({ "upstream": "api", "path": "/x", "method": "POST", "body": { "a": 1 }, "headers": { "cookie": "canary-cookie" } });
     let id = submit(&gateway, &request);
-    assert_eq!(over(&gateway, &id)["state"], "dead");
+    let dead = over(&gateway, &id);
+    assert_eq!(dead["state"], "dead");
+    let said = &dead["response"];
+    assert_eq!(
+        (&said["status"], &said["body"], &said["headers"]["content-type"]),
+        (&json!(404), &json!("no such thing"), &json!("text/plain"))
+    );
     let letter = letters(&gateway).remove(0);
     let expected = json!({
         "id": id, "queue": "api", "endpoint": "default", "class": "permanent", "failure_reason": "permanent_failure",
@@ -262,6 +268,7 @@ fn how_a_job_ended_is_told_to_whoever_wants_to_hear_it_and_signed() {
     }
     let told: Value = serde_json::from_slice(&seen.body).unwrap();
     assert_eq!((&told["type"], &told["data"]["id"], &told["data"]["state"]), (&json!("job.dead"), &json!(id), &json!("dead")));
+    assert_eq!((&told["data"]["response"]["status"], &told["data"]["response"]["body"]), (&json!(400), &json!("wrong")));
 }
 
 #[test]

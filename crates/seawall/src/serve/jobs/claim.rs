@@ -296,7 +296,16 @@ fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
         Stop::Lost => return None,
     };
     let Claimed { lease, job } = claimed;
-    Some(Settle { lease: *lease, ending, progress: job.progress, history: job.history.clone(), follow: Vec::new(), key: None, now })
+    Some(Settle {
+        lease: *lease,
+        ending,
+        progress: job.progress,
+        history: job.history.clone(),
+        answer: None,
+        follow: Vec::new(),
+        key: None,
+        now,
+    })
 }
 
 /// Writes how a job ended, for as long as the job is ours to write about. Whether it was.

@@ -65,6 +65,8 @@ struct Verdict {
     ending: Ending,
     progress: Progress,
     history: Vec<Attempted>,
+    /// What the upstream said last, where that was not good enough.
+    answer: Option<Response>,
     /// The end of the reservation of its key.
     key: Option<idempotency::Finish>,
 }
@@ -103,8 +105,8 @@ impl Bench {
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
-        let Verdict { ending, progress, history, key } = verdict;
-        (Settle { lease: claimed.lease, ending, progress, history, follow, key, now }, told)
+        let Verdict { ending, progress, history, answer, key } = verdict;
+        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now }, told)
     }
 
     fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
@@ -127,7 +129,7 @@ impl Bench {
     fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> Verdict {
         let place = Place { upstream, endpoint: None };
         let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
-        Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone(), key: None }
+        Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone(), answer: None, key: None }
     }
 
     async fn drive(&self, job: &Job, to: &Target) -> Verdict {
@@ -182,22 +184,25 @@ impl Bench {
             Drove::Aside(aside) => {
                 let until = self.desk().now() + aside.until.since(aside.at.mono);
                 let ending = Ending::Wait { until, reason: aside.reason.as_str() };
-                Verdict { ending, progress: aside.progress, history, key: None }
+                Verdict { ending, progress: aside.progress, history, answer: None, key: None }
             }
             Drove::Ended(ended) => {
                 let progress = Progress { attempts: ended.finish.attempts, ..job.progress };
-                let ending = match reservation.as_ref().and_then(Keyed::stored) {
+                let (ending, answer) = match reservation.as_ref().and_then(Keyed::stored) {
                     Some(stored) if stored.status < 400 => {
                         self.record(job, to, &ended.finish, "success");
-                        Ending::Done(stored)
+                        (Ending::Done(stored), None)
                     }
-                    _ => self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history),
+                    stored => {
+                        let (ending, answer) = self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history);
+                        (ending, answer.or(stored))
+                    }
                 };
                 let key = match &reservation {
                     Some(reservation) => Box::pin(reservation.close(&ending)).await,
                     None => None,
                 };
-                Verdict { ending, progress, history, key }
+                Verdict { ending, progress, history, answer, key }
             }
         }
     }
@@ -241,7 +246,7 @@ impl Bench {
         Some(if matches!(job.origin, Origin::Replay { .. }) { keyed.deliberately() } else { keyed })
     }
 
-    /// How a job that is over is kept.
+    /// How a job that is over is kept, and what the upstream said to one that is given up on.
     fn ended(
         &self,
         job: &Job,
@@ -250,12 +255,12 @@ impl Bench {
         transport: HttpTransport<'_>,
         trail: &[(Wall, Attempt)],
         history: &[Attempted],
-    ) -> Ending {
+    ) -> (Ending, Option<Response>) {
         let (finish, detail) = (&ended.finish, transport.detail.clone());
         let answer = transport.answer.map(|answer| {
             let mut headers = answer.head.headers;
             hygiene::inward(&mut headers, answer.head.version, &self.shared.pseudonym);
-            (answer.head.status, headers, answer.body)
+            response(answer.head.status.as_u16(), &headers, answer.body)
         });
         let outcome = match finish.outcome {
             Outcome::Success | Outcome::Replayed => "success",
@@ -264,20 +269,19 @@ impl Bench {
         };
         self.record(job, to, finish, outcome);
         match (finish.outcome, answer) {
-            (Outcome::Success | Outcome::Replayed, Some((status, headers, body))) => {
-                Ending::Done(response(status.as_u16(), &headers, body))
-            }
+            (Outcome::Success | Outcome::Replayed, Some(answer)) => (Ending::Done(answer), None),
             (_, answer) => {
-                let said = answer.and_then(|(_, _, body)| content(body)).map(|(body, _)| letter::words(&body));
+                let said = answer.as_ref().map(|answer| letter::words(&answer.body)).filter(|said| !said.is_empty());
                 let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
                 let cause = Cause::of(finish, trail, detail);
                 let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
                 let is_tick = matches!(job.origin, Origin::Schedule { .. });
-                if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
+                let ending = if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
                     Ending::Dead(Box::new(letter::letter(job, Door::Jobs, &place, cause, history, self.desk().now())))
                 } else {
                     Ending::Failed { code: cause.code }
-                }
+                };
+                (ending, answer)
             }
         }
     }
@@ -320,8 +324,8 @@ impl Bench {
     fn follow(&self, job: &Job, verdict: &Verdict, now: Wall) -> Vec<NewJob> {
         let (state, error, response) = match &verdict.ending {
             Ending::Done(response) => (State::Done, None, Some(response.clone())),
-            Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), None),
-            Ending::Failed { code } => (State::Dead, Some(code.clone()), None),
+            Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), verdict.answer.clone()),
+            Ending::Failed { code } => (State::Dead, Some(code.clone()), verdict.answer.clone()),
             Ending::Wait { .. } | Ending::Release | Ending::Cancelled => return Vec::new(),
         };
         if job.callback.is_none() {
