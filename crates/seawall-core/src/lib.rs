@@ -10,6 +10,7 @@ pub mod call;
 pub mod classify;
 pub mod config;
 pub mod decide;
+pub mod discretion;
 pub mod guard;
 pub mod id;
 pub mod lease;

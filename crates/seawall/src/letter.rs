@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use seawall_core::call::{Finish, Outcome};
+use seawall_core::discretion::{self, REDACTED, is_secret};
 use seawall_core::policy::Door;
 use seawall_core::record::{Attempt, Class, Code, Reason, Status};
 use seawall_core::time::Wall;
@@ -17,12 +18,8 @@ const MOST_BODY: usize = 256 * 1024;
 /// What is kept of the upstream's or the checker's words.
 const MOST_DETAIL: usize = 2000;
 
-/// Headers whose values nobody but the upstream may read.
-const SECRET: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "seawall-token"];
-
-pub(crate) fn is_secret(header: &str) -> bool {
-    SECRET.iter().any(|secret| header.eq_ignore_ascii_case(secret))
-}
+/// What is shorter may be a word of anybody's.
+const LEAST_SECRET: usize = 6;
 
 /// Why a call is given up on.
 #[derive(Clone, Debug)]
@@ -123,7 +120,7 @@ pub(crate) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
         class: cause.class,
         reason: cause.reason,
         code: cause.code,
-        detail: cut(masked(cause.detail, place.upstream), MOST_DETAIL),
+        detail: cut(without(masked(cause.detail, place.upstream), &job.request), MOST_DETAIL),
         last_attempt_at: (!trail.is_empty()).then_some(now),
         attempts: job.progress.attempts,
         correlation_id: job.correlation_id.clone(),
@@ -144,6 +141,15 @@ fn masked(detail: String, upstream: Option<&LiveUpstream>) -> String {
         Some(credentials) => credentials.mask(&detail),
         None => detail,
     }
+}
+
+/// Nor may the upstream's words repeat what the caller sent along in confidence.
+fn without(detail: String, request: &Request) -> String {
+    let headers = request.headers.iter().filter(|(name, _)| is_secret(name));
+    // What stands before the secret in a header is no secret.
+    let headers = headers.map(|(_, value)| value.rsplit(' ').next().unwrap_or(value));
+    let secrets = headers.chain(discretion::secrets(&request.path)).filter(|secret| secret.len() >= LEAST_SECRET);
+    secrets.fold(detail, |detail, secret| if detail.contains(secret) { detail.replace(secret, REDACTED) } else { detail })
 }
 
 /// What the last attempt came to, if there was one.
@@ -261,6 +267,17 @@ mod tests {
         let (kept, cut, stripped) = kept(&request);
         assert!(cut && stripped);
         assert_eq!((kept.headers.len(), kept.body.len()), (1, MOST_BODY));
+    }
+
+    #[test]
+    fn an_upstream_that_repeats_what_it_was_sent_in_confidence_is_not_quoted() {
+        let request = Request {
+            path: "/x?api_key=planted-1&q=word".to_owned(),
+            headers: vec![("authorization".to_owned(), "Bearer planted-2".to_owned()), ("x-plain".to_owned(), "word".to_owned())],
+            ..Request::default()
+        };
+        let said = "planted-2 may not, nor planted-1, ask for a word".to_owned();
+        assert_eq!(without(said, &request), "[redacted] may not, nor [redacted], ask for a word");
     }
 
     #[test]

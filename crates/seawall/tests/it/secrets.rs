@@ -85,3 +85,53 @@ fn a_callers_own_credentials_stay_here_where_ours_are_put_in() {
         assert_eq!(upstream.seen().pop().unwrap().all("authorization"), ["Bearer mine"], "without a key of ours, the caller's goes on");
     }
 }
+
+/// What callers put into requests of their own: each value is planted with its name.
+const HEADERS: [&str; 8] =
+    ["api-key", "x-auth-token", "x-amz-security-token", "x-goog-api-key", "x-csrf-token", "x-client-secret", "x-apikey", "authorization"];
+const PARAMETERS: [&str; 9] =
+    ["key", "api_key", "apiKey", "token", "access_token", "sig", "X-Amz-Signature", "password", "client%5Fsecret"];
+
+#[test]
+fn what_a_caller_sends_along_arrives_and_is_never_shown() {
+    let upstream = Upstream::replying(&[&answer("404 No", "", "nothing here")]);
+    let policy = "dead_letter = { from = [\"jobs\", \"gateway\"] }\nretry = { attempts = 1 }";
+    let gateway = Start::before(&upstream, policy).server("allow_private = [\"127.0.0.0/8\"]").go();
+    let headers: String = HEADERS.iter().map(|name| format!("{name}: planted-{name}\r\n")).collect();
+    let query: Vec<String> = PARAMETERS.iter().map(|name| format!("{name}=planted-{name}")).collect();
+    let path = format!("/x?page=two&{}", query.join("&"));
+    let plain = "Idempotency-Key: seen-1\r\nX-Plain: seen-2\r\n";
+    assert_eq!(gateway.get_with(&format!("/api{path}"), &format!("{plain}{headers}")).status, 404);
+    assert_eq!(gateway.get_with(&format!("/api{path}"), &format!("Prefer: respond-async\r\n{plain}{headers}")).status, 202);
+    let named: serde_json::Map<String, serde_json::Value> =
+        HEADERS.iter().map(|name| ((*name).to_owned(), serde_json::json!(format!("planted-{name}")))).collect();
+    let callback = format!("http://{}/hook?token=planted-in-a-callback", upstream.at);
+    let job = serde_json::json!({ "upstream": "api", "path": path, "headers": named, "callback": callback });
+    let id = gateway.admin("POST", "/v1/jobs", &job.to_string()).json()["id"].as_str().unwrap().to_owned();
+    let letters = || gateway.admin("GET", "/v1/dead-letters", "").json()["items"].as_array().unwrap().len();
+    super::caller::eventually("each left a letter, and the callback too", || letters() == 4);
+    let mut told = vec![gateway.stdout(), gateway.stderr(), gateway.metrics()];
+    let list = gateway.admin("GET", "/v1/dead-letters", "").json();
+    let ids = list["items"].as_array().unwrap().iter().map(|letter| letter["id"].as_str().unwrap().to_owned());
+    for id in ids.chain([id.clone()]) {
+        let places = [format!("/v1/dead-letters/{id}"), format!("/v1/jobs/{id}"), format!("/v1/calls/{id}")];
+        told.extend(places.iter().map(|place| gateway.admin("GET", place, "").text()));
+    }
+    for place in ["/v1/jobs", "/v1/dead-letters", "/v1/dead-letters/export", "/v1/calls", "/v1/events/recent", "/v1/errors", "/v1/issues"] {
+        told.push(gateway.admin("GET", place, "").text());
+    }
+    let callbacks = upstream.seen().into_iter().filter(|seen| seen.line().starts_with("POST /hook"));
+    told.extend(callbacks.map(|seen| String::from_utf8(seen.body).unwrap()));
+    let told = told.join("\n");
+    let at = told.find("planted");
+    assert_eq!(at.map(|at| &told[at.saturating_sub(200)..(at + 60).min(told.len())]), None);
+    for shown in ["page=two", "seen-1", "seen-2", "token=[redacted]", "nothing here"] {
+        assert!(told.contains(shown), "{shown}");
+    }
+    let requests: Vec<_> = upstream.seen().into_iter().filter(|seen| seen.line().contains(&path)).collect();
+    assert_eq!(requests.len(), 3, "what is kept is sent as it came");
+    for name in HEADERS {
+        assert!(requests.iter().all(|seen| seen.all(name) == [format!("planted-{name}")]), "{name}");
+    }
+    assert!(upstream.raw().contains("/hook?token=planted-in-a-callback"));
+}

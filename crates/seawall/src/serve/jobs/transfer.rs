@@ -17,6 +17,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::future::join_all;
+use seawall_core::discretion::{self, REDACTED};
 use seawall_core::id::CallId;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
@@ -159,8 +160,10 @@ fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
         submit::outside(&written.original.path, &Reach::new(live.config.server.allow_private.clone()))?;
     }
     let mut headers: Vec<(String, String)> =
-        written.original.headers.into_iter().filter(|(name, _)| !crate::letter::is_secret(name)).collect();
+        written.original.headers.into_iter().filter(|(name, _)| !discretion::is_secret(name)).collect();
     let body = submit::body(written.original.body, written.original.body_encoding.as_deref(), &mut headers)?;
+    // What an export does not show, an import does not have.
+    let is_whole = !discretion::secrets(&written.original.path).any(|secret| secret == REDACTED);
     let word = |name: &str, text: &str| format!("`{name}` is not `{text}`");
     let (dead_at, expires_at) =
         (submit::time("dead_lettered_at", &written.dead_lettered_at)?, submit::time("expires_at", &written.expires_at)?);
@@ -187,7 +190,7 @@ fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
         // What has run out of time elsewhere gets as much again here, or it would be gone before anybody looked.
         expires_at: if expires_at > now { expires_at } else { now + expires_at.since(dead_at) },
         severity: Severity::from_word(&written.severity).ok_or_else(|| word("severity", &written.severity))?,
-        replayable: written.replayable,
+        replayable: written.replayable && is_whole,
         instructions: written.replay_instructions,
         history: written.history.into_iter().take(MOST_HISTORY).collect(),
     })

@@ -1,6 +1,6 @@
 //! Jobs and dead letters as the API shows them. Credentials that callers sent along are not shown.
 
-use crate::letter::is_secret;
+use seawall_core::discretion::{REDACTED, is_secret, target};
 use seawall_core::time::Wall;
 use seawall_store::dead::{Issue, Letter};
 use seawall_store::job::{AD_HOC, Job, Origin};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 pub(super) fn headers(pairs: &[(String, String)]) -> Value {
     let mut shown: Map<String, Value> = Map::new();
     for (name, value) in pairs {
-        let value = if is_secret(name) { "[redacted]" } else { value.as_str() };
+        let value = if is_secret(name) { REDACTED } else { value.as_str() };
         match shown.get_mut(name) {
             Some(Value::String(before)) => *before = format!("{before}, {value}"),
             _ => {
@@ -50,7 +50,7 @@ pub(crate) fn job(job: &Job) -> Value {
         "id": job.id.to_string(),
         "upstream": if job.upstream == AD_HOC { Value::Null } else { json!(job.upstream) },
         "method": job.request.method,
-        "path": job.request.path,
+        "path": target(&job.request.path),
         "headers": headers(&job.request.headers),
         "body": text,
         "body_encoding": encoding,
@@ -70,7 +70,7 @@ pub(crate) fn job(job: &Job) -> Value {
         "error": job.error,
         "correlation_id": job.correlation_id,
         "idempotency_key": job.idempotency_key,
-        "callback": job.callback,
+        "callback": job.callback.as_deref().map(target),
         "history": job.history,
     })
 }
@@ -95,8 +95,8 @@ pub(super) fn letter(kept: &Letter) -> Value {
         "door": letter.door.as_str(),
         "original": {
             "method": letter.request.method,
-            "url": letter.url,
-            "path": letter.request.path,
+            "url": target(&letter.url),
+            "path": target(&letter.request.path),
             "headers": headers(&letter.request.headers),
             "body": text,
             "body_encoding": encoding,
