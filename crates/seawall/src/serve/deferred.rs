@@ -1,7 +1,7 @@
 //! Callers who do not wait: requests that become jobs at once because they ask for it, calls that become jobs because
 //! their retries are used up, and the place where a caller finds its own jobs again.
 
-use super::answer::{CALL, OUTCOME, Refusal};
+use super::answer::{ATTEMPTS, CALL, OUTCOME, Refusal};
 use super::gateway::{From, Gateway, Routed};
 use super::hygiene::{self, Marks, Ours};
 use super::intake;
@@ -165,7 +165,9 @@ impl Gateway {
             }
         }
         self.log(endpoint, id, 0, "enqueued", from);
-        enqueued(id, state)
+        let mut response = enqueued(id, state, 0);
+        response.headers_mut().insert(APPLIED, HeaderValue::from_static("respond-async"));
+        response
     }
 
     fn log(&self, endpoint: &LiveEndpoint, call: CallId, attempts: u32, outcome: &'static str, from: &From) {
@@ -225,7 +227,7 @@ impl Gateway {
             }
             if matches!(enqueued_as.as_deref(), Ok([Enqueued::New(_) | Enqueued::Known(..)])) {
                 self.log(transport.endpoint, id, finish.attempts, "enqueued", from);
-                return Some(enqueued(id, State::Waiting));
+                return Some(enqueued(id, State::Waiting, finish.attempts));
             }
         }
         if policy.dead_letter.from.contains(&Door::Gateway) {
@@ -267,21 +269,21 @@ fn document(status: u16, value: &Value) -> Response<Relay> {
     response
 }
 
-fn enqueued(id: CallId, state: State) -> Response<Relay> {
+fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
     let mut response = document(202, &json!({ "id": id.to_string(), "state": state.as_str() }));
     let headers = response.headers_mut();
     if let Ok(place) = HeaderValue::from_str(&format!("/-/jobs/{id}")) {
         headers.insert(LOCATION, place);
     }
-    headers.insert(APPLIED, HeaderValue::from_static("respond-async"));
-    sign(headers, id, "enqueued");
+    sign(headers, id, attempts, "enqueued");
     response
 }
 
-fn sign(headers: &mut HeaderMap, id: CallId, outcome: &'static str) {
+fn sign(headers: &mut HeaderMap, id: CallId, attempts: u32, outcome: &'static str) {
     if let Ok(value) = HeaderValue::from_bytes(&id.text()) {
         headers.insert(CALL, value);
     }
+    headers.insert(ATTEMPTS, HeaderValue::from(attempts));
     headers.insert(OUTCOME, HeaderValue::from_static(outcome));
 }
 
@@ -296,8 +298,7 @@ pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts
             response.headers_mut().append(name, value);
         }
     }
-    response.headers_mut().insert(super::answer::ATTEMPTS, HeaderValue::from(attempts));
-    sign(response.headers_mut(), id, "success");
+    sign(response.headers_mut(), id, attempts, "success");
     response
 }
 

@@ -40,6 +40,7 @@ fn a_request_that_asks_for_it_becomes_a_job() {
         gateway.post("/api/x?y=1", "Prefer: respond-async\r\nContent-Type: text/plain\r\nX-Own: 1\r\nSeawall-Token: t\r\n", "hello");
     assert_eq!(reply.status, 202);
     assert_eq!((reply.header("preference-applied"), reply.header("seawall-outcome")), (Some("respond-async"), Some("enqueued")));
+    assert_eq!(reply.header("seawall-attempts"), Some("0"), "nothing was sent yet");
     let (place, told) = (reply.header("location").unwrap().to_owned(), reply.json());
     assert_eq!(place, format!("/-/jobs/{}", told["id"].as_str().unwrap()));
     assert_eq!(told["state"], "queued");
@@ -277,6 +278,7 @@ fn a_call_whose_retries_are_used_up_becomes_a_job() {
     let gateway = Start::before(&upstream, &format!("{QUICK}\non_exhausted = \"enqueue\"")).go();
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.header("seawall-outcome")), (202, Some("enqueued")));
+    assert_eq!((reply.header("seawall-attempts"), reply.header("preference-applied")), (Some("3"), None), "nobody asked for it");
     let id = reply.json()["id"].as_str().unwrap().to_owned();
     let done = over(&gateway, &id);
     assert_eq!((&done["state"], upstream.count()), (&json!("done"), 4));
