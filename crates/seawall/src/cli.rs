@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Fetch(fetch::Args),
     /// Submit, list, look at and cancel durable jobs of a running Seawall
     Jobs(remote::jobs::Args),
-    /// List, look at, replay, discard and export dead letters of a running Seawall
+    /// List, look at, replay, discard, export and import dead letters of a running Seawall
     Dlq(remote::letters::Args),
     /// Show the keys of a running Seawall, let one rest or restore it
     Keys(remote::keys::Args),

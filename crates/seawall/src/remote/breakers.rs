@@ -37,7 +37,7 @@ enum Action {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let client = args.admin.client()?;
     let answer = match &args.action {
-        None => client.get("/v1/breakers")?,
+        None => client.get("/v1/breakers", "items")?,
         Some(action) => {
             let (place, state) = match action {
                 Action::Open { place } => (place, "open"),
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
                 Action::Auto { place } => (place, "auto"),
             };
             let path: Vec<String> = place.splitn(2, '/').map(segment).collect();
-            client.json("PUT", &format!("/v1/breakers/{}", path.join("/")), Some(&json!({ "state": state })))?
+            client.json("PUT", &format!("/v1/breakers/{}", path.join("/")), Some(&json!({ "state": state })), "items")?
         }
     };
     args.admin.print(terminal, &answer, &["upstream", "endpoint", "state", "forced", "retry_at", "open_seconds_total"])?;

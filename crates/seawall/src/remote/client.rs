@@ -4,8 +4,9 @@ use crate::exit::{Exit, Failure};
 use anyhow::Context as _;
 use seawall_engine::secret::Secret;
 use serde_json::Value;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::Path;
 use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(3);
@@ -41,14 +42,38 @@ impl Client {
         Ok(Self { authority: with_port, token })
     }
 
-    pub(super) fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.json("GET", path, None)
+    /// A list has `items`, and everything else the member that is named.
+    pub(super) fn get(&self, path: &str, member: &str) -> anyhow::Result<Value> {
+        self.json("GET", path, None, member)
     }
 
-    pub(super) fn json(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    /// Whatever answers without the `member` that such an answer has is somebody else.
+    pub(super) fn json(&self, method: &str, path: &str, body: Option<&Value>, member: &str) -> anyhow::Result<Value> {
         let text = body.map(ToString::to_string);
         let reply = self.send(method, path, "application/json", text.as_deref().map(str::as_bytes))?;
-        serde_json::from_slice(&reply.body).with_context(|| format!("{} answered with something that is not JSON", self.authority))
+        let answer = serde_json::from_slice(&reply.body).unwrap_or(Value::Null);
+        if answer.get(member).is_some() { Ok(answer) } else { Err(self.stranger().into()) }
+    }
+
+    /// Sends lines; says what was said of each, and whether all of them were taken.
+    pub(super) fn lines(&self, path: &str, file: &Path, out: &mut dyn Write) -> anyhow::Result<Exit> {
+        let mut text = Vec::new();
+        let read = if file.as_os_str() == "-" {
+            std::io::stdin().read_to_end(&mut text)
+        } else {
+            std::fs::File::open(file).and_then(|mut file| file.read_to_end(&mut text))
+        };
+        read.with_context(|| format!("cannot read `{}`", file.display()))?;
+        let reply = self.send("POST", path, "application/x-ndjson", Some(&text))?;
+        let said: Option<Vec<Value>> = reply.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line).collect();
+        let said = said.ok_or_else(|| self.stranger())?;
+        out.write_all(&reply.body)?;
+        Ok(if said.iter().any(|answer| answer.get("code").is_some()) { Exit::Failed } else { Exit::Done })
+    }
+
+    fn stranger(&self) -> Failure {
+        Failure::no_seawall(format!("what answers at http://{} is not a Seawall's admin port", self.authority))
+            .hint("name another with --admin URL; it is the port of the dashboard, not of the gateway")
     }
 
     /// Sends and reads; a refusal becomes an error in the server's own words.
@@ -63,7 +88,7 @@ impl Client {
         let exit = match code {
             "store_unavailable" | "storage_full" => Exit::StoreUnavailable,
             // Whatever answers has no words of ours.
-            "unknown" => Exit::NoSeawall,
+            "unknown" => return Err(self.stranger().into()),
             _ => Exit::Failed,
         };
         let failure = Failure { exit, message: format!("{detail} ({code}, {})", reply.status), hint: None };
@@ -92,6 +117,11 @@ impl Client {
         }
         parse(&text).ok_or_else(|| Failure::no_seawall(format!("what answers at http://{} does not speak HTTP", self.authority)).into())
     }
+}
+
+/// What was said of one line.
+fn line(text: &[u8]) -> Option<Value> {
+    serde_json::from_slice(text).ok().filter(|said: &Value| said.get("line").is_some())
 }
 
 fn parse(text: &[u8]) -> Option<Reply> {

@@ -34,7 +34,7 @@ enum Action {
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let client = args.admin.client()?;
-    let all = client.get("/v1/keys")?;
+    let all = client.get("/v1/keys", "items")?;
     let columns = ["upstream", "id", "tail", "group", "state", "until", "uses", "failures"];
     let (key, body) = match &args.action {
         None => {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         Some(Action::Restore { key }) => (key, json!({ "state": "ready" })),
     };
     let (upstream, id) = find(&all, key)?;
-    let answer = client.json("PUT", &format!("/v1/keys/{}/{}", segment(&upstream), segment(&id)), Some(&body))?;
+    let answer = client.json("PUT", &format!("/v1/keys/{}/{}", segment(&upstream), segment(&id)), Some(&body), "id")?;
     args.admin.print(terminal, &answer, &columns)?;
     Ok(Exit::Done)
 }

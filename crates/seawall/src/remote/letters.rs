@@ -1,4 +1,4 @@
-//! `seawall dlq`: list, look at, replay, discard and export dead letters.
+//! `seawall dlq`: list, look at, replay, discard, export and import dead letters.
 
 use super::client::Client;
 use super::{Admin, print_one, query, segment};
@@ -6,10 +6,11 @@ use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
+use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  seawall dlq list --upstream mail\n  seawall dlq replay --upstream mail --rate 10/s\n  seawall dlq export > letters.ndjson"
+    after_help = "Examples:\n  seawall dlq list --upstream mail\n  seawall dlq replay --upstream mail --rate 10/s\n  seawall dlq export > letters.ndjson\n  seawall dlq import letters.ndjson"
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -53,6 +54,11 @@ enum Action {
     Discard {
         #[arg(required = true)]
         ids: Vec<String>,
+    },
+    /// Take over letters that `export` printed, here or elsewhere; one that is there already stays as it is
+    Import {
+        /// One letter on each line; `-` reads stdin
+        file: PathBuf,
     },
     /// Print every letter as one JSON object on a line of its own
     Export {
@@ -107,25 +113,40 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         Action::List { filter, cursor, limit } => {
             let mut pairs = filter.pairs();
             pairs.extend([("cursor", cursor.clone()), ("limit", limit.map(|n| n.to_string()))]);
-            let answer = client.get(&format!("/v1/dead-letters{}", query(&pairs)))?;
+            let answer = client.get(&format!("/v1/dead-letters{}", query(&pairs)), "items")?;
             let columns = ["id", "queue", "endpoint", "class", "failure_code", "severity", "status", "dead_lettered_at", "error_detail"];
             args.admin.print(terminal, &answer, &columns)?;
         }
-        Action::Show { id } => print_one(terminal, &client.get(&format!("/v1/dead-letters/{}", segment(id)))?)?,
+        Action::Show { id } => print_one(terminal, &client.get(&format!("/v1/dead-letters/{}", segment(id)), "id")?)?,
         Action::Replay { ids, filter, rate, force, name } => {
-            let answer =
-                client.json("POST", "/v1/dead-letters/replay", Some(&wish(ids, filter, rate.as_deref(), *force, name.as_deref())?))?;
+            let wish = wish(ids, filter, rate.as_deref(), *force, name.as_deref())?;
+            let answer = client.json("POST", "/v1/dead-letters/replay", Some(&wish), "replay")?;
             print_one(terminal, &answer)?;
         }
-        Action::Discard { ids } => {
-            for id in ids {
-                client.json("DELETE", &format!("/v1/dead-letters/{}", segment(id)), None)?;
-                terminal.note(&format!("discarded {id}"));
-            }
-        }
+        Action::Discard { ids } => return discard(&client, ids, terminal),
+        Action::Import { file } => return client.lines("/v1/dead-letters/import", file, &mut terminal.out()),
         Action::Export { filter } => export(&client, filter, terminal)?,
     }
     Ok(Exit::Done)
+}
+
+/// One after the other: one that is not there keeps no other from going. What keeps all of them is said once.
+fn discard(client: &Client, ids: &[String], terminal: &Terminal) -> anyhow::Result<Exit> {
+    let mut worst = Exit::Done;
+    for id in ids {
+        match client.json("DELETE", &format!("/v1/dead-letters/{}", segment(id)), None, "id") {
+            Ok(_) => terminal.note(&format!("discarded {id}")),
+            Err(error) => match error.downcast::<Failure>() {
+                Ok(failure) if failure.exit == Exit::Failed && failure.hint.is_none() => {
+                    terminal.note(&format!("error: {id}: {failure}"));
+                    worst = Exit::Failed;
+                }
+                Ok(failure) => return Err(failure.into()),
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Ok(worst)
 }
 
 fn wish(ids: &[String], filter: &Filter, rate: Option<&str>, force: bool, name: Option<&str>) -> anyhow::Result<Value> {
@@ -152,9 +173,9 @@ fn export(client: &Client, filter: &Filter, terminal: &Terminal) -> anyhow::Resu
     loop {
         let mut pairs = filter.pairs();
         pairs.extend([("cursor", cursor), ("limit", Some("200".to_owned()))]);
-        let page = client.get(&format!("/v1/dead-letters{}", query(&pairs)))?;
+        let page = client.get(&format!("/v1/dead-letters{}", query(&pairs)), "items")?;
         for id in page["items"].as_array().into_iter().flatten().filter_map(|letter| letter["id"].as_str()) {
-            writeln!(out, "{}", client.get(&format!("/v1/dead-letters/{id}"))?)?;
+            writeln!(out, "{}", client.get(&format!("/v1/dead-letters/{id}"), "id")?)?;
         }
         cursor = page["next_cursor"].as_str().map(str::to_owned);
         if cursor.is_none() {

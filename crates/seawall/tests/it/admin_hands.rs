@@ -12,7 +12,7 @@ fn put(gateway: &Gateway, path: &str, body: &str) -> Value {
     serde_json::from_slice(&reply.body).unwrap()
 }
 
-fn run(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
+pub(crate) fn run(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
     let output = program().args(arguments).args(["--admin", &format!("http://{}", gateway.admin)]).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))

@@ -225,6 +225,8 @@ fn bad_submissions_say_what_is_wrong_and_keep_nothing() {
     let gateway = Start::before(&Upstream::fine(), QUICK).go();
     let cases = [
         ("{", "this is no job"),
+        ("[]", "one JSON object; many are lines of application/x-ndjson"),
+        ("7", "one JSON object"),
         (r#"{"upstream":"api"}"#, ""),
         (r#"{"upstream":"nope","path":"/"}"#, "no upstream named `nope`"),
         (r#"{"path":"/"}"#, "an `upstream` and a `path`, or a whole `url`"),

@@ -18,6 +18,8 @@ mod check;
 #[path = "../../../seawall-store/tests/conformance/cluster.rs"]
 mod cluster;
 #[cfg(test)]
+mod commands;
+#[cfg(test)]
 mod config;
 #[cfg(test)]
 mod connections;

@@ -57,6 +57,10 @@ pub(super) struct By<'a> {
 /// # Errors
 /// With what is wrong, in words for whoever wrote it.
 pub(super) fn accept(text: &[u8], live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
+    // Said here: the parser would take a list for the members in their order, and complain of the first.
+    if text.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err("this is no job: a job is one JSON object; many are lines of application/x-ndjson".to_owned());
+    }
     let submission: Submission = serde_json::from_slice(text).map_err(|error| format!("this is no job: {error}"))?;
     check(submission, live, desk, by)
 }
