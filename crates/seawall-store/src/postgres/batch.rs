@@ -95,7 +95,8 @@ async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>, dou
 async fn patiently<B: Batch>(pool: &Pool, batch: &[B], doubt: &mut [bool]) -> Result<Vec<B::Answer>, Error> {
     for pause in PAUSES_MS {
         match B::write(pool, batch, doubt).await {
-            Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(pause)).await,
+            // Whoever found it away has waited long enough.
+            Err(Error::Unavailable(_)) if !pool.is_away() => tokio::time::sleep(Duration::from_millis(pause)).await,
             done => return done,
         }
         doubt.fill(true);

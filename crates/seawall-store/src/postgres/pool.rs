@@ -3,8 +3,9 @@
 use super::errors::{bounded, failed};
 use super::wake::Bell;
 use crate::error::Error;
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime};
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime, TimeoutType};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -12,8 +13,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// Enough for two writers, claims and a few lists; a server has a hundred for everybody.
 const CONNECTIONS: usize = 10;
 const CONNECT: Duration = Duration::from_secs(5);
-/// Pauses before a server that is restarting is asked again; after the last it counts as gone.
-const PAUSES_MS: [u64; 7] = [20, 50, 100, 200, 400, 800, 1600];
+/// Pauses before a server that is restarting is asked again; after the last it counts as away, and until it answers again nobody
+/// waits for it.
+const PAUSES_MS: [u64; 7] = [20, 50, 100, 200, 400, 800, 1000];
 /// No statement and no lock is waited for longer, and an answer means that it is on the server's disk. Plans are kept,
 /// and not made for each batch: for its own values, a batch looks cheaper by way of an index that is full of what is over. And
 /// they go by indexes: to read the whole table is cheapest while it is small, and it grows.
@@ -35,7 +37,7 @@ fn plan_anew() -> Hook {
         let old = is_of_another_time(metrics.age(), metrics.last_used());
         Box::pin(async move {
             if old {
-                client.batch_execute("DISCARD PLANS").await.map_err(HookError::Backend)?;
+                bounded(client.batch_execute("DISCARD PLANS")).await.map_err(|error| HookError::message(error.to_string()))?;
             }
             Ok(())
         })
@@ -48,6 +50,7 @@ pub(super) struct Pool {
     config: Config,
     tls: MakeRustlsConnect,
     bell: Arc<Bell>,
+    away: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -74,7 +77,7 @@ impl Pool {
             .pre_recycle(plan_anew())
             .build()
             .map_err(|error| Error::Failed(error.to_string()))?;
-        Ok(Self { connections, config, tls, bell: Arc::default() })
+        Ok(Self { connections, config, tls, bell: Arc::default(), away: Arc::default() })
     }
 
     /// The bell that every process hears, a little later.
@@ -84,26 +87,40 @@ impl Pool {
 
     /// A connection; waits a while for a server that is not there.
     pub(super) async fn get(&self) -> Result<Object, Error> {
-        for pause in PAUSES_MS {
-            match self.try_get().await {
-                Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(pause)).await,
-                done => return done,
+        let mut pauses = PAUSES_MS.iter();
+        loop {
+            let error = match self.connections.get().await {
+                Ok(connection) => {
+                    self.away.store(false, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(error) => error,
+            };
+            let is_late = matches!(error, PoolError::Timeout(_));
+            let is_busy = matches!(error, PoolError::Timeout(TimeoutType::Wait));
+            let error = refused(&error);
+            if !matches!(error, Error::Unavailable(_)) {
+                return Err(error);
+            }
+            match pauses.next().filter(|_| !is_late && !self.is_away()) {
+                Some(pause) => tokio::time::sleep(Duration::from_millis(*pause)).await,
+                None => {
+                    self.away.fetch_or(!is_busy, Ordering::Relaxed);
+                    return Err(error);
+                }
             }
         }
-        self.try_get().await
     }
 
-    async fn try_get(&self) -> Result<Object, Error> {
-        self.connections.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => failed(&error),
-            PoolError::Timeout(_) | PoolError::Closed => Error::Unavailable("no connection was free in time".to_owned()),
-            PoolError::NoRuntimeSpecified | PoolError::PostCreateHook(_) => Error::Failed(error.to_string()),
-        })
+    /// Whether it was waited for in vain, and has not answered since.
+    pub(super) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
     }
 
     /// Whether the server answers right now.
     pub(super) async fn probe(&self) -> Result<(), Error> {
-        bounded(self.try_get().await?.batch_execute("SELECT 1")).await
+        let connection = self.connections.get().await.map_err(|error| refused(&error))?;
+        bounded(connection.batch_execute("SELECT 1")).await
     }
 
     /// A connection of one's own, whose messages come by hand.
@@ -117,6 +134,15 @@ impl Pool {
 /// What an encrypted or plain connection is made of.
 pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Stream for T {}
+
+fn refused(error: &PoolError) -> Error {
+    match error {
+        PoolError::Backend(error) => failed(error),
+        PoolError::Timeout(TimeoutType::Wait) | PoolError::Closed => Error::Unavailable("no connection was free in time".to_owned()),
+        PoolError::Timeout(_) => Error::Unavailable("it could not be reached in time".to_owned()),
+        PoolError::NoRuntimeSpecified | PoolError::PostCreateHook(_) => Error::Failed(error.to_string()),
+    }
+}
 
 fn cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))

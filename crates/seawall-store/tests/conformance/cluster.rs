@@ -26,6 +26,7 @@ $as "$BIN/pg_ctl" -D "$folder/data" -l "$folder/data/log" -w -o "-k $folder -c l
 echo "$folder"
 while read -r order; do
   case $order in
+    stop) $as "$BIN/pg_ctl" -D "$folder/data" -m fast -w stop >/dev/null 2>&1 && echo stopped ;;
     restart) $as "$BIN/pg_ctl" -D "$folder/data" -l "$folder/data/log" -m fast -w restart >/dev/null 2>&1 && echo restarted ;;
   esac
 done
@@ -75,13 +76,21 @@ impl Cluster {
         Self { folder, orders, answers: Mutex::new(answers), _child: child, databases: AtomicUsize::new(0) }
     }
 
-    /// Stops the server while it is at work, and starts it again.
+    /// Stops the server while it is at work, if it is, and starts it again.
     pub(crate) async fn restart(&'static self) {
-        let wait = || {
-            writeln!(self.orders.lock().unwrap(), "restart").unwrap();
+        self.order("restart", "restarted\n").await;
+    }
+
+    pub(crate) async fn stop(&'static self) {
+        self.order("stop", "stopped\n").await;
+    }
+
+    async fn order(&'static self, order: &'static str, done: &'static str) {
+        let wait = move || {
+            writeln!(self.orders.lock().unwrap(), "{order}").unwrap();
             let mut answer = String::new();
             self.answers.lock().unwrap().read_line(&mut answer).unwrap();
-            assert_eq!(answer, "restarted\n");
+            assert_eq!(answer, done);
         };
         tokio::task::spawn_blocking(wait).await.unwrap();
     }

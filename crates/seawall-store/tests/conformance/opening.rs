@@ -178,4 +178,11 @@ async fn work_goes_on_after_the_server_restarted() {
         found.extend(claimed.iter().map(|claimed| claimed.job.id));
     }
     assert_eq!(found, ids, "what was acknowledged is there, and nothing else");
+    cluster.stop().await;
+    for _ in 0..2 {
+        let away = stage.store.enqueue(vec![stage.job("u")], NOON).await.unwrap_err();
+        assert!(matches!(away, Error::Unavailable(_)), "{away:?}");
+    }
+    cluster.restart().await;
+    stage.enqueue(stage.job("u")).await;
 }

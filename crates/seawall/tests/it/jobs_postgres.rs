@@ -57,6 +57,31 @@ fn a_database_that_restarts_loses_no_job() {
 }
 
 #[test]
+fn a_database_that_is_away_is_said_to_be_so_and_so_is_its_return() {
+    let upstream = Upstream::fine();
+    let server: &'static Cluster = Box::leak(Box::new(Cluster::start("")));
+    let gateway = start(&upstream, &awaited(server.database()));
+    let ready = || gateway.admin("GET", "/readyz", "");
+    assert_eq!(ready().status, 200);
+    awaited(server.stop());
+    let job = json!({ "upstream": "api", "path": "/x" });
+    // Whoever asks gives up after ten seconds.
+    let refused = gateway.admin("POST", "/v1/jobs", &job.to_string());
+    assert_eq!((refused.status, refused.code().as_str()), (503, "store_unavailable"), "{}", refused.text());
+    assert_eq!(gateway.get_with("/api/x", "Prefer: respond-async\r\n").code(), "store_unavailable");
+    eventually("it is not ready", || ready().status == 503);
+    assert_eq!(ready().json(), json!({ "status": "store_unavailable" }));
+    assert_eq!(gateway.get("/api/x").status, 200, "calls need no store");
+    eventually("that is told", || gateway.stderr().contains("warning: the store does not answer"));
+    awaited(server.restart());
+    eventually("it is ready again", || ready().status == 200);
+    eventually("that is told too", || gateway.stderr().contains("the store answers again"));
+    assert_eq!(gateway.stderr().matches("the store ").count(), 2, "once each: {}", gateway.stderr());
+    let id = submit(&gateway, &job);
+    eventually("jobs go on", || state(&gateway, &id) == "done");
+}
+
+#[test]
 fn two_instances_replay_each_letter_once() {
     let (upstream, works) = patient();
     let url = postgres();

@@ -24,6 +24,7 @@ use axum::routing::{get, post, put};
 use guard::Failures;
 pub(super) use guard::Operator;
 use query::{document, refused};
+use seawall_core::record::Code;
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,7 +68,12 @@ fn ok() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], "{\"status\":\"ok\"}\n")
 }
 
-/// Not on the way out, so that a balancer may send requests.
+/// Not on the way out, and what is asked to be kept can be kept, so that a balancer may send requests.
 async fn ready(axum::extract::State(shared): axum::extract::State<Arc<Shared>>) -> Response {
-    if shared.draining.load(Ordering::Relaxed) { document(503, &json!({ "status": "draining" })) } else { ok().into_response() }
+    let why = match (shared.draining.load(Ordering::Relaxed), shared.desk.is_healthy()) {
+        (true, _) => "draining",
+        (false, false) => Code::StoreUnavailable.as_str(),
+        (false, true) => return ok().into_response(),
+    };
+    document(503, &json!({ "status": why }))
 }

@@ -3,8 +3,10 @@
 use super::reevaluate::Diary;
 use super::{Desk, alarm, replay_run, schedule};
 use crate::serve::Shared;
+use crate::terminal::Terminal;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::recorder::{NoteRecord, Record};
+use seawall_store::Error;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -83,9 +85,19 @@ pub(super) fn note(shared: &Shared, event: &'static str, fields: Vec<(&'static s
     shared.recorder.push(Record::Note(NoteRecord { at: shared.desk.now(), event, fields }));
 }
 
+/// Says once that the store is away, and once that it is back.
+fn tell(was_silent: bool, error: Option<&Error>) {
+    let terminal = Terminal::plain();
+    match (was_silent, error) {
+        (false, Some(why)) => terminal.note(&format!("warning: the store does not answer: {why}; jobs and dead letters wait for it")),
+        (true, None) => terminal.note("the store answers again"),
+        (true, Some(_)) | (false, None) => {}
+    }
+}
+
 async fn count(desk: &Desk) {
     let counted = desk.store.job_counts().await;
-    desk.counts.silent.store(counted.is_err(), Ordering::Relaxed);
+    tell(desk.counts.silent.swap(counted.is_err(), Ordering::Relaxed), counted.as_ref().err());
     if let Ok(counts) = counted {
         for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
             place.store(count, Ordering::Relaxed);
