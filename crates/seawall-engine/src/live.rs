@@ -379,6 +379,16 @@ impl LiveUpstream {
         }
     }
 
+    /// Hears whether keys that are not viable here still are not, where other instances know better.
+    pub async fn hear_of_keys(&self, clock: &Clock) {
+        let now = clock.now();
+        let rests = |key| self.state.key_status(key, now).is_some_and(|status| status.dead || status.cooling.is_some());
+        let keys = self.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
+        if let Some(endpoint) = self.endpoints.last().filter(|_| keys.into_iter().any(|(_, key)| rests(key))) {
+            endpoint.state.hear_of_keys(clock).await;
+        }
+    }
+
     /// The endpoint whose pattern is the first to take this request; `path` is below the upstream's base.
     #[must_use]
     pub fn endpoint(&self, method: &str, path: &str) -> &Arc<LiveEndpoint> {

@@ -307,6 +307,13 @@ impl EndpointState {
         }
     }
 
+    /// Asks other instances how keys are, where it is they who know.
+    pub(crate) async fn hear_of_keys(&self, clock: &Clock) {
+        if let Some(link) = &self.link {
+            link.keys.hear(clock).await;
+        }
+    }
+
     #[must_use]
     pub fn forced_breaker(&self) -> Forced {
         self.breaker.lock().forced()

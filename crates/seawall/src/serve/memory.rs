@@ -1,5 +1,6 @@
 //! Breakers and keys outlive the process: what is known of them is in the store within a second of a change, and is read
-//! before anybody is served. Where Redis holds them, it is asked instead.
+//! before anybody is served. Where Redis holds them, it is asked instead, and again
+//! for as long as a key rests.
 
 use super::Shared;
 use seawall_engine::memory::Memory;
@@ -16,7 +17,12 @@ pub(super) async fn run(shared: &Shared) {
     let mut written = None;
     loop {
         every.tick().await;
-        let known = Memory::of(&shared.live.load(), shared.clock.now());
+        let live = shared.live.load_full();
+        if live.shared.is_some() {
+            futures_util::future::join_all(live.upstreams.iter().map(|upstream| upstream.hear_of_keys(&shared.clock))).await;
+            continue;
+        }
+        let known = Memory::of(&live, shared.clock.now());
         if written.as_ref() == Some(&known) {
             continue;
         }

@@ -258,6 +258,24 @@ fn a_key_that_was_put_to_rest_by_hand_rests_on_all_instances() {
 }
 
 #[test]
+fn a_rest_that_was_ended_does_not_come_back_with_an_empty_redis() {
+    let (mut redis, upstream) = (Redis::start(), Upstream::fine());
+    let [a, b] = pair(&redis, || {
+        let auth = "[upstreams.api.auth]\ninject = \"header:x-key\"\nmax_wait = \"1ms\"\nkeys = [{ id = \"one\", secret = \"env:ONE\" }]";
+        Start::before(&upstream, auth).secret("ONE", "one")
+    });
+    let put = |state: &str| a.admin_with("PUT", "/v1/keys/api/one", "", &format!("{{\"state\":\"{state}\"}}")).status;
+    assert_eq!(put("cooling"), 200);
+    assert_eq!(b.get("/api/x").code(), "keys_exhausted");
+    assert_eq!(put("ready"), 200);
+    eventually("the other one hears of it without a call", || b.look("/v1/keys")["items"][0]["state"] == "ready");
+    redis.kill();
+    redis.restart();
+    eventually("it is taken back", || is_up(&b));
+    assert_eq!([b.get("/api/x").status, a.get("/api/x").status], [200, 200]);
+}
+
+#[test]
 fn a_pause_that_a_server_asked_for_is_kept_by_all_instances() {
     for scope in ["endpoint", "upstream"] {
         let (redis, busy) = (Redis::start(), answer("503 Busy", "Retry-After: 30\r\n", ""));

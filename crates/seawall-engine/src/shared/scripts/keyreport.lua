@@ -1,4 +1,4 @@
--- What an attempt did to a key. Follows: what (1 succeeded, 2 failed, 3 rejected, 4 unused, 5 cool the key, 6 cool its
+-- What an attempt did to a key. Follows: what (0 nothing, 1 succeeded, 2 failed, 3 rejected, 4 unused, 5 cool the key, 6 cool its
 -- group; by hand: 7 rest, 8 as good as new), the key, whether it was a probe, how long to cool from now, a seed. Answers: now, pool.
 local SUCCEEDED, FAILED, REJECTED, UNUSED, COOL_KEY, COOL_GROUP, REST, RESTORE = 1, 2, 3, 4, 5, 6, 7, 8
 local what, key, probe, cool = tonumber(ARGV[rest]), tonumber(ARGV[rest + 1]), ARGV[rest + 2] == '1', tonumber(ARGV[rest + 3])
