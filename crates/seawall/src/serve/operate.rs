@@ -105,16 +105,22 @@ pub(super) fn recall(shared: &Shared) -> anyhow::Result<()> {
 /// When nobody is served any more. A store that does not answer loses the last minute.
 pub(super) fn keep_last(shared: &Shared) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    let all = async {
-        memory::last(shared).await?;
-        keep::last(shared).await
-    };
-    match runtime.block_on(async { tokio::time::timeout(KEEPING, all).await }) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => crate::terminal::Terminal::plain().note(&format!("warning: the last minute of roll-ups is lost: {error}")),
-        Err(_) => crate::terminal::Terminal::plain().note("warning: the last minute of roll-ups is lost: the store does not answer"),
+    // Each for itself: what keeps one from being written need not keep the other.
+    let (known, seen) = runtime.block_on(async { tokio::join!(within(memory::last(shared)), within(keep::last(shared))) });
+    let lost = [("the last second of what is known of breakers and keys", known), ("the last minute of roll-ups", seen)];
+    for (what, written) in lost {
+        if let Err(why) = written {
+            crate::terminal::Terminal::plain().note(&format!("warning: {what} is lost: {why}"));
+        }
     }
     Ok(())
+}
+
+async fn within(written: impl Future<Output = Result<(), seawall_store::Error>>) -> Result<(), String> {
+    match tokio::time::timeout(KEEPING, written).await {
+        Ok(written) => written.map_err(|error| error.to_string()),
+        Err(_) => Err("the store does not answer".to_owned()),
+    }
 }
 
 async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {

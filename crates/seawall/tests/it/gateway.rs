@@ -207,6 +207,12 @@ impl Gateway {
         serde_json::from_slice(&reply.body).unwrap()
     }
 
+    /// Whether this is somewhere in the files of its store.
+    pub(crate) fn wrote(&self, text: &str) -> bool {
+        let files = ["seawall.db", "seawall.db-wal"].map(|name| std::fs::read(self.directory.path().join(name)).unwrap_or_default());
+        files.iter().any(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
+    }
+
     pub(crate) fn metrics(&self) -> String {
         Caller::connect(self.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").reply().text()
     }

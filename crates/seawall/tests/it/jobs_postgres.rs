@@ -60,7 +60,7 @@ fn a_database_that_restarts_loses_no_job() {
 fn a_database_that_is_away_is_said_to_be_so_and_so_is_its_return() {
     let upstream = Upstream::fine();
     let server: &'static Cluster = Box::leak(Box::new(Cluster::start("")));
-    let gateway = start(&upstream, &awaited(server.database()));
+    let mut gateway = start(&upstream, &awaited(server.database()));
     let ready = || gateway.admin("GET", "/readyz", "");
     assert_eq!(ready().status, 200);
     awaited(server.stop());
@@ -72,13 +72,20 @@ fn a_database_that_is_away_is_said_to_be_so_and_so_is_its_return() {
     eventually("it is not ready", || ready().status == 503);
     assert_eq!(ready().json(), json!({ "status": "store_unavailable" }));
     assert_eq!(gateway.get("/api/x").status, 200, "calls need no store");
-    eventually("that is told", || gateway.stderr().contains("warning: the store does not answer"));
+    eventually("that is told", || gateway.stderr().contains("warning: the database does not answer"));
     awaited(server.restart());
     eventually("it is ready again", || ready().status == 200);
     eventually("that is told too", || gateway.stderr().contains("the store answers again"));
-    assert_eq!(gateway.stderr().matches("the store ").count(), 2, "once each: {}", gateway.stderr());
+    let told = gateway.stderr();
+    assert_eq!((told.matches("wait for the store").count(), told.matches("answers again").count()), (1, 1), "{told}");
     let id = submit(&gateway, &job);
     eventually("jobs go on", || state(&gateway, &id) == "done");
+    awaited(server.stop());
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended(), Some(0));
+    for lost in ["the last second of what is known of breakers and keys is lost", "the last minute of roll-ups is lost"] {
+        assert!(gateway.stderr().contains(lost), "{}", gateway.stderr());
+    }
 }
 
 #[test]

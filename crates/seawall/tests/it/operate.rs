@@ -172,9 +172,9 @@ fn a_restart_forgets_neither_a_spent_key_nor_a_breaker_that_somebody_holds() {
     };
     after(&second, "told to stop");
     second.admin("PUT", "/v1/breakers/held", r#"{"state":"auto"}"#);
-    second.admin("PUT", "/v1/keys/api/b", r#"{"state":"cooling"}"#);
-    // Written within a second of a change.
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    second.admin("PUT", "/v1/keys/api/b", r#"{"state":"cooling","until":"2099-01-01T00:00:00Z"}"#);
+    // The time is nowhere else in the store.
+    eventually("what changed is written", || second.wrote("40709088"));
     let third = start().go_in(second.kill());
     assert_eq!(third.metric(COOLING), Some(1.0));
     assert_eq!(third.get("/api/x").json()["code"], "keys_exhausted", "killed");

@@ -89,7 +89,7 @@ pub(super) fn note(shared: &Shared, event: &'static str, fields: Vec<(&'static s
 fn tell(was_silent: bool, error: Option<&Error>) {
     let terminal = Terminal::plain();
     match (was_silent, error) {
-        (false, Some(why)) => terminal.note(&format!("warning: the store does not answer: {why}; jobs and dead letters wait for it")),
+        (false, Some(why)) => terminal.note(&format!("warning: {why}; jobs and dead letters wait for the store")),
         (true, None) => terminal.note("the store answers again"),
         (true, Some(_)) | (false, None) => {}
     }
