@@ -87,6 +87,12 @@ impl Store {
         }
     }
 
+    /// Whether no other process uses it at the same time.
+    #[must_use]
+    pub const fn is_private(&self) -> bool {
+        matches!(self, Self::Sqlite(_))
+    }
+
     /// Returns when there may be something new to claim, whichever process enqueued it. A call that comes late returns at
     /// once; of several who wait, one is woken. Who waits must poll too: a notification can get lost with its connection.
     pub async fn woken(&self) {

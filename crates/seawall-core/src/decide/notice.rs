@@ -66,6 +66,17 @@ impl<E> Default for Notices<E> {
 }
 
 impl<E> Notices<E> {
+    /// What was told and has not ended: what it is about, and the event that began it last.
+    pub fn told(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.standing.iter().map(|(about, standing)| (about.as_str(), standing.id))
+    }
+
+    /// What the receiver was told in an earlier life.
+    pub fn recall(&mut self, told: impl IntoIterator<Item = (String, u64)>, now: Mono) {
+        let room = MOST.saturating_sub(self.standing.len());
+        self.standing.extend(told.into_iter().take(room).map(|(about, id)| (about, Standing { id, told_at: now, times: 0 })));
+    }
+
     /// Something begins, or happens again: `about` says what it is and to whom.
     pub fn begins(&mut self, about: &str, id: u64, event: E, urgent: bool, now: Mono) {
         if let Some(standing) = self.standing.get_mut(about) {
@@ -205,6 +216,22 @@ mod tests {
         assert!(!notices.ends(1, "an older one", at(20)), "the last beginning is what ends");
         assert!(notices.ends(2, "a is over", at(20)));
         assert_eq!(told(&mut notices, 20), [("a is over", 1)]);
+    }
+
+    #[test]
+    fn what_was_told_in_an_earlier_life_is_known_and_its_end_is_told() {
+        let mut before = Notices::default();
+        before.begins("a", 1, "a", false, at(0));
+        told(&mut before, 0);
+        before.begins("b", 2, "b", false, at(1));
+        let known: Vec<(String, u64)> = before.told().map(|(about, id)| (about.to_owned(), id)).collect();
+        assert_eq!(known, [("a".to_owned(), 1)], "what still waits was not told");
+        let mut after = Notices::default();
+        after.recall(known, at(0));
+        after.begins("a", 9, "a", false, at(1));
+        assert_eq!(told(&mut after, 1), [], "it is known");
+        assert!(after.ends(9, "a is over", at(2)));
+        assert_eq!(told(&mut after, 2), [("a is over", 1)]);
     }
 
     #[test]

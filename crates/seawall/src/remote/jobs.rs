@@ -21,7 +21,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// Submit one job, or a file with one JSON object on each line
-    Submit(Submit),
+    Submit(Box<Submit>),
     /// List jobs, newest first
     List {
         /// Only those that are queued, running, waiting, done, dead or cancelled
@@ -98,8 +98,10 @@ struct Submit {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let client = args.admin.client()?;
     match &args.action {
-        Action::Submit(Submit { file: Some(file), .. }) => return client.lines("/v1/jobs", file, &mut terminal.out()),
-        Action::Submit(submit) => print_one(terminal, &client.json("POST", "/v1/jobs", Some(&job(submit)), "id")?)?,
+        Action::Submit(submit) => match &submit.file {
+            Some(file) => return client.lines("/v1/jobs", file, &mut terminal.out()),
+            None => print_one(terminal, &client.json("POST", "/v1/jobs", Some(&job(submit)), "id")?)?,
+        },
         Action::List { state, upstream, correlation_id, cursor, limit } => {
             let pairs = [
                 ("state", state.clone()),

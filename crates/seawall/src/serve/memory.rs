@@ -2,7 +2,7 @@
 //! before anybody is served. Where Redis holds them, it is asked instead, and again
 //! for as long as a key rests.
 
-use super::Shared;
+use super::{Shared, operate};
 use seawall_engine::memory::Memory;
 use seawall_store::Error;
 use std::time::Duration;
@@ -18,6 +18,9 @@ pub(super) async fn run(shared: &Shared) {
     loop {
         every.tick().await;
         let live = shared.live.load_full();
+        if live.shared.as_ref().is_none_or(|store| store.is_up()) {
+            shared.eyes.bus.clear(operate::back(), shared.clock.now().wall);
+        }
         if live.shared.is_some() {
             futures_util::future::join_all(live.upstreams.iter().map(|upstream| upstream.hear_of_keys(&shared.clock))).await;
             continue;

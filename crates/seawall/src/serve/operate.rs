@@ -95,6 +95,7 @@ pub(super) fn recall(shared: &Shared) -> anyhow::Result<()> {
     drop(runtime.block_on(async {
         let all = async {
             drop(memory::recall(shared).await);
+            drop(notify::recall(shared).await);
             keep::recall(shared).await
         };
         tokio::time::timeout(KEEPING, all).await
@@ -219,10 +220,15 @@ pub(super) fn look_after(store: &Store, shared: &Shared) -> anyhow::Result<()> {
         }
         News::Back => {
             terminal.note("shared state is back");
-            bus.clear(Event::new("shared-state-lost", Severity::Info, "shared state is back"), now());
+            bus.clear(back(), now());
         }
     }));
     Ok(())
+}
+
+/// Ends what was told when it was lost, in this process or in an earlier one.
+pub(super) fn back() -> Event {
+    Event::new("shared-state-lost", Severity::Info, "shared state is back")
 }
 
 /// One line that says what is wrong.

@@ -130,6 +130,31 @@ fn a_refused_configuration_is_told_and_so_is_the_next_good_one() {
 }
 
 #[test]
+fn an_end_after_a_restart_is_told_to_whoever_heard_of_the_beginning() {
+    let ((works, upstream), receiver) = (moody(), Upstream::fine());
+    let notify = format!("[[notify]]\nurl = \"http://{}/\"\nevents = [\"breaker-opened\", \"config-rejected\"]\n", receiver.at);
+    let start = || Start::before(&upstream, &format!("{BREAKER}{notify}")).server(REACH);
+    let gateway = start().go();
+    gateway.rewrite(&Start::with("[upstreams.api]\nurl = 7\n"));
+    assert_eq!(gateway.admin("POST", "/v1/config/reload", "").status, 422);
+    eventually("the file is told of", || receiver.count() == 1);
+    gateway.get("/api/x");
+    gateway.get("/api/x");
+    eventually("so is the breaker", || receiver.count() == 2);
+    let began: Vec<Value> = receiver.seen().iter().map(|seen| told(seen)["data"]["id"].clone()).collect();
+    eventually("that is written down", || gateway.wrote("\"breaker-opened api/default \",\"config-rejected"));
+    let again = start().go_in(gateway.kill());
+    eventually("the start ends the one", || receiver.count() == 3);
+    works.store(true, Ordering::SeqCst);
+    eventually("the breaker closes", || again.get("/api/x").status == 200 && published(&again, "breaker-closed") == 1);
+    eventually("and that the other", || receiver.count() == 4);
+    let ends: Vec<Value> = receiver.seen().iter().skip(2).map(told).collect();
+    assert_eq!([names(&ends[0]), names(&ends[1])], [["config-reloaded"], ["breaker-closed"]]);
+    assert_eq!([&ends[0]["data"]["resolves"], &ends[1]["data"]["resolves"]], [&began[0], &began[1]]);
+    eventually("nothing stands any more", || again.wrote("{\"standing\":{},\"told\":[["));
+}
+
+#[test]
 fn an_address_out_of_reach_is_said_at_the_start_and_never_spoken_to() {
     let ((_works, upstream), receiver) = (moody(), Upstream::fine());
     let gateway = Start::before(&upstream, &format!("{BREAKER}[[notify]]\nurl = \"http://{}/\"\n", receiver.at)).go();

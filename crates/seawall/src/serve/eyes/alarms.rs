@@ -19,6 +19,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+/// Its baseline is measured anew by each process, so that it ends with the process too.
+pub(crate) const SPIKE: &str = "retry-spike";
 /// Changes of one breaker that are remembered.
 const CHANGES: usize = 20;
 /// The same thing is not told again within this time.
@@ -31,12 +33,11 @@ struct Watched {
     state: State,
     open: Nanos,
     changes: VecDeque<Value>,
-    opened: Option<u64>,
 }
 
 impl Default for Watched {
     fn default() -> Self {
-        Self { state: State::Closed, open: Nanos::ZERO, changes: VecDeque::new(), opened: None }
+        Self { state: State::Closed, open: Nanos::ZERO, changes: VecDeque::new() }
     }
 }
 
@@ -51,8 +52,8 @@ enum Key {
 #[derive(Debug, Default)]
 pub(crate) struct Alarms {
     breakers: HashMap<Arc<Names>, Watched>,
-    keys: HashMap<(String, String), (Key, Option<u64>)>,
-    spikes: HashMap<String, (Spike, Option<u64>)>,
+    keys: HashMap<(String, String), Key>,
+    spikes: HashMap<String, Spike>,
     /// What upstreams said last of our credentials.
     words: HashMap<String, String>,
     /// Upstreams that accepted no credential when they were last asked.
@@ -64,7 +65,56 @@ pub(crate) struct Alarms {
     told: HashMap<(&'static str, String), Wall>,
 }
 
+fn opened(names: &Names) -> Event {
+    let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
+    let title = format!("{upstream}/{endpoint} is failing: its breaker opened");
+    Event::new("breaker-opened", Severity::Warning, title).of(upstream, Some(endpoint))
+}
+
+/// About one key of an upstream.
+fn of_key(event: Event, upstream: &str, key: &str) -> Event {
+    event.of(upstream, None).about(format!("key {key}"))
+}
+
+fn cooling(upstream: &str, key: &str) -> Event {
+    of_key(Event::new("key-cooling", Severity::Info, format!("key {key} of {upstream} is cooling")), upstream, key)
+}
+
+fn rejected(upstream: &str, key: &str) -> Event {
+    of_key(Event::new("auth-failed", Severity::Fatal, format!("{upstream} rejects key {key}")), upstream, key)
+}
+
+fn accepted(upstream: &str) -> Event {
+    Event::new("auth-failed", Severity::Info, format!("{upstream} accepts our credentials again")).of(upstream, None)
+}
+
+fn viable(upstream: &str) -> Event {
+    Event::new("keys-exhausted", Severity::Info, format!("a key of {upstream} is viable again")).of(upstream, None)
+}
+
 impl Alarms {
+    /// Goes on where an earlier process ended: what stands was told, and what is over by now is told next.
+    pub(crate) fn recall(&mut self, live: &Live, bus: &Bus) {
+        for upstream in &live.upstreams {
+            let name = &upstream.spec.name;
+            for endpoint in upstream.endpoints.iter().filter(|endpoint| bus.stands(&opened(&endpoint.names))) {
+                self.breakers.entry(Arc::clone(&endpoint.names)).or_default().state = State::Open;
+            }
+            for key in upstream.spec.auth.iter().flat_map(|auth| &auth.keys) {
+                let stands = [(Key::Rejected, rejected(name, &key.id)), (Key::Cooling, cooling(name, &key.id))];
+                if let Some((state, _)) = stands.into_iter().find(|(_, event)| bus.stands(event)) {
+                    self.keys.insert((name.clone(), key.id.clone()), state);
+                }
+            }
+            if bus.stands(&accepted(name)) {
+                self.denied.insert(name.clone());
+            }
+            if bus.stands(&viable(name)) {
+                self.exhausted.insert(name.clone());
+            }
+        }
+    }
+
     pub(super) fn record(&mut self, record: &Record, live: &Live, bus: &Bus) {
         match record {
             Record::Breaker(record) => self.breaker(record, bus),
@@ -85,7 +135,7 @@ impl Alarms {
         let BreakerRecord { at, names, change } = record;
         let watched = self.breakers.entry(Arc::clone(names)).or_default();
         watched.changed(*at, change.from, change.to, change.cause.as_str());
-        watched.tell(names, change, *at, bus);
+        Watched::tell(names, change, *at, bus);
     }
 
     /// Ends of calls that say something about the upstream.
@@ -93,8 +143,7 @@ impl Alarms {
         let upstream = &record.names.upstream;
         if record.outcome == "success" && self.denied.remove(upstream) {
             self.told.remove(&("auth-failed", upstream.clone()));
-            let event = Event::new("auth-failed", Severity::Info, format!("{upstream} accepts our credentials again"));
-            bus.clear(event.of(upstream, None), record.at);
+            bus.clear(accepted(upstream), record.at);
         }
         if record.outcome == Code::KeysExhausted.as_str() && self.is_news("keys-exhausted", upstream.clone(), record.at) {
             let event = Event::new("keys-exhausted", Severity::Warning, format!("every key of {upstream} is cooling"));
@@ -159,8 +208,8 @@ impl Alarms {
                     let cause = if state == State::HalfOpen { "open-elapsed" } else { "shared" };
                     let change = Change { from: watched.state, to: state, cause: seawall_core::guard::Cause::OpenElapsed, at: now.mono };
                     watched.changed(now.wall, watched.state, state, cause);
-                    if !of_all || watched.opened.is_some() {
-                        watched.tell(names, &change, now.wall, bus);
+                    if !of_all || bus.stands(&opened(names)) {
+                        Watched::tell(names, &change, now.wall, bus);
                     }
                 }
             }
@@ -182,7 +231,7 @@ impl Alarms {
 
     fn poll_keys(&mut self, upstream: &LiveUpstream, bus: &Bus, now: Now) {
         let name = &upstream.spec.name;
-        let mut viable = false;
+        let mut is_viable = false;
         for (key, index) in upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..) {
             let Some(status) = upstream.state.key_status(index, now) else { continue };
             let state = match (status.dead, status.cooling) {
@@ -190,30 +239,33 @@ impl Alarms {
                 (false, Some(_)) => Key::Cooling,
                 (false, None) => Key::Ready,
             };
-            viable |= state == Key::Ready;
+            is_viable |= state == Key::Ready;
             let words = self.words(name, "");
             let known = self.keys.entry((name.clone(), key.id.clone())).or_default();
-            if known.0 == state {
+            if *known == state {
                 continue;
             }
-            let event = match state {
-                Key::Ready => Event::new("key-restored", Severity::Info, format!("key {} of {name} is back", key.id)).resolving(known.1),
+            *known = state;
+            match state {
+                Key::Ready => {
+                    // Of both, the one that people were told of.
+                    let (cooled, refused) = (bus.ended(&cooling(name, &key.id)), bus.ended(&rejected(name, &key.id)));
+                    let event = Event::new("key-restored", Severity::Info, format!("key {} of {name} is back", key.id));
+                    bus.publish(&of_key(event, name, &key.id).resolving(refused.or(cooled)), now.wall);
+                }
                 Key::Cooling => {
                     let until = status.cooling.map(|left| (now.wall + left).to_string()).unwrap_or_default();
-                    Event::new("key-cooling", Severity::Info, format!("key {} of {name} is cooling", key.id))
-                        .detail(format!("until {until}"))
+                    bus.raise(&cooling(name, &key.id).detail(format!("until {until}")), now.wall);
                 }
-                Key::Rejected => Event::new("auth-failed", Severity::Fatal, format!("{name} rejects key {}", key.id)).detail(
-                    format!("{words}; it is probed now and then, and comes back by itself when it is accepted").trim_start_matches("; "),
-                ),
-            };
-            let id = bus.publish(&event.of(name, None).about(format!("key {}", key.id)), now.wall);
-            *known = (state, (state != Key::Ready).then_some(id));
+                Key::Rejected => {
+                    let words = format!("{words}; it is probed now and then, and comes back by itself when it is accepted");
+                    bus.raise(&rejected(name, &key.id).detail(words.trim_start_matches("; ")), now.wall);
+                }
+            }
         }
-        if viable && self.exhausted.remove(name) {
+        if is_viable && self.exhausted.remove(name) {
             self.told.remove(&("keys-exhausted", name.clone()));
-            let event = Event::new("keys-exhausted", Severity::Info, format!("a key of {name} is viable again"));
-            bus.clear(event.of(name, None), now.wall);
+            bus.clear(viable(name), now.wall);
         }
     }
 
@@ -228,17 +280,18 @@ impl Alarms {
                 retries: span.retries + point.retries,
                 successes: span.successes + point.success,
             });
-            let (spike, raised) = self.spikes.entry(name.clone()).or_default();
-            let (severity, title, ratio, baseline) = match spike.observe(span) {
-                None => continue,
-                Some(Turn::Raised { ratio, baseline }) => (Severity::Warning, "retries of {} are rising", ratio, baseline),
-                Some(Turn::Cleared { ratio, baseline }) => (Severity::Info, "retries of {} are back to normal", ratio, baseline),
-            };
-            let detail = format!("{ratio:.2} retries for each success; lately it was {baseline:.2}");
-            let event =
-                Event::new("retry-spike", severity, title.replace("{}", name)).detail(detail).of(name, None).resolving(raised.take());
-            let id = bus.publish(&event, now);
-            *raised = spike.is_raised().then_some(id);
+            let detail = |ratio, baseline| format!("{ratio:.2} retries for each success; lately it was {baseline:.2}");
+            let event = |severity, title| Event::new(SPIKE, severity, title).of(name, None);
+            match self.spikes.entry(name.clone()).or_default().observe(span) {
+                None => {}
+                Some(Turn::Raised { ratio, baseline }) => {
+                    bus.raise(&event(Severity::Warning, format!("retries of {name} are rising")).detail(detail(ratio, baseline)), now);
+                }
+                Some(Turn::Cleared { ratio, baseline }) => {
+                    let event = event(Severity::Info, format!("retries of {name} are back to normal")).detail(detail(ratio, baseline));
+                    bus.clear(event, now);
+                }
+            }
         }
     }
 
@@ -278,18 +331,17 @@ impl Watched {
         bounded(&mut self.changes, CHANGES, json!({ "at": when(at), "from": from.as_str(), "to": to.as_str(), "cause": cause }));
     }
 
-    fn tell(&mut self, names: &Names, change: &Change, at: Wall, bus: &Bus) {
+    fn tell(names: &Names, change: &Change, at: Wall, bus: &Bus) {
         let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
-        let event = match change.to {
-            State::Open => Event::new("breaker-opened", Severity::Warning, format!("{upstream}/{endpoint} is failing: its breaker opened")),
-            State::HalfOpen => Event::new("breaker-half-open", Severity::Info, format!("{upstream}/{endpoint} is being tried again")),
+        let tell = |event: Event| event.detail(change.cause.as_str()).of(upstream, Some(endpoint));
+        match change.to {
+            State::Open => bus.raise(&tell(opened(names)), at),
+            State::HalfOpen => bus
+                .publish(&tell(Event::new("breaker-half-open", Severity::Info, format!("{upstream}/{endpoint} is being tried again"))), at),
             State::Closed => {
-                Event::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} has recovered")).resolving(self.opened.take())
+                let event = Event::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} has recovered"));
+                bus.publish(&tell(event.resolving(bus.ended(&opened(names)))), at)
             }
         };
-        let id = bus.publish(&event.detail(change.cause.as_str()).of(upstream, Some(endpoint)), at);
-        if change.to == State::Open {
-            self.opened = Some(id);
-        }
     }
 }

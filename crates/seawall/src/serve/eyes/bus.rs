@@ -3,8 +3,9 @@
 
 use super::{bounded, when};
 use seawall_core::time::Wall;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::broadcast;
@@ -14,6 +15,8 @@ const RECENT: usize = 200;
 const BEHIND: usize = 512;
 /// Events that wait for whoever writes messages; the oldest go first.
 const MOST_UNREAD: usize = 1000;
+/// Numbers that are passed over after a restart.
+const SKIPPED: u64 = 10_000;
 /// Things that have begun and not ended.
 const MOST_STANDING: usize = 4096;
 /// Listeners at the same time.
@@ -118,9 +121,18 @@ pub(crate) struct Bus {
     recent: Mutex<Recent>,
     /// For whoever writes messages of them.
     unread: Mutex<VecDeque<Published>>,
-    /// What began and has not ended, with the event that began it last.
-    standing: Mutex<HashMap<String, u64>>,
+    /// What began and has not ended, by its condition.
+    standing: Mutex<HashMap<String, Standing>>,
     listeners: Arc<AtomicUsize>,
+}
+
+/// Something that began and has not ended, and the event that began it last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    pub id: u64,
+    pub name: String,
+    pub upstream: Option<String>,
+    pub about: String,
 }
 
 #[derive(Debug, Default)]
@@ -171,7 +183,8 @@ impl Bus {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let condition = event.condition();
         if standing.len() < MOST_STANDING || standing.contains_key(&condition) {
-            standing.insert(condition, id);
+            let (name, upstream, about) = (event.name.to_owned(), event.upstream.clone(), event.about.clone());
+            standing.insert(condition, Standing { id, name, upstream, about });
         }
         id
     }
@@ -188,7 +201,28 @@ impl Bus {
 
     /// Forgets that something stands, and says which event began it.
     pub(crate) fn ended(&self, event: &Event) -> Option<u64> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.condition())
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.condition()).map(|standing| standing.id)
+    }
+
+    /// Whether an event of this name and place has begun something that has not ended.
+    pub(crate) fn stands(&self, event: &Event) -> bool {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&event.condition())
+    }
+
+    /// What stands of this, by its condition.
+    pub(crate) fn standing(&self, of: impl Fn(&str) -> bool) -> BTreeMap<String, Standing> {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.iter().filter(|(condition, _)| of(condition)).map(|(condition, one)| (condition.clone(), one.clone())).collect()
+    }
+
+    /// What stood when an earlier process ended. Numbers go on where its own ended, and some more: it may have given out others since
+    /// it wrote them down.
+    pub(crate) fn recall(&self, standing: &BTreeMap<String, Standing>) {
+        let last = standing.values().map(|one| one.id).max().map_or(0, |last| last.saturating_add(SKIPPED));
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.last = recent.last.max(last);
+        let known = standing.iter().take(MOST_STANDING).map(|(condition, one)| (condition.clone(), one.clone()));
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).extend(known);
     }
 
     /// What was published since this was last asked, oldest first.

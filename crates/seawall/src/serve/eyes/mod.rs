@@ -10,9 +10,9 @@ mod rollup;
 mod series;
 mod unnamed;
 
-pub(crate) use alarms::Alarms;
+pub(crate) use alarms::{Alarms, SPIKE};
 pub(crate) use audit::audit;
-pub(crate) use bus::{Bus, Event, Listener, Published, Severity};
+pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing};
 pub(crate) use calls::{Calls, Wanted};
 pub(crate) use rollup::{Asked, Rollups};
 pub(crate) use series::{Point, Series};

@@ -189,10 +189,7 @@ impl Bench {
             Drove::Ended(ended) => {
                 let progress = Progress { attempts: ended.finish.attempts, ..job.progress };
                 let (ending, answer) = match reservation.as_ref().and_then(Keyed::stored) {
-                    Some(stored) if stored.status < 400 => {
-                        self.record(job, to, &ended.finish, "success");
-                        (Ending::Done(stored), None)
-                    }
+                    Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
                     stored => {
                         let (ending, answer) = self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history);
                         (ending, answer.or(stored))
@@ -284,6 +281,12 @@ impl Bench {
                 (ending, answer)
             }
         }
+    }
+
+    /// A job that was answered before, under its key.
+    fn done(&self, job: &Job, to: &Target, finish: &Finish, stored: Response) -> Ending {
+        self.record(job, to, finish, "success");
+        Ending::Done(stored)
     }
 
     fn record(&self, job: &Job, to: &Target, finish: &Finish, outcome: &'static str) {

@@ -47,13 +47,15 @@ async fn round(shared: &Shared, count_at: &mut Instant) {
     desk.follow().await;
     desk.keep_secret().await;
     let begun = Instant::now();
-    if begun >= *count_at {
-        count(desk).await;
+    if begun >= *count_at && count(desk).await {
         *count_at = Instant::now() + begun.elapsed() * COUNTING;
     }
     measure(desk).await;
-    let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    alarm::check(shared, &depths);
+    // Before letters were counted, no queue is empty.
+    if desk.counts.counted.load(Ordering::Acquire) {
+        let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        alarm::check(shared, &depths);
+    }
     let now = desk.now();
     // Failures show in the store's health; the next round tries again.
     while let Ok(expired) = desk.store.expire_letters(now, BATCH).await {
@@ -95,20 +97,21 @@ fn tell(was_silent: bool, error: Option<&Error>) {
     }
 }
 
-async fn count(desk: &Desk) {
-    let counted = desk.store.job_counts().await;
-    tell(desk.counts.silent.swap(counted.is_err(), Ordering::Relaxed), counted.as_ref().err());
-    if let Ok(counts) = counted {
-        for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
-            place.store(count, Ordering::Relaxed);
-        }
-        let lag = counts.oldest_queued.map_or(Nanos::ZERO, |since| desk.now().since(since));
-        desk.counts.lag_ms.store(i64::try_from(lag.as_millis()).unwrap_or(i64::MAX), Ordering::Relaxed);
+/// Whether the jobs could be counted.
+async fn count(desk: &Desk) -> bool {
+    let Ok(counts) = desk.store.job_counts().await else { return false };
+    for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
+        place.store(count, Ordering::Relaxed);
     }
+    let lag = counts.oldest_queued.map_or(Nanos::ZERO, |since| desk.now().since(since));
+    desk.counts.lag_ms.store(i64::try_from(lag.as_millis()).unwrap_or(i64::MAX), Ordering::Relaxed);
+    true
 }
 
 async fn measure(desk: &Desk) {
-    if let Ok(depths) = desk.store.depths().await {
+    let measured = desk.store.depths().await;
+    tell(desk.counts.silent.swap(measured.is_err(), Ordering::Relaxed), measured.as_ref().err());
+    if let Ok(depths) = measured {
         *desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner) = depths;
         desk.counts.counted.store(true, Ordering::Release);
     }

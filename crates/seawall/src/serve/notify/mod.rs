@@ -1,12 +1,16 @@
 //! Messages to people who are not looking: what is published, told to each `[[notify]]` receiver as its own state of
 //! knowledge asks for. A message is a job, so that a receiver that is down hears of it later.
 
+mod keep;
 mod text;
+
+pub(super) use keep::recall;
 
 use super::Shared;
 use super::eyes::{Published, Severity};
 use super::jobs::callback;
 use bytes::Bytes;
+use keep::Known;
 use seawall_core::config::model::Notify;
 use seawall_core::decide::notice::Notices;
 use seawall_core::time::Mono;
@@ -54,6 +58,10 @@ pub(super) async fn run(shared: &Shared) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut receivers, mut unsent) = (Vec::new(), VecDeque::new());
+    follow(&mut receivers, &shared.live.load().config.notify);
+    // A store that does not answer now forgets what was told, and nothing else.
+    let mut known = Known::read(shared).await.unwrap_or_default();
+    known.hand_out(&mut receivers, shared.clock.now().mono);
     loop {
         every.tick().await;
         follow(&mut receivers, &shared.live.load().config.notify);
@@ -67,6 +75,7 @@ pub(super) async fn run(shared: &Shared) {
             }
         }
         send(shared, &mut unsent).await;
+        known.follow(&receivers, shared).await;
     }
 }
 
