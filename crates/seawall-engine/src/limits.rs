@@ -11,6 +11,8 @@ use seawall_core::call::Answer;
 use seawall_core::policy::{self, LimitKey, Mode};
 use seawall_core::time::{Mono, Nanos};
 use sha2::{Digest as _, Sha256};
+use siphasher::sip128::SipHasher13;
+use smallvec::SmallVec;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,13 +159,19 @@ pub struct Limits(Vec<Layer>);
 /// What a call took, so that it can be given back and shown.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
-    keys: Vec<u128>,
+    keys: Few<u128>,
     at: Mono,
     shadowed: u32,
 }
 
-/// Two independent hashes make a key that nobody outside can aim at.
-static HASHERS: LazyLock<(RandomState, RandomState)> = LazyLock::new(|| (RandomState::new(), RandomState::new()));
+/// As many as an endpoint usually has layers, without an allocation.
+type Few<T> = SmallVec<[T; 4]>;
+
+/// Makes keys that nobody outside can aim at: its own key is drawn at the start.
+static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
+    let drawn = || RandomState::new().build_hasher().finish();
+    SipHasher13::new_with_keys(drawn(), drawn())
+});
 
 impl Limits {
     #[must_use]
@@ -249,8 +257,8 @@ impl Limits {
 
     /// Lends the cells of all layers at once. Tables are locked in the order of the layers, which is the same for all.
     fn with_cells<R>(&self, keys: &[u128], now: Mono, act: impl FnOnce(&mut [(&Limit, &mut Cell)]) -> R) -> R {
-        let mut tables: Vec<MutexGuard<'_, Table>> = self.0.iter().map(|layer| layer.cells.lock()).collect();
-        let mut layers: Vec<(&Limit, &mut Cell)> = Vec::with_capacity(keys.len());
+        let mut tables: Few<MutexGuard<'_, Table>> = self.0.iter().map(|layer| layer.cells.lock()).collect();
+        let mut layers: Few<(&Limit, &mut Cell)> = Few::with_capacity(keys.len());
         for ((layer, table), key) in self.0.iter().zip(&mut tables).zip(keys) {
             layers.push((&layer.limit, table.cell(&layer.limit, *key, now)));
         }
@@ -260,14 +268,13 @@ impl Limits {
 
 /// What a limit counts apart, as a number.
 fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
-    let (mut first, mut second) = (HASHERS.0.build_hasher(), HASHERS.1.build_hasher());
+    // Every part with its length, so that no two parts can be taken for one.
+    let mut parts: SmallVec<[u8; 128]> = SmallVec::new();
     each_part(spec, who, names, |bytes| {
-        for hasher in [&mut first, &mut second] {
-            hasher.write_usize(bytes.len());
-            hasher.write(bytes);
-        }
+        parts.extend_from_slice(&bytes.len().to_le_bytes());
+        parts.extend_from_slice(bytes);
     });
-    u128::from(first.finish()) << 64 | u128::from(second.finish())
+    HASHER.hash(&parts).as_u128()
 }
 
 /// What a limit looks at, piece by piece.
