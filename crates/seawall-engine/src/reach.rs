@@ -23,11 +23,8 @@ impl Reach {
     }
 }
 
-/// What whoever handed in such a URL is told.
-#[must_use]
-pub fn out_of_reach(host: &str) -> String {
-    format!("`{host}` is not a public address, and `allow_private` does not list it")
-}
+/// What whoever handed in such a URL is told of its address.
+pub const OUT_OF_REACH: &str = "is not a public address, and `allow_private` does not list it";
 
 fn is_public(address: IpAddr) -> bool {
     match address {

@@ -11,7 +11,7 @@ use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::oauth::Token;
 use crate::pool::{Line, Pool};
-use crate::reach::out_of_reach;
+use crate::reach::OUT_OF_REACH;
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
@@ -290,7 +290,8 @@ impl Transport for HttpTransport<'_> {
         let (head, mut incoming) = match self.exchange(attempt).await {
             Ok(exchanged) => exchanged,
             Err(fault) => {
-                self.detail = (fault == Fault::OUT_OF_REACH).then(|| out_of_reach(&self.upstream.spec.url.host));
+                // Without its name: a URL may be a secret.
+                self.detail = (fault == Fault::OUT_OF_REACH).then(|| format!("where it leads {OUT_OF_REACH}"));
                 return Err(fault);
             }
         };

@@ -310,7 +310,7 @@ fn a_private_address_is_refused_at_once_and_the_setting_is_named() {
     for row in lines(&dir.read("out")) {
         let error = &row["error"];
         assert_eq!((&row["attempts"], &error["class"], &error["code"]), (&1.into(), &"permanent".into(), &"connect".into()));
-        assert_eq!(error["detail"], "`127.0.0.1` is not a public address, and `allow_private` does not list it");
+        assert_eq!(error["detail"], "where it leads is not a public address, and `allow_private` does not list it");
     }
     let letters = letters(&dir);
     assert!(letters.len() == 2 && letters.iter().all(|letter| letter.letter.detail.contains("`allow_private`")), "{letters:?}");

@@ -161,6 +161,9 @@ fn an_address_out_of_reach_is_said_at_the_start_and_never_spoken_to() {
     assert!(gateway.stderr().contains("warning   notify[0] will not be sent"), "{}", gateway.stderr());
     gateway.get("/api/x");
     gateway.get("/api/x");
-    eventually("the message waits for another try", || gateway.look("/v1/jobs?state=waiting")["items"].as_array().unwrap().len() == 1);
+    eventually("the message is kept", || gateway.look("/v1/jobs?state=dead")["items"].as_array().unwrap().len() == 1);
+    let letter = gateway.look("/v1/dead-letters")["items"][0].clone();
+    let detail = letter["error_detail"].as_str().unwrap();
+    assert!(letter["total_attempts"] == 1 && detail.contains("`allow_private`") && !detail.contains("127.0.0.1"), "{letter}");
     assert_eq!(receiver.connections(), 0);
 }

@@ -38,8 +38,22 @@ fn instances_spend_one_limit_together() {
         let refused = gateway.get("/api/x");
         assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
         assert!((50..=60).contains(&refused.header("retry-after").unwrap().parse::<u64>().unwrap()));
+        let counted = "seawall_limit_refusals_total{upstream=\"api\",limit=\"qps\",mode=\"enforce\"}";
+        assert_eq!(gateway.metric(counted), Some(1.0), "each counts its own");
     }
     assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn a_shadow_of_all_instances_says_what_it_would_have_refused() {
+    let (redis, upstream) = (Redis::start(), Upstream::fine());
+    let keys = "limits = [{ name = \"wide\", rate = \"100/m\" }, { name = \"soon\", rate = \"1/m\", mode = \"shadow\" }]";
+    let [a, b] = pair(&redis, || Start::before(&upstream, keys));
+    assert_eq!([a.get("/api/x").status, b.get("/api/x").status, b.get("/api/x").status], [200; 3]);
+    let shadowed = |gateway: &Gateway, limit| {
+        gateway.metric(&format!("seawall_limit_refusals_total{{upstream=\"api\",limit=\"{limit}\",mode=\"shadow\"}}"))
+    };
+    assert_eq!([shadowed(&a, "soon"), shadowed(&b, "soon"), shadowed(&b, "wide")], [Some(0.0), Some(2.0), Some(0.0)]);
 }
 
 #[test]

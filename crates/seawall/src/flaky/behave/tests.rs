@@ -95,12 +95,12 @@ match = "GET /**"
 quota = { key = "query:key", limit = 2, per = "10s", error = "google" }
 "#;
     let mut world = World::new(text, 1);
-    let met: Vec<String> = (0..4).map(|_| world.word("/v?key=key-a")).collect();
+    let met: Vec<String> = (0..4).map(|_| world.word("/v?key=key-number-a")).collect();
     assert_eq!(met, ["200", "200", "403", "403"]);
     assert_eq!(world.word("/v?key=key-b"), "200");
-    assert_eq!(world.at(10.0).word("/v?key=key-a"), "200");
+    assert_eq!(world.at(10.0).word("/v?key=key-number-a"), "200");
     let stats = world.upstream.stats.json(&[], &crate::flaky::stats::Wire::default());
-    assert_eq!(stats["keys"][0], serde_json::json!({ "key": "…ey-a", "total": 5, "refused": 2, "after_exhausted": 1 }));
+    assert_eq!(stats["keys"][0], serde_json::json!({ "key": "…er-a", "total": 5, "refused": 2, "after_exhausted": 1 }));
     assert_eq!(stats["errors"]["google:quotaExceeded"], 2);
 }
 

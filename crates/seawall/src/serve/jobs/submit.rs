@@ -9,7 +9,7 @@ use seawall_core::config::url::Base;
 use seawall_core::decide::Progress;
 use seawall_core::time::Wall;
 use seawall_engine::live::Live;
-use seawall_engine::reach::{Reach, out_of_reach};
+use seawall_engine::reach::{OUT_OF_REACH, Reach};
 use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 use serde::Deserialize;
 use serde_json::Value;
@@ -138,7 +138,7 @@ pub(crate) fn outside(url: &str, reach: &Reach) -> Result<String, String> {
     let bare = base.host.trim_start_matches('[').trim_end_matches(']');
     let literal = bare.parse().ok().or_else(|| bare.eq_ignore_ascii_case("localhost").then(|| std::net::Ipv4Addr::LOCALHOST.into()));
     if literal.is_some_and(|address| !reach.permits(address)) {
-        return Err(out_of_reach(bare));
+        return Err(format!("`{bare}` {OUT_OF_REACH}"));
     }
     Ok(url.to_owned())
 }
