@@ -169,6 +169,10 @@ pub struct Attempted {
     pub at: String,
 }
 
+/// A job that so many workers had when they vanished is suspected, and blamed for no other end than one that it was begun before: most
+/// of those that a worker has at its end are not the cause.
+pub const SUSPECT: u32 = 2;
+
 /// Attempts that a job remembers; the oldest are forgotten first.
 pub const MOST_HISTORY: usize = 50;
 
@@ -192,7 +196,7 @@ pub struct Job {
     pub state: State,
     pub progress: Progress,
     pub history: Vec<Attempted>,
-    /// How often a worker vanished while it had this job.
+    /// How often a worker vanished while it had this job; from [`SUSPECT`] on, while it ran this job.
     pub crashes: u32,
     pub idempotency_key: Option<String>,
     pub correlation_id: Option<String>,

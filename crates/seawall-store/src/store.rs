@@ -163,6 +163,11 @@ impl Store {
         change!(self, ends statements::jobs::cancel, id, now)
     }
 
+    /// Before a suspect is begun: if this is the last that is heard of its worker, the suspect is to blame. Whether it is one, and ours.
+    pub async fn blame(&self, lease: Lease) -> Result<bool, Error> {
+        change!(self, repeats statements::jobs::blame, lease)
+    }
+
     /// Makes jobs due that wait for what is over, a batch at a time.
     pub async fn hasten(&self, wish: Hasten) -> Result<Hastened, Error> {
         change!(self, ends statements::jobs::hasten, wish)

@@ -4,7 +4,7 @@ use super::pool::Pool;
 use super::turns::{FIRST, ORDER, given};
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
-use crate::job::{State, Tick};
+use crate::job::{SUSPECT, State, Tick};
 use crate::sql::count;
 use deadpool_postgres::Object;
 use seawall_core::id::CallId;
@@ -32,7 +32,8 @@ fn ready_statement() -> &'static str {
              picked AS (SELECT t, r, upstream, tenant, at, 1 AS crashed FROM late UNION ALL SELECT t, r, upstream, tenant, at, 0 FROM due), \
              placed AS (SELECT t, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 AS place, \
              dense_rank() OVER (ORDER BY {ORDER}) AS own FROM picked), {given} \
-             UPDATE jobs SET state = 0, turn = {FIRST}[placed.own] + placed.place, due = $1, crashes = crashes + placed.crashed \
+             UPDATE jobs SET state = 0, turn = {FIRST}[placed.own] + placed.place, due = $1, \
+             crashes = crashes + CASE WHEN crashes < {SUSPECT} THEN placed.crashed ELSE 0 END \
              FROM placed WHERE jobs.ctid = placed.t RETURNING placed.crashed, (SELECT {RELAXED})"
         )
     })

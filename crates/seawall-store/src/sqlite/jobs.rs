@@ -188,7 +188,7 @@ fn settle_plainly(db: &Connection, settle: &Settle) -> Result<Option<Settled>, E
     let changed = db
         .prepare_cached(
             "UPDATE jobs SET state = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, response_status = ?, \
-             response_cut = ?, response_headers = ?, response_body = ? \
+             response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, 2) \
              WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL",
         )?
         .execute(params![
@@ -212,7 +212,8 @@ fn settle_plainly(db: &Connection, settle: &Settle) -> Result<Option<Settled>, E
 fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<(), Error> {
     db.prepare_cached(
         "UPDATE jobs SET state = ?, turn = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, \
-         dedup = CASE WHEN ? THEN dedup END, response_status = ?, response_cut = ?, response_headers = ?, response_body = ? WHERE row = ?",
+         dedup = CASE WHEN ? THEN dedup END, response_status = ?, response_cut = ?, response_headers = ?, response_body = ?, \
+         crashes = CASE WHEN ? = 4 THEN crashes ELSE min(crashes, 2) END WHERE row = ?",
     )?
     .execute(params![
         change.state.number(),
@@ -227,6 +228,7 @@ fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<()
         change.response.map(|response| response.truncated),
         change.response_headers()?,
         change.response.map(|response| &response.body[..]),
+        change.state.number(),
         row,
     ])?;
     Ok(())

@@ -28,6 +28,8 @@ pub(super) const LANE: &str =
 pub(super) const OLD: &str = "SELECT row, id, body IS NULL FROM jobs INDEXED BY jobs_listed WHERE state >= 3 AND state = ?1 AND id > ?2 \
                               AND id < ?3 AND finished_at < ?4 ORDER BY id LIMIT ?5";
 
+const RECOVER: &str = "UPDATE jobs SET state = 0, turn = ?, due = ?, crashes = crashes + (crashes < 2) WHERE row = ?";
+
 impl Sqlite {
     pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
         self.repeat(move |tx| tick(tx, now)).await
@@ -54,7 +56,7 @@ impl Sqlite {
 }
 
 fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<Tick, Error> {
-    let recovered = ready(tx, LATE, "UPDATE jobs SET state = 0, turn = ?, due = ?, crashes = crashes + 1 WHERE row = ?", now)?;
+    let recovered = ready(tx, LATE, RECOVER, now)?;
     let due = ready(tx, DUE, "UPDATE jobs SET state = 0, turn = ?, due = ? WHERE row = ?", now)?;
     let next = tx.db.prepare_cached(NEXT)?.query_row([], |row| row.get(0)).optional()?;
     Ok(Tick { recovered, due, lanes: lanes(tx.db)?, next: next.map(Wall) })

@@ -1,7 +1,7 @@
 //! Looking at jobs, calling them off, and calling those in that wait for nothing any more.
 
 use crate::error::Error;
-use crate::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, State};
+use crate::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, Lease, SUSPECT, State};
 use crate::page::{Page, Window};
 use crate::rows::{self, JOB};
 use crate::settled::{CANCELLED, letter_of};
@@ -35,6 +35,13 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
             State::Queued | State::Running | State::Waiting => Err(Error::Unavailable("the job is changing hands".to_owned())),
         },
     }
+}
+
+/// Blames a suspect for the end of its worker in advance; a settlement takes that back.
+pub(crate) async fn blame<S: Sql>(sql: &mut S, lease: &Lease) -> Result<bool, Error> {
+    let Lease { row, claim, token } = *lease;
+    let statement = "UPDATE jobs SET crashes = crashes + 1 WHERE row = $1 AND claim = $2 AND token = $3 AND state = 1 AND crashes = $4";
+    Ok(sql.execute(statement, values![row, claim, token, SUSPECT]).await? > 0)
 }
 
 /// What one transaction calls in at most, so that nobody waits long behind it.

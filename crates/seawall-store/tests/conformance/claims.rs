@@ -16,6 +16,7 @@ on_each_backend!(
     a_lane_is_claimed_by_itself,
     a_lane_that_nobody_serves_is_reported,
     a_lease_that_runs_out_gives_the_job_back_and_counts_a_crash,
+    a_suspect_is_blamed_only_for_what_it_was_begun_before,
     a_renewed_lease_does_not_run_out,
     a_late_worker_cannot_overwrite_its_successor,
     the_same_key_is_the_same_job,
@@ -133,6 +134,34 @@ async fn a_lane_that_nobody_serves_is_reported(stage: Stage) {
         stage.enqueue(stage.job(upstream)).await;
     }
     assert_eq!(stage.store.tick(NOON).await.unwrap().lanes, ["a", "b"]);
+}
+
+async fn a_suspect_is_blamed_only_for_what_it_was_begun_before(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    let again = |seconds| {
+        let stage = &stage;
+        async move {
+            stage.store.tick(after(seconds)).await.unwrap();
+            stage.claim_at("u", 1, after(seconds)).await.remove(0)
+        }
+    };
+    let first = again(0).await;
+    assert!(!stage.store.blame(first.lease).await.unwrap(), "nobody suspects it yet");
+    for (seconds, crashes) in [(100, 1), (200, 2), (300, 2), (400, 2)] {
+        assert_eq!(again(seconds).await.job.crashes, crashes, "{seconds}");
+    }
+    let begun = again(500).await;
+    assert!(!stage.store.blame(first.lease).await.unwrap(), "not ours any more");
+    assert!(stage.store.blame(begun.lease).await.unwrap());
+    stage.settle_at(&begun, Ending::Release, after(500)).await;
+    let begun = again(501).await;
+    assert_eq!(begun.job.crashes, 2, "its worker lived on");
+    assert!(stage.store.blame(begun.lease).await.unwrap());
+    stage.settle_at(&begun, Ending::Wait { until: after(502), reason: "circuit_open" }, after(501)).await;
+    let begun = again(502).await;
+    assert_eq!(begun.job.crashes, 2);
+    assert!(stage.store.blame(begun.lease).await.unwrap());
+    assert_eq!(again(600).await.job.crashes, 3);
 }
 
 async fn a_lease_that_runs_out_gives_the_job_back_and_counts_a_crash(stage: Stage) {

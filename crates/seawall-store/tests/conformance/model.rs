@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, TestRunner};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use seawall_store::dead::{NewLetter, Replayed, Status};
-use seawall_store::job::{Cancelled, Claimed, Ending, Enqueued, Lease, NewJob, Origin, Renewed, Settle, Settled, State};
+use seawall_store::job::{Cancelled, Claimed, Ending, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
 use std::collections::BTreeMap;
 
 /// Numbers choose among what is there, by remainder.
@@ -208,7 +208,7 @@ impl World {
         for job in self.jobs.values_mut() {
             if job.state == State::Running && job.lease.is_some_and(|(_, until)| until <= now) {
                 (job.state, job.lease) = (State::Queued, None);
-                job.crashes += 1;
+                job.crashes = (job.crashes + 1).min(SUSPECT);
                 recovered += 1;
             } else if job.state == State::Waiting && job.due <= now {
                 job.state = State::Queued;

@@ -26,13 +26,16 @@ use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use seawall_store::idempotency;
-use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, NewJob, Origin, Response, Settle, State};
+use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, NewJob, Origin, Response, SUSPECT, Settle, State};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A job that has taken so many workers with it is not given to another.
-const MOST_CRASHES: u32 = 3;
+const MOST_CRASHES: u32 = SUSPECT + 1;
+/// Suspects that run side by side: if one of them ends the process, so many are blamed at most.
+const SUSPECTS: usize = 4;
 
 /// Receivers are told apart by `webhook-id`, so a POST may go again; they may be down for hours, so it does so slowly.
 const RECEIVERS: &str = r#"timeout = { connect = "5s", attempt = "15s", total = "1m" }
@@ -50,6 +53,7 @@ pub(super) struct Bench {
     outside: Sending,
     adhoc: AdHoc,
     rng: RefCell<Rng>,
+    suspects: Semaphore,
 }
 
 /// Where a job goes.
@@ -76,7 +80,8 @@ impl Bench {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
         let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
         let outside = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.within(reach) };
-        Self { shared, sending, outside, adhoc: AdHoc::new(RECEIVERS), rng: RefCell::new(Rng::seeded(crate::setup::entropy())) }
+        let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
+        Self { shared, sending, outside, adhoc: AdHoc::new(RECEIVERS), rng, suspects: Semaphore::new(SUSPECTS) }
     }
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
@@ -92,6 +97,7 @@ impl Bench {
     /// Runs a job as far as it goes now.
     pub(super) async fn run(&self, claimed: &Claimed) -> (Settle, Option<Told>) {
         let job = &claimed.job;
+        let _place = self.suspected(claimed).await;
         let verdict = if job.crashes >= MOST_CRASHES {
             self.desk().counts.poisoned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.refused(job, None, Cause::poison(job.crashes))
@@ -107,6 +113,17 @@ impl Bench {
         let follow = self.follow(job, &verdict, now);
         let Verdict { ending, progress, history, answer, key } = verdict;
         (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now }, told)
+    }
+
+    /// A suspect waits for its turn, and is begun once it is written down that it was.
+    async fn suspected(&self, claimed: &Claimed) -> Option<SemaphorePermit<'_>> {
+        if claimed.job.crashes != SUSPECT {
+            return None;
+        }
+        let place = self.suspects.acquire().await.ok();
+        // A store that does not answer keeps nothing of what follows either.
+        drop(self.desk().store.blame(claimed.lease).await);
+        place
     }
 
     fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
