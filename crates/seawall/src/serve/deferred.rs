@@ -220,14 +220,16 @@ impl Gateway {
         let mut job = self.describe(described, id, from);
         job.history = letter::history(&[], trail);
         if policy.on_exhausted == OnExhausted::Enqueue && safe && jobs::is_worth_keeping(finish.outcome) {
-            job.run_at = self.shared.desk.now() + jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
+            let rest = jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
+            job.run_at = self.shared.desk.now() + rest;
             let enqueued_as = self.shared.desk.enqueue(vec![job.clone()]).await;
             if let (Ok([Enqueued::New(_)]), Some(keyed)) = (enqueued_as.as_deref(), keyed) {
                 keyed.leave();
             }
             if matches!(enqueued_as.as_deref(), Ok([Enqueued::New(_) | Enqueued::Known(..)])) {
                 self.log(transport.endpoint, id, finish.attempts, "enqueued", from);
-                return Some(enqueued(id, State::Waiting, finish.attempts));
+                let begins = if rest == Nanos::ZERO { State::Queued } else { State::Waiting };
+                return Some(enqueued(id, begins, finish.attempts));
             }
         }
         if policy.dead_letter.from.contains(&Door::Gateway) {

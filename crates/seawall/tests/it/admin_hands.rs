@@ -125,6 +125,21 @@ fn jobs_wait_no_longer_than_the_cause_that_an_operator_removes() {
 }
 
 #[test]
+fn a_call_that_became_a_job_waits_no_longer_than_its_cause_either() {
+    let upstream = Upstream::fine();
+    let start = Start::before(&upstream, &format!("{FAST}on_exhausted = \"enqueue\"\n{KEYS}"));
+    let gateway = start.secret("A", "first-key-aaaa").secret("B", "second-key-bbbb").go();
+    let both = |state: &str| ["a", "b"].map(|key| put(&gateway, &format!("/v1/keys/api/{key}"), &json!({ "state": state }).to_string()));
+    both("cooling");
+    let reply = gateway.get("/api/x");
+    assert_eq!(reply.status, 202, "{}", reply.text());
+    let place = format!("/v1/jobs/{}", reply.json()["id"].as_str().unwrap());
+    eventually("it waits", || gateway.look(&place)["error"] == "keys_cooling");
+    both("ready");
+    eventually("it is done", || gateway.look(&place)["state"] == "done");
+}
+
+#[test]
 fn a_reload_can_be_tried_first() {
     let upstream = Upstream::fine();
     let gateway = Start::before(&upstream, FAST).go();

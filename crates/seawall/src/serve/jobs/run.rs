@@ -411,8 +411,9 @@ pub(crate) const fn is_worth_keeping(outcome: Outcome) -> bool {
     }
 }
 
-/// How long an exhausted call rests before it goes on as a job: those that made it fail need the time.
+/// How long an exhausted call rests before it goes on as a job: those that made it fail need the time. Not where it is an open
+/// breaker or a cooling key: the job finds it itself, and then waits for it by name, so that it can be woken.
 pub(crate) fn rest(reason: Reason, retry_after: Option<Nanos>, cap: Nanos) -> Nanos {
-    let hinted = retry_after.unwrap_or(Nanos::ZERO);
-    if reason == Reason::CircuitOpen || reason == Reason::KeysCooling { hinted } else { hinted.max(cap) }
+    let by_name = matches!(reason, Reason::CircuitOpen | Reason::KeysCooling);
+    if by_name { Nanos::ZERO } else { retry_after.unwrap_or(Nanos::ZERO).max(cap) }
 }
