@@ -45,16 +45,16 @@ pub(super) async fn claim(pool: &Pool, claim: &Claim) -> Result<Vec<Claimed>, Er
     let positions = &pool.bell().positions;
     let mut claimed = Vec::new();
     let mut lanes = Cow::Borrowed(&claim.lanes[..]);
-    if let Some(from) = positions.of(&lanes) {
+    if let Some(from) = positions.of(&lanes, claim.now) {
         claimed = take(pool, claim, &lanes, Some(&from)).await?;
-        positions.keep(&lanes, &claimed, Some(&from));
+        positions.keep(&lanes, &claimed, claim.now, Some(&from));
         lanes = Cow::Owned(rest(&lanes, &claimed));
     }
     if !lanes.is_empty() {
         let mut front = take(pool, claim, &lanes, None).await?;
         // Found by its token, after a connection broke, is also what the first look gave.
         front.retain(|(_, one)| claimed.iter().all(|(_, known): &(i64, Claimed)| known.lease != one.lease));
-        positions.keep(&lanes, &front, None);
+        positions.keep(&lanes, &front, claim.now, None);
         claimed.extend(front);
     }
     Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())

@@ -2,20 +2,19 @@
 //! one long report of somebody else's keeps it there for hours: a claim that began at the front would walk past all of it.
 
 use crate::job::{Claimed, NewJob};
+use seawall_core::time::{Nanos, Wall};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::time::Instant;
 
 /// After so long the front is looked at again: another process may have brought something more urgent.
-const TRUSTED: Duration = Duration::from_millis(50);
+const TRUSTED: Nanos = Nanos::from_millis(50);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     pub(super) priority: i64,
     pub(super) turn: i64,
     /// When the front was looked at last.
-    seen: Instant,
+    seen: Wall,
 }
 
 /// One for each lane at most, and lanes are configured.
@@ -28,19 +27,20 @@ impl Positions {
     }
 
     /// Where to go on in each of these lanes; nowhere if one of them has to begin at the front.
-    pub(super) fn of(&self, lanes: &[(String, usize)]) -> Option<Vec<Position>> {
+    pub(super) fn of(&self, lanes: &[(String, usize)], now: Wall) -> Option<Vec<Position>> {
         let known = self.lock();
-        lanes.iter().map(|(lane, _)| known.get(lane).filter(|at| at.seen.elapsed() < TRUSTED).copied()).collect()
+        let is_fresh = |at: &&Position| at.seen <= now && now.since(at.seen) < TRUSTED;
+        lanes.iter().map(|(lane, _)| known.get(lane).filter(is_fresh).copied()).collect()
     }
 
     /// These were claimed with their turns. A lane that gave less than it was asked for has no more, or only at the front.
-    pub(super) fn keep(&self, lanes: &[(String, usize)], claimed: &[(i64, Claimed)], went_on: Option<&[Position]>) {
+    pub(super) fn keep(&self, lanes: &[(String, usize)], claimed: &[(i64, Claimed)], now: Wall, went_on: Option<&[Position]>) {
         let mut known = self.lock();
         for (index, (lane, most)) in lanes.iter().enumerate() {
             let given = || claimed.iter().filter(|(_, one)| one.job.upstream == *lane);
             match given().last().filter(|_| given().count() == *most) {
                 Some((turn, last)) => {
-                    let seen = went_on.and_then(|before| before.get(index)).map_or_else(Instant::now, |before| before.seen);
+                    let seen = went_on.and_then(|before| before.get(index)).map_or(now, |before| before.seen);
                     known.insert(lane.clone(), Position { priority: last.job.priority, turn: *turn, seen });
                 }
                 None => drop(known.remove(lane)),

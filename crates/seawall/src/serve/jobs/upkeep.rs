@@ -4,13 +4,12 @@ use super::reevaluate::Diary;
 use super::{Desk, alarm, replay_run, schedule};
 use crate::serve::Shared;
 use crate::terminal::Terminal;
-use seawall_core::time::{Nanos, Wall};
+use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_engine::recorder::{NoteRecord, Record};
 use seawall_store::Error;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How often.
 const EVERY: Duration = Duration::from_secs(2);
@@ -19,7 +18,7 @@ const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
 /// What one transaction forgets at most, so that nobody waits long behind it.
 const BATCH: usize = 200;
 /// Counting takes this part of the time at most: a store that keeps millions is counted less often.
-const COUNTING: u32 = 50;
+const COUNTING: u64 = 50;
 
 /// For as long as the process serves: all that the store needs besides workers.
 pub(crate) async fn keep_up(shared: &Shared) {
@@ -34,7 +33,7 @@ async fn rounds(shared: &Shared) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut diary = Diary::default();
-    let mut count_at = Instant::now();
+    let mut count_at = Mono::default();
     loop {
         every.tick().await;
         round(shared, &mut count_at).await;
@@ -42,13 +41,14 @@ async fn rounds(shared: &Shared) {
     }
 }
 
-async fn round(shared: &Shared, count_at: &mut Instant) {
+async fn round(shared: &Shared, count_at: &mut Mono) {
     let desk = &shared.desk;
     desk.follow().await;
     desk.keep_secret().await;
-    let begun = Instant::now();
+    let begun = shared.clock.now().mono;
     if begun >= *count_at && count(desk).await {
-        *count_at = Instant::now() + begun.elapsed() * COUNTING;
+        let ended = shared.clock.now().mono;
+        *count_at = ended + Nanos(ended.since(begun).0.saturating_mul(COUNTING));
     }
     measure(desk).await;
     // Before letters were counted, no queue is empty.
