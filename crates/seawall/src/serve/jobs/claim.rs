@@ -50,22 +50,28 @@ struct Running {
     lane: String,
     until: Wall,
     stop: Option<oneshot::Sender<Stop>>,
+    /// It is over but for the disk, and takes nobody's place at the upstream.
+    settling: bool,
 }
 
 struct Table {
     running: RefCell<HashMap<Lease, Running>>,
-    /// What it may run side by side by now.
+    /// Those that are settling.
+    settling: Cell<usize>,
+    /// What it may run side by side by now. As many again may be settling.
     slots: Cell<usize>,
     freed: Notify,
 }
 
 impl Table {
     fn new() -> Self {
-        Self { running: RefCell::default(), slots: Cell::new(FIRST_SLOTS), freed: Notify::new() }
+        Self { running: RefCell::default(), settling: Cell::new(0), slots: Cell::new(FIRST_SLOTS), freed: Notify::new() }
     }
 
     fn free(&self) -> usize {
-        self.slots.get().saturating_sub(self.running.borrow().len())
+        let (held, slots) = (self.running.borrow().len(), self.slots.get());
+        let running = held.saturating_sub(self.settling.get());
+        slots.saturating_sub(running).min((2 * slots).saturating_sub(held))
     }
 
     /// Whether enough is free for a claim.
@@ -78,16 +84,31 @@ impl Table {
         self.slots.set(SLOTS.min(self.slots.get() * 2));
     }
 
+    /// Its call is over; how it ended is about to be written.
+    fn settle(&self, lease: &Lease) {
+        if let Some(running) = self.running.borrow_mut().get_mut(lease) {
+            running.settling = true;
+            self.settling.set(self.settling.get() + 1);
+        }
+        self.tell_of_room();
+    }
+
     fn end(&self, lease: &Lease) {
-        self.running.borrow_mut().remove(lease);
+        if self.running.borrow_mut().remove(lease).is_some_and(|ended| ended.settling) {
+            self.settling.set(self.settling.get().saturating_sub(1));
+        }
         self.slots.set(SLOTS.min(self.slots.get() + 1));
+        self.tell_of_room();
+    }
+
+    fn tell_of_room(&self) {
         if self.has_room() {
             self.freed.notify_one();
         }
     }
 
     fn in_lane(&self, lane: &str) -> usize {
-        self.running.borrow().values().filter(|running| running.lane == lane).count()
+        self.running.borrow().values().filter(|running| !running.settling && running.lane == lane).count()
     }
 
     fn stop_all(&self, why: Stop) {
@@ -227,7 +248,7 @@ impl Worker {
     fn start(&self, claimed: Claimed, until: Wall) {
         let (sender, stopped) = oneshot::channel();
         let lane = claimed.job.upstream.clone();
-        self.table.running.borrow_mut().insert(claimed.lease, Running { lane, until, stop: Some(sender) });
+        self.table.running.borrow_mut().insert(claimed.lease, Running { lane, until, stop: Some(sender), settling: false });
         let (bench, table) = (Rc::clone(&self.bench), Rc::clone(&self.table));
         tokio::task::spawn_local(async move {
             let lease = claimed.lease;
@@ -235,6 +256,7 @@ impl Worker {
                 (settle, told) = bench.run(&claimed) => (Some(settle), told),
                 why = stopped => (given_up(&claimed, why.unwrap_or(Stop::Release), bench.desk().now()), None),
             };
+            table.settle(&lease);
             if let Some(settle) = settle
                 && write(&bench, &table, settle).await
                 && let Some(told) = told
