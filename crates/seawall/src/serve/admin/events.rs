@@ -17,7 +17,11 @@ use serde_json::json;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::sync::broadcast::error::RecvError;
+use std::time::Duration;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+/// Less than anybody sees.
+const TOGETHER: Duration = Duration::from_millis(20);
 
 pub(super) async fn stream(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     let heard = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
@@ -41,13 +45,27 @@ pub(super) async fn stream(State(shared): State<Arc<Shared>>, headers: HeaderMap
     response
 }
 
+/// The next frame, and those that come with it: one packet for a burst of events, and not one for each and every listener.
 async fn next(listener: &mut Listener) -> Option<Bytes> {
+    let mut packet = String::new();
     match listener.frames.recv().await {
-        Ok(frame) => Some(Bytes::copy_from_slice(frame.as_bytes())),
-        // Whoever reads too slowly is told; what was missed can be asked for.
-        Err(RecvError::Lagged(missed)) => Some(Bytes::from(format!(": {missed} frames were missed\n\n"))),
-        Err(RecvError::Closed) => None,
+        Ok(frame) => packet.push_str(&frame),
+        Err(RecvError::Lagged(missed)) => packet.push_str(&lagged(missed)),
+        Err(RecvError::Closed) => return None,
     }
+    tokio::time::sleep(TOGETHER).await;
+    loop {
+        match listener.frames.try_recv() {
+            Ok(frame) => packet.push_str(&frame),
+            Err(TryRecvError::Lagged(missed)) => packet.push_str(&lagged(missed)),
+            Err(TryRecvError::Empty | TryRecvError::Closed) => return Some(Bytes::from(packet)),
+        }
+    }
+}
+
+/// Whoever reads too slowly is told; what was missed can be asked for.
+fn lagged(missed: u64) -> String {
+    format!(": {missed} frames were missed\n\n")
 }
 
 pub(super) async fn recent(State(shared): State<Arc<Shared>>) -> Response {
