@@ -7,9 +7,21 @@ use std::borrow::Cow;
 pub const REDACTED: &str = "[redacted]";
 
 /// Names are secret that end so, whatever is written between their letters: `X-Auth-Token`, `accessToken`, `client_secret`.
-const SECRET: &[&str] =
-    &["authorization", "cookie", "token", "secret", "password", "passwd", "apikey", "accesskey", "signature", "credential", "credentials"];
-/// Names are secret whose last word is one of these: `key`, `X-Functions-Key`, `sig`, but not `monkey`.
+const SECRET: &[&str] = &[
+    "authorization",
+    "cookie",
+    "token",
+    "secret",
+    "password",
+    "passphrase",
+    "passwd",
+    "apikey",
+    "accesskey",
+    "signature",
+    "credential",
+    "credentials",
+];
+/// Names are secret whose last word is one of these: `key`, `X-Functions-Key`, `secretKey`, `sig`, but not `monkey`.
 const SECRET_WORDS: &[&str] = &["key", "sig", "pwd", "auth", "jwt"];
 /// Not these, which name a thing or a place in a list.
 const OPEN: &[&str] = &[
@@ -23,15 +35,29 @@ const OPEN: &[&str] = &[
     "partitionkey",
     "routingkey",
     "sortkey",
+    "publickey",
+    "primarykey",
+    "foreignkey",
+    "objectkey",
 ];
+
+/// What stands between parameters.
+const ENDS: [char; 4] = ['?', '&', ';', '#'];
 
 /// Whether the value of a header or a parameter of this name is for the upstream alone.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
-    let last = name.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or(name);
+    let last = last_word(name);
     let is_word = SECRET_WORDS.iter().any(|word| last.eq_ignore_ascii_case(word));
     (is_word || SECRET.iter().any(|end| letters.ends_with(end))) && !OPEN.iter().any(|end| letters.ends_with(end))
+}
+
+/// Words end where something stands between letters, and where a capital follows a small one.
+fn last_word(name: &str) -> &str {
+    let last = name.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or(name);
+    let begins = last.as_bytes().windows(2).rposition(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
+    begins.and_then(|at| last.get(at + 1..)).unwrap_or(last)
 }
 
 /// A path or a URL, without the values of secret parameters.
@@ -41,11 +67,11 @@ pub fn target(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
-    for (place, piece) in text.split_inclusive(['?', '&', '#']).enumerate() {
+    for (place, piece) in text.split_inclusive(ENDS).enumerate() {
         match piece.split_once('=') {
             Some((name, value)) if place > 0 && is_secret(&decoded(name)) => {
                 shown.extend([name, "=", REDACTED]);
-                shown.extend(value.chars().last().filter(|last| matches!(last, '?' | '&' | '#')));
+                shown.extend(value.chars().last().filter(|last| ENDS.contains(last)));
             }
             _ => shown.push_str(piece),
         }
@@ -55,12 +81,13 @@ pub fn target(text: &str) -> Cow<'_, str> {
 
 /// The values of secret parameters of a path or a URL, as they are written there.
 pub fn secrets(text: &str) -> impl Iterator<Item = &str> {
-    let pairs = text.split(['?', '&', '#']).skip(1).filter_map(|pair| pair.split_once('='));
+    let pairs = text.split(ENDS).skip(1).filter_map(|pair| pair.split_once('='));
     pairs.filter(|(name, value)| !value.is_empty() && is_secret(&decoded(name))).map(|(_, value)| value)
 }
 
-/// Names may be written in escapes; an escape that is none stands for itself.
-fn decoded(name: &str) -> Cow<'_, str> {
+/// Names and values may be written in escapes; an escape that is none stands for itself.
+#[must_use]
+pub fn decoded(name: &str) -> Cow<'_, str> {
     if !name.contains('%') {
         return Cow::Borrowed(name);
     }
@@ -92,12 +119,12 @@ mod tests {
         let secret = "Authorization Proxy-Authorization Cookie Set-Cookie X-API-Key Api-Key apikey api_key apiKey X-Auth-Token token \
                       access_token accessToken X-Amz-Security-Token X-Amz-Signature X-Amz-Credential X-Goog-Api-Key X-CSRF-Token \
                       X-Shopify-Access-Token Private-Token client_secret X-Client-Secret sig signature password passwd pwd key \
-                      Ocp-Apim-Subscription-Key Seawall-Token AWSAccessKey x-auth jwt";
+                      Ocp-Apim-Subscription-Key Seawall-Token AWSAccessKey x-auth jwt secretKey privateKey subscriptionKey passphrase";
         for name in secret.split_whitespace() {
             assert!(is_secret(name), "{name}");
         }
         let open = "Accept Content-Type Idempotency-Key X-Idempotency-Key idempotency_key pageToken page_token next_page_token monkey \
-                    X-Request-Id keyword tokens Surrogate-Key partition_key signed author design";
+                    X-Request-Id keyword tokens Surrogate-Key partition_key signed author design publicKey monKey_x";
         for name in open.split_whitespace() {
             assert!(!is_secret(name), "{name}");
         }
@@ -113,6 +140,7 @@ mod tests {
             ("https://h/token=1/x?sig=%2F&%zz=1", "https://h/token=1/x?sig=[redacted]&%zz=1"),
             ("/x?key&key=", "/x?key&key="),
             ("/x?page_token=abc", "/x?page_token=abc"),
+            ("/x?a=1;token=abc;b=2", "/x?a=1;token=[redacted];b=2"),
             ("/x", "/x"),
         ] {
             assert_eq!(target(text), shown);

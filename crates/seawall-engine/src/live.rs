@@ -38,9 +38,9 @@ pub struct Live {
     by_host: BTreeMap<String, usize>,
     default: Option<usize>,
     pub callers: Callers,
-    /// What the admin port asks for, where it asks.
     /// TLS before the gateway's listener, where there is to be any.
     pub front: Option<Front>,
+    /// What the admin port asks for, where it asks.
     pub admin_token: Option<Secret>,
     /// What signs callbacks, where the configuration says.
     pub webhook_secret: Option<Secret>,

@@ -11,7 +11,8 @@ use seawall_engine::drive::Ended;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::transport::HttpTransport;
 use seawall_store::dead::NewLetter;
-use seawall_store::job::{AD_HOC, Attempted, Job, NewJob, Request};
+use seawall_store::job::{AD_HOC, Attempted, Job, NewJob, Request, Response};
+use std::borrow::Cow;
 
 /// What is kept of a request's body.
 const MOST_BODY: usize = 256 * 1024;
@@ -120,7 +121,7 @@ pub(crate) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
         class: cause.class,
         reason: cause.reason,
         code: cause.code,
-        detail: cut(without(masked(cause.detail, place.upstream), &job.request), MOST_DETAIL),
+        detail: cut(discreet(cause.detail, place.upstream, &job.request), MOST_DETAIL),
         last_attempt_at: (!trail.is_empty()).then_some(now),
         attempts: job.progress.attempts,
         correlation_id: job.correlation_id.clone(),
@@ -135,6 +136,25 @@ pub(crate) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
     }
 }
 
+/// The upstream's words, without what it was told in confidence.
+fn discreet(words: String, upstream: Option<&LiveUpstream>, request: &Request) -> String {
+    without(masked(words, upstream), request)
+}
+
+/// What the upstream answered to a job that is given up on, as it may be kept and shown.
+pub(crate) fn discreet_answer(mut answer: Response, upstream: &LiveUpstream, request: &Request) -> Response {
+    for (_, value) in &mut answer.headers {
+        *value = discreet(std::mem::take(value), Some(upstream), request);
+    }
+    if let Ok(words) = std::str::from_utf8(&answer.body) {
+        let shown = discreet(words.to_owned(), Some(upstream), request);
+        if shown != words {
+            answer.body = Bytes::from(shown);
+        }
+    }
+    answer
+}
+
 /// An upstream may repeat the key that it was sent.
 fn masked(detail: String, upstream: Option<&LiveUpstream>) -> String {
     match upstream.and_then(|upstream| upstream.credentials.as_ref()) {
@@ -146,10 +166,12 @@ fn masked(detail: String, upstream: Option<&LiveUpstream>) -> String {
 /// Nor may the upstream's words repeat what the caller sent along in confidence.
 fn without(detail: String, request: &Request) -> String {
     let headers = request.headers.iter().filter(|(name, _)| is_secret(name));
-    // What stands before the secret in a header is no secret.
-    let headers = headers.map(|(_, value)| value.rsplit(' ').next().unwrap_or(value));
-    let secrets = headers.chain(discretion::secrets(&request.path)).filter(|secret| secret.len() >= LEAST_SECRET);
-    secrets.fold(detail, |detail, secret| if detail.contains(secret) { detail.replace(secret, REDACTED) } else { detail })
+    // What stands before the secret in a header is no secret: a scheme, or the name of a cookie.
+    let headers = headers.flat_map(|(_, value)| value.split("; ")).map(|part| part.rsplit(' ').next().unwrap_or(part));
+    let headers = headers.flat_map(|part| [part, part.split_once('=').map_or(part, |(_, value)| value)]).map(Cow::Borrowed);
+    let parameters = discretion::secrets(&request.path).flat_map(|value| [Cow::Borrowed(value), discretion::decoded(value)]);
+    let secrets = headers.chain(parameters).filter(|secret| secret.len() >= LEAST_SECRET);
+    secrets.fold(detail, |detail, secret| if detail.contains(&*secret) { detail.replace(&*secret, REDACTED) } else { detail })
 }
 
 /// What the last attempt came to, if there was one.
@@ -182,10 +204,18 @@ pub(super) fn why_not(letter: &NewLetter) -> Option<&'static str> {
     })
 }
 
+/// Headers that are not kept with a letter: who replays it need not have been given its caller's credential. Others that are
+/// called like secrets are kept, because a request is nothing without its signature, and not shown.
+const CREDENTIALS: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "seawall-token"];
+
+fn is_credential(header: &str) -> bool {
+    CREDENTIALS.iter().any(|name| header.eq_ignore_ascii_case(name))
+}
+
 /// A request as it may be kept: no credential, and a body of bounded length.
 fn kept(request: &Request) -> (Request, bool, bool) {
-    let stripped = request.headers.iter().any(|(name, _)| is_secret(name));
-    let headers = request.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
+    let stripped = request.headers.iter().any(|(name, _)| is_credential(name));
+    let headers = request.headers.iter().filter(|(name, _)| !is_credential(name)).cloned().collect();
     let body_cut = request.body.len() > MOST_BODY;
     let body = if body_cut { request.body.slice(..MOST_BODY) } else { request.body.clone() };
     (Request { method: request.method.clone(), path: request.path.clone(), headers, body }, body_cut, stripped)

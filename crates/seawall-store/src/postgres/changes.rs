@@ -2,15 +2,20 @@
 
 use super::jobs::text;
 use crate::error::Error;
+use crate::job::SUSPECT;
 use crate::settled::Change;
 use std::borrow::Cow;
 use tokio_postgres::types::ToSql;
 
 /// What a statement sets that has the changes as `s`.
-pub(super) const SET: &str = "state = s.state, due = coalesce(s.due, jobs.due), finished_at = s.finished_at, progress = s.progress, \
+pub(super) fn set() -> String {
+    format!(
+        "state = s.state, due = coalesce(s.due, jobs.due), finished_at = s.finished_at, progress = s.progress, \
                               history = s.history, error = s.error, response_status = s.status, response_cut = s.cut, \
                               response_headers = s.headers, response_body = s.body, \
-                              crashes = CASE WHEN s.state = 4 THEN jobs.crashes ELSE least(jobs.crashes, 2) END";
+                              crashes = CASE WHEN s.state = 4 THEN jobs.crashes ELSE least(jobs.crashes, {SUSPECT}) END"
+    )
+}
 
 const COLUMNS: [(&str, &str); 11] = [
     ("row", "int8"),

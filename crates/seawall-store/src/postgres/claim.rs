@@ -51,7 +51,11 @@ pub(super) async fn claim(pool: &Pool, claim: &Claim) -> Result<Vec<Claimed>, Er
         lanes = Cow::Owned(rest(&lanes, &claimed));
     }
     if !lanes.is_empty() {
-        let mut front = take(pool, claim, &lanes, None).await?;
+        let mut front = match take(pool, claim, &lanes, None).await {
+            // What the first look gave is ours already.
+            Err(_) if !claimed.is_empty() => Vec::new(),
+            looked => looked?,
+        };
         // Found by its token, after a connection broke, is also what the first look gave.
         front.retain(|(_, one)| claimed.iter().all(|(_, known): &(i64, Claimed)| known.lease != one.lease));
         positions.keep(&lanes, &front, claim.now, None);

@@ -161,7 +161,7 @@ fn write_statement() -> &'static str {
     SQL.get_or_init(|| {
         let given = given("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
         let places = [("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")];
-        let (set, changes) = (changes::SET, changes::from(3, &places));
+        let (set, changes) = (changes::set(), changes::from(3, &places));
         format!(
             "WITH {given} UPDATE jobs SET turn = CASE WHEN s.state = 0 THEN {FIRST}[s.own] + s.place ELSE 0 END, \
              dedup = CASE WHEN s.keeps_dedup THEN jobs.dedup END, {set} FROM {changes} WHERE jobs.row = s.row"
@@ -190,7 +190,7 @@ async fn write(connection: &Object, changes: &[(i64, Change<'_>)], held: &[Held]
 fn plain_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
-        let (set, changes) = (changes::SET, changes::from(0, &[("claim", "int8"), ("token", "int8")]));
+        let (set, changes) = (changes::set(), changes::from(0, &[("claim", "int8"), ("token", "int8")]));
         format!(
             "UPDATE jobs SET {set} FROM {changes} WHERE jobs.row = s.row AND jobs.claim = s.claim \
              AND jobs.token = s.token AND (+ jobs.state) = 1 AND jobs.cancel = 0 AND jobs.origin IS NULL RETURNING jobs.row"

@@ -3,7 +3,7 @@
 use super::{Sqlite, Tx, row};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, Settle, Settled, State};
+use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
 use crate::progress;
 use crate::rows::{self, JOB};
 use crate::settled::{self, Change, Held};
@@ -188,7 +188,7 @@ fn settle_plainly(db: &Connection, settle: &Settle) -> Result<Option<Settled>, E
     let changed = db
         .prepare_cached(
             "UPDATE jobs SET state = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, response_status = ?, \
-             response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, 2) \
+             response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, ?) \
              WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL",
         )?
         .execute(params![
@@ -202,6 +202,7 @@ fn settle_plainly(db: &Connection, settle: &Settle) -> Result<Option<Settled>, E
             response.map(|response| response.truncated),
             change.response_headers()?,
             response.map(|response| &response.body[..]),
+            SUSPECT,
             settle.lease.row,
             settle.lease.claim,
             settle.lease.token,
@@ -213,7 +214,7 @@ fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<()
     db.prepare_cached(
         "UPDATE jobs SET state = ?, turn = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, \
          dedup = CASE WHEN ? THEN dedup END, response_status = ?, response_cut = ?, response_headers = ?, response_body = ?, \
-         crashes = CASE WHEN ? = 4 THEN crashes ELSE min(crashes, 2) END WHERE row = ?",
+         crashes = CASE WHEN ? = 4 THEN crashes ELSE min(crashes, ?) END WHERE row = ?",
     )?
     .execute(params![
         change.state.number(),
@@ -229,6 +230,7 @@ fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<()
         change.response_headers()?,
         change.response.map(|response| &response.body[..]),
         change.state.number(),
+        SUSPECT,
         row,
     ])?;
     Ok(())

@@ -3,11 +3,12 @@
 
 use super::{Sqlite, Tx};
 use crate::error::Error;
-use crate::job::{State, Tick};
+use crate::job::{SUSPECT, State, Tick};
 use crate::sql::count;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// What one tick moves at most, so that no transaction is long.
@@ -28,7 +29,8 @@ pub(super) const LANE: &str =
 pub(super) const OLD: &str = "SELECT row, id, body IS NULL FROM jobs INDEXED BY jobs_listed WHERE state >= 3 AND state = ?1 AND id > ?2 \
                               AND id < ?3 AND finished_at < ?4 ORDER BY id LIMIT ?5";
 
-const RECOVER: &str = "UPDATE jobs SET state = 0, turn = ?, due = ?, crashes = crashes + (crashes < 2) WHERE row = ?";
+static RECOVER: LazyLock<String> =
+    LazyLock::new(|| format!("UPDATE jobs SET state = 0, turn = ?, due = ?, crashes = crashes + (crashes < {SUSPECT}) WHERE row = ?"));
 
 impl Sqlite {
     pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
@@ -56,7 +58,7 @@ impl Sqlite {
 }
 
 fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<Tick, Error> {
-    let recovered = ready(tx, LATE, RECOVER, now)?;
+    let recovered = ready(tx, LATE, &RECOVER, now)?;
     let due = ready(tx, DUE, "UPDATE jobs SET state = 0, turn = ?, due = ? WHERE row = ?", now)?;
     let next = tx.db.prepare_cached(NEXT)?.query_row([], |row| row.get(0)).optional()?;
     Ok(Tick { recovered, due, lanes: lanes(tx.db)?, next: next.map(Wall) })

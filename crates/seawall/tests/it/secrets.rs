@@ -94,7 +94,11 @@ const PARAMETERS: [&str; 9] =
 
 #[test]
 fn what_a_caller_sends_along_arrives_and_is_never_shown() {
-    let upstream = Upstream::replying(&[&answer("404 No", "", "nothing here")]);
+    // An upstream that repeats everything it was told.
+    let repeated: Vec<String> = HEADERS.iter().chain(&PARAMETERS).map(|name| format!("planted-{name}")).collect();
+    let said = format!("nothing here for {}", repeated.join(", "));
+    let upstream = Upstream::replying(&[&answer("404 No", "X-Echo: planted-x-auth-token\r\n", &said)]);
+    let receiver = Upstream::replying(&[&answer("404 No", "", "nobody home")]);
     let policy = "dead_letter = { from = [\"jobs\", \"gateway\"] }\nretry = { attempts = 1 }";
     let gateway = Start::before(&upstream, policy).server("allow_private = [\"127.0.0.0/8\"]").go();
     let headers: String = HEADERS.iter().map(|name| format!("{name}: planted-{name}\r\n")).collect();
@@ -105,7 +109,7 @@ fn what_a_caller_sends_along_arrives_and_is_never_shown() {
     assert_eq!(gateway.get_with(&format!("/api{path}"), &format!("Prefer: respond-async\r\n{plain}{headers}")).status, 202);
     let named: serde_json::Map<String, serde_json::Value> =
         HEADERS.iter().map(|name| ((*name).to_owned(), serde_json::json!(format!("planted-{name}")))).collect();
-    let callback = format!("http://{}/hook?token=planted-in-a-callback", upstream.at);
+    let callback = format!("http://{}/hook?token=planted-in-a-callback", receiver.at);
     let job = serde_json::json!({ "upstream": "api", "path": path, "headers": named, "callback": callback });
     let id = gateway.admin("POST", "/v1/jobs", &job.to_string()).json()["id"].as_str().unwrap().to_owned();
     let letters = || gateway.admin("GET", "/v1/dead-letters", "").json()["items"].as_array().unwrap().len();
@@ -120,7 +124,7 @@ fn what_a_caller_sends_along_arrives_and_is_never_shown() {
     for place in ["/v1/jobs", "/v1/dead-letters", "/v1/dead-letters/export", "/v1/calls", "/v1/events/recent", "/v1/errors", "/v1/issues"] {
         told.push(gateway.admin("GET", place, "").text());
     }
-    let callbacks = upstream.seen().into_iter().filter(|seen| seen.line().starts_with("POST /hook"));
+    let callbacks = receiver.seen().into_iter().filter(|seen| seen.line().starts_with("POST /hook"));
     told.extend(callbacks.map(|seen| String::from_utf8(seen.body).unwrap()));
     let told = told.join("\n");
     let at = told.find("planted");
@@ -133,5 +137,5 @@ fn what_a_caller_sends_along_arrives_and_is_never_shown() {
     for name in HEADERS {
         assert!(requests.iter().all(|seen| seen.all(name) == [format!("planted-{name}")]), "{name}");
     }
-    assert!(upstream.raw().contains("/hook?token=planted-in-a-callback"));
+    assert!(receiver.raw().contains("/hook?token=planted-in-a-callback"));
 }

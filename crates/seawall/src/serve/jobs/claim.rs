@@ -6,7 +6,7 @@ use super::schedule;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
 use seawall_core::time::{Mono, Nanos, Wall};
-use seawall_store::job::{AD_HOC, Claim, Claimed, Ending, Lease, Renewed, Settle, Settled};
+use seawall_store::job::{AD_HOC, Claim, Claimed, Ending, Lease, Renewed, SUSPECT, Settle, Settled};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -50,27 +50,36 @@ struct Running {
     lane: String,
     until: Wall,
     stop: Option<oneshot::Sender<Stop>>,
-    /// It is over but for the disk, and takes nobody's place at the upstream.
-    settling: bool,
+    standing: Standing,
+}
+
+/// Whether a job that is held takes a place at the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Running,
+    /// It waits for one of the few places that suspects have.
+    Suspect,
+    /// It is over but for the disk.
+    Settling,
 }
 
 struct Table {
     running: RefCell<HashMap<Lease, Running>>,
-    /// Those that are settling.
-    settling: Cell<usize>,
-    /// What it may run side by side by now. As many again may be settling.
+    /// Those that take no place.
+    aside: Cell<usize>,
+    /// What it may run side by side by now. As many again may be held besides.
     slots: Cell<usize>,
     freed: Notify,
 }
 
 impl Table {
     fn new() -> Self {
-        Self { running: RefCell::default(), settling: Cell::new(0), slots: Cell::new(FIRST_SLOTS), freed: Notify::new() }
+        Self { running: RefCell::default(), aside: Cell::new(0), slots: Cell::new(FIRST_SLOTS), freed: Notify::new() }
     }
 
     fn free(&self) -> usize {
         let (held, slots) = (self.running.borrow().len(), self.slots.get());
-        let running = held.saturating_sub(self.settling.get());
+        let running = held.saturating_sub(self.aside.get());
         slots.saturating_sub(running).min((2 * slots).saturating_sub(held))
     }
 
@@ -84,18 +93,27 @@ impl Table {
         self.slots.set(SLOTS.min(self.slots.get() * 2));
     }
 
+    fn begin(&self, lease: Lease, running: Running) {
+        if running.standing != Standing::Running {
+            self.aside.set(self.aside.get() + 1);
+        }
+        self.running.borrow_mut().insert(lease, running);
+    }
+
     /// Its call is over; how it ended is about to be written.
     fn settle(&self, lease: &Lease) {
         if let Some(running) = self.running.borrow_mut().get_mut(lease) {
-            running.settling = true;
-            self.settling.set(self.settling.get() + 1);
+            if running.standing == Standing::Running {
+                self.aside.set(self.aside.get() + 1);
+            }
+            running.standing = Standing::Settling;
         }
         self.tell_of_room();
     }
 
     fn end(&self, lease: &Lease) {
-        if self.running.borrow_mut().remove(lease).is_some_and(|ended| ended.settling) {
-            self.settling.set(self.settling.get().saturating_sub(1));
+        if self.running.borrow_mut().remove(lease).is_some_and(|ended| ended.standing != Standing::Running) {
+            self.aside.set(self.aside.get().saturating_sub(1));
         }
         self.slots.set(SLOTS.min(self.slots.get() + 1));
         self.tell_of_room();
@@ -108,7 +126,7 @@ impl Table {
     }
 
     fn in_lane(&self, lane: &str) -> usize {
-        self.running.borrow().values().filter(|running| !running.settling && running.lane == lane).count()
+        self.running.borrow().values().filter(|running| running.standing != Standing::Settling && running.lane == lane).count()
     }
 
     fn stop_all(&self, why: Stop) {
@@ -248,7 +266,8 @@ impl Worker {
     fn start(&self, claimed: Claimed, until: Wall) {
         let (sender, stopped) = oneshot::channel();
         let lane = claimed.job.upstream.clone();
-        self.table.running.borrow_mut().insert(claimed.lease, Running { lane, until, stop: Some(sender), settling: false });
+        let standing = if claimed.job.crashes >= SUSPECT { Standing::Suspect } else { Standing::Running };
+        self.table.begin(claimed.lease, Running { lane, until, stop: Some(sender), standing });
         let (bench, table) = (Rc::clone(&self.bench), Rc::clone(&self.table));
         tokio::task::spawn_local(async move {
             let lease = claimed.lease;

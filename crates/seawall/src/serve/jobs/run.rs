@@ -285,6 +285,7 @@ impl Bench {
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Replayed, Some(answer)) => (Ending::Done(answer), None),
             (_, answer) => {
+                let answer = answer.map(|answer| letter::discreet_answer(answer, &to.upstream, &job.request));
                 let said = answer.as_ref().map(|answer| letter::words(&answer.body)).filter(|said| !said.is_empty());
                 let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
                 let cause = Cause::of(finish, trail, detail);

@@ -19,6 +19,8 @@ const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
 const BATCH: usize = 200;
 /// Counting takes this part of the time at most: a store that keeps millions is counted less often.
 const COUNTING: u64 = 50;
+/// But never less often than this.
+const SELDOM: Nanos = Nanos::from_secs(60);
 
 /// For as long as the process serves: all that the store needs besides workers.
 pub(crate) async fn keep_up(shared: &Shared) {
@@ -46,9 +48,10 @@ async fn round(shared: &Shared, count_at: &mut Mono) {
     desk.follow().await;
     desk.keep_secret().await;
     let begun = shared.clock.now().mono;
-    if begun >= *count_at && count(desk).await {
+    if begun >= *count_at {
+        count(desk).await;
         let ended = shared.clock.now().mono;
-        *count_at = ended + Nanos(ended.since(begun).0.saturating_mul(COUNTING));
+        *count_at = ended + Nanos(ended.since(begun).0.saturating_mul(COUNTING)).min(SELDOM);
     }
     measure(desk).await;
     // Before letters were counted, no queue is empty.
@@ -97,15 +100,13 @@ fn tell(was_silent: bool, error: Option<&Error>) {
     }
 }
 
-/// Whether the jobs could be counted.
-async fn count(desk: &Desk) -> bool {
-    let Ok(counts) = desk.store.job_counts().await else { return false };
+async fn count(desk: &Desk) {
+    let Ok(counts) = desk.store.job_counts().await else { return };
     for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
         place.store(count, Ordering::Relaxed);
     }
     let lag = counts.oldest_queued.map_or(Nanos::ZERO, |since| desk.now().since(since));
     desk.counts.lag_ms.store(i64::try_from(lag.as_millis()).unwrap_or(i64::MAX), Ordering::Relaxed);
-    true
 }
 
 async fn measure(desk: &Desk) {
