@@ -13,6 +13,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use seawall_core::id::CallId;
+use seawall_core::time::{Nanos, Wall};
 use seawall_store::Error;
 use seawall_store::dead::{Filter, Status};
 use seawall_store::page::{MOST, Window};
@@ -39,10 +40,17 @@ async fn start(State(shared): State<Arc<Shared>>, Extension(who): Extension<Oper
     either(started(&shared, &who, &body).await)
 }
 
+/// The end of the time of letters that there are now. Another instance's clock may be ahead of ours by some milliseconds.
+async fn newest(shared: &Shared) -> Result<Wall, Box<Refusal>> {
+    let one = Window { after: None, limit: 1 };
+    let page = shared.desk.store.letters(Filter::default(), one).await.map_err(|error| of_store(&error))?;
+    Ok(page.entries.first().map_or(Wall(0), |letter| letter.letter.id.made_at() + Nanos::from_millis(1)))
+}
+
 async fn started(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Response, Box<Refusal>> {
     let desk = &shared.desk;
     let now = desk.now();
-    let Asked { plan, rate, name } = Wish::read(body, now)?;
+    let Asked { plan, rate, name } = Wish::read(body, newest(shared).await?.max(now))?;
     let looked = look(shared, &plan, plan.filter()?).await?;
     let answer = |replay: Value| {
         let mut told = json!({ "replay": replay, "started": looked.meant, "held_back": looked.held_back });
