@@ -11,9 +11,9 @@ use tokio_postgres::types::ToSql;
 pub(super) fn set() -> String {
     format!(
         "state = s.state, due = coalesce(s.due, jobs.due), finished_at = s.finished_at, progress = s.progress, \
-                              history = s.history, error = s.error, response_status = s.status, response_cut = s.cut, \
-                              response_headers = s.headers, response_body = s.body, \
-                              crashes = CASE WHEN s.state = 4 THEN jobs.crashes ELSE least(jobs.crashes, {SUSPECT}) END"
+         history = s.history, error = s.error, response_status = s.status, response_cut = s.cut, \
+         response_headers = s.headers, response_body = s.body, \
+         crashes = CASE WHEN s.state = 4 THEN jobs.crashes ELSE least(jobs.crashes, {SUSPECT}) END"
     )
 }
 

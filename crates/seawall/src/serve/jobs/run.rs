@@ -209,7 +209,7 @@ impl Bench {
                     Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
                     stored => {
                         let (ending, answer) = self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history);
-                        (ending, answer.or(stored))
+                        (ending, answer.or(stored).map(|answer| letter::discreet_answer(answer, &to.upstream, &job.request)))
                     }
                 };
                 let key = match &reservation {
@@ -285,7 +285,6 @@ impl Bench {
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Replayed, Some(answer)) => (Ending::Done(answer), None),
             (_, answer) => {
-                let answer = answer.map(|answer| letter::discreet_answer(answer, &to.upstream, &job.request));
                 let said = answer.as_ref().map(|answer| letter::words(&answer.body)).filter(|said| !said.is_empty());
                 let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
                 let cause = Cause::of(finish, trail, detail);
