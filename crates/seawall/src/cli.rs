@@ -16,8 +16,8 @@ Examples:
   seawall explain GET /example/x --status 503
   seawall sim outage                      which policies come back after an outage
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 3 some rows ended as dead letters,
-4 findings (check --strict, sim --assert), 5 stopped by an authentication failure, 10 no running Seawall,
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 some rows ended as dead letters, \
+4 findings (check --strict, sim --assert), 5 stopped by an authentication failure, 10 no running Seawall, \
 11 store unavailable, 78 invalid configuration, 130 interrupted";
 
 /// A self-healing gateway between your code and the HTTP APIs it depends on

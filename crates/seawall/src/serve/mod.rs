@@ -49,11 +49,11 @@ Examples:
   seawall serve
   seawall serve -c prod.toml
 
-`server.listen` is the gateway: http://127.0.0.1:7329/UPSTREAM/PATH. `server.admin` is the dashboard, the
-admin API and /metrics: http://127.0.0.1:7330/. Jobs and [[schedules]] run in this process as well, and are
+`server.listen` is the gateway: http://127.0.0.1:7329/UPSTREAM/PATH. `server.admin` is the dashboard, the \
+admin API and /metrics: http://127.0.0.1:7330/. Jobs and [[schedules]] run in this process as well, and are \
 kept in `server.store`.
 
-SIGHUP reloads the file; a bad one changes nothing. SIGTERM drains and ends with 0; a second one cuts off
+SIGHUP reloads the file; a bad one changes nothing. SIGTERM drains and ends with 0; a second one cuts off \
 what is in flight and ends with 130.";
 
 #[derive(Debug, clap::Args)]
