@@ -1,7 +1,7 @@
 //! Bodies on their way through: requests that can be sent again, and answers that hand their connection back when
 //! they have been read to the end.
 
-use crate::h1::Cut;
+use crate::h1::{Cut, Upload};
 use crate::pool::Lent;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
@@ -23,16 +23,63 @@ pub enum Outgoing {
     Stream(Option<Bytes>, Limited),
 }
 
+/// A caller's body as it comes in.
+#[derive(Debug, Default)]
+pub enum Inbound {
+    #[default]
+    None,
+    H1(Upload),
+    H2(Incoming),
+}
+
+/// A caller's body did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfinished {
+    #[error(transparent)]
+    H1(#[from] Cut),
+    #[error(transparent)]
+    H2(#[from] hyper::Error),
+}
+
+impl Body for Inbound {
+    type Data = Bytes;
+    type Error = Unfinished;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Unfinished>>> {
+        match &mut *self {
+            Self::None => Poll::Ready(None),
+            Self::H1(upload) => upload.poll_piece(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece?)))),
+            Self::H2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Unfinished::H2),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::H1(upload) => upload.is_over(),
+            Self::H2(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::H1(upload) => upload.size_hint(),
+            Self::H2(incoming) => incoming.size_hint(),
+        }
+    }
+}
+
 /// The rest of a caller's body, with a limit on what may still come.
 #[derive(Debug)]
 pub struct Limited {
-    incoming: Incoming,
+    incoming: Inbound,
     left: u64,
     feed: Feed,
 }
 
 impl Limited {
-    pub(crate) const fn new(incoming: Incoming, left: u64, feed: Feed) -> Self {
+    pub(crate) const fn new(incoming: Inbound, left: u64, feed: Feed) -> Self {
         Self { incoming, left, feed }
     }
 }
@@ -76,7 +123,7 @@ pub enum BodyError {
     #[error("the body is larger than allowed")]
     TooLarge,
     #[error("the caller's body broke off")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] Unfinished),
 }
 
 impl Body for Outgoing {

@@ -5,11 +5,12 @@ mod hearing;
 
 use crate::body::Outgoing;
 use crate::fault::Fault;
+use crate::io::LocalExecutor;
 use hearing::Hearing;
 use http::{Request, response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use std::error::Error as _;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -34,7 +35,7 @@ impl Shared {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let mut builder = http2::Builder::new(LocalExecutor);
         builder
             .timer(TokioTimer::new())
             .max_header_list_size(MOST_HEADER_BYTES)

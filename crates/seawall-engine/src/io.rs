@@ -1,4 +1,4 @@
-//! A socket with or without TLS, whichever side opened it.
+//! A socket with or without TLS, whichever side opened it, and who runs what hyper wants run beside it.
 
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -56,5 +56,15 @@ impl AsyncWrite for Io {
             Self::Plain(io) => Pin::new(io).poll_shutdown(cx),
             Self::Tls(io) => Pin::new(io).poll_shutdown(cx),
         }
+    }
+}
+
+/// Runs HTTP/2 streams on the thread of their connection.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalExecutor;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(async move { drop(future.await) });
     }
 }

@@ -1,7 +1,7 @@
 //! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
 //! and the last answer; the credential goes in last.
 
-use crate::body::{Arriving, Blame, Feed, Limited, Outgoing, Relay};
+use crate::body::{Arriving, Blame, Feed, Inbound, Limited, Outgoing, Relay};
 use crate::clock::Clock;
 use crate::connect::Connector;
 use crate::drive::{KeyTail, Outward, Transport};
@@ -20,7 +20,6 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TY
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, response};
 use http_body::Body;
-use hyper::body::Incoming;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
 use std::io::Read as _;
@@ -57,7 +56,7 @@ impl Replay {
 
     /// A body of which `ahead` has been read and `left` bytes may still come.
     #[must_use]
-    pub fn once(ahead: Bytes, incoming: Incoming, left: u64) -> Self {
+    pub fn once(ahead: Bytes, incoming: Inbound, left: u64) -> Self {
         let feed = Feed::default();
         Self::Once(Some(Outgoing::Stream(Some(ahead), Limited::new(incoming, left, feed.clone()))), feed)
     }

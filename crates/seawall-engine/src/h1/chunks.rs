@@ -5,7 +5,7 @@ use super::Cut;
 use bytes::Bytes;
 
 /// Bytes of extensions and trailers that one body may carry.
-const MOST_ASIDE: u32 = 64 * 1024;
+const MOST_ASIDE: u32 = 16 * 1024;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {

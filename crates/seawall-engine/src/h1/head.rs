@@ -1,4 +1,4 @@
-//! Heads of messages: a request's as bytes, an answer's out of bytes, and what it says about its body.
+//! Heads of messages: as bytes, an answer's out of bytes, and what headers say about a message itself.
 
 use crate::fault::Fault;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ const MOST_HEADERS: usize = 256;
 /// Room for the headers of most answers and for those that we add.
 const USUAL_HEADERS: usize = 12;
 
-/// Puts a request's head down.
+/// Puts a head down.
 #[derive(Debug)]
 pub(crate) struct Writer<'a>(&'a mut Vec<u8>);
 
@@ -34,11 +34,22 @@ impl<'a> Writer<'a> {
         self.0.extend_from_slice(b" HTTP/1.1\r\n");
     }
 
+    /// The status line, with the reason that an upstream gave or the usual one.
+    pub(super) fn status(&mut self, version: Version, status: StatusCode, reason: Option<&ReasonPhrase>) {
+        self.0.reserve(512);
+        self.0.extend_from_slice(if version == Version::HTTP_10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
+        self.0.extend_from_slice(status.as_str().as_bytes());
+        self.0.push(b' ');
+        let usual = || status.canonical_reason().unwrap_or_default().as_bytes();
+        self.0.extend_from_slice(reason.map_or_else(usual, ReasonPhrase::as_bytes));
+        self.0.extend_from_slice(b"\r\n");
+    }
+
     pub(crate) fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
         self.raw(name.as_str().as_bytes(), value.as_bytes());
     }
 
-    fn raw(&mut self, name: &[u8], value: &[u8]) {
+    pub(super) fn raw(&mut self, name: &[u8], value: &[u8]) {
         self.0.extend_from_slice(name);
         self.0.extend_from_slice(b": ");
         self.0.extend_from_slice(value);
@@ -64,7 +75,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// How long an answer's body is.
+/// How long a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
     None,
@@ -94,8 +105,7 @@ pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Answer, Fault> {
     let mut lines = Lines { rest: within };
     let Some(first) = lines.next() else { return unfinished(bytes, within) };
     let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
-    let mut fields =
-        Fields { headers: HeaderMap::with_capacity(USUAL_HEADERS), closes: false, keeps: version == Version::HTTP_11, length: None };
+    let mut fields = Fields::new(version);
     loop {
         match lines.next() {
             None => return unfinished(bytes, within),
@@ -109,7 +119,7 @@ pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Answer, Fault> {
         return Ok(Answer::Interim(length));
     }
     let body = if to_head { Length::None } else { fields.body(status, version).ok_or(Fault::GARBAGE)? };
-    let stays = fields.keeps && !fields.closes;
+    let stays = fields.stays();
     let (mut parts, ()) = Response::new(()).into_parts();
     (parts.status, parts.version, parts.headers) = (status, version, fields.headers);
     if Some(reason) != status.canonical_reason().map(str::as_bytes) {
@@ -127,8 +137,8 @@ fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Answer, Fault> {
 }
 
 /// Lines that are complete, without their ends. A lone line feed ends one too (RFC 9112 §2.2).
-struct Lines<'a> {
-    rest: &'a [u8],
+pub(super) struct Lines<'a> {
+    pub(super) rest: &'a [u8],
 }
 
 impl<'a> Iterator for Lines<'a> {
@@ -158,17 +168,35 @@ fn status_line(line: &[u8]) -> Option<(Version, StatusCode, &[u8])> {
 }
 
 /// The headers so far, and what they say about the message itself.
-struct Fields {
-    headers: HeaderMap,
+pub(super) struct Fields {
+    pub(super) headers: HeaderMap,
     closes: bool,
     keeps: bool,
     /// `Content-Length`, of which there may be several that agree.
-    length: Option<u64>,
+    pub(super) length: Option<u64>,
+    coded: bool,
 }
 
 impl Fields {
+    pub(super) fn new(version: Version) -> Self {
+        let headers = HeaderMap::with_capacity(USUAL_HEADERS);
+        Self { headers, closes: false, keeps: version == Version::HTTP_11, length: None, coded: false }
+    }
+
+    /// Whether the connection may be used again.
+    pub(super) const fn stays(&self) -> bool {
+        self.keeps && !self.closes
+    }
+
+    /// Whether the last transfer coding is `chunked`; `None` where there is no coding.
+    pub(super) fn coding(&self) -> Option<bool> {
+        let last = self.headers.get_all(TRANSFER_ENCODING).iter().next_back().filter(|_| self.coded)?;
+        let last = last.as_bytes().rsplit(|b| *b == b',').next().unwrap_or_default();
+        Some(last.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+    }
+
     /// Takes one line in; `None` where it is no header.
-    fn add(&mut self, bytes: &Bytes, line: &[u8]) -> Option<()> {
+    pub(super) fn add(&mut self, bytes: &Bytes, line: &[u8]) -> Option<()> {
         let (name, value) = line.split_at(memchr::memchr(b':', line)?);
         // Checks that the name is one, so that no space and no folded line gets through.
         let name = HeaderName::from_bytes(name).ok()?;
@@ -193,6 +221,8 @@ impl Fields {
                 // All that it says has been heard; what it names besides is for others to take out.
                 return Some(());
             }
+        } else if name == TRANSFER_ENCODING {
+            self.coded = true;
         }
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(value)).ok()?;
         self.headers.append(name, value);
@@ -204,11 +234,10 @@ impl Fields {
         if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS) {
             return Some(Length::None);
         }
-        let Some(last) = self.headers.get_all(TRANSFER_ENCODING).iter().next_back() else {
+        let Some(is_chunked) = self.coding() else {
             return Some(self.length.map_or(Length::UntilClose, Length::Known));
         };
-        let last = last.as_bytes().rsplit(|b| *b == b',').next().unwrap_or_default();
-        let length = if last.trim_ascii().eq_ignore_ascii_case(b"chunked") { Length::Chunked } else { Length::UntilClose };
+        let length = if is_chunked { Length::Chunked } else { Length::UntilClose };
         (version != Version::HTTP_10).then_some(length)
     }
 }

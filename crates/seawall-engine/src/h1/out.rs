@@ -1,10 +1,10 @@
-//! A request on its way out: head and body, written as far as the socket takes them.
+//! A message on its way out, a request or an answer: head and body, written as far as the socket takes them.
 
 use super::head::Writer;
-use crate::body::Outgoing;
 use crate::io::Io;
 use bytes::{Buf as _, Bytes};
-use http_body::Body as _;
+use http_body::Body;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite as _;
@@ -21,44 +21,53 @@ enum State {
     Sending,
     /// The body has ended; what is left are bytes in the buffers.
     Closing,
-    /// The upstream takes no more.
+    /// The peer takes no more.
     Refused,
-    /// The caller's body broke off.
+    /// The body broke off.
     Broken,
 }
 
-/// One request, as far as it has not been sent.
+/// How the peer knows where a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// There is none, and nothing is said of it.
+    Bare,
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// One message, as far as it has not been sent.
 #[derive(Debug, Default)]
-pub(super) struct Out {
+pub(super) struct Out<B> {
     state: State,
     /// The head, then whatever frames the body.
     frame: Vec<u8>,
     at: usize,
     /// A large piece of the body, behind the frame.
     piece: Bytes,
-    body: Outgoing,
+    body: B,
     chunked: bool,
     has_sent: bool,
 }
 
-impl Out {
-    /// A body without a known length goes in chunks; one without bytes has a length only where the method wants one.
-    pub(super) fn begin(&mut self, body: Outgoing, wants_length: bool, write: impl FnOnce(&mut Writer<'_>)) {
-        let length = body.size_hint().exact();
+impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
+    /// Starts a message: `write` puts its head down, framing aside.
+    pub(super) fn begin(&mut self, body: B, framing: Framing, write: impl FnOnce(&mut Writer<'_>)) {
         self.frame.clear();
         let mut writer = Writer::new(&mut self.frame);
         write(&mut writer);
-        match length {
-            Some(0) if !wants_length => {}
-            Some(length) => writer.length(length),
-            None => writer.chunked(),
+        match framing {
+            Framing::Bare | Framing::UntilClose => {}
+            Framing::Length(length) => writer.length(length),
+            Framing::Chunked => writer.chunked(),
         }
         writer.end();
-        self.chunked = length.is_none();
-        self.body = body;
+        self.chunked = framing == Framing::Chunked;
         self.at = 0;
         self.has_sent = false;
-        self.state = if length == Some(0) { State::Closing } else { State::Sending };
+        let is_whole = matches!(framing, Framing::Bare | Framing::Length(0));
+        (self.state, self.body) = if is_whole { (State::Closing, B::default()) } else { (State::Sending, body) };
     }
 
     pub(super) const fn has_sent(&self) -> bool {
@@ -79,11 +88,15 @@ impl Out {
         matches!(self.state, State::Done | State::Refused | State::Broken)
     }
 
-    pub(super) fn take_body(&mut self) -> Outgoing {
+    pub(super) fn take_body(&mut self) -> B {
         std::mem::take(&mut self.body)
     }
 
+    /// Sends what can be sent. One that fails may still bring an answer, such as a refusal of the rest of the body.
     pub(super) fn push(&mut self, io: &mut Io, cx: &mut Context<'_>) {
+        if self.is_over() {
+            return;
+        }
         match self.poll(io, cx) {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => {
@@ -147,12 +160,21 @@ impl Out {
     }
 
     fn write(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
-        let in_frame = self.at < self.frame.len();
-        let bytes = if in_frame { &self.frame[self.at..] } else { &self.piece[..] };
-        match ready!(Pin::new(&mut *io).poll_write(cx, bytes)) {
+        let frame = &self.frame[self.at..];
+        let written = if frame.is_empty() {
+            Pin::new(&mut *io).poll_write(cx, &self.piece)
+        } else if self.piece.is_empty() {
+            Pin::new(&mut *io).poll_write(cx, frame)
+        } else {
+            Pin::new(&mut *io).poll_write_vectored(cx, &[IoSlice::new(frame), IoSlice::new(&self.piece)])
+        };
+        match ready!(written) {
             Ok(0) | Err(_) => return Poll::Ready(Err(State::Refused)),
-            Ok(count) if in_frame => self.at += count,
-            Ok(count) => self.piece.advance(count),
+            Ok(count) => {
+                let of_frame = count.min(frame.len());
+                self.at += of_frame;
+                self.piece.advance(count - of_frame);
+            }
         }
         self.has_sent = true;
         Poll::Ready(Ok(()))

@@ -11,13 +11,12 @@ use crate::letter;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
-use hyper::body::Incoming;
 use seawall_core::decide::{Progress, repeatable};
 use seawall_core::id::CallId;
 use seawall_core::policy::{Door, OnExhausted};
 use seawall_core::record::{Attempt, Code, Reason};
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::body::Relay;
+use seawall_engine::body::{Inbound, Relay};
 use seawall_engine::drive::Ended;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::reach::Reach;
@@ -106,7 +105,7 @@ impl Gateway {
         &self,
         mut head: request::Parts,
         marks: Marks,
-        body: Incoming,
+        body: Inbound,
         routed: Routed<'_>,
         prefer: Async,
     ) -> Response<Relay> {

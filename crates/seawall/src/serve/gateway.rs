@@ -11,14 +11,13 @@ use crate::target::target;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::policy::Cache;
 use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now, Wall};
-use seawall_engine::body::{Blame, Broken, Held, Relay, RelayError};
+use seawall_engine::body::{Blame, Broken, Held, Inbound, Relay, RelayError};
 use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::drive::{Ended, Scene, drive};
@@ -44,6 +43,8 @@ pub(super) struct Gateway {
     /// What a request is filed under that named no upstream, and whoever sent it.
     nowhere: Arc<Names>,
     nobody: Arc<str>,
+    /// The time as headers have it, and the second that it is of.
+    date: RefCell<(i64, HeaderValue)>,
 }
 
 /// A call's attempts, for whoever keeps its history.
@@ -112,7 +113,8 @@ impl Gateway {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
         let nowhere = Arc::new(Names::new("none", "none"));
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
-        Self { shared, sending, rng, nowhere, nobody: Arc::from("anonymous") }
+        let date = RefCell::new((i64::MIN, HeaderValue::from_static("")));
+        Self { shared, sending, rng, nowhere, nobody: Arc::from("anonymous"), date }
     }
 
     pub(super) fn seats(&self) -> Arc<Seats> {
@@ -131,7 +133,7 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(super) async fn handle(&self, request: Request<Incoming>, peer: SocketAddr) -> Response<Relay> {
+    pub(super) async fn handle(&self, request: Request<Inbound>, peer: SocketAddr) -> Response<Relay> {
         let (mut head, incoming) = request.into_parts();
         let marks = Marks::of(&head.headers);
         if let Err(refusal) = intake::inspect(&head, marks) {
@@ -196,7 +198,7 @@ impl Gateway {
     }
 
     /// The caller's deadline began with its request, not with the end of its body.
-    async fn take_in(&self, incoming: Incoming, live: &Live, from: &mut From) -> Result<Replay, Box<Refusal>> {
+    async fn take_in(&self, incoming: Inbound, live: &Live, from: &mut From) -> Result<Replay, Box<Refusal>> {
         let server = &live.config.server;
         let started = self.sending.clock.now().mono;
         let body = intake::body(incoming, server.replay_body.min(server.max_body), server.max_body, from.left).await?;
@@ -218,6 +220,19 @@ impl Gateway {
 
     pub(super) fn wall(&self) -> Wall {
         self.sending.clock.now().wall
+    }
+
+    /// What `Date` says of an answer that has none.
+    pub(super) fn date(&self) -> HeaderValue {
+        let now = self.wall();
+        let second = now.0.div_euclid(1000);
+        let mut date = self.date.borrow_mut();
+        if date.0 != second
+            && let Ok(value) = HeaderValue::from_str(&now.http_date())
+        {
+            *date = (second, value);
+        }
+        date.1.clone()
     }
 
     /// A request that never became a call leaves a line and a number all the same.

@@ -1,7 +1,7 @@
 //! Callers that take too long to say what they want are hung up on. One look at all connections now and then costs less
 //! than a timer for each request: what a request pays is a number that it counts up.
 
-use super::wire::{Spoken, Talk};
+use super::talk::{Spoken, Talk};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};

@@ -6,9 +6,9 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version, request};
 use http_body::Body as _;
-use hyper::body::Incoming;
 use seawall_core::record::Code;
 use seawall_core::time::Nanos;
+use seawall_engine::body::{Inbound, Unfinished};
 use seawall_engine::transport::Replay;
 use std::pin::Pin;
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn is_host(host: &[u8]) -> bool {
 
 /// Takes the body in within the time that the whole call may take: a caller who sends a byte a second must not hold a
 /// place for ever.
-pub(super) async fn body(incoming: Incoming, keep: u64, most: u64, within: Nanos) -> Result<Replay, Box<Refusal>> {
+pub(super) async fn body(incoming: Inbound, keep: u64, most: u64, within: Nanos) -> Result<Replay, Box<Refusal>> {
     match tokio::time::timeout(Duration::from_nanos(within.0), read(incoming, keep, most)).await {
         Ok(result) => result,
         Err(_) => Err(Box::new(body_too_slow())),
@@ -93,7 +93,7 @@ pub(super) async fn body(incoming: Incoming, keep: u64, most: u64, within: Nanos
 }
 
 /// Reads the body as far as it may be kept. A larger one becomes a stream that can be sent once.
-async fn read(mut incoming: Incoming, keep: u64, most: u64) -> Result<Replay, Box<Refusal>> {
+async fn read(mut incoming: Inbound, keep: u64, most: u64) -> Result<Replay, Box<Refusal>> {
     if incoming.size_hint().exact().is_some_and(|size| size > most) {
         return Err(Box::new(body_too_large()));
     }
@@ -133,7 +133,7 @@ fn joined(first: Option<Bytes>, more: BytesMut) -> Bytes {
 }
 
 /// The next piece of data; trailers belong to this hop and end here.
-async fn next(incoming: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+async fn next(incoming: &mut Inbound) -> Option<Result<Bytes, Unfinished>> {
     loop {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await?;
         match frame.map(http_body::Frame::into_data) {
@@ -146,13 +146,13 @@ async fn next(incoming: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
 
 /// Answers a request whose body nobody wants. A short body is read first, so that the connection can go on; a caller
 /// that asked before sending one is spared the trouble.
-pub(super) async fn spurn(head: &request::Parts, mut incoming: Incoming, refusal: Refusal) -> Refusal {
+pub(super) async fn spurn(head: &request::Parts, mut incoming: Inbound, refusal: Refusal) -> Refusal {
     let unasked = !head.headers.contains_key(EXPECT);
     if incoming.is_end_stream() || (unasked && discard(&mut incoming).await) { refusal } else { refusal.closing() }
 }
 
 /// Whether the body came to its end soon.
-async fn discard(incoming: &mut Incoming) -> bool {
+async fn discard(incoming: &mut Inbound) -> bool {
     let drained = async {
         let mut left = MAX_DRAINED;
         while let Some(data) = next(incoming).await {

@@ -19,6 +19,7 @@ mod memory;
 mod notify;
 mod operate;
 mod seats;
+mod talk;
 mod target;
 mod wire;
 mod worker;

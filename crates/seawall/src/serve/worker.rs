@@ -2,25 +2,27 @@
 
 use super::gateway::Gateway;
 use super::hush::Hush;
-use super::wire::{Said, Talk, Wire};
+use super::talk::{Talk, converse};
+use super::wire::Wire;
 use super::{Phase, Shared};
 use anyhow::Context as _;
-use hyper::server::conn::{http1, http2};
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use seawall_engine::io::Io;
-use std::future::Future;
+use seawall_engine::body::Inbound;
+use seawall_engine::io::{Io, LocalExecutor};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-const MAX_HEADER_BYTES: usize = 64 * 1024;
+const MAX_HEADER_BYTES: u32 = 64 * 1024;
 /// When draining, how long a connection that is new may take to say what it wants.
 const LAST_WORD: Duration = Duration::from_millis(100);
 /// How often a thread looks after its idle connections.
@@ -136,63 +138,31 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
         () = silent_while_draining(phases.clone()) => return,
     };
     let Ok(Ok((stream, speaks_h2))) = first else { return };
-    // hyper keeps room for one answer in the making with every connection, so that an idle one would hold kilobytes
-    // for a call that it does not make. A box is only there while there is a call.
-    let (said, served) = (talk.clone(), Rc::clone(&gateway));
-    let service = service_fn(move |request| {
-        let gateway = Rc::clone(&served);
-        let talk = said.clone();
-        talk.begin();
-        Box::pin(async move {
-            let response = gateway.handle(request, peer).await;
-            Ok::<_, std::convert::Infallible>(response.map(|body| Said::new(body, talk)))
-        })
-    });
-    let io = TokioIo::new(Wire::new(stream, phases.clone(), talk.clone(), gateway));
     // Errors of a connection are the peer's; whoever waits for an answer has been told.
-    if speaks_h2 {
-        let mut builder = http2::Builder::new(LocalExecutor);
-        builder
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(256)
-            .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
-            .keep_alive_interval(Duration::from_secs(30));
-        let mut connection = pin!(builder.serve_connection(io, service));
-        tokio::select! {
-            // In this order: what has arrived by now is read before the connection is told to end.
-            biased;
-            _ = connection.as_mut() => return,
-            () = draining(phases) => connection.as_mut().graceful_shutdown(),
-        }
-        drop(connection.await);
-    } else {
-        let mut builder = http1::Builder::new();
-        // No timer of hyper's: one for each head costs more than parsing it, and [`Hush`] watches all callers at once.
-        builder.max_header_size(MAX_HEADER_BYTES);
-        let mut connection = pin!(builder.serve_connection(io, service));
-        let (mut told, mut is_asked) = (pin!(draining(phases.clone())), false);
-        let mut is_ending = false;
-        std::future::poll_fn(|cx| {
-            // In this order: what has arrived by now is read before the connection is told to end.
-            if connection.as_mut().poll(cx).is_ready() || talk.is_hushed(cx) {
-                return Poll::Ready(());
-            }
-            // Asked once, it will wake this task; to ask again each time would be a fiftieth of a request.
-            if !is_ending && (!is_asked || phases.has_changed().unwrap_or(true)) {
-                is_asked = true;
-                if told.as_mut().poll(cx).is_ready() {
-                    is_ending = true;
-                    connection.as_mut().graceful_shutdown();
-                    return connection.as_mut().poll(cx).map(drop);
-                }
-            }
-            Poll::Pending
-        })
-        .await;
+    if !speaks_h2 {
+        return converse(&gateway, stream, peer, phases, &talk).await;
     }
+    let service = service_fn(move |request: Request<Incoming>| {
+        let gateway = Rc::clone(&gateway);
+        Box::pin(async move { Ok::<_, std::convert::Infallible>(gateway.handle(request.map(Inbound::H2), peer).await) })
+    });
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(256)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(Duration::from_secs(30));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(Wire::new(stream, phases.clone())), service));
+    tokio::select! {
+        // In this order: what has arrived by now is read before the connection is told to end.
+        biased;
+        _ = connection.as_mut() => return,
+        () = draining(phases) => connection.as_mut().graceful_shutdown(),
+    }
+    drop(connection.await);
 }
 
-async fn draining(mut phases: watch::Receiver<Phase>) {
+pub(super) async fn draining(mut phases: watch::Receiver<Phase>) {
     // A closed channel means that the process is on its way out too.
     drop(phases.wait_for(|phase| *phase >= Phase::Draining).await);
 }
@@ -229,15 +199,5 @@ async fn begins_with_h2(stream: &TcpStream) -> std::io::Result<bool> {
         // The preface came in pieces; the next one is a moment away, or whoever sends it has time.
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(100));
-    }
-}
-
-/// Runs HTTP/2 streams on the worker's own thread.
-#[derive(Clone, Copy, Debug)]
-struct LocalExecutor;
-
-impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(async move { drop(future.await) });
     }
 }

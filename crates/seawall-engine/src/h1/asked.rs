@@ -1,0 +1,180 @@
+//! The head of a caller's request, out of bytes. Who can get a head past us that an upstream reads differently can put
+//! words into other callers' mouths, so what is not plainly a request is none.
+
+use super::head::{Fields, Length, Lines};
+use bytes::Bytes;
+use http::{Method, Request, Uri, Version, request};
+
+/// Longer heads are refused.
+const MOST_BYTES: usize = 64 * 1024;
+const MOST_HEADERS: usize = 100;
+
+/// Why a request was not understood. Nothing after it can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unheard {
+    #[error("the request is malformed")]
+    Malformed,
+    /// Its first line has so many bytes at least.
+    #[error("the head is too large, {line} bytes of it before its first line ends")]
+    TooLarge { line: usize },
+}
+
+/// A head, and what it says about what follows.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) parts: request::Parts,
+    pub(super) length: usize,
+    pub(super) body: Length,
+    pub(super) stays: bool,
+}
+
+/// Reads a head once all of it is there. `looked` is how much of it was there when it was last looked at, so that one
+/// which comes byte by byte is not read over and over.
+pub(super) fn read(bytes: &Bytes, looked: &mut usize) -> Result<Option<Asked>, Unheard> {
+    let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
+    // Empty lines before a request are forgiven (RFC 9112 §2.2).
+    let start = within.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let mut lines = Lines { rest: within.get(start..).unwrap_or_default() };
+    if *looked > 0 && !has_end(within, looked.saturating_sub(3).max(start)) {
+        *looked = within.len();
+        return unfinished(bytes, within, start);
+    }
+    *looked = within.len();
+    let Some(first) = lines.next() else { return unfinished(bytes, within, start) };
+    let (method, uri, version) = request_line(bytes, first).ok_or(Unheard::Malformed)?;
+    let mut fields = Fields::new(version);
+    loop {
+        match lines.next() {
+            None => return unfinished(bytes, within, start),
+            Some([]) => break,
+            Some(_) if fields.headers.len() == MOST_HEADERS => return Err(Unheard::TooLarge { line: first.len() }),
+            Some(line) => fields.add(bytes, line).ok_or(Unheard::Malformed)?,
+        }
+    }
+    let body = length(&fields, version).ok_or(Unheard::Malformed)?;
+    let stays = fields.stays();
+    let (mut parts, ()) = Request::new(()).into_parts();
+    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, fields.headers);
+    *looked = 0;
+    Ok(Some(Asked { parts, length: within.len() - lines.rest.len(), body, stays }))
+}
+
+/// Whether an empty line ends a head somewhere from `start` on.
+fn has_end(bytes: &[u8], start: usize) -> bool {
+    let fresh = bytes.get(start..).unwrap_or_default();
+    memchr::memchr_iter(b'\n', fresh).any(|at| matches!(fresh.get(at + 1..), Some([b'\n', ..] | [b'\r', b'\n', ..])))
+}
+
+/// A head that has no end yet. One that does not even begin like one is not worth waiting for.
+fn unfinished(bytes: &Bytes, within: &[u8], start: usize) -> Result<Option<Asked>, Unheard> {
+    let head = within.get(start..).unwrap_or_default();
+    if head.first().is_some_and(|byte| !byte.is_ascii_alphanumeric() && !b"!#$%&'*+-.^_`|~".contains(byte)) {
+        return Err(Unheard::Malformed);
+    }
+    if bytes.len() > within.len() || within.len() == MOST_BYTES {
+        return Err(Unheard::TooLarge { line: memchr::memchr(b'\n', head).unwrap_or(head.len()) });
+    }
+    Ok(None)
+}
+
+/// `GET /path HTTP/1.1`, with single spaces.
+fn request_line(bytes: &Bytes, line: &[u8]) -> Option<(Method, Uri, Version)> {
+    let (line, version) = line.split_at_checked(line.len().checked_sub(9)?)?;
+    let version = match version {
+        b" HTTP/1.1" => Version::HTTP_11,
+        b" HTTP/1.0" => Version::HTTP_10,
+        _ => return None,
+    };
+    let (method, target) = line.split_at(memchr::memchr(b' ', line)?);
+    let target = target.get(1..)?;
+    Some((Method::from_bytes(method).ok()?, Uri::from_maybe_shared(bytes.slice_ref(target)).ok()?, version))
+}
+
+/// How long a request's body is (RFC 9112 §6.3): where the last coding is not `chunked`, nobody can know.
+fn length(fields: &Fields, version: Version) -> Option<Length> {
+    let Some(last) = fields.coding() else {
+        return Some(fields.length.filter(|length| *length > 0).map_or(Length::None, Length::Known));
+    };
+    (version == Version::HTTP_11 && last).then_some(Length::Chunked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str) -> Asked {
+        read(&Bytes::from(text.to_owned()), &mut 0).unwrap().unwrap()
+    }
+
+    #[test]
+    fn heads_say_how_long_their_bodies_are() {
+        for (head, length) in [
+            ("GET / HTTP/1.1", Length::None),
+            ("POST / HTTP/1.1\r\ncontent-length: 5", Length::Known(5)),
+            ("POST / HTTP/1.1\r\ncontent-length: 0", Length::None),
+            ("POST / HTTP/1.1\r\ntransfer-encoding: gzip, Chunked", Length::Chunked),
+        ] {
+            assert_eq!(whole(&format!("{head}\r\n\r\n")).body, length, "{head}");
+        }
+    }
+
+    #[test]
+    fn connections_stay_as_both_versions_have_it() {
+        for (head, stays) in [
+            ("GET / HTTP/1.1", true),
+            ("GET / HTTP/1.1\r\nconnection: close", false),
+            ("GET / HTTP/1.0", false),
+            ("GET / HTTP/1.0\r\nconnection: Keep-Alive", true),
+        ] {
+            assert_eq!(whole(&format!("{head}\r\n\r\n")).stays, stays, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_the_same_however_it_is_cut() {
+        let text = "\r\nPOST /a?b=c HTTP/1.1\r\nHost: h\r\nX-A:  b \nContent-Length: 3\r\n\r\nabc";
+        let bytes = Bytes::from(text);
+        for step in 1..bytes.len() {
+            let (mut looked, mut found) = (0, None);
+            for end in (step..bytes.len() + step).step_by(step) {
+                found = read(&bytes.slice(..end.min(bytes.len())), &mut looked).unwrap();
+                if found.is_some() {
+                    break;
+                }
+            }
+            let asked = found.unwrap();
+            assert_eq!(&bytes[asked.length..], b"abc", "{step}");
+            assert_eq!((asked.parts.uri.path(), &asked.parts.headers["x-a"]), ("/a", &http::HeaderValue::from_static("b")));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_malformed() {
+        for text in [
+            "GET / HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n",
+            "GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+            "GET / HTTP/1.1\r\na b: c\r\n\r\n",
+            "GET / HTTP/1.1\r\n a: c\r\n\r\n",
+            "GET / HTTP/1.1\r\na\r\n\r\n",
+            "GET  / HTTP/1.1\r\n\r\n",
+            "GET /  HTTP/1.1\r\n\r\n",
+            "GET HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.2\r\n\r\n",
+            "G\u{e4}T / HTTP/1.1\r\n\r\n",
+            "\u{16}\u{3}\u{1}",
+            " GET",
+        ] {
+            assert_eq!(read(&Bytes::from(text), &mut 0).unwrap_err(), Unheard::Malformed, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn heads_are_bounded() {
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MOST_HEADERS + 1));
+        assert_eq!(read(&Bytes::from(many), &mut 0).unwrap_err(), Unheard::TooLarge { line: 14 });
+        let long = Bytes::from(format!("GET /{}", "a".repeat(MOST_BYTES)));
+        assert_eq!(read(&long, &mut 0).unwrap_err(), Unheard::TooLarge { line: MOST_BYTES });
+        assert!(read(&long.slice(..99), &mut 0).unwrap().is_none());
+    }
+}

@@ -1,0 +1,168 @@
+//! What comes in over a connection, whichever side's: bytes that nobody has looked at yet, and the body among them.
+
+use super::chunks::Chunks;
+use super::head::Length;
+use crate::io::Io;
+use bytes::{Bytes, BytesMut};
+use http_body::SizeHint;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncReadExt as _;
+
+/// Room for most messages in one read.
+const FIRST_READ: usize = 8 * 1024;
+/// No read asks for more.
+const MOST_READ: usize = 64 * 1024;
+
+/// A body did not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cut {
+    #[error("the connection ended before the body did")]
+    Short,
+    #[error("the body's chunks are malformed")]
+    Malformed,
+}
+
+/// What is left of a body.
+#[derive(Debug, Default)]
+enum Left {
+    #[default]
+    Nothing,
+    Bytes(u64),
+    Chunks(Chunks),
+    /// Whatever comes until the peer closes.
+    UntilClose,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// Where the next read goes.
+    space: BytesMut,
+    /// That is more room than an idle connection should keep.
+    has_grown: bool,
+    /// What has arrived and was not looked at yet.
+    pub(super) ahead: Bytes,
+    left: Left,
+}
+
+impl Reading {
+    /// A head of that many bytes was read, and says how long its body is.
+    pub(super) fn body(&mut self, head: usize, length: Length) {
+        drop(self.ahead.split_to(head));
+        self.left = length.into();
+    }
+
+    /// Reads behind what is ahead already.
+    pub(super) fn poll_more(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        let wanted = match self.left {
+            Left::Bytes(left) => usize::try_from(left).unwrap_or(MOST_READ).clamp(1, MOST_READ),
+            Left::Nothing | Left::Chunks(_) | Left::UntilClose => FIRST_READ,
+        };
+        if !self.ahead.is_empty() {
+            // Part of a head: the rest goes right behind it.
+            self.space = BytesMut::new();
+            self.space = std::mem::take(&mut self.ahead).try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+            self.space.reserve(FIRST_READ);
+            self.has_grown = true;
+        } else if wanted > FIRST_READ {
+            self.space.reserve(wanted);
+            self.has_grown = true;
+        } else if self.space.capacity() < wanted.min(FIRST_READ / 4) {
+            self.space.reserve(FIRST_READ);
+        }
+        let had = self.space.len();
+        let read = pin!(io.read_buf(&mut self.space)).poll(cx);
+        if had > 0 || matches!(read, Poll::Ready(Ok(1..))) {
+            self.ahead = self.space.split().freeze();
+        }
+        read
+    }
+
+    /// A piece of the body out of what is ahead.
+    pub(super) fn take(&mut self) -> Option<Result<Bytes, Cut>> {
+        if self.ahead.is_empty() {
+            return None;
+        }
+        match &mut self.left {
+            Left::Nothing => None,
+            Left::UntilClose => Some(Ok(std::mem::take(&mut self.ahead))),
+            Left::Bytes(left) => {
+                let here = u64::try_from(self.ahead.len()).unwrap_or(u64::MAX);
+                if here <= *left {
+                    *left -= here;
+                    return Some(Ok(std::mem::take(&mut self.ahead)));
+                }
+                let piece = self.ahead.split_to(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left = 0;
+                (!piece.is_empty()).then_some(Ok(piece))
+            }
+            Left::Chunks(chunks) => chunks.take(&mut self.ahead).transpose(),
+        }
+    }
+
+    /// The next piece of the body, as soon as there is one.
+    pub(super) fn poll_piece(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+        loop {
+            if let Some(piece) = self.take() {
+                return Poll::Ready(Some(piece));
+            }
+            if self.is_over() {
+                return Poll::Ready(None);
+            }
+            match ready!(self.poll_more(io, cx)) {
+                Ok(1..) => {}
+                Ok(0) if matches!(self.left, Left::UntilClose) => self.left = Left::Nothing,
+                Ok(0) | Err(_) => return Poll::Ready(Some(Err(Cut::Short))),
+            }
+        }
+    }
+
+    /// What is left of the body, where all of that is here already.
+    pub(super) fn rest(&mut self) -> Option<Bytes> {
+        match self.left {
+            Left::Bytes(left) if u64::try_from(self.ahead.len()).is_ok_and(|here| here >= left) => self.take()?.ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        match &self.left {
+            Left::Nothing | Left::Bytes(0) => true,
+            Left::Chunks(chunks) => chunks.is_over(),
+            Left::Bytes(_) | Left::UntilClose => false,
+        }
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        match self.left {
+            Left::Nothing => SizeHint::with_exact(0),
+            Left::Bytes(left) => SizeHint::with_exact(left),
+            Left::Chunks(_) | Left::UntilClose => SizeHint::default(),
+        }
+    }
+
+    /// Between two messages: room that was needed once is given back.
+    pub(super) fn shrink(&mut self) {
+        if std::mem::take(&mut self.has_grown) {
+            self.space = BytesMut::new();
+        }
+    }
+
+    /// Nothing may come for a long while.
+    pub(super) fn rests(&mut self) {
+        if self.space.is_empty() {
+            self.space = BytesMut::new();
+        }
+    }
+}
+
+impl From<Length> for Left {
+    fn from(length: Length) -> Self {
+        match length {
+            Length::None => Self::Nothing,
+            Length::Known(length) => Self::Bytes(length),
+            Length::Chunked => Self::Chunks(Chunks::default()),
+            Length::UntilClose => Self::UntilClose,
+        }
+    }
+}

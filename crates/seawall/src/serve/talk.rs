@@ -1,0 +1,154 @@
+//! One caller on one connection that speaks HTTP/1: a request, its answer, the next.
+
+use super::answer::Refusal;
+use super::gateway::Gateway;
+use super::hush::Hushing;
+use super::wire::Wire;
+use super::worker::draining;
+use super::{Phase, intake};
+use http::{Request, Response};
+use seawall_engine::body::{Inbound, Relay};
+use seawall_engine::h1::{Served, Unheard};
+use seawall_engine::io::Io;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
+
+/// How one connection's conversation goes, for whoever watches over all of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Talk(Rc<Spoken>);
+
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    /// Requests so far.
+    turns: Cell<u32>,
+    /// One of them is being answered.
+    is_answering: Cell<bool>,
+    pub hush: Hushing,
+}
+
+impl Talk {
+    pub(super) fn spoken(&self) -> &Rc<Spoken> {
+        &self.0
+    }
+
+    fn begin(&self) {
+        self.0.turns.set(self.0.turns.get().wrapping_add(1));
+        self.0.is_answering.set(true);
+    }
+
+    fn end(&self) {
+        self.0.is_answering.set(false);
+    }
+}
+
+impl Spoken {
+    /// The turn in which a request is waited for, if one is.
+    pub(super) fn waiting(&self) -> Option<u32> {
+        (!self.is_answering.get()).then(|| self.turns.get())
+    }
+}
+
+/// Whether the process is on its way out.
+struct Ending {
+    phases: watch::Receiver<Phase>,
+    told: Pin<Box<dyn Future<Output = ()>>>,
+    is_asked: bool,
+    is_ending: bool,
+}
+
+impl Ending {
+    fn new(phases: watch::Receiver<Phase>) -> Self {
+        let told = Box::pin(draining(phases.clone()));
+        Self { phases, told, is_asked: false, is_ending: false }
+    }
+
+    /// Asked once, it will wake this task; to ask again each time would be a fiftieth of a request.
+    fn is_near(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.is_ending && (!self.is_asked || self.phases.has_changed().unwrap_or(true)) {
+            self.is_asked = true;
+            self.is_ending = self.told.as_mut().poll(cx).is_ready();
+        }
+        self.is_ending
+    }
+}
+
+pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, phases: watch::Receiver<Phase>, talk: &Talk) {
+    let (mut served, mut ending) = (Served::new(stream), Ending::new(phases.clone()));
+    loop {
+        let request = match heard(&mut served, &mut ending, talk).await {
+            Ok(Some(request)) => request,
+            Ok(None) => return,
+            Err(why) => return turn_away(gateway, served, phases, why).await,
+        };
+        talk.begin();
+        let Some(response) = answer(gateway, &mut served, request, peer).await else { return };
+        let last = std::future::poll_fn(|cx| Poll::Ready(ending.is_near(cx))).await;
+        served.answer(response, last, || gateway.date());
+        if !answered(&mut served).await {
+            break;
+        }
+        talk.end();
+    }
+    close(served, phases).await;
+}
+
+/// The next request; nothing where none will be heard.
+async fn heard(served: &mut Served, ending: &mut Ending, talk: &Talk) -> Result<Option<Request<Inbound>>, Unheard> {
+    std::future::poll_fn(|cx| {
+        // In this order: what has arrived by now is read before the connection is told to end.
+        if let Poll::Ready(heard) = served.poll_request(cx) {
+            return Poll::Ready(heard);
+        }
+        let is_over = talk.0.hush.is_over(cx) || (ending.is_near(cx) && served.is_idle());
+        if is_over { Poll::Ready(Ok(None)) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
+async fn answer(gateway: &Gateway, served: &mut Served, request: Request<Inbound>, peer: SocketAddr) -> Option<Response<Relay>> {
+    // A call is large, and a connection is idle for most of its life: there is a box while there is a call.
+    let mut call = Box::pin(gateway.handle(request, peer));
+    std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => served.poll_gone(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Passes an answer on; whether another request can follow.
+async fn answered(served: &mut Served) -> bool {
+    std::future::poll_fn(|cx| match served.poll_answered(cx) {
+        Poll::Ready(goes_on) => Poll::Ready(goes_on),
+        Poll::Pending => served.poll_gone(cx).map(|()| false),
+    })
+    .await
+}
+
+/// Answers what was no request, and hears no more.
+async fn turn_away(gateway: &Gateway, mut served: Served, phases: watch::Receiver<Phase>, why: Unheard) {
+    let refusal = match why {
+        Unheard::Malformed => intake::bad_request("the request is malformed"),
+        Unheard::TooLarge { line } if line > intake::MAX_TARGET => intake::target_too_long(),
+        Unheard::TooLarge { .. } => intake::too_large(431, "the request's headers are too large"),
+    };
+    let words = gateway.noted(Refusal::closing(refusal), None).wire(gateway.wall());
+    let Some(stream) = served.close() else { return };
+    let mut wire = Wire::new(stream, phases);
+    // Whoever does not listen has been told all the same.
+    if wire.write_all(&words).await.is_ok() {
+        drop(wire.shutdown().await);
+    }
+}
+
+async fn close(mut served: Served, phases: watch::Receiver<Phase>) {
+    if let Some(stream) = served.close() {
+        // Errors of a connection are the peer's.
+        drop(Wire::new(stream, phases).shutdown().await);
+    }
+}
