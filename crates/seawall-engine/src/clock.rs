@@ -113,6 +113,11 @@ impl Clock {
         self.start + Duration::from_nanos(at.0.min(Nanos::from_secs(946_080_000).0))
     }
 
+    /// Whether sleepers are woken by whoever polls by hand, and not by tokio.
+    pub(crate) const fn wakes_its_own(&self) -> bool {
+        self.timers.is_some()
+    }
+
     /// Returns at `until`, never earlier.
     pub async fn sleep_until(&self, until: Mono) {
         match &self.timers {

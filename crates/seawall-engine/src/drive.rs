@@ -2,6 +2,7 @@
 
 use crate::body::Blame;
 use crate::clock::Clock;
+use crate::deadlines::Deadlines;
 use crate::fault::Fault;
 use crate::limits::Who;
 use crate::live::LiveEndpoint;
@@ -58,6 +59,7 @@ pub trait Transport {
 #[derive(Debug)]
 pub struct Scene<'a> {
     pub clock: &'a Clock,
+    pub deadlines: &'a Deadlines,
     pub rng: &'a RefCell<Rng>,
     pub recorder: &'a Recorder,
     pub endpoint: &'a Arc<LiveEndpoint>,
@@ -260,7 +262,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
             }
             Action::Send { number, timeout, key } => {
                 let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
-                let result = send(scene.clock, transport, outward).await;
+                let result = send(scene, transport, outward).await;
                 now = scene.clock.now();
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
@@ -326,12 +328,9 @@ const UNAUTHORIZED: Verdict =
 /// Only an operator makes an address reachable, and no wait does.
 const PROHIBITED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
 
-async fn send<T: Transport>(clock: &Clock, transport: &mut T, outward: Outward) -> Result<(), Fault> {
-    let limit = clock.instant(outward.now.mono + outward.timeout);
-    match tokio::time::timeout_at(limit, transport.send(outward)).await {
-        Ok(result) => result,
-        Err(_) => Err(Fault::TIMEOUT),
-    }
+async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outward) -> Result<(), Fault> {
+    let limit = outward.now.mono + outward.timeout;
+    scene.deadlines.within(scene.clock, limit, transport.send(outward)).await.unwrap_or(Err(Fault::TIMEOUT))
 }
 
 impl Scene<'_> {

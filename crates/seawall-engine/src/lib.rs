@@ -12,6 +12,7 @@ pub mod caller;
 pub mod clock;
 pub mod connect;
 pub mod credential;
+pub mod deadlines;
 pub mod drive;
 pub mod fault;
 pub mod front;

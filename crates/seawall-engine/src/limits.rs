@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -31,6 +31,14 @@ pub struct Who<'a> {
     pub headers: &'a HeaderMap,
     /// The id of the key that is to be used, once it is known.
     pub credential: &'a str,
+}
+
+impl<'a> Who<'a> {
+    /// Whoever asks from within this process: a job, or a row of a batch.
+    #[must_use]
+    pub const fn here(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
+        Self { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user: "", tenant, headers, credential: "" }
+    }
 }
 
 /// One limit with the cells of its keys.

@@ -169,12 +169,22 @@ fn number(out: &mut Vec<u8>, key: &str, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Milliseconds with three decimals at most.
+/// Milliseconds with three decimals.
+#[inline]
 fn millis(out: &mut Vec<u8>, key: &str, length: Nanos) {
-    let micros = length.0 / 1000;
-    number(out, key, micros / 1000);
-    let [a, b, c] = three(micros % 1000);
-    out.extend_from_slice(&[b'.', a, b, c]);
+    out.extend_from_slice(key.as_bytes());
+    let mut digits = itoa::Buffer::new();
+    let micros = digits.format(length.0 / 1000).as_bytes();
+    match micros.split_last_chunk() {
+        Some((whole @ [_, ..], [a, b, c])) => {
+            out.extend_from_slice(whole);
+            out.extend_from_slice(&[b'.', *a, *b, *c]);
+        }
+        _ => {
+            let [a, b, c] = three(length.0 / 1000);
+            out.extend_from_slice(&[b'0', b'.', a, b, c]);
+        }
+    }
 }
 
 /// A number below a thousand, with its zeros.
@@ -198,10 +208,22 @@ fn field(out: &mut Vec<u8>, key: &str, text: &str) {
     quoted(out, text);
 }
 
+/// Bytes that a JSON string has as they are.
+const PLAIN: [bool; 256] = {
+    let mut plain = [true; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        plain[control] = false;
+        control += 1;
+    }
+    (plain[0x22], plain[0x5c], plain[0x7f]) = (false, false, false);
+    plain
+};
+
 /// A JSON string.
 fn quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    if text.bytes().all(|b| b >= b' ' && b != b'"' && b != b'\\' && b != 0x7f) {
+    if text.bytes().all(|b| PLAIN[usize::from(b)]) {
         out.extend_from_slice(text.as_bytes());
     } else {
         for c in text.chars() {
@@ -316,6 +338,15 @@ mod tests {
             r#""latency_ms":41.300,"elapsed_ms":912.000,"outcome":"transient","decision":"retry","wait_ms":731.000,"reason":"status 503"}"#,
         ] {
             assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn milliseconds_have_three_decimals() {
+        for (length, text) in [(0, "0.000"), (5_000, "0.005"), (999_999, "0.999"), (1_000_000, "1.000"), (12_345_678_901, "12345.678")] {
+            let mut out = Vec::new();
+            millis(&mut out, "", Nanos(length));
+            assert_eq!(String::from_utf8(out).unwrap(), text);
         }
     }
 

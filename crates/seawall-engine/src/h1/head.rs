@@ -2,7 +2,10 @@
 
 use crate::fault::Fault;
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST,
+    HeaderName, SERVER, TRANSFER_ENCODING, USER_AGENT,
+};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, response};
 use hyper::ext::ReasonPhrase;
 
@@ -14,7 +17,7 @@ const USUAL_HEADERS: usize = 12;
 
 /// Puts a head down.
 #[derive(Debug)]
-pub(crate) struct Writer<'a>(&'a mut Vec<u8>);
+pub struct Writer<'a>(&'a mut Vec<u8>);
 
 impl<'a> Writer<'a> {
     pub(super) const fn new(out: &'a mut Vec<u8>) -> Self {
@@ -45,15 +48,21 @@ impl<'a> Writer<'a> {
         self.0.extend_from_slice(b"\r\n");
     }
 
-    pub(crate) fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
+    pub fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
         self.raw(name.as_str().as_bytes(), value.as_bytes());
     }
 
     pub(super) fn raw(&mut self, name: &[u8], value: &[u8]) {
+        self.0.reserve(name.len() + value.len() + 4);
         self.0.extend_from_slice(name);
         self.0.extend_from_slice(b": ");
         self.0.extend_from_slice(value);
         self.0.extend_from_slice(b"\r\n");
+    }
+
+    /// A value of our own making, which needs no check.
+    pub fn bytes(&mut self, name: &HeaderName, value: &[u8]) {
+        self.raw(name.as_str().as_bytes(), value);
     }
 
     pub(super) fn length(&mut self, length: u64) {
@@ -190,7 +199,10 @@ impl Fields {
 
     /// Whether the last transfer coding is `chunked`; `None` where there is no coding.
     pub(super) fn coding(&self) -> Option<bool> {
-        let last = self.headers.get_all(TRANSFER_ENCODING).iter().next_back().filter(|_| self.coded)?;
+        if !self.coded {
+            return None;
+        }
+        let last = self.headers.get_all(TRANSFER_ENCODING).iter().next_back()?;
         let last = last.as_bytes().rsplit(|b| *b == b',').next().unwrap_or_default();
         Some(last.trim_ascii().eq_ignore_ascii_case(b"chunked"))
     }
@@ -199,7 +211,7 @@ impl Fields {
     pub(super) fn add(&mut self, bytes: &Bytes, line: &[u8]) -> Option<()> {
         let (name, value) = line.split_at(memchr::memchr(b':', line)?);
         // Checks that the name is one, so that no space and no folded line gets through.
-        let name = HeaderName::from_bytes(name).ok()?;
+        let name = usual(name).or_else(|| HeaderName::from_bytes(name).ok())?;
         let value = value[1..].trim_ascii();
         if name == CONTENT_LENGTH {
             let is_repeated = self.length.is_some();
@@ -214,6 +226,9 @@ impl Fields {
                 self.headers.insert(CONTENT_LENGTH, HeaderValue::from(self.length?));
                 return Some(());
             }
+        } else if name == CONNECTION && value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keeps = true;
+            return Some(());
         } else if name == CONNECTION {
             let (close, keep) = (has_token(value, b"close"), has_token(value, b"keep-alive"));
             (self.closes, self.keeps) = (self.closes || close, self.keeps || keep);
@@ -240,6 +255,26 @@ impl Fields {
         let length = if is_chunked { Length::Chunked } else { Length::UntilClose };
         (version != Version::HTTP_10).then_some(length)
     }
+}
+
+/// Names as most senders spell them, found without a look at each letter.
+fn usual(name: &[u8]) -> Option<HeaderName> {
+    Some(match name {
+        b"Host" | b"host" => HOST,
+        b"Date" | b"date" => DATE,
+        b"Accept" | b"accept" => ACCEPT,
+        b"Server" | b"server" => SERVER,
+        b"Connection" | b"connection" => CONNECTION,
+        b"User-Agent" | b"user-agent" => USER_AGENT,
+        b"Content-Type" | b"content-type" => CONTENT_TYPE,
+        b"Cache-Control" | b"cache-control" => CACHE_CONTROL,
+        b"Authorization" | b"authorization" => AUTHORIZATION,
+        b"Content-Length" | b"content-length" => CONTENT_LENGTH,
+        b"Accept-Encoding" | b"accept-encoding" => ACCEPT_ENCODING,
+        b"Content-Encoding" | b"content-encoding" => CONTENT_ENCODING,
+        b"Transfer-Encoding" | b"transfer-encoding" => TRANSFER_ENCODING,
+        _ => return None,
+    })
 }
 
 fn has_token(list: &[u8], token: &[u8]) -> bool {

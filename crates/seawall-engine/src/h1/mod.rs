@@ -15,7 +15,7 @@ use crate::io::Io;
 pub use asked::Unheard;
 use bytes::Bytes;
 use head::Answer;
-pub(crate) use head::Writer;
+pub use head::Writer;
 use http::response;
 use http_body::{Body, Frame, SizeHint};
 use out::{Framing, Out};

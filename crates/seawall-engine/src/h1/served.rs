@@ -9,7 +9,7 @@ use crate::body::{Inbound, Relay};
 use crate::io::Io;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body::{Body as _, SizeHint};
 use hyper::ext::ReasonPhrase;
 use std::cell::RefCell;
@@ -107,9 +107,9 @@ impl Served {
         }
     }
 
-    /// Starts the answer; `date` is asked where the upstream has not said when it answered, and `last` means that no
-    /// request will be heard after this one.
-    pub fn answer(&mut self, response: Response<Relay>, last: bool, date: impl FnOnce() -> HeaderValue) {
+    /// Starts the answer. `last` means that no request will be heard after this one; `more` adds to the headers, and is
+    /// told whether they say when it was given.
+    pub fn answer(&mut self, response: Response<Relay>, last: bool, more: impl FnOnce(&mut Writer<'_>, bool)) {
         let (head, body) = response.into_parts();
         let mut line = self.0.borrow_mut();
         let Turn { version, to_head, stays } = line.asked;
@@ -127,9 +127,7 @@ impl Served {
                     out.field(name, value);
                 }
             }
-            if !is_dated {
-                out.field(&DATE, &date());
-            }
+            more(out, is_dated);
             match (stays, version) {
                 (false, Version::HTTP_11) => out.raw(b"connection", b"close"),
                 (true, Version::HTTP_10) => out.raw(b"connection", b"keep-alive"),

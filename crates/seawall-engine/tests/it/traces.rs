@@ -12,6 +12,7 @@ use seawall_core::record::{Class, ErrorKind};
 use seawall_core::rng::Rng;
 use seawall_core::sim::script::{self, Fate};
 use seawall_core::time::{Mono, Nanos, Wall};
+use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{KeyTail, Outward, Scene, Transport, drive};
 use seawall_engine::fault::Fault;
 use seawall_engine::limits::Who;
@@ -215,8 +216,10 @@ fn gateway(case: &Case) -> Story {
     let around = Around { vault: &|_| Ok(Secret::new("-")), files: &|_| Err("no files".into()) };
     let live = Live::new(case.config(), around, None).unwrap();
     let (recorder, rng, headers, who) = (Recorder::default(), RefCell::new(Rng::seeded(case.seed)), HeaderMap::new(), caller());
+    let deadlines = Deadlines::default();
     let scene = Scene {
         clock: &clock,
+        deadlines: &deadlines,
         rng: &rng,
         recorder: &recorder,
         endpoint: &live.upstreams[0].endpoints[0],

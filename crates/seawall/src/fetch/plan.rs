@@ -27,6 +27,7 @@ use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
 use seawall_engine::clock::Clock;
 use seawall_engine::connect::Connector;
+use seawall_engine::deadlines::Deadlines;
 use seawall_engine::pool::Pool;
 use seawall_engine::reach::Reach;
 use seawall_engine::recorder::Recorder;
@@ -304,6 +305,7 @@ fn work(
         let connector = Connector::new();
         let outside = reach.map_or_else(|| connector.clone(), |reach| connector.within(reach));
         Work {
+            deadlines: Deadlines::default(),
             rng: RefCell::new(Rng::seeded(setup::entropy())),
             recorder,
             live,

@@ -22,6 +22,7 @@ use seawall_core::record::{Class, Code, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::clock::Clock;
+use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Aside, Drove, Ended, Scene, drive_job};
 use seawall_engine::fault::Fault;
 use seawall_engine::limits::Who;
@@ -30,7 +31,6 @@ use seawall_engine::recorder::{CallRecord, Record, Recorder};
 use seawall_engine::transport::{Answer, HttpTransport, Replay, Sending};
 use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
@@ -56,6 +56,7 @@ pub(super) enum Stop {
 #[derive(Debug)]
 pub(super) struct Work {
     pub clock: Clock,
+    pub deadlines: Deadlines,
     pub rng: RefCell<Rng>,
     pub recorder: Arc<Recorder>,
     pub live: Option<Live>,
@@ -262,13 +263,14 @@ impl Work {
         };
         let scene = Scene {
             clock: &self.clock,
+            deadlines: &self.deadlines,
             rng: &self.rng,
             recorder: &self.recorder,
             endpoint: &to.endpoint,
             id: run.id,
             caller: &self.caller,
             key_tail: &to.upstream,
-            who: Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: &self.caller, user: "", tenant: "", headers: &nothing, credential: "" },
+            who: Who::here(&self.caller, "", &nothing),
             trail: Some(&trail),
             keeper: None,
         };

@@ -2,17 +2,113 @@
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
+use seawall_engine::drive::Ended;
 use seawall_engine::fault::Fault;
+use seawall_engine::h1::Writer;
 use serde_json::json;
+use std::cell::RefCell;
 
 pub(super) const CALL: HeaderName = HeaderName::from_static("seawall-call");
 pub(super) const ATTEMPTS: HeaderName = HeaderName::from_static("seawall-attempts");
 pub(super) const OUTCOME: HeaderName = HeaderName::from_static("seawall-outcome");
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// An answer to a caller, and what we say about it where its headers do not say that yet: to write a header down costs
+/// less than to put it among others first.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub response: Response<Relay>,
+    pub signed: Option<Signed>,
+}
+
+impl Answered {
+    /// With everything among its headers.
+    pub(super) fn whole(mut self) -> Response<Relay> {
+        if let Some(signed) = self.signed {
+            signed.put(self.response.headers_mut());
+        }
+        self.response
+    }
+}
+
+impl From<Response<Relay>> for Answered {
+    fn from(response: Response<Relay>) -> Self {
+        Self { response, signed: None }
+    }
+}
+
+/// What we say about a call's answer.
+#[derive(Debug)]
+pub(super) struct Signed {
+    pub call: CallId,
+    pub attempts: u32,
+    pub outcome: &'static str,
+    /// `RateLimit-Policy` and `RateLimit` of a limited endpoint.
+    pub rate_limit: Option<(String, String)>,
+}
+
+impl Signed {
+    pub(super) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
+        Self { call, attempts: ended.finish.attempts, outcome, rate_limit: ended.rate_limit.clone() }
+    }
+
+    pub(super) fn put(&self, headers: &mut HeaderMap) {
+        if let Ok(value) = HeaderValue::from_bytes(&self.call.text()) {
+            headers.insert(CALL, value);
+        }
+        headers.insert(ATTEMPTS, count(self.attempts));
+        headers.insert(OUTCOME, HeaderValue::from_static(self.outcome));
+        for (name, text) in self.limits() {
+            if let Ok(value) = HeaderValue::from_str(text) {
+                headers.insert(name, value);
+            }
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Writer<'_>) {
+        out.bytes(&CALL, &self.call.text());
+        out.field(&ATTEMPTS, &count(self.attempts));
+        out.bytes(&OUTCOME, self.outcome.as_bytes());
+        for (name, text) in self.limits() {
+            out.bytes(&name, text.as_bytes());
+        }
+    }
+
+    fn limits(&self) -> impl Iterator<Item = (HeaderName, &String)> {
+        let pair = |(policy, limit)| [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, limit)];
+        self.rate_limit.iter().map(|(policy, limit)| (policy, limit)).flat_map(pair)
+    }
+}
+
+/// The time as headers have it, made once a second.
+#[derive(Debug)]
+pub(super) struct Dated(RefCell<(i64, HeaderValue)>);
+
+impl Default for Dated {
+    fn default() -> Self {
+        Self(RefCell::new((i64::MIN, HeaderValue::from_static(""))))
+    }
+}
+
+impl Dated {
+    pub(super) fn at(&self, now: Wall) -> HeaderValue {
+        let second = now.0.div_euclid(1000);
+        let mut date = self.0.borrow_mut();
+        if date.0 != second
+            && let Ok(value) = HeaderValue::from_str(&now.http_date())
+        {
+            *date = (second, value);
+        }
+        date.1.clone()
+    }
+}
 
 /// Something that we say instead of the upstream.
 #[derive(Clone, Debug)]
@@ -202,16 +298,6 @@ pub(super) fn count(number: u32) -> HeaderValue {
         2 => HeaderValue::from_static("2"),
         3 => HeaderValue::from_static("3"),
         more => HeaderValue::from(more),
-    }
-}
-
-/// `RateLimit-Policy` and `RateLimit` of a limited endpoint.
-pub(super) fn rate_limit(headers: &mut http::HeaderMap, fields: Option<&(String, String)>) {
-    let Some((policy, limit)) = fields else { return };
-    for (name, text) in [("ratelimit-policy", policy), ("ratelimit", limit)] {
-        if let Ok(value) = HeaderValue::from_str(text) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
     }
 }
 

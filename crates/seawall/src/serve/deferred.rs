@@ -1,7 +1,7 @@
 //! Callers who do not wait: requests that become jobs at once because they ask for it, calls that become jobs because
 //! their retries are used up, and the place where a caller finds its own jobs again.
 
-use super::answer::{ATTEMPTS, CALL, OUTCOME, Refusal};
+use super::answer::{Refusal, Signed};
 use super::gateway::{From, Gateway, Routed};
 use super::hygiene::{self, Marks, Ours};
 use super::intake;
@@ -276,16 +276,8 @@ fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
     if let Ok(place) = HeaderValue::from_str(&format!("/-/jobs/{id}")) {
         headers.insert(LOCATION, place);
     }
-    sign(headers, id, attempts, "enqueued");
+    Signed { call: id, attempts, outcome: "enqueued", rate_limit: None }.put(headers);
     response
-}
-
-fn sign(headers: &mut HeaderMap, id: CallId, attempts: u32, outcome: &'static str) {
-    if let Ok(value) = HeaderValue::from_bytes(&id.text()) {
-        headers.insert(CALL, value);
-    }
-    headers.insert(ATTEMPTS, HeaderValue::from(attempts));
-    headers.insert(OUTCOME, HeaderValue::from_static(outcome));
 }
 
 /// An answer that was kept: of a job that was done while its caller waited, or of an earlier call.
@@ -299,7 +291,7 @@ pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts
             response.headers_mut().append(name, value);
         }
     }
-    sign(response.headers_mut(), id, attempts, "success");
+    Signed { call: id, attempts, outcome: "success", rate_limit: None }.put(response.headers_mut());
     response
 }
 

@@ -1,6 +1,6 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
-use super::answer::{self, ATTEMPTS, CALL, OUTCOME, Refusal};
+use super::answer::{Answered, Dated, Refusal, Signed};
 use super::cached::{self, Lookup};
 use super::hygiene::{self, Marks, Ours};
 use super::keyed::Keyed;
@@ -20,6 +20,7 @@ use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::body::{Blame, Broken, Held, Inbound, Relay, RelayError};
 use seawall_engine::cache::{self, MOST_BODY, Revalidation};
 use seawall_engine::caller::Caller;
+use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::front::Front;
 use seawall_engine::limits::Who;
@@ -39,12 +40,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) struct Gateway {
     pub(super) shared: Arc<Shared>,
     sending: Sending,
+    deadlines: Deadlines,
     rng: RefCell<Rng>,
     /// What a request is filed under that named no upstream, and whoever sent it.
     nowhere: Arc<Names>,
     nobody: Arc<str>,
-    /// The time as headers have it, and the second that it is of.
-    date: RefCell<(i64, HeaderValue)>,
+    date: Dated,
 }
 
 /// A call's attempts, for whoever keeps its history.
@@ -113,8 +114,8 @@ impl Gateway {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
         let nowhere = Arc::new(Names::new("none", "none"));
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
-        let date = RefCell::new((i64::MIN, HeaderValue::from_static("")));
-        Self { shared, sending, rng, nowhere, nobody: Arc::from("anonymous"), date }
+        let (deadlines, date) = (Deadlines::default(), Dated::default());
+        Self { shared, sending, deadlines, rng, nowhere, nobody: Arc::from("anonymous"), date }
     }
 
     pub(super) fn seats(&self) -> Arc<Seats> {
@@ -133,38 +134,39 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(super) async fn handle(&self, request: Request<Inbound>, peer: SocketAddr) -> Response<Relay> {
+    pub(super) async fn handle(&self, request: Request<Inbound>, peer: SocketAddr) -> Answered {
         let (mut head, incoming) = request.into_parts();
         let marks = Marks::of(&head.headers);
         if let Err(refusal) = intake::inspect(&head, marks) {
-            return self.turn_away(refusal.closing(), None);
+            return self.turn_away(refusal.closing(), None).into();
         }
         if head.uri.path().starts_with("/-/") {
             return match head.uri.path().strip_prefix("/-/jobs/") {
                 Some(id) => Box::pin(self.own_job(id, &head.headers)).await,
                 None => own_path(head.uri.path()),
-            };
+            }
+            .into();
         }
         let live = self.shared.live.load_full();
         let mut routed = match self.route(&live, &mut head, marks, peer) {
             Ok(routed) => routed,
-            Err(refusal) => return self.turn_away(Box::pin(intake::spurn(&head, incoming, *refusal)).await, None),
+            Err(refusal) => return self.turn_away(Box::pin(intake::spurn(&head, incoming, *refusal)).await, None).into(),
         };
         if live.sheds(routed.endpoint) {
-            return self.turn_away(Box::pin(intake::spurn(&head, incoming, self.shed())).await, Some(routed.endpoint));
+            return self.turn_away(Box::pin(intake::spurn(&head, incoming, self.shed())).await, Some(routed.endpoint)).into();
         }
         if keyed::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, marks.has(Marks::KEY)) {
-            return self.turn_away(Box::pin(intake::spurn(&head, incoming, keyed::missing())).await, Some(routed.endpoint));
+            return self.turn_away(Box::pin(intake::spurn(&head, incoming, keyed::missing())).await, Some(routed.endpoint)).into();
         }
         if let Some(prefer) = marks.has(Marks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
-            return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await;
+            return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await.into();
         }
         let body = if incoming.is_end_stream() {
             Replay::Empty
         } else {
             match Box::pin(self.take_in(incoming, &live, &mut routed.from)).await {
                 Ok(body) => body,
-                Err(refusal) => return self.turn_away(*refusal, Some(routed.endpoint)),
+                Err(refusal) => return self.turn_away(*refusal, Some(routed.endpoint)).into(),
             }
         };
         self.call(&mut head, marks, body, &mut routed).await
@@ -224,15 +226,7 @@ impl Gateway {
 
     /// What `Date` says of an answer that has none.
     pub(super) fn date(&self) -> HeaderValue {
-        let now = self.wall();
-        let second = now.0.div_euclid(1000);
-        let mut date = self.date.borrow_mut();
-        if date.0 != second
-            && let Ok(value) = HeaderValue::from_str(&now.http_date())
-        {
-            *date = (second, value);
-        }
-        date.1.clone()
+        self.date.at(self.wall())
     }
 
     /// A request that never became a call leaves a line and a number all the same.
@@ -258,7 +252,7 @@ impl Gateway {
         refusal
     }
 
-    async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Response<Relay> {
+    async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Answered {
         let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
@@ -287,7 +281,7 @@ impl Gateway {
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
         let keyed = match request.keyed.then(|| self.keyed(id, routed, made, head, &body)).transpose() {
             Ok(keyed) => keyed.flatten(),
-            Err(refusal) => return self.turn_away(*refusal, Some(endpoint)),
+            Err(refusal) => return self.turn_away(*refusal, Some(endpoint)).into(),
         };
         let (target, from) = (std::mem::take(&mut routed.target), &routed.from);
         let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream, &target, &method, &head.headers, caller));
@@ -298,7 +292,7 @@ impl Gateway {
             }
             let ended = unsent(now);
             self.record(endpoint, id, &ended, from, "success", None);
-            return Self::sign(response, id, &ended, "success");
+            return Self::sign(response, id, &ended, "success").into();
         }
         if let Some(lookup) = &mut lookup {
             lookup.validate(&mut head.headers);
@@ -316,18 +310,19 @@ impl Gateway {
         if kept.is_some() || keyed.is_some() {
             let trail = trail.take();
             if let Some(response) = Box::pin(self.conclude(id, &ended, &transport, &trail, (from, keyed))).await {
-                return response;
+                return response.into();
             }
         }
         if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.head.status.as_u16() < 400) {
             self.shared.cache.invalidate(upstream.id, &transport.target);
         }
-        let mut response = self.finish(id, &ended, transport, lookup, head.version, from);
+        let mut answered = self.finish(id, &ended, transport, lookup, head.version, from);
+        let response = &mut answered.response;
         if matches!(response.body(), Relay::Stream(_)) {
             // A call is over when its answer has been passed on, not when it has begun.
             response.body_mut().hold(Held(Box::new((in_flight, place))));
         }
-        response
+        answered
     }
 
     fn transport<'a>(
@@ -368,6 +363,7 @@ impl Gateway {
     ) -> Ended {
         let scene = Scene {
             clock: &self.sending.clock,
+            deadlines: &self.deadlines,
             rng: &self.rng,
             recorder: &self.shared.recorder,
             endpoint: transport.endpoint,
@@ -390,7 +386,7 @@ impl Gateway {
         endpoint: &Arc<LiveEndpoint>,
         mut sent: Sent,
     ) {
-        let gateway = Self { sending: self.sending.clone(), ..Self::new(Arc::clone(&self.shared)) };
+        let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
         let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
         tokio::task::spawn_local(async move {
             let from = From::ourselves(endpoint.spec.policy.timeout.total);
@@ -400,8 +396,8 @@ impl Gateway {
             let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
             let ended = gateway.drive(id, &request, &mut transport, &from, (None, None)).await;
-            let response = gateway.finish(id, &ended, transport, Some(lookup), http::Version::HTTP_11, &from);
-            drained(response.into_body()).await;
+            let answered = gateway.finish(id, &ended, transport, Some(lookup), http::Version::HTTP_11, &from);
+            drained(answered.response.into_body()).await;
             drop(claim);
         });
     }
@@ -415,7 +411,7 @@ impl Gateway {
         lookup: Option<Lookup>,
         version: http::Version,
         from: &From,
-    ) -> Response<Relay> {
+    ) -> Answered {
         let HttpTransport { endpoint, answer, headers: sent, detail, .. } = transport;
         let (finish, policy) = (&ended.finish, &endpoint.spec.policy);
         let status = answer.as_ref().map(|answer| answer.head.status);
@@ -427,7 +423,7 @@ impl Gateway {
             && let Some((response, outcome)) = degrade::instead(lookup.as_ref(), policy, ended.at.wall)
         {
             self.record(endpoint, id, ended, from, outcome, None);
-            return Self::sign(response, id, ended, outcome);
+            return Self::sign(response, id, ended, outcome).into();
         }
         let (outcome, refused_by) = match finish.outcome {
             Outcome::Success => ("success", None),
@@ -439,23 +435,26 @@ impl Gateway {
         if finish.outcome != Outcome::Success {
             lookup.iter().for_each(Lookup::missed);
         }
-        let mut response = match (finish.outcome, answer) {
+        match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
                 let ends = cached::ends(answer.head.version, &answer.head.headers, &answer.body);
                 let mut response = Response::from_parts(answer.head, answer.body);
                 let spoken = response.version();
                 hygiene::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
                 *response.version_mut() = version;
-                self.kept(response, lookup.filter(|_| finish.outcome == Outcome::Success), &sent, ends, &policy.cache, ended)
+                let lookup = lookup.filter(|_| finish.outcome == Outcome::Success);
+                let mut response = self.kept(response, lookup, &sent, ends, &policy.cache, ended);
+                self.watch(&mut response, endpoint, id);
+                Answered { response, signed: Some(Signed::of(id, ended, outcome)) }
             }
-            (Outcome::Refused(code), _) => self.refuse(code, ended, endpoint, id, detail.as_deref()),
-            (Outcome::Failed(Class::Auth), None) => refusal(Code::KeysRejected, ended, endpoint, id).respond(),
+            (Outcome::Refused(code), _) => Self::sign(self.refuse(code, ended, endpoint, id, detail.as_deref()), id, ended, outcome).into(),
+            (Outcome::Failed(Class::Auth), None) => {
+                Self::sign(refusal(Code::KeysRejected, ended, endpoint, id).respond(), id, ended, outcome).into()
+            }
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, None) => {
-                refusal(Code::UpstreamUnreachable, ended, endpoint, id).respond()
+                Self::sign(refusal(Code::UpstreamUnreachable, ended, endpoint, id).respond(), id, ended, outcome).into()
             }
-        };
-        self.watch(&mut response, endpoint, id);
-        Self::sign(response, id, ended, outcome)
+        }
     }
 
     /// Our own words where the upstream has none.
@@ -490,13 +489,7 @@ impl Gateway {
 
     /// Puts our own headers on an answer.
     pub(super) fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
-        let headers = response.headers_mut();
-        if let Ok(value) = HeaderValue::from_bytes(&id.text()) {
-            headers.insert(CALL, value);
-        }
-        headers.insert(ATTEMPTS, answer::count(ended.finish.attempts));
-        headers.insert(OUTCOME, HeaderValue::from_static(outcome));
-        answer::rate_limit(headers, ended.rate_limit.as_ref());
+        Signed::of(id, ended, outcome).put(response.headers_mut());
         response
     }
 

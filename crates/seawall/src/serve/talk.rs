@@ -1,13 +1,14 @@
 //! One caller on one connection that speaks HTTP/1: a request, its answer, the next.
 
-use super::answer::Refusal;
+use super::answer::{Answered, Refusal};
 use super::gateway::Gateway;
 use super::hush::Hushing;
 use super::wire::Wire;
 use super::worker::draining;
 use super::{Phase, intake};
-use http::{Request, Response};
-use seawall_engine::body::{Inbound, Relay};
+use http::Request;
+use http::header::DATE;
+use seawall_engine::body::Inbound;
 use seawall_engine::h1::{Served, Unheard};
 use seawall_engine::io::Io;
 use std::cell::Cell;
@@ -86,9 +87,14 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
             Err(why) => return turn_away(gateway, served, phases, why).await,
         };
         talk.begin();
-        let Some(response) = answer(gateway, &mut served, request, peer).await else { return };
+        let Some(Answered { response, signed }) = answer(gateway, &mut served, request, peer).await else { return };
         let last = std::future::poll_fn(|cx| Poll::Ready(ending.is_near(cx))).await;
-        served.answer(response, last, || gateway.date());
+        served.answer(response, last, |out, is_dated| {
+            if !is_dated {
+                out.field(&DATE, &gateway.date());
+            }
+            signed.iter().for_each(|signed| signed.write(out));
+        });
         if !answered(&mut served).await {
             break;
         }
@@ -111,9 +117,10 @@ async fn heard(served: &mut Served, ending: &mut Ending, talk: &Talk) -> Result<
 }
 
 /// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
-async fn answer(gateway: &Gateway, served: &mut Served, request: Request<Inbound>, peer: SocketAddr) -> Option<Response<Relay>> {
-    // A call is large, and a connection is idle for most of its life: there is a box while there is a call.
-    let mut call = Box::pin(gateway.handle(request, peer));
+async fn answer(gateway: &Gateway, served: &mut Served, request: Request<Inbound>, peer: SocketAddr) -> Option<Answered> {
+    // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
+    // before the call is, so that the call begins where it will be and need not be moved there.
+    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(request, peer)));
     std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => served.poll_gone(cx).map(|()| None),

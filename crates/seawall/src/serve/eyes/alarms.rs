@@ -141,7 +141,7 @@ impl Alarms {
     /// Ends of calls that say something about the upstream.
     fn call(&mut self, record: &CallRecord, bus: &Bus) {
         let upstream = &record.names.upstream;
-        if record.outcome == "success" && self.denied.remove(upstream) {
+        if record.outcome == "success" && !self.denied.is_empty() && self.denied.remove(upstream) {
             self.told.remove(&("auth-failed", upstream.clone()));
             bus.clear(accepted(upstream), record.at);
         }

@@ -99,6 +99,27 @@ fn ending(record: &CallRecord) -> Ending {
     }
 }
 
+/// When and to whom something happened that is counted.
+fn place(record: &Record) -> Option<(Wall, &Arc<Names>)> {
+    match record {
+        Record::Attempt(record) => Some((record.at, &record.names)),
+        Record::Call(record) => Some((record.at, &record.names)),
+        Record::Breaker(_) | Record::Token(_) | Record::Note(_) | Record::Idle(_) => None,
+    }
+}
+
+fn is_alike(one: &Record, next: &Record) -> bool {
+    match (place(one), place(next)) {
+        (Some((at, names)), Some((then, others))) => Arc::ptr_eq(names, others) && at.0.div_euclid(1000) == then.0.div_euclid(1000),
+        _ => false,
+    }
+}
+
+/// Whether there is a row of a roll-up for it.
+fn is_counted(record: &Record) -> bool {
+    !matches!(record, Record::Call(record) if ending(record) == Ending::Later)
+}
+
 impl Eyes {
     pub(crate) fn new(writer: CallId) -> Self {
         Self { writer, seen: Mutex::default(), bus: Bus::default(), named: Mutex::default() }
@@ -117,8 +138,11 @@ impl Eyes {
             return;
         }
         let live = shared.live.load();
+        // Records of one endpoint and second follow each other for the most part; their places are looked for once.
+        for run in records.chunk_by(is_alike) {
+            seen.run(run, &live);
+        }
         for record in records {
-            seen.record(record, &live);
             seen.alarms.record(record, &live, &self.bus);
         }
         if second != seen.second {
@@ -172,33 +196,38 @@ impl Eyes {
 }
 
 impl Seen {
-    fn record(&mut self, record: &Record, live: &Live) {
-        match record {
-            Record::Attempt(record) => {
-                self.calls.attempt(record);
-                self.all.at(record.at).attempt(record);
-                self.endpoint(&record.names).at(record.at).attempt(record);
-                self.rollups.attempt(record);
-                if let Some(sample) = record.sample.as_ref().filter(|_| !record.attempt.named) {
-                    self.errors.attempt(record, sample, live);
+    /// Takes in what belongs to the same points and the same row.
+    fn run(&mut self, run: &[Record], live: &Live) {
+        let Some((at, names)) = run.first().and_then(place) else { return };
+        let Self { calls, all, endpoints, rollups, errors, overloaded, rejected, .. } = self;
+        let all = all.at(at);
+        let own = endpoints.entry(Arc::clone(names)).or_insert_with(|| Series::new(ENDPOINT_STEP, 360)).at(at);
+        let mut row = run.iter().any(is_counted).then(|| rollups.row(at, names));
+        for record in run {
+            match record {
+                Record::Attempt(record) => {
+                    calls.attempt(record);
+                    all.attempt(record);
+                    own.attempt(record);
+                    row.iter_mut().for_each(|row| row.attempt(&record.attempt));
+                    if let Some(sample) = record.sample.as_ref().filter(|_| !record.attempt.named) {
+                        errors.attempt(record, sample, live);
+                    }
                 }
-            }
-            Record::Call(record) => {
-                self.calls.call(record);
-                self.all.at(record.at).call(record);
-                self.endpoint(&record.names).at(record.at).call(record);
-                self.rollups.call(record);
-                self.rejected += u64::from(ending(record) == Ending::Rejected);
-                if record.outcome == "overloaded" {
-                    *self.overloaded.entry(Arc::clone(&record.names)).or_default() += 1;
+                Record::Call(record) => {
+                    let ending = ending(record);
+                    calls.call(record);
+                    all.call(record.elapsed, ending);
+                    own.call(record.elapsed, ending);
+                    row.iter_mut().for_each(|row| rollup::call(row, ending));
+                    *rejected += u64::from(ending == Ending::Rejected);
+                    if record.outcome == "overloaded" {
+                        *overloaded.entry(Arc::clone(&record.names)).or_default() += 1;
+                    }
                 }
+                Record::Breaker(_) | Record::Token(_) | Record::Note(_) | Record::Idle(_) => {}
             }
-            Record::Breaker(_) | Record::Token(_) | Record::Note(_) | Record::Idle(_) => {}
         }
-    }
-
-    fn endpoint(&mut self, names: &Arc<Names>) -> &mut Series {
-        self.endpoints.entry(Arc::clone(names)).or_insert_with(|| Series::new(ENDPOINT_STEP, 360))
     }
 
     /// The last minute of one endpoint.

@@ -1,12 +1,11 @@
 //! Quarters of an hour of each endpoint, as this process counts them. They are here until the store has them, and a little
 //! longer; what came before, and what other processes counted, is in the store.
 
-use super::{as_f64, ms, when};
+use super::{Ending, as_f64, ms, when};
 use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::live::Names;
-use seawall_engine::recorder::{AttemptRecord, CallRecord};
 use seawall_store::rollup::Row;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -40,26 +39,11 @@ pub(crate) struct Asked {
 }
 
 impl Rollups {
-    fn row(&mut self, at: Wall, names: &Arc<Names>) -> &mut Rollup {
+    pub(super) fn row(&mut self, at: Wall, names: &Arc<Names>) -> &mut Rollup {
         let start = at.0.div_euclid(QUARTER_MS) * QUARTER_MS;
         let counted = self.0.entry((start, Arc::clone(names))).or_default();
         counted.changed = true;
         &mut counted.rollup
-    }
-
-    pub(super) fn attempt(&mut self, record: &AttemptRecord) {
-        self.row(record.at, &record.names).attempt(&record.attempt);
-    }
-
-    pub(super) fn call(&mut self, record: &CallRecord) {
-        let ending = super::ending(record);
-        if ending == super::Ending::Later {
-            return;
-        }
-        let row = self.row(record.at, &record.names);
-        row.calls += 1;
-        row.success += u64::from(ending == super::Ending::Success);
-        row.rejects += u64::from(ending == super::Ending::Rejected);
     }
 
     pub(super) fn open(&mut self, at: Wall, names: &Arc<Names>, length: Nanos) {
@@ -113,6 +97,15 @@ impl Rollups {
             }
         }
         sums.iter().map(|((start, upstream, endpoint), rollup)| shown(*start, upstream, endpoint, rollup)).collect()
+    }
+}
+
+/// One more call in a row; a call that goes on later is counted when it ends.
+pub(super) fn call(row: &mut Rollup, ending: Ending) {
+    if ending != Ending::Later {
+        row.calls += 1;
+        row.success += u64::from(ending == Ending::Success);
+        row.rejects += u64::from(ending == Ending::Rejected);
     }
 }
 

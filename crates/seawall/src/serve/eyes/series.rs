@@ -1,10 +1,10 @@
 //! What happened second by second, for charts and for "the last minute". Points hold counts and a histogram, so that any
 //! two of them add up to exactly the longer one.
 
-use super::{as_f64, ms};
+use super::{Ending, as_f64, ms};
 use seawall_core::record::histogram::Histogram;
-use seawall_core::time::Wall;
-use seawall_engine::recorder::{AttemptRecord, CallRecord};
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::recorder::AttemptRecord;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 
@@ -40,16 +40,16 @@ impl Point {
         }
     }
 
-    pub(super) fn call(&mut self, record: &CallRecord) {
-        match super::ending(record) {
-            super::Ending::Later => return,
-            super::Ending::Success => self.success += 1,
-            super::Ending::Rejected => self.rejected += 1,
-            super::Ending::Failed => self.failed += 1,
-            super::Ending::Left => {}
+    pub(super) fn call(&mut self, elapsed: Nanos, ending: Ending) {
+        match ending {
+            Ending::Later => return,
+            Ending::Success => self.success += 1,
+            Ending::Rejected => self.rejected += 1,
+            Ending::Failed => self.failed += 1,
+            Ending::Left => {}
         }
         self.calls += 1;
-        self.latency.add(record.elapsed);
+        self.latency.add(elapsed);
     }
 
     /// One where nothing was asked for: nothing has failed.
@@ -153,7 +153,6 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seawall_core::time::Nanos;
 
     #[test]
     fn points_add_up_and_the_oldest_go() {

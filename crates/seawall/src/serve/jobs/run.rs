@@ -17,6 +17,7 @@ use seawall_core::record::{Attempt, Class, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
+use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Drove, Ended, Scene, drive_job};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
@@ -28,7 +29,6 @@ use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use seawall_store::idempotency;
 use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, NewJob, Origin, Response, SUSPECT, Settle, State};
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -52,6 +52,7 @@ pub(super) struct Bench {
     /// For targets that somebody handed in.
     outside: Sending,
     adhoc: AdHoc,
+    deadlines: Deadlines,
     rng: RefCell<Rng>,
     suspects: Semaphore,
 }
@@ -81,7 +82,15 @@ impl Bench {
         let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
         let outside = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.within(reach) };
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
-        Self { shared, sending, outside, adhoc: AdHoc::new(RECEIVERS), rng, suspects: Semaphore::new(SUSPECTS) }
+        Self {
+            shared,
+            sending,
+            outside,
+            adhoc: AdHoc::new(RECEIVERS),
+            deadlines: Deadlines::default(),
+            rng,
+            suspects: Semaphore::new(SUSPECTS),
+        }
     }
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
@@ -176,20 +185,14 @@ impl Bench {
         let nothing = HeaderMap::new();
         let scene = Scene {
             clock: &self.shared.clock,
+            deadlines: &self.deadlines,
             rng: &self.rng,
             recorder: &self.shared.recorder,
             endpoint: &to.endpoint,
             id: job.id,
             caller: &caller,
             key_tail: &to.upstream,
-            who: Who {
-                ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
-                caller: &caller,
-                user: "",
-                tenant: &job.tenant,
-                headers: &nothing,
-                credential: "",
-            },
+            who: Who::here(&caller, &job.tenant, &nothing),
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
         };

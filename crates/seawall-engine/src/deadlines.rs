@@ -1,0 +1,183 @@
+//! When attempts must be over, for all calls of one thread: one timer for the earliest instead of one for each. Most
+//! attempts end long before theirs, and to set a timer up and take it down again costs more than to write down when.
+
+use crate::clock::Clock;
+use seawall_core::time::Mono;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
+
+/// The deadlines of one thread. Needs a `LocalSet` around it where the clock is tokio's.
+#[derive(Clone, Debug, Default)]
+pub struct Deadlines(Rc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: RefCell<Waiting>,
+    /// The timer must go off earlier.
+    hurry: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    all: BTreeMap<(Mono, u64), Waker>,
+    /// When the timer goes off, if there is one. It may be for somebody who has long gone.
+    timer: Option<Mono>,
+}
+
+impl Deadlines {
+    /// The future's output, or nothing if it takes longer than `until`. Never early.
+    pub(crate) const fn within<'a, F>(&'a self, clock: &'a Clock, until: Mono, future: F) -> Within<'a, F> {
+        Within { place: Place { deadlines: self, until, number: None, alone: None }, clock, future }
+    }
+
+    fn add(&self, clock: &Clock, until: Mono, waker: Waker) -> u64 {
+        let mut waiting = self.0.waiting.borrow_mut();
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.all.insert((until, number), waker);
+        let earlier = waiting.timer.is_none_or(|timer| until < timer);
+        let had = if earlier { waiting.timer.replace(until) } else { None };
+        drop(waiting);
+        match (earlier, had) {
+            (false, _) => {}
+            (true, Some(_)) => self.0.hurry.notify_one(),
+            (true, None) => drop(tokio::task::spawn_local(self.clone().keep(clock.clone()))),
+        }
+        number
+    }
+
+    /// Waits for the earliest until there is none.
+    async fn keep(self, clock: Clock) {
+        loop {
+            let Some(timer) = self.0.waiting.borrow().timer else { return };
+            tokio::select! {
+                () = clock.sleep_until(timer) => self.wake(clock.now().mono),
+                () = self.0.hurry.notified() => {}
+            }
+        }
+    }
+
+    fn wake(&self, now: Mono) {
+        let mut waiting = self.0.waiting.borrow_mut();
+        let later = waiting.all.split_off(&(Mono(now.0.saturating_add(1)), 0));
+        let due = std::mem::replace(&mut waiting.all, later);
+        waiting.timer = waiting.all.keys().next().map(|(until, _)| *until);
+        drop(waiting);
+        due.into_values().for_each(Waker::wake);
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A future and its deadline.
+    #[derive(Debug)]
+    pub(crate) struct Within<'a, F> {
+        place: Place<'a>,
+        clock: &'a Clock,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future> Future for Within<'_, F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        if this.place.stands(this.clock, cx) { Poll::Pending } else { Poll::Ready(None) }
+    }
+}
+
+/// One line of the list, crossed out when it is dropped.
+#[derive(Debug)]
+struct Place<'a> {
+    deadlines: &'a Deadlines,
+    until: Mono,
+    number: Option<u64>,
+    alone: Option<Alone<'a>>,
+}
+
+/// A clock that wakes its own sleepers runs no task that could keep the list.
+struct Alone<'a>(Pin<Box<dyn Future<Output = ()> + 'a>>);
+
+impl std::fmt::Debug for Alone<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Alone")
+    }
+}
+
+impl<'a> Place<'a> {
+    /// Whether there is still time; whoever asks is woken when there is none.
+    fn stands(&mut self, clock: &'a Clock, cx: &mut Context<'_>) -> bool {
+        if clock.wakes_its_own() {
+            let until = self.until;
+            return self.alone.get_or_insert_with(|| Alone(Box::pin(clock.sleep_until(until)))).0.as_mut().poll(cx).is_pending();
+        }
+        let Some(number) = self.number else {
+            self.number = Some(self.deadlines.add(clock, self.until, cx.waker().clone()));
+            return true;
+        };
+        match self.deadlines.0.waiting.borrow_mut().all.get_mut(&(self.until, number)) {
+            Some(waker) => {
+                waker.clone_from(cx.waker());
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.deadlines.0.waiting.borrow_mut().all.remove(&(self.until, number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::time::Nanos;
+    use std::time::Duration;
+    use tokio::task::LocalSet;
+
+    /// What became of work that takes so many milliseconds and may take so many others, all begun together.
+    async fn ended(jobs: &[(u64, u64)]) -> Vec<(bool, u64)> {
+        let (clock, deadlines) = (Clock::start(), Deadlines::default());
+        let start = clock.now().mono;
+        let mut handles = Vec::new();
+        for (takes, may) in jobs.iter().copied() {
+            let (clock, deadlines) = (clock.clone(), deadlines.clone());
+            handles.push(tokio::task::spawn_local(async move {
+                let work = tokio::time::sleep(Duration::from_millis(takes));
+                let is_done = deadlines.within(&clock, start + Nanos::from_millis(may), work).await.is_some();
+                (is_done, clock.now().mono.since(start).as_millis())
+            }));
+        }
+        let mut all = Vec::new();
+        for handle in handles {
+            all.push(handle.await.unwrap());
+        }
+        assert!(deadlines.0.waiting.borrow().all.is_empty(), "nobody is left on the list");
+        all
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_too_long_ends_on_time_whoever_came_first() {
+        let jobs = [(5, 1000), (5000, 300), (5000, 100), (200, 400), (5000, 2000)];
+        let ended = LocalSet::new().run_until(ended(&jobs)).await;
+        assert_eq!(ended.iter().map(|(is_done, _)| *is_done).collect::<Vec<_>>(), [true, false, false, true, false]);
+        for ((takes, may), (_, at)) in jobs.iter().zip(&ended) {
+            let due = takes.min(may);
+            assert!(*at >= *due && *at <= due + 2, "{takes} within {may} ended at {at}");
+        }
+    }
+}
