@@ -32,8 +32,7 @@ pub(super) struct Asked {
 /// which comes byte by byte is not read over and over.
 pub(super) fn read(bytes: &Bytes, looked: &mut usize) -> Result<Option<Asked>, Unheard> {
     let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
-    // Empty lines before a request are forgiven (RFC 9112 §2.2).
-    let start = within.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let start = empty(within);
     let mut lines = Lines { rest: within.get(start..).unwrap_or_default() };
     if *looked > 0 && !has_end(within, looked.saturating_sub(3).max(start)) {
         *looked = within.len();
@@ -59,6 +58,15 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize) -> Result<Option<Asked>, U
     Ok(Some(Asked { parts, length: within.len() - lines.rest.len(), body, stays }))
 }
 
+/// How long the empty lines are that a request is forgiven for (RFC 9112 §2.2).
+fn empty(bytes: &[u8]) -> usize {
+    let mut rest = bytes;
+    while let [b'\n', more @ ..] | [b'\r', b'\n', more @ ..] = rest {
+        rest = more;
+    }
+    bytes.len() - rest.len()
+}
+
 /// Whether an empty line ends a head somewhere from `start` on.
 fn has_end(bytes: &[u8], start: usize) -> bool {
     let fresh = bytes.get(start..).unwrap_or_default();
@@ -68,7 +76,7 @@ fn has_end(bytes: &[u8], start: usize) -> bool {
 /// A head that has no end yet. One that does not even begin like one is not worth waiting for.
 fn unfinished(bytes: &Bytes, within: &[u8], start: usize) -> Result<Option<Asked>, Unheard> {
     let head = within.get(start..).unwrap_or_default();
-    if head.first().is_some_and(|byte| !byte.is_ascii_alphanumeric() && !b"!#$%&'*+-.^_`|~".contains(byte)) {
+    if head != b"\r" && head.first().is_some_and(|byte| !byte.is_ascii_alphanumeric() && !b"!#$%&'*+-.^_`|~".contains(byte)) {
         return Err(Unheard::Malformed);
     }
     if bytes.len() > within.len() || within.len() == MOST_BYTES {
@@ -86,7 +94,9 @@ fn request_line(bytes: &Bytes, line: &[u8]) -> Option<(Method, Uri, Version)> {
         _ => return None,
     };
     let (method, target) = line.split_at(memchr::memchr(b' ', line)?);
-    let target = target.get(1..)?;
+    // A fragment has no business here, and is dropped unread; nothing that could end a line hides in it.
+    let target = target.get(1..).filter(|target| target.iter().all(|byte| *byte > b' ' && *byte != 0x7f))?;
+    std::str::from_utf8(target).ok()?;
     Some((Method::from_bytes(method).ok()?, Uri::from_maybe_shared(bytes.slice_ref(target)).ok()?, version))
 }
 
@@ -101,6 +111,7 @@ fn length(fields: &Fields, version: Version) -> Option<Length> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn whole(text: &str) -> Asked {
         read(&Bytes::from(text.to_owned()), &mut 0).unwrap().unwrap()
@@ -166,6 +177,68 @@ mod tests {
             " GET",
         ] {
             assert_eq!(read(&Bytes::from(text), &mut 0).unwrap_err(), Unheard::Malformed, "{text:?}");
+        }
+    }
+
+    /// Pieces that heads are made of, and that they are attacked with.
+    fn piece() -> impl Strategy<Value = Vec<u8>> {
+        let texts = [
+            "GET",
+            " ",
+            "/a",
+            "?b=c",
+            " HTTP/1.1",
+            " HTTP/1.0",
+            "\r\n",
+            "\n",
+            "\r",
+            ":",
+            "Host",
+            "Host: h\r\n",
+            "X-A: b\r\n",
+            "\t",
+            "\0",
+            "\u{b}",
+            "\u{c}",
+            "Content-Length: 5\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "\"",
+            "<",
+            "{",
+            "#",
+            "\u{7f}",
+            "\u{e4}",
+            ",",
+            "\r\n\r\n",
+        ];
+        let texts: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+        prop_oneof![4 => proptest::sample::select(texts), 1 => proptest::collection::vec(any::<u8>(), 1..3)]
+    }
+
+    proptest! {
+        #[test]
+        fn what_we_take_for_a_request_others_read_alike(
+            before in proptest::collection::vec(piece(), 0..3),
+            within in proptest::collection::vec(piece(), 0..6),
+            cut in 0..40usize,
+        ) {
+            let line = b"POST /path?q=1 HTTP/1.1\r\nHost: h\r\nX-End: 1\r\n\r\n";
+            let (head, tail) = line.split_at(cut.min(line.len()));
+            let bytes = Bytes::from([&before.concat()[..], head, &within.concat()[..], tail].concat());
+            let Ok(Some(asked)) = read(&bytes, &mut 0) else { return Ok(()) };
+            let mut space = [httparse::EMPTY_HEADER; 128];
+            let mut other = httparse::Request::new(&mut space);
+            prop_assert_eq!(other.parse(&bytes), Ok(httparse::Status::Complete(asked.length)), "{:?}", bytes);
+            prop_assert_eq!(other.method, Some(asked.parts.method.as_str()));
+            prop_assert_eq!(other.version, Some(u8::from(asked.parts.version == Version::HTTP_11)));
+            let ours = |name: &str| name != "connection" && name != "content-length";
+            let mut theirs: Vec<(String, &[u8])> = other.headers.iter().map(|of| (of.name.to_ascii_lowercase(), of.value)).collect();
+            let mut read: Vec<(String, &[u8])> = asked.parts.headers.iter().map(|(name, value)| (name.to_string(), value.as_bytes())).collect();
+            for list in [&mut theirs, &mut read] {
+                list.retain(|(name, _)| ours(name));
+                list.sort();
+            }
+            prop_assert_eq!(read, theirs);
         }
     }
 

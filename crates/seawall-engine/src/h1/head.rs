@@ -204,7 +204,7 @@ impl Fields {
         }
         let last = self.headers.get_all(TRANSFER_ENCODING).iter().next_back()?;
         let last = last.as_bytes().rsplit(|b| *b == b',').next().unwrap_or_default();
-        Some(last.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+        Some(trimmed(last).eq_ignore_ascii_case(b"chunked"))
     }
 
     /// Takes one line in; `None` where it is no header.
@@ -212,11 +212,11 @@ impl Fields {
         let (name, value) = line.split_at(memchr::memchr(b':', line)?);
         // Checks that the name is one, so that no space and no folded line gets through.
         let name = usual(name).or_else(|| HeaderName::from_bytes(name).ok())?;
-        let value = value[1..].trim_ascii();
+        let value = trimmed(&value[1..]);
         if name == CONTENT_LENGTH {
             let is_repeated = self.length.is_some();
             for part in value.split(|b| *b == b',') {
-                let length = digits(part.trim_ascii())?;
+                let length = digits(trimmed(part))?;
                 if self.length.replace(length).is_some_and(|other| other != length) {
                     return None;
                 }
@@ -257,6 +257,14 @@ impl Fields {
     }
 }
 
+/// Without the spaces and tabs around it. Whatever else is around a value is part of it, and then no part that may be.
+fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
 /// Names as most senders spell them, found without a look at each letter.
 fn usual(name: &[u8]) -> Option<HeaderName> {
     Some(match name {
@@ -278,7 +286,7 @@ fn usual(name: &[u8]) -> Option<HeaderName> {
 }
 
 fn has_token(list: &[u8], token: &[u8]) -> bool {
-    list.split(|b| *b == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token))
+    list.split(|b| *b == b',').any(|part| trimmed(part).eq_ignore_ascii_case(token))
 }
 
 /// Digits and nothing else: `+5` is a number to most parsers and not a length.
