@@ -223,10 +223,11 @@ impl Live {
         shed::sheds(Share::of(taken, room), pool.priority, &self.priorities)
     }
 
-    /// The upstream that a request goes to, and how many bytes of its path name it.
+    /// The upstream that a request goes to, and how many bytes of its path name it. The host is asked for where it matters.
     #[must_use]
-    pub fn route(&self, host: &str, path: &str) -> Option<(&Arc<LiveUpstream>, usize)> {
+    pub fn route<'h>(&self, host: impl FnOnce() -> &'h str, path: &str) -> Option<(&Arc<LiveUpstream>, usize)> {
         if !self.by_host.is_empty() {
+            let host = host();
             let bare =
                 host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
             if let Some(i) = self.by_host.get(&bare.to_ascii_lowercase()) {
@@ -234,7 +235,7 @@ impl Live {
             }
         }
         let rest = path.strip_prefix('/').unwrap_or(path);
-        let name = &rest[..rest.find('/').unwrap_or(rest.len())];
+        let name = &rest[..rest.bytes().position(|byte| byte == b'/').unwrap_or(rest.len())];
         if let Some(i) = self.by_name.get(name) {
             return Some((&self.upstreams[*i], path.len() - rest.len() + name.len()));
         }

@@ -5,14 +5,19 @@ use super::head::Length;
 use crate::io::Io;
 use bytes::{Bytes, BytesMut};
 use http_body::SizeHint;
-use std::pin::pin;
+use std::cell::RefCell;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
 
 /// Room for most messages in one read.
 const FIRST_READ: usize = 8 * 1024;
 /// No read asks for more.
 const MOST_READ: usize = 64 * 1024;
+
+thread_local! {
+    static LOBBY: RefCell<[u8; FIRST_READ]> = const { RefCell::new([0; FIRST_READ]) };
+}
 
 /// A body did not come to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +59,9 @@ impl Reading {
 
     /// Reads behind what is ahead already.
     pub(super) fn poll_more(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        if self.ahead.is_empty() && self.is_over() {
+            return self.poll_first(io, cx);
+        }
         let wanted = match self.left {
             Left::Bytes(left) => usize::try_from(left).unwrap_or(MOST_READ).clamp(1, MOST_READ),
             Left::Nothing | Left::Chunks(_) | Left::UntilClose => FIRST_READ,
@@ -76,6 +84,17 @@ impl Reading {
             self.ahead = self.space.split().freeze();
         }
         read
+    }
+
+    /// Reads the beginning of a message. Nobody knows when it will come or how long it is, so it comes into a room that all
+    /// connections of the thread share, and leaves it with no more than it needs.
+    fn poll_first(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        LOBBY.with_borrow_mut(|lobby| {
+            let mut buffer = ReadBuf::new(lobby);
+            ready!(Pin::new(io).poll_read(cx, &mut buffer))?;
+            self.ahead = Bytes::copy_from_slice(buffer.filled());
+            Poll::Ready(Ok(self.ahead.len()))
+        })
     }
 
     /// A piece of the body out of what is ahead.
@@ -144,13 +163,6 @@ impl Reading {
     /// Between two messages: room that was needed once is given back.
     pub(super) fn shrink(&mut self) {
         if std::mem::take(&mut self.has_grown) {
-            self.space = BytesMut::new();
-        }
-    }
-
-    /// Nothing may come for a long while.
-    pub(super) fn rests(&mut self) {
-        if self.space.is_empty() {
             self.space = BytesMut::new();
         }
     }

@@ -170,13 +170,9 @@ impl Line {
             {
                 return Poll::Ready(Ok(Some(asked)));
             }
-            match self.reading.poll_more(io, cx) {
-                Poll::Ready(Ok(1..)) => {}
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(None)),
-                Poll::Pending => {
-                    self.reading.rests();
-                    return Poll::Pending;
-                }
+            match ready!(self.reading.poll_more(io, cx)) {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
             }
         }
     }

@@ -174,7 +174,7 @@ impl Gateway {
 
     /// Where a request goes and who sent it, or why it goes nowhere.
     fn route<'a>(&self, live: &'a Live, head: &mut request::Parts, marks: Marks, peer: SocketAddr) -> Result<Routed<'a>, Box<Refusal>> {
-        let host = head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
+        let host = || head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
         let Some((upstream, prefix)) = live.route(host, head.uri.path()) else {
             return Err(Box::new(Refusal::of(Code::NoUpstream, None)));
         };
@@ -437,7 +437,7 @@ impl Gateway {
         }
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
-                let ends = cached::ends(answer.head.version, &answer.head.headers, &answer.body);
+                let ends = lookup.is_some() && cached::ends(answer.head.version, &answer.head.headers, &answer.body);
                 let mut response = Response::from_parts(answer.head, answer.body);
                 let spoken = response.version();
                 hygiene::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
