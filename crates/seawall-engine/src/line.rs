@@ -6,16 +6,18 @@ use seawall_core::record::{Decision, Reason, Status, Timeout};
 use seawall_core::time::{Nanos, Wall};
 use std::io::Write as _;
 
-/// The time of the last line, whose date and seconds the next one most often shares.
+/// The time and the call of the last line, whose date and seconds the next one most often shares, and the call as well.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     second: i64,
     text: [u8; 24],
+    call: (CallId, [u8; 26]),
 }
 
 impl Default for Stamp {
     fn default() -> Self {
-        Self { second: 0, text: Wall(0).rfc3339() }
+        let nobody = CallId::from_bytes([0; 16]);
+        Self { second: 0, text: Wall(0).rfc3339(), call: (nobody, nobody.text()) }
     }
 }
 
@@ -25,9 +27,16 @@ impl Stamp {
         if second == self.second {
             self.text[20..23].copy_from_slice(&three(millis));
         } else {
-            *self = Self { second, text: at.rfc3339() };
+            (self.second, self.text) = (second, at.rfc3339());
         }
         &self.text
+    }
+
+    fn id(&mut self, call: CallId) -> &[u8; 26] {
+        if self.call.0 != call {
+            self.call = (call, call.text());
+        }
+        &self.call.1
     }
 }
 
@@ -47,7 +56,7 @@ pub fn json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &Record) {
 fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     let attempt = &record.attempt;
     head(out, stamp.of(record.at), "attempt");
-    id(out, record.call);
+    id(out, stamp.id(record.call));
     out.extend_from_slice(&record.names.fields);
     quoted(out, &record.caller);
     number(out, ",\"attempt\":", u64::from(attempt.number));
@@ -72,7 +81,7 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
 
 fn call_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &CallRecord) {
     head(out, stamp.of(record.at), "call");
-    id(out, record.call);
+    id(out, stamp.id(record.call));
     out.extend_from_slice(&record.names.fields);
     quoted(out, &record.caller);
     number(out, ",\"attempts\":", u64::from(record.attempts));
@@ -94,7 +103,7 @@ fn breaker_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &BreakerRecord) {
 
 fn idle_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &IdleRecord) {
     head(out, stamp.of(record.at), "timeout");
-    id(out, record.call);
+    id(out, stamp.id(record.call));
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"endpoint\":", &record.names.endpoint);
     field(out, ",\"timeout\":", Timeout::Idle.as_str());
@@ -103,7 +112,7 @@ fn idle_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &IdleRecord) {
 
 fn token_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &TokenRecord) {
     head(out, stamp.of(record.at), "token");
-    id(out, record.call);
+    id(out, stamp.id(record.call));
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"error\":", &record.error);
     out.push(b'}');
@@ -127,9 +136,9 @@ fn head(out: &mut Vec<u8>, at: &[u8; 24], event: &str) {
     out.push(b'"');
 }
 
-fn id(out: &mut Vec<u8>, call: CallId) {
+fn id(out: &mut Vec<u8>, call: &[u8; 26]) {
     out.extend_from_slice(b",\"call\":\"");
-    out.extend_from_slice(&call.text());
+    out.extend_from_slice(call);
     out.push(b'"');
 }
 
