@@ -12,8 +12,9 @@ use hyper::ext::ReasonPhrase;
 /// Longer header sections of an answer are refused.
 const MOST_BYTES: usize = 64 * 1024;
 const MOST_HEADERS: usize = 256;
-/// Room for the headers of most answers and for those that we add.
-const USUAL_HEADERS: usize = 12;
+/// So much of a message is looked at to learn how many headers there may be, and room is made for no more than that.
+const LOOKED_AT: usize = 2 * 1024;
+const MOST_EXPECTED: usize = 24;
 
 /// Puts a head down.
 #[derive(Debug)]
@@ -93,28 +94,30 @@ pub(super) enum Length {
     UntilClose,
 }
 
-/// What the bytes of an answer's head amount to so far.
+/// An answer's head, and what it says about what follows.
 #[derive(Debug)]
-pub(super) enum Answer {
-    Partial,
-    /// A 1xx of that many bytes, which nobody waits for.
-    Interim(usize),
-    Final {
-        parts: Box<response::Parts>,
-        length: usize,
-        body: Length,
-        stays: bool,
-    },
+pub(super) struct Answer {
+    pub(super) parts: response::Parts,
+    pub(super) length: usize,
+    pub(super) body: Length,
+    pub(super) stays: bool,
 }
 
-/// Reads as much of a head as there is; `to_head` says that the request was a HEAD. Names and values are checked once, as
+impl Answer {
+    /// A 1xx, which nobody waits for.
+    pub(super) fn is_interim(&self) -> bool {
+        self.parts.status.is_informational() && self.parts.status != StatusCode::SWITCHING_PROTOCOLS
+    }
+}
+
+/// Reads a head once all of it is there; `to_head` says that the request was a HEAD. Names and values are checked once, as
 /// they become headers.
-pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Answer, Fault> {
+pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Option<Answer>, Fault> {
     let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
     let mut lines = Lines { rest: within };
     let Some(first) = lines.next() else { return unfinished(bytes, within) };
     let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
-    let mut fields = Fields::new(version);
+    let mut fields = Fields::new(version, lines.rest);
     loop {
         match lines.next() {
             None => return unfinished(bytes, within),
@@ -124,25 +127,22 @@ pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Answer, Fault> {
         }
     }
     let length = within.len() - lines.rest.len();
-    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Answer::Interim(length));
-    }
-    let body = if to_head { Length::None } else { fields.body(status, version).ok_or(Fault::GARBAGE)? };
+    let body = if to_head || status.is_informational() { Length::None } else { fields.body(status, version).ok_or(Fault::GARBAGE)? };
     let stays = fields.stays();
     let (mut parts, ()) = Response::new(()).into_parts();
     (parts.status, parts.version, parts.headers) = (status, version, fields.headers);
     if Some(reason) != status.canonical_reason().map(str::as_bytes) {
         parts.extensions.insert(ReasonPhrase::try_from(reason).map_err(|_| Fault::GARBAGE)?);
     }
-    Ok(Answer::Final { parts: Box::new(parts), length, body, stays })
+    Ok(Some(Answer { parts, length, body, stays }))
 }
 
 /// A head that has no end yet. One that does not even begin like one is not worth waiting for.
-fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Answer, Fault> {
+fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Option<Answer>, Fault> {
     if within.iter().zip(b"HTTP/1.").any(|(is, should)| is != should) {
         return Err(Fault::GARBAGE);
     }
-    if bytes.len() > within.len() { Err(Fault::HEADERS_TOO_LARGE) } else { Ok(Answer::Partial) }
+    if bytes.len() > within.len() { Err(Fault::HEADERS_TOO_LARGE) } else { Ok(None) }
 }
 
 /// Lines that are complete, without their ends. A lone line feed ends one too (RFC 9112 §2.2).
@@ -187,8 +187,10 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    pub(super) fn new(version: Version) -> Self {
-        let headers = HeaderMap::with_capacity(USUAL_HEADERS);
+    /// Room for the headers in `rest` and for one that we add.
+    pub(super) fn new(version: Version, rest: &[u8]) -> Self {
+        let lines = memchr::memchr_iter(b'\n', &rest[..rest.len().min(LOOKED_AT)]).count();
+        let headers = HeaderMap::with_capacity(lines.min(MOST_EXPECTED));
         Self { headers, closes: false, keeps: version == Version::HTTP_11, length: None, coded: false }
     }
 
@@ -246,7 +248,7 @@ impl Fields {
 
     /// RFC 9112 §6.3.
     fn body(&self, status: StatusCode, version: Version) -> Option<Length> {
-        if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS) {
+        if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
             return Some(Length::None);
         }
         let Some(is_chunked) = self.coding() else {
@@ -305,10 +307,8 @@ mod tests {
     use super::*;
 
     fn whole(text: &str) -> (response::Parts, Length, bool) {
-        match read(&Bytes::from(format!("{text}\r\n\r\n")), false).unwrap() {
-            Answer::Final { parts, body, stays, .. } => (*parts, body, stays),
-            other => panic!("{other:?}"),
-        }
+        let Answer { parts, body, stays, .. } = read(&Bytes::from(format!("{text}\r\n\r\n")), false).unwrap().unwrap();
+        (parts, body, stays)
     }
 
     #[test]
@@ -372,11 +372,11 @@ mod tests {
     #[test]
     fn a_head_is_bounded_in_bytes_and_in_lines() {
         let lines = |count: usize| Bytes::from(format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count)));
-        assert!(matches!(read(&lines(MOST_HEADERS), false), Ok(Answer::Final { .. })));
+        assert!(read(&lines(MOST_HEADERS), false).unwrap().is_some());
         assert_eq!(read(&lines(MOST_HEADERS + 1), false).unwrap_err(), Fault::HEADERS_TOO_LARGE);
         let endless = Bytes::from(format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(MOST_BYTES)));
         assert_eq!(read(&endless, false).unwrap_err(), Fault::HEADERS_TOO_LARGE);
-        assert!(matches!(read(&endless.slice(..99), false), Ok(Answer::Partial)));
+        assert!(read(&endless.slice(..99), false).unwrap().is_none());
         assert_eq!(read(&Bytes::from_static(b"HTML"), false).unwrap_err(), Fault::GARBAGE);
     }
 

@@ -21,7 +21,7 @@ use http_body::{Body, Frame, SizeHint};
 use out::{Framing, Out};
 pub use reading::Cut;
 use reading::Reading;
-pub use served::{Served, Upload};
+pub use served::{End, Served, Upload};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -80,19 +80,17 @@ impl Conn {
             return Poll::Ready(Err(Fault::RESET));
         }
         loop {
-            if !self.reading.ahead.is_empty() {
-                match head::read(&self.reading.ahead, to_head)? {
-                    Answer::Partial => {}
-                    Answer::Interim(length) => {
-                        drop(self.reading.ahead.split_to(length));
-                        continue;
-                    }
-                    Answer::Final { parts, length, body, stays } => {
-                        self.reading.body(length, body);
-                        self.stays = stays;
-                        return Poll::Ready(Ok(*parts));
-                    }
+            if !self.reading.ahead.is_empty()
+                && let Some(answer) = head::read(&self.reading.ahead, to_head)?
+            {
+                let is_interim = answer.is_interim();
+                let Answer { parts, length, body, stays } = answer;
+                self.reading.body(length, body);
+                if is_interim {
+                    continue;
                 }
+                self.stays = stays;
+                return Poll::Ready(Ok(parts));
             }
             match ready!(self.reading.poll_more(&mut self.io, cx)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(Fault::RESET)),

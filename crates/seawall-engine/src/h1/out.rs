@@ -27,6 +27,29 @@ enum State {
     Broken,
 }
 
+/// Where a message goes.
+pub(super) trait Socket {
+    /// Takes as much as it can of a frame and of the piece behind it.
+    fn poll_send(&mut self, cx: &mut Context<'_>, frame: &[u8], piece: &[u8]) -> Poll<std::io::Result<usize>>;
+
+    /// Lets go of what TLS may hold back.
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>>;
+}
+
+impl Socket for Io {
+    fn poll_send(&mut self, cx: &mut Context<'_>, frame: &[u8], piece: &[u8]) -> Poll<std::io::Result<usize>> {
+        match (frame, piece) {
+            (_, []) => Pin::new(self).poll_write(cx, frame),
+            ([], _) => Pin::new(self).poll_write(cx, piece),
+            _ => Pin::new(self).poll_write_vectored(cx, &[IoSlice::new(frame), IoSlice::new(piece)]),
+        }
+    }
+
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(self).poll_flush(cx)
+    }
+}
+
 /// How the peer knows where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
@@ -93,21 +116,27 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
     }
 
     /// Sends what can be sent. One that fails may still bring an answer, such as a refusal of the rest of the body.
-    pub(super) fn push(&mut self, io: &mut Io, cx: &mut Context<'_>) {
+    pub(super) fn push(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) {
         if self.is_over() {
             return;
         }
         match self.poll(io, cx) {
-            Poll::Pending => {}
+            Poll::Pending => return,
             Poll::Ready(Ok(())) => {
                 self.state = State::Done;
+                (self.at, self.piece) = (0, Bytes::new());
+                self.frame.clear();
                 self.frame.shrink_to(KEPT);
             }
             Poll::Ready(Err(state)) => self.state = state,
         }
+        // Of what nobody has seen all can be sent again. Anything else is over, and so is what its body holds.
+        if self.has_sent {
+            self.body = B::default();
+        }
     }
 
-    fn poll(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
+    fn poll(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
         loop {
             // A small body that is there already leaves together with its head.
             while self.state == State::Sending && self.piece.is_empty() && self.frame.len() - self.at < JOINED {
@@ -127,7 +156,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
             }
             if self.at == self.frame.len() && self.piece.is_empty() {
                 // TLS may hold back what was written.
-                ready!(Pin::new(&mut *io).poll_flush(cx)).map_err(|_| State::Refused)?;
+                ready!(io.poll_sent(cx)).map_err(|_| State::Refused)?;
                 return if self.state == State::Closing { Poll::Ready(Ok(())) } else { Poll::Pending };
             }
             ready!(self.write(io, cx))?;
@@ -148,6 +177,9 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         if self.at == self.frame.len() {
             self.frame.clear();
             self.at = 0;
+        } else if self.at >= JOINED {
+            drop(self.frame.drain(..self.at));
+            self.at = 0;
         }
         if self.chunked {
             // A chunk is whole in the frame, however large: its end must follow it.
@@ -159,16 +191,9 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         }
     }
 
-    fn write(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
+    fn write(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
         let frame = &self.frame[self.at..];
-        let written = if frame.is_empty() {
-            Pin::new(&mut *io).poll_write(cx, &self.piece)
-        } else if self.piece.is_empty() {
-            Pin::new(&mut *io).poll_write(cx, frame)
-        } else {
-            Pin::new(&mut *io).poll_write_vectored(cx, &[IoSlice::new(frame), IoSlice::new(&self.piece)])
-        };
-        match ready!(written) {
+        match ready!(io.poll_send(cx, frame, &self.piece)) {
             Ok(0) | Err(_) => return Poll::Ready(Err(State::Refused)),
             Ok(count) => {
                 let of_frame = count.min(frame.len());

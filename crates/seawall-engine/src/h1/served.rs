@@ -1,9 +1,10 @@
 //! One caller's connection: requests in, answers out, in turns. The body of a request is read by whoever wants it, over
-//! the same socket, so a connection is shared between its conversation and the body of the moment.
+//! the same socket, so what is read is shared between the conversation and the body of the moment. What is written is
+//! not: an answer may be waiting for that very body.
 
 use super::asked::{self, Unheard};
 use super::head::Writer;
-use super::out::{Framing, Out};
+use super::out::{Framing, Out, Socket};
 use super::reading::{Cut, Reading};
 use crate::body::{Inbound, Relay};
 use crate::io::Io;
@@ -15,36 +16,47 @@ use hyper::ext::ReasonPhrase;
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::io::AsyncWrite as _;
 
 /// What a caller that asks first is told when its body is wanted.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// Bytes of empty lines that may stand between two requests.
+const MOST_EMPTY: usize = 1024;
 
-/// A connection, seen by whoever answers.
+/// A connection, seen by whoever answers. Its socket is closed with it, whoever still holds a body.
 #[derive(Debug)]
-pub struct Served(Rc<RefCell<Line>>);
+pub struct Served {
+    line: Rc<RefCell<Line>>,
+    out: Out<Relay>,
+    /// How much of a head was there when it was last looked at.
+    looked: usize,
+    /// Empty lines so far.
+    skipped: usize,
+    asked: Turn,
+}
 
 /// A request's body, seen by whoever reads it.
 #[derive(Debug)]
 pub struct Upload {
     line: Rc<RefCell<Line>>,
-    /// Bodies of earlier requests have ended, whatever follows.
     turn: u32,
+    /// All of it has been read.
+    is_whole: bool,
 }
 
+/// What both sides of a conversation share.
 #[derive(Debug)]
 struct Line {
     /// Gone once the conversation is over.
     io: Option<Io>,
     reading: Reading,
-    out: Out<Relay>,
-    /// How much of a head was there when it was last looked at.
-    looked: usize,
     turn: u32,
-    /// What is left to tell a caller that waits to be asked for its body.
+    /// What is left to tell a caller that waits to be asked for its body, and whether that is on its way.
     leave: &'static [u8],
-    asked: Turn,
+    flushes: bool,
+    /// Who wants to know when the caller leaves, while somebody else reads its body.
+    watcher: Option<Waker>,
 }
 
 /// What the request of the moment says about its answer.
@@ -56,49 +68,84 @@ struct Turn {
     stays: bool,
 }
 
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Another request can follow.
+    Open,
+    /// It was the last.
+    Last,
+    /// It has no end, which the caller must not take for one.
+    Broken,
+}
+
 impl Served {
     #[must_use]
     pub fn new(io: Io) -> Self {
-        Self(Rc::new(RefCell::new(Line {
-            io: Some(io),
-            reading: Reading::default(),
-            out: Out::default(),
-            looked: 0,
-            turn: 0,
-            leave: &[],
-            asked: Turn { version: Version::HTTP_11, to_head: false, stays: true },
-        })))
+        let line = Line { io: Some(io), reading: Reading::default(), turn: 0, leave: &[], flushes: false, watcher: None };
+        let asked = Turn { version: Version::HTTP_11, to_head: false, stays: true };
+        Self { line: Rc::new(RefCell::new(line)), out: Out::default(), looked: 0, skipped: 0, asked }
     }
 
     /// Waits for the next request's head; nothing where the caller has closed.
     pub fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Request<Inbound>>, Unheard>> {
-        let mut line = self.0.borrow_mut();
-        let Some(asked) = ready!(line.poll_asked(cx))? else { return Poll::Ready(Ok(None)) };
+        let Some(asked) = ready!(self.poll_asked(cx))? else { return Poll::Ready(Ok(None)) };
         let asked::Asked { parts, length, body, stays } = asked;
+        let mut line = self.line.borrow_mut();
         line.reading.body(length, body);
         line.turn = line.turn.wrapping_add(1);
-        line.asked = Turn { version: parts.version, to_head: parts.method == Method::HEAD, stays };
+        self.asked = Turn { version: parts.version, to_head: parts.method == Method::HEAD, stays };
+        self.skipped = 0;
         if line.reading.is_over() {
             return Poll::Ready(Ok(Some(Request::from_parts(parts, Inbound::None))));
         }
         let waits = parts.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         line.leave = if waits && parts.version == Version::HTTP_11 { GO_ON } else { &[] };
-        let upload = Upload { line: Rc::clone(&self.0), turn: line.turn };
+        let upload = Upload { line: Rc::clone(&self.line), turn: line.turn, is_whole: false };
         Poll::Ready(Ok(Some(Request::from_parts(parts, Inbound::H1(upload)))))
+    }
+
+    fn poll_asked(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {
+        let mut line = self.line.borrow_mut();
+        let Line { io: Some(io), reading, .. } = &mut *line else { return Poll::Ready(Ok(None)) };
+        loop {
+            let skipped = asked::empty(&reading.ahead);
+            if skipped > 0 {
+                drop(reading.ahead.split_to(skipped));
+                self.skipped += skipped;
+                if self.skipped > MOST_EMPTY {
+                    return Poll::Ready(Err(Unheard::Malformed));
+                }
+            }
+            if !reading.ahead.is_empty()
+                && let Some(asked) = asked::read(&reading.ahead, &mut self.looked)?
+            {
+                return Poll::Ready(Ok(Some(asked)));
+            }
+            match ready!(reading.poll_more(io, cx)) {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
+            }
+        }
     }
 
     /// Whether nothing of a next request has come.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.0.borrow().reading.ahead.is_empty()
+        self.line.borrow().reading.ahead.is_empty()
     }
 
     /// Ready when the caller has left before it was answered. What it sends ahead of time is kept.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut line = self.0.borrow_mut();
-        let Line { io: Some(io), reading, .. } = &mut *line else { return Poll::Ready(()) };
-        if !reading.is_over() || !reading.ahead.is_empty() {
-            // Whoever reads the body will see; and whoever has said more has not left.
+        let mut line = self.line.borrow_mut();
+        let Line { io: Some(io), reading, watcher, .. } = &mut *line else { return Poll::Ready(()) };
+        if !reading.is_over() {
+            // Whoever reads the body has the socket, and may be another task.
+            *watcher = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if !reading.ahead.is_empty() {
+            // Who has said more has not left.
             return Poll::Pending;
         }
         match reading.poll_more(io, cx) {
@@ -111,13 +158,12 @@ impl Served {
     /// told whether they say when it was given.
     pub fn answer(&mut self, response: Response<Relay>, last: bool, more: impl FnOnce(&mut Writer<'_>, bool)) {
         let (head, body) = response.into_parts();
-        let mut line = self.0.borrow_mut();
-        let Turn { version, to_head, stays } = line.asked;
-        let framing = framing(&head.headers, head.status, &body.size_hint(), line.asked);
+        let Turn { version, to_head, stays } = self.asked;
+        let framing = framing(&head.headers, head.status, &body.size_hint(), self.asked);
         let keeps_length = framing == Framing::Bare && head.status != StatusCode::NO_CONTENT;
         let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
         let body = if to_head { Relay::Empty } else { body };
-        line.out.begin(body, framing, |out: &mut Writer<'_>| {
+        self.out.begin(body, framing, |out: &mut Writer<'_>| {
             out.status(version, head.status, head.extensions.get::<ReasonPhrase>());
             for (name, value) in &head.headers {
                 if name == CONNECTION {
@@ -134,49 +180,63 @@ impl Served {
                 _ => {}
             }
         });
-        line.asked.stays = stays;
+        self.asked.stays = stays;
+        // Whoever has its answer need not be asked for its body any more.
+        self.line.borrow_mut().leave = &[];
     }
 
-    /// Sends the answer. Says at its end whether another request can follow.
-    pub fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut line = self.0.borrow_mut();
-        let Line { io: Some(io), reading, out, asked, leave, .. } = &mut *line else { return Poll::Ready(false) };
-        out.push(io, cx);
-        if !out.is_over() {
+    /// Sends the answer, to its end.
+    pub fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        // Nothing is borrowed here: the answer may be read from an upstream that is still being sent the request's body.
+        self.out.push(&mut &*self.line, cx);
+        if !self.out.is_over() {
             return Poll::Pending;
         }
-        // The end of a body that nobody wanted may be here already.
-        while let Some(Ok(_)) = reading.take() {}
-        *leave = &[];
-        let goes_on = out.is_done() && asked.stays && reading.is_over();
-        drop(out.take_body());
-        reading.shrink();
-        Poll::Ready(goes_on)
+        if !self.out.is_done() {
+            return Poll::Ready(End::Broken);
+        }
+        let mut line = self.line.borrow_mut();
+        // The end of a body that nobody wanted may be here already. Whoever reads it after all hears that it broke off.
+        if !line.reading.is_over() {
+            line.turn = line.turn.wrapping_add(1);
+            while let Some(Ok(_)) = line.reading.take() {}
+        }
+        let goes_on = self.asked.stays && line.reading.is_over();
+        line.reading.shrink();
+        Poll::Ready(if goes_on { End::Open } else { End::Last })
     }
 
     /// The socket, to be closed. Nothing more is read or written here.
     #[must_use]
     pub fn close(&mut self) -> Option<Io> {
-        self.0.borrow_mut().io.take()
+        self.line.borrow_mut().io.take()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.close());
+    }
+}
+
+/// The socket, taken for a moment at a time.
+impl Socket for &RefCell<Line> {
+    fn poll_send(&mut self, cx: &mut Context<'_>, frame: &[u8], piece: &[u8]) -> Poll<std::io::Result<usize>> {
+        match &mut self.borrow_mut().io {
+            Some(io) => io.poll_send(cx, frame, piece),
+            None => Poll::Ready(Ok(0)),
+        }
+    }
+
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &mut self.borrow_mut().io {
+            Some(io) => io.poll_sent(cx),
+            None => Poll::Ready(Ok(())),
+        }
     }
 }
 
 impl Line {
-    fn poll_asked(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {
-        let Some(io) = &mut self.io else { return Poll::Ready(Ok(None)) };
-        loop {
-            if !self.reading.ahead.is_empty()
-                && let Some(asked) = asked::read(&self.reading.ahead, &mut self.looked)?
-            {
-                return Poll::Ready(Ok(Some(asked)));
-            }
-            match ready!(self.reading.poll_more(io, cx)) {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
-            }
-        }
-    }
-
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         let Some(io) = &mut self.io else { return Poll::Ready(Some(Err(Cut::Short))) };
         while !self.leave.is_empty() {
@@ -184,11 +244,13 @@ impl Line {
                 Ok(told @ 1..) => self.leave = self.leave.get(told..).unwrap_or_default(),
                 Ok(0) | Err(_) => return Poll::Ready(Some(Err(Cut::Short))),
             }
-            // TLS may hold back what was written.
-            if ready!(Pin::new(&mut *io).poll_flush(cx)).is_err() {
-                return Poll::Ready(Some(Err(Cut::Short)));
-            }
+            self.flushes = true;
         }
+        // TLS may hold back what was written.
+        if self.flushes && ready!(Pin::new(&mut *io).poll_flush(cx)).is_err() {
+            return Poll::Ready(Some(Err(Cut::Short)));
+        }
+        self.flushes = false;
         self.reading.poll_piece(io, cx)
     }
 }
@@ -209,16 +271,30 @@ fn framing(headers: &HeaderMap, status: StatusCode, size: &SizeHint, asked: Turn
 
 impl Upload {
     pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+        if self.is_whole {
+            return Poll::Ready(None);
+        }
         let mut line = self.line.borrow_mut();
-        if line.turn == self.turn { line.poll_piece(cx) } else { Poll::Ready(None) }
+        if line.turn != self.turn {
+            // The conversation went on without the rest of it.
+            return Poll::Ready(Some(Err(Cut::Short)));
+        }
+        let piece = ready!(line.poll_piece(cx));
+        self.is_whole = line.reading.is_over();
+        if (self.is_whole || matches!(piece, Some(Err(_))))
+            && let Some(watcher) = line.watcher.take()
+        {
+            watcher.wake();
+        }
+        Poll::Ready(piece)
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        let line = self.line.borrow();
-        line.turn != self.turn || line.reading.is_over()
+        self.is_whole
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        self.line.borrow().reading.size_hint()
+        let line = self.line.borrow();
+        if line.turn == self.turn { line.reading.size_hint() } else { SizeHint::default() }
     }
 }

@@ -59,6 +59,14 @@ impl Signed {
         Self { call, attempts: ended.finish.attempts, outcome, rate_limit: ended.rate_limit.clone() }
     }
 
+    /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
+    pub(super) fn onto(self, mut response: Response<Relay>) -> Answered {
+        for (name, _) in self.limits() {
+            response.headers_mut().remove(name);
+        }
+        Answered { response, signed: Some(self) }
+    }
+
     pub(super) fn put(&self, headers: &mut HeaderMap) {
         if let Ok(value) = HeaderValue::from_bytes(&self.call.text()) {
             headers.insert(CALL, value);

@@ -445,7 +445,7 @@ impl Gateway {
                 let lookup = lookup.filter(|_| finish.outcome == Outcome::Success);
                 let mut response = self.kept(response, lookup, &sent, ends, &policy.cache, ended);
                 self.watch(&mut response, endpoint, id);
-                Answered { response, signed: Some(Signed::of(id, ended, outcome)) }
+                Signed::of(id, ended, outcome).onto(response)
             }
             (Outcome::Refused(code), _) => Self::sign(self.refuse(code, ended, endpoint, id, detail.as_deref()), id, ended, outcome).into(),
             (Outcome::Failed(Class::Auth), None) => {

@@ -9,7 +9,7 @@ use super::{Phase, intake};
 use http::Request;
 use http::header::DATE;
 use seawall_engine::body::Inbound;
-use seawall_engine::h1::{Served, Unheard};
+use seawall_engine::h1::{End, Served, Unheard};
 use seawall_engine::io::Io;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
     loop {
         let request = match heard(&mut served, &mut ending, talk).await {
             Ok(Some(request)) => request,
-            Ok(None) => return,
+            Ok(None) => break,
             Err(why) => return turn_away(gateway, served, phases, why).await,
         };
         talk.begin();
@@ -95,10 +95,12 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
             }
             signed.iter().for_each(|signed| signed.write(out));
         });
-        if !answered(&mut served).await {
-            break;
+        match answered(&mut served).await {
+            End::Open => talk.end(),
+            End::Last => break,
+            // Without a farewell: an answer that broke off must not look like one that ended.
+            End::Broken => return,
         }
-        talk.end();
     }
     close(served, phases).await;
 }
@@ -128,11 +130,11 @@ async fn answer(gateway: &Gateway, served: &mut Served, request: Request<Inbound
     .await
 }
 
-/// Passes an answer on; whether another request can follow.
-async fn answered(served: &mut Served) -> bool {
+/// Passes an answer on.
+async fn answered(served: &mut Served) -> End {
     std::future::poll_fn(|cx| match served.poll_answered(cx) {
-        Poll::Ready(goes_on) => Poll::Ready(goes_on),
-        Poll::Pending => served.poll_gone(cx).map(|()| false),
+        Poll::Ready(end) => Poll::Ready(end),
+        Poll::Pending => served.poll_gone(cx).map(|()| End::Broken),
     })
     .await
 }

@@ -52,12 +52,19 @@ impl Hasher for Random {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Calls {
     ring: VecDeque<Seen>,
     open: HashMap<CallId, Vec<Step>, BuildHasherDefault<Random>>,
     order: VecDeque<CallId>,
     next: u64,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        // Room that nobody has written to costs nothing, and to move thousands of calls to a larger one does.
+        Self { ring: VecDeque::with_capacity(MOST), open: HashMap::default(), order: VecDeque::new(), next: 0 }
+    }
 }
 
 /// Which calls somebody wants to see.
