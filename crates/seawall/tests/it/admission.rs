@@ -16,6 +16,16 @@ fn slow(ms: u64) -> Upstream {
 }
 
 #[test]
+fn what_is_left_is_said_once_whatever_the_upstream_says() {
+    let upstream = Upstream::replying(&[&answer("200 OK", "RateLimit: \"a\";r=1\r\nRateLimit-Policy: \"a\";q=9\r\n", "")]);
+    let gateway = Start::before(&upstream, "limits = [{ name = \"qps\", key = \"upstream\", rate = \"1/m\", burst = 2 }]").go();
+    let reply = get(&gateway, "/api/x", "");
+    let named: Vec<&str> =
+        reply.headers.iter().filter(|(name, _)| name.starts_with("ratelimit")).map(|(_, value)| value.as_str()).collect();
+    assert_eq!(named, ["\"qps\";q=1;w=60", "\"qps\";r=1;t=60"]);
+}
+
+#[test]
 fn a_limit_refuses_with_the_time_to_come_back_and_says_what_is_left() {
     let upstream = Upstream::fine();
     let gateway = Start::before(&upstream, "limits = [{ name = \"qps\", key = \"upstream\", rate = \"1/m\", burst = 2 }]").go();

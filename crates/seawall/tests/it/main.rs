@@ -99,6 +99,8 @@ mod timeouts;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod uploads;
+#[cfg(test)]
 mod upstream;
 #[cfg(test)]
 mod usage;

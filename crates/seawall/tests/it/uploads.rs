@@ -1,0 +1,109 @@
+//! Bodies that are too large to keep, on their way through while their answers come back.
+
+use super::caller::eventually;
+use super::forwarding::FAST;
+use super::gateway::{Gateway, Start};
+use super::upstream::Upstream;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+
+const LARGE: usize = 256 * 1024;
+
+/// Answers as soon as it has seen so much of a request, and reads the rest of it meanwhile.
+fn hasty(after: usize, words: [&'static str; 2]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut seen, mut space) = (stream.unwrap(), 0, [0; 16 * 1024]);
+            while seen < after {
+                seen += stream.read(&mut space).unwrap();
+            }
+            stream.write_all(words[0].as_bytes()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            stream.write_all(words[1].as_bytes()).unwrap();
+            while stream.read(&mut space).is_ok_and(|read| read > 0) {}
+        }
+    });
+    at
+}
+
+fn before(at: SocketAddr) -> Gateway {
+    Start::with(&format!("[upstreams.api]\nurl = \"http://{at}\"\n{FAST}")).server("replay_body = \"1KiB\"").go()
+}
+
+fn chunk(size: usize) -> String {
+    format!("{size:x}\r\n{}\r\n", "x".repeat(size))
+}
+
+const POST: &str = "POST /api/x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+#[test]
+fn an_answer_that_comes_before_the_upload_has_ended_is_passed_on() {
+    let chunked = ["HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n", "2\r\n!!\r\n0\r\n\r\n"];
+    let counted = ["HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nno", "!!"];
+    for words in [chunked, counted] {
+        let gateway = before(hasty(64 * 1024, words));
+        let mut caller = gateway.caller();
+        caller.send(POST).send(chunk(LARGE));
+        let reply = caller.reply();
+        assert_eq!((reply.status, reply.text().as_str(), reply.complete), (401, "no!!", true));
+        assert!(caller.is_closed(), "what is left of the body is no request");
+        eventually("nothing is left in flight", || gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}") == Some(0.0));
+    }
+}
+
+#[test]
+fn an_upload_goes_on_while_its_answer_comes() {
+    let gateway = before(hasty(64 * 1024, ["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n", "0\r\n\r\n"]));
+    let mut caller = gateway.caller();
+    caller.send(POST).send(chunk(128 * 1024));
+    let mut seen = caller.piece();
+    while !seen.contains("ok") {
+        seen.push_str(&caller.piece());
+    }
+    caller.send(chunk(128 * 1024)).send("0\r\n\r\n");
+    while !seen.ends_with("0\r\n\r\n") {
+        seen.push_str(&caller.piece());
+    }
+}
+
+#[test]
+fn whoever_leaves_a_stream_after_a_large_upload_leaves_nothing_behind() {
+    let upstream = Upstream::with(|turn| {
+        turn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n");
+        assert!(turn.is_left(), "the upstream is told that nobody listens");
+    });
+    let gateway = Start::before(&upstream, FAST).server("replay_body = \"1KiB\"").go();
+    for _ in 0..3 {
+        let mut caller = gateway.caller();
+        caller.send(format!("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n")).send("x".repeat(LARGE));
+        let mut seen = caller.piece();
+        while !seen.contains("data: 1") {
+            seen.push_str(&caller.piece());
+        }
+    }
+    eventually("nothing is left in flight", || gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}") == Some(0.0));
+}
+
+#[test]
+fn a_connection_that_carried_a_large_upload_is_let_go_in_time() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, FAST).server("replay_body = \"1KiB\"").argument("--head-timeout").argument("300ms").go();
+    let mut caller = gateway.caller();
+    caller.send(format!("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n")).send("x".repeat(LARGE));
+    assert_eq!(caller.reply().status, 200);
+    assert!(caller.is_closed(), "whoever is silent for too long is hung up on, whatever came before");
+}
+
+#[test]
+fn empty_lines_between_requests_are_forgiven_and_bounded() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, FAST).go();
+    let mut caller = gateway.caller();
+    for _ in 0..2 {
+        caller.send("\r\n\nGET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(caller.reply().status, 200);
+    }
+    assert_eq!(gateway.caller().send("\r\n".repeat(1000)).reply().status, 400);
+}
