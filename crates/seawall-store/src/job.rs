@@ -280,6 +280,8 @@ pub struct Settle {
     /// The end of the reservation that it ran under, in the same transaction: a job is never over before its key is.
     pub key: Option<Finish>,
     pub now: Wall,
+    /// The very same was asked before, and nobody knows what came of it: what it left is looked for.
+    pub again: bool,
 }
 
 /// What a settlement came to.

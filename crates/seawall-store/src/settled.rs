@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::job::{Ending, MOST_HISTORY, Origin, Response, Settle, Settled, State};
 use crate::progress;
-use crate::sql::{Sql, json, read_json};
+use crate::sql::{Row, Sql, json, read_json, text};
 use crate::statements::letters;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -18,6 +18,43 @@ pub(crate) struct Held {
     /// Somebody wants it cancelled.
     pub(crate) cancel: bool,
     pub(crate) origin: Option<String>,
+}
+
+impl Held {
+    /// From the columns `upstream, tenant, cancel, origin`.
+    pub(crate) fn read(row: &mut Row) -> Result<Self, Error> {
+        Ok(Self { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? })
+    }
+}
+
+/// A job that nobody has claimed since it was given back, as it is now.
+#[derive(Debug)]
+pub(crate) struct Left {
+    held: Held,
+    state: State,
+    finished_at: Option<Wall>,
+    progress: String,
+    history: String,
+    error: Option<String>,
+}
+
+impl Left {
+    /// From the columns `state, finished_at, progress, history, error`.
+    pub(crate) fn read(held: Held, row: &mut Row) -> Result<Self, Error> {
+        let state = row.number(State::from_number)?;
+        Ok(Self { held, state, finished_at: row.take()?, progress: row.take()?, history: row.take()?, error: row.take()? })
+    }
+
+    /// What the settlement came to, if it is the one that left the job so. One that waited may have become ready since.
+    pub(crate) fn by(&self, of: &Settle) -> Result<Option<Settled>, Error> {
+        let (settled, change, _) = settle(of, &self.held)?;
+        let state = if change.state.is_over() { self.state == change.state } else { !self.state.is_over() };
+        let rest = self.finished_at == change.finished_at
+            && self.progress == change.progress
+            && self.history == change.history
+            && self.error.as_deref().map(text) == change.error.map(text);
+        Ok((state && rest).then_some(settled))
+    }
 }
 
 /// What is written to the job's row.

@@ -8,6 +8,7 @@ use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -38,6 +39,11 @@ pub(crate) trait Sql {
 /// A transaction, in which jobs can be made too.
 pub(crate) trait Write: Sql {
     fn enqueue(&mut self, job: &NewJob, now: Wall) -> impl Future<Output = Result<Enqueued, Error>> + Send;
+}
+
+/// PostgreSQL's text has no place for this character.
+pub(crate) fn text(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
 /// The first row, if there is one.

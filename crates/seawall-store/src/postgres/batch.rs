@@ -25,6 +25,9 @@ pub(super) trait Batch: Sized + Send + Sync + 'static {
     /// What of it may be long.
     fn bytes(&self) -> usize;
 
+    /// Whether an earlier try may have written it already.
+    fn is_in_doubt(&self) -> bool;
+
     /// Writes, and answers in order. What is in `doubt` may be there already, and must not count twice; what was written before
     /// the rest failed is in doubt from then on.
     fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
@@ -71,7 +74,7 @@ async fn serve<B: Batch>(pool: Pool, mut queue: mpsc::Receiver<(B, Reply<B>)>) {
             batch.push(command);
             replies.push(reply);
         }
-        let mut doubt = vec![false; batch.len()];
+        let mut doubt: Vec<bool> = batch.iter().map(Batch::is_in_doubt).collect();
         match patiently(&pool, &batch, &mut doubt).await {
             // Whoever asked may have left; what was written stays written.
             Ok(answers) => replies.into_iter().zip(answers).for_each(|(reply, answer)| drop(reply.send(Ok(answer)))),

@@ -1,9 +1,9 @@
 //! What is written to the rows of jobs that are settled together, as columns.
 
-use super::jobs::text;
 use crate::error::Error;
 use crate::job::SUSPECT;
 use crate::settled::Change;
+use crate::sql::text;
 use std::borrow::Cow;
 use tokio_postgres::types::ToSql;
 

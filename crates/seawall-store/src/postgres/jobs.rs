@@ -7,7 +7,7 @@ use super::tx::ask;
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob, Origin, State};
 use crate::progress;
-use crate::sql::json;
+use crate::sql::{json, text};
 use deadpool_postgres::Object;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -32,6 +32,11 @@ impl Batch for Enqueue {
         self.jobs.iter().map(|job| job.request.body.len()).sum()
     }
 
+    /// A job that is there already is found by its id, whoever asks.
+    fn is_in_doubt(&self) -> bool {
+        false
+    }
+
     async fn write(pool: &Pool, batch: &[Self], _doubt: &mut [bool]) -> Result<Vec<Vec<Enqueued>>, Error> {
         let connection = pool.get().await?;
         let jobs: Vec<(&NewJob, Wall)> = batch.iter().flat_map(|one| one.jobs.iter().map(|job| (job, one.now))).collect();
@@ -42,11 +47,6 @@ impl Batch for Enqueue {
         }
         Ok(batch.iter().map(|one| done.by_ref().take(one.jobs.len()).collect()).collect())
     }
-}
-
-/// PostgreSQL's text has no place for this character.
-pub(super) fn text(text: &str) -> Cow<'_, str> {
-    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
 /// A column of texts.

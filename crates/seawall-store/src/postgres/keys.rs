@@ -1,11 +1,10 @@
 //! The ends of reservations that jobs were settled under: all of a batch at once. What an end means is the core's rule.
 
-use super::jobs::text;
 use super::tx::ask;
 use crate::error::Error;
 use crate::idempotency::Finish;
 use crate::job::Response;
-use crate::sql::json;
+use crate::sql::{json, text};
 use crate::statements::idempotency::{ENTRY, entry, number};
 use deadpool_postgres::Object;
 use seawall_core::admit::idempotency::{self as rule, Entry};

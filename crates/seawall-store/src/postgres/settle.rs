@@ -8,8 +8,8 @@ use super::tx::{RELAXED, Tx, ask};
 use super::{changes, jobs, keys};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Ending, Lease, NewJob, Renewed, Settle, Settled, State};
-use crate::settled::{self, Besides, Change, Held};
+use crate::job::{Ending, Lease, NewJob, Renewed, Settle, Settled};
+use crate::settled::{self, Besides, Change, Held, Left};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::collections::{HashMap, HashSet};
@@ -32,6 +32,10 @@ impl Batch for Settle {
         let said = self.answer.as_ref().map_or(0, |response| response.body.len());
         let kept = self.key.iter().filter_map(|key| key.response.as_ref()).map(|response| response.body.len()).sum::<usize>();
         own + said + kept + self.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.again
     }
 
     async fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
@@ -79,38 +83,12 @@ const LEFT: &str = "SELECT jobs.row, upstream, tenant, cancel, origin, state, fi
                     JOIN unnest($1::int8[], $2::int8[], $3::int8[]) AS held(row, claim, token) ON jobs.row = held.row \
                     AND jobs.claim = held.claim AND jobs.token = held.token WHERE state <> 1";
 
-/// A job that nobody has claimed since.
-struct Left {
-    held: Held,
-    state: State,
-    finished_at: Option<Wall>,
-    progress: String,
-    history: String,
-    error: Option<String>,
-}
-
-impl Left {
-    /// What the settlement came to, if it is the one that left the job so. One that waited may have become ready since.
-    fn by(&self, settle: &Settle) -> Result<Option<Settled>, Error> {
-        let (settled, change, _) = settled::settle(settle, &self.held)?;
-        let state = if change.state.is_over() { self.state == change.state } else { !self.state.is_over() };
-        let rest = self.finished_at == change.finished_at
-            && self.progress == change.progress
-            && self.history == change.history
-            && self.error == change.error.map(|error| jobs::text(error).into_owned());
-        Ok((state && rest).then_some(settled))
-    }
-}
-
 /// Settlements whose answer was lost with the connection are found by what they left.
 async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<i64, Left>, Error> {
     let mut left = HashMap::new();
     for mut row in ask(connection, LEFT, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
         let number: i64 = row.take()?;
-        let held = Held { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? };
-        let state = row.number(State::from_number)?;
-        let (finished_at, progress, history, error) = (row.take()?, row.take()?, row.take()?, row.take()?);
-        left.insert(number, Left { held, state, finished_at, progress, history, error });
+        left.insert(number, Left::read(Held::read(&mut row)?, &mut row)?);
     }
     Ok(left)
 }
@@ -119,7 +97,7 @@ async fn settle(tx: &mut Tx, batch: &[(&Settle, bool)]) -> Result<Vec<Settled>, 
     let leases = Leases::of(batch.iter().map(|(settle, _)| settle.lease));
     let mut held: HashMap<i64, Held> = HashMap::new();
     for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
-        held.insert(row.take()?, Held { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? });
+        held.insert(row.take()?, Held::read(&mut row)?);
     }
     let in_doubt = batch.iter().any(|(_, doubt)| *doubt);
     let mut left = if in_doubt { left(tx.connection()?, &leases).await? } else { HashMap::new() };

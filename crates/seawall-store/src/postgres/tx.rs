@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::wake::Bell;
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
-use crate::sql::{Row, Sql, Value, Write};
+use crate::sql::{Row, Sql, Value, Write, text};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::error::Error as StdError;
@@ -162,9 +162,7 @@ impl ToSql for Value {
                 Type::INT4 => i32::try_from(*number)?.to_sql(column, out),
                 _ => number.to_sql(column, out),
             },
-            // PostgreSQL's text has no place for this character.
-            Self::Text(text) if text.contains('\0') => text.replace('\0', "\u{fffd}").to_sql(column, out),
-            Self::Text(text) => text.to_sql(column, out),
+            Self::Text(words) => text(words).to_sql(column, out),
             Self::Bytes(bytes) => bytes.to_sql(column, out),
         }
     }

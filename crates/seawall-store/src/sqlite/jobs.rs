@@ -6,8 +6,8 @@ use crate::failpoint;
 use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
 use crate::progress;
 use crate::rows::{self, JOB};
-use crate::settled::{self, Change, Held};
-use crate::sql::{Sql as _, at_once, count, json};
+use crate::settled::{self, Change, Held, Left};
+use crate::sql::{Row, Sql as _, at_once, count, json};
 use crate::statements::idempotency;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
@@ -147,20 +147,33 @@ fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
 }
 
 fn held(db: &Connection, lease: Lease) -> Result<Option<Held>, Error> {
-    let found = db
-        .prepare_cached("SELECT upstream, tenant, cancel, origin FROM jobs WHERE row = ? AND state = 1 AND claim = ? AND token = ?")?
-        .query_row(params![lease.row, lease.claim, lease.token], |row| {
-            Ok(Held { upstream: row.get(0)?, tenant: row.get(1)?, cancel: row.get(2)?, origin: row.get(3)? })
-        })
-        .optional()?;
-    Ok(found)
+    const HELD: &str = "SELECT upstream, tenant, cancel, origin FROM jobs WHERE row = ? AND claim = ? AND token = ? AND state = 1";
+    Ok(of_lease(db, HELD, lease)?.map(|(held, _)| held))
+}
+
+/// What this very claim left behind.
+fn left(db: &Connection, lease: Lease) -> Result<Option<Left>, Error> {
+    const LEFT: &str = "SELECT upstream, tenant, cancel, origin, state, finished_at, progress, history, error FROM jobs \
+                        WHERE row = ? AND claim = ? AND token = ? AND state <> 1";
+    of_lease(db, LEFT, lease)?.map(|(held, mut rest)| Left::read(held, &mut rest)).transpose()
+}
+
+/// A job by its last lease, and what else was asked for.
+fn of_lease(db: &Connection, statement: &str, lease: Lease) -> Result<Option<(Held, Row)>, Error> {
+    let mut statement = db.prepare_cached(statement)?;
+    let mut found = statement.query(params![lease.row, lease.claim, lease.token])?;
+    let Some(mut found) = found.next()?.map(row).transpose()? else { return Ok(None) };
+    Ok(Some((Held::read(&mut found)?, found)))
 }
 
 fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
     if let Some(settled) = settle_plainly(tx.db, settle)? {
         return conclude(tx, settle, settled);
     }
-    let Some(held) = held(tx.db, settle.lease)? else { return Ok(Settled::Lost) };
+    let Some(held) = held(tx.db, settle.lease)? else {
+        let left = if settle.again { left(tx.db, settle.lease)? } else { None };
+        return Ok(left.map(|left| left.by(settle)).transpose()?.flatten().unwrap_or(Settled::Lost));
+    };
     let (settled, change, besides) = settled::settle(settle, &held)?;
     let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
     write(tx.db, settle.lease.row, turn, &change)?;

@@ -2,7 +2,8 @@
 
 use crate::cluster::Cluster;
 use crate::dead::letter;
-use crate::stage::{NOON, Stage, after, ok, on_each_backend};
+use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
+use crate::wire::{Marks, Wire};
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
@@ -10,11 +11,9 @@ use seawall_store::job::{Claim, Ending, Enqueued, NewJob, Settle, Settled, State
 use seawall_store::location::Location;
 use seawall_store::{Error, Store};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 on_each_backend!(an_id_that_is_taken_by_another_job_is_refused, a_letter_that_many_keep_at_once_is_one,);
 
@@ -101,85 +100,60 @@ async fn one_enqueue_that_is_too_much_does_not_fail_its_neighbours() {
     assert_eq!(stage.store.job_counts().await.unwrap().by_state[0], 20);
 }
 
-/// Stands between the store and its server, and can lose the answer to whatever has some bytes in it.
-struct Wire {
-    port: u16,
-    cut: Cut,
-    cuts: Arc<AtomicUsize>,
-}
-
-/// The answer to what has these bytes in it is lost, once.
-type Cut = Arc<Mutex<Option<&'static [u8]>>>;
-
-impl Wire {
-    async fn to(cluster: &'static Cluster) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (cut, cuts) = (Cut::default(), Arc::new(AtomicUsize::new(0)));
-        let wire = Self { port, cut: Arc::clone(&cut), cuts: Arc::clone(&cuts) };
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let server = UnixStream::connect(cluster.socket()).await.unwrap();
-                tokio::spawn(relay(client, server, Arc::clone(&cut), Arc::clone(&cuts)));
-            }
-        });
-        wire
-    }
-}
-
-async fn relay(mut client: TcpStream, mut server: UnixStream, cut: Cut, cuts: Arc<AtomicUsize>) {
-    let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let mut doomed = false;
-    loop {
-        tokio::select! {
-            read = client.read(&mut asked) => {
-                let Ok(length @ 1..) = read else { return };
-                let marked = |mark: &&[u8]| asked[..length].windows(mark.len()).any(|bytes| bytes == *mark);
-                doomed |= cut.lock().unwrap().take_if(|mark| marked(mark)).is_some();
-                server.write_all(&asked[..length]).await.unwrap();
-            }
-            read = server.read(&mut answered) => {
-                let Ok(length @ 1..) = read else { return };
-                if doomed {
-                    cuts.fetch_add(1, Ordering::Relaxed);
-                    return;
-                }
-                client.write_all(&answered[..length]).await.unwrap();
-            }
-        }
-    }
+/// A store on a database of its own, and what stands between them.
+async fn wired() -> (Wire, Stage) {
+    let wire = Wire::to(Cluster::shared());
+    let url = wire.url(&Cluster::shared().database().await);
+    (wire, Stage::at(Location::Postgres(url), None).await)
 }
 
 #[tokio::test]
 async fn a_settlement_whose_answer_is_lost_counts_once_and_is_known_to_be_kept() {
-    let wire = Wire::to(Cluster::shared()).await;
-    let url = Cluster::shared().database().await;
-    let url = format!("postgres://postgres@127.0.0.1:{}/{}", wire.port, url.rsplit('/').next().unwrap());
-    let stage = Stage::at(Location::Postgres(url), None).await;
+    let (wire, stage) = wired().await;
     let wait = || Ending::Wait { until: after(60), reason: "circuit_open" };
-    let commit = &b"COMMIT\0"[..];
+    let commit: Marks = &[b"COMMIT\0"];
     // The last two are written by one statement, without a transaction around it.
-    let endings: Vec<(&[u8], Ending, State)> = vec![
+    let endings: Vec<(Marks, Ending, State)> = vec![
         (commit, ok(), State::Done),
         (commit, wait(), State::Waiting),
         (commit, Ending::Dead(Box::new(letter(&stage, after(1)))), State::Dead),
-        (b"yes", ok(), State::Done),
-        (b"circuit_open", wait(), State::Waiting),
+        (&[b"yes"], ok(), State::Done),
+        (&[b"circuit_open"], wait(), State::Waiting),
     ];
     for (round, (mark, ending, state)) in endings.into_iter().enumerate() {
         let id = stage.enqueue(stage.job("u")).await;
         let claimed = stage.claim("u", 1).await.remove(0);
-        let (lease, progress) = (claimed.lease, claimed.job.progress);
         let follow: Vec<NewJob> = (mark == commit).then(|| stage.job("callbacks")).into_iter().collect();
-        let settle = Settle { lease, ending, progress, history: Vec::new(), answer: None, follow, key: None, now: NOON };
-        *wire.cut.lock().unwrap() = Some(mark);
+        let settle = Settle { follow, ..settlement(&claimed, ending) };
+        wire.cut(mark);
         assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);
-        assert_eq!(wire.cuts.load(Ordering::Relaxed), round + 1, "the answer was lost");
+        assert_eq!(wire.cuts(), round + 1, "the answer was lost");
         assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost, "a second one is a second one");
         assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, state);
         assert_eq!(stage.claim("callbacks", 9).await.len(), usize::from(mark == commit));
     }
     assert_eq!(stage.store.issues().await.unwrap()[0].total, 1);
+}
+
+#[tokio::test]
+async fn a_settlement_whose_answer_is_lost_with_the_server_is_known_to_be_kept_when_it_is_back() {
+    let (wire, stage) = wired().await;
+    let marks: [(Marks, State); 2] = [(&[b"COMMIT\0"], State::Dead), (&[b"yes"], State::Done)];
+    for (mark, state) in marks {
+        let id = stage.enqueue(stage.job("u")).await;
+        let claimed = stage.claim("u", 1).await.remove(0);
+        let ending = if state == State::Done { ok() } else { Ending::Dead(Box::new(letter(&stage, after(1)))) };
+        let settle = settlement(&claimed, ending);
+        wire.cut_for_good(mark);
+        assert!(stage.store.settle(settle.clone()).await.unwrap_err().passes());
+        wire.mend();
+        let again = Settle { again: true, ..settle.clone() };
+        let settled = in_the_end(async || stage.store.settle(again.clone()).await).await;
+        assert_eq!(settled, Settled::Kept);
+        assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost, "a second one is a second one");
+        assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, state);
+    }
+    assert_eq!((wire.cuts(), stage.store.issues().await.unwrap()[0].total), (2, 1));
 }
 
 /// Claims and settles until told to stop; counts how often each job was settled for good.
@@ -190,10 +164,7 @@ async fn work(store: Store, seed: u64, over: Arc<AtomicBool>, settled: Arc<Atomi
         // A claim whose answer got lost twice is left to its lease.
         let Ok(claimed) = store.claim(wish).await else { continue };
         for one in claimed {
-            let (lease, progress) = (one.lease, one.job.progress);
-            let settle =
-                Settle { lease, ending: ok(), progress, history: Vec::new(), answer: None, follow: Vec::new(), key: None, now: NOON };
-            if store.settle(settle).await.expect("a restart is waited for") == Settled::Kept {
+            if store.settle(settlement(&one, ok())).await.expect("a restart is waited for") == Settled::Kept {
                 *ended.entry(one.job.id).or_insert(0) += 1;
                 settled.fetch_add(1, Ordering::Relaxed);
             }

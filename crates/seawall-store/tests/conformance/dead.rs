@@ -1,6 +1,6 @@
 //! Dead letters: kept, grouped, found, replayed once, expired.
 
-use crate::stage::{NOON, Stage, after, ok, on_each_backend};
+use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
@@ -66,9 +66,8 @@ async fn a_dead_job_leaves_a_letter_with_everything_in_it(stage: Stage) {
     let claimed = stage.claim("u", 1).await.remove(0);
     let new = NewLetter { id, ..letter(&stage, after(1)) };
     let said = Response { status: 404, headers: vec![("a".to_owned(), "b".to_owned())], body: "no".into(), truncated: false };
-    let (ending, progress) = (Ending::Dead(Box::new(new.clone())), claimed.job.progress);
-    let (history, follow) = (Vec::new(), Vec::new());
-    let settle = Settle { lease: claimed.lease, ending, progress, history, answer: Some(said.clone()), follow, key: None, now: after(1) };
+    let ending = Ending::Dead(Box::new(new.clone()));
+    let settle = Settle { answer: Some(said.clone()), now: after(1), ..settlement(&claimed, ending) };
     stage.store.settle(settle).await.unwrap();
     let job = stage.store.job(id).await.unwrap().unwrap();
     assert_eq!((job.state, job.error.as_deref(), job.response), (State::Dead, Some("404"), Some(said)));

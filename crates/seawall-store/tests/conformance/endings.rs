@@ -1,6 +1,6 @@
 //! How jobs end, wait and are called off, and what can be read of them.
 
-use crate::stage::{NOON, Stage, after, ok, on_each_backend};
+use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::time::Wall;
 use seawall_store::job::{Attempted, Cancelled, Ending, Filter, Hasten, MOST_HISTORY, NewJob, Renewed, Settle, Settled, State};
 use seawall_store::page::Window;
@@ -11,6 +11,7 @@ on_each_backend!(
     what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one,
     a_released_job_is_ready_at_once_and_no_crash,
     a_follow_up_is_there_exactly_when_its_job_is_over,
+    who_asks_again_hears_what_the_settlement_came_to,
     a_queued_job_is_cancelled_at_once,
     a_running_job_is_cancelled_when_its_worker_lets_go,
     a_running_job_that_finishes_first_is_done,
@@ -98,20 +99,30 @@ async fn a_follow_up_is_there_exactly_when_its_job_is_over(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     let follow = stage.job("callbacks");
-    let settle = Settle {
-        lease: claimed.lease,
-        ending: ok(),
-        progress: claimed.job.progress,
-        history: Vec::new(),
-        answer: None,
-        follow: vec![follow.clone()],
-        key: None,
-        now: NOON,
-    };
+    let settle = Settle { follow: vec![follow.clone()], ..settlement(&claimed, ok()) };
     assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);
     assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost);
     let found = stage.claim("callbacks", 9).await;
     assert_eq!(found.iter().map(|claimed| claimed.job.id).collect::<Vec<_>>(), [follow.id]);
+}
+
+async fn who_asks_again_hears_what_the_settlement_came_to(stage: Stage) {
+    let endings = [ok(), Ending::Wait { until: after(60), reason: "circuit_open" }, Ending::Release, Ending::Cancelled];
+    for ending in endings {
+        let expected = if matches!(ending, Ending::Cancelled) { Settled::Cancelled } else { Settled::Kept };
+        stage.enqueue(stage.job("u")).await;
+        let claimed = stage.claim("u", 1).await.remove(0);
+        let follow = if expected == Settled::Kept { vec![stage.job("callbacks")] } else { Vec::new() };
+        let settle = Settle { follow, ..settlement(&claimed, ending.clone()) };
+        assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), expected);
+        let again = Settle { again: true, ..settle.clone() };
+        assert_eq!(stage.store.settle(again.clone()).await.unwrap(), expected, "{ending:?}");
+        assert_eq!(stage.claim("callbacks", 9).await.len(), settle.follow.len(), "it counts once");
+        let other = Settle { ending: Ending::Failed { code: "503".to_owned() }, ..again };
+        assert_eq!(stage.store.settle(other).await.unwrap(), Settled::Lost, "{ending:?} is not how it failed");
+        stage.claim("u", 9).await;
+        assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost);
+    }
 }
 
 async fn a_queued_job_is_cancelled_at_once(stage: Stage) {

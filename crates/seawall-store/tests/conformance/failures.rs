@@ -1,7 +1,7 @@
 //! What the embedded store does when its disk or its file is not what it should be.
 
 use crate::disks::{ReadOnly, SmallDisk};
-use crate::stage::{LEASE, NOON, Stage, after, ok};
+use crate::stage::{LEASE, NOON, Stage, ok, settlement};
 use seawall_store::job::{Claim, NewJob, Settle, Settled, State};
 use seawall_store::location::Location;
 use seawall_store::{Error, Store};
@@ -154,17 +154,8 @@ async fn a_settlement_that_cannot_be_written_leaves_the_job_running() {
     let stage = Stage::sqlite().await;
     let id = stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
-    let settle = Settle {
-        lease: claimed.lease,
-        ending: ok(),
-        progress: claimed.job.progress,
-        history: Vec::new(),
-        // Its id is taken, so the whole settlement is taken back.
-        answer: None,
-        follow: vec![NewJob { id, ..stage.job("u") }],
-        key: None,
-        now: after(1),
-    };
+    // Its id is taken, so the whole settlement is taken back.
+    let settle = Settle { follow: vec![NewJob { id, ..stage.job("u") }], ..settlement(&claimed, ok()) };
     assert!(stage.store.settle(settle).await.is_err());
     assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Running);
     assert_eq!(stage.settle(&claimed, ok()).await, Settled::Kept);

@@ -26,3 +26,5 @@ mod plans;
 mod stage;
 #[cfg(test)]
 mod tables;
+#[cfg(test)]
+mod wire;

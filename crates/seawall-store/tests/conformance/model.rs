@@ -1,7 +1,7 @@
 //! Random histories against a plain model: nothing acknowledged is lost, nothing ends twice, nobody holds what another has.
 
 use crate::dead::letter;
-use crate::stage::{LEASE, NOON, Stage, ok};
+use crate::stage::{LEASE, NOON, Stage, ok, settlement};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use seawall_core::id::CallId;
@@ -151,16 +151,7 @@ impl World {
     async fn settle(&mut self, mut claimed: Claimed, ending: Ending) {
         let (holds, now) = (self.holds(&claimed), self.now);
         claimed.job.progress.attempts += 1;
-        let settle = Settle {
-            lease: claimed.lease,
-            ending: ending.clone(),
-            progress: claimed.job.progress,
-            history: Vec::new(),
-            answer: None,
-            follow: Vec::new(),
-            key: None,
-            now,
-        };
+        let settle = Settle { now, ..settlement(&claimed, ending.clone()) };
         let settled = self.stage.store.settle(settle).await.unwrap();
         if !holds {
             assert_eq!(settled, Settled::Lost);

@@ -92,23 +92,19 @@ impl Stage {
     }
 
     pub(crate) async fn settle_at(&self, claimed: &Claimed, ending: Ending, now: Wall) -> Settled {
-        let Claimed { lease, job } = claimed;
-        let settle = Settle {
-            lease: *lease,
-            ending,
-            progress: job.progress,
-            history: job.history.clone(),
-            answer: None,
-            follow: Vec::new(),
-            key: None,
-            now,
-        };
-        self.store.settle(settle).await.unwrap()
+        self.store.settle(Settle { now, ..settlement(claimed, ending) }).await.unwrap()
     }
 
     pub(crate) async fn settle(&self, claimed: &Claimed, ending: Ending) -> Settled {
         self.settle_at(claimed, ending, NOON).await
     }
+}
+
+/// How a job is given back at noon, with nothing besides.
+pub(crate) fn settlement(claimed: &Claimed, ending: Ending) -> Settle {
+    let Claimed { lease, job } = claimed;
+    let (progress, history) = (job.progress, job.history.clone());
+    Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, now: NOON, again: false }
 }
 
 pub(crate) fn ok() -> Ending {

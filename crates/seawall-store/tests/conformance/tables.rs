@@ -1,7 +1,7 @@
 //! Schedules, idempotency keys, replays of many letters, roll-ups, snapshots, audit, unnamed errors.
 
 use crate::dead::letter;
-use crate::stage::{NOON, Stage, after, ok, on_each_backend};
+use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::admit::idempotency::{Answer, Claim, Ending as KeyEnding, Fingerprint};
 use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
@@ -148,18 +148,9 @@ async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
         let id = stage.enqueue(stage.job("u")).await;
         let own = Reserve { scope: [scope; 32], ..wish(Some(id), 0) };
         assert_eq!(stage.store.reserve_key(own).await.unwrap().answer, Answer::Proceed { reservation: 0 });
-        let Claimed { lease, job } = stage.claim("u", 1).await.remove(0);
+        let claimed = stage.claim("u", 1).await.remove(0);
         let key = Some(Finish { scope: [scope; 32], ..done(0, 2) });
-        settles.push(Settle {
-            lease,
-            ending: ok(),
-            progress: job.progress,
-            history: Vec::new(),
-            answer: None,
-            follow: Vec::new(),
-            key,
-            now: after(2),
-        });
+        settles.push(Settle { key, now: after(2), ..settlement(&claimed, ok()) });
     }
     // Of four that come together: one is kept, one gives its key back, one ends for the second time, one cannot be written.
     settles[1].key = Some(Finish { scope: [2; 32], ending: KeyEnding::Released, response: None, ..done(0, 2) });

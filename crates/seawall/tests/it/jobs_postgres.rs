@@ -6,8 +6,10 @@ use super::databases::{awaited, postgres};
 use super::gateway::{Gateway, Start};
 use super::replays::{die, gets, patient};
 use super::upstream::{OK, Upstream, answer};
+use super::wire::Wire;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const POLICY: &str = "retry = { attempts = 3, base = \"30ms\", cap = \"60ms\" }\ntimeout = { attempt = \"5s\", total = \"10s\" }";
 
@@ -86,6 +88,28 @@ fn a_database_that_is_away_is_said_to_be_so_and_so_is_its_return() {
     for lost in ["the last second of what is known of breakers and keys is lost", "the last minute of roll-ups is lost"] {
         assert!(gateway.stderr().contains(lost), "{}", gateway.stderr());
     }
+}
+
+#[test]
+fn an_end_whose_answer_is_lost_with_the_database_is_known_to_be_kept_when_it_is_back() {
+    let upstream = Upstream::with(|turn| turn.say(answer("200 OK", "", "a canary sings")));
+    let wire = Wire::to(Cluster::shared());
+    wire.cut_for_good(&[b"a canary sings", b"COMMIT\0"]);
+    let policy = format!(
+        "[upstreams.api]\nurl = \"http://{}\"\n[[schedules]]\nname = \"sync\"\nupstream = \"api\"\nevery = \"1h\"\nspread = \"0%\"\n\
+         subjects = [\"alice\"]\nrequest = {{ path = \"/x\" }}\ndeliver = \"http://{}/hook\"\n",
+        upstream.at, upstream.at
+    );
+    let server = format!("store = \"{}\"\nallow_private = [\"127.0.0.0/8\"]", wire.url(&postgres()));
+    let gateway = Start::with(&policy).server(&server).go();
+    let schedule = || gateway.admin("GET", "/v1/schedules/sync", "");
+    eventually("its end was kept, and its worker does not know it", || wire.cuts() == 1);
+    // Longer than the store itself waits before it gives up.
+    std::thread::sleep(Duration::from_secs(4));
+    wire.mend();
+    eventually("its subject hears of it", || schedule().json()["subjects"][0]["last_ok_at"].is_string());
+    eventually("so does whoever it is delivered to", || upstream.count() == 2);
+    assert_eq!(gateway.metric("seawall_job_leases_lost_total"), Some(0.0));
 }
 
 #[test]

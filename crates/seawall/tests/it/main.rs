@@ -14,7 +14,6 @@ mod caller;
 mod check;
 // The store's own suite starts its server in the same way.
 #[cfg(test)]
-#[expect(dead_code, reason = "other tests use more of it")]
 #[path = "../../../seawall-store/tests/conformance/cluster.rs"]
 mod cluster;
 #[cfg(test)]
@@ -104,3 +103,7 @@ mod uploads;
 mod upstream;
 #[cfg(test)]
 mod usage;
+#[cfg(test)]
+#[expect(dead_code, reason = "other tests use more of it")]
+#[path = "../../../seawall-store/tests/conformance/wire.rs"]
+mod wire;

@@ -123,6 +123,19 @@ fn kept(out: &mut String, shared: &Shared) {
     family(out, "seawall_job_lag_seconds", "gauge", "Age of the oldest job that could run");
     let lag = std::time::Duration::from_millis(u64::try_from(counts.lag_ms.load(Ordering::Relaxed)).unwrap_or(0));
     line(out, format_args!("seawall_job_lag_seconds {}", lag.as_secs_f64()));
+    let ends = [
+        ("seawall_jobs_recovered_total", "Jobs that were taken over from a worker that vanished", &counts.recovered),
+        ("seawall_jobs_poisoned_total", "Jobs that were given up on because workers ended while they had them", &counts.poisoned),
+        (
+            "seawall_job_leases_lost_total",
+            "Jobs that somebody else had when their worker wanted to go on or to settle",
+            &counts.lost_leases,
+        ),
+    ];
+    for (name, help, count) in ends {
+        family(out, name, "counter", help);
+        line(out, format_args!("{name} {}", count.load(Ordering::Relaxed)));
+    }
     family(out, "seawall_dead_letters", "gauge", "Dead letters that wait for somebody");
     for depth in counts.letters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         let (queue, severity) = (escape(&depth.queue), depth.severity.as_str());

@@ -136,11 +136,9 @@ impl Table {
     }
 }
 
-fn stop(running: &mut Running, why: Stop) {
-    if let Some(sender) = running.stop.take() {
-        // One that has just ended needs no stopping.
-        let _: Result<(), Stop> = sender.send(why);
-    }
+/// Whether it was running: one that has just ended needs no stopping.
+fn stop(running: &mut Running, why: Stop) -> bool {
+    running.stop.take().is_some_and(|sender| sender.send(why).is_ok())
 }
 
 /// The life of a worker thread.
@@ -210,7 +208,11 @@ impl Worker {
     async fn tick(&self) -> (Vec<String>, bool) {
         self.notice_steps().await;
         match self.bench.desk().store.tick(self.bench.desk().now()).await {
-            Ok(tick) => (tick.lanes, tick.due + tick.recovered > 0),
+            Ok(tick) => {
+                let recovered = u64::try_from(tick.recovered).unwrap_or(u64::MAX);
+                self.bench.desk().counts.recovered.fetch_add(recovered, Ordering::Relaxed);
+                (tick.lanes, tick.due + tick.recovered > 0)
+            }
             // The store says so wherever it is asked; a tick is asked again soon. Whoever answers then may be another server,
             // with another clock.
             Err(_) => {
@@ -291,21 +293,25 @@ impl Worker {
         let leases: Vec<Lease> = self.table.running.borrow().keys().copied().collect();
         let until = desk.now() + self.lease();
         let renewed = if leases.is_empty() { Ok(Vec::new()) } else { desk.store.renew(leases.clone(), until).await };
-        let mut running = self.table.running.borrow_mut();
+        let (mut running, mut lost) = (self.table.running.borrow_mut(), 0);
         match renewed {
             Ok(answers) => {
                 for (lease, answer) in leases.iter().zip(answers) {
                     let Some(entry) = running.get_mut(lease) else { continue };
                     match answer {
                         Renewed::Held => entry.until = until,
-                        Renewed::Cancelling => stop(entry, Stop::Cancel),
-                        Renewed::Lost => stop(entry, Stop::Lost),
+                        Renewed::Cancelling => _ = stop(entry, Stop::Cancel),
+                        Renewed::Lost => lost += u64::from(stop(entry, Stop::Lost)),
                     }
                 }
             }
             // Whoever cannot renew stops before somebody else may begin.
-            Err(_) => running.values_mut().filter(|entry| entry.until <= desk.now()).for_each(|entry| stop(entry, Stop::Lost)),
+            Err(_) => {
+                let over = running.values_mut().filter(|entry| entry.until <= desk.now());
+                lost = over.map(|entry| u64::from(stop(entry, Stop::Lost))).sum();
+            }
         }
+        desk.counts.lost_leases.fetch_add(lost, Ordering::Relaxed);
     }
 
     /// Finishes what is running while there is time, and gives back the rest.
@@ -346,11 +352,12 @@ fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
         follow: Vec::new(),
         key: None,
         now,
+        again: false,
     })
 }
 
 /// Writes how a job ended, for as long as the job is ours to write about. Whether it was.
-async fn write(bench: &Bench, table: &Table, settle: Settle) -> bool {
+async fn write(bench: &Bench, table: &Table, mut settle: Settle) -> bool {
     let desk = bench.desk();
     let mut pause = Duration::from_millis(50);
     loop {
@@ -366,6 +373,8 @@ async fn write(bench: &Bench, table: &Table, settle: Settle) -> bool {
                 return false;
             }
             Err(error) if error.passes() && is_ours(table, &settle, desk.now()) => {
+                // The answer may be all that got lost.
+                settle.again = true;
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(2));
             }

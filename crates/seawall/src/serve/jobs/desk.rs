@@ -43,6 +43,8 @@ pub(crate) struct Counts {
     pub lag_ms: AtomicI64,
     pub letters: Mutex<Vec<seawall_store::dead::Depth>>,
     pub expired: AtomicU64,
+    /// Jobs whose worker had vanished.
+    pub recovered: AtomicU64,
     pub poisoned: AtomicU64,
     pub lost_leases: AtomicU64,
     /// The store did not answer when it was last asked.

@@ -121,7 +121,7 @@ impl Bench {
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
         let Verdict { ending, progress, history, answer, key } = verdict;
-        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now }, told)
+        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false }, told)
     }
 
     /// A suspect waits for its turn, and is begun once it is written down that it was.
