@@ -163,7 +163,8 @@ impl Store {
         change!(self, ends statements::jobs::cancel, id, now)
     }
 
-    /// Before a suspect is begun: if this is the last that is heard of its worker, the suspect is to blame. Whether it is one, and ours.
+    /// Before a suspect is begun: if this is the last that is heard of its worker, the suspect is to blame. Whether it is one, and
+    /// still ours; as often as it is asked.
     pub async fn blame(&self, lease: Lease) -> Result<bool, Error> {
         change!(self, repeats statements::jobs::blame, lease)
     }

@@ -37,10 +37,11 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
     }
 }
 
-/// Blames a suspect for the end of its worker in advance; a settlement takes that back.
+/// Blames a suspect for the end of its worker in advance; a settlement takes that back. Whoever is told again, because an answer got
+/// lost, finds its own blame: nobody else's comes with this lease.
 pub(crate) async fn blame<S: Sql>(sql: &mut S, lease: &Lease) -> Result<bool, Error> {
     let Lease { row, claim, token } = *lease;
-    let statement = "UPDATE jobs SET crashes = crashes + 1 WHERE row = $1 AND claim = $2 AND token = $3 AND state = 1 AND crashes = $4";
+    let statement = "UPDATE jobs SET crashes = $4 + 1 WHERE row = $1 AND claim = $2 AND token = $3 AND state = 1 AND crashes >= $4";
     Ok(sql.execute(statement, values![row, claim, token, SUSPECT]).await? > 0)
 }
 

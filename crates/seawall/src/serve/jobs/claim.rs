@@ -274,13 +274,13 @@ impl Worker {
         tokio::task::spawn_local(async move {
             let lease = claimed.lease;
             let (settle, told) = tokio::select! {
-                (settle, told) = bench.run(&claimed) => (Some(settle), told),
+                ran = bench.run(&claimed) => ran.unzip(),
                 why = stopped => (given_up(&claimed, why.unwrap_or(Stop::Release), bench.desk().now()), None),
             };
             table.settle(&lease);
             if let Some(settle) = settle
                 && write(&bench, &table, settle).await
-                && let Some(told) = told
+                && let Some(told) = told.flatten()
             {
                 schedule::report(&bench.shared, told).await;
             }

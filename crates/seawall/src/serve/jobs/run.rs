@@ -27,15 +27,19 @@ use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use seawall_store::idempotency;
-use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, NewJob, Origin, Response, SUSPECT, Settle, State};
+use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A job that has taken so many workers with it is not given to another.
 const MOST_CRASHES: u32 = SUSPECT + 1;
 /// Suspects that run side by side: if one of them ends the process, so many are blamed at most.
 const SUSPECTS: usize = 4;
+/// The pause before a store that did not answer is told again which suspect is begun.
+const BLAME_AGAIN: Duration = Duration::from_millis(500);
 
 /// Receivers are told apart by `webhook-id`, so a POST may go again; they may be down for hours, so it does so slowly.
 const RECEIVERS: &str = r#"timeout = { connect = "5s", attempt = "15s", total = "1m" }
@@ -103,12 +107,12 @@ impl Bench {
         self.outside.pool.sweep(now);
     }
 
-    /// Runs a job as far as it goes now.
-    pub(super) async fn run(&self, claimed: &Claimed) -> (Settle, Option<Told>) {
+    /// Runs a job as far as it goes now. Nothing where it is somebody else's before it is begun.
+    pub(super) async fn run(&self, claimed: &Claimed) -> Option<(Settle, Option<Told>)> {
         let job = &claimed.job;
-        let _place = self.suspected(claimed).await;
+        let _place = if job.crashes == SUSPECT { Some(self.suspected(claimed.lease).await?) } else { None };
         let verdict = if job.crashes >= MOST_CRASHES {
-            self.desk().counts.poisoned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
             self.refused(job, None, Cause::poison(job.crashes))
         } else {
             match self.locate(job) {
@@ -121,18 +125,23 @@ impl Bench {
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
         let Verdict { ending, progress, history, answer, key } = verdict;
-        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false }, told)
+        Some((Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false }, told))
     }
 
-    /// A suspect waits for its turn, and is begun once it is written down that it was.
-    async fn suspected(&self, claimed: &Claimed) -> Option<SemaphorePermit<'_>> {
-        if claimed.job.crashes != SUSPECT {
-            return None;
+    /// A suspect waits for its turn, and is begun once it is written down that it was. Its lease may be over by then.
+    async fn suspected(&self, lease: Lease) -> Option<SemaphorePermit<'_>> {
+        let place = self.suspects.acquire().await.ok()?;
+        loop {
+            match self.desk().store.blame(lease).await {
+                Ok(true) => return Some(place),
+                Ok(false) => {
+                    self.desk().counts.lost_leases.fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
+                // Its worker is stopped when the lease is over by its own clock.
+                Err(_) => tokio::time::sleep(BLAME_AGAIN).await,
+            }
         }
-        let place = self.suspects.acquire().await.ok();
-        // A store that does not answer keeps nothing of what follows either.
-        drop(self.desk().store.blame(claimed.lease).await);
-        place
     }
 
     fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
