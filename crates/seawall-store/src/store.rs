@@ -93,6 +93,15 @@ impl Store {
         matches!(self, Self::Sqlite(_))
     }
 
+    /// Whether anything is heard of it, where that can be told without asking.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        match self {
+            Self::Sqlite(_) => true,
+            Self::Postgres(PostgresStore(backend)) => backend.is_heard(),
+        }
+    }
+
     /// Returns when there may be something new to claim, whichever process enqueued it. A call that comes late returns at
     /// once; of several who wait, one is woken. Who waits must poll too: a notification can get lost with its connection.
     pub async fn woken(&self) {

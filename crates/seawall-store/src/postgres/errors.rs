@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
-/// Longer than the server lets a statement run, so that only a dead network comes this far.
+/// Longer than the server lets a statement run. That nothing at all is heard of it is found out sooner, by its pulse.
 const ANSWER: Duration = Duration::from_secs(25);
 
 /// Waits for an answer, but not for ever.

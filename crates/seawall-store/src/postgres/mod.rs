@@ -9,6 +9,7 @@ mod jobs;
 mod keys;
 mod pool;
 mod position;
+mod pulse;
 mod schema;
 mod settle;
 mod tick;
@@ -51,6 +52,10 @@ impl Postgres {
         tasks.spawn(wake::listen(pool.clone(), Arc::clone(&woken)));
         tasks.spawn(wake::ring(pool.clone()));
         Ok(Self(Arc::new(Inner { pool, enqueue, settle, woken, _tasks: tasks })))
+    }
+
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.0.pool.pulse().is_silent()
     }
 
     pub(crate) async fn begin(&self) -> Result<Tx, Error> {

@@ -1,13 +1,17 @@
 //! Connections: how they are made, shared, waited for and given up on.
 
 use super::errors::{bounded, failed};
+use super::pulse::Pulse;
 use super::wake::Bell;
 use crate::error::Error;
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime, TimeoutType};
+use deadpool_postgres::{Connect, Hook, HookError, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime, TimeoutType};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio_postgres::Config;
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Enough for two writers, claims and a few lists; a server has a hundred for everybody.
@@ -50,7 +54,28 @@ pub(super) struct Pool {
     config: Config,
     tls: MakeRustlsConnect,
     bell: Arc<Bell>,
+    pulse: Pulse,
     away: Arc<AtomicBool>,
+}
+
+/// Connections that end when nothing more is heard of the server, with everything that was asked on them.
+struct WhileHeard {
+    tls: MakeRustlsConnect,
+    pulse: Pulse,
+}
+
+type Connecting<'a> = Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), tokio_postgres::Error>> + Send + 'a>>;
+
+impl Connect for WhileHeard {
+    fn connect(&self, config: &Config) -> Connecting<'_> {
+        let config = config.clone();
+        Box::pin(async move {
+            let (client, connection) = config.connect(self.tls.clone()).await?;
+            let pulse = self.pulse.clone();
+            // How it ended is heard by whoever asked.
+            Ok((client, tokio::spawn(async move { drop(pulse.during(connection).await) })))
+        })
+    }
 }
 
 impl std::fmt::Debug for Pool {
@@ -66,8 +91,12 @@ impl Pool {
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| Error::Failed(cause(&error)))?;
         let own = config.get_options().map_or_else(|| SETTINGS.to_owned(), |theirs| format!("{SETTINGS} {theirs}"));
         config.options(own).application_name("seawall").connect_timeout(CONNECT);
-        let tls = tls()?;
-        let manager = Manager::from_config(config.clone(), tls.clone(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(CONNECT);
+        }
+        let (tls, pulse) = (tls()?, Pulse::new());
+        let connect = WhileHeard { tls: tls.clone(), pulse: pulse.clone() };
+        let manager = Manager::from_connect(config.clone(), connect, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let connections = deadpool_postgres::Pool::builder(manager)
             .max_size(CONNECTIONS)
             .runtime(Runtime::Tokio1)
@@ -77,7 +106,7 @@ impl Pool {
             .pre_recycle(plan_anew())
             .build()
             .map_err(|error| Error::Failed(error.to_string()))?;
-        Ok(Self { connections, config, tls, bell: Arc::default(), away: Arc::default() })
+        Ok(Self { connections, config, tls, bell: Arc::default(), pulse, away: Arc::default() })
     }
 
     /// The bell that every process hears, a little later.
@@ -85,11 +114,15 @@ impl Pool {
         &self.bell
     }
 
-    /// A connection; waits a while for a server that is not there.
+    pub(super) const fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
+    /// A connection; waits a while for a server that is not there, and not for one that is silent.
     pub(super) async fn get(&self) -> Result<Object, Error> {
         let mut pauses = PAUSES_MS.iter();
         loop {
-            let error = match self.connections.get().await {
+            let error = match self.pulse.during(self.connections.get()).await? {
                 Ok(connection) => {
                     self.away.store(false, Ordering::Relaxed);
                     return Ok(connection);
@@ -114,20 +147,18 @@ impl Pool {
 
     /// Whether it was waited for in vain, and has not answered since.
     pub(super) fn is_away(&self) -> bool {
-        self.away.load(Ordering::Relaxed)
+        self.away.load(Ordering::Relaxed) || self.pulse.is_silent()
     }
 
     /// Whether the server answers right now.
     pub(super) async fn probe(&self) -> Result<(), Error> {
-        let connection = self.connections.get().await.map_err(|error| refused(&error))?;
+        let connection = self.pulse.during(self.connections.get()).await?.map_err(|error| refused(&error))?;
         bounded(connection.batch_execute("SELECT 1")).await
     }
 
     /// A connection of one's own, whose messages come by hand.
-    pub(super) async fn apart(
-        &self,
-    ) -> Result<(tokio_postgres::Client, tokio_postgres::Connection<tokio_postgres::Socket, impl Stream>), Error> {
-        bounded(self.config.connect(self.tls.clone())).await
+    pub(super) async fn apart(&self) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, impl Stream>), Error> {
+        self.pulse.connect(self.config.connect(self.tls.clone())).await
     }
 }
 

@@ -1,8 +1,9 @@
 //! Telling and hearing of work, whichever process enqueued it, so that nobody has to wait for a poll.
 
-use super::errors::{bounded, failed};
+use super::errors::failed;
 use super::pool::{Pool, Stream};
 use super::position::Positions;
+use super::pulse::beat;
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::job::NewJob;
@@ -14,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Connection, Socket};
 
 const CHANNEL: &str = "seawall_jobs";
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Notifications of one process are at least so far apart: each takes a lock of the whole server while it commits.
 const BETWEEN_RINGS: Duration = Duration::from_millis(5);
 
@@ -57,29 +58,28 @@ pub(super) async fn ring(pool: Pool) {
 pub(super) async fn listen(pool: Pool, woken: Arc<Notify>) {
     let mut pause = FIRST_PAUSE;
     loop {
-        if let Ok(()) = once(&pool, &woken).await {
+        let begun = || {
+            // Something may have been missed while nobody listened.
+            woken.notify_one();
             pause = FIRST_PAUSE;
-        }
+        };
+        // Its error is its end.
+        drop(once(&pool, &woken, begun).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// Until the connection is lost, which is no error once it has been there.
-async fn once(pool: &Pool, woken: &Notify) -> Result<(), Error> {
+/// Until the connection is lost, or nothing more is heard on it.
+async fn once(pool: &Pool, woken: &Notify, begun: impl FnOnce()) -> Result<(), Error> {
     let (client, mut connection) = pool.apart().await?;
-    let sentence = format!("LISTEN {CHANNEL}");
-    let begin = bounded(client.batch_execute(&sentence));
-    tokio::pin!(begin);
+    let first = format!("LISTEN {CHANNEL}");
     tokio::select! {
-        began = &mut begin => began?,
-        ended = hear(&mut connection, woken) => return ended,
+        // What has arrived is read before anybody says that nothing has.
+        biased;
+        ended = hear(&mut connection, woken) => ended,
+        silent = beat(pool, &client, &first, begun) => silent,
     }
-    // Something may have been missed while nobody listened.
-    woken.notify_one();
-    // Its error is its end.
-    drop(hear(&mut connection, woken).await);
-    Ok(())
 }
 
 async fn hear(connection: &mut Connection<Socket, impl Stream>, woken: &Notify) -> Result<(), Error> {

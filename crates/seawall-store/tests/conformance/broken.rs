@@ -156,6 +156,49 @@ async fn a_settlement_whose_answer_is_lost_with_the_server_is_known_to_be_kept_w
     assert_eq!((wire.cuts(), stage.store.issues().await.unwrap()[0].total), (2, 1));
 }
 
+/// Nothing is heard of the server until it is brought back: that is found out, and over with its silence.
+async fn silence(stage: &Stage, back: impl AsyncFnOnce()) {
+    let (before, late) = (stage.job("u"), stage.job("u"));
+    let answers = async || {
+        let late = tokio::time::timeout(Duration::from_secs(15), stage.store.enqueue(vec![late.clone()], NOON)).await;
+        late.expect("nobody waits for ever").unwrap_err()
+    };
+    assert!(stage.store.is_heard());
+    let refused = answers().await;
+    assert!(refused.passes() && !stage.store.is_heard(), "{refused}");
+    assert_eq!(answers().await.to_string(), "the database does not answer: nothing is heard of it");
+    back().await;
+    while !stage.store.is_heard() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stage.enqueue(before.clone()).await;
+    assert_eq!(stage.store.job(before.id).await.unwrap().unwrap().state, State::Queued);
+}
+
+#[tokio::test]
+async fn a_server_whose_words_get_lost_is_not_waited_for() {
+    let (wire, stage) = wired().await;
+    stage.enqueue(stage.job("u")).await;
+    wire.mute();
+    silence(&stage, async || wire.mend()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_held_up_is_not_waited_for() {
+    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start("-c fsync=off")));
+    let stage = Stage::at(Location::Postgres(cluster.database().await), None).await;
+    stage.enqueue(stage.job("u")).await;
+    cluster.freeze().await;
+    silence(&stage, async || cluster.thaw().await).await;
+}
+
+#[tokio::test]
+async fn a_statement_that_takes_long_is_waited_for() {
+    let stage = with_trigger("BEFORE INSERT ON jobs FOR EACH ROW", "PERFORM pg_sleep(5);").await;
+    let id = stage.enqueue(stage.job("u")).await;
+    assert!(stage.store.is_heard() && stage.store.job(id).await.unwrap().is_some());
+}
+
 /// Claims and settles until told to stop; counts how often each job was settled for good.
 async fn work(store: Store, seed: u64, over: Arc<AtomicBool>, settled: Arc<AtomicUsize>) -> HashMap<CallId, usize> {
     let (mut ended, mut rng) = (HashMap::new(), Rng::seeded(seed));

@@ -19,7 +19,8 @@ if [ "$(id -u)" = 0 ]; then
   as="setpriv --reuid=$user --regid=$(id -g "$user") --clear-groups"
 fi
 cd "$folder"
-stop() { $as "$BIN/pg_ctl" -D "$folder/data" -m immediate -w stop >/dev/null 2>&1; rm -rf "$folder"; }
+all() { pid=$(head -1 "$folder/data/postmaster.pid") && echo "$pid" $(cat "/proc/$pid/task/$pid/children"); }
+stop() { { kill -CONT $(all); } 2>/dev/null; $as "$BIN/pg_ctl" -D "$folder/data" -m immediate -w stop >/dev/null 2>&1; rm -rf "$folder"; }
 $as "$BIN/initdb" -D "$folder/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$folder/out" 2>&1 &&
 $as "$BIN/pg_ctl" -D "$folder/data" -l "$folder/data/log" -w -o "-k $folder -c listen_addresses= -c max_connections=300 -c max_locks_per_transaction=128 $SETTINGS" start >>"$folder/out" 2>&1 ||
 { tail -5 "$folder/out" "$folder/data/log" >&2; stop; exit 1; }
@@ -27,6 +28,8 @@ echo "$folder"
 while read -r order; do
   case $order in
     stop) $as "$BIN/pg_ctl" -D "$folder/data" -m fast -w stop >/dev/null 2>&1 && echo stopped ;;
+    freeze) kill -STOP $(all) && echo frozen ;;
+    thaw) kill -CONT $(all) && echo thawed ;;
     restart) $as "$BIN/pg_ctl" -D "$folder/data" -l "$folder/data/log" -m fast -w restart >/dev/null 2>&1 && echo restarted ;;
   esac
 done
@@ -83,6 +86,15 @@ impl Cluster {
 
     pub(crate) async fn stop(&'static self) {
         self.order("stop", "stopped\n").await;
+    }
+
+    /// Holds the server up with all its processes: it is there, and says nothing.
+    pub(crate) async fn freeze(&'static self) {
+        self.order("freeze", "frozen\n").await;
+    }
+
+    pub(crate) async fn thaw(&'static self) {
+        self.order("thaw", "thawed\n").await;
     }
 
     async fn order(&'static self, order: &'static str, done: &'static str) {

@@ -7,7 +7,7 @@ use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Nanos;
 use seawall_store::idempotency::{Finish, Reserve};
-use seawall_store::job::{Claimed, Ending, Filter, NewJob, Origin, Response, Settle, Settled};
+use seawall_store::job::{Ending, Filter, NewJob, Origin, Response, Settle, Settled};
 use seawall_store::notes::{Deed, Unnamed};
 use seawall_store::page::Window;
 use seawall_store::replay::{Created, NewReplay, State, Stepped};

@@ -91,6 +91,26 @@ fn a_database_that_is_away_is_said_to_be_so_and_so_is_its_return() {
 }
 
 #[test]
+fn a_database_that_says_nothing_is_found_out_and_so_is_its_return() {
+    let upstream = Upstream::fine();
+    let server: &'static Cluster = Box::leak(Box::new(Cluster::start("")));
+    let gateway = start(&upstream, &awaited(server.database()));
+    let job = json!({ "upstream": "api", "path": "/x" });
+    let before = submit(&gateway, &job);
+    eventually("it runs jobs", || state(&gateway, &before) == "done");
+    awaited(server.freeze());
+    let refused = gateway.admin("POST", "/v1/jobs", &job.to_string());
+    assert_eq!((refused.status, refused.code().as_str()), (503, "store_unavailable"), "{}", refused.text());
+    assert_eq!(gateway.admin("GET", "/readyz", "").json(), json!({ "status": "store_unavailable" }));
+    assert_eq!(gateway.get("/api/x").status, 200, "calls need no store");
+    eventually("that is told", || gateway.stderr().contains("warning: the database does not answer"));
+    awaited(server.thaw());
+    eventually("it is ready again", || gateway.admin("GET", "/readyz", "").status == 200);
+    let after = submit(&gateway, &job);
+    eventually("jobs go on", || state(&gateway, &after) == "done");
+}
+
+#[test]
 fn an_end_whose_answer_is_lost_with_the_database_is_known_to_be_kept_when_it_is_back() {
     let upstream = Upstream::with(|turn| turn.say(answer("200 OK", "", "a canary sings")));
     let wire = Wire::to(Cluster::shared());

@@ -72,7 +72,7 @@ impl Desk {
 
     /// Whether the store answered when it was last asked.
     pub(crate) fn is_healthy(&self) -> bool {
-        !self.counts.silent.load(Ordering::Relaxed)
+        !self.counts.silent.load(Ordering::Relaxed) && self.store.is_heard()
     }
 
     pub(crate) fn secret(&self) -> Arc<String> {

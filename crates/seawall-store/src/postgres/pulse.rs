@@ -1,0 +1,81 @@
+//! Whether the server is heard. It is asked for nothing twice a second, on the connection that listens; when it has not answered for
+//! three seconds, every connection ends, so that whoever waits for an answer knows, and nobody waits for a new one until it is heard
+//! again. A statement may take longer than that: a server that is at work answers besides.
+
+use super::errors::failed;
+use super::pool::Pool;
+use crate::error::Error;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+const LOOK: Duration = Duration::from_millis(500);
+/// Looks without an answer, after which the server counts as silent. Looks and not time: a process that was held up itself has not
+/// listened meanwhile.
+const LOOKS: u32 = 6;
+/// Some more for a new connection, which costs the server a process of its own.
+const LOOKS_FOR_A_NEW_ONE: u32 = 8;
+
+/// Silent or not, as everybody sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Pulse(Arc<watch::Sender<bool>>);
+
+impl Pulse {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    pub(super) fn is_heard(&self) {
+        self.0.send_if_modified(|silent| std::mem::take(silent));
+    }
+
+    /// Does something for as long as the server is heard.
+    pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let mut silence = self.0.subscribe();
+        tokio::select! {
+            biased;
+            _ = silence.wait_for(|silent| *silent) => Err(silent()),
+            done = work => Ok(done),
+        }
+    }
+
+    /// Waits for an answer, look by look.
+    async fn look<T>(&self, looks: u32, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+        let mut answer = pin!(answer);
+        for _ in 0..looks {
+            tokio::select! {
+                biased;
+                answered = &mut answer => return answered.map_err(|error| failed(&error)),
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+        self.0.send_replace(true);
+        Err(silent())
+    }
+
+    pub(super) async fn connect<T>(&self, connected: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+        self.look(LOOKS_FOR_A_NEW_ONE, connected).await
+    }
+}
+
+fn silent() -> Error {
+    Error::Unavailable("nothing is heard of it".to_owned())
+}
+
+/// Begins with this, and asks on until there is no answer.
+pub(super) async fn beat(pool: &Pool, client: &tokio_postgres::Client, first: &str, begun: impl FnOnce()) -> Result<(), Error> {
+    let pulse = pool.pulse();
+    pulse.look(LOOKS, client.batch_execute(first)).await?;
+    pulse.is_heard();
+    begun();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        pulse.look(LOOKS, client.batch_execute("")).await?;
+    }
+}
