@@ -141,13 +141,13 @@ fn discreet(words: String, upstream: Option<&LiveUpstream>, request: &Request) -
     without(masked(words, upstream), request)
 }
 
-/// What the upstream answered to a job that is given up on, as it may be kept and shown.
-pub(crate) fn discreet_answer(mut answer: Response, upstream: &LiveUpstream, request: &Request) -> Response {
+/// What the upstream answered to a job, as it may be shown to others than who asked for it.
+pub(crate) fn discreet_answer(mut answer: Response, upstream: Option<&LiveUpstream>, request: &Request) -> Response {
     for (_, value) in &mut answer.headers {
-        *value = discreet(std::mem::take(value), Some(upstream), request);
+        *value = discreet(std::mem::take(value), upstream, request);
     }
     if let Ok(words) = std::str::from_utf8(&answer.body) {
-        let shown = discreet(words.to_owned(), Some(upstream), request);
+        let shown = discreet(words.to_owned(), upstream, request);
         if shown != words {
             answer.body = Bytes::from(shown);
         }

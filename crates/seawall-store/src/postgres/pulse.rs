@@ -32,7 +32,7 @@ impl Pulse {
     }
 
     pub(super) fn is_heard(&self) {
-        self.0.send_if_modified(|silent| std::mem::take(silent));
+        self.0.send_if_modified(std::mem::take);
     }
 
     /// Does something for as long as the server is heard.

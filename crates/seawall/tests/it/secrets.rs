@@ -139,3 +139,28 @@ fn what_a_caller_sends_along_arrives_and_is_never_shown() {
     }
     assert!(receiver.raw().contains("/hook?token=planted-in-a-callback"));
 }
+
+#[test]
+fn what_an_upstream_repeats_is_for_its_caller_alone() {
+    let said = "you are planted-token, and came with planted-parameter and planted-as-key";
+    let upstream = Upstream::replying(&[&answer("200 OK", "X-Echo: planted-token\r\n", said)]);
+    let receiver = Upstream::fine();
+    let auth = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nkeys = [{ id = \"a\", secret = \"env:KEY\" }]";
+    let gateway = Start::before(&upstream, auth).server("allow_private = [\"127.0.0.0/8\"]").secret("KEY", "planted-as-key").go();
+    let hook = format!("Seawall-Callback: http://{}/hook\r\n", receiver.at);
+    let headers = format!("Prefer: respond-async\r\nX-Auth-Token: planted-token\r\n{hook}");
+    let id = gateway.get_with("/api/x?sig=planted-parameter", &headers).json()["id"].as_str().unwrap().to_owned();
+    super::caller::eventually("its receiver hears of it", || receiver.count() == 1);
+    let own = gateway.get(&format!("/-/jobs/{id}")).json()["response"].clone();
+    assert_eq!((&own["body"], &own["headers"]["x-echo"]), (&serde_json::json!(said), &serde_json::json!("planted-token")));
+    let list = gateway.look("/v1/jobs");
+    assert_eq!(list["items"].as_array().unwrap().len(), 2, "the job and its callback");
+    let mut told = vec![list.to_string(), String::from_utf8(receiver.seen().remove(0).body).unwrap(), gateway.stdout()];
+    for item in list["items"].as_array().unwrap() {
+        told.push(gateway.look(&format!("/v1/jobs/{}", item["id"].as_str().unwrap())).to_string());
+    }
+    for told in &told {
+        assert!(!told.contains("planted-"), "{told}");
+    }
+    assert!(told[1].contains("you are [redacted], and came with [redacted] and …-key"), "{}", told[1]);
+}

@@ -55,7 +55,8 @@ async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Re
         correlation_id: query.text("correlation_id").map(str::to_owned),
     };
     let jobs = shared.desk.store.jobs(filter, query.window()?).await.map_err(|error| of_store(&error))?;
-    Ok(document(200, &page(&jobs, view::job)))
+    let live = shared.live.load();
+    Ok(document(200, &page(&jobs, |job| view::discreet_job(job, &live))))
 }
 
 async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
@@ -65,7 +66,8 @@ async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Resp
 async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
     let id = CallId::parse(id).ok_or_else(|| not_found("there is no such job"))?;
     let job = shared.desk.store.job(id).await.map_err(|error| of_store(&error))?;
-    job.map(|job| document(200, &view::job(&job))).ok_or_else(|| not_found("there is no such job"))
+    let live = shared.live.load();
+    job.map(|job| document(200, &view::discreet_job(&job, &live))).ok_or_else(|| not_found("there is no such job"))
 }
 
 async fn cancel(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {

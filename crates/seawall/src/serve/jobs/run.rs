@@ -2,7 +2,7 @@
 //! up for the store.
 
 use super::schedule::{self, Told};
-use super::{Desk, callback};
+use super::{Desk, callback, view};
 use crate::adhoc::{self, AdHoc};
 use crate::letter::{self, Cause, Place};
 use crate::serve::keyed::{self, Asked, KEY, Keyed, MOST_ANSWER};
@@ -221,7 +221,7 @@ impl Bench {
                     Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
                     stored => {
                         let (ending, answer) = self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history);
-                        (ending, answer.or(stored).map(|answer| letter::discreet_answer(answer, &to.upstream, &job.request)))
+                        (ending, answer.or(stored).map(|answer| letter::discreet_answer(answer, Some(&to.upstream), &job.request)))
                     }
                 };
                 let key = match &reservation {
@@ -355,7 +355,7 @@ impl Bench {
     /// What somebody wants to hear of the end.
     fn follow(&self, job: &Job, verdict: &Verdict, now: Wall) -> Vec<NewJob> {
         let (state, error, response) = match &verdict.ending {
-            Ending::Done(response) => (State::Done, None, Some(response.clone())),
+            Ending::Done(response) => (State::Done, None, Some(view::discreet_answer(job, response, &self.shared.live.load()))),
             Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), verdict.answer.clone()),
             Ending::Failed { code } => (State::Dead, Some(code.clone()), verdict.answer.clone()),
             Ending::Wait { .. } | Ending::Release | Ending::Cancelled => return Vec::new(),

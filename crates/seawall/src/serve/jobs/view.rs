@@ -1,10 +1,14 @@
-//! Jobs and dead letters as the API shows them. Credentials that callers sent along are not shown.
+//! Jobs and dead letters as the API shows them. Credentials that callers sent along are not shown, nor what an upstream repeats of them
+//! to anybody but its caller.
 
+use crate::letter;
 use seawall_core::discretion::{REDACTED, is_secret, target};
 use seawall_core::time::Wall;
+use seawall_engine::live::Live;
 use seawall_store::dead::{Issue, Letter};
-use seawall_store::job::{AD_HOC, Job, Origin};
+use seawall_store::job::{AD_HOC, Job, Origin, Response};
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 pub(super) fn headers(pairs: &[(String, String)]) -> Value {
     let mut shown: Map<String, Value> = Map::new();
@@ -34,9 +38,25 @@ fn when(at: Option<Wall>) -> Value {
     at.map_or(Value::Null, |at| json!(at.to_string()))
 }
 
+/// A job as its own caller sees it: the answer is as it was.
 pub(crate) fn job(job: &Job) -> Value {
+    answered(job, job.response.as_ref())
+}
+
+/// A job as anybody else sees it.
+pub(super) fn discreet_job(job: &Job, live: &Live) -> Value {
+    let response = job.response.as_ref().map(|response| discreet_answer(job, response, live));
+    answered(job, response.as_ref())
+}
+
+/// A job's answer without what the upstream was told in confidence and repeated.
+pub(super) fn discreet_answer(job: &Job, response: &Response, live: &Live) -> Response {
+    letter::discreet_answer(response.clone(), live.named(&job.upstream).map(Arc::as_ref), &job.request)
+}
+
+fn answered(job: &Job, response: Option<&Response>) -> Value {
     let (text, encoding) = body(&job.request.body);
-    let response = job.response.as_ref().map(|response| {
+    let response = response.map(|response| {
         let (text, encoding) = body(&response.body);
         json!({
             "status": response.status,
