@@ -82,7 +82,9 @@ fn a_subject_that_fails_is_put_off_and_disturbs_no_other() {
     let bob = subject(&gateway, "bob");
     assert!(bob["last_error"].as_str().unwrap().contains("503 bob is down"), "{bob}");
     assert!(bob["next_retry_at"].is_string() || bob["state"] == "running", "{bob}");
-    assert!(asked(&upstream, "/users/alice/history") > asked(&upstream, "/users/bob/history"), "alice goes on");
+    let count = |name: &str| asked(&upstream, &format!("/users/{name}/history"));
+    // Not at once: on a busy machine both are late.
+    eventually("alice goes on", || count("alice") > count("bob"));
     assert_eq!(gateway.admin("GET", "/v1/dead-letters", "").json()["items"], json!([]), "the next tick does the same work");
     sick.store(false, Ordering::SeqCst);
     eventually("success resets it", || {
