@@ -120,6 +120,8 @@ pub enum Drove {
 
 /// A wait that is shorter than writing a job back and claiming it again is waited where it is.
 const IN_PLACE: Nanos = Nanos::from_millis(20);
+/// But not by one that has taken so long: it may be somebody else's by now, which is found out where it is written back.
+const LONG: Nanos = Nanos::from_secs(10);
 
 /// Gives everything back if the caller leaves: dropping the future is how callers leave.
 struct Guarded<'a> {
@@ -131,6 +133,10 @@ struct Guarded<'a> {
 }
 
 impl Guarded<'_> {
+    fn waits_in_place(&self, until: Mono, now: Mono) -> bool {
+        until.since(now) <= IN_PLACE && now.since(self.started) <= LONG
+    }
+
     /// Ends the call with nothing counted against anybody.
     fn cancel(&mut self, code: Code, now: Now) -> Finish {
         self.done = true;
@@ -284,7 +290,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 now = scene.clock.now();
                 action
             }
-            Action::Wait { until, reason } if request.patient && reason != Reason::Paced && until.since(now.mono) > IN_PLACE => {
+            Action::Wait { until, reason } if request.patient && reason != Reason::Paced && !guarded.waits_in_place(until, now.mono) => {
                 return Drove::Aside(guarded.aside(until, reason, now));
             }
             Action::Wait { until, .. } => {
