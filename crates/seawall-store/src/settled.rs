@@ -2,7 +2,6 @@
 
 use crate::dead::NewLetter;
 use crate::error::Error;
-use crate::failpoint;
 use crate::job::{Ending, MOST_HISTORY, Origin, Response, Settle, Settled, State};
 use crate::progress;
 use crate::sql::{Row, Sql, json, read_json, text};
@@ -94,7 +93,6 @@ pub(crate) enum Besides<'a> {
 
 impl Besides<'_> {
     pub(crate) async fn write<S: Sql>(&self, sql: &mut S) -> Result<(), Error> {
-        failpoint::hit("settle-in-transaction")?;
         match self {
             Self::Nothing => Ok(()),
             Self::Letter(new) => letters::keep(sql, new).await,

@@ -123,6 +123,7 @@ async fn settle(tx: &mut Tx, batch: &[(&Settle, bool)]) -> Result<Vec<Settled>, 
         answers.push(settled);
     }
     write(tx.connection()?, &changes, &over).await?;
+    failpoint::hit("settle-in-transaction")?;
     if !follow.is_empty() || changes.iter().any(|(_, change)| change.is_queued()) {
         tx.ring();
     }

@@ -177,6 +177,7 @@ fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
     let (settled, change, besides) = settled::settle(settle, &held)?;
     let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
     write(tx.db, settle.lease.row, turn, &change)?;
+    failpoint::hit("settle-in-transaction")?;
     at_once(besides.write(tx))?;
     conclude(tx, settle, settled)
 }

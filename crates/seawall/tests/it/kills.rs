@@ -6,7 +6,7 @@ use super::caller::{Caller, eventually};
 use super::cluster::Cluster;
 use super::databases::{awaited, postgres};
 use super::gateway::{Gateway, Start};
-use super::upstream::{OK, Upstream};
+use super::upstream::{OK, Upstream, answer as said};
 use seawall_store::Store;
 use seawall_store::job::{Filter, State};
 use seawall_store::location::Location;
@@ -304,23 +304,52 @@ fn a_database_that_restarts_under_load_loses_nothing_and_is_waited_for() {
     println!("{} restarts: {} acknowledged, {refused} told to come back, {} done", restarts(), acknowledged.len(), all.len());
 }
 
+/// The program meets some trouble at a step, ends, and another goes on where it was.
+#[track_caller]
+fn troubled(point: &str, trouble: &str, server: &str) {
+    let ledger = Ledger::default();
+    let upstream = ledger.upstream();
+    let start = || Start::before(&upstream, POLICY).server(server);
+    let mut gateway = start().secret("SEAWALL_FAILPOINT", &format!("{point}:{trouble}")).go();
+    let acknowledged: BTreeSet<String> = submit(gateway.admin, 1).into_iter().collect();
+    match trouble {
+        "kill" => assert_ne!(gateway.ended(), Some(0), "{point} was not reached"),
+        _ => std::thread::sleep(Duration::from_millis(1500)),
+    }
+    let again = start().go_in(gateway.kill());
+    // Whoever heard nothing asks again, with the same key.
+    let second = submit(again.admin, 1).unwrap();
+    let all = settled(&again, &acknowledged);
+    assert_eq!((all.len(), all[&second]["state"].as_str()), (1, Some("done")), "{point} {trouble}");
+    let executed = ledger.executed.lock().unwrap();
+    assert!((1..=2).contains(&executed["key-1"]), "{point} {trouble}: {executed:?}");
+}
+
+/// At each step side by side: what is waited for is a lease.
+fn troubled_everywhere(trouble: &'static str, server: impl Fn() -> String) {
+    // The key of a job ends with the job; those of callers have points of their own.
+    let points = seawall_store::failpoint::NAMES.iter().filter(|name| !name.starts_with("finish"));
+    let troubles = points.map(|point| (point, server()));
+    let running: Vec<_> = troubles.map(|(point, server)| std::thread::spawn(move || troubled(point, trouble, &server))).collect();
+    for troubled in running {
+        troubled.join().unwrap();
+    }
+}
+
 #[test]
 fn death_between_any_two_steps_loses_nothing() {
-    // The key of a job ends with the job; those of callers have points of their own.
-    for point in seawall_store::failpoint::NAMES.iter().filter(|name| !name.starts_with("finish")) {
-        let ledger = Ledger::default();
-        let upstream = ledger.upstream();
-        let mut gateway = Start::before(&upstream, POLICY).secret("SEAWALL_FAILPOINT", &format!("{point}:kill")).go();
-        let acknowledged: BTreeSet<String> = submit(gateway.admin, 1).into_iter().collect();
-        assert_ne!(gateway.ended(), Some(0), "{point} was not reached");
-        let again = Start::before(&upstream, POLICY).go_in(gateway.kill());
-        // Whoever heard nothing asks again, with the same key.
-        let second = submit(again.admin, 1).unwrap();
-        let all = settled(&again, &acknowledged);
-        assert_eq!((all.len(), all[&second]["state"].as_str()), (1, Some("done")), "{point}");
-        let executed = ledger.executed.lock().unwrap();
-        assert!((1..=2).contains(&executed["key-1"]), "{point}: {executed:?}");
-    }
+    troubled_everywhere("kill", String::new);
+}
+
+#[test]
+fn death_between_any_two_steps_on_postgres_loses_nothing() {
+    troubled_everywhere("kill", || format!("store = \"{}\"", postgres()));
+}
+
+#[test]
+fn a_store_that_fails_or_stalls_at_any_step_loses_nothing() {
+    troubled_everywhere("err", String::new);
+    troubled_everywhere("pause", String::new);
 }
 
 #[test]
@@ -352,27 +381,43 @@ fn a_store_that_fails_now_and_then_is_a_clear_answer_and_no_loss() {
 
 #[test]
 fn a_worker_that_was_stopped_cannot_overwrite_its_successor() {
+    let turns = AtomicU64::new(0);
+    let upstream = Upstream::with(move |turn| {
+        let first = turns.fetch_add(1, Ordering::SeqCst) == 0;
+        if first {
+            turn.pause(2000);
+        }
+        turn.say(said("200 OK", "", if first { "first" } else { "second" }));
+    });
+    let url = postgres();
+    let start = || Start::before(&upstream, POLICY).server(&format!("store = \"{url}\"")).go();
+    let first = start();
+    let id = submit(first.admin, 1).unwrap();
+    eventually("the first has it", || upstream.count() == 1);
+    first.signal("STOP");
+    let second = start();
+    // Its lease is half a minute.
+    let ended = settled(&second, &BTreeSet::from([id.clone()]))[&id].clone();
+    assert_eq!((&ended["state"], &ended["crashes"], second.metric("seawall_jobs_recovered_total")), (&json!("done"), &json!(1), Some(1.0)));
+    first.signal("CONT");
+    eventually("the first finds out", || first.metric("seawall_job_leases_lost_total") == Some(1.0));
+    assert_eq!(second.look(&format!("/v1/jobs/{id}"))["response"]["body"], "second");
+    assert_eq!((&jobs(&second)[&id], upstream.count()), (&ended, 2));
+}
+
+#[test]
+fn a_second_process_leaves_alone_what_the_first_holds() {
     let upstream = Upstream::with(|turn| {
         turn.pause(1500).say(OK);
     });
     let directory = tempfile::tempdir().unwrap();
     let store = format!("store = \"sqlite:{}\"", directory.path().join("shared.db").display());
-    let first = Start::before(&upstream, POLICY).server(&store).go();
+    let start = || Start::before(&upstream, POLICY).server(&store).go();
+    let first = start();
     let id = submit(first.admin, 1).unwrap();
     eventually("the first has it", || upstream.count() == 1);
-    first.signal("STOP");
-    // Its lease is half a minute: what runs out is tested in virtual time by the store's own suite. Here the second
-    // process shares the file and must not touch what the first still holds.
-    let second = Start::before(&upstream, POLICY).server(&store).go();
-    std::thread::sleep(Duration::from_millis(500));
-    let found: Value = serde_json::from_str(&second.admin("GET", &format!("/v1/jobs/{id}"), "").text()).unwrap();
-    assert_eq!((&found["state"], &found["crashes"]), (&json!("running"), &json!(0)));
-    first.signal("CONT");
-    eventually("the first ends it", || {
-        let reply = Caller::connect(second.admin)
-            .send(format!("GET /v1/jobs/{id} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
-            .reply();
-        serde_json::from_str::<Value>(&reply.text()).unwrap()["state"] == "done"
-    });
-    assert_eq!(upstream.count(), 1);
+    let second = start();
+    let found = || second.look(&format!("/v1/jobs/{id}"));
+    eventually("the first ends it", || found()["state"] == "done");
+    assert_eq!((&found()["crashes"], upstream.count()), (&json!(0), 1));
 }
