@@ -103,7 +103,7 @@ async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> 
     let job = submit::accept(&text, &live, &shared.desk, OPERATOR).map_err(|why| bad(&why))?;
     let begins = begins(&job, &shared.desk);
     let kept = shared.desk.enqueue(vec![job]).await.map_err(|error| of_store(&error))?;
-    let (status, value) = told(kept.first().copied(), begins);
+    let (status, value) = told(kept.first().copied(), begins)?;
     let mut response = document(status, &value);
     if let Some(id) = value["id"].as_str()
         && let Ok(place) = HeaderValue::from_str(&format!("/v1/jobs/{id}"))
@@ -128,19 +128,21 @@ fn begins(job: &NewJob, desk: &Desk) -> JobState {
 }
 
 /// What a submitter hears of one job.
-fn told(kept: Option<Enqueued>, begins: JobState) -> (u16, Value) {
+fn told(kept: Option<Enqueued>, begins: JobState) -> Result<(u16, Value), Box<Refusal>> {
     match kept {
-        Some(Enqueued::New(id)) => (202, json!({ "id": id.to_string(), "state": begins.as_str() })),
-        Some(Enqueued::Known(id, state)) => (200, json!({ "id": id.to_string(), "state": state.as_str(), "duplicate": true })),
+        Some(Enqueued::New(id)) => Ok((202, json!({ "id": id.to_string(), "state": begins.as_str() }))),
+        Some(Enqueued::Known(id, state)) => Ok((200, json!({ "id": id.to_string(), "state": state.as_str(), "duplicate": true }))),
         Some(Enqueued::Mismatch(id)) => {
-            let detail = "the idempotency key was used for a different request";
-            (
-                422,
-                json!({ "code": "idempotency_key_mismatch", "error": "idempotency_key_mismatch", "detail": detail, "job": id.to_string() }),
-            )
+            let detail = format!("the idempotency key was used for a different request, which is job {id}");
+            Err(Box::new(Refusal::code(422, Code::IdempotencyKeyMismatch, &detail)))
         }
-        None => (500, json!({ "code": "store_unavailable", "error": "store_unavailable", "detail": "the store gave no answer" })),
+        None => Err(Box::new(Refusal::code(503, Code::StoreUnavailable, "the store gave no answer"))),
     }
+}
+
+/// The same for one of many lines.
+pub(super) fn refused_line(refusal: &Refusal) -> Value {
+    json!({ "code": refusal.code, "error": refusal.code, "detail": refusal.detail })
 }
 
 /// A line for each job.
@@ -190,12 +192,9 @@ impl Batch {
         let mut out = String::new();
         for (number, line) in self.lines.drain(..) {
             let value = match (line, &mut kept) {
-                (Err(why), _) => json!({ "code": "bad_request", "error": "bad_request", "detail": why }),
-                (Ok(begins), Ok(kept)) => told(kept.next(), begins).1,
-                (Ok(_), Err(error)) => {
-                    let refusal = of_store(error);
-                    json!({ "code": refusal.code, "error": refusal.code, "detail": refusal.detail })
-                }
+                (Err(why), _) => refused_line(&bad(&why)),
+                (Ok(begins), Ok(kept)) => told(kept.next(), begins).map_or_else(|refusal| refused_line(&refusal), |(_, value)| value),
+                (Ok(_), Err(error)) => refused_line(&of_store(error)),
             };
             out.push_str(&lines::numbered(number, value));
         }

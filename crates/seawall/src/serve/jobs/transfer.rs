@@ -6,7 +6,7 @@ use super::{api, letters_api, submit, view};
 use crate::adhoc;
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
-use crate::serve::admin::query::{Query, either, of_store};
+use crate::serve::admin::query::{Query, bad, either, of_store};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
 use axum::Extension;
@@ -56,8 +56,7 @@ fn exported(shared: Arc<Shared>, query: Option<&str>) -> Result<Response, Box<Re
     tokio::spawn(async move {
         if let Err(error) = write(&shared, filter, &sender).await {
             // The head is gone: the last line says that it is not the end.
-            let refusal = of_store(&error);
-            let last = json!({ "code": refusal.code, "error": refusal.code, "detail": refusal.detail });
+            let last = api::refused_line(&of_store(&error));
             drop(sender.send(Bytes::from(format!("{last}\n"))).await);
         }
     });
@@ -94,14 +93,15 @@ async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Ope
 async fn keep(shared: &Shared, number: u64, line: Line) -> String {
     let read = line.and_then(|line| letter(&line, &shared.live.load(), shared.desk.now()));
     let said = match read {
-        Err(why) => json!({ "code": "bad_request", "error": "bad_request", "detail": why }),
+        Err(why) => api::refused_line(&bad(&why)),
         Ok(letter) => {
             let id = letter.id;
             match shared.desk.store.keep_letter(letter).await {
                 Ok(()) => json!({ "id": id.to_string(), "kept": true }),
                 Err(error) => {
-                    let refusal = of_store(&error);
-                    json!({ "id": id.to_string(), "code": refusal.code, "error": refusal.code, "detail": refusal.detail })
+                    let mut said = api::refused_line(&of_store(&error));
+                    said["id"] = json!(id.to_string());
+                    said
                 }
             }
         }
