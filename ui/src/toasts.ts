@@ -20,7 +20,7 @@ const SHOWN_MS = 7000;
 export const toasts = signal<Toast[]>([]);
 
 /** Events that say that something is well again. */
-const HEALED = new Set(["breaker-closed", "key-restored", "shared-state-back"]);
+const HEALED = new Set(["breaker-closed", "key-restored"]);
 
 export const heals = (event: Happening) => HEALED.has(event.name) || event.resolves !== undefined;
 

@@ -14,7 +14,7 @@ export interface Status {
   phase: "serving" | "draining";
   store: { kind: string; healthy: boolean };
   shared: { kind: string; up: boolean };
-  config: { file: string; loaded_at: string; last_reload_ok: boolean; warnings: number };
+  config: { file: string; loaded_at: string; last_reload_ok: boolean; warnings: number; needs_restart?: string[] };
   totals: { calls: number; success: number; attempts: number; retries: number; rejected: number };
   last_minute: {
     calls: number;

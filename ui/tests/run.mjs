@@ -1,4 +1,5 @@
-// Runs every story against the real program, each in a fresh page, and says which failed and why.
+// Runs every story against the real program, each in a fresh page, and says which failed and why. An argument keeps those whose
+// names have it in them, and takes no screenshots.
 
 import { start } from "./browser.mjs";
 import { LETTERS } from "./scene.mjs";
@@ -20,9 +21,11 @@ async function ripe(base) {
 const server = await stage();
 await ripe(server.base);
 const { browser, open, faults } = await start(server.base);
+const only = process.argv[2] ?? "";
 let failed = 0;
 
 async function story(name, tell, also) {
+  if (!name.includes(only)) return;
   const page = await open({ also });
   page.setDefaultTimeout(20_000);
   faults.length = 0;
@@ -68,10 +71,26 @@ await story("teaches where there is nothing to show", async (page) => {
     if (!(await page.locator("main pre").first().isVisible())) throw new Error(`${screen} shows no example`);
   }
 }, empty.base);
+
+await story("shows what a reload could not apply, and what to do about it", async (page) => {
+  empty.edit("seawall.db", "other.db");
+  await page.goto(`${empty.base}#/policy`);
+  await page.getByRole("button", { name: "Check and reload" }).click();
+  await page.locator("dialog.dialog").getByText("Only a restart changes server.store").waitFor();
+  await page.locator("dialog.dialog").getByRole("button", { name: "Reload", exact: true }).click();
+  const notice = page.getByRole("region", { name: "A restart is needed" });
+  await notice.getByText("server.store").waitFor();
+  await notice.getByText("seawall check -c").waitFor();
+  await page.getByRole("link", { name: "restart needed" }).waitFor();
+  await page.screenshot({ path: "artefacts/policy-restart-dark-1440.png" });
+  await page.goto(`${empty.base}#/overview`);
+  await page.locator(".verdict").getByText("A restart is needed").click();
+  await notice.waitFor();
+}, empty.base);
 empty.stop();
 
-await shots(server.base, "artefacts", open);
+if (!only) await shots(server.base, "artefacts", open);
 await browser.close();
 server.stop();
-console.log(failed ? `${failed} failed` : "all stories hold; screenshots are in ui/artefacts");
+console.log(failed ? `${failed} failed` : only ? "they hold" : "all stories hold; screenshots are in ui/artefacts");
 process.exit(failed ? 1 : 0);

@@ -63,12 +63,15 @@ export async function stage() {
 /** A gateway that nothing passes through, with these keys of `[server]`. */
 export async function bare(keys = "") {
   const folder = mkdtempSync(join(tmpdir(), "seawall-bare-"));
-  const seawall = await serve(folder, `[server]\nlisten = "127.0.0.1:0"\nadmin = "127.0.0.1:0"\nstore = "sqlite:seawall.db"\n${keys}\n[upstreams.api]\nurl = "http://127.0.0.1:9"\n`);
+  const text = `[server]\nlisten = "127.0.0.1:0"\nadmin = "127.0.0.1:0"\nstore = "sqlite:seawall.db"\n${keys}\n[upstreams.api]\nurl = "http://127.0.0.1:9"\n`;
+  const seawall = await serve(folder, text);
   const stop = () => {
     seawall.stop();
     rmSync(folder, { recursive: true, force: true });
   };
-  return { ...seawall.found, stop };
+  /** Changes its file, which it does not read before it is told to. */
+  const edit = (from, to) => writeFileSync(join(folder, "seawall.toml"), text.replace(from, to));
+  return { ...seawall.found, stop, edit };
 }
 
 if (process.argv[1]?.endsWith("stage.mjs")) {

@@ -65,6 +65,7 @@ export function Frame({ children }: { children: ComponentChildren }): JSX.Elemen
         {status?.phase === "draining" && <span class="badge warn">draining</span>}
         {status && !status.store?.healthy && <span class="badge bad">store unavailable</span>}
         {status && !status.shared?.up && <span class="badge bad">shared state lost</span>}
+        {(status?.config?.needs_restart?.length ?? 0) > 0 && <a class="badge warn" href={link("policy")}>restart needed</a>}
         <div class="top-right">
           <LinkState />
           <button type="button" class="ghost square" aria-label="Find" title="Find (f)" onClick={() => (finder.value = true)}>

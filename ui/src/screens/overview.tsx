@@ -60,6 +60,8 @@ function troubles(status: Status, upstreams: Upstream[]): Trouble[] {
   if (!status.shared.up) found.push({ hue: "bad", what: "Shared state is lost", why: "limits and breakers hold for this instance only", href: link("limits") });
   if (!status.store.healthy) found.push({ hue: "bad", what: "The store does not answer", why: "jobs are refused until it does", href: link("jobs") });
   if (!status.config.last_reload_ok) found.push({ hue: "warn", what: "The last reload was rejected", why: "the policy before it is in force", href: link("policy") });
+  const left = status.config.needs_restart ?? [];
+  if (left.length > 0) found.push({ hue: "warn", what: "A restart is needed", why: `${left.join(", ")}: no reload changes ${left.length === 1 ? "it" : "them"}`, href: link("policy") });
   return found.sort((a, b) => (a.hue === b.hue ? 0 : a.hue === "bad" ? -1 : 1));
 }
 
@@ -83,7 +85,9 @@ function Verdict({ status, upstreams }: { status: Status; upstreams: Upstream[] 
             <p>
               {wrong.length === 0
                 ? `${plural(endpoints, "endpoint")} behind ${plural(upstreams.length, "upstream")}, every breaker closed, every key ready.`
-                : `Callers still see ${share(good)} success over the last minute.`}
+                : good === null
+                  ? "Nobody called in the last minute."
+                  : `Callers still see ${share(good)} success over the last minute.`}
             </p>
           </div>
         </header>

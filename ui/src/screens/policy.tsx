@@ -1,7 +1,7 @@
 // Policy: the checklist of every endpoint, what the worst case costs, warnings, the file, and who changed what.
 
 import { useSignal } from "@preact/signals";
-import type { JSX } from "preact";
+import { Fragment, type JSX } from "preact";
 import { call, Problem } from "../api";
 import { moment, ms, plural, ratio, share } from "../format";
 import { Icon } from "../icons";
@@ -10,14 +10,16 @@ import { confirm } from "../parts/dialog";
 import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
 import { say } from "../toasts";
-import type { Audit, Config, Page, PolicyRow, Warning } from "../types";
+import type { Audit, Config, Page, PolicyRow, Status, Warning } from "../types";
 
 export function Policy(): JSX.Element {
   const { data, error, again } = useResource<Config>("/v1/config", { every: 0 });
+  const left = useResource<Status>("/v1/status", { every: 5 }).data?.config.needs_restart ?? [];
   if (error && !data) return <Failure error={error} again={again} />;
   if (!data) return <Loading rows={8} />;
   return (
     <>
+      {left.length > 0 && <Restart keys={left} file={data.file} />}
       <Warnings warnings={data.warnings} file={data.file} again={again} />
       <Worst rows={data.checklist} />
       <Checklist rows={data.checklist} />
@@ -31,9 +33,33 @@ export function Policy(): JSX.Element {
   );
 }
 
+/** What a reload could not apply, and how to apply it. */
+function Restart({ keys, file }: { keys: string[]; file: string }): JSX.Element {
+  return (
+    <section class="notice" aria-label="A restart is needed">
+      <Icon name="alert" size={20} />
+      <div>
+        <h2>A restart is needed</h2>
+        <p>
+          The file has {keys.length === 1 ? "another value" : "other values"} for <Keys keys={keys} />. No reload changes {keys.length === 1 ? "it" : "them"}: until the process is started again, what it was started with is in force. Everything else of the file is.
+        </p>
+        <p>
+          Check the file first, then restart. SIGTERM lets what is in flight end within <code>server.drain</code>; open breakers, cooling keys, jobs and dead letters are still there afterwards.
+        </p>
+        <Code text={`seawall check -c ${file}`} />
+      </div>
+    </section>
+  );
+}
+
+function Keys({ keys }: { keys: string[] }): JSX.Element {
+  return <>{keys.map((key, index) => <Fragment key={key}>{index > 0 && (index === keys.length - 1 ? " and " : ", ")}<code>{key}</code></Fragment>)}</>;
+}
+
 interface Reloaded {
   ok: boolean;
   changes: (string | Record<string, unknown>)[];
+  needs_restart?: string[];
 }
 
 const told = (change: string | Record<string, unknown>) => (typeof change === "string" ? change : JSON.stringify(change));
@@ -43,10 +69,17 @@ function Warnings({ warnings, file, again }: { warnings: Warning[]; file: string
   const reload = async () => {
     problems.value = [];
     try {
-      const { changes } = await call<Reloaded>("POST", "/v1/config/reload?dry_run=1", {});
+      const { changes, needs_restart: left = [] } = await call<Reloaded>("POST", "/v1/config/reload?dry_run=1", {});
       confirm({
         title: `Reload the policy: ${plural(changes.length, "change")}`,
-        text: changes.length ? <ul class="held">{changes.map((change) => <li key={told(change)} class="mono">{told(change)}</li>)}</ul> : <p>The file says what is already in force. Breakers, keys, limits and jobs keep their state.</p>,
+        text: (
+          <>
+            {changes.length > 0 && <ul class="held">{changes.map((change) => <li key={told(change)} class="mono">{told(change)}</li>)}</ul>}
+            {changes.length + left.length === 0 && <p>The file says what is already in force.</p>}
+            {left.length > 0 && <p>Only a restart changes <Keys keys={left} />; {left.length === 1 ? "it stays" : "they stay"} as {left.length === 1 ? "it is" : "they are"}.</p>}
+            <p>Breakers, keys, limits and jobs keep their state.</p>
+          </>
+        ),
         verb: "Reload",
         act: async () => {
           await call("POST", "/v1/config/reload", {});
@@ -64,7 +97,7 @@ function Warnings({ warnings, file, again }: { warnings: Warning[]; file: string
     <Panel title="Warnings" note={`seawall check -c ${file}`} actions={<button type="button" class="small" onClick={() => void reload()}>Check and reload</button>} flush>
       {problems.value.map((problem) => <Failure key={problem} error={new Error(problem)} />)}
       {warnings.length === 0 ? (
-        <Empty icon="check" good title="No warning">The policy has an answer to every question that is asked of it.</Empty>
+        <Empty icon="check" good title="No warning">The file says nothing that would surprise you. What it leaves open is marked in the checklist.</Empty>
       ) : (
         <ul class="warnings">
           {warnings.map((warning) => (

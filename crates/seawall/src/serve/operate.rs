@@ -5,6 +5,7 @@ use super::{Phase, Shared, admin, jobs, memory, notify};
 use crate::exit::Exit;
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
+use arc_swap::ArcSwap;
 use seawall_core::config::{Config, Invalid};
 use seawall_core::time::Nanos;
 use seawall_engine::live::Live;
@@ -23,11 +24,19 @@ pub(crate) struct Reloads {
     pub last_ok: AtomicBool,
     /// When the configuration in force was read, in milliseconds of the wall clock.
     pub loaded_at: AtomicI64,
+    /// Keys that the file had other values for when it was read last, and that only a restart changes.
+    pub needs_restart: ArcSwap<Vec<&'static str>>,
 }
 
 impl Default for Reloads {
     fn default() -> Self {
-        Self { ok: AtomicU64::new(0), failed: AtomicU64::new(0), last_ok: AtomicBool::new(true), loaded_at: AtomicI64::new(0) }
+        Self {
+            ok: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            last_ok: AtomicBool::new(true),
+            loaded_at: AtomicI64::new(0),
+            needs_restart: ArcSwap::default(),
+        }
     }
 }
 
@@ -190,6 +199,7 @@ pub(super) fn reload(shared: &Shared) -> anyhow::Result<Vec<&'static str>> {
     match &result {
         Ok(needs_restart) => {
             shared.reloads.loaded_at.store(now.0, Ordering::Relaxed);
+            shared.reloads.needs_restart.store(Arc::new(needs_restart.clone()));
             let severity = if needs_restart.is_empty() { Severity::Info } else { Severity::Warning };
             let event = Event::new("config-reloaded", severity, "the configuration was reloaded")
                 .detail(restart(needs_restart).unwrap_or_default());

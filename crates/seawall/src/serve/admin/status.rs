@@ -48,6 +48,7 @@ pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
                 "file": shared.file.display().to_string(),
                 "loaded_at": when(Wall(shared.reloads.loaded_at.load(Ordering::Relaxed))),
                 "last_reload_ok": shared.reloads.last_ok.load(Ordering::Relaxed),
+                "needs_restart": **shared.reloads.needs_restart.load(),
                 "warnings": lint::warnings(&live.config, &Environment::beside(&shared.file)).len(),
             },
             "totals": {
