@@ -1,6 +1,7 @@
 //! Where Seawall keeps what must survive it: jobs, dead letters, schedules, idempotency keys and roll-ups, in SQLite or
 //! PostgreSQL. Nothing here decides about a call or reads a clock: every method is told what time it is.
 
+pub mod alarm;
 pub mod dead;
 mod error;
 pub mod failpoint;

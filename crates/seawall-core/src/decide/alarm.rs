@@ -1,4 +1,13 @@
-//! When too many dead letters are too many, without going on and off at the edge.
+//! When too many dead letters are too many, without going on and off at the edge; and which of the instances that share a
+//! store says so, once for all of them. An alarm that is raised has a holder, who says that it is over. Another instance
+//! does in its place only when it is gone.
+
+use crate::time::{Nanos, Wall};
+
+/// A holder says so often that it is there.
+const HELD: Nanos = Nanos::from_secs(10);
+/// One that was not heard of for so long is gone.
+const GONE: Nanos = Nanos::from_secs(30);
 
 /// Whether an alarm is on: it rises when the depth is reached and falls when it is down to four fifths of it. A depth of
 /// zero is no alarm at all.
@@ -8,6 +17,79 @@ pub const fn is_alarming(before: bool, depth: u64, alarm_depth: u64) -> bool {
         return false;
     }
     if before { depth as u128 * 5 > alarm_depth as u128 * 4 } else { depth >= alarm_depth }
+}
+
+/// An alarm that is raised, as all instances see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raised {
+    /// The one that asks holds it.
+    pub is_ours: bool,
+    pub raised_at: Wall,
+    /// When its holder was last heard of. Not since it was raised: it may have ended before it told anybody.
+    pub seen_at: Wall,
+}
+
+impl Raised {
+    fn is_told(self) -> bool {
+        self.seen_at > self.raised_at
+    }
+}
+
+/// What one instance knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub raised: Option<Raised>,
+    /// It said that it is raised, or heard of it.
+    pub is_known: bool,
+    /// Nobody else has the store.
+    pub is_alone: bool,
+}
+
+/// What one instance has to do. Raising, taking and clearing are asked of the store, which lets one of many do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    Stay,
+    /// Raise it, and say so.
+    Raise,
+    /// Say to the others that its holder is there.
+    Hold,
+    /// Hold it from now on, for one that is gone; and where nobody may have heard that it is raised, raise it anew and say so.
+    Take {
+        tell: bool,
+    },
+    /// Another instance raised it.
+    Hear,
+    /// It is over: say so.
+    Clear,
+    /// It is over: another instance said so, if there is one.
+    Over,
+}
+
+/// What to do about an alarm.
+#[must_use]
+pub fn turn(known: Known, depth: u64, alarm_depth: u64, now: Wall) -> Turn {
+    let Known { raised, is_known, is_alone } = known;
+    let Some(raised) = raised else {
+        // What another instance ended is over before it can begin again.
+        return match (is_known, is_alarming(false, depth, alarm_depth)) {
+            (false, false) => Turn::Stay,
+            (true, true) if is_alone => Turn::Raise,
+            (true, _) => Turn::Over,
+            (false, true) => Turn::Raise,
+        };
+    };
+    let is_gone = !raised.is_ours && (is_alone || now.since(raised.seen_at) >= GONE);
+    let is_to_be_held = !raised.is_told() || now.since(raised.seen_at) >= HELD;
+    match (raised.is_ours, raised.is_told(), is_alarming(true, depth, alarm_depth)) {
+        (true, _, false) => Turn::Clear,
+        (true, _, true) if is_to_be_held => Turn::Hold,
+        (false, false, true) if is_gone => Turn::Take { tell: !is_known },
+        (false, false, false) if is_gone => Turn::Clear,
+        (false, true, _) if !is_known => Turn::Hear,
+        (false, true, true) if is_gone => Turn::Take { tell: false },
+        (false, true, false) if is_gone => Turn::Clear,
+        (true, _, true) | (false, ..) => Turn::Stay,
+    }
 }
 
 #[cfg(test)]
@@ -27,5 +109,128 @@ mod tests {
         assert_eq!(story, [false, true, true, true, false, false, true]);
         assert!(!is_alarming(false, 1000, 0));
         assert!(is_alarming(false, 1, 1) && !is_alarming(true, 0, 1));
+    }
+
+    /// The row of one store.
+    #[derive(Default)]
+    struct Row(Option<(usize, Wall, Wall)>);
+
+    /// Instances that look at one store in turns, every two seconds, and what they tell: who, and whether it is raised.
+    struct World {
+        row: Row,
+        known: Vec<bool>,
+        alive: Vec<bool>,
+        seconds: i64,
+        told: Vec<(usize, bool)>,
+    }
+
+    impl World {
+        fn of(instances: usize) -> Self {
+            Self { row: Row::default(), known: vec![false; instances], alive: vec![true; instances], seconds: 0, told: Vec::new() }
+        }
+
+        /// Everybody looks once.
+        fn round(&mut self, depth: u64) {
+            self.seconds += 2;
+            for me in 0..self.known.len() {
+                if self.alive[me] {
+                    self.look(me, depth);
+                }
+            }
+        }
+
+        fn look(&mut self, me: usize, depth: u64) {
+            let now = Wall(self.seconds * 1000);
+            let raised = self.row.0.map(|(holder, raised_at, seen_at)| Raised { is_ours: holder == me, raised_at, seen_at });
+            let is_alone = self.known.len() == 1;
+            match turn(Known { raised, is_known: self.known[me], is_alone }, depth, 10, now) {
+                Turn::Stay => {}
+                Turn::Raise => {
+                    self.row.0 = Some((me, now, now));
+                    self.say(me, true);
+                }
+                Turn::Hold => self.row.0 = self.row.0.map(|(_, raised_at, _)| (me, raised_at, now)),
+                Turn::Take { tell: true } => {
+                    self.row.0 = Some((me, now, now));
+                    self.say(me, true);
+                }
+                Turn::Take { tell: false } => self.row.0 = self.row.0.map(|(_, raised_at, _)| (me, raised_at, now)),
+                Turn::Hear => self.known[me] = true,
+                Turn::Clear => {
+                    self.row.0 = None;
+                    self.say(me, false);
+                }
+                Turn::Over => self.known[me] = false,
+            }
+        }
+
+        fn say(&mut self, me: usize, is_raised: bool) {
+            self.known[me] = is_raised;
+            self.told.push((me, is_raised));
+        }
+
+        fn rounds(&mut self, count: usize, depth: u64) {
+            (0..count).for_each(|_| self.round(depth));
+        }
+    }
+
+    #[test]
+    fn one_of_many_raises_an_alarm_and_the_same_one_clears_it() {
+        let mut world = World::of(3);
+        world.rounds(50, 12);
+        assert_eq!((&world.told[..], &world.known[..]), (&[(0, true)][..], &[true; 3][..]));
+        world.rounds(50, 3);
+        assert_eq!((&world.told[..], &world.known[..]), (&[(0, true), (0, false)][..], &[false; 3][..]));
+        world.rounds(3, 12);
+        assert_eq!(world.told.len(), 3, "it can be raised again");
+    }
+
+    #[test]
+    fn when_its_holder_is_gone_another_one_clears_it() {
+        let mut world = World::of(3);
+        world.rounds(5, 12);
+        world.alive[0] = false;
+        world.rounds(5, 3);
+        assert_eq!(world.told, [(0, true)], "it may only be slow");
+        world.rounds(20, 3);
+        assert_eq!(world.told, [(0, true), (1, false)]);
+        assert_eq!(world.known[1..], [false; 2]);
+    }
+
+    #[test]
+    fn whoever_takes_over_holds_it_and_tells_nobody_twice() {
+        let mut world = World::of(2);
+        world.rounds(5, 12);
+        world.alive[0] = false;
+        world.rounds(30, 12);
+        assert_eq!((&world.told[..], world.row.0.map(|(holder, ..)| holder)), (&[(0, true)][..], Some(1)));
+        world.rounds(1, 3);
+        assert_eq!(world.told, [(0, true), (1, false)]);
+    }
+
+    #[test]
+    fn what_was_raised_by_one_that_ended_at_once_is_told_by_another() {
+        let mut world = World::of(2);
+        world.round(12);
+        world.alive[0] = false;
+        world.rounds(10, 12);
+        assert_eq!(world.told, [(0, true)]);
+        world.rounds(10, 12);
+        assert_eq!(world.told, [(0, true), (1, true)]);
+        world.rounds(2, 3);
+        assert_eq!(world.told[2..], [(1, false)]);
+    }
+
+    #[test]
+    fn whoever_is_alone_goes_on_where_an_earlier_life_ended() {
+        let earlier = |told: bool| Some(Raised { is_ours: false, raised_at: Wall(0), seen_at: Wall(i64::from(told)) });
+        let turn = |raised, is_known, depth| turn(Known { raised, is_known, is_alone: true }, depth, 10, Wall(5));
+        assert_eq!(turn(earlier(true), true, 12), Turn::Take { tell: false });
+        assert_eq!(turn(earlier(true), true, 3), Turn::Clear);
+        assert_eq!(turn(earlier(true), false, 12), Turn::Hear);
+        assert_eq!(turn(earlier(false), false, 12), Turn::Take { tell: true }, "nobody may have heard of it");
+        assert_eq!(turn(earlier(false), false, 3), Turn::Clear, "and nobody has to");
+        assert_eq!(turn(None, true, 3), Turn::Over);
+        assert_eq!(turn(None, true, 12), Turn::Raise);
     }
 }

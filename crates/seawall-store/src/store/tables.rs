@@ -1,6 +1,7 @@
-//! The rest of what a store keeps: schedules, idempotency keys, replays, roll-ups, snapshots, audit, errors.
+//! The rest of what a store keeps: schedules, idempotency keys, replays, roll-ups, snapshots, alarms, audit, errors.
 
 use super::{PostgresStore, SqliteStore, Store};
+use crate::alarm::Alarm;
 use crate::error::Error;
 use crate::failpoint;
 use crate::idempotency::{Finish, Reserve, Reserved};
@@ -129,6 +130,30 @@ impl Store {
     /// When it was taken, and what it holds.
     pub async fn snapshot(&self, name: String) -> Result<Option<(Wall, Bytes)>, Error> {
         look!(self, statements::notes::snapshot, name)
+    }
+}
+
+/// Alarms.
+#[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
+impl Store {
+    /// Those that are raised.
+    pub async fn alarms(&self) -> Result<Vec<Alarm>, Error> {
+        look!(self, statements::alarms::list)
+    }
+
+    /// Raises an alarm. `false` when it is raised already: of many, one does it.
+    pub async fn raise_alarm(&self, alarm: Alarm) -> Result<bool, Error> {
+        change!(self, adds statements::alarms::raise, alarm)
+    }
+
+    /// Puts one in the place of another, by its holder or by whoever takes it over. `false` when it is not as it was.
+    pub async fn hold_alarm(&self, was: Alarm, is: Alarm) -> Result<bool, Error> {
+        change!(self, ends statements::alarms::hold, was, is)
+    }
+
+    /// Ends an alarm. `false` when it is not as it was: of many, one does it.
+    pub async fn clear_alarm(&self, alarm: Alarm) -> Result<bool, Error> {
+        change!(self, ends statements::alarms::clear, alarm)
     }
 }
 

@@ -1,11 +1,13 @@
-//! Schedules, idempotency keys, replays of many letters, roll-ups, snapshots, audit, unnamed errors.
+//! Schedules, idempotency keys, replays of many letters, roll-ups, snapshots, alarms, audit, unnamed errors.
 
 use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::admit::idempotency::{Answer, Claim, Ending as KeyEnding, Fingerprint};
 use seawall_core::id::CallId;
+use seawall_core::policy::Severity;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Nanos;
+use seawall_store::alarm::Alarm;
 use seawall_store::idempotency::{Finish, Reserve};
 use seawall_store::job::{Ending, Filter, NewJob, Origin, Response, Settle, Settled};
 use seawall_store::notes::{Deed, Unnamed};
@@ -28,6 +30,8 @@ on_each_backend!(
     a_paused_replay_does_not_step,
     rollups_are_written_whole_and_each_by_one_writer,
     snapshots_are_replaced,
+    one_of_many_raises_an_alarm_and_one_clears_it,
+    an_alarm_is_held_by_its_holder_until_another_takes_it_over,
     the_audit_list_is_newest_first,
     unnamed_errors_are_counted_and_named,
 );
@@ -283,6 +287,52 @@ async fn snapshots_are_replaced(stage: Stage) {
         stage.store.put_snapshot("breakers".to_owned(), content.into(), after(seconds)).await.unwrap();
     }
     assert_eq!(stage.store.snapshot("breakers".to_owned()).await.unwrap(), Some((after(2), "two".into())));
+}
+
+fn alarm(stage: &Stage, seconds: i64) -> Alarm {
+    let (queue, severity, at) = ("u".to_owned(), Severity::Pager, after(seconds));
+    Alarm { queue, severity, holder: stage.id(NOON), raised_at: at, seen_at: at }
+}
+
+async fn one_of_many_raises_an_alarm_and_one_clears_it(stage: Stage) {
+    let other = stage.open_again().await;
+    let wishes: Vec<Alarm> = (0..8).map(|_| alarm(&stage, 0)).collect();
+    let raise = |(n, wish): (usize, &Alarm)| {
+        let (store, wish) = (if n % 2 == 0 { stage.store.clone() } else { other.clone() }, wish.clone());
+        tokio::spawn(async move { store.raise_alarm(wish).await.unwrap() })
+    };
+    let mut won = Vec::new();
+    for raising in wishes.iter().enumerate().map(raise).collect::<Vec<_>>() {
+        won.push(raising.await.unwrap());
+    }
+    assert_eq!(won.iter().filter(|won| **won).count(), 1, "{won:?}");
+    let raised = wishes[won.iter().position(|won| *won).unwrap()].clone();
+    assert_eq!(other.alarms().await.unwrap(), [raised.clone()]);
+    let review = Alarm { severity: Severity::Review, ..raised.clone() };
+    assert!(other.raise_alarm(review.clone()).await.unwrap(), "each severity has its own");
+    assert_eq!(stage.open_again().await.alarms().await.unwrap(), [raised.clone(), review.clone()]);
+    let (mine, theirs) = tokio::join!(stage.store.clear_alarm(raised.clone()), other.clear_alarm(raised.clone()));
+    assert!(mine.unwrap() ^ theirs.unwrap(), "exactly one of them");
+    assert_eq!(stage.store.alarms().await.unwrap(), [review]);
+    assert!(other.raise_alarm(raised).await.unwrap(), "it can be raised again");
+}
+
+async fn an_alarm_is_held_by_its_holder_until_another_takes_it_over(stage: Stage) {
+    let raised = alarm(&stage, 0);
+    assert!(stage.store.raise_alarm(raised.clone()).await.unwrap());
+    let held = Alarm { seen_at: after(10), ..raised.clone() };
+    assert!(stage.store.hold_alarm(raised.clone(), held.clone()).await.unwrap());
+    let (one, two) = (alarm(&stage, 40), alarm(&stage, 40));
+    assert!(!stage.store.hold_alarm(raised.clone(), one.clone()).await.unwrap(), "its holder was heard of since");
+    assert!(!stage.store.clear_alarm(raised).await.unwrap());
+    let other = stage.open_again().await;
+    let (mine, theirs) = tokio::join!(stage.store.hold_alarm(held.clone(), one.clone()), other.hold_alarm(held.clone(), two.clone()));
+    let (mine, theirs) = (mine.unwrap(), theirs.unwrap());
+    assert!(mine ^ theirs, "exactly one of them");
+    let holder = if mine { one } else { two };
+    assert_eq!(stage.store.alarms().await.unwrap(), [holder.clone()]);
+    assert!(!stage.store.clear_alarm(held).await.unwrap(), "who comes back late holds nothing");
+    assert!(stage.store.clear_alarm(holder).await.unwrap());
 }
 
 async fn the_audit_list_is_newest_first(stage: Stage) {

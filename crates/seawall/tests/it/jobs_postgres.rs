@@ -166,3 +166,42 @@ fn two_instances_replay_each_letter_once() {
     eventually("it is done", || found()["state"] == "done");
     assert_eq!((&found()["ok"], &found()["held_back"], upstream.count() - before), (&json!(20), &json!(0), 20));
 }
+
+#[test]
+fn instances_that_share_a_store_tell_an_alarm_and_its_end_once() {
+    let (upstream, receiver) = (Upstream::replying(&[&answer("503 No", "", "down")]), Upstream::fine());
+    let url = postgres();
+    let policy = format!(
+        "retry = {{ attempts = 1 }}\nbreaker = {{ mode = \"off\" }}\ndead_letter = {{ alarm_depth = 5 }}\n[[notify]]\nurl = \"http://{}/\"\nevents = [\"dead-letter-alarm\"]\n",
+        receiver.at
+    );
+    let server = format!("store = \"{url}\"\nallow_private = [\"127.0.0.0/8\"]");
+    let start = || Start::before(&upstream, &policy).server(&server).go();
+    let all = [start(), start(), start()];
+    let told = |gateway: &Gateway| -> Vec<Value> {
+        let events = gateway.look("/v1/events/recent")["items"].as_array().unwrap().clone();
+        events.into_iter().filter(|event| event["name"] == "dead-letter-alarm").collect()
+    };
+    let noted =
+        |event: &str| -> usize { all.iter().map(|gateway| gateway.stdout().matches(&format!("\"event\":\"{event}\"")).count()).sum() };
+    die(&all[0], &gets(5));
+    eventually("everybody sees it", || all.iter().all(|gateway| told(gateway).len() == 1));
+    let alarms = json!([{ "queue": "api", "severity": "review" }]);
+    assert!(all.iter().all(|gateway| gateway.look("/v1/status")["dead_letters"]["alarms"] == alarms));
+    let fourth = start();
+    eventually("whoever comes later, too", || told(&fourth).len() == 1);
+    assert_eq!((receiver.count(), noted("dead_letter_alarm")), (1, 1), "one of them tells");
+    let letter = all[1].look("/v1/dead-letters")["items"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(all[1].admin("DELETE", &format!("/v1/dead-letters/{letter}"), "").status, 200);
+    eventually("everybody sees its end", || all.iter().all(|gateway| told(gateway).len() == 2) && told(&fourth).len() == 2);
+    eventually("that is told", || receiver.count() == 2);
+    let messages: Vec<Value> = receiver.seen().iter().map(|seen| serde_json::from_slice(&seen.body).unwrap()).collect();
+    assert_eq!(messages[1]["data"]["resolves"], messages[0]["data"]["id"]);
+    assert_eq!(messages[1]["instance"], messages[0]["instance"], "who told the beginning tells the end");
+    for gateway in all.iter().chain([&fourth]) {
+        assert_eq!(told(gateway)[0]["resolves"], told(gateway)[1]["id"]);
+    }
+    // Longer than it takes everybody to look again.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!((receiver.count(), noted("dead_letter_alarm_cleared")), (2, 1));
+}

@@ -30,6 +30,8 @@ pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
     let lag_ms = u64::try_from(counts.lag_ms.load(Ordering::Relaxed)).unwrap_or(0);
     jobs.insert("lag_seconds".to_owned(), json!(as_f64(lag_ms) / 1000.0));
     let letters: u64 = counts.letters.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|depth| depth.open).sum();
+    let alarms = shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+    let alarms: Vec<Value> = alarms.iter().map(|(queue, severity)| json!({ "queue": queue, "severity": severity.as_str() })).collect();
     let server = &live.config.server;
     let store = if server.store.starts_with("sqlite:") { "sqlite" } else { "postgres" };
     let kind = if server.shared == "local" { "local" } else { "redis" };
@@ -69,7 +71,7 @@ pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
             },
             "in_flight": in_flight(&live),
             "jobs": jobs,
-            "dead_letters": { "open": letters },
+            "dead_letters": { "open": letters, "alarms": alarms },
         }),
     )
 }

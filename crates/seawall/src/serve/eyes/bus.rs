@@ -52,12 +52,15 @@ pub(crate) struct Event {
     pub about: String,
     /// The event that this one ends.
     pub resolves: Option<u64>,
+    /// Another instance tells receivers of it: here it is only to be seen.
+    pub told_elsewhere: bool,
 }
 
 impl Event {
     pub(crate) fn new(name: &'static str, severity: Severity, title: impl Into<String>) -> Self {
         let (title, nothing) = (title.into(), String::new);
-        Self { name, severity, title, detail: nothing(), upstream: None, endpoint: None, about: nothing(), resolves: None }
+        let (upstream, endpoint, resolves) = (None, None, None);
+        Self { name, severity, title, detail: nothing(), upstream, endpoint, about: nothing(), resolves, told_elsewhere: false }
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
@@ -80,6 +83,11 @@ impl Event {
     pub(crate) fn condition(&self) -> String {
         let place = |name: &Option<String>| name.clone().unwrap_or_default();
         format!("{} {}/{} {}", self.name, place(&self.upstream), place(&self.endpoint), self.about)
+    }
+
+    pub(crate) const fn told_elsewhere(mut self, is_told: bool) -> Self {
+        self.told_elsewhere = is_told;
+        self
     }
 
     pub(crate) const fn resolving(mut self, event: Option<u64>) -> Self {

@@ -1,5 +1,6 @@
 //! What every part of the job machinery shares: the store, whose clock counts, and a bell that rings when there is work.
 
+use super::alarm::Place;
 use crate::serve::ledger::Ledger;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
@@ -31,8 +32,8 @@ pub(crate) struct Desk {
     rng: Mutex<Rng>,
     /// Signs callbacks where the configuration has no key for that.
     secret: ArcSwap<String>,
-    /// Queues that are too deep, with their severities.
-    pub alarms: Mutex<BTreeSet<(String, &'static str)>>,
+    /// Queues that are too deep, as far as it is known here.
+    pub alarms: Mutex<BTreeSet<Place>>,
     pub counts: Counts,
 }
 

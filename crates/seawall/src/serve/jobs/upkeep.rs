@@ -57,7 +57,7 @@ async fn round(shared: &Shared, count_at: &mut Mono) {
     // Before letters were counted, no queue is empty.
     if desk.counts.counted.load(Ordering::Acquire) {
         let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        alarm::check(shared, &depths);
+        alarm::check(shared, &depths).await;
     }
     let now = desk.now();
     // Failures show in the store's health; the next round tries again.

@@ -79,7 +79,7 @@ pub(crate) async fn recall(shared: &Shared) -> Result<(), Error> {
     bus.recall(&known.standing);
     shared.eyes.seen().alarms.recall(&live, bus);
     let queues = known.standing.values().filter(|standing| standing.name == "dead-letter-alarm");
-    let queues = queues.filter_map(|alarm| Some((alarm.upstream.clone()?, policy::Severity::from_word(&alarm.about)?.as_str())));
+    let queues = queues.filter_map(|alarm| Some((alarm.upstream.clone()?, policy::Severity::from_word(&alarm.about)?)));
     shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner).extend(queues);
     let refused = Event::new("config-rejected", Severity::Fatal, "");
     if let Some(began) = bus.ended(&refused) {

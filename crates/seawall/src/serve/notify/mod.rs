@@ -12,7 +12,7 @@ use super::jobs::callback;
 use bytes::Bytes;
 use keep::Known;
 use seawall_core::config::model::Notify;
-use seawall_core::decide::notice::Notices;
+use seawall_core::decide::notice::{Message, Notices};
 use seawall_core::time::Mono;
 use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{NoteRecord, Record};
@@ -51,6 +51,13 @@ impl Receiver {
             None => {}
         }
     }
+
+    /// The message that is due, if one is. What another instance tells counts as told, so that its end can be told by either.
+    fn due(&mut self, now: Mono) -> Option<Message<Published>> {
+        let mut message = self.notices.due(now)?;
+        message.notices.retain(|notice| !notice.event.event.told_elsewhere);
+        (!message.notices.is_empty() || message.missed > 0).then_some(message)
+    }
 }
 
 /// For as long as the process serves.
@@ -70,7 +77,7 @@ pub(super) async fn run(shared: &Shared) {
             receivers.iter_mut().for_each(|receiver| receiver.hear(&published, now));
         }
         for receiver in &mut receivers {
-            if let Some(message) = receiver.notices.due(now) {
+            if let Some(message) = receiver.due(now) {
                 unsent.push_back(job(shared, &receiver.spec, &message));
             }
         }
@@ -95,7 +102,7 @@ fn follow(receivers: &mut Vec<Receiver>, specs: &[Notify]) {
         .collect();
 }
 
-fn job(shared: &Shared, spec: &Notify, message: &seawall_core::decide::notice::Message<Published>) -> NewJob {
+fn job(shared: &Shared, spec: &Notify, message: &Message<Published>) -> NewJob {
     let desk = &shared.desk;
     let (headers, body) = text::write(&spec.format, message, shared.pseudonym.name(), desk.now());
     callback::message(spec.url.clone(), headers, Bytes::from(body), Origin::Notification, desk)
