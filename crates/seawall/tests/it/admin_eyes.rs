@@ -277,3 +277,49 @@ fn an_unnamed_error_is_named_and_the_name_holds_at_once() {
     let kept = Start::before(&upstream, &format!("{keys}{toml}")).secret("KEY", "canary-in-use-1234").go();
     assert_eq!(kept.get("/api/x").header("seawall-attempts"), Some("3"), "what was shown can be kept");
 }
+
+#[test]
+fn limits_are_listed_with_the_upstream_they_are_of_and_the_keys_that_use_them() {
+    let upstream = Upstream::fine();
+    let policy = r#"
+limits = [{ name = "qps", key = ["key", "caller"], rate = "10/h", burst = 10 }, { name = "each", key = "endpoint", rate = "10/h", burst = 100 }]
+[upstreams.api.auth]
+inject = "query:key"
+pick = "round-robin"
+keys = [{ id = "a", secret = "env:A" }, { id = "b", secret = "env:B" }]
+[upstreams.other]
+url = "http://127.0.0.1:9"
+[[limits]]
+name = "everyone"
+key = "endpoint"
+rate = "100/h"
+burst = 1000
+"#;
+    let gateway = Start::before(&upstream, policy).secret("A", "canary-a").secret("B", "canary-b").go();
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/api/x").status, 200);
+    }
+    gateway.get("/other/x");
+    let limits = gateway.look("/v1/limits")["limits"].clone();
+    let shown: Vec<(&Value, &Value, Vec<&str>)> = limits
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|limit| {
+            let top = limit["top"].as_array().unwrap().iter().map(|one| one["key"].as_str().unwrap()).collect();
+            (&limit["name"], &limit["of"], top)
+        })
+        .collect();
+    let (name, api) = (|text: &str| Value::from(text), Value::from("api"));
+    assert_eq!(
+        shown,
+        [
+            (&name("everyone"), &Value::Null, vec!["api/default", "other/default"]),
+            (&name("qps"), &api, vec!["api/a + anonymous", "api/b + anonymous"]),
+            (&name("each"), &api, vec!["api/default"]),
+        ],
+        "{limits:#}"
+    );
+    let used = limits[1]["top"][0]["used_share"].as_f64().unwrap();
+    assert!((0.15..=0.2).contains(&used), "two of ten were used: {limits:#}");
+}

@@ -31,7 +31,16 @@ pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Response {
         .iter()
         .map(|warning| {
             let line = warning.origin.rsplit(':').next().and_then(|line| line.parse::<u64>().ok());
-            json!({ "code": warning.code, "severity": "warning", "message": warning.message, "path": warning.subject, "line": line })
+            let (_, title, help) = lint::CODES.iter().find(|(code, ..)| *code == warning.code).copied().unwrap_or_default();
+            json!({
+                "code": warning.code,
+                "severity": "warning",
+                "title": title,
+                "message": warning.message,
+                "help": help,
+                "path": warning.subject,
+                "line": line,
+            })
         })
         .collect();
     // Secrets are references, so the file holds none; one that cannot be read any more has no text.

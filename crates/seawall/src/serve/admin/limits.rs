@@ -6,53 +6,48 @@ use crate::serve::eyes::Seen;
 use axum::extract::State;
 use axum::response::Response;
 use http::HeaderMap;
-use seawall_core::config::checklist::keys;
+use seawall_core::config::checklist;
 use seawall_core::policy::LimitKey;
 use seawall_core::time::Mono;
 use seawall_engine::limits::{Layer, Who};
-use seawall_engine::live::{Live, LiveEndpoint, Names};
+use seawall_engine::live::{Live, LiveUpstream, Names};
 use seawall_engine::pools::Pool;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// Entries of `top`.
 const TOP: usize = 10;
+/// Keys of a limit that are looked at for them.
+const MOST_LOOKED_AT: usize = 1000;
 
 pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
-    let mut limits: Vec<(&Layer, Vec<&LiveEndpoint>)> = Vec::new();
-    for endpoint in live.upstreams.iter().flat_map(|upstream| &upstream.endpoints) {
-        for layer in endpoint.state.limits.layers() {
-            match limits.iter_mut().find(|(known, _)| known.is_same(layer)) {
-                Some((_, endpoints)) => endpoints.push(endpoint),
-                None => limits.push((layer, vec![endpoint])),
-            }
-        }
-    }
-    let limits: Vec<Value> = limits.iter().map(|(layer, endpoints)| limit(&live, layer, endpoints, now.mono)).collect();
+    let limits: Vec<Value> = live.layers().map(|(upstream, layer)| limit(&live, upstream, layer, now.mono)).collect();
     let seen = shared.eyes.seen();
     let pools: Vec<Value> = live.pools.values().map(|held| pool(&live, held, &seen)).collect();
     drop(seen);
     document(200, &json!({ "limits": limits, "pools": pools }))
 }
 
-fn limit(live: &Live, layer: &Layer, endpoints: &[&LiveEndpoint], now: Mono) -> Value {
+/// A limit of one upstream, or of all where none is named.
+fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> Value {
     let spec = layer.spec();
     let (rejected, shadow_rejected) = layer.refusals();
-    let mut top: Vec<(String, f64)> = Vec::new();
-    for endpoint in endpoints {
-        for (key, share) in known_keys(live, layer, &endpoint.names, now) {
-            if !top.iter().any(|(known, _)| *known == key) {
-                top.push((key, share));
-            }
-        }
-    }
+    let endpoints = live.upstreams.iter().filter(|upstream| of.is_empty() || upstream.spec.name == of).flat_map(|upstream| {
+        let endpoints = upstream.endpoints.iter();
+        endpoints.map(move |endpoint| (upstream, endpoint))
+    });
+    let keys = endpoints.flat_map(|(upstream, endpoint)| known_keys(live, layer, upstream, &endpoint.names, now));
+    let used: BTreeMap<String, f64> = keys.take(MOST_LOOKED_AT).filter_map(|(key, share)| Some((key, share?))).collect();
+    let mut top: Vec<(String, f64)> = used.into_iter().collect();
     top.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     let top: Vec<Value> = top.into_iter().take(TOP).map(|(key, used_share)| json!({ "key": key, "used_share": used_share })).collect();
     json!({
         "name": spec.name,
-        "key": keys(&spec.key),
+        "of": (!of.is_empty()).then_some(of),
+        "key": checklist::keys(&spec.key),
         "rate": spec.rate.to_string(),
         "burst": spec.burst,
         "algorithm": spec.algorithm.as_str(),
@@ -64,29 +59,47 @@ fn limit(live: &Live, layer: &Layer, endpoints: &[&LiveEndpoint], now: Mono) -> 
     })
 }
 
-/// Cells are found by hash, so only keys that can be named are shown: those made of callers, upstreams and endpoints.
-fn known_keys(live: &Live, layer: &Layer, names: &Names, now: Mono) -> Vec<(String, f64)> {
-    let (parts, headers) = (&layer.spec().key, HeaderMap::new());
-    if parts.iter().any(|part| matches!(part, LimitKey::Ip | LimitKey::Header(_) | LimitKey::Key)) {
-        return Vec::new();
+/// Cells are found by hash, so only keys that can be named are shown: those made of callers, credentials, upstreams and endpoints.
+/// How much of each is used, where it was used at all.
+fn known_keys<'a>(
+    live: &'a Live,
+    layer: &'a Layer,
+    upstream: &'a LiveUpstream,
+    names: &'a Names,
+    now: Mono,
+) -> Box<dyn Iterator<Item = (String, Option<f64>)> + 'a> {
+    let parts = &layer.spec().key;
+    if parts.iter().any(|part| matches!(part, LimitKey::Ip | LimitKey::Header(_))) {
+        return Box::new(std::iter::empty());
     }
     let by_caller = parts.iter().any(|part| matches!(part, LimitKey::Caller | LimitKey::User | LimitKey::Tenant));
-    let nobody = Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: "anonymous", user: "", tenant: "", headers: &headers, credential: "" };
-    // Who submits jobs through this port.
-    let operator = Who { caller: "operator", ..nobody };
-    let configured = live.config.callers.iter().filter(|_| by_caller);
-    let callers = configured.map(|caller| Who { caller: &caller.name, user: &caller.user, tenant: &caller.tenant, ..nobody });
-    callers.chain([nobody, operator]).filter_map(|who| Some((spelled(parts, &who, names), layer.used_share(&who, names, now)?))).collect()
+    let credentials: Vec<&str> = if parts.contains(&LimitKey::Key) {
+        upstream.spec.auth.iter().flat_map(|auth| &auth.keys).map(|key| key.id.as_str()).collect()
+    } else {
+        vec![""]
+    };
+    let configured = live.config.callers.iter().filter(move |_| by_caller);
+    let callers = configured.map(|caller| (caller.name.as_str(), caller.user.as_str(), caller.tenant.as_str()));
+    // Who submits jobs through this port is a caller, too.
+    let all = callers.chain([("anonymous", "", ""), ("operator", "", "")]);
+    Box::new(all.flat_map(move |(caller, user, tenant)| {
+        credentials.clone().into_iter().map(move |credential| {
+            let headers = HeaderMap::new();
+            let who = Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user, tenant, headers: &headers, credential };
+            (spelled(parts, &who, names), layer.used_share(&who, names, now))
+        })
+    }))
 }
 
 fn spelled(parts: &[LimitKey], who: &Who<'_>, names: &Names) -> String {
     let words = parts.iter().map(|part| match part {
-        LimitKey::Caller => who.caller,
-        LimitKey::User => who.user,
-        LimitKey::Tenant => who.tenant,
-        LimitKey::Upstream => &names.upstream,
-        LimitKey::Endpoint => &names.endpoint,
-        LimitKey::Global | LimitKey::Ip | LimitKey::Key | LimitKey::Header(_) => "global",
+        LimitKey::Caller => who.caller.to_owned(),
+        LimitKey::User => who.user.to_owned(),
+        LimitKey::Tenant => who.tenant.to_owned(),
+        LimitKey::Upstream => names.upstream.clone(),
+        LimitKey::Endpoint => format!("{}/{}", names.upstream, names.endpoint),
+        LimitKey::Key => format!("{}/{}", names.upstream, who.credential),
+        LimitKey::Global | LimitKey::Ip | LimitKey::Header(_) => "global".to_owned(),
     });
     words.collect::<Vec<_>>().join(" + ")
 }

@@ -144,6 +144,8 @@ impl Errors {
                 "last_at": when(error.last_at),
                 "sample": error.sample,
                 "named_as": error.named_as.map(Class::as_str),
+                // For whoever comes back to move it into the file.
+                "toml": error.named_as.map(|class| error.condition.toml(&error.names.upstream, *print, class)),
             })
         });
         shown.collect()
