@@ -27,7 +27,7 @@ export interface Status {
   };
   in_flight: number;
   jobs: Record<JobState, number> & { lag_seconds: number };
-  dead_letters: { open: number };
+  dead_letters: { open: number; alarms?: { queue: string; severity: string }[] };
 }
 
 export interface Point {
@@ -108,6 +108,7 @@ export interface Breaker {
 
 export interface Limit {
   name: string;
+  of?: string | null;
   key: string;
   rate: string;
   burst: number;
@@ -290,6 +291,7 @@ export interface UnnamedError {
   last_at: string;
   sample: string;
   named_as: string | null;
+  toml?: string | null;
 }
 
 export interface Rollup {
@@ -323,7 +325,9 @@ export interface PolicyRow {
 export interface Warning {
   code: string;
   severity?: string;
+  title?: string;
   message: string;
+  help?: string;
   path?: string;
   subject?: string;
   line?: number | null;

@@ -32,7 +32,6 @@ latency = { exp = "80ms" }
 name = "odd"
 match = "* /reports/odd"
 mix = { "418" = 1 }
-body = '{"code":"E_BUSY","message":"the export is locked by another worker"}'
 
 [[routes]]
 name = "history"
@@ -44,7 +43,6 @@ latency = { exp = "15ms" }
 name = "revoked"
 match = "GET /partner/revoked/**"
 mix = { "401" = 1 }
-body = '{"error":{"code":401,"message":"API key not valid. Please pass a valid API key.","status":"UNAUTHENTICATED"}}'
 
 [[timeline]]
 at = "150s"
@@ -71,6 +69,13 @@ key = "caller"
 rate = "2000/s"
 burst = 500
 
+[[limits]]
+name = "addresses"
+key = "ip"
+rate = "600/s"
+burst = 60
+mode = "shadow"
+
 [pools.export]
 concurrent = 5
 queue = 20
@@ -89,6 +94,12 @@ keys = [
   { id = "alpha", secret = "env:VIDEOS_A", group = "project-1" },
   { id = "bravo", secret = "env:VIDEOS_B", group = "project-2" },
 ]
+
+[[upstreams.videos.limits]]
+name = "quota"
+key = "key"
+rate = "1000/s"
+burst = 200
 
 [[upstreams.videos.endpoints]]
 name = "search"

@@ -7,13 +7,13 @@ export async function shots(base, folder, open) {
   mkdirSync(folder, { recursive: true });
   const sizes = [
     [1440, 1000, SCREENS],
-    [360, 780, ["overview", "dead-letters", "upstreams/videos", "policy"]],
-    [2560, 1440, ["overview", "upstreams/videos"]],
+    [360, 780, SCREENS],
+    [3840, 2160, ["overview", "limits"]],
   ];
   for (const colorScheme of ["dark", "light"]) {
     for (const [width, height, screens] of sizes) {
       const page = await open({ viewport: { width, height }, colorScheme });
-      for (const screen of [...screens, ...(width === 1440 ? ["upstreams/partner"] : [])]) {
+      for (const screen of [...screens, "upstreams/videos", ...(width === 1440 ? ["upstreams/partner"] : [])]) {
         await visit(page, base, screen);
         await page.waitForTimeout(300);
         await page.screenshot({ path: `${folder}/${screen.replace("/", "-")}-${colorScheme}-${width}.png` });

@@ -113,6 +113,17 @@ export const stories = ({ base, gateway }, open) => ({
     await card.getByRole("button", { name: /^transient/ }).click();
     await card.getByText("named transient").waitFor();
     await card.getByText(`[[upstreams.${error.upstream}.classify]]`).waitFor();
+    await page.reload();
+    await card.getByText(`[[upstreams.${error.upstream}.classify]]`).waitFor();
+  },
+
+  "limits are shown with whom they hold back, those of keys too": async (page) => {
+    await visit(page, base, "limits");
+    const limit = (name) => page.locator("article").filter({ has: page.getByRole("heading", { name, exact: true }) });
+    await limit("everyone").getByText("importer").waitFor();
+    await limit("videos/quota").getByRole("meter", { name: "videos/alpha" }).waitFor();
+    await limit("addresses").getByText("shadow").waitFor();
+    await limit("export").getByText("of 5 running").waitFor();
   },
 
   "a toast arrives and is dismissed; a fatal one stays": async (page) => {

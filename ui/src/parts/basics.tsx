@@ -8,7 +8,17 @@ import { hue, type Hue } from "../words";
 
 type Children = { children?: ComponentChildren };
 
-export function Badge({ word, as, title }: { word: string; as?: Hue; title?: string }): JSX.Element {
+/** Where something is, in one piece also where a row becomes a card. */
+export function Place({ upstream, endpoint }: { upstream: string; endpoint: string }): JSX.Element {
+  return (
+    <span class="place">
+      <span class="soft">{upstream}/</span>
+      {endpoint}
+    </span>
+  );
+}
+
+export function Badge({ word, as, title }: { word: string; as?: Hue; title?: string | undefined }): JSX.Element {
   return (
     <span class={`badge ${as ?? hue(word)}`} title={title}>
       {word.replaceAll("_", " ")}
@@ -77,9 +87,10 @@ export function Tile({ label, value, unit, note, hue: tone, href, trend, pressed
 export function Spark({ values }: { values: (number | null)[] }): JSX.Element {
   const known = values.filter((value): value is number => value !== null);
   const [low, high] = [Math.min(...known), Math.max(...known)];
-  const reach = high - low || 1;
+  // What does not change is drawn in the middle: neither high nor low.
+  const height = (value: number) => (high === low ? 0.5 : (value - low) / (high - low));
   const at = (value: number, index: number) =>
-    `${((index / Math.max(1, values.length - 1)) * 100).toFixed(1)},${(22 - ((value - low) / reach) * 20).toFixed(1)}`;
+    `${((index / Math.max(1, values.length - 1)) * 100).toFixed(1)},${(22 - height(value) * 20).toFixed(1)}`;
   const line = values.flatMap((value, index) => (value === null ? [] : [at(value, index)])).join(" ");
   return (
     <svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true">

@@ -100,7 +100,11 @@ interface PlotProps extends Omit<Props, "title" | "sync"> {
   hover: (index: number | null) => void;
 }
 
-function Plot({ times, lines, show, height = 220, sync, hover }: PlotProps): JSX.Element {
+/** How much larger than usual everything is: a wide display has larger letters. */
+const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 14;
+
+function Plot({ times, lines, show, height: usual = 220, sync, hover }: PlotProps): JSX.Element {
+  const height = Math.round(usual * scale());
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const theme = shade.value;
@@ -145,7 +149,7 @@ function options(host: HTMLElement, lines: Line[], show: Props["show"], height: 
   };
   const axis: uPlot.Axis = {
     stroke: paint("text-2"),
-    font: `11px ${style.fontFamily}`,
+    font: `${11 * scale()}px ${style.fontFamily}`,
     grid: { stroke: paint("line"), width: 1 },
     ticks: { show: false },
   };
@@ -153,13 +157,13 @@ function options(host: HTMLElement, lines: Line[], show: Props["show"], height: 
   return {
     width: host.clientWidth || 300,
     height,
-    padding: [8, 20, 0, 0],
+    padding: [8 * scale(), 28 * scale(), 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, ...(sync ? { sync: { key: sync } } : {}) },
     scales: { y: { range: (_, __, most) => [0, ceiling(most)] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 72, size: 28, values: (_, splits) => splits.map((value) => clockTime(value, (splits[1] ?? value) - (splits[0] ?? value))) },
-      { ...axis, size: 56, space: 36, values: (_, splits) => splits.map((value) => show(value).replace(/\.0+(?=\D|$)/, "")) },
+      { ...axis, grid: { show: false }, space: 72 * scale(), size: 32 * scale(), gap: 8 * scale(), values: (_, splits) => splits.map((value) => clockTime(value, (splits[1] ?? value) - (splits[0] ?? value))) },
+      { ...axis, size: 56 * scale(), space: 36 * scale(), values: (_, splits) => once(splits.map((value) => show(value).replace(/\.0+(?=\D|$)/, ""))) },
     ],
     series: [
       {},
@@ -179,6 +183,9 @@ function options(host: HTMLElement, lines: Line[], show: Props["show"], height: 
     hooks: { setCursor: [(made) => hover(made.cursor.idx ?? null)] },
   };
 }
+
+/** Steps finer than what numbers are rounded to would give two marks one label. */
+const once = (labels: string[]) => labels.map((label, index) => (labels.indexOf(label) === index ? label : ""));
 
 /** Seconds are told where the marks stand closer than a minute. */
 const clockTime = (value: number, step: number) => new Date(value * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(step < 60 ? { second: "2-digit" } : {}) });

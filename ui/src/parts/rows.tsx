@@ -11,6 +11,8 @@ export interface Column<T> {
   /** Left out where there is no room. */
   minor?: boolean;
   wide?: boolean;
+  /** Says its name where a row becomes a card; numbers always do. */
+  named?: boolean;
 }
 
 interface Props<T> {
@@ -91,7 +93,7 @@ export function Rows<T>({ label, rows, columns, id, href, open, chosen }: Props<
 }
 
 function classes<T>(column: Column<T>): string {
-  return `${column.number ? "number" : ""} ${column.minor ? "minor" : ""} ${column.wide ? "wide" : ""}`;
+  return `${column.number ? "number" : ""} ${column.minor ? "minor" : ""} ${column.wide ? "wide" : ""} ${column.named ? "named" : ""}`;
 }
 
 /** Moves the focus between the first links of rows; `x` chooses the row under it. */

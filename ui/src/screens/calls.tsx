@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { query } from "../api";
 import { ago, moment, ms, short, time } from "../format";
 import { Icon } from "../icons";
-import { Badge, Copy, Empty, Facts, Failure, Loading, Panel, Search, Select } from "../parts/basics";
+import { Badge, Copy, Empty, Facts, Failure, Loading, Panel, Place, Search, Select } from "../parts/basics";
 import { Dialog } from "../parts/dialog";
 import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
@@ -57,7 +57,7 @@ export function Calls(): JSX.Element {
             columns={[
               { name: "Call", show: (call) => <span class="mono" title={call.id}>{short(call.id)}</span> },
               { name: "Time", show: (call) => <span class="soft" title={moment(call.at)}>{time(call.at)}</span> },
-              { name: "Endpoint", wide: true, show: (call) => <><span class="soft">{call.upstream}/</span>{call.endpoint}</> },
+              { name: "Endpoint", wide: true, show: (call) => <Place upstream={call.upstream} endpoint={call.endpoint} /> },
               { name: "Outcome", show: (call) => <Badge word={call.outcome} /> },
               { name: "Reason", minor: true, show: (call) => <span class="soft" title={REASONS[call.reason]}>{call.reason.replaceAll("_", " ")}</span> },
               { name: "Attempts", number: true, show: (call) => <Tries count={call.attempts} /> },

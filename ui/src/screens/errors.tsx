@@ -56,6 +56,7 @@ function One({ item, again }: { item: UnnamedError; again: () => void }): JSX.El
     busy.value = false;
   };
   const word = named.value?.as ?? item.named_as;
+  const rule = named.value?.toml ?? item.toml;
   return (
     <section class="panel unnamed" data-fingerprint={item.fingerprint}>
       <header class="panel-head">
@@ -65,20 +66,19 @@ function One({ item, again }: { item: UnnamedError; again: () => void }): JSX.El
         <span class="note">{plural(item.count, "time")}, last {ago(item.last_at)}, first {ago(item.first_at)}</span>
       </header>
       <pre class="sample" tabIndex={0}>{item.sample}</pre>
-      {named.value ? (
+      <div class="classes" role="group" aria-label={`Class of ${item.upstream}/${item.endpoint} ${item.status}`}>
+        {CLASSES.map(([name_, meaning]) => (
+          <button key={name_} type="button" disabled={busy.value} aria-pressed={word === name_} onClick={() => void name(name_)} title={meaning}>
+            <strong>{name_}</strong>
+            <span>{meaning}</span>
+          </button>
+        ))}
+      </div>
+      {rule && (
         <>
-          <p class="soft">In force now. Paste this into the policy file to keep it:</p>
-          <Code text={named.value.toml} label="Copy rule" />
+          <p class="soft">In force, also after a restart. To have it in the policy file, paste this:</p>
+          <Code text={rule} label="Copy rule" />
         </>
-      ) : (
-        <div class="classes" role="group" aria-label={`Class of ${item.upstream}/${item.endpoint} ${item.status}`}>
-          {CLASSES.map(([name_, meaning]) => (
-            <button key={name_} type="button" disabled={busy.value} aria-pressed={word === name_} onClick={() => void name(name_)} title={meaning}>
-              <strong>{name_}</strong>
-              <span>{meaning}</span>
-            </button>
-          ))}
-        </div>
       )}
     </section>
   );

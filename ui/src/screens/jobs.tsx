@@ -56,7 +56,7 @@ export function Jobs(): JSX.Element {
               { name: "State", show: (job) => <Badge word={job.state} /> },
               { name: "Request", wide: true, show: (job) => <><b class="method">{job.method}</b> <span class="soft">{job.upstream ?? "ad hoc"}</span> <span class="cut">{job.path}</span></> },
               { name: "Attempts", number: true, show: (job) => job.attempts },
-              { name: "Next or end", show: (job) => <span class="soft">{job.next_attempt_at && !job.finished_at ? ahead(job.next_attempt_at) : job.finished_at ? ago(job.finished_at) : "–"}</span> },
+              { name: "Next or end", named: true, show: (job) => <span class="soft">{job.next_attempt_at && !job.finished_at ? ahead(job.next_attempt_at) : job.finished_at ? ago(job.finished_at) : "–"}</span> },
               { name: "Created", minor: true, show: (job) => <span class="soft">{ago(job.created_at)}</span> },
               { name: "From", minor: true, show: (job) => job.origin.schedule ? `${job.origin.schedule}/${job.origin.subject}` : job.origin.kind },
             ]}

@@ -27,7 +27,7 @@ export function Limits(): JSX.Element {
             Start in shadow mode: it counts what it would have refused, and refuses nothing.
           </Empty>
         ) : (
-          <div class="cards">{data.limits.map((limit) => <OneLimit key={limit.name} limit={limit} />)}</div>
+          <div class="cards">{data.limits.map((limit) => <OneLimit key={`${limit.of}/${limit.name}/${limit.key}/${limit.rate}`} limit={limit} />)}</div>
         )}
       </Panel>
     </>
@@ -54,12 +54,12 @@ function OneLimit({ limit }: { limit: Limit }): JSX.Element {
   return (
     <article class="gauge">
       <header>
-        <h3>{limit.name}</h3>
-        <Badge word={limit.mode} />
+        <h3>{limit.of && <span class="soft">{limit.of}/</span>}{limit.name}</h3>
+        <Badge word={limit.mode} title={limit.mode === "shadow" ? "counts what it would have refused, and refuses nothing" : undefined} />
         <b class="number">{limit.rate}</b>
       </header>
       <p class="soft">
-        per {limit.key} · burst {limit.burst} · {limit.algorithm} · {count(limit.keys)} seen
+        {limit.of ? "" : "all upstreams · "}per {limit.key} · burst {count(limit.burst)} · {limit.algorithm} · {count(limit.keys)} seen
       </p>
       <p>
         <b class={limit.rejected ? "warn-text" : ""}>{count(limit.rejected)}</b> refused

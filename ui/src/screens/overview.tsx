@@ -6,7 +6,7 @@ import { useMemo } from "preact/hooks";
 import { ago, ahead, count, ms, plural, rate, ratio, seconds, share, time } from "../format";
 import { Icon } from "../icons";
 import { events, inFlight, merge, points, step } from "../live";
-import { Badge, Empty, Failure, Loading, Panel, Tile } from "../parts/basics";
+import { Badge, Empty, Failure, Loading, Panel, Place, Tile } from "../parts/basics";
 import { Chart, type Line } from "../parts/chart";
 import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
@@ -56,6 +56,9 @@ function troubles(status: Status, upstreams: Upstream[]): Trouble[] {
       const what = resting.length === 1 ? `${upstream.name} key ${resting[0]?.id} is ${resting[0]?.state}` : `${upstream.name}: ${resting.length} keys resting`;
       found.push({ hue: none ? "bad" : "warn", what, why, href });
     }
+  }
+  for (const { queue, severity } of status.dead_letters.alarms ?? []) {
+    found.push({ hue: severity === "pager" ? "bad" : "warn", what: `Dead letters of ${queue} have reached the alarm`, why: "they wait for somebody", href: link("dead-letters", [], { upstream: queue }) });
   }
   if (!status.shared.up) found.push({ hue: "bad", what: "Shared state is lost", why: "limits and breakers hold for this instance only", href: link("limits") });
   if (!status.store.healthy) found.push({ hue: "bad", what: "The store does not answer", why: "jobs are refused until it does", href: link("jobs") });
@@ -148,13 +151,13 @@ function Tiles({ status }: { status: Status }): JSX.Element {
   const good = minute.success_share ?? 1;
   return (
     <div class="tiles">
-      <Tile label="Success" value={share(minute.success_share)} hue={good < 0.95 ? "bad" : good < 0.995 ? "warn" : "good"} note={`${count(minute.calls)} in the last minute`} trend={per((p) => (p.calls ? p.success / p.calls : null))} href={link("calls")} />
+      <Tile label="Success" value={share(minute.success_share)} hue={good < 0.95 ? "bad" : good < 0.995 ? "warn" : "good"} note={`of ${count(minute.calls)} in a minute`} trend={per((p) => (p.calls ? p.success / p.calls : null))} href={link("calls")} />
       <Tile label="Calls per second" value={rate(minute.rate)} note={`${count(status.totals.calls)} since start`} trend={per((p) => p.calls)} href={link("calls")} />
       <Tile label="Retries per success" value={ratio(minute.retries_per_success)} hue={(minute.retries_per_success ?? 0) > 0.3 ? "warn" : undefined} note={`${count(status.totals.retries)} since start`} trend={per((p) => (p.success ? p.retries / p.success : null))} href={link("upstreams")} />
-      <Tile label="p95 latency" value={ms(minute.p95_ms)} note={`p50 ${ms(minute.p50_ms)} · p99 ${ms(minute.p99_ms)}`} trend={per((p) => p.p95_ms)} href={link("calls")} />
+      <Tile label="p95 latency" value={ms(minute.p95_ms)} note={`p99 ${ms(minute.p99_ms)}`} trend={per((p) => p.p95_ms)} href={link("calls")} />
       <Tile label="In flight" value={count(inFlight.value ?? status.in_flight)} note={`${count(status.totals.rejected)} refused in all`} href={link("limits")} />
       <Tile label="Jobs waiting" value={count(status.jobs.queued + status.jobs.waiting)} note={`${count(status.jobs.running)} running · lag ${ms(status.jobs.lag_seconds * 1000)}`} href={link("jobs")} />
-      <Tile label="Dead letters" value={count(status.dead_letters.open)} hue={status.dead_letters.open > 0 ? "warn" : "good"} note={status.dead_letters.open > 0 ? "waiting for somebody" : "nothing was given up"} href={link("dead-letters")} />
+      <Tile label="Dead letters" value={count(status.dead_letters.open)} hue={status.dead_letters.open > 0 ? "warn" : "good"} note={status.dead_letters.open > 0 ? "to look at" : "none given up"} href={link("dead-letters")} />
     </div>
   );
 }
@@ -230,7 +233,7 @@ function Endpoints({ upstreams }: { upstreams: Upstream[] }): JSX.Element {
         id={(row) => `${row.upstream.name}/${row.endpoint.name}`}
         href={(row) => link("upstreams", [row.upstream.name])}
         columns={[
-          { name: "Endpoint", wide: true, show: (row) => <><span class="soft">{row.upstream.name}/</span>{row.endpoint.name}</> },
+          { name: "Endpoint", wide: true, show: (row) => <Place upstream={row.upstream.name} endpoint={row.endpoint.name} /> },
           { name: "Breaker", show: (row) => <Badge word={row.endpoint.breaker.state} /> },
           { name: "Calls/s", number: true, show: (row) => rate(row.endpoint.rate) },
           { name: "Success", number: true, show: (row) => <Good value={row.endpoint.success_share} /> },

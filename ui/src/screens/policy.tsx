@@ -5,7 +5,7 @@ import { Fragment, type JSX } from "preact";
 import { call, Problem } from "../api";
 import { moment, ms, plural, ratio, share } from "../format";
 import { Icon } from "../icons";
-import { Badge, Code, Empty, Failure, Loading, Meter, Panel } from "../parts/basics";
+import { Badge, Code, Empty, Failure, Loading, Meter, Panel, Place } from "../parts/basics";
 import { confirm } from "../parts/dialog";
 import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
@@ -104,8 +104,9 @@ function Warnings({ warnings, file, again }: { warnings: Warning[]; file: string
             <li key={`${warning.code}${warning.path ?? warning.subject}${warning.message}`}>
               <Badge word={warning.code} as={warning.severity === "error" ? "bad" : "warn"} />
               <div>
-                <p>{warning.message}</p>
-                <span class="soft mono">{warning.path ?? warning.subject}{warning.line ? `, line ${warning.line}` : ""}</span>
+                <p><strong>{warning.title ?? warning.message}</strong></p>
+                {warning.help && <p class="soft">{warning.help}</p>}
+                <p class="soft"><span class="mono">{warning.path ?? warning.subject}{warning.line ? `, line ${warning.line}` : ""}</span>{warning.title && `: ${warning.message}`}</p>
               </div>
             </li>
           ))}
@@ -124,8 +125,8 @@ function Worst({ rows }: { rows: PolicyRow[] }): JSX.Element {
         rows={rows.filter((row) => row.worst_case)}
         id={(row) => `${row.upstream}/${row.endpoint}`}
         columns={[
-          { name: "Endpoint", show: (row) => <><span class="soft">{row.upstream}/</span>{row.endpoint}</> },
-          { name: "Longest wait", wide: true, show: (row) => <span class="worst"><Meter value={(row.worst_case?.elapsed_ms ?? 0) / most} label="Longest wait" hue="info" /><b>{ms(row.worst_case?.elapsed_ms)}</b></span> },
+          { name: "Endpoint", show: (row) => <Place upstream={row.upstream} endpoint={row.endpoint} /> },
+          { name: "Longest wait", wide: true, show: (row) => <span class="worst"><span class="narrow soft">Longest wait</span><Meter value={(row.worst_case?.elapsed_ms ?? 0) / most} label="Longest wait" hue="info" /><b>{ms(row.worst_case?.elapsed_ms)}</b></span> },
           { name: "Attempts that fit", number: true, show: (row) => `${row.worst_case?.attempts_that_fit} of ${row.worst_case?.attempts}` },
           { name: "Amplification", number: true, show: (row) => `× ${ratio(row.amplification?.budgeted)}` },
           { name: "Gives up: 10 s outage", number: true, minor: true, show: (row) => share(row.gives_up?.["10s"]) },
@@ -148,7 +149,7 @@ function Checklist({ rows }: { rows: PolicyRow[] }): JSX.Element {
               <th scope="col">Question</th>
               {rows.map((row) => (
                 <th key={`${row.upstream}/${row.endpoint}`} scope="col">
-                  <span class="soft">{row.upstream}/</span>{row.endpoint}
+                  <Place upstream={row.upstream} endpoint={row.endpoint} />
                 </th>
               ))}
             </tr>

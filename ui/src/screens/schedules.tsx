@@ -92,8 +92,8 @@ function One({ schedule, words, again }: { schedule: Schedule; words: string; ag
         columns={[
           { name: "Subject", show: (subject) => <strong>{subject.subject}</strong> },
           { name: "State", show: (subject) => <Badge word={subject.state} /> },
-          { name: "Next", show: (subject) => <span class="soft">{subject.state === "stopped" ? "not by itself" : ahead(subject.next_at)}</span> },
-          { name: "Last good", show: (subject) => <span class="soft">{subject.last_ok_at ? ago(subject.last_ok_at) : "never"}</span> },
+          { name: "Next", named: true, show: (subject) => <span class="soft">{subject.state === "stopped" ? "not by itself" : ahead(subject.next_at)}</span> },
+          { name: "Last good", named: true, show: (subject) => <span class="soft">{subject.last_ok_at ? ago(subject.last_ok_at) : "never"}</span> },
           { name: "Failures in a row", number: true, show: (subject) => <span class={subject.consecutive_failures ? "warn-text" : ""}>{subject.consecutive_failures}</span> },
           { name: "Last error", wide: true, minor: true, show: (subject) => <span class="soft cut" title={subject.last_error ?? ""}>{subject.last_error ?? "–"}</span> },
           {

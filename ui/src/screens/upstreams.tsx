@@ -35,11 +35,12 @@ export function Upstreams(): JSX.Element {
 function Card({ upstream }: { upstream: Upstream }): JSX.Element {
   const open = upstream.endpoints.filter((endpoint) => endpoint.breaker.state !== "closed");
   const resting = upstream.keys.filter((key) => key.state !== "ready");
+  const none = resting.length > 0 && resting.length === upstream.keys.length;
   return (
-    <a class={`panel card ${open.length ? "bad" : resting.length ? "warn" : ""}`} href={link("upstreams", [upstream.name])}>
+    <a class={`panel card ${open.length || none ? "bad" : resting.length ? "warn" : ""}`} href={link("upstreams", [upstream.name])}>
       <header>
         <h2>{upstream.name}</h2>
-        {open.length > 0 ? <Badge word={open[0]?.breaker.state ?? "open"} /> : resting.length > 0 ? <Badge word={`${plural(resting.length, "key")} resting`} as="warn" /> : <Badge word="healthy" as="good" />}
+        {open.length > 0 ? <Badge word={open[0]?.breaker.state ?? "open"} /> : none ? <Badge word="no key left" as="bad" /> : resting.length > 0 ? <Badge word={`${plural(resting.length, "key")} resting`} as="warn" /> : (upstream.success_share ?? 1) < 0.95 ? <Badge word="failing" as="warn" /> : <Badge word="healthy" as="good" />}
       </header>
       <p class="soft mono cut">{upstream.url}</p>
       <div class="card-figures">
@@ -70,8 +71,10 @@ function Detail({ upstream, again }: { upstream: Upstream; again: () => void }):
         <Icon name="right" size={14} />
         <strong>{upstream.name}</strong>
         <span class="soft mono cut">{upstream.url}</span>
-        <a class="button small" href={link("calls", [], { upstream: upstream.name })}>Its calls</a>
-        <a class="button small" href={link("dead-letters", [], { upstream: upstream.name })}>Its dead letters</a>
+        <div class="actions">
+          <a class="button small" href={link("calls", [], { upstream: upstream.name })}>Its calls</a>
+          <a class="button small" href={link("dead-letters", [], { upstream: upstream.name })}>Its dead letters</a>
+        </div>
       </div>
       <div class="tiles">
         <Tile label="Success" value={share(upstream.success_share)} />
@@ -237,7 +240,7 @@ function Rollups({ name }: { name: string }): JSX.Element {
   const times = useMemo(() => rows.map((row) => row.t), [rows]);
   const lines = useMemo(
     () => ({
-      transient: [{ name: "transient failures", colour: "warn", values: rows.map((row) => (row.calls ? row.transient / row.calls : null)), bars: true }],
+      transient: [{ name: "transient failures", colour: "warn", values: rows.map((row) => (row.sends ? row.transient / row.sends : null)), bars: true }],
       retries: [{ name: "retries per success", colour: "accent", values: rows.map((row) => (row.success ? row.retries / row.success : null)), bars: true }],
       open: [{ name: "minutes open", colour: "bad", values: rows.map((row) => row.open), bars: true }],
     }),
@@ -261,7 +264,7 @@ function Rollups({ name }: { name: string }): JSX.Element {
 
 interface Slot {
   t: number;
-  calls: number;
+  sends: number;
   success: number;
   transient: number;
   retries: number;
@@ -273,10 +276,10 @@ function summed(items: Rollup[]): Slot[] {
   const slots = new Map<number, Slot>();
   for (const item of items) {
     const t = Date.parse(item.at) / 1000;
-    const slot = slots.get(t) ?? { t, calls: 0, success: 0, transient: 0, retries: 0, open: 0 };
-    slot.calls += item.calls;
+    const slot = slots.get(t) ?? { t, sends: 0, success: 0, transient: 0, retries: 0, open: 0 };
+    slot.sends += Object.entries(item.attempts).reduce((sum, [outcome, times]) => (outcome === "circuit_open" ? sum : sum + times), 0);
     slot.success += item.success;
-    slot.transient += item.transient_rate * item.calls;
+    slot.transient += item.attempts.transient ?? 0;
     slot.retries += item.retries_per_success * item.success;
     slot.open += item.circuit_open_minutes;
     slots.set(t, slot);
@@ -292,7 +295,7 @@ function padded(rows: Slot[]): Slot[] {
   const first = rows[0];
   if (!first) return rows;
   const missing = Math.max(0, LEAST_ROWS - rows.length);
-  const before = Array.from({ length: missing }, (_, n): Slot => ({ t: first.t - (missing - n) * QUARTER, calls: 0, success: 0, transient: 0, retries: 0, open: 0 }));
+  const before = Array.from({ length: missing }, (_, n): Slot => ({ t: first.t - (missing - n) * QUARTER, sends: 0, success: 0, transient: 0, retries: 0, open: 0 }));
   return [...before, ...rows];
 }
 
@@ -301,7 +304,7 @@ function InForce({ upstream }: { upstream: Upstream }): JSX.Element | null {
   if (shown.length === 0) return null;
   return (
     <Panel title="Policy in force" actions={<a class="button small" href={link("policy")}>Whole policy</a>}>
-      <div class="cards">
+      <div class="in-force">
         {shown.map((endpoint) => (
           <div key={endpoint.name}>
             <h3>{endpoint.name}</h3>
