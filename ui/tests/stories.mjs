@@ -111,10 +111,25 @@ export const stories = ({ base, gateway }, open) => ({
     await visit(page, base, "errors");
     const card = page.locator(`[data-fingerprint="${error.fingerprint}"]`);
     await card.getByRole("button", { name: /^transient/ }).click();
+    await page.getByText("Name 1 error transient").waitFor();
+    await confirm(page, "Name it");
     await card.getByText("named transient").waitFor();
     await card.getByText(`[[upstreams.${error.upstream}.classify]]`).waitFor();
     await page.reload();
     await card.getByText(`[[upstreams.${error.upstream}.classify]]`).waitFor();
+  },
+
+  "a subject is added to a schedule and removed, each after a question": async (page) => {
+    await visit(page, base, "schedules");
+    await page.getByLabel("New subject of history").fill("dave");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Add 1 subject: dave" }).waitFor();
+    await confirm(page, "Add");
+    const row = page.locator('table[aria-label="history"] tr[data-id="dave"]');
+    await row.waitFor();
+    await page.getByRole("button", { name: "Remove dave" }).click();
+    await confirm(page, "Remove");
+    await row.waitFor({ state: "detached" });
   },
 
   "limits are shown with whom they hold back, those of keys too": async (page) => {

@@ -5,9 +5,9 @@ import type { JSX } from "preact";
 import { call, path } from "../api";
 import { ago, plural } from "../format";
 import { Badge, Code, Empty, Failure, Loading, Panel, Search } from "../parts/basics";
+import { confirm } from "../parts/dialog";
 import { useResource } from "../resource";
 import { place, refine } from "../route";
-import { say } from "../toasts";
 import type { Page, UnnamedError } from "../types";
 import { CLASSES } from "../words";
 
@@ -43,18 +43,17 @@ export function Errors(): JSX.Element {
 
 function One({ item, again }: { item: UnnamedError; again: () => void }): JSX.Element {
   const named = useSignal<{ as: string; toml: string } | null>(null);
-  const busy = useSignal(false);
-  const name = async (word: string) => {
-    busy.value = true;
-    try {
-      named.value = await call("POST", path("/v1/errors", item.fingerprint), { as: word });
-      say("good", `Named ${word}`, `Applies to ${item.upstream}/${item.endpoint} from now on.`);
-      again();
-    } catch (error) {
-      say("bad", "It was not named", (error as Error).message);
-    }
-    busy.value = false;
-  };
+  const name = (word: string, meaning: string) =>
+    confirm({
+      title: `Name 1 error ${word}: ${item.upstream}/${item.endpoint} ${item.status}`,
+      text: <p>Every answer of {item.upstream} that looks like this one is {word} from now on, here and on instances with the same store. {meaning} It was seen {plural(item.count, "time")} so far.</p>,
+      verb: "Name it",
+      act: async () => {
+        named.value = await call("POST", path("/v1/errors", item.fingerprint), { as: word });
+        again();
+        return `Named ${word}: it applies to ${item.upstream} from now on`;
+      },
+    });
   const word = named.value?.as ?? item.named_as;
   const rule = named.value?.toml ?? item.toml;
   return (
@@ -68,7 +67,7 @@ function One({ item, again }: { item: UnnamedError; again: () => void }): JSX.El
       <pre class="sample" tabIndex={0}>{item.sample}</pre>
       <div class="classes" role="group" aria-label={`Class of ${item.upstream}/${item.endpoint} ${item.status}`}>
         {CLASSES.map(([name_, meaning]) => (
-          <button key={name_} type="button" disabled={busy.value} aria-pressed={word === name_} onClick={() => void name(name_)} title={meaning}>
+          <button key={name_} type="button" aria-pressed={word === name_} onClick={() => name(name_, meaning)} title={meaning}>
             <strong>{name_}</strong>
             <span>{meaning}</span>
           </button>

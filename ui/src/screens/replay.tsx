@@ -128,9 +128,16 @@ export function Replays(): JSX.Element | null {
   const { data, again } = useResource<Page<Replay>>("/v1/replays", { every: 2 });
   const recent = (data?.items ?? []).filter((replay) => replay.state === "running" || replay.state === "paused" || Date.now() - Date.parse(replay.updated_at) < 3_600_000);
   if (recent.length === 0) return null;
-  const act = (replay: Replay, verb: "pause" | "resume") => {
-    call("POST", path("/v1/replays", replay.id, verb), {}).then(again, (error: Error) => say("bad", `The replay did not ${verb}`, error.message));
-  };
+  const act = (replay: Replay, verb: "pause" | "resume") =>
+    confirm({
+      title: `${verb === "pause" ? "Pause" : "Resume"} a replay with ${plural(replay.remaining, "letter")} to go`,
+      text: <p>{verb === "pause" ? "Nothing more is sent until you resume it. What is on its way comes to its end." : `They are sent at ${replay.rate}, through the limits, breakers and keys of the moment.`}</p>,
+      verb: verb === "pause" ? "Pause" : "Resume",
+      act: async () => {
+        await call("POST", path("/v1/replays", replay.id, verb), {});
+        again();
+      },
+    });
   const cancel = (replay: Replay) =>
     confirm({
       title: `Cancel a replay with ${plural(replay.remaining, "letter")} to go`,

@@ -9,7 +9,6 @@ import { confirm } from "../parts/dialog";
 import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
 import { place, refine } from "../route";
-import { say } from "../toasts";
 import type { Page, Schedule, Subject } from "../types";
 
 const EXAMPLE = `[[schedules]]
@@ -55,16 +54,18 @@ function request(schedule: Schedule): string {
 function One({ schedule, words, again }: { schedule: Schedule; words: string; again: () => void }): JSX.Element {
   const added = useSignal("");
   const rows = schedule.subjects.filter((subject) => `${subject.subject} ${subject.last_error}`.toLowerCase().includes(words)).sort((a, b) => WEIGHT[a.state] - WEIGHT[b.state]);
-  const put = (subject: string) => {
-    call("PUT", path("/v1/schedules", schedule.name, "subjects", subject), {}).then(
-      () => {
+  const put = (subject: string, verb: "Add" | "Start again") =>
+    confirm({
+      title: `${verb === "Add" ? "Add 1 subject" : "Start 1 subject again"}: ${subject}`,
+      text: <p>{verb === "Add" ? `${schedule.name} runs for it every ${schedule.every} from now on.` : "It was stopped because the provider refused its credentials. It is asked for again with what is in force now."}</p>,
+      verb,
+      act: async () => {
+        await call("PUT", path("/v1/schedules", schedule.name, "subjects", subject), {});
         added.value = "";
         again();
-        say("good", `${subject} is on the schedule`, `${schedule.name}, every ${schedule.every}`);
+        return `${subject} is on the schedule`;
       },
-      (error: Error) => say("bad", `${subject} was not scheduled`, error.message),
-    );
-  };
+    });
   const remove = (subject: Subject) =>
     confirm({
       title: `Remove 1 subject: ${subject.subject}`,
@@ -78,7 +79,7 @@ function One({ schedule, words, again }: { schedule: Schedule; words: string; ag
       },
     });
   const form = (
-    <form class="inline" onSubmit={(event) => { event.preventDefault(); if (added.value.trim()) put(added.value.trim()); }}>
+    <form class="inline" onSubmit={(event) => { event.preventDefault(); if (added.value.trim()) put(added.value.trim(), "Add"); }}>
       <input aria-label={`New subject of ${schedule.name}`} placeholder="subject" value={added.value} onInput={(event) => (added.value = event.currentTarget.value)} />
       <button type="submit" class="small">Add</button>
     </form>
@@ -101,7 +102,7 @@ function One({ schedule, words, again }: { schedule: Schedule; words: string; ag
             number: true,
             show: (subject) => (
               <span class="actions">
-                {subject.state === "stopped" && <button type="button" class="small" aria-label={`Start ${subject.subject} again`} onClick={() => put(subject.subject)}>Start again</button>}
+                {subject.state === "stopped" && <button type="button" class="small" aria-label={`Start ${subject.subject} again`} onClick={() => put(subject.subject, "Start again")}>Start again</button>}
                 <button type="button" class="small" aria-label={`Remove ${subject.subject}`} onClick={() => remove(subject)}>Remove</button>
               </span>
             ),

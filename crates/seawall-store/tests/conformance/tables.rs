@@ -307,7 +307,7 @@ async fn one_of_many_raises_an_alarm_and_one_clears_it(stage: Stage) {
     }
     assert_eq!(won.iter().filter(|won| **won).count(), 1, "{won:?}");
     let raised = wishes[won.iter().position(|won| *won).unwrap()].clone();
-    assert_eq!(other.alarms().await.unwrap(), [raised.clone()]);
+    assert_eq!(other.alarms().await.unwrap(), std::slice::from_ref(&raised));
     let review = Alarm { severity: Severity::Review, ..raised.clone() };
     assert!(other.raise_alarm(review.clone()).await.unwrap(), "each severity has its own");
     assert_eq!(stage.open_again().await.alarms().await.unwrap(), [raised.clone(), review.clone()]);
@@ -330,7 +330,7 @@ async fn an_alarm_is_held_by_its_holder_until_another_takes_it_over(stage: Stage
     let (mine, theirs) = (mine.unwrap(), theirs.unwrap());
     assert!(mine ^ theirs, "exactly one of them");
     let holder = if mine { one } else { two };
-    assert_eq!(stage.store.alarms().await.unwrap(), [holder.clone()]);
+    assert_eq!(stage.store.alarms().await.unwrap(), std::slice::from_ref(&holder));
     assert!(!stage.store.clear_alarm(held).await.unwrap(), "who comes back late holds nothing");
     assert!(stage.store.clear_alarm(holder).await.unwrap());
 }

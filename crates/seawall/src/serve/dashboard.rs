@@ -114,7 +114,9 @@ async fn lead(uri: Uri) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
     let place = uri.path_and_query().map_or("/", |place| place.as_str());
-    if let Ok(place) = HeaderValue::from_str(&format!("/#{place}")) {
+    // Relative, so that it leads there below a prefix of a reverse proxy as well.
+    let up = "../".repeat(uri.path().matches('/').count().saturating_sub(1));
+    if let Ok(place) = HeaderValue::from_str(&format!("./{up}#{place}")) {
         response.headers_mut().insert(LOCATION, place);
     }
     response
@@ -152,6 +154,15 @@ mod tests {
         assert_eq!(compressed.headers()[CONTENT_ENCODING], "gzip");
         for refused in ["", "br", "gzip;q=0"] {
             assert!(!serve(&SCRIPT, &asked(ACCEPT_ENCODING, refused)).headers().contains_key(CONTENT_ENCODING), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_leads_to_its_place_below_any_prefix() {
+        for (path, place) in [("/jobs", "./#/jobs"), ("/upstreams/videos?x=1", "./../#/upstreams/videos?x=1"), ("/calls/", "./../#/calls/")]
+        {
+            let response = lead(path.parse().unwrap()).await;
+            assert_eq!((response.status().as_u16(), &response.headers()[LOCATION]), (307, &HeaderValue::from_static(place)));
         }
     }
 
