@@ -35,6 +35,22 @@ export const REASONS: Record<string, string> = {
   cached: "Answered from the cache.",
 };
 
+/** Why a breaker changed. */
+export const CAUSES: Record<string, string> = {
+  "failure-rate": "too many calls failed",
+  "slow-rate": "too many calls were slow",
+  consecutive: "too many failures in a row",
+  "open-elapsed": "its rest is over",
+  "probe-failed": "the probe failed",
+  "probe-expired": "the probe was never answered",
+  "probes-succeeded": "its probes succeeded",
+  forced: "by an operator",
+  shared: "as another instance saw it",
+};
+
+/** What happened, in words: events about breakers say their cause by its name. */
+export const detail = (event: { name: string; detail: string }) => (event.name.startsWith("breaker-") ? (CAUSES[event.detail] ?? event.detail) : event.detail);
+
 export const DECISIONS: Record<string, string> = {
   return: "returned",
   retry: "retried",

@@ -18,6 +18,26 @@ async function ripe(base) {
   throw new Error("the stage left no dead letters or no unnamed error");
 }
 
+/** As many as the alarm is set at, in the words of an export. */
+const LETTERS_OF_AN_OUTAGE = Array.from({ length: 100 }, (_, n) => ({
+  id: `01m7hxf4yjbcp34729${String(n).padStart(8, "0")}`,
+  queue: "api",
+  endpoint: "default",
+  door: "jobs",
+  original: { method: "GET", url: "http://127.0.0.1:9/x", path: "/x" },
+  class: "transient",
+  failure_reason: "attempts_exhausted",
+  failure_code: "503",
+  total_attempts: 3,
+  caller: "operator",
+  tenant: "",
+  enqueued_at: "2026-11-16T10:00:00Z",
+  dead_lettered_at: "2026-11-16T10:00:00Z",
+  expires_at: "2100-01-01T00:00:00Z",
+  severity: "pager",
+  replayable: true,
+}));
+
 const server = await stage();
 await ripe(server.base);
 const { browser, open, faults } = await start(server.base);
@@ -86,6 +106,19 @@ await story("shows what a reload could not apply, and what to do about it", asyn
   await page.goto(`${empty.base}#/overview`);
   await page.locator(".verdict").getByText("A restart is needed").click();
   await notice.waitFor();
+}, empty.base);
+
+await story("an alarm of dead letters is seen as it rises, and until it is over", async (page) => {
+  await page.goto(`${empty.base}#/overview`);
+  await page.getByText("Live", { exact: true }).waitFor();
+  await fetch(`${empty.base}v1/dead-letters/import`, { method: "POST", body: LETTERS_OF_AN_OUTAGE.map((letter) => JSON.stringify(letter)).join("\n") });
+  await page.locator('.toast[data-stays="true"]').getByText("100 dead letters of api wait").waitFor();
+  const alarm = page.locator(".verdict").getByText("Dead letters of api have reached the alarm");
+  await alarm.waitFor();
+  for (const { id } of LETTERS_OF_AN_OUTAGE.slice(0, 20)) await fetch(`${empty.base}v1/dead-letters/${id}`, { method: "DELETE" });
+  await alarm.waitFor({ state: "detached" });
+  await page.locator(".healed").getByText("dead letters of api are below the alarm again").waitFor();
+  await page.locator('.toast[data-stays="true"]').waitFor({ state: "detached" });
 }, empty.base);
 empty.stop();
 

@@ -13,6 +13,7 @@ import { useResource } from "../resource";
 import { link } from "../route";
 import { heals, tone } from "../toasts";
 import type { Endpoint, Happening, Page, Point, Status, Upstream } from "../types";
+import { detail } from "../words";
 
 interface Trouble {
   hue: "bad" | "warn";
@@ -75,7 +76,7 @@ function Verdict({ status, upstreams }: { status: Status; upstreams: Upstream[] 
   const healed = events.value.filter((event) => heals(event) && Date.parse(status.now) - Date.parse(event.at) < RECENT_MS);
   const endpoints = upstreams.reduce((sum, upstream) => sum + upstream.endpoints.length, 0);
   const worst = wrong[0]?.hue ?? "good";
-  const good = status.last_minute.success_share;
+  const good = status.last_minute.calls > 0 ? status.last_minute.success_share : null;
   return (
     <div class="verdict-grid">
       <section class={`verdict ${worst}`} aria-live="polite">
@@ -146,12 +147,14 @@ function grouped(healed: Happening[]): [Happening, number][] {
 function Tiles({ status }: { status: Status }): JSX.Element {
   const minute = status.last_minute;
   const began = seconds(status.started_at);
-  const slots = useMemo(() => slotted(points.value, began, 15, 15), [points.value, began]);
+  // A young process has its minutes drawn in finer slots.
+  const width = Math.max(step.value, Math.min(15, Math.floor(status.uptime_seconds / 16)));
+  const slots = useMemo(() => slotted(points.value, began, 15, width), [points.value, began, width]);
   const per = (pick: (point: Point) => number | null) => slots.map(pick);
   const good = minute.success_share ?? 1;
   return (
     <div class="tiles">
-      <Tile label="Success" value={share(minute.success_share)} hue={good < 0.95 ? "bad" : good < 0.995 ? "warn" : "good"} note={`of ${count(minute.calls)} in a minute`} trend={per((p) => (p.calls ? p.success / p.calls : null))} href={link("calls")} />
+      <Tile label="Success" value={share(minute.calls > 0 ? minute.success_share : null)} hue={good < 0.95 ? "bad" : good < 0.995 ? "warn" : "good"} note={`of ${count(minute.calls)} in a minute`} trend={per((p) => (p.calls ? p.success / p.calls : null))} href={link("calls")} />
       <Tile label="Calls per second" value={rate(minute.rate)} note={`${count(status.totals.calls)} since start`} trend={per((p) => p.calls)} href={link("calls")} />
       <Tile label="Retries per success" value={ratio(minute.retries_per_success)} hue={(minute.retries_per_success ?? 0) > 0.3 ? "warn" : undefined} note={`${count(status.totals.retries)} since start`} trend={per((p) => (p.success ? p.retries / p.success : null))} href={link("upstreams")} />
       <Tile label="p95 latency" value={ms(minute.p95_ms)} note={`p99 ${ms(minute.p99_ms)}`} trend={per((p) => p.p95_ms)} href={link("calls")} />
@@ -236,7 +239,7 @@ function Endpoints({ upstreams }: { upstreams: Upstream[] }): JSX.Element {
           { name: "Endpoint", wide: true, show: (row) => <Place upstream={row.upstream.name} endpoint={row.endpoint.name} /> },
           { name: "Breaker", show: (row) => <Badge word={row.endpoint.breaker.state} /> },
           { name: "Calls/s", number: true, show: (row) => rate(row.endpoint.rate) },
-          { name: "Success", number: true, show: (row) => <Good value={row.endpoint.success_share} /> },
+          { name: "Success", number: true, show: (row) => <Good value={row.endpoint.rate > 0 ? row.endpoint.success_share : null} /> },
           { name: "p95", number: true, show: (row) => ms(row.endpoint.p95_ms) },
           { name: "Retries/success", number: true, minor: true, show: (row) => ratio(row.endpoint.retries_per_success) },
           { name: "Keys", number: true, minor: true, show: (row) => keysOf(row.upstream) },
@@ -281,7 +284,7 @@ function Item({ event }: { event: Happening }): JSX.Element {
       </time>
       <div>
         <strong>{event.title}</strong>
-        <p>{event.detail}</p>
+        <p>{detail(event)}</p>
       </div>
     </li>
   );

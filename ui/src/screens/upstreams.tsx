@@ -12,7 +12,7 @@ import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
 import { link, place } from "../route";
 import type { Breaker, Key, Page, Rollup, Upstream } from "../types";
-import { hue } from "../words";
+import { CAUSES, hue } from "../words";
 import { Good } from "./overview";
 
 export function Upstreams(): JSX.Element {
@@ -45,7 +45,7 @@ function Card({ upstream }: { upstream: Upstream }): JSX.Element {
       <p class="soft mono cut">{upstream.url}</p>
       <div class="card-figures">
         <span><b>{rate(upstream.rate)}</b>calls/s</span>
-        <span><b><Good value={upstream.success_share} /></b>success</span>
+        <span><b><Good value={upstream.rate > 0 ? upstream.success_share : null} /></b>success</span>
         <span><b>{ms(upstream.p95_ms)}</b>p95</span>
         <span><b>{ratio(upstream.retries_per_success)}</b>retries/success</span>
       </div>
@@ -77,7 +77,7 @@ function Detail({ upstream, again }: { upstream: Upstream; again: () => void }):
         </div>
       </div>
       <div class="tiles">
-        <Tile label="Success" value={share(upstream.success_share)} />
+        <Tile label="Success" value={share(upstream.rate > 0 ? upstream.success_share : null)} />
         <Tile label="Calls per second" value={rate(upstream.rate)} />
         <Tile label="Retries per success" value={ratio(upstream.retries_per_success)} />
         <Tile label="p95 latency" value={ms(upstream.p95_ms)} note={`p50 ${ms(upstream.p50_ms)} · p99 ${ms(upstream.p99_ms)}`} />
@@ -142,7 +142,7 @@ function Breakers({ upstream, again }: { upstream: Upstream; again: () => void }
               <div class="breaker-state">
                 <Badge word={endpoint.breaker.state} />
                 {endpoint.breaker.forced && <Badge word="forced" as="info" title="held by an operator" />}
-                <span class="soft">{endpoint.breaker.retry_at ? `probe ${ahead(endpoint.breaker.retry_at)}` : last ? `${last.cause.replaceAll("-", " ")}, ${ago(last.at)}` : "never opened"}</span>
+                <span class="soft">{endpoint.breaker.retry_at ? `probe ${ahead(endpoint.breaker.retry_at)}` : last ? `${CAUSES[last.cause] ?? last.cause}, ${ago(last.at)}` : "never opened"}</span>
               </div>
               <Band changes={story?.changes ?? []} state={endpoint.breaker.state} />
               <span class="soft number breaker-open">{span(story?.open_seconds_total ?? endpoint.breaker.open_seconds)} open</span>

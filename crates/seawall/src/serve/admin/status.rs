@@ -64,7 +64,7 @@ pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
                 "calls": minute.calls,
                 "success_share": minute.success_share(),
                 "retries_per_success": minute.retries_per_success(),
-                "rate": as_f64(minute.calls) / 60.0,
+                "rate": minute.rate(now.mono),
                 "p50_ms": minute.quantile(500),
                 "p95_ms": minute.quantile(950),
                 "p99_ms": minute.quantile(990),

@@ -4,7 +4,7 @@ use super::query::whole;
 use super::{breakers, keys};
 use crate::figures;
 use crate::serve::Shared;
-use crate::serve::eyes::{Point, Seen, as_f64};
+use crate::serve::eyes::{Point, Seen};
 use axum::extract::State;
 use axum::response::Response;
 use seawall_core::record::Class;
@@ -39,7 +39,7 @@ fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Value {
         "in_flight": upstream.in_flight.load(Ordering::Relaxed),
         "success_share": all.success_share(),
         "retries_per_success": all.retries_per_success(),
-        "rate": as_f64(all.calls) / 60.0,
+        "rate": all.rate(now.mono),
         "p50_ms": all.quantile(500),
         "p95_ms": all.quantile(950),
         "p99_ms": all.quantile(990),
@@ -55,7 +55,7 @@ fn row(live: &Live, upstream: &LiveUpstream, endpoint: &LiveEndpoint, minute: &P
         "name": endpoint.spec.name,
         "match": endpoint.spec.matches.to_string(),
         "breaker": breakers::state(endpoint, now),
-        "rate": as_f64(minute.calls) / 60.0,
+        "rate": minute.rate(now.mono),
         "success_share": minute.success_share(),
         "retries_per_success": minute.retries_per_success(),
         "p95_ms": minute.quantile(950),

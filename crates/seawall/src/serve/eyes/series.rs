@@ -3,7 +3,7 @@
 
 use super::{Ending, as_f64, ms};
 use seawall_core::record::histogram::Histogram;
-use seawall_core::time::{Nanos, Wall};
+use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_engine::recorder::AttemptRecord;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -56,6 +56,11 @@ impl Point {
     pub(crate) fn success_share(&self) -> f64 {
         let ended = self.success + self.failed + self.rejected;
         if ended == 0 { 1.0 } else { as_f64(self.success) / as_f64(ended) }
+    }
+
+    /// Calls a second, of the last minute or of as much of it as the process has seen.
+    pub(crate) fn rate(&self, now: Mono) -> f64 {
+        as_f64(self.calls) / now.since(Mono::default()).as_secs_f64().clamp(1.0, 60.0)
     }
 
     pub(crate) fn retries_per_success(&self) -> f64 {
@@ -153,6 +158,13 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_young_process_has_the_rate_of_its_own_life() {
+        let minute = Point { calls: 120, ..Point::default() };
+        let rate = |seconds| minute.rate(Mono::default() + Nanos::from_secs(seconds));
+        assert_eq!([0, 1, 30, 60, 3600].map(rate), [120.0, 120.0, 4.0, 2.0, 2.0]);
+    }
 
     #[test]
     fn points_add_up_and_the_oldest_go() {
