@@ -166,7 +166,7 @@ export function beat(n) {
   const key = { "idempotency-key": `order-${n}`, "content-type": "application/json" };
   const asked = [{ path: `videos/search?q=${word(n)}` }, { path: `videos/items/${n % 50}` }];
   if (n % 3 === 0) asked.push({ path: "payments/charges", method: "POST", headers: key, body: JSON.stringify({ order: 8800 + n, amount: 4200, currency: "EUR" }) });
-  if (n % 5 === 0) asked.push({ path: `reports/exports/${2200 + n}`, headers: { ...(n <= LOST ? OUT : {}), prefer: "respond-async", "seawall-correlation-id": `export-${n}` } });
+  if (n % 5 === 0) asked.push({ path: `reports/exports/${2200 + n}`, headers: { ...(n <= LOST ? OUT : {}), prefer: "respond-async", "x-correlation-id": `export-${n}` } });
   if (n <= LOST && n % 20 === 0) asked.push({ path: "reports/odd" });
   return asked;
 }

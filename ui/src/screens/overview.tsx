@@ -116,7 +116,7 @@ function Verdict({ status, upstreams }: { status: Status; upstreams: Upstream[] 
           <span class="note">last 15 min</span>
         </header>
         {healed.length === 0 ? (
-          <p class="quiet">Nothing had to heal. Retries so far: {count(status.totals.retries)}.</p>
+          <p class="quiet">No breaker or key had to recover. {count(status.totals.retries)} retries since the start.</p>
         ) : (
           <ul>
             {grouped(healed).slice(0, 4).map(([event, times]) => (
@@ -148,7 +148,7 @@ function Tiles({ status }: { status: Status }): JSX.Element {
   const minute = status.last_minute;
   const began = seconds(status.started_at);
   // A young process has its minutes drawn in finer slots.
-  const width = Math.max(step.value, Math.min(15, Math.floor(status.uptime_seconds / 16)));
+  const width = step.value * Math.max(1, Math.floor(Math.min(15, status.uptime_seconds / 16) / step.value));
   const slots = useMemo(() => slotted(points.value, began, 15, width), [points.value, began, width]);
   const per = (pick: (point: Point) => number | null) => slots.map(pick);
   const good = minute.success_share ?? 1;

@@ -141,9 +141,9 @@ impl Store {
         look!(self, statements::alarms::list)
     }
 
-    /// Raises an alarm. `false` when it is raised already: of many, one does it.
+    /// Raises an alarm, also where space is running out. `false` when it is raised already: of many, one does it.
     pub async fn raise_alarm(&self, alarm: Alarm) -> Result<bool, Error> {
-        change!(self, adds statements::alarms::raise, alarm)
+        change!(self, ends statements::alarms::raise, alarm)
     }
 
     /// Puts one in the place of another, by its holder or by whoever takes it over. `false` when it is not as it was.
