@@ -41,12 +41,18 @@ export function Overview(): JSX.Element {
   );
 }
 
+/** Of fewer calls in a minute no share is worth a word. */
+const FEW = 20;
+
 function troubles(status: Status, upstreams: Upstream[]): Trouble[] {
   const found: Trouble[] = [];
   for (const upstream of upstreams) {
     const href = link("upstreams", [upstream.name]);
-    for (const { name, breaker } of upstream.endpoints) {
-      if (breaker.state === "closed") continue;
+    for (const { name, breaker, rate: calls, success_share: good } of upstream.endpoints) {
+      if (breaker.state === "closed") {
+        if (calls * 60 >= FEW && good !== null && good < 0.95) found.push({ hue: "warn", what: `${upstream.name}/${name} succeeds in ${share(good)} of its calls`, why: "over the last minute", href });
+        continue;
+      }
       const why = breaker.forced ? "held open by an operator" : breaker.state === "open" ? `next probe ${ahead(breaker.retry_at)}` : "probing";
       found.push({ hue: breaker.state === "open" ? "bad" : "warn", what: `${upstream.name}/${name} breaker is ${breaker.state}`, why, href });
     }
