@@ -202,6 +202,6 @@ fn instances_that_share_a_store_tell_an_alarm_and_its_end_once() {
         assert_eq!(told(gateway)[0]["resolves"], told(gateway)[1]["id"]);
     }
     // Longer than it takes everybody to look again.
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(3));
     assert_eq!((receiver.count(), noted("dead_letter_alarm_cleared")), (2, 1));
 }
