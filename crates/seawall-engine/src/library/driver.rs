@@ -170,7 +170,11 @@ impl Driver {
                     });
                 }
                 Action::Wait { until, reason: Reason::Queued } => return Step::Queue(until),
-                Action::Wait { until, .. } => return Step::Wait(until),
+                Action::Wait { until, .. } => {
+                    // Where the machine has left the pool, the place is somebody else's meanwhile.
+                    drop(self.visit.place(&shared.endpoint.state, &shared.clock));
+                    return Step::Wait(until);
+                }
                 // The plan refreshes nothing.
                 Action::Refresh => self.call.refreshed(false, self.now),
                 Action::Finish(finish) => {

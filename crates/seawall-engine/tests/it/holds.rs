@@ -70,6 +70,19 @@ fn a_place_in_the_pool_comes_back_when_a_call_or_its_wait_is_dropped() {
 }
 
 #[test]
+fn whoever_is_patient_leaves_the_pool_while_waiting() {
+    let (clock, policy) = simulated(
+        "[pools.one]\nconcurrent = 1\nqueue = 1\n[defaults]\npool = \"one\"\nretry = { base = \"9s\", backoff = \"exponential\" }",
+    );
+    let mut patient =
+        pin!(policy.request().patient().call(|attempt| async move { if attempt.number() == 1 { Err(DOWN) } else { Ok(()) } }));
+    assert!(patient.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it waits for its second attempt");
+    let other = clock.run(policy.request().deadline(Duration::from_secs(1)).call(|_| async { Ok::<_, StatusCode>(()) }));
+    assert_eq!(other, Ok(()), "the place is free");
+    assert_eq!(clock.run(patient), Ok(()), "and it finds one again");
+}
+
+#[test]
 fn a_retry_that_was_paid_for_and_not_sent_is_refunded() {
     let text = "[defaults]\nretry = { attempts = 2, budget = \"100%\", budget_floor = \"0/s\", base = \"1s\" }\nbreaker.mode = \"off\"";
     let (clock, policy) = simulated(text);

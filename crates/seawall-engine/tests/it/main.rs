@@ -1,10 +1,12 @@
-//! The engine and its library from outside: against real servers, the same story as the gateway and the simulator,
-//! everything given back, and errors of the compiler that a human can read.
+//! The engine and its library from outside: against real servers, the same story as the gateway and the simulator, the
+//! core's own properties, everything given back, and errors of the compiler that a human can read.
 
 #[cfg(test)]
 mod compile;
 #[cfg(test)]
 mod holds;
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod reservations;
 #[cfg(test)]
