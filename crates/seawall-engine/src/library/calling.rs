@@ -15,8 +15,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Makes single attempts: a closure, or a service that is sent the same request again.
-pub trait Sender {
+/// Makes single attempts: a closure, or a service that is sent the same request again. `J` judges what comes back, and
+/// knows what a request says of itself.
+pub trait Sender<J> {
     /// What a good attempt gives.
     type Value;
     /// What a bad one gives.
@@ -41,7 +42,7 @@ pub(super) struct Closure<F> {
     pub(super) terms: Option<Box<Terms>>,
 }
 
-impl<F, Fut, T, E> Sender for Closure<F>
+impl<F, Fut, T, E, J> Sender<J> for Closure<F>
 where
     F: FnMut(Attempt) -> Fut,
     Fut: Future<Output = Result<T, E>>,
@@ -69,7 +70,7 @@ type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pin_project! {
     /// A call under way. It ends with the value, or with a [`Failure`].
-    pub struct Calling<S: Sender, J> {
+    pub struct Calling<S: Sender<J>, J> {
         policy: Policy,
         sender: S,
         judge: J,
@@ -84,12 +85,11 @@ pin_project! {
         last: Option<Result<S::Value, S::Error>>,
     }
 
-    impl<S: Sender, J> PinnedDrop for Calling<S, J> {
+    impl<S: Sender<J>, J> PinnedDrop for Calling<S, J> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             if let Course::Light(light) = *this.course {
-                // The machine gives back what the attempt holds when it is dropped itself.
-                drop(light.into_machine(this.policy, this.sender.terms()));
+                abandon(light, this.policy, this.sender);
             }
         }
     }
@@ -118,14 +118,14 @@ enum Stage {
     Asking { answer: Asking },
 }
 
-impl<S: Sender, J> Calling<S, J> {
+impl<S: Sender<J>, J> Calling<S, J> {
     #[inline]
     pub(super) const fn new(policy: Policy, judge: J, sender: S) -> Self {
         Self { policy, sender, judge, course: Course::Begins, sending: None, timer: None, full: None, last: None }
     }
 }
 
-impl<S: Sender, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
+impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
     type Output = Result<S::Value, Failure<S::Error>>;
 
     #[inline]
@@ -161,7 +161,7 @@ impl<S: Sender, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
     }
 }
 
-impl<S: Sender, J: Judge<S::Value, S::Error>> Calling<S, J> {
+impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
     /// Begins; what the machine wants, where it is needed for that.
     #[inline]
     fn begin(self: Pin<&mut Self>) -> Option<Step> {
@@ -272,6 +272,14 @@ impl Full {
     }
 }
 
+/// The machine gives back what the first attempt holds when it is dropped itself. Not inlined: a call that is over is dropped
+/// too, and should not make room for a machine.
+#[cold]
+#[inline(never)]
+fn abandon<S: Sender<J>, J>(light: Light, policy: &Policy, sender: &mut S) {
+    drop(light.into_machine(policy, sender.terms()));
+}
+
 fn sleep(clock: &Clock, until: Mono) -> Timer {
     let clock = clock.clone();
     Box::pin(async move { clock.sleep_until(until).await })
@@ -286,7 +294,7 @@ fn conclude<T, E>(finish: Finish, class: Option<seawall_core::record::Class>, la
     }
 }
 
-impl<S: Sender, J> fmt::Debug for Calling<S, J> {
+impl<S: Sender<J>, J> fmt::Debug for Calling<S, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Calling")
     }

@@ -208,9 +208,7 @@ where
         // Readiness belongs to the instance that was asked; the clone that stays behind has to ask anew.
         let fresh = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, fresh);
-        let resend =
-            Resend { service: ready, request, describe: Description { terms: J::terms, is_plain: J::is_plain, prepare: J::prepare } };
-        Calling::new(self.policy.clone(), self.judge.clone(), resend)
+        Calling::new(self.policy.clone(), self.judge.clone(), Resend { service: ready, request })
     }
 }
 
@@ -218,14 +216,6 @@ where
 pub struct Resend<S, R> {
     service: S,
     request: R,
-    describe: Description<R>,
-}
-
-/// What the judge's protocol knows of requests.
-struct Description<R> {
-    terms: fn(&R) -> Terms,
-    is_plain: fn(&R) -> bool,
-    prepare: fn(&mut R, &Attempt),
 }
 
 impl<S, R> fmt::Debug for Resend<S, R> {
@@ -234,24 +224,24 @@ impl<S, R> fmt::Debug for Resend<S, R> {
     }
 }
 
-impl<S: Service<R> + Clone, R: Clone> Sender for Resend<S, R> {
+impl<S: Service<R> + Clone, R: Clone, J: Describe<R>> Sender<J> for Resend<S, R> {
     type Value = S::Response;
     type Error = S::Error;
     type Future = Sending<S, R>;
 
     fn terms(&mut self) -> Terms {
-        (self.describe.terms)(&self.request)
+        J::terms(&self.request)
     }
 
     #[inline]
     fn is_plain(&self) -> bool {
-        (self.describe.is_plain)(&self.request)
+        J::is_plain(&self.request)
     }
 
     #[inline]
     fn send(&mut self, attempt: Attempt) -> Self::Future {
         let mut request = self.request.clone();
-        (self.describe.prepare)(&mut request, &attempt);
+        J::prepare(&mut request, &attempt);
         if attempt.number() == 1 {
             return Sending { step: SendingStep::Sent { future: self.service.call(request) } };
         }
