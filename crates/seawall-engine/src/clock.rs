@@ -1,8 +1,9 @@
 //! The only reader of the machine's clocks, and the only place that sleeps: every other line is told what time it is.
 //!
-//! The monotonic clock is tokio's, so that tests can pause it. The wall clock is read once and carried forward; whoever
-//! runs the process calls [`Clock::follow`] now and then, so that a step of the machine's clock arrives within a second
-//! and a request does not pay for a second clock read.
+//! The monotonic clock is tokio's, so that tests can pause it, and the machine's own where tokio was built without pausing:
+//! that is the same clock without the detour. The wall clock is read once and carried forward; whoever runs the process calls
+//! [`Clock::follow`] now and then, so that a step of the machine's clock arrives within a second and a request does not pay
+//! for a second clock read.
 
 use crate::timers::{Sleep, Timers};
 use seawall_core::time::{Mono, Nanos, Now, Wall};
@@ -28,6 +29,8 @@ const SIMULATED_EPOCH: Wall = Wall(1_782_864_000_000);
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Instant,
+    /// The machine's clock at `start` or just before, where it is read without tokio.
+    zero: Option<u64>,
     /// Wall-clock milliseconds at `start`.
     epoch_ms: Arc<AtomicI64>,
     /// Who wakes sleepers; tokio, where this is empty.
@@ -50,7 +53,9 @@ impl Clock {
     /// The machine's clock, with tokio's timers.
     #[must_use]
     pub fn start() -> Self {
-        let clock = Self { start: Instant::now(), epoch_ms: Arc::default(), timers: None };
+        // Before tokio's: what tokio has slept for is never too short by this clock.
+        let zero = if pausing::IS_POSSIBLE { None } else { machine() };
+        let clock = Self { start: Instant::now(), zero, epoch_ms: Arc::default(), timers: None };
         clock.follow();
         clock
     }
@@ -60,7 +65,7 @@ impl Clock {
     #[must_use]
     pub fn simulated() -> Self {
         let epoch_ms = Arc::new(AtomicI64::new(SIMULATED_EPOCH.0));
-        Self { start: Instant::now(), epoch_ms, timers: Some(Arc::new(Timers::simulated())) }
+        Self { start: Instant::now(), zero: None, epoch_ms, timers: Some(Arc::new(Timers::simulated())) }
     }
 
     /// The same time for a plain thread, which wakes its own sleepers.
@@ -86,12 +91,21 @@ impl Clock {
     /// The monotonic clock alone.
     #[inline]
     pub(crate) fn mono(&self) -> Mono {
+        if let Some(zero) = self.zero
+            && let Some(now) = machine()
+        {
+            return Mono(now.saturating_sub(zero));
+        }
+        self.mono_of_others()
+    }
+
+    /// Simulated time, or tokio's.
+    fn mono_of_others(&self) -> Mono {
         if let Some(simulated) = self.timers.as_ref().and_then(|timers| timers.now()) {
             return simulated;
         }
         let since = Instant::now().saturating_duration_since(self.start);
-        // Every call reads this twice; no process runs for the five centuries after which it would wrap.
-        Mono(since.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(since.subsec_nanos())))
+        Mono(nanos(since).0)
     }
 
     /// Looks at the machine's wall clock again.
@@ -148,6 +162,58 @@ impl Clock {
     }
 }
 
+/// What the machine's monotonic clock shows, in nanoseconds: the clock of `Instant`s as a number. To subtract two of them
+/// costs more than to read this.
+#[cfg(target_os = "linux")]
+#[inline]
+fn machine() -> Option<u64> {
+    let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // It counts from the machine's start, so that neither is negative; five centuries do not wrap.
+    Some(at.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec.cast_unsigned()))
+}
+
+/// Elsewhere the clock of `Instant`s has other names.
+#[cfg(not(target_os = "linux"))]
+fn machine() -> Option<u64> {
+    None
+}
+
+/// Whether tokio's time can be paused: only where somebody built it with `test-util`, which no code of ours can know of, but
+/// then there is a `tokio::time::pause`.
+mod pausing {
+    /// What stands in for it where there is none.
+    #[allow(dead_code, reason = "in a build with `test-util`")]
+    struct Missing;
+
+    trait Found {
+        const FOUND: bool;
+    }
+
+    impl Found for () {
+        const FOUND: bool = true;
+    }
+
+    impl Found for Missing {
+        const FOUND: bool = false;
+    }
+
+    const fn found<T: Found>(_pause: fn() -> T) -> bool {
+        T::FOUND
+    }
+
+    #[allow(dead_code, reason = "in a build with `test-util`")]
+    fn pause() -> Missing {
+        Missing
+    }
+
+    pub(super) const IS_POSSIBLE: bool = {
+        // Names of an inner scope go before those of an outer one.
+        #[allow(unused_imports, reason = "in a build without `test-util`")]
+        use tokio::time::*;
+        found(pause)
+    };
+}
+
 /// A length of the standard library's as one of ours.
 pub(crate) fn nanos(length: Duration) -> Nanos {
     Nanos(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
@@ -156,6 +222,20 @@ pub(crate) fn nanos(length: Duration) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machines_own_clock_is_the_one_that_tokio_reads() {
+        let Some(zero) = machine() else { return };
+        let tokios = Clock::start();
+        let since = machine().map(|after| Nanos(after - zero));
+        let direct = Clock { zero: Some(zero), ..tokios.clone() };
+        for _ in 0..1_000 {
+            let (earlier, read, later) = (tokios.mono(), direct.mono(), tokios.mono());
+            // They began within `since` of each other.
+            assert!(earlier <= read && read <= later + since.unwrap_or_default(), "{earlier:?} {read:?} {later:?}");
+        }
+        assert!(tokios.zero.is_none() && pausing::IS_POSSIBLE, "these tests are built with tokio's `test-util`");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn both_clocks_move_together_and_sleeps_are_never_early() {

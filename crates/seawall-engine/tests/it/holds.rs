@@ -112,6 +112,18 @@ fn an_attempt_that_hangs_is_cut_off() {
     assert_eq!((failure.attempts(), failure.elapsed(), failure.error()), (2, Duration::from_secs(4), None));
 }
 
+#[tokio::test(start_paused = true)]
+async fn in_tokios_paused_time_nothing_is_waited_for() {
+    let (policy, begun) = (Policy::default(), tokio::time::Instant::now());
+    let call = policy.call(|_| async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        Err::<(), _>(DOWN)
+    });
+    let failure = call.await.unwrap_err();
+    assert!(failure.attempts() > 1 && failure.elapsed() >= Duration::from_secs(4), "{failure}");
+    assert_eq!(failure.elapsed(), begun.elapsed(), "the policy's clock is the one that is paused");
+}
+
 #[test]
 fn the_callers_deadline_shortens_ours() {
     let (clock, policy) = simulated("");
