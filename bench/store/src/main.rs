@@ -191,6 +191,7 @@ async fn claim_and_complete(store: &Store, bound: Duration) -> f64 {
                                 follow: Vec::new(),
                                 key: None,
                                 now: NOON,
+                                again: false,
                             };
                             let store = store.clone();
                             tokio::spawn(async move { store.settle(settle).await.unwrap() })
