@@ -155,7 +155,7 @@ def main():
             server.stop()
 
         say("  instructions under callgrind …")
-        few, more = (300, 900) if args.quick else (1000, 5000)
+        few, more = (300, 900) if args.quick else (1000, 15_000)
         makers = [lambda: r.nginx(rig, up, PROXY, single=True), lambda: r.haproxy(rig, up, PROXY), lambda: r.seawall(rig, up.port, PROXY)]
         counted = [instructions(rig, make, few, more) for make in makers]
 
