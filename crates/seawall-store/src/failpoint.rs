@@ -1,5 +1,5 @@
-//! Places where a test can make the process die, fail or stall, between any two steps of a job's life. There are none in
-//! a release build.
+//! Places where a test can make the process die, fail or stall, between any two steps of the life of a job, a letter, a replay
+//! or a schedule. There are none in a release build.
 
 use crate::error::Error;
 
@@ -39,6 +39,27 @@ pub const NAMES: &[&str] = &[
     "reserve-after-commit",
     "finish-before-commit",
     "finish-after-commit",
+    "tick-before-commit",
+    "tick-after-commit",
+    "cancel-before-commit",
+    "cancel-in-transaction",
+    "cancel-after-commit",
+    "blame-before-commit",
+    "blame-after-commit",
+    "replay-before-commit",
+    "replay-after-commit",
+    "step-before-commit",
+    "step-in-transaction",
+    "step-after-commit",
+    "set-replay-before-commit",
+    "set-replay-after-commit",
+    "fire-before-commit",
+    "fire-in-transaction",
+    "fire-after-commit",
+    "report-before-commit",
+    "report-after-commit",
+    "expire-in-transaction",
+    "expire-after-commit",
 ];
 
 #[cfg(debug_assertions)]

@@ -41,8 +41,14 @@ macro_rules! on_each {
 }
 
 /// The same statements on every backend, in one transaction: `adds` what is refused first when space runs out, `ends`
-/// what is there, `repeats` what would be done over after a power cut.
+/// what is there, `repeats` what would be done over after a power cut. `at` names the failpoints before it and after it.
 macro_rules! change {
+    ($self:ident, at $name:literal, $($change:tt)*) => {{
+        crate::failpoint::hit(concat!($name, "-before-commit"))?;
+        let changed = change!($self, $($change)*)?;
+        crate::failpoint::hit(concat!($name, "-after-commit"))?;
+        Ok(changed)
+    }};
     ($self:ident, adds $function:path $(, $argument:ident)*) => { change!($self, write, $function $(, $argument)*) };
     ($self:ident, ends $function:path $(, $argument:ident)*) => { change!($self, finish, $function $(, $argument)*) };
     ($self:ident, repeats $function:path $(, $argument:ident)*) => { change!($self, repeat, $function $(, $argument)*) };
@@ -165,17 +171,21 @@ impl Store {
 
     /// Makes ready what is due, and what a vanished worker left behind.
     pub async fn tick(&self, now: Wall) -> Result<Tick, Error> {
-        on_each!(self, tick, now)
+        let tick = on_each!(self, tick, now)?;
+        if tick.recovered + tick.due > 0 {
+            failpoint::hit("tick-after-commit")?;
+        }
+        Ok(tick)
     }
 
     pub async fn cancel(&self, id: CallId, now: Wall) -> Result<Cancelled, Error> {
-        change!(self, ends statements::jobs::cancel, id, now)
+        change!(self, at "cancel", ends statements::jobs::cancel, id, now)
     }
 
     /// Before a suspect is begun: if this is the last that is heard of its worker, the suspect is to blame. Whether it is one, and
     /// still ours; as often as it is asked.
     pub async fn blame(&self, lease: Lease) -> Result<bool, Error> {
-        change!(self, repeats statements::jobs::blame, lease)
+        change!(self, at "blame", repeats statements::jobs::blame, lease)
     }
 
     /// Makes jobs due that wait for what is over, a batch at a time.
@@ -245,6 +255,10 @@ impl Store {
 
     /// Forgets at most so many letters whose time is over, and says which nobody looked after.
     pub async fn expire_letters(&self, now: Wall, most: usize) -> Result<Vec<Expired>, Error> {
-        change!(self, ends statements::letters::expire, now, most)
+        let expired = change!(self, ends statements::letters::expire, now, most)?;
+        if !expired.is_empty() {
+            failpoint::hit("expire-after-commit")?;
+        }
+        Ok(expired)
     }
 }

@@ -4,6 +4,7 @@ use super::pool::Pool;
 use super::turns::{FIRST, ORDER, given};
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::{SUSPECT, State, Tick};
 use crate::sql::count;
 use deadpool_postgres::Object;
@@ -44,6 +45,7 @@ pub(super) async fn tick(pool: &Pool, now: Wall) -> Result<Tick, Error> {
     let mut tick = Tick::default();
     let mut seen = look(&connection).await?;
     if [seen.lease_over, seen.due].into_iter().flatten().any(|at| at <= now) {
+        failpoint::hit("tick-before-commit")?;
         for mut row in ask(&connection, ready_statement(), &[&now.0]).await? {
             let crashed: bool = row.take()?;
             *(if crashed { &mut tick.recovered } else { &mut tick.due }) += 1;

@@ -3,6 +3,7 @@
 
 use super::{Sqlite, Tx};
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::{SUSPECT, State, Tick};
 use crate::sql::count;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -60,6 +61,10 @@ impl Sqlite {
 fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<Tick, Error> {
     let recovered = ready(tx, LATE, &RECOVER, now)?;
     let due = ready(tx, DUE, "UPDATE jobs SET state = 0, turn = ?, due = ? WHERE row = ?", now)?;
+    // A tick that moves nothing is no step of anything.
+    if recovered + due > 0 {
+        failpoint::hit("tick-before-commit")?;
+    }
     let next = tx.db.prepare_cached(NEXT)?.query_row([], |row| row.get(0)).optional()?;
     Ok(Tick { recovered, due, lanes: lanes(tx.db)?, next: next.map(Wall) })
 }

@@ -1,6 +1,7 @@
 //! Looking at jobs, calling them off, and calling those in that wait for nothing any more.
 
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, Lease, SUSPECT, State};
 use crate::page::{Page, Window};
 use crate::rows::{self, JOB};
@@ -19,6 +20,7 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
     )
     .await?;
     if let Some(mut row) = stopped {
+        failpoint::hit("cancel-in-transaction")?;
         if let Some(letter) = letter_of(row.take::<Option<String>>()?.as_deref())? {
             letters::replay_ended(sql, letter, false).await?;
         }

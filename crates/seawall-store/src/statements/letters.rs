@@ -4,6 +4,7 @@ use super::issues::{self, file, recount, unfile};
 use super::replay;
 use crate::dead::{Expired, Filter, Letter, NewLetter, Replayed, Status};
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::{Enqueued, NewJob};
 use crate::page::{Page, Window};
 use crate::rows::{self, LETTER};
@@ -154,6 +155,7 @@ pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Res
         if gone == 0 || status != Status::Kept.number() {
             continue;
         }
+        failpoint::hit("expire-in-transaction")?;
         recount(sql, row.take()?, -1).await?;
         expired.push(Expired {
             id: row.take()?,

@@ -3,6 +3,7 @@
 use super::letters;
 use crate::dead::Replayed;
 use crate::error::Error;
+use crate::failpoint;
 use crate::job::NewJob;
 use crate::page::{Page, Window};
 use crate::replay::{Counts, Created, NewReplay, Replay, State, Stepped};
@@ -90,6 +91,7 @@ pub(crate) async fn step<S: Write>(sql: &mut S, id: &CallId, letter: &CallId, jo
         let running = first(sql, "SELECT 1 FROM replays WHERE id = $1 AND state = 0", values![*id]).await?.is_some();
         return Ok(if running { Stepped::Passed } else { Stepped::NotRunning });
     }
+    failpoint::hit("step-in-transaction")?;
     if let Some(job) = job
         && let Replayed::Started(by) = letters::replay(sql, letter, job, now).await?
     {

@@ -1,6 +1,7 @@
 //! Subjects of schedules. A tick belongs to whoever moves the subject on from it, in the transaction that makes its job.
 
 use crate::error::Error;
+use crate::failpoint;
 use crate::page::MOST;
 use crate::schedule::{Firing, NewSubject, Report, Source, Subject};
 use crate::sql::{Row, Sql, Write, values};
@@ -77,6 +78,7 @@ pub(crate) async fn fire<S: Write>(sql: &mut S, firing: &Firing) -> Result<bool,
         )
         .await?;
     if moved > 0 {
+        failpoint::hit("fire-in-transaction")?;
         sql.enqueue(job, *now).await?;
     }
     Ok(moved > 0)

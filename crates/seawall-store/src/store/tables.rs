@@ -3,7 +3,6 @@
 use super::{PostgresStore, SqliteStore, Store};
 use crate::alarm::Alarm;
 use crate::error::Error;
-use crate::failpoint;
 use crate::idempotency::{Finish, Reserve, Reserved};
 use crate::job::NewJob;
 use crate::notes::{Audited, Deed, Unnamed};
@@ -41,11 +40,11 @@ impl Store {
 
     /// Makes the job of a tick. `false` when the tick was somebody else's, or the subject is stopped or gone.
     pub async fn fire(&self, firing: Firing) -> Result<bool, Error> {
-        change!(self, adds statements::schedule::fire, firing)
+        change!(self, at "fire", adds statements::schedule::fire, firing)
     }
 
     pub async fn report_subject(&self, schedule: String, subject: String, report: Report) -> Result<bool, Error> {
-        change!(self, ends statements::schedule::report, schedule, subject, report)
+        change!(self, at "report", ends statements::schedule::report, schedule, subject, report)
     }
 
     /// Lets a stopped subject go on.
@@ -58,18 +57,12 @@ impl Store {
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
     pub async fn reserve_key(&self, wish: Reserve) -> Result<Reserved, Error> {
-        failpoint::hit("reserve-before-commit")?;
-        let reserved = change!(self, adds statements::idempotency::reserve, wish)?;
-        failpoint::hit("reserve-after-commit")?;
-        Ok(reserved)
+        change!(self, at "reserve", adds statements::idempotency::reserve, wish)
     }
 
     /// `false` when the reservation was lost in the meantime.
     pub async fn finish_key(&self, end: Finish) -> Result<bool, Error> {
-        failpoint::hit("finish-before-commit")?;
-        let held = change!(self, ends statements::idempotency::finish, end)?;
-        failpoint::hit("finish-after-commit")?;
-        Ok(held)
+        change!(self, at "finish", ends statements::idempotency::finish, end)
     }
 
     pub async fn sweep_keys(&self, now: Wall, most: usize) -> Result<usize, Error> {
@@ -82,7 +75,7 @@ impl Store {
 impl Store {
     /// Starts a replay, unless one is at an upstream that both mean.
     pub async fn create_replay(&self, new: NewReplay) -> Result<Created, Error> {
-        change!(self, adds statements::replay::create, new)
+        change!(self, at "replay", adds statements::replay::create, new)
     }
 
     pub async fn replay(&self, id: CallId) -> Result<Option<Replay>, Error> {
@@ -96,12 +89,12 @@ impl Store {
 
     /// Pauses, resumes or ends a replay. `false` when it is over, or not there.
     pub async fn set_replay(&self, id: CallId, state: replay::State, now: Wall) -> Result<bool, Error> {
-        change!(self, ends statements::replay::set, id, state, now)
+        change!(self, at "set-replay", ends statements::replay::set, id, state, now)
     }
 
     /// Moves a replay on to the next letter, with its job, or without one where it is held back.
     pub async fn step_replay(&self, id: CallId, letter: CallId, job: Option<NewJob>, now: Wall) -> Result<Stepped, Error> {
-        change!(self, adds statements::replay::step, id, letter, job, now)
+        change!(self, at "step", adds statements::replay::step, id, letter, job, now)
     }
 }
 

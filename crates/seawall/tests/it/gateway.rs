@@ -76,6 +76,31 @@ impl Start {
 
     /// Starts where another one was, with what that one left there.
     pub(crate) fn go_in(self, directory: tempfile::TempDir) -> Gateway {
+        let mut gateway = self.begin(directory);
+        let address = |name: &str| {
+            let text = read(&gateway.err);
+            let (_, line) = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().split_once("://"))?;
+            line.split(['/', ' ']).next()?.parse().ok()
+        };
+        let mut found = None;
+        eventually("the program listens", || {
+            found = address("gateway").zip(address("admin"));
+            assert!(gateway.child.try_wait().unwrap().is_none(), "the program ended: {}", read(&gateway.err));
+            found.is_some()
+        });
+        (gateway.at, gateway.admin) = found.unwrap();
+        gateway
+    }
+
+    /// Starts where another one was, for an end at a failpoint, which may come before anybody can ask it anything.
+    pub(crate) fn die_in(self, directory: tempfile::TempDir) -> tempfile::TempDir {
+        let mut gateway = self.begin(directory);
+        assert_eq!(gateway.ended(), None, "it ended by itself: {}", gateway.stderr());
+        gateway.kill()
+    }
+
+    /// A program that listens nowhere yet.
+    fn begin(self, directory: tempfile::TempDir) -> Gateway {
         let file = directory.path().join("seawall.toml");
         std::fs::write(&file, self.text()).unwrap();
         let mut child = program()
@@ -90,19 +115,8 @@ impl Start {
             .unwrap();
         let out = if self.unread { Text::default() } else { collect(child.stdout.take().unwrap()) };
         let err = collect(child.stderr.take().unwrap());
-        let address = |name: &str| {
-            let text = read(&err);
-            let (_, line) = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().split_once("://"))?;
-            line.split(['/', ' ']).next()?.parse().ok()
-        };
-        let mut found = None;
-        eventually("the program listens", || {
-            found = address("gateway").zip(address("admin"));
-            assert!(child.try_wait().unwrap().is_none(), "the program ended: {}", read(&err));
-            found.is_some()
-        });
-        let (at, admin) = found.unwrap();
-        Gateway { child, directory, at, admin, out, err }
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        Gateway { child, directory, at: nowhere, admin: nowhere, out, err }
     }
 
     pub(crate) fn text(&self) -> String {

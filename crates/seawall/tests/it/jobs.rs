@@ -11,19 +11,19 @@ const QUICK: &str =
 
 /// Submits a job and gives its id.
 #[track_caller]
-fn submit(gateway: &Gateway, job: &Value) -> String {
+pub(crate) fn submit(gateway: &Gateway, job: &Value) -> String {
     let reply = gateway.admin("POST", "/v1/jobs", &job.to_string());
     assert_eq!(reply.status, 202, "{}", reply.text());
     reply.json()["id"].as_str().unwrap().to_owned()
 }
 
-fn job(gateway: &Gateway, id: &str) -> Value {
+pub(crate) fn job(gateway: &Gateway, id: &str) -> Value {
     gateway.admin("GET", &format!("/v1/jobs/{id}"), "").json()
 }
 
 /// The job once it is over.
 #[track_caller]
-fn over(gateway: &Gateway, id: &str) -> Value {
+pub(crate) fn over(gateway: &Gateway, id: &str) -> Value {
     eventually("the job is over", || matches!(job(gateway, id)["state"].as_str(), Some("done" | "dead" | "cancelled")));
     job(gateway, id)
 }

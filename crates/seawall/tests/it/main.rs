@@ -46,6 +46,8 @@ mod exchange;
 #[cfg(test)]
 mod explain;
 #[cfg(test)]
+mod failpoints;
+#[cfg(test)]
 mod fetch;
 #[cfg(test)]
 mod fetch_again;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One schedule, `sync`, with these keys.
-fn policy(upstream: &Upstream, keys: &str) -> String {
+pub(crate) fn policy(upstream: &Upstream, keys: &str) -> String {
     format!(
         "[upstreams.api]\nurl = \"http://{}\"\nretry = {{ attempts = 1 }}\nbreaker = {{ mode = \"off\" }}\n\
          [[schedules]]\nname = \"sync\"\nupstream = \"api\"\nrequest = {{ path = \"/users/{{subject}}/history\" }}\n{keys}\n",
@@ -18,7 +18,7 @@ fn policy(upstream: &Upstream, keys: &str) -> String {
     )
 }
 
-fn subject(gateway: &Gateway, name: &str) -> Value {
+pub(crate) fn subject(gateway: &Gateway, name: &str) -> Value {
     let schedule = gateway.admin("GET", "/v1/schedules/sync", "").json();
     schedule["subjects"].as_array().unwrap().iter().find(|subject| subject["subject"] == name).cloned().unwrap_or_default()
 }
