@@ -22,10 +22,15 @@ impl Watch {
 }
 
 /// Comes back as soon as `done` holds, and fails with `what` if it never does.
-pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, done: impl FnMut() -> bool) {
+    within(PATIENCE, what, done);
+}
+
+/// As `eventually`, for what may take its time.
+pub(crate) fn within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let watch = Watch::start();
     while !done() {
-        assert!(watch.ms() < PATIENCE.as_millis(), "never came true: {what}");
+        assert!(watch.ms() < patience.as_millis(), "never came true: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
