@@ -4,7 +4,6 @@
 use crate::clock::Clock;
 use seawall_core::time::Mono;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -21,13 +20,24 @@ struct Shared {
     hurry: Notify,
 }
 
+/// A list without order: whoever is due is looked for when the timer goes off, which is rare.
 #[derive(Debug, Default)]
 struct Waiting {
-    next: u64,
-    all: BTreeMap<(Mono, u64), Waker>,
+    all: Vec<Slot>,
+    free: Vec<usize>,
     /// When the timer goes off, if there is one. It may be for somebody who has long gone.
     timer: Option<Mono>,
 }
+
+#[derive(Debug)]
+enum Slot {
+    Free,
+    Waiting(Mono, Waker),
+    Due,
+}
+
+/// Room for so many is kept when nobody waits.
+const KEPT: usize = 1024;
 
 impl Deadlines {
     /// The future's output, or nothing if it takes longer than `until`. Never early.
@@ -35,11 +45,19 @@ impl Deadlines {
         Within { place: Place { deadlines: self, until, number: None, alone: None }, clock, future }
     }
 
-    fn add(&self, clock: &Clock, until: Mono, waker: Waker) -> u64 {
+    fn add(&self, clock: &Clock, until: Mono, waker: Waker) -> usize {
         let mut waiting = self.0.waiting.borrow_mut();
-        let number = waiting.next;
-        waiting.next += 1;
-        waiting.all.insert((until, number), waker);
+        let slot = Slot::Waiting(until, waker);
+        let number = match waiting.free.pop() {
+            Some(free) => {
+                waiting.all[free] = slot;
+                free
+            }
+            None => {
+                waiting.all.push(slot);
+                waiting.all.len() - 1
+            }
+        };
         let earlier = waiting.timer.is_none_or(|timer| until < timer);
         let had = if earlier { waiting.timer.replace(until) } else { None };
         drop(waiting);
@@ -64,11 +82,21 @@ impl Deadlines {
 
     fn wake(&self, now: Mono) {
         let mut waiting = self.0.waiting.borrow_mut();
-        let later = waiting.all.split_off(&(Mono(now.0.saturating_add(1)), 0));
-        let due = std::mem::replace(&mut waiting.all, later);
-        waiting.timer = waiting.all.keys().next().map(|(until, _)| *until);
+        let (mut due, mut earliest) = (Vec::new(), None);
+        for slot in &mut waiting.all {
+            match slot {
+                Slot::Waiting(until, _) if *until <= now => due.push(std::mem::replace(slot, Slot::Due)),
+                Slot::Waiting(until, _) => earliest = Some(earliest.map_or(*until, |earlier: Mono| earlier.min(*until))),
+                Slot::Free | Slot::Due => {}
+            }
+        }
+        waiting.timer = earliest;
         drop(waiting);
-        due.into_values().for_each(Waker::wake);
+        for slot in due {
+            if let Slot::Waiting(_, waker) = slot {
+                waker.wake();
+            }
+        }
     }
 }
 
@@ -100,7 +128,7 @@ impl<F: Future> Future for Within<'_, F> {
 struct Place<'a> {
     deadlines: &'a Deadlines,
     until: Mono,
-    number: Option<u64>,
+    number: Option<usize>,
     alone: Option<Alone<'a>>,
 }
 
@@ -124,12 +152,12 @@ impl<'a> Place<'a> {
             self.number = Some(self.deadlines.add(clock, self.until, cx.waker().clone()));
             return true;
         };
-        match self.deadlines.0.waiting.borrow_mut().all.get_mut(&(self.until, number)) {
-            Some(waker) => {
+        match self.deadlines.0.waiting.borrow_mut().all.get_mut(number) {
+            Some(Slot::Waiting(_, waker)) => {
                 waker.clone_from(cx.waker());
                 true
             }
-            None => false,
+            Some(Slot::Due | Slot::Free) | None => false,
         }
     }
 }
@@ -137,7 +165,12 @@ impl<'a> Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.deadlines.0.waiting.borrow_mut().all.remove(&(self.until, number));
+            let mut waiting = self.deadlines.0.waiting.borrow_mut();
+            waiting.all[number] = Slot::Free;
+            waiting.free.push(number);
+            if waiting.all.len() > KEPT && waiting.free.len() == waiting.all.len() {
+                (waiting.all, waiting.free) = (Vec::new(), Vec::new());
+            }
         }
     }
 }
@@ -166,7 +199,7 @@ mod tests {
         for handle in handles {
             all.push(handle.await.unwrap());
         }
-        assert!(deadlines.0.waiting.borrow().all.is_empty(), "nobody is left on the list");
+        assert!(deadlines.0.waiting.borrow().all.iter().all(|slot| matches!(slot, Slot::Free)), "nobody is left on the list");
         all
     }
 

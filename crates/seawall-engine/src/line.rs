@@ -182,6 +182,10 @@ fn number(out: &mut Vec<u8>, key: &str, value: u64) {
 #[inline]
 fn millis(out: &mut Vec<u8>, key: &str, length: Nanos) {
     out.extend_from_slice(key.as_bytes());
+    if length == Nanos::ZERO {
+        // Most attempts wait for nothing.
+        return out.extend_from_slice(b"0.000");
+    }
     let mut digits = itoa::Buffer::new();
     let micros = digits.format(length.0 / 1000).as_bytes();
     match micros.split_last_chunk() {

@@ -25,6 +25,7 @@ impl Marks {
     /// Any of our own.
     pub(super) const OURS: Self = Self(1 << 9);
     pub(super) const PREFER: Self = Self(1 << 10);
+    pub(super) const LENGTH: Self = Self(1 << 11);
 
     pub(super) fn of(headers: &HeaderMap) -> Self {
         Self(headers.keys().fold(0, |marks, name| marks | Self::mark(name.as_str())))
@@ -48,6 +49,7 @@ impl Marks {
             "idempotency-key" => (Self(0), Self::KEY),
             "early-data" => (Self(0), Self::EARLY),
             "prefer" => (Self(0), Self::PREFER),
+            "content-length" => (Self(0), Self::LENGTH),
             _ => (Self(0), if is_ours(name) { Self::OURS } else { Self(0) }),
         };
         hop.0 | own.0
@@ -110,7 +112,9 @@ pub(super) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, ver
         strip_hop_by_hop(headers);
     }
     headers.remove(HOST);
-    headers.remove(CONTENT_LENGTH);
+    if marks.has(Marks::LENGTH) {
+        headers.remove(CONTENT_LENGTH);
+    }
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
