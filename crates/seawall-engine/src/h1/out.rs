@@ -71,7 +71,8 @@ pub(super) struct Out<B> {
     piece: Bytes,
     body: B,
     chunked: bool,
-    has_sent: bool,
+    /// Bytes that the peer has taken.
+    sent: u64,
 }
 
 impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
@@ -88,18 +89,23 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         writer.end();
         self.chunked = framing == Framing::Chunked;
         self.at = 0;
-        self.has_sent = false;
+        self.sent = 0;
         let is_whole = matches!(framing, Framing::Bare | Framing::Length(0));
         (self.state, self.body) = if is_whole { (State::Closing, B::default()) } else { (State::Sending, body) };
     }
 
     pub(super) const fn has_sent(&self) -> bool {
-        self.has_sent
+        self.sent > 0
+    }
+
+    /// How much has gone out of a message that waits for its peer to take more.
+    pub(super) fn stuck(&self) -> Option<u64> {
+        (self.at < self.frame.len() || !self.piece.is_empty()).then_some(self.sent)
     }
 
     /// Whether no answer can follow: nothing was sent, or the rest will never be.
     pub(super) fn is_hopeless(&self) -> bool {
-        self.state == State::Broken || (self.state == State::Refused && !self.has_sent)
+        self.state == State::Broken || (self.state == State::Refused && !self.has_sent())
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -131,7 +137,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
             Poll::Ready(Err(state)) => self.state = state,
         }
         // Of what nobody has seen all can be sent again. Anything else is over, and so is what its body holds.
-        if self.has_sent {
+        if self.has_sent() {
             self.body = B::default();
         }
     }
@@ -199,9 +205,9 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
                 let of_frame = count.min(frame.len());
                 self.at += of_frame;
                 self.piece.advance(count - of_frame);
+                self.sent = self.sent.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
             }
         }
-        self.has_sent = true;
         Poll::Ready(Ok(()))
     }
 }

@@ -206,6 +206,12 @@ impl Served {
         Poll::Ready(if goes_on { End::Open } else { End::Last })
     }
 
+    /// How much of its answer the caller has taken, where it is waited for to take more.
+    #[must_use]
+    pub fn stuck(&self) -> Option<u64> {
+        self.out.stuck()
+    }
+
     /// The socket, to be closed. Nothing more is read or written here.
     #[must_use]
     pub fn close(&mut self) -> Option<Io> {

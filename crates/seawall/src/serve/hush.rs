@@ -1,7 +1,7 @@
-//! Callers that take too long to say what they want are hung up on. One look at all connections now and then costs less
+//! Callers that take too long to say what they want, or to take what they get, are hung up on. One look at all connections now and then costs less
 //! than a timer for each request: what a request pays is a number that it counts up.
 
-use super::talk::{Spoken, Talk};
+use super::talk::{Awaited, Spoken, Talk};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// A caller gets the time it was promised, and up to a quarter more.
 const LOOKS: u32 = 4;
+/// Who reads has ten times as long: what a slow one takes is seen only when the system's own buffers, of megabytes, have room again.
+const LOOKS_AT_A_READER: u32 = 10 * LOOKS;
 
 /// The conversations of one thread.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +19,7 @@ pub(super) struct Hush(Rc<RefCell<Vec<Weak<Spoken>>>>);
 /// How long one caller has been waited for.
 #[derive(Debug, Default)]
 pub(super) struct Hushing {
-    turn: Cell<Option<u32>>,
+    awaited: Cell<Option<Awaited>>,
     looks: Cell<u32>,
     is_over: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -38,18 +40,19 @@ impl Hush {
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            self.0.borrow_mut().retain(|spoken| spoken.upgrade().is_some_and(|spoken| spoken.hush.look(spoken.waiting())));
+            self.0.borrow_mut().retain(|spoken| spoken.upgrade().is_some_and(|spoken| spoken.hush.look(spoken.awaited())));
         }
     }
 }
 
 impl Hushing {
-    /// Whether it goes on. `turn` is the request that is waited for.
-    fn look(&self, turn: Option<u32>) -> bool {
-        let before = self.turn.replace(turn);
-        let same = turn.is_some() && before == turn;
+    /// Whether it goes on.
+    fn look(&self, awaited: Option<Awaited>) -> bool {
+        let before = self.awaited.replace(awaited);
+        let same = awaited.is_some() && before == awaited;
         self.looks.set(if same { self.looks.get() + 1 } else { 0 });
-        if self.looks.get() < LOOKS {
+        let most = if matches!(awaited, Some(Awaited::Reader(_))) { LOOKS_AT_A_READER } else { LOOKS };
+        if self.looks.get() < most {
             return true;
         }
         self.is_over.set(true);
@@ -79,10 +82,19 @@ mod tests {
     #[test]
     fn only_a_caller_that_says_nothing_for_the_whole_time_is_hung_up_on() {
         let (hush, cx) = (Hushing::default(), Context::from_waker(Waker::noop()));
-        let looks = |turns: &[Option<u32>]| turns.iter().all(|turn| hush.look(*turn));
-        assert!(looks(&[Some(0), Some(0), Some(0), Some(1), Some(1), None, Some(1), Some(1), Some(1), Some(1)]));
+        let [zero, one] = [0, 1].map(|turn| Some(Awaited::Request(turn)));
+        assert!([zero, zero, zero, one, one, None, one, one, one, one].iter().all(|awaited| hush.look(*awaited)));
         assert!(!hush.is_over(&cx));
-        assert!(!hush.look(Some(1)));
+        assert!(!hush.look(one));
         assert!(hush.is_over(&cx));
+    }
+
+    #[test]
+    fn whoever_takes_a_little_now_and_then_is_not_hung_up_on() {
+        let hush = Hushing::default();
+        for taken in [5, 6] {
+            assert!((0..LOOKS_AT_A_READER).all(|_| hush.look(Some(Awaited::Reader(taken)))));
+        }
+        assert!(!hush.look(Some(Awaited::Reader(6))));
     }
 }

@@ -67,7 +67,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
-    /// Longest wait for a complete request head, on a new connection or after an answer
+    /// Longest wait for a complete request head, on a new connection or after an answer; a caller that takes nothing of its answer has ten
+    /// times as long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = wait)]
     head_timeout: Duration,
 

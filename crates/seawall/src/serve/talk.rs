@@ -3,7 +3,7 @@
 use super::answer::{Answered, Refusal};
 use super::gateway::Gateway;
 use super::hush::Hushing;
-use super::wire::Wire;
+use super::wire::{LINGER, Wire};
 use super::worker::draining;
 use super::{Phase, intake};
 use http::Request;
@@ -20,16 +20,30 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
 /// How one connection's conversation goes, for whoever watches over all of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Talk(Rc<Spoken>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Spoken {
     /// Requests so far.
     turns: Cell<u32>,
-    /// One of them is being answered.
-    is_answering: Cell<bool>,
+    awaited: Cell<Option<Awaited>>,
     pub hush: Hushing,
+}
+
+/// What the caller is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// To say what it wants, after so many requests.
+    Request(u32),
+    /// To take more of its answer than so many bytes.
+    Reader(u64),
+}
+
+impl Default for Spoken {
+    fn default() -> Self {
+        Self { turns: Cell::new(0), awaited: Cell::new(Some(Awaited::Request(0))), hush: Hushing::default() }
+    }
 }
 
 impl Talk {
@@ -39,18 +53,22 @@ impl Talk {
 
     fn begin(&self) {
         self.0.turns.set(self.0.turns.get().wrapping_add(1));
-        self.0.is_answering.set(true);
+        self.0.awaited.set(None);
+    }
+
+    /// The answer is on its way; `stuck` where the caller does not take it.
+    fn says(&self, stuck: Option<u64>) {
+        self.0.awaited.set(stuck.map(Awaited::Reader));
     }
 
     fn end(&self) {
-        self.0.is_answering.set(false);
+        self.0.awaited.set(Some(Awaited::Request(self.0.turns.get())));
     }
 }
 
 impl Spoken {
-    /// The turn in which a request is waited for, if one is.
-    pub(super) fn waiting(&self) -> Option<u32> {
-        (!self.is_answering.get()).then(|| self.turns.get())
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        self.awaited.get()
     }
 }
 
@@ -95,7 +113,7 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
             }
             signed.iter().for_each(|signed| signed.write(out));
         });
-        match answered(&mut served).await {
+        match answered(&mut served, talk).await {
             End::Open => talk.end(),
             End::Last => break,
             // Without a farewell: an answer that broke off must not look like one that ended.
@@ -130,11 +148,14 @@ async fn answer(gateway: &Gateway, served: &mut Served, request: Request<Inbound
     .await
 }
 
-/// Passes an answer on.
-async fn answered(served: &mut Served) -> End {
-    std::future::poll_fn(|cx| match served.poll_answered(cx) {
-        Poll::Ready(end) => Poll::Ready(end),
-        Poll::Pending => served.poll_gone(cx).map(|()| End::Broken),
+/// Passes an answer on, as long as the caller takes it.
+async fn answered(served: &mut Served, talk: &Talk) -> End {
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(end) = served.poll_answered(cx) {
+            return Poll::Ready(end);
+        }
+        talk.says(served.stuck());
+        if talk.0.hush.is_over(cx) { Poll::Ready(End::Broken) } else { served.poll_gone(cx).map(|()| End::Broken) }
     })
     .await
 }
@@ -150,7 +171,7 @@ async fn turn_away(gateway: &Gateway, mut served: Served, phases: watch::Receive
     let Some(stream) = served.close() else { return };
     let mut wire = Wire::new(stream, phases);
     // Whoever does not listen has been told all the same.
-    if wire.write_all(&words).await.is_ok() {
+    if let Ok(Ok(())) = tokio::time::timeout(LINGER, wire.write_all(&words)).await {
         drop(wire.shutdown().await);
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 
 /// How long a caller may take to notice that we have nothing more to say.
-const LINGER: Duration = Duration::from_secs(2);
+pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Wire {

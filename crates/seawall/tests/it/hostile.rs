@@ -209,6 +209,34 @@ fn an_upstream_that_never_ends_is_given_up() {
 }
 
 #[test]
+fn only_a_caller_that_takes_nothing_of_its_answer_is_hung_up_on() {
+    const PIECES: usize = 512;
+    let upstream = Upstream::with(|turn| {
+        turn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", PIECES * 64 * 1024));
+        let piece = vec![b'x'; 64 * 1024];
+        // Ends early where nobody takes it any more.
+        if (0..PIECES).any(|_| std::io::Write::write_all(&mut turn.stream, &piece).is_err()) {
+            turn.close();
+        }
+    });
+    let gateway = Start::before(&upstream, FAST).argument("--head-timeout").argument("100ms").go();
+    let in_flight = || gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}");
+    let mut idle = gateway.caller();
+    idle.send("GET /api/large HTTP/1.1\r\nHost: h\r\n\r\n");
+    eventually("it is answered", || in_flight() == Some(1.0));
+    eventually("whoever does not read is let go", || in_flight() == Some(0.0));
+    let mut slow = gateway.caller();
+    slow.send("GET /api/large HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut taken = slow.piece().len();
+    for _ in 0..12 {
+        std::thread::sleep(Duration::from_millis(100));
+        (0..200).for_each(|_| taken += slow.piece().len());
+    }
+    taken += slow.rest().len();
+    assert!(taken > PIECES * 64 * 1024, "whoever reads now and then gets all of it, not {taken} bytes");
+}
+
+#[test]
 fn a_large_answer_to_a_caller_that_does_not_read_is_not_kept_in_memory() {
     let body = "x".repeat(64 * 1024);
     let upstream = Upstream::with(move |turn| {
