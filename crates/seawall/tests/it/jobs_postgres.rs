@@ -8,7 +8,8 @@ use super::replays::{die, gets, patient};
 use super::upstream::{OK, Upstream, answer};
 use super::wire::Wire;
 use serde_json::{Value, json};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const POLICY: &str = "retry = { attempts = 3, base = \"30ms\", cap = \"60ms\" }\ntimeout = { attempt = \"5s\", total = \"10s\" }";
@@ -134,17 +135,25 @@ fn an_end_whose_answer_is_lost_with_the_database_is_known_to_be_kept_when_it_is_
 
 #[test]
 fn a_suspect_that_somebody_else_has_by_now_is_not_begun() {
-    let upstream = Upstream::with(|turn| turn.pause(1500).say(OK));
+    let answers = Arc::new(AtomicBool::new(false));
+    let now = Arc::clone(&answers);
+    let upstream = Upstream::with(move |turn| {
+        while !now.load(Ordering::SeqCst) {
+            turn.pause(10);
+        }
+        turn.say(OK);
+    });
     let url = postgres();
     let database = url.rsplit('/').next().unwrap();
-    let gateway = start(&upstream, &url);
+    let gateway = Start::before(&upstream, "timeout = { attempt = \"1m\", total = \"2m\" }").server(&format!("store = \"{url}\"")).go();
     let paths: Vec<String> = (0..5).map(|number| format!("/{number}")).collect();
-    let ids: Vec<String> = paths.iter().map(|path| submit(&gateway, &json!({ "upstream": "api", "path": path, "delay": "1s" }))).collect();
-    awaited(Cluster::shared().execute(database, "UPDATE seawall.jobs SET crashes = 2"));
+    let ids: Vec<String> = paths.iter().map(|path| submit(&gateway, &json!({ "upstream": "api", "path": path, "delay": "1h" }))).collect();
+    awaited(Cluster::shared().execute(database, "UPDATE seawall.jobs SET crashes = 2, due = 0"));
     eventually("four of five are begun", || upstream.count() == 4);
     let seen: Vec<String> = upstream.seen().iter().map(|seen| seen.line().split(' ').nth(1).unwrap().to_owned()).collect();
     let last = paths.iter().find(|path| !seen.contains(path)).unwrap();
     awaited(Cluster::shared().execute(database, &format!("UPDATE seawall.jobs SET claim = claim + 1 WHERE path = '{last}'")));
+    answers.store(true, Ordering::SeqCst);
     eventually("four are done", || ids.iter().filter(|id| state(&gateway, id) == "done").count() == 4);
     eventually("it is known that the fifth is lost", || gateway.metric("seawall_job_leases_lost_total") == Some(1.0));
     assert_eq!(upstream.count(), 4);
