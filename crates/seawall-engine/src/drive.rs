@@ -97,7 +97,7 @@ pub struct Ended {
     pub blame: Option<Blame>,
     pub at: Now,
     /// `RateLimit-Policy` and `RateLimit`, where the endpoint is limited.
-    pub rate_limit: Option<(String, String)>,
+    pub rate_limit: Option<Box<(String, String)>>,
     /// The place in the pool, for whoever passes the answer on.
     pub place: Option<Place>,
 }
@@ -215,7 +215,7 @@ impl Guarded<'_> {
     }
 
     fn ended(&mut self, finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
-        let rate_limit = self.scene.endpoint.state.fields(&self.visit, now.mono);
+        let rate_limit = self.scene.endpoint.state.fields(&self.visit, now.mono).map(Box::new);
         Ended { finish, fault, blame, at: now, rate_limit, place: self.place() }
     }
 }

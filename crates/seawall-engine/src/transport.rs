@@ -18,7 +18,7 @@ use bytes::{Bytes, BytesMut};
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
 use http_body::Body;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
@@ -109,8 +109,8 @@ pub struct HttpTransport<'a> {
 /// An answer, and as much of its body as the rules wanted to see.
 #[derive(Debug)]
 pub struct Answer {
-    pub head: response::Parts,
-    pub body: Relay,
+    /// In one place from here to the caller: it is large, and goes through many hands.
+    pub response: Box<Response<Relay>>,
     legible: Bytes,
 }
 
@@ -124,7 +124,7 @@ impl Answer {
 
 impl Headers for Answer {
     fn first(&self, name: &str) -> Option<&[u8]> {
-        self.head.headers.get(name).map(HeaderValue::as_bytes)
+        self.response.headers().get(name).map(HeaderValue::as_bytes)
     }
 }
 
@@ -225,7 +225,8 @@ impl HttpTransport<'_> {
             let (mut lent, reused) = match line {
                 Line::H1 { lent, reused } => (lent, reused),
                 Line::H2 { mut shared, reused } => {
-                    match shared.send(self.request(attempt)?).await {
+                    // In a box: most attempts are not made of this, and should not carry its weight.
+                    match Box::pin(shared.send(self.request(attempt)?)).await {
                         Ok((head, incoming)) => return Ok((head, Arriving::H2(incoming))),
                         Err(Failure { unsent: Some(body), .. }) if reused => self.body.put_back(body),
                         Err(Failure { fault, .. }) => return Err(fault),
@@ -313,15 +314,15 @@ impl Transport for HttpTransport<'_> {
             seen = read_up_to(&mut incoming, BODY_BYTES).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
-        let body = Relay::new(seen.clone(), incoming, idle);
-        let legible = inflated(&head.headers, &seen).unwrap_or(seen);
-        self.answer = Some(Answer { head, body, legible });
+        let legible = inflated(&head.headers, &seen).unwrap_or_else(|| seen.clone());
+        let response = Box::new(Response::from_parts(head, Relay::new(seen, incoming, idle)));
+        self.answer = Some(Answer { response, legible });
         Ok(())
     }
 
     fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])> {
         let answer = self.answer.as_ref()?;
-        Some((answer.head.status.as_u16(), answer, &answer.legible))
+        Some((answer.response.status().as_u16(), answer, &answer.legible))
     }
 
     fn blame(&self) -> Option<Blame> {

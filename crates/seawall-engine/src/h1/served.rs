@@ -10,7 +10,7 @@ use crate::body::{Inbound, Relay};
 use crate::io::Io;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Method, Response, StatusCode, Version, request};
 use http_body::{Body as _, SizeHint};
 use hyper::ext::ReasonPhrase;
 use std::cell::RefCell;
@@ -87,25 +87,25 @@ impl Served {
         Self { line: Rc::new(RefCell::new(line)), out: Out::default(), looked: 0, skipped: 0, asked }
     }
 
-    /// Waits for the next request's head; nothing where the caller has closed.
-    pub fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Request<Inbound>>, Unheard>> {
-        let Some(asked) = ready!(self.poll_asked(cx))? else { return Poll::Ready(Ok(None)) };
-        let asked::Asked { parts, length, body, stays } = asked;
+    /// Waits for the next request: its head is put where it is wanted, its body is given; nothing where the caller has closed.
+    pub fn poll_request(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<Inbound>, Unheard>> {
+        let Some(asked) = ready!(self.poll_asked(head, cx))? else { return Poll::Ready(Ok(None)) };
+        let asked::Asked { length, body, stays } = asked;
         let mut line = self.line.borrow_mut();
         line.reading.body(length, body);
         line.turn = line.turn.wrapping_add(1);
-        self.asked = Turn { version: parts.version, to_head: parts.method == Method::HEAD, stays };
+        self.asked = Turn { version: head.version, to_head: head.method == Method::HEAD, stays };
         self.skipped = 0;
         if line.reading.is_over() {
-            return Poll::Ready(Ok(Some(Request::from_parts(parts, Inbound::None))));
+            return Poll::Ready(Ok(Some(Inbound::None)));
         }
-        let waits = parts.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-        line.leave = if waits && parts.version == Version::HTTP_11 { GO_ON } else { &[] };
+        let waits = head.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+        line.leave = if waits && head.version == Version::HTTP_11 { GO_ON } else { &[] };
         let upload = Upload { line: Rc::clone(&self.line), turn: line.turn, is_whole: false };
-        Poll::Ready(Ok(Some(Request::from_parts(parts, Inbound::H1(upload)))))
+        Poll::Ready(Ok(Some(Inbound::H1(upload))))
     }
 
-    fn poll_asked(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {
+    fn poll_asked(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {
         let mut line = self.line.borrow_mut();
         let Line { io: Some(io), reading, .. } = &mut *line else { return Poll::Ready(Ok(None)) };
         loop {
@@ -118,7 +118,7 @@ impl Served {
                 }
             }
             if !reading.ahead.is_empty()
-                && let Some(asked) = asked::read(&reading.ahead, &mut self.looked)?
+                && let Some(asked) = asked::read(&reading.ahead, &mut self.looked, head)?
             {
                 return Poll::Ready(Ok(Some(asked)));
             }
@@ -156,16 +156,16 @@ impl Served {
 
     /// Starts the answer. `last` means that no request will be heard after this one; `more` adds to the headers, and is
     /// told whether they say when it was given.
-    pub fn answer(&mut self, response: Response<Relay>, last: bool, more: impl FnOnce(&mut Writer<'_>, bool)) {
-        let (head, body) = response.into_parts();
+    pub fn answer(&mut self, mut response: Box<Response<Relay>>, last: bool, more: impl FnOnce(&mut Writer<'_>, bool)) {
         let Turn { version, to_head, stays } = self.asked;
-        let framing = framing(&head.headers, head.status, &body.size_hint(), self.asked);
-        let keeps_length = framing == Framing::Bare && head.status != StatusCode::NO_CONTENT;
+        let framing = framing(response.headers(), response.status(), &response.body().size_hint(), self.asked);
+        let keeps_length = framing == Framing::Bare && response.status() != StatusCode::NO_CONTENT;
         let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
+        let body = std::mem::replace(response.body_mut(), Relay::Empty);
         let body = if to_head { Relay::Empty } else { body };
         self.out.begin(body, framing, |out: &mut Writer<'_>| {
-            out.status(version, head.status, head.extensions.get::<ReasonPhrase>());
-            for (name, value) in &head.headers {
+            out.status(version, response.status(), response.extensions().get::<ReasonPhrase>());
+            for (name, value) in response.headers() {
                 if name == CONNECTION {
                     stays &= !value.as_bytes().eq_ignore_ascii_case(b"close");
                 } else if name != CONTENT_LENGTH || keeps_length {

@@ -348,7 +348,7 @@ impl Work {
     /// Whether the row goes on, with its next page.
     async fn ended(&self, run: &mut Box<Run>, to: &Target, ended: &Ended, answer: Option<Answer>, detail: Option<String>) -> bool {
         run.progress.attempts = ended.finish.attempts;
-        let status = answer.as_ref().map(|answer| answer.head.status.as_u16());
+        let status = answer.as_ref().map(|answer| answer.response.status().as_u16());
         if !matches!(ended.finish.outcome, Outcome::Success | Outcome::Replayed) {
             let said = answer.map(|answer| letter::words(answer.seen()));
             let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
@@ -376,8 +376,9 @@ impl Work {
 
     /// The content of a good answer, and where the next page is.
     fn good(&self, run: &Run, to: &Target, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
-        let headers = answer.head.headers;
-        let (content, json) = self.wanted.look(&headers, answer.body)?;
+        let (head, body) = answer.response.into_parts();
+        let headers = head.headers;
+        let (content, json) = self.wanted.look(&headers, body)?;
         let Some(pages) = &self.pages else { return Ok((content, None)) };
         let page = Page {
             base: &to.upstream.spec.url,

@@ -1,7 +1,7 @@
 //! Answers of our own: problem+json (RFC 9457) with a code, `Proxy-Status` (RFC 9209) and when to come back.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
@@ -24,7 +24,7 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// less than to put it among others first.
 #[derive(Debug)]
 pub(super) struct Answered {
-    pub response: Response<Relay>,
+    pub response: Box<Response<Relay>>,
     pub signed: Option<Signed>,
 }
 
@@ -34,13 +34,13 @@ impl Answered {
         if let Some(signed) = self.signed {
             signed.put(self.response.headers_mut());
         }
-        self.response
+        *self.response
     }
 }
 
 impl From<Response<Relay>> for Answered {
     fn from(response: Response<Relay>) -> Self {
-        Self { response, signed: None }
+        Self { response: Box::new(response), signed: None }
     }
 }
 
@@ -51,23 +51,25 @@ pub(super) struct Signed {
     pub attempts: u32,
     pub outcome: &'static str,
     /// `RateLimit-Policy` and `RateLimit` of a limited endpoint.
-    pub rate_limit: Option<(String, String)>,
+    pub rate_limit: Option<Box<(String, String)>>,
+    /// Through whose hands the answer went, where it does not say so yet.
+    pub via: Option<HeaderValue>,
 }
 
 impl Signed {
     pub(super) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
-        Self { call, attempts: ended.finish.attempts, outcome, rate_limit: ended.rate_limit.clone() }
+        Self { call, attempts: ended.finish.attempts, outcome, rate_limit: ended.rate_limit.clone(), via: None }
     }
 
     /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
-    pub(super) fn onto(self, mut response: Response<Relay>) -> Answered {
+    pub(super) fn onto(self, mut response: Box<Response<Relay>>) -> Answered {
         for (name, _) in self.limits() {
             response.headers_mut().remove(name);
         }
         Answered { response, signed: Some(self) }
     }
 
-    pub(super) fn put(&self, headers: &mut HeaderMap) {
+    pub(super) fn put(self, headers: &mut HeaderMap) {
         if let Ok(value) = HeaderValue::from_bytes(&self.call.text()) {
             headers.insert(CALL, value);
         }
@@ -78,6 +80,9 @@ impl Signed {
                 headers.insert(name, value);
             }
         }
+        if let Some(via) = self.via {
+            headers.append(VIA, via);
+        }
     }
 
     pub(super) fn write(&self, out: &mut Writer<'_>) {
@@ -87,11 +92,14 @@ impl Signed {
         for (name, text) in self.limits() {
             out.bytes(&name, text.as_bytes());
         }
+        if let Some(via) = &self.via {
+            out.field(&VIA, via);
+        }
     }
 
     fn limits(&self) -> impl Iterator<Item = (HeaderName, &String)> {
         let pair = |(policy, limit)| [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, limit)];
-        self.rate_limit.iter().map(|(policy, limit)| (policy, limit)).flat_map(pair)
+        self.rate_limit.as_deref().map(|(policy, limit)| pair((policy, limit))).into_iter().flatten()
     }
 }
 

@@ -8,11 +8,13 @@ use http::header::{
     TRANSFER_ENCODING,
 };
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use http_body::Body as _;
 use seawall_core::policy;
 use seawall_core::time::Wall;
 use seawall_engine::body::Relay;
 use seawall_engine::cache::{Asked, Cache, Caller, Counts, Directives, Entry, Key, MOST_BODY, Revalidation};
 use seawall_engine::live::LiveUpstream;
+use std::pin::Pin;
 use std::sync::Arc;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
@@ -176,6 +178,18 @@ pub(super) fn ends(version: Version, headers: &HeaderMap, body: &Relay) -> bool 
         || headers.contains_key(CONTENT_LENGTH)
         || headers.contains_key(TRANSFER_ENCODING)
         || matches!(body, Relay::Empty)
+}
+
+/// Reads an answer that nobody waits for, as far as it could be kept.
+pub(super) async fn drained(mut body: Relay) {
+    let mut left = MOST_BODY;
+    while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let read = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(read) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
 }
 
 #[cfg(test)]

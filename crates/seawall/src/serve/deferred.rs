@@ -103,7 +103,7 @@ impl Gateway {
     /// A request that becomes a job at once.
     pub(super) async fn defer(
         &self,
-        mut head: request::Parts,
+        head: &mut request::Parts,
         marks: Marks,
         body: Inbound,
         routed: Routed<'_>,
@@ -276,7 +276,7 @@ fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
     if let Ok(place) = HeaderValue::from_str(&format!("/-/jobs/{id}")) {
         headers.insert(LOCATION, place);
     }
-    Signed { call: id, attempts, outcome: "enqueued", rate_limit: None }.put(headers);
+    Signed { call: id, attempts, outcome: "enqueued", rate_limit: None, via: None }.put(headers);
     response
 }
 
@@ -291,7 +291,7 @@ pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts
             response.headers_mut().append(name, value);
         }
     }
-    Signed { call: id, attempts, outcome: "success", rate_limit: None }.put(response.headers_mut());
+    Signed { call: id, attempts, outcome: "success", rate_limit: None, via: None }.put(response.headers_mut());
     response
 }
 

@@ -9,7 +9,7 @@ use super::target::{deadline, is_repeat};
 use super::{Shared, deferred, degrade, intake, keyed};
 use crate::target::target;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, request};
 use http_body::Body as _;
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::id::CallId;
@@ -18,7 +18,7 @@ use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::body::{Blame, Broken, Held, Inbound, Relay, RelayError};
-use seawall_engine::cache::{self, MOST_BODY, Revalidation};
+use seawall_engine::cache::{self, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Ended, Scene, drive};
@@ -31,7 +31,6 @@ use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -45,6 +44,8 @@ pub(super) struct Gateway {
     /// What a request is filed under that named no upstream, and whoever sent it.
     nowhere: Arc<Names>,
     nobody: Arc<str>,
+    /// The headers of whoever no limit asks for theirs.
+    bare: HeaderMap,
     date: Dated,
 }
 
@@ -60,19 +61,19 @@ pub(super) struct From {
     pub(super) caller: Arc<Caller>,
     pub(super) left: Nanos,
     /// The caller's own headers, where a limit looks at them.
-    asked: HeaderMap,
+    asked: Option<Box<HeaderMap>>,
 }
 
 impl From {
     /// Whoever asks on behalf of the gateway itself.
     fn ourselves(left: Nanos) -> Self {
         let caller = Caller { name: Arc::from("seawall"), tenant: String::new(), user: String::new() };
-        Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: Arc::new(caller), left, asked: HeaderMap::new() }
+        Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: Arc::new(caller), left, asked: None }
     }
 
-    fn who(&self) -> Who<'_> {
+    fn who<'a>(&'a self, bare: &'a HeaderMap) -> Who<'a> {
         let Caller { name, tenant, user } = &*self.caller;
-        Who { ip: self.address, caller: name, user, tenant, headers: &self.asked, credential: "" }
+        Who { ip: self.address, caller: name, user, tenant, headers: self.asked.as_deref().unwrap_or(bare), credential: "" }
     }
 }
 
@@ -115,7 +116,7 @@ impl Gateway {
         let nowhere = Arc::new(Names::new("none", "none"));
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
         let (deadlines, date) = (Deadlines::default(), Dated::default());
-        Self { shared, sending, deadlines, rng, nowhere, nobody: Arc::from("anonymous"), date }
+        Self { shared, sending, deadlines, rng, nowhere, nobody: Arc::from("anonymous"), bare: HeaderMap::new(), date }
     }
 
     pub(super) fn seats(&self) -> Arc<Seats> {
@@ -134,10 +135,9 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(super) async fn handle(&self, request: Request<Inbound>, peer: SocketAddr) -> Answered {
-        let (mut head, incoming) = request.into_parts();
+    pub(super) async fn handle(&self, head: &mut request::Parts, incoming: Inbound, peer: SocketAddr) -> Answered {
         let marks = Marks::of(&head.headers);
-        if let Err(refusal) = intake::inspect(&head, marks) {
+        if let Err(refusal) = intake::inspect(head, marks) {
             return self.turn_away(refusal.closing(), None).into();
         }
         if head.uri.path().starts_with("/-/") {
@@ -148,15 +148,15 @@ impl Gateway {
             .into();
         }
         let live = self.shared.live.load_full();
-        let mut routed = match self.route(&live, &mut head, marks, peer) {
+        let mut routed = match self.route(&live, head, marks, peer) {
             Ok(routed) => routed,
-            Err(refusal) => return self.turn_away(Box::pin(intake::spurn(&head, incoming, *refusal)).await, None).into(),
+            Err(refusal) => return self.turn_away(Box::pin(intake::spurn(head, incoming, *refusal)).await, None).into(),
         };
         if live.sheds(routed.endpoint) {
-            return self.turn_away(Box::pin(intake::spurn(&head, incoming, self.shed())).await, Some(routed.endpoint)).into();
+            return self.turn_away(Box::pin(intake::spurn(head, incoming, self.shed())).await, Some(routed.endpoint)).into();
         }
         if keyed::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, marks.has(Marks::KEY)) {
-            return self.turn_away(Box::pin(intake::spurn(&head, incoming, keyed::missing())).await, Some(routed.endpoint)).into();
+            return self.turn_away(Box::pin(intake::spurn(head, incoming, keyed::missing())).await, Some(routed.endpoint)).into();
         }
         if let Some(prefer) = marks.has(Marks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
             return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await.into();
@@ -169,7 +169,7 @@ impl Gateway {
                 Err(refusal) => return self.turn_away(*refusal, Some(routed.endpoint)).into(),
             }
         };
-        self.call(&mut head, marks, body, &mut routed).await
+        self.call(head, marks, body, &mut routed).await
     }
 
     /// Where a request goes and who sent it, or why it goes nowhere.
@@ -195,7 +195,7 @@ impl Gateway {
         let path = if below.starts_with('/') { below } else { "/" };
         let endpoint = upstream.endpoint(head.method.as_str(), path);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
-        let from = From { address, caller: identified.caller, left, asked: HeaderMap::new() };
+        let from = From { address, caller: identified.caller, left, asked: None };
         Ok(Routed { upstream, endpoint, target: target(upstream, below), from })
     }
 
@@ -270,7 +270,7 @@ impl Gateway {
         };
         // Limits look at the caller's own headers, before any is taken out.
         if !endpoint.state.limits.is_empty() {
-            routed.from.asked = head.headers.clone();
+            routed.from.asked = Some(Box::new(head.headers.clone()));
         }
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
@@ -305,7 +305,8 @@ impl Gateway {
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
         transport.diagnoses = kept.is_some();
-        let mut ended = self.drive(id, &request, &mut transport, from, (kept, keyed.as_ref())).await;
+        let scene = self.scene(id, upstream, endpoint, from, (kept, keyed.as_ref()));
+        let mut ended = drive(&scene, &request, &mut transport).await;
         let place = ended.place.take();
         if kept.is_some() || keyed.is_some() {
             let trail = trail.take();
@@ -313,10 +314,10 @@ impl Gateway {
                 return response.into();
             }
         }
-        if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.head.status.as_u16() < 400) {
+        if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.response.status().as_u16() < 400) {
             self.shared.cache.invalidate(upstream.id, &transport.target);
         }
-        let mut answered = self.finish(id, &ended, transport, lookup, head.version, from);
+        let mut answered = self.finish(id, &ended, &mut transport, lookup, head.version, from);
         let response = &mut answered.response;
         if matches!(response.body(), Relay::Stream(_)) {
             // A call is over when its answer has been passed on, not when it has begun.
@@ -353,28 +354,27 @@ impl Gateway {
         }
     }
 
-    async fn drive(
-        &self,
+    fn scene<'a>(
+        &'a self,
         id: CallId,
-        request: &call::Request<'_>,
-        transport: &mut HttpTransport<'_>,
-        from: &From,
-        (trail, keyed): (Option<&Trail>, Option<&Keyed>),
-    ) -> Ended {
-        let scene = Scene {
+        upstream: &'a Arc<LiveUpstream>,
+        endpoint: &'a Arc<LiveEndpoint>,
+        from: &'a From,
+        (trail, keyed): (Option<&'a Trail>, Option<&'a Keyed>),
+    ) -> Scene<'a> {
+        Scene {
             clock: &self.sending.clock,
             deadlines: &self.deadlines,
             rng: &self.rng,
             recorder: &self.shared.recorder,
-            endpoint: transport.endpoint,
+            endpoint,
             id,
             caller: &from.caller.name,
-            key_tail: transport.upstream,
-            who: from.who(),
+            key_tail: upstream,
+            who: from.who(&self.bare),
             trail,
             keeper: keyed.map(|keyed| keyed as _),
-        };
-        drive(&scene, request, transport).await
+        }
     }
 
     /// Fetches a new answer for the cache while the caller has the old one: a call of our own, with the same policy.
@@ -395,9 +395,9 @@ impl Gateway {
             lookup.validate(&mut sent.headers);
             let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
-            let ended = gateway.drive(id, &request, &mut transport, &from, (None, None)).await;
-            let answered = gateway.finish(id, &ended, transport, Some(lookup), http::Version::HTTP_11, &from);
-            drained(answered.response.into_body()).await;
+            let ended = drive(&gateway.scene(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
+            let answered = gateway.finish(id, &ended, &mut transport, Some(lookup), http::Version::HTTP_11, &from);
+            cached::drained(answered.response.into_body()).await;
             drop(claim);
         });
     }
@@ -407,15 +407,16 @@ impl Gateway {
         &self,
         id: CallId,
         ended: &Ended,
-        transport: HttpTransport<'_>,
+        transport: &mut HttpTransport<'_>,
         lookup: Option<Lookup>,
         version: http::Version,
         from: &From,
     ) -> Answered {
         let HttpTransport { endpoint, answer, headers: sent, detail, .. } = transport;
+        let (endpoint, answer) = (*endpoint, answer.take());
         let (finish, policy) = (&ended.finish, &endpoint.spec.policy);
-        let status = answer.as_ref().map(|answer| answer.head.status);
-        if let (Reason::AuthFailed, Some(error)) = (finish.reason, &detail) {
+        let status = answer.as_ref().map(|answer| answer.response.status());
+        if let (Reason::AuthFailed, Some(error)) = (finish.reason, &*detail) {
             let (names, error) = (Arc::clone(&endpoint.names), error.clone());
             self.shared.recorder.push(Record::Token(TokenRecord { at: ended.at.wall, call: id, names, error }));
         }
@@ -437,15 +438,22 @@ impl Gateway {
         }
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
-                let ends = lookup.is_some() && cached::ends(answer.head.version, &answer.head.headers, &answer.body);
-                let mut response = Response::from_parts(answer.head, answer.body);
-                let spoken = response.version();
-                hygiene::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
-                *response.version_mut() = version;
-                let lookup = lookup.filter(|_| finish.outcome == Outcome::Success);
-                let mut response = self.kept(response, lookup, &sent, ends, &policy.cache, ended);
+                let mut response = answer.response;
+                let spoken = std::mem::replace(response.version_mut(), version);
+                let mut signed = Signed::of(id, ended, outcome);
+                if let Some(lookup) = lookup {
+                    // What is kept says itself through whose hands it went.
+                    let ends = cached::ends(spoken, response.headers(), response.body());
+                    hygiene::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
+                    if finish.outcome == Outcome::Success {
+                        response = self.kept(response, lookup, sent, ends, &policy.cache, ended);
+                    }
+                } else {
+                    hygiene::relayed(response.headers_mut());
+                    signed.via = Some(self.shared.pseudonym.value(spoken).clone());
+                }
                 self.watch(&mut response, endpoint, id);
-                Signed::of(id, ended, outcome).onto(response)
+                signed.onto(response)
             }
             (Outcome::Refused(code), _) => Self::sign(self.refuse(code, ended, endpoint, id, detail.as_deref()), id, ended, outcome).into(),
             (Outcome::Failed(Class::Auth), None) => {
@@ -471,17 +479,16 @@ impl Gateway {
     /// A good answer on its way through the cache: one that only confirms what is there becomes what is there.
     fn kept(
         &self,
-        mut response: Response<Relay>,
-        lookup: Option<Lookup>,
+        mut response: Box<Response<Relay>>,
+        lookup: Lookup,
         sent: &HeaderMap,
         ends: bool,
         policy: &Cache,
         ended: &Ended,
-    ) -> Response<Relay> {
-        let Some(lookup) = lookup else { return response };
+    ) -> Box<Response<Relay>> {
         let now = ended.at.wall;
         if let Some(confirmed) = lookup.confirmed(&self.shared.cache, sent, response.status(), response.headers(), policy, now) {
-            return confirmed;
+            return Box::new(confirmed);
         }
         lookup.keep(&self.shared, sent, &mut response, ends, policy, now);
         response
@@ -537,18 +544,6 @@ impl Gateway {
 const fn unsent(now: Now) -> Ended {
     let finish = Finish { outcome: Outcome::Success, reason: Reason::Cached, attempts: 0, elapsed: Nanos::ZERO, retry_after: None };
     Ended { finish, fault: None, blame: None, at: now, rate_limit: None, place: None }
-}
-
-/// Reads an answer that nobody waits for, as far as it could be kept.
-async fn drained(mut body: Relay) {
-    let mut left = MOST_BODY;
-    while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let read = frame.data_ref().map_or(0, bytes::Bytes::len);
-        match left.checked_sub(read) {
-            Some(rest) => left = rest,
-            None => return,
-        }
-    }
 }
 
 fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Refusal {

@@ -128,7 +128,7 @@ pub(super) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, ver
         join_cookies(headers);
     }
     if let Some(pseudonym) = ours.name {
-        pseudonym.via(headers, version);
+        headers.append(VIA, pseudonym.value(version).clone());
     }
 }
 
@@ -168,8 +168,14 @@ fn is_ours(name: &str) -> bool {
     b"seawall-".iter().all(|expected| bytes.next() == Some(*expected))
 }
 
-/// An answer's headers as the caller may see them. What we say about a call is ours alone to say.
+/// An answer's headers as the caller may see them.
 pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
+    relayed(headers);
+    headers.append(VIA, pseudonym.value(version).clone());
+}
+
+/// The same, before it says whose hands it went through. What we say about a call is ours alone to say.
+pub(super) fn relayed(headers: &mut HeaderMap) {
     let marks = Marks::of(headers);
     if marks.has(Marks::CODING) {
         // Chunks were what counted (RFC 9112 §6.3); a length beside them is a lie at best.
@@ -181,7 +187,6 @@ pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseu
     if marks.has(Marks::OURS) {
         remove_where(headers, is_ours);
     }
-    pseudonym.via(headers, version);
 }
 
 /// What we call ourselves in `Via`, with the header values made once.
@@ -203,13 +208,13 @@ impl Pseudonym {
         &self.name
     }
 
-    fn via(&self, headers: &mut HeaderMap, version: Version) {
-        let value = match version {
+    /// What `Via` says of a message that came in this version.
+    pub(super) const fn value(&self, version: Version) -> &HeaderValue {
+        match version {
             Version::HTTP_10 => &self.http_1_0,
             Version::HTTP_2 => &self.http_2,
             _ => &self.http_1_1,
-        };
-        headers.append(VIA, value.clone());
+        }
     }
 }
 

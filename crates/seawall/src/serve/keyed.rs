@@ -315,14 +315,15 @@ pub(super) fn whole(body: &Replay) -> Option<Bytes> {
 
 /// An answer as it is kept: as the caller gets it, but for what we say about each call.
 pub(super) fn kept(answer: &transport::Answer, pseudonym: &Pseudonym) -> Response {
-    let mut headers = answer.head.headers.clone();
-    hygiene::inward(&mut headers, answer.head.version, pseudonym);
-    let body = match &answer.body {
+    let response = &answer.response;
+    let mut headers = response.headers().clone();
+    hygiene::inward(&mut headers, response.version(), pseudonym);
+    let body = match response.body() {
         Relay::Empty => Some(Bytes::new()),
         Relay::Full(bytes) => Some(bytes.clone()).filter(|bytes| bytes.len() <= MOST_ANSWER),
         Relay::Stream(_) => None,
     };
-    let status = answer.head.status.as_u16();
+    let status = response.status().as_u16();
     Response { status, headers: jobs::pairs(&headers), truncated: body.is_none(), body: body.unwrap_or_default() }
 }
 

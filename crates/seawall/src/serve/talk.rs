@@ -6,8 +6,8 @@ use super::hush::Hushing;
 use super::wire::{LINGER, Wire};
 use super::worker::draining;
 use super::{Phase, intake};
-use http::Request;
 use http::header::DATE;
+use http::{HeaderMap, Request, Uri, request};
 use seawall_engine::body::Inbound;
 use seawall_engine::h1::{End, Served, Unheard};
 use seawall_engine::io::Io;
@@ -98,14 +98,17 @@ impl Ending {
 
 pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, phases: watch::Receiver<Phase>, talk: &Talk) {
     let (mut served, mut ending) = (Served::new(stream), Ending::new(phases.clone()));
+    let (mut head, ()) = Request::new(()).into_parts();
     loop {
-        let request = match heard(&mut served, &mut ending, talk).await {
-            Ok(Some(request)) => request,
+        let body = match heard(&mut served, &mut head, &mut ending, talk).await {
+            Ok(Some(body)) => body,
             Ok(None) => break,
             Err(why) => return turn_away(gateway, served, phases, why).await,
         };
         talk.begin();
-        let Some(Answered { response, signed }) = answer(gateway, &mut served, request, peer).await else { return };
+        let Some(Answered { response, signed }) = answer(gateway, &mut served, &mut head, body, peer).await else { return };
+        // It is made of what was read, and would keep all of that while the connection is idle.
+        (head.uri, head.headers) = (Uri::default(), HeaderMap::new());
         let last = std::future::poll_fn(|cx| Poll::Ready(ending.is_near(cx))).await;
         served.answer(response, last, |out, is_dated| {
             if !is_dated {
@@ -124,10 +127,10 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
 }
 
 /// The next request; nothing where none will be heard.
-async fn heard(served: &mut Served, ending: &mut Ending, talk: &Talk) -> Result<Option<Request<Inbound>>, Unheard> {
+async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Ending, talk: &Talk) -> Result<Option<Inbound>, Unheard> {
     std::future::poll_fn(|cx| {
         // In this order: what has arrived by now is read before the connection is told to end.
-        if let Poll::Ready(heard) = served.poll_request(cx) {
+        if let Poll::Ready(heard) = served.poll_request(head, cx) {
             return Poll::Ready(heard);
         }
         let is_over = talk.0.hush.is_over(cx) || (ending.is_near(cx) && served.is_idle());
@@ -137,10 +140,10 @@ async fn heard(served: &mut Served, ending: &mut Ending, talk: &Talk) -> Result<
 }
 
 /// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
-async fn answer(gateway: &Gateway, served: &mut Served, request: Request<Inbound>, peer: SocketAddr) -> Option<Answered> {
+async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Parts, body: Inbound, peer: SocketAddr) -> Option<Answered> {
     // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
     // before the call is, so that the call begins where it will be and need not be moved there.
-    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(request, peer)));
+    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, body, peer)));
     std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => served.poll_gone(cx).map(|()| None),

@@ -144,7 +144,10 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     }
     let service = service_fn(move |request: Request<Incoming>| {
         let gateway = Rc::clone(&gateway);
-        Box::pin(async move { Ok::<_, std::convert::Infallible>(gateway.handle(request.map(Inbound::H2), peer).await.whole()) })
+        Box::pin(async move {
+            let (mut head, body) = request.into_parts();
+            Ok::<_, std::convert::Infallible>(gateway.handle(&mut head, Inbound::H2(body), peer).await.whole())
+        })
     });
     let mut builder = http2::Builder::new(LocalExecutor);
     builder

@@ -284,9 +284,9 @@ impl Bench {
     ) -> (Ending, Option<Response>) {
         let (finish, detail) = (&ended.finish, transport.detail.clone());
         let answer = transport.answer.map(|answer| {
-            let mut headers = answer.head.headers;
-            hygiene::inward(&mut headers, answer.head.version, &self.shared.pseudonym);
-            response(answer.head.status.as_u16(), &headers, answer.body)
+            let (mut head, body) = answer.response.into_parts();
+            hygiene::inward(&mut head.headers, head.version, &self.shared.pseudonym);
+            response(head.status.as_u16(), &head.headers, body)
         });
         let outcome = match finish.outcome {
             Outcome::Success | Outcome::Replayed => "success",
