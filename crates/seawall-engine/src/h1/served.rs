@@ -154,9 +154,9 @@ impl Served {
         }
     }
 
-    /// Starts the answer. `last` means that no request will be heard after this one; `more` adds to the headers, and is
+    /// Starts the answer, and takes its body. `last` means that no request will be heard after this one; `more` adds to the headers, and is
     /// told whether they say when it was given.
-    pub fn answer(&mut self, mut response: Box<Response<Relay>>, last: bool, more: impl FnOnce(&mut Writer<'_>, bool)) {
+    pub fn answer(&mut self, response: &mut Response<Relay>, last: bool, more: impl FnOnce(&mut Writer<'_>, bool)) {
         let Turn { version, to_head, stays } = self.asked;
         let framing = framing(response.headers(), response.status(), &response.body().size_hint(), self.asked);
         let keeps_length = framing == Framing::Bare && response.status() != StatusCode::NO_CONTENT;
