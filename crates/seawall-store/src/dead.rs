@@ -139,14 +139,3 @@ pub struct Expired {
     pub severity: Severity,
     pub dead_at: Wall,
 }
-
-/// The answer to a wish to replay one letter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Replayed {
-    /// This job is at it.
-    Started(CallId),
-    /// A replay is under way already.
-    Underway(CallId),
-    /// It is done, or gone.
-    NotThere,
-}

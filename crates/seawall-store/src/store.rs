@@ -1,7 +1,7 @@
 //! One handle for whichever backend the configuration names. Every method is the same on all of them, and one
 //! conformance suite holds them to it.
 
-use crate::dead::{self, Depth, Expired, Issue, Letter, NewLetter, Replayed};
+use crate::dead::{self, Depth, Expired, Issue, Letter, NewLetter};
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::{self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hastened, Job, Lease, NewJob, Renewed, Settle, Settled, Tick};
@@ -158,7 +158,10 @@ impl Store {
 
     /// Holds jobs for longer; the answers are in the order of the leases.
     pub async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
-        on_each!(self, renew, leases, until)
+        failpoint::hit("renew-before-commit")?;
+        let renewed = on_each!(self, renew, leases, until);
+        failpoint::hit("renew-after-commit")?;
+        renewed
     }
 
     /// Gives a job back, with everything that comes of it, in one transaction.
@@ -190,7 +193,7 @@ impl Store {
 
     /// Makes jobs due that wait for what is over, a batch at a time.
     pub async fn hasten(&self, wish: Hasten) -> Result<Hastened, Error> {
-        change!(self, ends statements::jobs::hasten, wish)
+        change!(self, at "hasten", ends statements::jobs::hasten, wish)
     }
 
     pub async fn job(&self, id: CallId) -> Result<Option<Job>, Error> {
@@ -217,7 +220,7 @@ impl Store {
 impl Store {
     /// Keeps a letter; one with this id that is there already stays as it is.
     pub async fn keep_letter(&self, letter: NewLetter) -> Result<(), Error> {
-        change!(self, adds statements::letters::keep, letter)
+        change!(self, at "keep", adds statements::letters::keep, letter)
     }
 
     /// Keeps letters, all of them or none.
@@ -246,11 +249,6 @@ impl Store {
     /// Forgets a letter; not one that is being replayed.
     pub async fn discard_letter(&self, id: CallId) -> Result<bool, Error> {
         change!(self, ends statements::letters::discard, id)
-    }
-
-    /// Makes `job` the replay of a letter, unless one is under way.
-    pub async fn replay_letter(&self, id: CallId, job: NewJob, now: Wall) -> Result<Replayed, Error> {
-        change!(self, adds statements::letters::replay, id, job, now)
     }
 
     /// Forgets at most so many letters whose time is over, and says which nobody looked after.

@@ -66,6 +66,7 @@ pub(crate) async fn hasten<S: Sql>(sql: &mut S, wish: &Hasten) -> Result<Hastene
         let (job, due): (i64, Wall) = (row.take()?, row.take()?);
         let sooner = Wall(wish.from.0 + place * APART_MS);
         jobs += sql.execute("UPDATE jobs SET due = $2 WHERE row = $1 AND state = 2", values![job, sooner]).await?;
+        failpoint::hit("hasten-in-transaction")?;
         after = due;
     }
     Ok(Hastened { jobs, next: is_full.then(|| Hasten { from: end, after, ..wish.clone() }) })

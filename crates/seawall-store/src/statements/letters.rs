@@ -2,7 +2,7 @@
 
 use super::issues::{self, file, recount, unfile};
 use super::replay;
-use crate::dead::{Expired, Filter, Letter, NewLetter, Replayed, Status};
+use crate::dead::{Expired, Filter, Letter, NewLetter, Status};
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::{Enqueued, NewJob};
@@ -20,6 +20,7 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
         return Ok(());
     }
     let issue = file(sql, new).await?;
+    failpoint::hit("keep-in-transaction")?;
     let kept = sql
         .execute(
             "INSERT INTO letters (id, issue, status, dead_at, expires_at, replayable, door, tenant, caller, reason, attempts, \
@@ -102,8 +103,8 @@ pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLett
     replay::ended(sql, row, false).await
 }
 
-/// Makes a job of a letter. In one transaction, so that two who ask at once get one job.
-pub(crate) async fn replay<S: Write>(sql: &mut S, id: &CallId, job: &NewJob, now: &Wall) -> Result<Replayed, Error> {
+/// Makes a job of a letter, in one transaction, so that two who ask at once get one job. None where one is at it, or it is done or gone.
+pub(super) async fn replay<S: Write>(sql: &mut S, id: &CallId, job: &NewJob, now: &Wall) -> Result<Option<CallId>, Error> {
     // The write comes first: of two at once, the second waits for the first here, and then changes nothing.
     let taken = first(
         sql,
@@ -111,11 +112,7 @@ pub(crate) async fn replay<S: Write>(sql: &mut S, id: &CallId, job: &NewJob, now
         values![job.id, *id],
     )
     .await?;
-    let Some(mut taken) = taken else {
-        let underway = first(sql, "SELECT replayed_by FROM letters WHERE id = $1 AND status = 1", values![*id]).await?;
-        let by: Option<CallId> = underway.map(|mut row| row.take()).transpose()?.flatten();
-        return Ok(by.map_or(Replayed::NotThere, Replayed::Underway));
-    };
+    let Some(mut taken) = taken else { return Ok(None) };
     let (row, issue): (i64, i64) = (taken.take()?, taken.take()?);
     let by = match sql.enqueue(job, *now).await? {
         Enqueued::New(by) => by,
@@ -125,7 +122,7 @@ pub(crate) async fn replay<S: Write>(sql: &mut S, id: &CallId, job: &NewJob, now
         }
     };
     recount(sql, issue, -1).await?;
-    Ok(Replayed::Started(by))
+    Ok(Some(by))
 }
 
 pub(crate) async fn discard<S: Sql>(sql: &mut S, id: &CallId) -> Result<bool, Error> {

@@ -1,7 +1,6 @@
 //! Replays of many letters. A step moves the position and makes the letter's job in one transaction.
 
 use super::letters;
-use crate::dead::Replayed;
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::NewJob;
@@ -93,7 +92,7 @@ pub(crate) async fn step<S: Write>(sql: &mut S, id: &CallId, letter: &CallId, jo
     }
     failpoint::hit("step-in-transaction")?;
     if let Some(job) = job
-        && let Replayed::Started(by) = letters::replay(sql, letter, job, now).await?
+        && let Some(by) = letters::replay(sql, letter, job, now).await?
     {
         sql.execute("UPDATE letters SET replay = $1 WHERE id = $2", values![*id, *letter]).await?;
         sql.execute("UPDATE replays SET started = started + 1 WHERE id = $1", values![*id]).await?;

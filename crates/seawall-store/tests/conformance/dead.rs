@@ -4,9 +4,10 @@ use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
-use seawall_store::dead::{Filter, Letter, NewLetter, Replayed, Status};
+use seawall_store::dead::{Filter, Letter, NewLetter, Status};
 use seawall_store::job::{Attempted, Cancelled, Ending, NewJob, Origin, Request, Response, Settle, State};
 use seawall_store::page::Window;
+use seawall_store::replay::Stepped;
 
 on_each_backend!(
     a_dead_job_leaves_a_letter_with_everything_in_it,
@@ -142,30 +143,30 @@ async fn a_letter_is_replayed_once_at_a_time(stage: Stage) {
     stage.store.keep_letter(new.clone()).await.unwrap();
     let (one, two) = (replay_of(&stage, &new), replay_of(&stage, &new));
     let first = one.id;
-    assert_eq!(stage.store.replay_letter(new.id, one, after(2)).await.unwrap(), Replayed::Started(first));
-    assert_eq!(stage.store.replay_letter(new.id, two, after(2)).await.unwrap(), Replayed::Underway(first));
+    assert_eq!(stage.replay_at(new.id, one, after(2)).await, Stepped::Started(first));
+    assert_eq!(stage.replay_at(new.id, two, after(2)).await, Stepped::HeldBack);
     assert_eq!(stage.claim_at("u", 9, after(2)).await.len(), 1);
     assert_eq!(open(&stage).await, 0);
     assert!(!stage.store.discard_letter(new.id).await.unwrap(), "not while it is being replayed");
-    assert_eq!(stage.store.replay_letter(stage.id(NOON), stage.job("u"), after(2)).await.unwrap(), Replayed::NotThere);
+    assert_eq!(stage.replay_at(stage.id(NOON), stage.job("u"), after(2)).await, Stepped::HeldBack);
 }
 
 async fn a_replay_that_works_closes_the_letter(stage: Stage) {
     let new = letter(&stage, after(1));
     stage.store.keep_letter(new.clone()).await.unwrap();
-    stage.store.replay_letter(new.id, replay_of(&stage, &new), after(2)).await.unwrap();
+    stage.replay_at(new.id, replay_of(&stage, &new), after(2)).await;
     let claimed = stage.claim_at("u", 1, after(2)).await.remove(0);
     stage.settle_at(&claimed, ok(), after(3)).await;
     let found = stage.store.letter(new.id).await.unwrap().unwrap();
     assert_eq!((found.status, found.replays, found.replayed_by), (Status::Replayed, 1, Some(claimed.job.id)));
     assert_eq!(open(&stage).await, 0);
-    assert_eq!(stage.store.replay_letter(new.id, replay_of(&stage, &new), after(4)).await.unwrap(), Replayed::NotThere);
+    assert_eq!(stage.replay_at(new.id, replay_of(&stage, &new), after(4)).await, Stepped::HeldBack);
 }
 
 async fn a_replay_that_fails_leaves_one_letter_that_says_so(stage: Stage) {
     let new = letter(&stage, after(1));
     stage.store.keep_letter(new.clone()).await.unwrap();
-    stage.store.replay_letter(new.id, replay_of(&stage, &new), after(2)).await.unwrap();
+    stage.replay_at(new.id, replay_of(&stage, &new), after(2)).await;
     let claimed = stage.claim_at("u", 1, after(2)).await.remove(0);
     let worse = NewLetter { code: "410".to_owned(), detail: "gone for good".to_owned(), attempts: 2, ..letter(&stage, after(3)) };
     stage.settle_at(&claimed, Ending::Dead(Box::new(worse)), after(3)).await;
@@ -182,7 +183,7 @@ async fn a_replay_that_is_called_off_leaves_the_letter_open(stage: Stage) {
     stage.store.keep_letter(new.clone()).await.unwrap();
     let job = replay_of(&stage, &new);
     let by = job.id;
-    stage.store.replay_letter(new.id, job, after(2)).await.unwrap();
+    stage.replay_at(new.id, job, after(2)).await;
     assert_eq!(stage.store.cancel(by, after(3)).await.unwrap(), Cancelled::Now);
     assert_eq!(stage.store.letter(new.id).await.unwrap().unwrap().status, Status::Kept);
     assert_eq!(open(&stage).await, 1);

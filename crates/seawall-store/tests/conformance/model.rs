@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
-use seawall_store::dead::{NewLetter, Replayed, Status};
+use seawall_store::dead::{NewLetter, Status};
 use seawall_store::job::{Cancelled, Claimed, Ending, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
+use seawall_store::replay::Stepped;
 use std::collections::BTreeMap;
 
 /// Numbers choose among what is there, by remainder.
@@ -238,15 +239,14 @@ impl World {
         let Some(letter) = ids.get(usize::from(which) % ids.len().max(1)).copied() else { return };
         let job = NewJob { id: self.stage.id(self.now), origin: Origin::Replay { letter: letter.to_string() }, ..self.stage.job("lane0") };
         let (id, run_at, priority) = (job.id, job.run_at, job.priority);
-        let replayed = self.stage.store.replay_letter(letter, job, self.now).await.unwrap();
+        let stepped = self.stage.replay_at(letter, job, self.now).await;
         match self.letters[&letter].0 {
             Status::Kept => {
-                assert_eq!(replayed, Replayed::Started(id));
+                assert_eq!(stepped, Stepped::Started(id));
                 self.letters.get_mut(&letter).expect("kept").0 = Status::Replaying;
                 self.add(id, "lane0".to_owned(), priority, run_at, None, Some(letter));
             }
-            Status::Replaying => assert!(matches!(replayed, Replayed::Underway(_)), "{replayed:?}"),
-            Status::Replayed => assert_eq!(replayed, Replayed::NotThere),
+            Status::Replaying | Status::Replayed => assert_eq!(stepped, Stepped::HeldBack),
         }
     }
 

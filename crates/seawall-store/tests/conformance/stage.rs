@@ -8,6 +8,7 @@ use seawall_core::time::{Nanos, Wall};
 use seawall_store::Store;
 use seawall_store::job::{Claim, Claimed, Ending, NewJob, Origin, Request, Response, Settle, Settled};
 use seawall_store::location::Location;
+use seawall_store::replay::{self, Created, NewReplay, Stepped};
 use std::cell::RefCell;
 
 /// Noon of some day; cases count from here.
@@ -89,6 +90,25 @@ impl Stage {
 
     pub(crate) async fn claim(&self, upstream: &str, most: usize) -> Vec<Claimed> {
         self.claim_at(upstream, most, NOON).await
+    }
+
+    /// A replay of one letter, as programs make one.
+    pub(crate) async fn replay_at(&self, letter: CallId, job: NewJob, now: Wall) -> Stepped {
+        let new = NewReplay {
+            id: self.id(now),
+            name: "replay".to_owned(),
+            who: "somebody".to_owned(),
+            filter: "{}".to_owned(),
+            upstreams: vec![job.upstream.clone()],
+            rate: "1/s".to_owned(),
+            canary: 0,
+            created_at: now,
+        };
+        let id = new.id;
+        assert_eq!(self.store.create_replay(new).await.unwrap(), Created::Started);
+        let stepped = self.store.step_replay(id, letter, Some(job), now).await.unwrap();
+        assert!(self.store.set_replay(id, replay::State::Done, now).await.unwrap());
+        stepped
     }
 
     pub(crate) async fn settle_at(&self, claimed: &Claimed, ending: Ending, now: Wall) -> Settled {

@@ -28,6 +28,8 @@ type Scene = fn(&Trial);
 const SCENES: &[(&str, Scene)] = &[
     ("tick", a_job_becomes_due),
     ("cancel", a_job_is_called_off),
+    ("hasten", waiting_jobs_are_called_in),
+    ("keep", letters_are_imported),
     ("replay", many_letters_are_replayed),
     ("step", one_letter_is_replayed),
     ("step", many_letters_are_replayed),
@@ -38,7 +40,7 @@ const SCENES: &[(&str, Scene)] = &[
 ];
 
 /// Those that leave a lease behind: on PostgreSQL somebody would have to wait until it is over, for half a minute.
-const LEASED: &[(&str, Scene)] = &[("tick", a_worker_vanishes), ("blame", a_suspect_is_begun)];
+const LEASED: &[(&str, Scene)] = &[("tick", a_worker_vanishes), ("blame", a_suspect_is_begun), ("renew", a_job_takes_long)];
 
 /// A point at which the program dies, and where it keeps what it knows.
 struct Trial {
@@ -66,7 +68,7 @@ impl Trial {
         let ((method, path, body), mut caller) = (request, Caller::connect(gateway.admin));
         let length = body.len();
         caller.send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"));
-        assert_eq!(gateway.ended(), None, "it ended by itself: {}", gateway.stderr());
+        assert_eq!(gateway.ended_within(LEASE), None, "it ended by itself: {}", gateway.stderr());
         gateway.kill()
     }
 
@@ -136,6 +138,49 @@ fn a_suspect_is_begun(trial: &Trial) {
     let letters = items(&gateway, "/v1/dead-letters").len();
     let (state, expected) = if trial.was_kept() { ("dead", (1, 2)) } else { ("done", (0, 3)) };
     assert_eq!((ended["state"].as_str(), (letters, upstream.count())), (Some(state), expected), "whoever was blamed is to blame: {ended}");
+}
+
+/// So long that its lease has to be renewed.
+fn a_job_takes_long(trial: &Trial) {
+    let upstream = silent_to(1);
+    let start = || trial.before(&upstream, POLICY);
+    let ask = later("0s").to_string();
+    let gateway = start().go_in(trial.dies_of(start(), tempfile::tempdir().unwrap(), ("POST", "/v1/jobs", &ask)));
+    let id = items(&gateway, "/v1/jobs")[0]["id"].as_str().unwrap().to_owned();
+    let ended = over(&gateway, &id);
+    assert_eq!((&ended["state"], &ended["crashes"], upstream.count()), (&json!("done"), &json!(1), 2));
+}
+
+/// An operator says that what jobs wait for is over.
+fn waiting_jobs_are_called_in(trial: &Trial) {
+    let upstream = Upstream::fine();
+    let start = || trial.before(&upstream, "retry = { attempts = 1 }\nbreaker = { open = \"1h\", open_max = \"1h\" }\n");
+    let (breaker, jobs) = ("/v1/breakers/api", 3);
+    let gateway = start().go();
+    assert_eq!(gateway.admin("PUT", breaker, r#"{"state":"open"}"#).status, 200);
+    let ids: Vec<String> = (0..jobs).map(|_| submit(&gateway, &later("0s"))).collect();
+    eventually("they wait", || ids.iter().all(|id| job(&gateway, id)["error"] == "circuit_open"));
+    let ask = ("PUT", breaker, r#"{"state":"auto"}"#);
+    let gateway = start().go_in(trial.dies_of(start(), gateway.kill(), ask));
+    // Whoever heard nothing asks again.
+    assert_eq!(gateway.admin(ask.0, ask.1, ask.2).status, 200);
+    within(LEASE, "they are done", || ids.iter().all(|id| job(&gateway, id)["state"] == "done"));
+    sent_once(trial, &gateway, &upstream);
+}
+
+fn letters_are_imported(trial: &Trial) {
+    let upstream = Upstream::replying(&[&answer("404 No", "", "")]);
+    let start = || trial.before(&upstream, POLICY);
+    let elsewhere = Start::before(&upstream, POLICY).go();
+    die(&elsewhere, &gets(3));
+    let exported = elsewhere.admin("GET", "/v1/dead-letters/export", "").text();
+    let ask = ("POST", "/v1/dead-letters/import", exported.as_str());
+    let gateway = start().go_in(trial.dies_of(start(), tempfile::tempdir().unwrap(), ask));
+    let kept = gateway.admin(ask.0, ask.1, ask.2).text();
+    assert_eq!(kept.matches("\"kept\":true").count(), 3, "whoever heard nothing asks again: {kept}");
+    let issues = items(&gateway, "/v1/dead-letters/issues");
+    let counted: Vec<_> = issues.iter().map(|issue| (&issue["open"], &issue["total"])).collect();
+    assert_eq!((items(&gateway, "/v1/dead-letters").len(), counted), (3, vec![(&json!(3), &json!(3))]), "each is there once");
 }
 
 /// The job of a replay that waits for its second attempt: its letter has to hear of its end.

@@ -1,6 +1,6 @@
 //! The real program, started on free ports in a directory of its own and ended with the test.
 
-use super::caller::{Caller, Reply, eventually};
+use super::caller::{Caller, PATIENCE, Reply, eventually, within};
 use super::upstream::Upstream;
 use serde_json::Value;
 use std::io::Read as _;
@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 type Text = Arc<Mutex<Vec<u8>>>;
 
@@ -259,8 +260,12 @@ impl Gateway {
 
     /// Waits for the program's own end; its exit code.
     pub(crate) fn ended(&mut self) -> Option<i32> {
+        self.ended_within(PATIENCE)
+    }
+
+    pub(crate) fn ended_within(&mut self, patience: Duration) -> Option<i32> {
         let mut status = None;
-        eventually("the program ends", || {
+        within(patience, "the program ends", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
