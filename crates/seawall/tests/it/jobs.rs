@@ -334,7 +334,7 @@ fn an_acknowledged_job_survives_a_power_cut() {
 }
 
 #[test]
-fn of_many_that_were_under_way_at_three_crashes_few_are_blamed() {
+fn of_many_that_were_under_way_at_three_crashes_one_is_blamed() {
     let hangs = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let now = std::sync::Arc::clone(&hangs);
     let upstream = Upstream::with(move |turn| if now.load(Ordering::SeqCst) { turn.hang(20_000) } else { turn.say(OK) });
@@ -347,15 +347,15 @@ fn of_many_that_were_under_way_at_three_crashes_few_are_blamed() {
             ids = (0..20).map(|n| submit(&gateway, &json!({ "upstream": "api", "path": format!("/{n}") }))).collect();
         }
         let running = || gateway.admin("GET", "/v1/jobs?state=running", "").json()["items"].as_array().unwrap().len();
-        eventually("all are under way, and some were sent", || running() == ids.len() && upstream.count() >= before + 4);
+        eventually("all are under way, and one was sent", || running() == ids.len() && upstream.count() > before);
         directory = gateway.kill();
     }
     hangs.store(false, Ordering::SeqCst);
     let gateway = Start::before(&upstream, keys).go_in(directory);
     let ends: Vec<Value> = ids.iter().map(|id| over(&gateway, id)).collect();
     let (dead, done): (Vec<_>, Vec<_>) = ends.iter().partition(|job| job["state"] == "dead");
-    assert!(dead.iter().all(|job| job["error"] == "poison") && (1..=4).contains(&dead.len()), "{} are poison", dead.len());
-    assert_eq!(done.len() + dead.len(), 20);
+    assert_eq!(dead.iter().map(|job| &job["error"]).collect::<Vec<_>>(), ["poison"], "the one that was begun");
+    assert_eq!(done.len(), 19);
 }
 
 #[test]

@@ -28,7 +28,7 @@ use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use seawall_store::idempotency;
 use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,7 +36,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A job that has taken so many workers with it is not given to another.
 const MOST_CRASHES: u32 = SUSPECT + 1;
-/// Suspects that run side by side: if one of them ends the process, so many are blamed at most.
+/// Suspects that run side by side at most. The first runs alone, and each that comes to an end makes room for one more: if the process
+/// dies soon after its start, over and over, one is blamed for each time and not several of which most are not the cause.
 const SUSPECTS: usize = 4;
 /// The pause before a store that did not answer is told again which suspect is begun.
 const BLAME_AGAIN: Duration = Duration::from_millis(500);
@@ -59,6 +60,8 @@ pub(super) struct Bench {
     deadlines: Deadlines,
     rng: RefCell<Rng>,
     suspects: Semaphore,
+    /// Places for suspects by now.
+    places: Cell<usize>,
 }
 
 /// Where a job goes.
@@ -93,7 +96,8 @@ impl Bench {
             adhoc: AdHoc::new(RECEIVERS),
             deadlines: Deadlines::default(),
             rng,
-            suspects: Semaphore::new(SUSPECTS),
+            suspects: Semaphore::new(1),
+            places: Cell::new(1),
         }
     }
 
@@ -120,6 +124,10 @@ impl Bench {
                 Err((upstream, cause)) => self.refused(job, upstream.as_deref(), cause),
             }
         };
+        if job.crashes == SUSPECT && self.places.get() < SUSPECTS {
+            self.places.set(self.places.get() + 1);
+            self.suspects.add_permits(1);
+        }
         let now = self.desk().now();
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
