@@ -128,6 +128,15 @@ pub struct Depth {
     pub open: u64,
 }
 
+/// Letters whose time was over.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Expiry {
+    /// How many are gone.
+    pub gone: usize,
+    /// Those of them that nobody looked after.
+    pub unheeded: Vec<Expired>,
+}
+
 /// What a letter that ran out of time leaves in the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expired {

@@ -1,7 +1,7 @@
 //! One handle for whichever backend the configuration names. Every method is the same on all of them, and one
 //! conformance suite holds them to it.
 
-use crate::dead::{self, Depth, Expired, Issue, Letter, NewLetter};
+use crate::dead::{self, Depth, Expiry, Issue, Letter, NewLetter};
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::{self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hastened, Job, Lease, NewJob, Renewed, Settle, Settled, Tick};
@@ -252,9 +252,9 @@ impl Store {
     }
 
     /// Forgets at most so many letters whose time is over, and says which nobody looked after.
-    pub async fn expire_letters(&self, now: Wall, most: usize) -> Result<Vec<Expired>, Error> {
+    pub async fn expire_letters(&self, now: Wall, most: usize) -> Result<Expiry, Error> {
         let expired = change!(self, ends statements::letters::expire, now, most)?;
-        if !expired.is_empty() {
+        if expired.gone > 0 {
             failpoint::hit("expire-after-commit")?;
         }
         Ok(expired)

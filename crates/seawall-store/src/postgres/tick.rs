@@ -11,9 +11,13 @@ use deadpool_postgres::Object;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// What one tick moves at most of each kind, so that no transaction is long.
 const MOST: usize = 2000;
+/// What is forgotten in one statement, and the pause after it.
+const SWEEP: usize = 50;
+const PAUSE: Duration = Duration::from_millis(10);
 /// The lanes with something in them: one look into the index for each, however many jobs it has.
 const LANES: &str = "WITH RECURSIVE lane AS ((SELECT upstream FROM jobs WHERE state = 0 ORDER BY upstream LIMIT 1) UNION ALL \
                      SELECT (SELECT upstream FROM jobs WHERE state = 0 AND upstream > lane.upstream ORDER BY upstream LIMIT 1) \
@@ -71,23 +75,46 @@ async fn look(connection: &Object) -> Result<Seen, Error> {
     Ok(Seen { lease_over: next.take()?, due: next.take()?, lanes })
 }
 
-/// Forgets jobs that are over. Ids sort by age, so old ones are found without reading the young.
+/// Forgets jobs that are over, a few at a time, with pauses, so that what arrives meanwhile finds the server's time in between.
 pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Result<usize, Error> {
-    let connection = pool.get().await?;
-    let before = CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes();
     let mut gone = 0;
     for state in [State::Done, State::Dead, State::Cancelled] {
-        let statement = format!(
-            "DELETE FROM jobs WHERE ctid = ANY(ARRAY(SELECT ctid FROM jobs WHERE state = {} AND id < $1 AND finished_at < $2 LIMIT $3)) RETURNING row",
-            state.number()
-        );
-        gone += ask(&connection, &statement, &[&&before[..], &finished_before.0, &count(most.saturating_sub(gone))]).await?.len();
+        let mut after = vec![0; 16];
+        while gone < most {
+            let few = SWEEP.min(most - gone);
+            let swept = forget(&pool.get().await?, state, &after, finished_before, few).await?;
+            gone += swept.len();
+            let is_all = swept.len() < few;
+            tokio::time::sleep(PAUSE).await;
+            match swept.into_iter().max() {
+                Some(last) if !is_all => after = last,
+                _ => break,
+            }
+        }
     }
-    // A tenant whose last turn is past begins at its lane's present, which is what forgetting it means.
-    let idle = "DELETE FROM turns t USING lanes l WHERE t.upstream = l.upstream AND t.last < l.present AND (t.upstream, t.tenant) IN \
-                (SELECT t.upstream, t.tenant FROM turns t JOIN lanes l USING (upstream) WHERE t.last < l.present LIMIT 1000)";
-    ask(&connection, idle, &[]).await?;
+    if gone < most {
+        // A tenant whose last turn is past begins at its lane's present, which is what forgetting it means.
+        let idle = format!(
+            "DELETE FROM turns t USING lanes l WHERE t.upstream = l.upstream AND t.last < l.present AND (t.upstream, t.tenant) IN \
+             (SELECT t.upstream, t.tenant FROM turns t JOIN lanes l USING (upstream) WHERE t.last < l.present LIMIT 1000) \
+             RETURNING (SELECT {RELAXED})"
+        );
+        ask(&pool.get().await?, &idle, &[]).await?;
+    }
     Ok(gone)
+}
+
+/// The ids of some jobs of one state that are forgotten now. Ids sort by age, so old ones are found without reading the young; and the
+/// walk begins after the last ones that were, whose places in the index are not cleared yet.
+async fn forget(connection: &Object, state: State, after: &[u8], finished_before: Wall, most: usize) -> Result<Vec<Vec<u8>>, Error> {
+    let before = CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes();
+    let statement = format!(
+        "DELETE FROM jobs WHERE ctid = ANY(ARRAY(SELECT ctid FROM jobs WHERE state = {} AND id > $1 AND id < $2 AND finished_at < $3 \
+         ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING id, (SELECT {RELAXED})",
+        state.number()
+    );
+    let gone = ask(connection, &statement, &[&after, &&before[..], &finished_before.0, &count(most)]).await?;
+    gone.into_iter().map(|mut row| row.take()).collect()
 }
 
 pub(super) async fn time(pool: &Pool) -> Result<Wall, Error> {

@@ -2,7 +2,7 @@
 
 use super::issues::{self, file, recount, unfile};
 use super::replay;
-use crate::dead::{Expired, Filter, Letter, NewLetter, Status};
+use crate::dead::{Expired, Expiry, Filter, Letter, NewLetter, Status};
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::{Enqueued, NewJob};
@@ -135,7 +135,7 @@ pub(crate) async fn discard<S: Sql>(sql: &mut S, id: &CallId) -> Result<bool, Er
     Ok(true)
 }
 
-pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Result<Vec<Expired>, Error> {
+pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Result<Expiry, Error> {
     let rows = sql
         .query(
             "SELECT l.row, l.status, l.issue, l.id, i.upstream, i.endpoint, i.class, i.code, i.severity, l.dead_at FROM letters l \
@@ -143,18 +143,19 @@ pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Res
             values![*now, *most],
         )
         .await?;
-    let mut expired = Vec::new();
+    let mut expiry = Expiry::default();
     for mut row in rows {
         let (number, status): (i64, i64) = (row.take()?, row.take()?);
         // Somebody else may have been quicker, or begun to replay it.
         let gone = sql.execute("DELETE FROM letters WHERE row = $1 AND status = $2", values![number, status]).await?;
+        expiry.gone += usize::from(gone > 0);
         // What was replayed in time did not run out of it.
         if gone == 0 || status != Status::Kept.number() {
             continue;
         }
         failpoint::hit("expire-in-transaction")?;
         recount(sql, row.take()?, -1).await?;
-        expired.push(Expired {
+        expiry.unheeded.push(Expired {
             id: row.take()?,
             upstream: row.take()?,
             endpoint: row.take()?,
@@ -164,7 +165,7 @@ pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Res
             dead_at: row.take()?,
         });
     }
-    Ok(expired)
+    Ok(expiry)
 }
 
 pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Letter>, Error> {

@@ -4,7 +4,7 @@ use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
-use seawall_store::dead::{Filter, Letter, NewLetter, Status};
+use seawall_store::dead::{Expiry, Filter, Letter, NewLetter, Status};
 use seawall_store::job::{Attempted, Cancelled, Ending, NewJob, Origin, Request, Response, Settle, State};
 use seawall_store::page::Window;
 use seawall_store::replay::Stepped;
@@ -203,8 +203,8 @@ async fn letters_run_out_of_time(stage: Stage) {
     for new in [&first, &second] {
         stage.store.keep_letter(new.clone()).await.unwrap();
     }
-    assert!(stage.store.expire_letters(Wall(first.expires_at.0 - 1), 10).await.unwrap().is_empty());
-    let expired = stage.store.expire_letters(first.expires_at, 10).await.unwrap();
+    assert_eq!(stage.store.expire_letters(Wall(first.expires_at.0 - 1), 10).await.unwrap(), Expiry::default());
+    let expired = stage.store.expire_letters(first.expires_at, 10).await.unwrap().unheeded;
     assert_eq!(expired.iter().map(|gone| (gone.id, gone.code.as_str())).collect::<Vec<_>>(), [(first.id, "404")]);
     assert_eq!(open(&stage).await, 1);
     assert!(stage.store.letter(first.id).await.unwrap().is_none());

@@ -253,9 +253,11 @@ impl World {
     async fn expire(&mut self) {
         let now = self.now;
         let gone = |status: Status, at: Wall| status != Status::Replaying && at <= now;
+        let all = self.letters.values().filter(|(status, at)| gone(*status, *at)).count();
         let expected = self.letters.values().filter(|(status, at)| gone(*status, *at) && *status == Status::Kept).count();
         self.letters.retain(|_, (status, at)| !gone(*status, *at));
-        assert_eq!(self.stage.store.expire_letters(now, 1000).await.unwrap().len(), expected);
+        let expired = self.stage.store.expire_letters(now, 1000).await.unwrap();
+        assert_eq!((expired.gone, expired.unheeded.len()), (all, expected));
         self.expired += expected;
     }
 

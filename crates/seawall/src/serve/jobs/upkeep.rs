@@ -15,8 +15,11 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(2);
 /// Jobs that are over are kept so long.
 const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
-/// What one transaction forgets at most, so that nobody waits long behind it.
+/// What is forgotten at a time. Jobs are forgotten a few at a time even so, with pauses: the store sees to that.
 const BATCH: usize = 200;
+/// Letters that one transaction forgets at most, so that nobody waits long behind it, and the pause in which others come first.
+const LETTERS: usize = 50;
+const PAUSE: Duration = Duration::from_millis(5);
 /// Counting takes this part of the time at most: a store that keeps millions is counted less often.
 const COUNTING: u64 = 50;
 /// But never less often than this.
@@ -26,6 +29,7 @@ const SELDOM: Nanos = Nanos::from_secs(60);
 pub(crate) async fn keep_up(shared: &Shared) {
     tokio::select! {
         () = rounds(shared) => {}
+        () = forget(shared) => {}
         () = replay_run::run(shared) => {}
         () = schedule::run(shared) => {}
     }
@@ -40,6 +44,44 @@ async fn rounds(shared: &Shared) {
         every.tick().await;
         round(shared, &mut count_at).await;
         diary.round(shared).await;
+    }
+}
+
+/// Lets go of what is old. Apart from the rounds: after a long time in which nobody did, it takes minutes.
+async fn forget(shared: &Shared) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        let (store, now) = (&shared.desk.store, shared.desk.now());
+        let before = Wall(now.0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
+        // Failures show in the store's health; the next time it is tried again.
+        expire(shared, now).await;
+        while store.sweep_keys(now, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
+        while store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
+    }
+}
+
+async fn expire(shared: &Shared, now: Wall) {
+    let desk = &shared.desk;
+    while let Ok(expired) = desk.store.expire_letters(now, LETTERS).await {
+        for gone in &expired.unheeded {
+            desk.counts.expired.fetch_add(1, Ordering::Relaxed);
+            let fields = vec![
+                ("id", gone.id.to_string()),
+                ("upstream", gone.upstream.clone()),
+                ("endpoint", gone.endpoint.clone()),
+                ("class", gone.class.as_str().to_owned()),
+                ("code", gone.code.clone()),
+                ("severity", gone.severity.as_str().to_owned()),
+                ("dead_lettered_at", gone.dead_at.to_string()),
+            ];
+            note(shared, "dead_letter_expired", fields);
+        }
+        if expired.gone < LETTERS {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -59,29 +101,6 @@ async fn round(shared: &Shared, count_at: &mut Mono) {
         let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         alarm::check(shared, &depths).await;
     }
-    let now = desk.now();
-    // Failures show in the store's health; the next round tries again.
-    while let Ok(expired) = desk.store.expire_letters(now, BATCH).await {
-        for gone in &expired {
-            desk.counts.expired.fetch_add(1, Ordering::Relaxed);
-            let fields = vec![
-                ("id", gone.id.to_string()),
-                ("upstream", gone.upstream.clone()),
-                ("endpoint", gone.endpoint.clone()),
-                ("class", gone.class.as_str().to_owned()),
-                ("code", gone.code.clone()),
-                ("severity", gone.severity.as_str().to_owned()),
-                ("dead_lettered_at", gone.dead_at.to_string()),
-            ];
-            note(shared, "dead_letter_expired", fields);
-        }
-        if expired.len() < BATCH {
-            break;
-        }
-    }
-    let before = Wall(now.0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
-    while desk.store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
-    while desk.store.sweep_keys(now, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
     desk.ledger.tie_up().await;
 }
 
