@@ -21,7 +21,9 @@ pub(super) const NEXT_IN_LANE: &str =
 
 impl Sqlite {
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
-        self.write(move |tx| jobs.iter().map(|job| enqueue(tx, job, now)).collect()).await
+        // Before it is the writing thread's turn, which everybody waits for.
+        let jobs: Vec<(Written, NewJob)> = jobs.into_iter().map(|job| Ok((Written::of(&job)?, job))).collect::<Result<_, Error>>()?;
+        self.write(move |tx| jobs.iter().map(|(written, job)| insert(tx, job, written, now)).collect()).await
     }
 
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
@@ -37,7 +39,30 @@ impl Sqlite {
     }
 }
 
+/// What of a job has to be put into words for its row.
+struct Written {
+    progress: String,
+    origin: Option<String>,
+    history: String,
+    headers: String,
+}
+
+impl Written {
+    fn of(job: &NewJob) -> Result<Self, Error> {
+        Ok(Self {
+            progress: progress::write(&job.progress),
+            origin: if job.origin == Origin::Caller { None } else { Some(json(&job.origin)?) },
+            history: json(&job.history)?,
+            headers: json(&job.request.headers)?,
+        })
+    }
+}
+
 pub(super) fn enqueue(tx: &mut Tx<'_>, job: &NewJob, now: Wall) -> Result<Enqueued, Error> {
+    insert(tx, job, &Written::of(job)?, now)
+}
+
+fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &Written, now: Wall) -> Result<Enqueued, Error> {
     if let Some(known) = known(tx.db, job)? {
         return Ok(known);
     }
@@ -45,7 +70,6 @@ pub(super) fn enqueue(tx: &mut Tx<'_>, job: &NewJob, now: Wall) -> Result<Enqueu
     let state = if waits { State::Waiting } else { State::Queued };
     let turn = if waits { 0 } else { tx.turns.next(&job.upstream, &job.tenant) };
     let inline = job.request.body.len() <= INLINE_BODY;
-    let origin = if job.origin == Origin::Caller { None } else { Some(json(&job.origin)?) };
     tx.db
         .prepare_cached(
             "INSERT INTO jobs (id, state, upstream, tenant, caller, priority, turn, due, run_at, expires_at, created_at, progress, \
@@ -64,17 +88,17 @@ pub(super) fn enqueue(tx: &mut Tx<'_>, job: &NewJob, now: Wall) -> Result<Enqueu
             job.run_at.0,
             job.expires_at.map(|at| at.0),
             now.0,
-            progress::write(&job.progress),
+            written.progress,
             job.dedup,
             job.fingerprint,
             job.idempotency_key,
             job.correlation_id,
             job.callback,
-            origin,
+            written.origin,
             job.request.method,
             job.request.path,
-            json(&job.history)?,
-            json(&job.request.headers)?,
+            written.history,
+            written.headers,
             inline.then_some(&job.request.body[..]),
         ])?;
     if !inline {

@@ -9,6 +9,8 @@ mod plans;
 mod reader;
 mod reserve;
 mod schema;
+#[cfg(test)]
+mod stall;
 mod turns;
 mod upkeep;
 mod writer;

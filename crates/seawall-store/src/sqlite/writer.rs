@@ -68,7 +68,7 @@ impl Writer {
         let log = Log::watch(&mut db, path, Bounds::USUAL)?;
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || Thread { db, log, turns, reserve, woken, flushes: true }.serve(receiver))
+            .spawn(move || Thread { db, log, turns, reserve, woken, flushes: true, queue: receiver }.serve())
             .map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Self(sender))
     }
@@ -97,15 +97,15 @@ struct Thread {
     woken: Arc<Notify>,
     /// Whether a commit waits until the disk has it.
     flushes: bool,
+    queue: mpsc::Receiver<Box<dyn Work>>,
 }
 
 impl Thread {
-    fn serve(mut self, mut queue: mpsc::Receiver<Box<dyn Work>>) {
+    fn serve(mut self) {
         let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(BATCH);
-        while let Some(first) = queue.blocking_recv() {
+        while let Some(first) = self.queue.blocking_recv() {
             batch.push(first);
-            while batch.len() < BATCH {
-                let Ok(next) = queue.try_recv() else { break };
+            while let Some(next) = self.next(&batch) {
                 batch.push(next);
             }
             self.write(&mut batch);
@@ -116,31 +116,39 @@ impl Thread {
         }
     }
 
+    /// What else waits, if there is room for it.
+    fn next(&mut self, batch: &[Box<dyn Work>]) -> Option<Box<dyn Work>> {
+        if batch.len() < BATCH { self.queue.try_recv().ok() } else { None }
+    }
+
     fn write(&mut self, batch: &mut Vec<Box<dyn Work>>) {
-        if self.reserve.is_spent() && !self.reserve.restore() {
+        let is_full = self.reserve.is_spent() && !self.reserve.restore();
+        if is_full {
             refuse_what_adds(batch);
         }
-        if self.together(batch).is_ok() {
+        // Nobody may come late to a commit that waits for no disk, or that not everybody may have a part in.
+        let open = !is_full && batch.iter().any(|work| work.weight() != Weight::Repeats);
+        if self.together(batch, open).is_ok() {
             batch.drain(..).for_each(|work| work.acknowledge(Ok(())));
             return;
         }
         // One of them is the cause, or all of them together were too much: each gets a transaction of its own.
-        for mut work in batch.drain(..) {
-            let outcome = self.alone(&mut work);
-            work.acknowledge(outcome);
+        for work in batch.drain(..) {
+            self.alone(work);
         }
     }
 
-    fn alone(&mut self, work: &mut Box<dyn Work>) -> Result<(), Error> {
-        let one = std::slice::from_mut(work);
-        match self.together(one) {
-            Err(Error::Full) if one[0].weight() != Weight::Adds && self.reserve.spend() => self.together(one),
+    fn alone(&mut self, work: Box<dyn Work>) {
+        let mut one = vec![work];
+        let outcome = match self.together(&mut one, false) {
+            Err(Error::Full) if one[0].weight() != Weight::Adds && self.reserve.spend() => self.together(&mut one, false),
             Err(Error::Full) => {
                 self.reserve.spend();
                 Err(Error::Full)
             }
             outcome => outcome,
-        }
+        };
+        one.into_iter().for_each(|work| work.acknowledge(outcome.clone()));
     }
 
     /// Chooses what the next commit waits for. A commit that waits brings along those before it that did not.
@@ -152,20 +160,34 @@ impl Thread {
         Ok(())
     }
 
-    fn together(&mut self, batch: &mut [Box<dyn Work>]) -> Result<(), Error> {
+    /// One transaction for all, and where it is `open` for those who come while it is under way: they need not wait for the next.
+    fn together(&mut self, batch: &mut Vec<Box<dyn Work>>, open: bool) -> Result<(), Error> {
         if batch.is_empty() {
             return Ok(());
         }
         self.flush(batch.iter().any(|work| work.weight() != Weight::Repeats))?;
         self.db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let mut tx = Tx { db: &self.db, turns: &mut self.turns };
-        let ran = batch.iter_mut().try_for_each(|work| work.run(&mut tx));
+        let ran = self.run(batch, open);
         let committed = ran.and_then(|()| Ok(self.db.prepare_cached("COMMIT")?.execute([]).map(|_| ())?));
         if committed.is_err() && !self.db.is_autocommit() {
             // What cannot even be rolled back is rolled back by the next open.
             drop(self.db.execute_batch("ROLLBACK"));
         }
         committed
+    }
+
+    fn run(&mut self, batch: &mut Vec<Box<dyn Work>>, open: bool) -> Result<(), Error> {
+        let mut ran = 0;
+        loop {
+            while let Some(work) = batch.get_mut(ran) {
+                work.run(&mut Tx { db: &self.db, turns: &mut self.turns })?;
+                ran += 1;
+            }
+            match if open { self.next(batch) } else { None } {
+                Some(next) => batch.push(next),
+                None => return Ok(()),
+            }
+        }
     }
 }
 
@@ -183,6 +205,9 @@ fn refuse_what_adds(batch: &mut Vec<Box<dyn Work>>) {
 mod tests {
     use super::*;
     use crate::sqlite::Sqlite;
+    use crate::sqlite::stall::stalled;
+
+    const FULL: i64 = 2;
 
     fn synchronous(tx: &mut Tx<'_>) -> Result<i64, Error> {
         Ok(tx.db.pragma_query_value(None, "synchronous", |row| row.get(0))?)
@@ -192,11 +217,41 @@ mod tests {
     async fn a_commit_waits_for_the_disk_unless_it_would_only_be_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let store = Sqlite::open(&folder.path().join("seawall.db")).unwrap();
-        const FULL: i64 = 2;
         for _ in 0..2 {
             assert!(store.repeat(synchronous).await.unwrap() < FULL);
             assert_eq!(store.write(synchronous).await.unwrap(), FULL);
             assert_eq!(store.finish(synchronous).await.unwrap(), FULL);
         }
+    }
+
+    #[tokio::test]
+    async fn whoever_comes_while_a_transaction_is_under_way_is_part_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seawall.db");
+        let store = Sqlite::open(&path).unwrap();
+        let (first, go) = stalled(&store, Weight::Adds).await;
+        let others_see = move |_: &mut Tx<'_>| {
+            let others = Connection::open(&path)?;
+            Ok(others.query_row("SELECT count(*) FROM snapshots", [], |row| row.get::<_, i64>(0))?)
+        };
+        let it_sees = |tx: &mut Tx<'_>| Ok(tx.db.query_row("SELECT count(*) FROM snapshots", [], |row| row.get::<_, i64>(0))?);
+        let late = tokio::spawn(async move { tokio::join!(store.write(others_see), store.write(it_sees)) });
+        tokio::task::yield_now().await;
+        go.send(()).unwrap();
+        let (second, third) = late.await.unwrap();
+        assert_eq!((second.unwrap(), third.unwrap()), (0, 1), "what the first wrote is not committed yet, and there");
+        first.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_who_waits_for_the_disk_joins_those_who_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&folder.path().join("seawall.db")).unwrap();
+        let (first, go) = stalled(&store, Weight::Repeats).await;
+        let late = tokio::spawn(async move { store.write(synchronous).await.unwrap() });
+        tokio::task::yield_now().await;
+        go.send(()).unwrap();
+        assert_eq!(late.await.unwrap(), FULL);
+        first.await.unwrap();
     }
 }

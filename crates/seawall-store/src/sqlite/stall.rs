@@ -1,0 +1,26 @@
+//! A write that takes its time, for tests of what others do meanwhile.
+
+use super::Sqlite;
+use super::writer::Weight;
+use crate::error::Error;
+use std::sync::mpsc::{Sender, channel};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// A write that has begun, has written a snapshot, and does not end before it is told to.
+pub(super) async fn stalled(store: &Sqlite, weight: Weight) -> (JoinHandle<()>, Sender<()>) {
+    let ((go, told), (begun, begins)) = (channel(), oneshot::channel());
+    let (writer, mut begun) = (store.writer.clone(), Some(begun));
+    let write = tokio::spawn(async move {
+        let work = move |tx: &mut super::Tx<'_>| {
+            tx.db.execute("INSERT INTO snapshots VALUES ('x', 0, x'')", [])?;
+            if let Some(begun) = begun.take() {
+                let _nobody_asked = begun.send(());
+            }
+            told.recv().map_err(|error| Error::Failed(error.to_string()))
+        };
+        writer.run(weight, work).await.unwrap();
+    });
+    begins.await.unwrap();
+    (write, go)
+}
