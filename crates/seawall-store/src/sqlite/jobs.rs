@@ -27,6 +27,9 @@ impl Sqlite {
     }
 
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
+        if self.lull.has_nothing_for(&claim) {
+            return Ok(Vec::new());
+        }
         self.repeat(move |tx| take(tx, &claim)).await
     }
 

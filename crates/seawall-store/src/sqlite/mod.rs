@@ -3,6 +3,7 @@
 mod hold;
 mod jobs;
 mod log;
+mod lull;
 mod owner;
 #[cfg(test)]
 mod plans;
@@ -19,6 +20,7 @@ use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
 use crate::sql::{Row, Sql, Value, Write};
 pub(crate) use hold::RunLock;
+use lull::Lull;
 use owner::Owner;
 use reader::Reader;
 use rusqlite::config::DbConfig;
@@ -38,6 +40,7 @@ use writer::Writer;
 pub(crate) struct Sqlite {
     writer: Writer,
     reader: Reader,
+    lull: Arc<Lull>,
     woken: Arc<Notify>,
     path: Arc<Path>,
     /// Says that somebody is using the database, for as long as any clone lives.
@@ -63,6 +66,7 @@ impl Sqlite {
         Ok(Self {
             writer: Writer::start(db, turns, path, Arc::clone(&woken))?,
             reader: Reader::start(path)?,
+            lull: Arc::new(Lull::watch(path)?),
             woken,
             path: Arc::from(path),
             _owner: Arc::new(owner),

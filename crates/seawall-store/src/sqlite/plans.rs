@@ -47,6 +47,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
         (upkeep::DUE, "SEARCH jobs USING INDEX jobs_waiting (due<?)"),
         (statements::jobs::WAITING_FOR, "SEARCH jobs USING INDEX jobs_waiting (due>?)"),
         (upkeep::NEXT, "SCAN jobs USING COVERING INDEX jobs_waiting"),
+        (upkeep::LEASED, "SCAN jobs USING COVERING INDEX jobs_running"),
         (upkeep::LANE, "SEARCH jobs USING COVERING INDEX jobs_queued (upstream>?)"),
         (upkeep::OLD, "SEARCH jobs USING INDEX jobs_listed (state=? AND id>? AND id<?)"),
         (statements::jobs::OLDEST, "SEARCH jobs USING COVERING INDEX jobs_queued"),

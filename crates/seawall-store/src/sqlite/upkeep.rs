@@ -23,6 +23,7 @@ pub(super) const LATE: &str =
 pub(super) const DUE: &str =
     "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_waiting WHERE state = 2 AND due <= ?1 ORDER BY due LIMIT ?2";
 pub(super) const NEXT: &str = "SELECT due FROM jobs INDEXED BY jobs_waiting WHERE state = 2 ORDER BY due LIMIT 1";
+pub(super) const LEASED: &str = "SELECT lease_until FROM jobs INDEXED BY jobs_running WHERE state = 1 ORDER BY lease_until LIMIT 1";
 /// One look into the index for each lane, however many jobs it has.
 pub(super) const LANE: &str =
     "SELECT upstream FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream > ?1 ORDER BY upstream LIMIT 1";
@@ -35,7 +36,13 @@ static RECOVER: LazyLock<String> =
 
 impl Sqlite {
     pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
-        self.repeat(move |tx| tick(tx, now)).await
+        let version = match self.lull.tick(now) {
+            Ok(tick) => return Ok(tick),
+            Err(version) => version,
+        };
+        let (tick, lease_over) = self.repeat(move |tx| tick(tx, now)).await?;
+        self.lull.keep(version, &tick, lease_over);
+        Ok(tick)
     }
 
     /// A few at a time, so that what arrives meanwhile is written in between.
@@ -58,15 +65,20 @@ impl Sqlite {
     }
 }
 
-fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<Tick, Error> {
+/// What time brought about, and when the first lease runs out.
+fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<(Tick, Option<Wall>), Error> {
     let recovered = ready(tx, LATE, &RECOVER, now)?;
     let due = ready(tx, DUE, "UPDATE jobs SET state = 0, turn = ?, due = ? WHERE row = ?", now)?;
     // A tick that moves nothing is no step of anything.
     if recovered + due > 0 {
         failpoint::hit("tick-before-commit")?;
     }
-    let next = tx.db.prepare_cached(NEXT)?.query_row([], |row| row.get(0)).optional()?;
-    Ok(Tick { recovered, due, lanes: lanes(tx.db)?, next: next.map(Wall) })
+    let next = first(tx.db, NEXT)?;
+    Ok((Tick { recovered, due, lanes: lanes(tx.db)?, next }, first(tx.db, LEASED)?))
+}
+
+fn first(db: &Connection, statement: &str) -> Result<Option<Wall>, Error> {
+    Ok(db.prepare_cached(statement)?.query_row([], |row| row.get(0)).optional()?.map(Wall))
 }
 
 /// Nobody runs anything any more: the next tick finds every lease over.

@@ -17,6 +17,8 @@ mod failures;
 #[cfg(test)]
 mod journal;
 #[cfg(test)]
+mod lulls;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod opening;

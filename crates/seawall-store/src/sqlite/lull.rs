@@ -1,0 +1,106 @@
+//! What the last look at the queues found. It holds until the next job is due or the next lease is over, and for as long as nobody
+//! commits anything: the database itself tells whether anybody has, in this process or in another, so that no change can be forgotten
+//! here. A poll that finds nothing new costs a look at a number, and no way to the writing thread and back.
+
+use super::{Connection, Error, connect_to_read};
+use crate::job::{Claim, Tick};
+use seawall_core::time::Wall;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A connection that only looks: what it sees of the number changes with every commit of any other.
+#[derive(Debug)]
+pub(super) struct Lull(Mutex<Watch>);
+
+#[derive(Debug)]
+struct Watch {
+    db: Connection,
+    found: Option<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    version: Version,
+    /// Nothing moved, so a later tick is the same.
+    tick: Tick,
+    /// When the first lease runs out.
+    lease_over: Option<Wall>,
+}
+
+/// Differs from an earlier one if anything was committed in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version(i64);
+
+impl Lull {
+    pub(super) fn watch(path: &Path) -> Result<Self, Error> {
+        Ok(Self(Mutex::new(Watch { db: connect_to_read(path)?, found: None })))
+    }
+
+    /// What a tick would find; or else what to keep its findings under: the version from before it looks.
+    pub(super) fn tick(&self, now: Wall) -> Result<Tick, Option<Version>> {
+        let watch = self.lock();
+        let version = watch.version();
+        match &watch.found {
+            Some(found) if Some(found.version) == version && found.brings_nothing(now) => Ok(found.tick.clone()),
+            _ => Err(version),
+        }
+    }
+
+    pub(super) fn keep(&self, version: Option<Version>, tick: &Tick, lease_over: Option<Wall>) {
+        let still = version.filter(|_| tick.recovered + tick.due == 0);
+        self.lock().found = still.map(|version| Found { version, tick: tick.clone(), lease_over });
+    }
+
+    /// Whether there is nothing for whoever claims.
+    pub(super) fn has_nothing_for(&self, claim: &Claim) -> bool {
+        let watch = self.lock();
+        let Some(found) = &watch.found else { return false };
+        let wanted = claim.lanes.iter().any(|(lane, _)| found.tick.lanes.contains(lane));
+        !wanted && watch.version() == Some(found.version)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watch> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch {
+    /// One that cannot be read is like no other.
+    fn version(&self) -> Option<Version> {
+        let mut statement = self.db.prepare_cached("PRAGMA data_version").ok()?;
+        statement.query_row([], |row| row.get(0)).map(Version).ok()
+    }
+}
+
+impl Found {
+    fn brings_nothing(&self, now: Wall) -> bool {
+        [self.tick.next, self.lease_over].into_iter().flatten().all(|at| now < at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::Sqlite;
+    use crate::sqlite::stall::stalled;
+    use crate::sqlite::writer::Weight;
+    use seawall_core::time::Nanos;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_poll_that_finds_nothing_again_does_not_wait_for_whoever_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&folder.path().join("seawall.db")).unwrap();
+        let poll = async || {
+            let claim = Claim { lanes: vec![("u".to_owned(), 9)], token: 1, lease: Nanos::from_secs(1), now: Wall(5) };
+            (store.tick(Wall(5)).await.unwrap(), store.claim(claim).await.unwrap().len())
+        };
+        assert_eq!(poll().await, (Tick::default(), 0));
+        let (writing, go) = stalled(&store, Weight::Adds).await;
+        // However slow the machine is: who waits for that writer waits for ever.
+        let again = tokio::time::timeout(Duration::from_secs(60), poll()).await;
+        assert_eq!(again.unwrap(), (Tick::default(), 0));
+        go.send(()).unwrap();
+        writing.await.unwrap();
+    }
+}
