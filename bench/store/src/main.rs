@@ -1,9 +1,10 @@
-//! What the store does in a second, beside what its disk can do in the same run: `bench-store [ROWS [sqlite|postgres]]`.
+//! What the store does in a second, beside what its disk can do in the same run: `bench-store [ROWS [share|sqlite|sweep|postgres]]`.
 //! The private PostgreSQL is the one that the tests start, with its durable settings.
 
 #[path = "../../../crates/seawall-store/tests/conformance/cluster.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod cluster;
+mod raw;
 
 use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
@@ -16,7 +17,7 @@ use seawall_store::dead::{Filter, NewLetter};
 use seawall_store::job::{Claim, Ending, NewJob, Origin, Request, Response, Settle};
 use seawall_store::location::Location;
 use seawall_store::page::Window;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,9 +25,15 @@ const NOON: Wall = Wall(1_800_000_000_000);
 const RUN: Duration = Duration::from_secs(3);
 const PRODUCERS: usize = 64;
 
+/// Noon, and what has passed since the start: ids sort by age here too.
+fn now() -> Wall {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Wall(NOON.0 + i64::try_from(START.elapsed().as_millis()).unwrap())
+}
+
 fn job(rng: &mut Rng, run_at: Wall) -> NewJob {
     NewJob {
-        id: CallId::new(NOON, rng),
+        id: CallId::new(now(), rng),
         upstream: "u".to_owned(),
         tenant: "t".to_owned(),
         caller: "c".to_owned(),
@@ -50,40 +57,28 @@ fn job(rng: &mut Rng, run_at: Wall) -> NewJob {
     }
 }
 
-/// Rows like a job's, as many together as there are producers, into a table without an index: what the disk can do.
-fn raw(folder: &std::path::Path) -> f64 {
-    let db = rusqlite::Connection::open(folder.join("raw.db")).unwrap();
-    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE t (row INTEGER PRIMARY KEY, body BLOB)").unwrap();
-    let (begin, mut rows) = (Instant::now(), 0);
-    while begin.elapsed() < RUN {
-        db.execute_batch("BEGIN IMMEDIATE").unwrap();
-        for _ in 0..PRODUCERS {
-            db.prepare_cached("INSERT INTO t (body) VALUES (?)").unwrap().execute([vec![7_u8; 350]]).unwrap();
-        }
-        db.execute_batch("COMMIT").unwrap();
-        rows += PRODUCERS;
-    }
-    rows as f64 / begin.elapsed().as_secs_f64()
-}
-
 /// A seed that nobody else has: the same seed makes the same ids.
 fn fresh() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(1 << 32);
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Enqueues a second, and the latency that one in a hundred exceeds.
-async fn enqueue(store: &Store) -> (f64, Duration) {
+/// What producers that each wait for their own answer get in a second, and the latency that one in a hundred exceeds.
+async fn produce<P, W>(producer: impl Fn() -> P) -> (f64, Duration)
+where
+    P: FnMut() -> W + Send + 'static,
+    W: Future<Output = ()> + Send,
+{
     let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let begin = Instant::now();
     let tasks: Vec<_> = (0..PRODUCERS)
         .map(|_| {
-            let (store, count, stop) = (store.clone(), Arc::clone(&count), Arc::clone(&stop));
+            let (mut next, count, stop) = (producer(), Arc::clone(&count), Arc::clone(&stop));
             tokio::spawn(async move {
-                let (mut rng, mut waits) = (Rng::seeded(fresh()), Vec::new());
+                let mut waits = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     let asked = Instant::now();
-                    store.enqueue(vec![job(&mut rng, NOON)], NOON).await.unwrap();
+                    next().await;
                     waits.push(asked.elapsed());
                     count.fetch_add(1, Ordering::Relaxed);
                 }
@@ -100,6 +95,34 @@ async fn enqueue(store: &Store) -> (f64, Duration) {
     let rate = count.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
     waits.sort_unstable();
     (rate, waits[waits.len() * 99 / 100])
+}
+
+/// Enqueues a second, and the latency that one in a hundred exceeds.
+async fn enqueue(store: &Store) -> (f64, Duration) {
+    produce(|| {
+        let (store, mut rng) = (store.clone(), Rng::seeded(fresh()));
+        move || {
+            let (store, new) = (store.clone(), job(&mut rng, NOON));
+            async move { store.enqueue(vec![new], NOON).await.map(drop).unwrap() }
+        }
+    })
+    .await
+}
+
+/// Enqueues a second as a share of what the disk does for as many producers, in turn, and of what it does in a plain loop.
+async fn share(store: &Store, folder: &std::path::Path) {
+    let alone = raw::alone(folder);
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for round in 0..5 {
+        theirs.push(raw::with_producers(folder, &format!("raw{round}.db")).await);
+        ours.push(enqueue(store).await.0);
+    }
+    theirs.sort_by(f64::total_cmp);
+    ours.sort_by(f64::total_cmp);
+    let part = |of: f64| ours[2] / of * 100.0;
+    println!("raw rows in a loop, {PRODUCERS} in a commit        {alone:>9.0} /s: enqueue is {:.0} % of it", part(alone));
+    println!("raw group commit, {PRODUCERS} producers, of 5 in turn {:>9.0} /s ({theirs:.0?})", theirs[2]);
+    println!("sqlite enqueue, {PRODUCERS} producers, of 5 in turn   {:>9.0} /s ({ours:.0?}): {:.0} % of it", ours[2], part(theirs[2]));
 }
 
 /// Seconds of CPU that the embedded stores' writing threads have used so far.
@@ -225,7 +248,7 @@ async fn each<F: Future>(times: u32, work: impl Fn(u32) -> F) -> (Duration, Dura
 
 fn letter(rng: &mut Rng) -> NewLetter {
     NewLetter {
-        id: CallId::new(NOON, rng),
+        id: CallId::new(now(), rng),
         door: Door::Jobs,
         upstream: "u".to_owned(),
         endpoint: "search".to_owned(),
@@ -269,16 +292,15 @@ async fn letters(store: &Store, rows: usize) {
     }
 }
 
-async fn measure(name: &str, store: &Store, rows: usize, raw: Option<f64>, cluster: Option<&cluster::Cluster>) {
+async fn measure(name: &str, store: &Store, rows: usize, cluster: Option<&cluster::Cluster>) {
     let begin = used(cluster);
     let (rate, p99) = enqueue(store).await;
     let enqueued = used(cluster);
-    let share = raw.map(|raw| format!(", {:.0} % of raw", rate / raw * 100.0)).unwrap_or_default();
     let cpu = |before: (f64, f64), after: (f64, f64), jobs: f64| {
         format!("CPU for a job {:.0} µs here, {:.0} µs in the server", (after.0 - before.0) / jobs * 1e6, (after.1 - before.1) / jobs * 1e6)
     };
     println!(
-        "{name} enqueue, {PRODUCERS} producers   {rate:>9.0} /s{share}, p99 {p99:.1?}; {}",
+        "{name} enqueue, {PRODUCERS} producers   {rate:>9.0} /s, p99 {p99:.1?}; {}",
         cpu(begin, enqueued, rate * RUN.as_secs_f64())
     );
     fill(store, 20_000, NOON).await;
@@ -296,31 +318,41 @@ async fn measure(name: &str, store: &Store, rows: usize, raw: Option<f64>, clust
     let more = store.job_counts().await.unwrap().by_state[3];
     let times = |few: Duration, many: Duration| many.as_secs_f64() / few.as_secs_f64();
     println!("{name} claim of 100 with {finished} finished {:.1?}, with {more} {:.1?}: {:.2} ×", few.0, many.0, times(few.0, many.0));
-    if raw.is_some() {
+    if cluster.is_none() {
         println!("{name} the same, CPU of the writer {:.1?}, {:.1?}: {:.2} ×", few.1, many.1, times(few.1, many.1));
     }
-    let (mut alone, mut beside) = (Vec::new(), Vec::new());
-    for _ in 0..3 {
+    sweeps(name, store).await;
+}
+
+/// What the program's own sweeper adds to the latency of enqueues, in turn, with as many old jobs as there are.
+async fn sweeps(name: &str, store: &Store) {
+    let (mut alone, mut beside, mut swept) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..5 {
         alone.push(enqueue(store).await.1);
-        beside.push(beside_a_sweep(store).await);
+        let (p99, jobs) = beside_a_sweep(store).await;
+        beside.push(p99);
+        swept += jobs;
     }
     alone.sort_unstable();
     beside.sort_unstable();
-    println!("{name} enqueue p99, medians of 3 in turn {:.1?}, beside a sweep {:.1?}", alone[1], beside[1]);
+    println!("{name} enqueue p99, medians of 5 in turn {:.1?}, beside a sweep {:.1?}: {alone:.1?}, {beside:.1?}", alone[2], beside[2]);
+    println!("{name} forgotten meanwhile                {:>9.0} /s", swept as f64 / (5.0 * RUN.as_secs_f64()));
 }
 
-async fn beside_a_sweep(store: &Store) -> Duration {
+async fn beside_a_sweep(store: &Store) -> (Duration, usize) {
     let stop = Arc::new(AtomicBool::new(false));
     let (sweeper, over) = (store.clone(), Arc::clone(&stop));
     let sweeping = tokio::spawn(async move {
+        let mut gone = 0;
+        // As the program does it, and with as much for each call.
         while !over.load(Ordering::Relaxed) {
-            sweeper.sweep_jobs(Wall(NOON.0 + 1), 500).await.unwrap();
+            gone += sweeper.sweep_jobs(now(), 200).await.unwrap();
         }
+        gone
     });
-    let (_, swept) = enqueue(store).await;
+    let (_, p99) = enqueue(store).await;
     stop.store(true, Ordering::Relaxed);
-    sweeping.await.unwrap();
-    swept
+    (p99, sweeping.await.unwrap())
 }
 
 /// A hundred at a time, from a queue that is long enough for all of them.
@@ -349,20 +381,27 @@ async fn polls(name: &str, store: &Store, rows: usize) {
 async fn main() {
     let rows = std::env::args().nth(1).map_or(1_000_000, |rows| rows.parse().expect("a number of rows"));
     let folder = tempfile::tempdir().expect("a folder for the databases");
-    let raw = raw(folder.path());
-    println!("raw group commit, {PRODUCERS} rows each   {raw:>9.0} rows/s");
-    let backend = std::env::args().nth(2);
-    if backend.as_deref() != Some("postgres") {
-        let open = async |name: &str| Store::open(&Location::Sqlite(folder.path().join(name))).await.unwrap();
+    let what = std::env::args().nth(2);
+    let wanted = |part: &str| what.as_deref().is_none_or(|what| what == part);
+    let open = async |name: &str| Store::open(&Location::Sqlite(folder.path().join(name))).await.unwrap();
+    if wanted("share") || wanted("sqlite") {
+        share(&open("share.db").await, folder.path()).await;
+    }
+    if wanted("sqlite") {
         life(&open("life.db").await, 50_000).await;
-        measure("sqlite", &open("work.db").await, rows, Some(raw), None).await;
+        measure("sqlite", &open("work.db").await, rows, None).await;
         polls("sqlite", &open("polls.db").await, rows).await;
     }
-    if backend.as_deref() == Some("sqlite") {
-        return;
+    if wanted("postgres") || wanted("sweep") {
+        let cluster = cluster::Cluster::start("-c shared_buffers=256MB -c max_wal_size=4GB");
+        let open = async || Store::open(&Location::Postgres(cluster.database().await)).await.unwrap();
+        if what.as_deref() == Some("sweep") {
+            let store = open().await;
+            fill(&store, rows, NOON).await;
+            while claim_and_complete(&store, Duration::from_secs(600)).await > 0.0 {}
+            return sweeps("postgres", &store).await;
+        }
+        measure("postgres", &open().await, rows, Some(&cluster)).await;
+        polls("postgres", &open().await, rows).await;
     }
-    let cluster = cluster::Cluster::start("-c shared_buffers=256MB -c max_wal_size=4GB");
-    let open = async || Store::open(&Location::Postgres(cluster.database().await)).await.unwrap();
-    measure("postgres", &open().await, rows, None, Some(&cluster)).await;
-    polls("postgres", &open().await, rows).await;
 }
