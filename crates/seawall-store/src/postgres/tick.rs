@@ -6,7 +6,6 @@ use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::{SUSPECT, State, Tick};
-use crate::sql::count;
 use deadpool_postgres::Object;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
@@ -105,15 +104,17 @@ pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Re
 }
 
 /// The ids of some jobs of one state that are forgotten now. Ids sort by age, so old ones are found without reading the young; and the
-/// walk begins after the last ones that were, whose places in the index are not cleared yet.
+/// walk begins after the last ones that were, whose places in the index are not cleared yet. State and id are compared and sorted as one,
+/// and the number is no parameter: otherwise the planner reads all that are over, or walks past all that are not.
 async fn forget(connection: &Object, state: State, after: &[u8], finished_before: Wall, most: usize) -> Result<Vec<Vec<u8>>, Error> {
     let before = CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes();
     let statement = format!(
-        "DELETE FROM jobs WHERE ctid = ANY(ARRAY(SELECT ctid FROM jobs WHERE state = {} AND id > $1 AND id < $2 AND finished_at < $3 \
-         ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED)) RETURNING id, (SELECT {RELAXED})",
-        state.number()
+        "DELETE FROM jobs WHERE ctid = ANY(ARRAY(SELECT ctid FROM jobs WHERE state >= 3 AND (state, id) > ({state}, $1) \
+         AND (state, id) < ({state}, $2) AND finished_at < $3 ORDER BY state, id LIMIT {most} FOR UPDATE SKIP LOCKED)) \
+         RETURNING id, (SELECT {RELAXED})",
+        state = state.number()
     );
-    let gone = ask(connection, &statement, &[&after, &&before[..], &finished_before.0, &count(most)]).await?;
+    let gone = ask(connection, &statement, &[&after, &&before[..], &finished_before.0]).await?;
     gone.into_iter().map(|mut row| row.take()).collect()
 }
 

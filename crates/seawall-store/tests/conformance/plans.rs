@@ -34,16 +34,43 @@ async fn no_plan_that_was_made_for_few_jobs_reads_all_of_many() {
     drop(stage);
     let (client, connection) = tokio_postgres::connect(&database, tokio_postgres::NoTls).await.unwrap();
     let connection = tokio::spawn(connection);
-    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    while client.query_one(others, &[]).await.unwrap().get::<_, i64>(0) > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    others_are_gone(&client).await;
     let read = "SELECT seq_scan, idx_scan FROM pg_stat_user_tables WHERE schemaname = 'seawall' AND relname = 'jobs'";
     let read = client.query_one(read, &[]).await.unwrap();
     let (whole, by_index): (i64, i64) = (read.get(0), read.get(1));
     // Making an index reads a table too.
     let indexes = client.query_one("SELECT count(*) FROM pg_indexes WHERE tablename = 'jobs'", &[]).await.unwrap();
     assert!(whole <= indexes.get::<_, i64>(0) && by_index > 300, "read whole {whole} times, by an index {by_index} times");
+    connection.abort();
+}
+
+async fn others_are_gone(client: &tokio_postgres::Client) {
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    while client.query_one(others, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_forgets_what_is_over_walks_past_nothing_that_is_not() {
+    let database = Cluster::shared().database().await;
+    let stage = Stage::at(Location::Postgres(database.clone()), None).await;
+    live(&stage, 300).await;
+    let waiting = (0..600).map(|_| NewJob { run_at: after(3600), ..stage.job("u") }).collect();
+    stage.store.enqueue(waiting, NOON).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&database, tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    client.batch_execute("ANALYZE seawall.jobs").await.unwrap();
+    assert_eq!(stage.open_again().await.sweep_jobs(after(1), 120).await.unwrap(), 120);
+    client.batch_execute("ANALYZE seawall.jobs").await.unwrap();
+    assert_eq!(stage.open_again().await.sweep_jobs(after(1), 1000).await.unwrap(), 180);
+    drop(stage);
+    // What a connection did is known once it is over.
+    others_are_gone(&client).await;
+    let read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = $1";
+    let read = async |index: &str| client.query_one(read, &[&index]).await.unwrap().get::<_, i64>(0);
+    assert_eq!(read("jobs_id").await, 0, "ids alone do not tell what is over");
+    assert!((300..600).contains(&read("jobs_listed").await), "each is read once, and few twice");
     connection.abort();
 }
 
