@@ -25,7 +25,7 @@ use owner::Owner;
 use reader::Reader;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
+use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
 use std::io::ErrorKind;
@@ -51,6 +51,21 @@ pub(crate) struct Sqlite {
 pub(crate) struct Tx<'a> {
     pub(crate) db: &'a Connection,
     pub(crate) turns: &'a mut Turns,
+    /// What keeps a job, once there was one: to look it up costs as much as a part of what it does.
+    insert: Option<CachedStatement<'a>>,
+}
+
+impl<'a> Tx<'a> {
+    const fn begun(db: &'a Connection, turns: &'a mut Turns) -> Self {
+        Self { db, turns, insert: None }
+    }
+
+    fn insert(&mut self) -> Result<&mut CachedStatement<'a>, Error> {
+        match &mut self.insert {
+            Some(statement) => Ok(statement),
+            none => Ok(none.insert(self.db.prepare_cached(jobs::INSERT)?)),
+        }
+    }
 }
 
 /// What a read works on.

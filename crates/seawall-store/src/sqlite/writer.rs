@@ -37,7 +37,8 @@ struct Pending<T, F> {
     weight: Weight,
     work: F,
     result: Option<T>,
-    reply: oneshot::Sender<Result<T, Error>>,
+    /// With the work itself, whose remains are cleared away by whoever asked and not by the one thread that all wait for.
+    reply: oneshot::Sender<(F, Result<T, Error>)>,
 }
 
 impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending<T, F> {
@@ -51,10 +52,10 @@ impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending
     }
 
     fn acknowledge(self: Box<Self>, outcome: Result<(), Error>) {
-        let Self { result, reply, .. } = *self;
+        let Self { result, reply, work, .. } = *self;
         let result = outcome.and_then(|()| result.ok_or_else(|| Error::Failed("a write left no result".to_owned())));
         // Whoever asked may have left; what was written stays written.
-        drop(reply.send(result));
+        drop(reply.send((work, result)));
     }
 }
 
@@ -81,7 +82,7 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let pending = Box::new(Pending { weight, work, result: None, reply });
         self.0.send(pending).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        answer.await.map_err(|_| gone())?.1
     }
 }
 
@@ -105,7 +106,7 @@ impl Thread {
         let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(BATCH);
         while let Some(first) = self.queue.blocking_recv() {
             batch.push(first);
-            while let Some(next) = self.next(&batch) {
+            while let Some(next) = next(&mut self.queue, &batch) {
                 batch.push(next);
             }
             self.write(&mut batch);
@@ -114,11 +115,6 @@ impl Thread {
                 self.woken.notify_one();
             }
         }
-    }
-
-    /// What else waits, if there is room for it.
-    fn next(&mut self, batch: &[Box<dyn Work>]) -> Option<Box<dyn Work>> {
-        if batch.len() < BATCH { self.queue.try_recv().ok() } else { None }
     }
 
     fn write(&mut self, batch: &mut Vec<Box<dyn Work>>) {
@@ -177,18 +173,23 @@ impl Thread {
     }
 
     fn run(&mut self, batch: &mut Vec<Box<dyn Work>>, open: bool) -> Result<(), Error> {
-        let mut ran = 0;
+        let (mut tx, mut ran) = (Tx::begun(&self.db, &mut self.turns), 0);
         loop {
             while let Some(work) = batch.get_mut(ran) {
-                work.run(&mut Tx { db: &self.db, turns: &mut self.turns })?;
+                work.run(&mut tx)?;
                 ran += 1;
             }
-            match if open { self.next(batch) } else { None } {
+            match if open { next(&mut self.queue, batch) } else { None } {
                 Some(next) => batch.push(next),
                 None => return Ok(()),
             }
         }
     }
+}
+
+/// What else waits, if there is room for it.
+fn next(queue: &mut mpsc::Receiver<Box<dyn Work>>, batch: &[Box<dyn Work>]) -> Option<Box<dyn Work>> {
+    if batch.len() < BATCH { queue.try_recv().ok() } else { None }
 }
 
 /// While the disk is full, only what ends something is tried.
