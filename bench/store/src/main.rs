@@ -21,6 +21,10 @@ use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// As the program has it, for both sides of each comparison.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const NOON: Wall = Wall(1_800_000_000_000);
 const RUN: Duration = Duration::from_secs(3);
 const PRODUCERS: usize = 64;
