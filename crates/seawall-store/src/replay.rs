@@ -27,6 +27,9 @@ pub enum State {
 }
 
 impl State {
+    /// Every one, paused for no reason.
+    pub const ALL: [Self; 4] = [Self::Running, Self::Paused(String::new()), Self::Done, Self::Cancelled];
+
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {

@@ -10,6 +10,8 @@ pub enum Source {
 }
 
 impl Source {
+    pub const ALL: [Self; 2] = [Self::Config, Self::Api];
+
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -19,7 +21,7 @@ impl Source {
     }
 
     pub(crate) fn parse(word: &str) -> Option<Self> {
-        [Self::Config, Self::Api].into_iter().find(|source| source.as_str() == word)
+        Self::ALL.into_iter().find(|source| source.as_str() == word)
     }
 }
 

@@ -158,7 +158,7 @@ fn plural(count: usize, noun: &str) -> String {
 }
 
 fn document(config: &Config, warnings: &[Warning], args: &Args) -> Value {
-    let endpoints: Vec<Value> =
+    let endpoints: Vec<figures::Policy> =
         config.endpoints().map(|(upstream, endpoint)| figures::endpoint(config, upstream, endpoint, args.amplified())).collect();
     let warnings: Vec<Value> = warnings
         .iter()

@@ -14,6 +14,7 @@ mod letter;
 mod remote;
 mod serve;
 mod setup;
+mod shape;
 mod sim;
 mod target;
 mod terminal;

@@ -1,5 +1,6 @@
 //! Answers of our own: problem+json (RFC 9457) with a code, `Proxy-Status` (RFC 9209) and when to come back.
 
+use crate::figures::ConfigProblem;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -10,8 +11,9 @@ use seawall_engine::body::Relay;
 use seawall_engine::drive::Ended;
 use seawall_engine::fault::Fault;
 use seawall_engine::h1::Writer;
-use serde_json::json;
+use serde::Serialize;
 use std::cell::RefCell;
+use utoipa::ToSchema;
 
 pub(super) const CALL: HeaderName = HeaderName::from_static("seawall-call");
 pub(super) const ATTEMPTS: HeaderName = HeaderName::from_static("seawall-attempts");
@@ -141,6 +143,28 @@ pub(super) struct Refusal {
     /// What the log says of a request that never became a call.
     pub reason: Reason,
     close: bool,
+    /// What is wrong with a file.
+    problems: Vec<ConfigProblem>,
+}
+
+/// A refusal (RFC 9457).
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Problem<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    error: &'a str,
+    upstream: Option<&'a str>,
+    endpoint: Option<&'a str>,
+    call: Option<&'a str>,
+    attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    retry_after_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    problems: &'a [ConfigProblem],
 }
 
 impl Refusal {
@@ -158,6 +182,7 @@ impl Refusal {
             attempts: 0,
             reason: Reason::TurnedAway,
             close: false,
+            problems: Vec::new(),
         }
     }
 
@@ -186,6 +211,12 @@ impl Refusal {
     }
 
     #[must_use]
+    pub(super) fn with(mut self, problems: Vec<ConfigProblem>) -> Self {
+        self.problems = problems;
+        self
+    }
+
+    #[must_use]
     pub(super) const fn retry_after(mut self, wait: Option<Nanos>) -> Self {
         self.retry_after = wait;
         self
@@ -207,22 +238,21 @@ impl Refusal {
 
     fn document(&self) -> Vec<u8> {
         let title = StatusCode::from_u16(self.status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Error");
-        let mut document = json!({
-            "type": format!("urn:seawall:{}", self.code),
-            "title": title,
-            "status": self.status,
-            "detail": self.detail,
-            "code": self.code,
-            "error": self.code,
-            "upstream": self.upstream,
-            "endpoint": self.endpoint,
-            "call": self.call,
-            "attempts": self.attempts,
-        });
-        if let (Some(seconds), Some(members)) = (self.seconds(), document.as_object_mut()) {
-            members.insert("retry_after_seconds".to_owned(), json!(seconds));
-        }
-        document.to_string().into_bytes()
+        let document = Problem {
+            r#type: format!("urn:seawall:{}", self.code),
+            title,
+            status: self.status,
+            detail: &self.detail,
+            code: self.code,
+            error: self.code,
+            upstream: self.upstream.as_deref(),
+            endpoint: self.endpoint.as_deref(),
+            call: self.call.as_deref(),
+            attempts: self.attempts,
+            retry_after_seconds: self.seconds(),
+            problems: &self.problems,
+        };
+        serde_json::to_vec(&document).unwrap_or_default()
     }
 
     /// The whole answer as bytes, for a request that never became one.

@@ -23,7 +23,8 @@ use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::transport::{HttpTransport, Replay};
 use seawall_store::job::{Enqueued, NewJob, Origin, Request, State};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -261,8 +262,8 @@ pub(super) fn below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
     target.get(upstream.spec.url.path.len()..).filter(|below| !below.is_empty()).unwrap_or("/")
 }
 
-fn document(status: u16, value: &Value) -> Response<Relay> {
-    let mut response = Response::new(Relay::Full(Bytes::from(value.to_string())));
+fn document(status: u16, value: &impl Serialize) -> Response<Relay> {
+    let mut response = Response::new(Relay::Full(Bytes::from(serde_json::to_vec(value).unwrap_or_default())));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

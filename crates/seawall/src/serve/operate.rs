@@ -71,6 +71,9 @@ pub(super) fn run(
         let service = admin::router(Arc::clone(shared)).into_make_service_with_connect_info::<std::net::SocketAddr>();
         let mut server = std::pin::pin!(axum::serve(admin, service).into_future());
         let mut signals = Signals::listen()?;
+        let teller = Arc::clone(shared);
+        // A task of its own: it goes on while we drain.
+        tokio::spawn(async move { teller.eyes.bus.tell().await });
         setup::notify_ready();
         tokio::select! {
             served = &mut server => served.context("the admin port failed")?,

@@ -39,7 +39,7 @@ fn a_breaker_is_seen_to_open_and_close() {
     assert_eq!([500, 500, 503], [(); 3].map(|()| gateway.get("/api/x").status));
     let opened = until(&mut events, &mut told, "breaker-opened");
     assert_eq!(
-        (&opened["upstream"], &opened["endpoint"], &opened["severity"], &opened["detail"]),
+        (&opened["upstream"], &opened["endpoint"], &opened["severity"], &opened["cause"]),
         (&json!("api"), &json!("default"), &json!("warning"), &json!("consecutive"))
     );
     let shown = &gateway.look("/v1/breakers")["items"][0];

@@ -141,6 +141,32 @@ fn parameters_that_cannot_be_read_are_refused() {
     }
 }
 
+#[test]
+fn every_parameter_is_described_and_nothing_else_is() {
+    let gateway = Start::before(&Upstream::fine(), FAST).go();
+    let document = gateway.look("/openapi.json");
+    let mut checked = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let mut described: Vec<&str> =
+                parameters.iter().filter(|one| one["in"] == "query").map(|one| one["name"].as_str().unwrap()).collect();
+            if described.is_empty() {
+                continue;
+            }
+            let asked = path.replace("{name}", "sync");
+            let told = gateway.admin_with(&method.to_ascii_uppercase(), &format!("{asked}?no_such=1"), "", "");
+            let detail = told.json()["detail"].as_str().unwrap().to_owned();
+            let mut known: Vec<&str> = detail.rsplit(" are ").next().unwrap().split(", ").collect();
+            known.sort_unstable();
+            described.sort_unstable();
+            assert_eq!(known, described, "{method} {path}: {detail}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 9, "{checked}");
+}
+
 /// A gateway to which something of everything has happened.
 fn lively() -> (Upstream, Gateway) {
     let upstream = Upstream::with(|turn| match turn.seen.line().split(' ').nth(1).unwrap().split('?').next().unwrap() {

@@ -1,10 +1,11 @@
 //! Breakers, and the operator's hand on them.
 
 use super::guard::Operator;
-use super::query::{either, not_found, object, whole, word};
+use super::query::{List, either, not_found, object, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::{Seen, audit, when};
+use crate::serve::eyes::{BreakerChange, Seen, audit};
+use crate::shape::{BreakerState, ForcedWord, Time};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -14,10 +15,58 @@ use seawall_core::record::Reason;
 use seawall_core::time::{Mono, Now};
 use seawall_engine::live::LiveEndpoint;
 use seawall_engine::recorder::{BreakerRecord, Record};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(put_all)).routes(routes!(put_one))
+}
+
+/// An operator's hand on a breaker.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Held {
+    Open,
+    Closed,
+}
+
+/// A breaker.
+#[derive(Debug, Serialize, ToSchema)]
+struct Breaker {
+    upstream: String,
+    endpoint: String,
+    state: BreakerState,
+    /// What an operator holds it to.
+    forced: Option<Held>,
+    /// When the next probe is let through.
+    retry_at: Option<Time>,
+    open_seconds_total: f64,
+    /// The last ones, oldest first.
+    changes: Vec<BreakerChange>,
+}
+
+/// A breaker as its upstream shows it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct BreakerNow {
+    state: BreakerState,
+    forced: Option<Held>,
+    retry_at: Option<Time>,
+    open_seconds: f64,
+}
+
+/// What a breaker is to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct BreakerWish {
+    state: ForcedWord,
+}
+
+/// Every breaker
+#[utoipa::path(get, path = "/v1/breakers", operation_id = "listBreakers", tag = "breakers", responses((status = 200, body = List<Breaker>)))]
+async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
     let seen = shared.eyes.seen();
     let items = live.upstreams.iter().flat_map(|upstream| &upstream.endpoints).map(|endpoint| item(endpoint, &seen, now)).collect();
@@ -25,37 +74,44 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
     whole(items)
 }
 
-fn at(mono: Option<Mono>, now: Now) -> Value {
-    mono.map_or(Value::Null, |at| when(now.wall + at.since(now.mono)))
+fn at(mono: Option<Mono>, now: Now) -> Option<Time> {
+    mono.map(|at| Time(now.wall + at.since(now.mono)))
 }
 
-fn forced(endpoint: &LiveEndpoint) -> Value {
+fn held(endpoint: &LiveEndpoint) -> Option<Held> {
     match endpoint.state.forced_breaker() {
-        Forced::Auto => Value::Null,
-        forced @ (Forced::Open | Forced::Closed) => json!(forced.as_str()),
+        Forced::Auto => None,
+        Forced::Open => Some(Held::Open),
+        Forced::Closed => Some(Held::Closed),
     }
 }
 
-/// As an upstream's row shows it.
-pub(super) fn state(endpoint: &LiveEndpoint, now: Now) -> Value {
+pub(super) fn state(endpoint: &LiveEndpoint, now: Now) -> BreakerNow {
     let (state, retry_at, open) = endpoint.state.breaker_state(now.mono);
-    json!({ "state": state.as_str(), "forced": forced(endpoint), "retry_at": at(retry_at, now), "open_seconds": open.as_secs_f64() })
+    BreakerNow { state: BreakerState(state), forced: held(endpoint), retry_at: at(retry_at, now), open_seconds: open.as_secs_f64() }
 }
 
-fn item(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> Value {
-    let (state, retry_at, open) = endpoint.state.breaker_state(now.mono);
-    json!({
-        "upstream": endpoint.names.upstream,
-        "endpoint": endpoint.names.endpoint,
-        "state": state.as_str(),
-        "forced": forced(endpoint),
-        "retry_at": at(retry_at, now),
-        "open_seconds_total": open.as_secs_f64(),
-        "changes": seen.alarms.changes(&endpoint.names),
-    })
+fn item(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> Breaker {
+    let BreakerNow { state, forced, retry_at, open_seconds } = state(endpoint, now);
+    Breaker {
+        upstream: endpoint.names.upstream.clone(),
+        endpoint: endpoint.names.endpoint.clone(),
+        state,
+        forced,
+        retry_at,
+        open_seconds_total: open_seconds,
+        changes: seen.alarms.changes(&endpoint.names),
+    }
 }
 
-pub(super) async fn put_all(
+/// Force or release all breakers of an upstream
+#[utoipa::path(
+    put, path = "/v1/breakers/{upstream}", operation_id = "forceBreakers", tag = "breakers",
+    params(("upstream" = String, Path)),
+    request_body = BreakerWish,
+    responses((status = 200, body = List<Breaker>), (status = 404, description = "There is no such upstream")),
+)]
+async fn put_all(
     State(shared): State<Arc<Shared>>,
     Extension(who): Extension<Operator>,
     Path(upstream): Path<String>,
@@ -64,7 +120,14 @@ pub(super) async fn put_all(
     either(force(&shared, &who, &upstream, None, body).await)
 }
 
-pub(super) async fn put_one(
+/// Force or release one breaker
+#[utoipa::path(
+    put, path = "/v1/breakers/{upstream}/{endpoint}", operation_id = "forceBreaker", tag = "breakers",
+    params(("upstream" = String, Path), ("endpoint" = String, Path)),
+    request_body = BreakerWish,
+    responses((status = 200, body = List<Breaker>), (status = 404, description = "There is no such upstream or endpoint")),
+)]
+async fn put_one(
     State(shared): State<Arc<Shared>>,
     Extension(who): Extension<Operator>,
     Path((upstream, endpoint)): Path<(String, String)>,
@@ -74,8 +137,7 @@ pub(super) async fn put_one(
 }
 
 async fn force(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
-    let members = object(body, &["state"]).await?;
-    let forced = word(&members, "state", "open, closed or auto", Forced::from_word)?;
+    let BreakerWish { state: ForcedWord(forced) } = object(body).await?;
     let (live, now) = (shared.live.load_full(), shared.clock.now());
     let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;
     let wanted = |one: &&Arc<LiveEndpoint>| endpoint.is_none_or(|name| one.spec.name == name);

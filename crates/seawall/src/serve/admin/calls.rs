@@ -1,19 +1,35 @@
 //! Recent calls with their timelines, and roll-ups.
 
-use super::query::{Query, bad, document, either, not_found, of_store, whole};
+use super::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::{Asked, Wanted};
+use crate::serve::eyes::{Asked, Call, CallTimeline, ShownRollup, Wanted};
+use crate::shape::Time;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
-use seawall_store::page::MOST;
 use seawall_store::rollup;
-use serde_json::json;
 use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(rollups))
+}
+
+/// Recent calls, newest first
+#[utoipa::path(
+    get, path = "/v1/calls", operation_id = "listCalls", tag = "calls",
+    params(
+        ("upstream" = Option<String>, Query),
+        ("outcome" = Option<String>, Query),
+        ("caller" = Option<String>, Query),
+        Paged,
+    ),
+    responses((status = 200, body = List<Call>)),
+)]
+async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     either(listed(&shared, query.as_deref()))
 }
 
@@ -21,17 +37,32 @@ fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>
     let query = Query::parse(query, &["upstream", "outcome", "caller", "cursor", "limit"])?;
     let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
     let wanted = Wanted { upstream: query.text("upstream"), outcome: query.text("outcome"), caller: query.text("caller"), before };
-    let limit = query.read("limit", &format!("a number from 1 to {MOST}"), |text| text.parse().ok().filter(|n| (1..=MOST).contains(n)))?;
-    let (items, next) = shared.eyes.seen().calls.page(&wanted, limit.unwrap_or(50));
-    Ok(document(200, &json!({ "items": items, "next_cursor": next.map(|next| next.to_string()) })))
+    let (items, next) = shared.eyes.seen().calls.page(&wanted, query.limit()?);
+    Ok(document(200, &List { items, next_cursor: next.map(|next| next.to_string()) }))
 }
 
-pub(super) async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+/// A recent call with its attempts
+#[utoipa::path(
+    get, path = "/v1/calls/{id}", operation_id = "showCall", tag = "calls",
+    params(("id" = String, Path, description = "As `Seawall-Call` says it")),
+    responses((status = 200, body = CallTimeline), (status = 404, description = "No such call is among the last ones")),
+)]
+async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
     let call = CallId::parse(&id).and_then(|id| shared.eyes.seen().calls.one(id));
     either(call.map(|call| document(200, &call)).ok_or_else(|| not_found("no such call is among the last ones")))
 }
 
-pub(super) async fn rollups(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+/// Quarters of an hour of each endpoint
+#[utoipa::path(
+    get, path = "/v1/rollups", operation_id = "listRollups", tag = "calls",
+    params(
+        ("from" = Option<Time>, Query, description = "Without it, a day before `to`"),
+        ("to" = Option<Time>, Query),
+        ("upstream" = Option<String>, Query),
+    ),
+    responses((status = 200, body = List<ShownRollup>)),
+)]
+async fn rollups(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     either(rolled_up(&shared, query.as_deref()).await)
 }
 

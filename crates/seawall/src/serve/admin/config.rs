@@ -2,7 +2,7 @@
 
 use super::guard::Operator;
 use super::query::{Query, document, either};
-use crate::figures;
+use crate::figures::{self, ConfigProblem};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
 use crate::serve::{Shared, operate};
@@ -11,44 +11,86 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use seawall_core::config::{Config, Invalid, explain, lint};
-use serde_json::{Value, json};
+use seawall_core::config::lint::{self, Warning};
+use seawall_core::config::{Config, Invalid, explain};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// Lines of a difference.
 const MOST_CHANGES: usize = 200;
 
-pub(super) async fn show(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(show)).routes(routes!(reload))
+}
+
+/// The configuration in force.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Config)]
+struct ConfigNow {
+    file: String,
+    /// The file as it is now; null where it cannot be read.
+    toml: Option<String>,
+    checklist: Vec<figures::Policy>,
+    warnings: Vec<ConfigWarning>,
+}
+
+/// Something in the configuration that is probably not meant.
+#[derive(Debug, Serialize, ToSchema)]
+struct ConfigWarning {
+    code: &'static str,
+    severity: &'static str,
+    title: &'static str,
+    message: String,
+    help: &'static str,
+    /// What it is about.
+    path: String,
+    line: Option<u64>,
+}
+
+/// What a reload came to.
+#[derive(Debug, Serialize, ToSchema)]
+struct Reloaded {
+    ok: bool,
+    /// Values that are others now.
+    changes: Vec<String>,
+    /// Keys of the file that only a restart changes; until then they are what they were
+    needs_restart: Vec<&'static str>,
+}
+
+/// The configuration in force
+#[utoipa::path(get, path = "/v1/config", operation_id = "showConfig", tag = "config", responses((status = 200, body = ConfigNow)))]
+async fn show(State(shared): State<Arc<Shared>>) -> Response {
     let live = shared.live.load();
-    let rows: Vec<Value> = live
+    let checklist = live
         .config
         .endpoints()
         .map(|(upstream, endpoint)| figures::endpoint(&live.config, upstream, endpoint, figures::Load::default()))
         .collect();
     let warnings = lint::warnings(&live.config, &Environment::beside(&shared.file));
-    let warnings: Vec<Value> = warnings
-        .iter()
-        .map(|warning| {
-            let line = warning.origin.rsplit(':').next().and_then(|line| line.parse::<u64>().ok());
-            let (_, title, help) = lint::CODES.iter().find(|(code, ..)| *code == warning.code).copied().unwrap_or_default();
-            json!({
-                "code": warning.code,
-                "severity": "warning",
-                "title": title,
-                "message": warning.message,
-                "help": help,
-                "path": warning.subject,
-                "line": line,
-            })
-        })
-        .collect();
     // Secrets are references, so the file holds none; one that cannot be read any more has no text.
     let toml = setup::script(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    document(200, &json!({ "file": shared.file.display().to_string(), "toml": toml, "checklist": rows, "warnings": warnings }))
+    let warnings = warnings.into_iter().map(warned).collect();
+    document(200, &ConfigNow { file: shared.file.display().to_string(), toml, checklist, warnings })
 }
 
-pub(super) async fn reload(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, RawQuery(query): RawQuery) -> Response {
+fn warned(warning: Warning) -> ConfigWarning {
+    let line = warning.origin.rsplit(':').next().and_then(|line| line.parse().ok());
+    let (_, title, help) = lint::CODES.iter().find(|(code, ..)| *code == warning.code).copied().unwrap_or_default();
+    let Warning { code, subject: path, message, .. } = warning;
+    ConfigWarning { code, severity: "warning", title, message, help, path, line }
+}
+
+/// Read the file again; with `dry_run=1` only try
+#[utoipa::path(
+    post, path = "/v1/config/reload", operation_id = "reloadConfig", tag = "config",
+    params(("dry_run" = Option<String>, Query, pattern = "^(0|1|false|true)$", description = "`1` and `true` only try")),
+    responses((status = 200, body = Reloaded), (status = 422, description = "The file cannot be used; `problems` says why")),
+)]
+async fn reload(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, RawQuery(query): RawQuery) -> Response {
     either(reloaded(&shared, &who, query.as_deref()).await)
 }
 
@@ -73,7 +115,7 @@ async fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Resul
     match result {
         Ok((live, needs_restart)) => {
             let changes = changes(&before.config, &live.config);
-            Ok(document(200, &json!({ "ok": true, "changes": changes, "needs_restart": needs_restart })))
+            Ok(document(200, &Reloaded { ok: true, changes, needs_restart }))
         }
         Err(error) => Ok(refusal(&error)),
     }
@@ -81,15 +123,9 @@ async fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Resul
 
 /// A problem document with everything that is wrong with the file.
 fn refusal(error: &anyhow::Error) -> Response {
-    let problems = error.downcast_ref::<Invalid>().map_or_else(
-        || vec![json!({ "path": null, "line": null, "column": null, "message": error.to_string(), "help": null })],
-        figures::problems,
-    );
-    Refusal::plain(422, "config_rejected", &operate::summary(error)).respond_as(|bytes| {
-        let mut document: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        document["problems"] = json!(problems);
-        Body::from(document.to_string())
-    })
+    let whole = || vec![ConfigProblem { message: error.to_string(), ..ConfigProblem::default() }];
+    let problems = error.downcast_ref::<Invalid>().map_or_else(whole, figures::problems);
+    Refusal::plain(422, "config_rejected", &operate::summary(error)).with(problems).respond_as(Body::from)
 }
 
 /// Every resolved value that is another one now, as `upstream/endpoint key: before → after`.

@@ -1,24 +1,61 @@
 //! Errors that no rule names, and the operator's name for one: it applies at once, and the text to keep it is shown.
 
 use super::guard::Operator;
-use super::query::{document, either, not_found, object, of_store, whole, word};
+use super::query::{List, document, either, not_found, object, of_store, whole};
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::{audit, keep};
+use crate::serve::eyes::{UnnamedError, audit, keep};
 use crate::serve::{Shared, operate};
+use crate::shape::ClassWord;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use seawall_core::classify::Fingerprint;
-use seawall_core::record::Class;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(name))
+}
+
+/// What an error is to be called.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NameWish {
+    r#as: ClassWord,
+}
+
+/// An error that has a name now.
+#[derive(Debug, Serialize, ToSchema)]
+struct Named {
+    fingerprint: String,
+    r#as: ClassWord,
+    /// The rule to move into the file.
+    toml: String,
+}
+
+/// Errors that no rule names
+#[utoipa::path(get, path = "/v1/errors", operation_id = "listErrors", tag = "errors", responses((status = 200, body = List<UnnamedError>)))]
+async fn list(State(shared): State<Arc<Shared>>) -> Response {
     whole(shared.eyes.seen().errors.list())
 }
 
-pub(super) async fn name(
+/// Name an error; the rule applies at once
+#[utoipa::path(
+    post, path = "/v1/errors/{fingerprint}", operation_id = "nameError", tag = "errors",
+    params(("fingerprint" = String, Path)),
+    request_body = NameWish,
+    responses(
+        (status = 200, body = Named),
+        (status = 404, description = "There is no such unnamed error"),
+        (status = 409, description = "Its upstream is no longer configured, or the configuration is no longer good"),
+        (status = 422, description = "No rule can be made of this error"),
+    ),
+)]
+async fn name(
     State(shared): State<Arc<Shared>>,
     Extension(who): Extension<Operator>,
     Path(fingerprint): Path<String>,
@@ -28,8 +65,7 @@ pub(super) async fn name(
 }
 
 async fn named(shared: &Shared, who: &Operator, fingerprint: &str, body: Body) -> Result<Response, Box<Refusal>> {
-    let members = object(body, &["as"]).await?;
-    let class = word(&members, "as", &format!("one of {}", Class::WORDS.join(", ")), Class::from_word)?;
+    let NameWish { r#as: ClassWord(class) } = object(body).await?;
     let unknown = || not_found("there is no such unnamed error");
     let print = Fingerprint::parse(fingerprint).ok_or_else(unknown)?;
     let error = shared.eyes.seen().errors.one(print).cloned().ok_or_else(unknown)?;
@@ -52,5 +88,5 @@ async fn named(shared: &Shared, who: &Operator, fingerprint: &str, body: Body) -
     shared.live.store(Arc::new(live));
     shared.eyes.seen().errors.name(print, class);
     audit(shared, &who.0, "name-error", format!("{upstream} {print}: {class}")).await;
-    Ok(document(200, &json!({ "fingerprint": print.to_string(), "as": class.as_str(), "toml": toml })))
+    Ok(document(200, &Named { fingerprint: print.to_string(), r#as: ClassWord(class), toml }))
 }

@@ -1,53 +1,110 @@
 //! Keys by id and last four characters, and the operator's hand on them.
 
 use super::guard::Operator;
-use super::query::{bad, document, either, not_found, object, whole, word};
+use super::query::{List, bad, document, either, not_found, object, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::{audit, when};
+use crate::serve::eyes::audit;
+use crate::shape::Time;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use seawall_core::lease::Until;
 use seawall_core::record::Reason;
-use seawall_core::time::{Nanos, Now, Wall};
+use seawall_core::time::{Nanos, Now};
 use seawall_engine::live::LiveUpstream;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// How long a key rests that somebody sent to rest without saying for how long.
 const REST: Nanos = Nanos::from_secs(3600);
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(put))
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum KeyState {
+    Ready,
+    Cooling,
+    Rejected,
+}
+
+/// A key of an upstream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Key {
+    upstream: String,
+    id: String,
+    /// Its last four characters.
+    tail: Option<String>,
+    group: Option<String>,
+    state: KeyState,
+    /// When it is ready again.
+    until: Option<Time>,
+    uses: u64,
+    failures: u32,
+}
+
+/// What an operator may make of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum KeyRest {
+    Cooling,
+    Ready,
+}
+
+/// What a key is to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct KeyWish {
+    state: KeyRest,
+    /// When it is ready again.
+    until: Option<Time>,
+}
+
+/// Every key, by its id and last four characters
+#[utoipa::path(get, path = "/v1/keys", operation_id = "listKeys", tag = "keys", responses((status = 200, body = List<Key>)))]
+async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
     whole(live.upstreams.iter().flat_map(|upstream| of(upstream, now)).collect())
 }
 
-pub(super) fn of(upstream: &LiveUpstream, now: Now) -> Vec<Value> {
+pub(super) fn of(upstream: &LiveUpstream, now: Now) -> Vec<Key> {
     let keys = upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
     let shown = keys.filter_map(|(key, index)| {
         let status = upstream.state.key_status(index, now)?;
         let state = match (status.dead, status.cooling) {
-            (true, _) => "rejected",
-            (false, Some(_)) => "cooling",
-            (false, None) => "ready",
+            (true, _) => KeyState::Rejected,
+            (false, Some(_)) => KeyState::Cooling,
+            (false, None) => KeyState::Ready,
         };
-        Some(json!({
-            "upstream": upstream.spec.name,
-            "id": key.id,
-            "tail": upstream.credentials.as_ref().and_then(|credentials| credentials.tail(index)).as_deref(),
-            "group": key.group,
-            "state": state,
-            "until": status.cooling.map_or(Value::Null, |left| when(now.wall + left)),
-            "uses": status.uses,
-            "failures": status.fails,
-        }))
+        Some(Key {
+            upstream: upstream.spec.name.clone(),
+            id: key.id.clone(),
+            tail: upstream.credentials.as_ref().and_then(|credentials| credentials.tail(index)).map(|tail| tail.to_string()),
+            group: key.group.clone(),
+            state,
+            until: status.cooling.map(|left| Time(now.wall + left)),
+            uses: status.uses,
+            failures: status.fails,
+        })
     });
     shown.collect()
 }
 
-pub(super) async fn put(
+/// Let a key rest, an hour unless `until` says otherwise, or make it ready
+#[utoipa::path(
+    put, path = "/v1/keys/{upstream}/{id}", operation_id = "restKey", tag = "keys",
+    params(("upstream" = String, Path), ("id" = String, Path)),
+    request_body = KeyWish,
+    responses((status = 200, body = Key), (status = 404, description = "There is no such upstream or key")),
+)]
+async fn put(
     State(shared): State<Arc<Shared>>,
     Extension(who): Extension<Operator>,
     Path((upstream, id)): Path<(String, String)>,
@@ -57,21 +114,13 @@ pub(super) async fn put(
 }
 
 async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body: Body) -> Result<Response, Box<Refusal>> {
-    let members = object(body, &["state", "until"]).await?;
-    let cool = word(&members, "state", "cooling or ready", |text| match text {
-        "cooling" => Some(true),
-        "ready" => Some(false),
-        _ => None,
-    })?;
-    let until = match members.get("until") {
-        None | Some(Value::Null) => None,
-        Some(value) => Some(value.as_str().and_then(Wall::parse).ok_or_else(|| bad("`until` is a time like 2030-01-31T12:00:00Z"))?),
-    };
+    let KeyWish { state, until } = object(body).await?;
+    let cool = state == KeyRest::Cooling;
     let (live, now) = (shared.live.load_full(), shared.clock.now());
     let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;
     let place = named.spec.auth.iter().flat_map(|auth| &auth.keys).position(|key| key.id == id);
     let Some(index) = place.and_then(|place| u16::try_from(place).ok()) else { return Err(not_found("there is no such key")) };
-    let until = cool.then(|| until.unwrap_or(now.wall + REST));
+    let until = cool.then(|| until.map_or(now.wall + REST, |Time(until)| until));
     if until.is_some_and(|until| until <= now.wall) {
         return Err(bad("`until` is over already"));
     }
@@ -81,6 +130,6 @@ async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body
     }
     let detail = format!("{upstream}/{id}: {}", if cool { "cooling" } else { "ready" });
     audit(shared, &who.0, "key", detail).await;
-    let shown = of(named, now).into_iter().find(|key| key["id"] == id);
+    let shown = of(named, now).into_iter().find(|key| key.id == id);
     shown.map(|key| document(200, &key)).ok_or_else(|| not_found("there is no such key"))
 }

@@ -3,6 +3,7 @@
 use super::query::document;
 use crate::serve::Shared;
 use crate::serve::eyes::Seen;
+use crate::shape::{AlgorithmWord, ModeWord};
 use axum::extract::State;
 use axum::response::Response;
 use http::HeaderMap;
@@ -12,27 +13,85 @@ use seawall_core::time::Mono;
 use seawall_engine::limits::{Layer, Who};
 use seawall_engine::live::{Live, LiveUpstream, Names};
 use seawall_engine::pools::Pool;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// Entries of `top`.
 const TOP: usize = 10;
 /// Keys of a limit that are looked at for them.
 const MOST_LOOKED_AT: usize = 1000;
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+/// Limits and pools as they are now.
+#[derive(Debug, Serialize, ToSchema)]
+struct Limits {
+    limits: Vec<Limit>,
+    pools: Vec<PoolNow>,
+}
+
+/// A rate limit.
+#[derive(Debug, Serialize, ToSchema)]
+struct Limit {
+    name: String,
+    /// The upstream that it is for; null for limits that span upstreams
+    of: Option<String>,
+    /// What its calls are told apart by.
+    key: String,
+    rate: String,
+    burst: u64,
+    algorithm: AlgorithmWord,
+    mode: ModeWord,
+    /// Keys that it knows.
+    keys: usize,
+    rejected: u64,
+    shadow_rejected: u64,
+    /// Those that are closest to it.
+    top: Vec<Used>,
+}
+
+/// How much of a limit one key has used.
+#[derive(Debug, Serialize, ToSchema)]
+struct Used {
+    key: String,
+    used_share: f64,
+}
+
+/// A pool of places for calls.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Pool)]
+struct PoolNow {
+    name: String,
+    concurrent: Option<u32>,
+    /// As it is now, where it adapts.
+    limit: u32,
+    running: u32,
+    queue: Option<u32>,
+    waiting: usize,
+    saturation: f64,
+    rejected: u64,
+}
+
+/// Limits and pools
+#[utoipa::path(get, path = "/v1/limits", operation_id = "showLimits", tag = "limits", responses((status = 200, body = Limits)))]
+async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
-    let limits: Vec<Value> = live.layers().map(|(upstream, layer)| limit(&live, upstream, layer, now.mono)).collect();
+    let limits = live.layers().map(|(upstream, layer)| limit(&live, upstream, layer, now.mono)).collect();
     let seen = shared.eyes.seen();
-    let pools: Vec<Value> = live.pools.values().map(|held| pool(&live, held, &seen)).collect();
+    let pools = live.pools.values().map(|held| pool(&live, held, &seen)).collect();
     drop(seen);
-    document(200, &json!({ "limits": limits, "pools": pools }))
+    document(200, &Limits { limits, pools })
 }
 
 /// A limit of one upstream, or of all where none is named.
-fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> Value {
+fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> Limit {
     let spec = layer.spec();
     let (rejected, shadow_rejected) = layer.refusals();
     let endpoints = live.upstreams.iter().filter(|upstream| of.is_empty() || upstream.spec.name == of).flat_map(|upstream| {
@@ -43,20 +102,19 @@ fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> Value {
     let used: BTreeMap<String, f64> = keys.take(MOST_LOOKED_AT).filter_map(|(key, share)| Some((key, share?))).collect();
     let mut top: Vec<(String, f64)> = used.into_iter().collect();
     top.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-    let top: Vec<Value> = top.into_iter().take(TOP).map(|(key, used_share)| json!({ "key": key, "used_share": used_share })).collect();
-    json!({
-        "name": spec.name,
-        "of": (!of.is_empty()).then_some(of),
-        "key": checklist::keys(&spec.key),
-        "rate": spec.rate.to_string(),
-        "burst": spec.burst,
-        "algorithm": spec.algorithm.as_str(),
-        "mode": spec.mode.as_str(),
-        "keys": layer.keys(),
-        "rejected": rejected,
-        "shadow_rejected": shadow_rejected,
-        "top": top,
-    })
+    Limit {
+        name: spec.name.clone(),
+        of: (!of.is_empty()).then(|| of.to_owned()),
+        key: checklist::keys(&spec.key),
+        rate: spec.rate.to_string(),
+        burst: spec.burst,
+        algorithm: AlgorithmWord(spec.algorithm),
+        mode: ModeWord(spec.mode),
+        keys: layer.keys(),
+        rejected,
+        shadow_rejected,
+        top: top.into_iter().take(TOP).map(|(key, used_share)| Used { key, used_share }).collect(),
+    }
 }
 
 /// Cells are found by hash, so only keys that can be named are shown: those made of callers, credentials, upstreams and endpoints.
@@ -104,7 +162,7 @@ fn spelled(parts: &[LimitKey], who: &Who<'_>, names: &Names) -> String {
     words.collect::<Vec<_>>().join(" + ")
 }
 
-fn pool(live: &Live, held: &Arc<Pool>, seen: &Seen) -> Value {
+fn pool(live: &Live, held: &Arc<Pool>, seen: &Seen) -> PoolNow {
     let load = held.load();
     let spec = live.config.pool(&held.name);
     let own = live
@@ -113,14 +171,14 @@ fn pool(live: &Live, held: &Arc<Pool>, seen: &Seen) -> Value {
         .flat_map(|upstream| &upstream.endpoints)
         .filter(|endpoint| endpoint.spec.policy.pool.as_ref() == Some(&held.name));
     let rejected: u64 = own.filter_map(|endpoint| seen.overloaded.get(&endpoint.names)).sum();
-    json!({
-        "name": held.name,
-        "concurrent": spec.map(|spec| spec.concurrent),
-        "limit": load.limit,
-        "running": load.running,
-        "queue": spec.map(|spec| spec.queue),
-        "waiting": load.waiting,
-        "saturation": load.saturation,
-        "rejected": rejected,
-    })
+    PoolNow {
+        name: held.name.clone(),
+        concurrent: spec.map(|spec| spec.concurrent),
+        limit: load.limit,
+        running: load.running,
+        queue: spec.map(|spec| spec.queue),
+        waiting: load.waiting,
+        saturation: load.saturation,
+        rejected,
+    }
 }

@@ -14,8 +14,19 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(metrics))
+}
+
+/// Prometheus text
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "process",
+    responses((status = 200, body = String, content_type = "text/plain")),
+)]
+async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     let mut out = String::with_capacity(16 * 1024);
     shared.recorder.metrics.render(&mut out);
     let live = shared.live.load();

@@ -6,6 +6,7 @@ mod config;
 mod errors;
 mod events;
 mod guard;
+mod health;
 mod keys;
 mod limits;
 mod metrics;
@@ -16,46 +17,16 @@ mod upstreams;
 
 use super::Shared;
 use super::answer::Refusal;
-use axum::Router;
-use axum::http::header::CONTENT_TYPE;
-use axum::middleware;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::{Router, middleware};
 use guard::Failures;
 pub(super) use guard::Operator;
-use query::{document, refused};
-use seawall_core::record::Code;
-use serde_json::json;
+use query::refused;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use utoipa_axum::router::OpenApiRouter;
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     let failures = Arc::new(Failures::default());
-    Router::new()
-        .route("/healthz", get(async || ok()))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics::metrics))
-        .route("/openapi.json", get(async || document(200, &openapi::document())))
-        .route("/v1/status", get(status::status))
-        .route("/v1/status/series", get(status::series))
-        .route("/v1/upstreams", get(upstreams::list))
-        .route("/v1/breakers", get(breakers::list))
-        .route("/v1/breakers/{upstream}", put(breakers::put_all))
-        .route("/v1/breakers/{upstream}/{endpoint}", put(breakers::put_one))
-        .route("/v1/keys", get(keys::list))
-        .route("/v1/keys/{upstream}/{id}", put(keys::put))
-        .route("/v1/limits", get(limits::list))
-        .route("/v1/calls", get(calls::list))
-        .route("/v1/calls/{id}", get(calls::show))
-        .route("/v1/rollups", get(calls::rollups))
-        .route("/v1/errors", get(errors::list))
-        .route("/v1/errors/{fingerprint}", post(errors::name))
-        .route("/v1/events", get(events::stream))
-        .route("/v1/events/recent", get(events::recent))
-        .route("/v1/audit", get(events::audit))
-        .route("/v1/config", get(config::show))
-        .route("/v1/config/reload", post(config::reload))
-        .merge(super::jobs::router())
+    Router::from(described())
         .fallback(async || refused(&Refusal::plain(404, "not_found", "there is nothing at this path of the admin port")))
         .layer(middleware::from_fn_with_state((Arc::clone(&shared), failures), guard::guard))
         // The page must load before it can ask for a token.
@@ -63,17 +34,20 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// The process is up and has a valid configuration, or it would not have started to listen.
-fn ok() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], "{\"status\":\"ok\"}\n")
-}
-
-/// Not on the way out, and what is asked to be kept can be kept, so that a balancer may send requests.
-async fn ready(axum::extract::State(shared): axum::extract::State<Arc<Shared>>) -> Response {
-    let why = match (shared.draining.load(Ordering::Relaxed), shared.desk.is_healthy()) {
-        (true, _) => "draining",
-        (false, false) => Code::StoreUnavailable.as_str(),
-        (false, true) => return ok().into_response(),
-    };
-    document(503, &json!({ "status": why }))
+/// Every path of the API, and what it says of itself.
+fn described() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .merge(health::router())
+        .merge(metrics::router())
+        .merge(openapi::router())
+        .merge(status::router())
+        .merge(upstreams::router())
+        .merge(breakers::router())
+        .merge(keys::router())
+        .merge(limits::router())
+        .merge(calls::router())
+        .merge(errors::router())
+        .merge(events::router())
+        .merge(config::router())
+        .merge(super::jobs::router())
 }

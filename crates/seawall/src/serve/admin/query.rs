@@ -6,7 +6,10 @@ use seawall_core::id::CallId;
 use seawall_core::record::Code;
 use seawall_store::Error;
 use seawall_store::page::{MOST, Page, Window};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
 
 /// The parameters of a query, each at most once.
 #[derive(Debug)]
@@ -54,8 +57,27 @@ impl Query {
     }
 }
 
-pub(crate) fn page<T>(page: &Page<T>, view: impl Fn(&T) -> Value) -> Value {
-    json!({ "items": page.entries.iter().map(view).collect::<Vec<_>>(), "next_cursor": page.next.map(|id| id.to_string()) })
+/// Which page of a list.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "a description of what `window` and `limit` read")]
+pub(crate) struct Paged {
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u64>,
+}
+
+/// A page of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct List<T> {
+    pub items: Vec<T>,
+    /// What to ask for the next page with; null on the last one.
+    pub next_cursor: Option<String>,
+}
+
+pub(crate) fn page<T, V: Serialize>(page: &Page<T>, view: impl Fn(&T) -> V) -> List<V> {
+    List { items: page.entries.iter().map(view).collect(), next_cursor: page.next.map(|id| id.to_string()) }
 }
 
 pub(crate) fn bad(detail: &str) -> Box<Refusal> {
@@ -84,8 +106,14 @@ pub(crate) fn refused(refusal: &Refusal) -> Response {
     refusal.respond_as(axum::body::Body::from)
 }
 
-pub(crate) fn document(status: u16, value: &Value) -> Response {
-    let mut response = Response::new(axum::body::Body::from(value.to_string()));
+pub(crate) fn document(status: u16, value: &impl Serialize) -> Response {
+    // What is written here has text for names, so that it can always be written.
+    written(status, serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// A document that is text already.
+pub(super) fn written(status: u16, text: impl Into<axum::body::Body>) -> Response {
+    let mut response = Response::new(text.into());
     *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::OK);
     let headers = response.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
@@ -101,33 +129,22 @@ pub(crate) fn either(result: Result<Response, Box<Refusal>>) -> Response {
 /// What a small JSON body may have.
 const MOST_BODY: usize = 64 * 1024;
 
-/// A small JSON object that a request brought, with none but these members.
-pub(crate) async fn object(body: axum::body::Body, known: &[&str]) -> Result<serde_json::Map<String, Value>, Box<Refusal>> {
+/// A small JSON object that a request brought.
+pub(crate) async fn object<T: DeserializeOwned>(body: axum::body::Body) -> Result<T, Box<Refusal>> {
     use http_body_util::BodyExt as _;
     let read = http_body_util::Limited::new(body, MOST_BODY).collect().await;
     let text = read.map_err(|_| Box::new(Refusal::plain(413, "too_large", "the body is larger than 64 KiB")))?.to_bytes();
-    let members = match serde_json::from_slice(&text) {
-        Ok(Value::Object(members)) => members,
-        Ok(_) => return Err(bad("the body is a JSON object")),
-        Err(error) => return Err(bad(&format!("the body is not JSON: {error}"))),
-    };
-    match members.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => Err(bad(&format!("there is no member `{name}`; there are {}", known.join(", ")))),
-        None => Ok(members),
+    // The parser would take a list for the members in their order.
+    match serde_json::from_slice(&text) {
+        Ok(value @ Value::Object(_)) => {
+            serde_json::from_value(value).map_err(|error| bad(&format!("the body is not as it should be: {error}")))
+        }
+        Ok(_) => Err(bad("the body is a JSON object")),
+        Err(error) => Err(bad(&format!("the body is not JSON: {error}"))),
     }
 }
 
-/// A member that is one of these words.
-pub(crate) fn word<T>(
-    members: &serde_json::Map<String, Value>,
-    name: &str,
-    what: &str,
-    read: impl Fn(&str) -> Option<T>,
-) -> Result<T, Box<Refusal>> {
-    members.get(name).and_then(Value::as_str).and_then(read).ok_or_else(|| bad(&format!("`{name}` is {what}")))
-}
-
 /// A list that has only one page.
-pub(crate) fn whole(items: Vec<Value>) -> Response {
-    document(200, &json!({ "items": Value::Array(items), "next_cursor": null }))
+pub(crate) fn whole<T: Serialize>(items: Vec<T>) -> Response {
+    document(200, &List { items, next_cursor: None })
 }

@@ -1,20 +1,67 @@
 //! Every upstream as it is now: `GET /v1/upstreams`.
 
-use super::query::whole;
+use super::query::{List, whole};
 use super::{breakers, keys};
 use crate::figures;
 use crate::serve::Shared;
 use crate::serve::eyes::{Point, Seen};
+use crate::shape::Members;
 use axum::extract::State;
 use axum::response::Response;
 use seawall_core::record::Class;
 use seawall_core::time::Now;
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+/// An upstream as it is now; rates and quantiles are of the last minute.
+#[derive(Debug, Serialize, ToSchema)]
+struct Upstream {
+    name: String,
+    url: String,
+    in_flight: u32,
+    success_share: f64,
+    retries_per_success: f64,
+    /// Calls a second.
+    rate: f64,
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    /// What is left of the retry budget.
+    budget_tokens: Option<f64>,
+    /// Attempts by class.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    classes: Members<u64>,
+    endpoints: Vec<EndpointNow>,
+    keys: Vec<keys::Key>,
+}
+
+/// An endpoint as it is now.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Endpoint)]
+struct EndpointNow {
+    name: String,
+    r#match: String,
+    breaker: breakers::BreakerNow,
+    /// Calls a second.
+    rate: f64,
+    success_share: f64,
+    retries_per_success: f64,
+    p95_ms: Option<f64>,
+    policy: figures::Policy,
+}
+
+/// Every upstream as it is now; rates and quantiles are of the last minute
+#[utoipa::path(get, path = "/v1/upstreams", operation_id = "listUpstreams", tag = "upstreams", responses((status = 200, body = List<Upstream>)))]
+async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
     let seen = shared.eyes.seen();
     let items = live.upstreams.iter().map(|upstream| shown(&live, upstream, &seen, now)).collect();
@@ -22,7 +69,7 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
     whole(items)
 }
 
-fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Value {
+fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Upstream {
     let mut all = Point::default();
     let mut endpoints = Vec::new();
     for endpoint in &upstream.endpoints {
@@ -31,34 +78,32 @@ fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Value {
         all.add(&minute);
     }
     let budget = upstream.endpoints.last().map(|last| upstream.state.budget_tokens(&last.spec.policy.retry, now.mono));
-    let classes: Map<String, Value> =
-        Class::ALL.iter().zip(all.classes).map(|(class, count)| (class.as_str().to_owned(), json!(count))).collect();
-    json!({
-        "name": upstream.spec.name,
-        "url": upstream.spec.url.to_string(),
-        "in_flight": upstream.in_flight.load(Ordering::Relaxed),
-        "success_share": all.success_share(),
-        "retries_per_success": all.retries_per_success(),
-        "rate": all.rate(now.mono),
-        "p50_ms": all.quantile(500),
-        "p95_ms": all.quantile(950),
-        "p99_ms": all.quantile(990),
-        "budget_tokens": budget,
-        "classes": classes,
-        "endpoints": endpoints,
-        "keys": keys::of(upstream, now),
-    })
+    Upstream {
+        name: upstream.spec.name.clone(),
+        url: upstream.spec.url.to_string(),
+        in_flight: upstream.in_flight.load(Ordering::Relaxed),
+        success_share: all.success_share(),
+        retries_per_success: all.retries_per_success(),
+        rate: all.rate(now.mono),
+        p50_ms: all.quantile(500),
+        p95_ms: all.quantile(950),
+        p99_ms: all.quantile(990),
+        budget_tokens: budget,
+        classes: Class::ALL.iter().zip(all.classes).map(|(class, count)| (class.as_str().to_owned(), count)).collect(),
+        endpoints,
+        keys: keys::of(upstream, now),
+    }
 }
 
-fn row(live: &Live, upstream: &LiveUpstream, endpoint: &LiveEndpoint, minute: &Point, now: Now) -> Value {
-    json!({
-        "name": endpoint.spec.name,
-        "match": endpoint.spec.matches.to_string(),
-        "breaker": breakers::state(endpoint, now),
-        "rate": minute.rate(now.mono),
-        "success_share": minute.success_share(),
-        "retries_per_success": minute.retries_per_success(),
-        "p95_ms": minute.quantile(950),
-        "policy": figures::endpoint(&live.config, &upstream.spec, &endpoint.spec, figures::Load::default()),
-    })
+fn row(live: &Live, upstream: &LiveUpstream, endpoint: &LiveEndpoint, minute: &Point, now: Now) -> EndpointNow {
+    EndpointNow {
+        name: endpoint.spec.name.clone(),
+        r#match: endpoint.spec.matches.to_string(),
+        breaker: breakers::state(endpoint, now),
+        rate: minute.rate(now.mono),
+        success_share: minute.success_share(),
+        retries_per_success: minute.retries_per_success(),
+        p95_ms: minute.quantile(950),
+        policy: figures::endpoint(&live.config, &upstream.spec, &endpoint.spec, figures::Load::default()),
+    }
 }

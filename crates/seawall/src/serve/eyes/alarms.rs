@@ -1,23 +1,25 @@
 //! From records and states to events: what opens, closes, cools, runs out or rises. Each condition is told when it begins
 //! and when it ends, and not again in between.
 
+use super::bounded;
 use super::bus::{Bus, Event, Severity};
 use super::rollup::Rollups;
 use super::series::Series;
-use super::{bounded, when};
 use crate::serve::jobs::Counts;
+use crate::shape::{BreakerState, Time};
 use seawall_core::classify::redacted;
-use seawall_core::guard::{Change, State};
+use seawall_core::guard::{Cause, State};
 use seawall_core::policy::BreakerPer;
 use seawall_core::record::spike::{Span, Spike, Turn};
 use seawall_core::record::{Class, Code, ErrorKind, Reason, Status};
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::live::{Live, LiveUpstream, Names};
 use seawall_engine::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use utoipa::ToSchema;
 
 /// Its baseline is measured anew by each process, so that it ends with the process too.
 pub(crate) const SPIKE: &str = "retry-spike";
@@ -32,12 +34,58 @@ const MOST_TOLD: usize = 4096;
 struct Watched {
     state: State,
     open: Nanos,
-    changes: VecDeque<Value>,
+    changes: VecDeque<BreakerChange>,
 }
 
 impl Default for Watched {
     fn default() -> Self {
         Self { state: State::Closed, open: Nanos::ZERO, changes: VecDeque::new() }
+    }
+}
+
+/// A change of a breaker.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct BreakerChange {
+    at: Time,
+    from: BreakerState,
+    to: BreakerState,
+    /// One word, such as `failure-rate`, `probes-succeeded`, `forced`, or `shared` where another instance saw to it.
+    cause: &'static str,
+}
+
+/// What moved a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    By(Cause),
+    /// Another instance, which shares its breakers with us.
+    Elsewhere,
+}
+
+impl Moved {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::By(cause) => cause.as_str(),
+            Self::Elsewhere => "shared",
+        }
+    }
+
+    /// Why a breaker is what it is now, for people.
+    const fn sentence(self, to: State) -> &'static str {
+        match (self, to) {
+            (Self::By(Cause::FailureRate), _) => "too many of its recent calls failed; further ones are refused until a probe succeeds",
+            (Self::By(Cause::SlowRate), _) => "too many of its recent calls were slow; further ones are refused until a probe succeeds",
+            (Self::By(Cause::Consecutive), _) => "too many calls failed in a row; further ones are refused until a probe succeeds",
+            (Self::By(Cause::ProbeFailed), _) => "a probe failed, so it is left alone for a while longer",
+            (Self::By(Cause::ProbeExpired), _) => "a probe was never answered, so it is left alone for a while longer",
+            (Self::By(Cause::OpenElapsed), _) => "it was left alone for long enough; a few probes are let through",
+            (Self::By(Cause::ProbesSucceeded), _) => "its probes succeeded; calls are let through again",
+            (Self::By(Cause::Forced), State::Open) => "an operator opened it; calls are refused until an operator lets go of it",
+            (Self::By(Cause::Forced), State::HalfOpen) => "an operator let go of it; a few probes are let through",
+            (Self::By(Cause::Forced), State::Closed) => "an operator closed it or let go of it; calls are let through",
+            (Self::Elsewhere, State::Open) => "another instance saw it fail; calls are refused here as well",
+            (Self::Elsewhere, State::HalfOpen) => "another instance tries it again",
+            (Self::Elsewhere, State::Closed) => "another instance saw it recover; calls are let through here as well",
+        }
     }
 }
 
@@ -134,8 +182,9 @@ impl Alarms {
     fn breaker(&mut self, record: &BreakerRecord, bus: &Bus) {
         let BreakerRecord { at, names, change } = record;
         let watched = self.breakers.entry(Arc::clone(names)).or_default();
-        watched.changed(*at, change.from, change.to, change.cause.as_str());
-        Watched::tell(names, change, *at, bus);
+        let moved = Moved::By(change.cause);
+        watched.changed(*at, change.from, change.to, moved);
+        Watched::tell(names, change.to, moved, *at, bus);
     }
 
     /// Ends of calls that say something about the upstream.
@@ -153,7 +202,8 @@ impl Alarms {
         let denied = record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed;
         if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
             let event = Event::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
-            bus.raise(&event.detail(self.words(upstream, record.reason.as_str())).of(upstream, None), record.at);
+            let words = self.words(upstream, "it refused what it was sent and did not say why");
+            bus.raise(&event.because(record.reason.as_str(), words).of(upstream, None), record.at);
             self.denied.insert(upstream.clone());
         }
     }
@@ -205,11 +255,10 @@ impl Alarms {
                 let watched = self.breakers.entry(Arc::clone(names)).or_default();
                 if state != watched.state {
                     let of_all = endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
-                    let cause = if state == State::HalfOpen { "open-elapsed" } else { "shared" };
-                    let change = Change { from: watched.state, to: state, cause: seawall_core::guard::Cause::OpenElapsed, at: now.mono };
-                    watched.changed(now.wall, watched.state, state, cause);
+                    let moved = if state == State::HalfOpen { Moved::By(Cause::OpenElapsed) } else { Moved::Elsewhere };
+                    watched.changed(now.wall, watched.state, state, moved);
                     if !of_all || bus.stands(&opened(names)) {
-                        Watched::tell(names, &change, now.wall, bus);
+                        Watched::tell(names, state, moved, now.wall, bus);
                     }
                 }
             }
@@ -320,28 +369,69 @@ impl Alarms {
     }
 
     /// A breaker's last changes, oldest first.
-    pub(crate) fn changes(&self, names: &Arc<Names>) -> Vec<Value> {
+    pub(crate) fn changes(&self, names: &Arc<Names>) -> Vec<BreakerChange> {
         self.breakers.get(names).map(|watched| watched.changes.iter().cloned().collect()).unwrap_or_default()
     }
 }
 
 impl Watched {
-    fn changed(&mut self, at: Wall, from: State, to: State, cause: &str) {
+    fn changed(&mut self, at: Wall, from: State, to: State, moved: Moved) {
         self.state = to;
-        bounded(&mut self.changes, CHANGES, json!({ "at": when(at), "from": from.as_str(), "to": to.as_str(), "cause": cause }));
+        let change = BreakerChange { at: Time(at), from: BreakerState(from), to: BreakerState(to), cause: moved.word() };
+        bounded(&mut self.changes, CHANGES, change);
     }
 
-    fn tell(names: &Names, change: &Change, at: Wall, bus: &Bus) {
+    fn tell(names: &Names, to: State, moved: Moved, at: Wall, bus: &Bus) {
         let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
-        let tell = |event: Event| event.detail(change.cause.as_str()).of(upstream, Some(endpoint));
-        match change.to {
-            State::Open => bus.raise(&tell(opened(names)), at),
+        let tell = |event: Event| event.because(moved.word(), moved.sentence(to)).of(upstream, Some(endpoint));
+        // An operator's hand says nothing about the upstream.
+        let by_hand = moved == Moved::By(Cause::Forced);
+        match to {
+            State::Open => {
+                let mut event = opened(names);
+                if by_hand {
+                    event.title = format!("{upstream}/{endpoint} is held back: its breaker was opened");
+                }
+                bus.raise(&tell(event), at)
+            }
             State::HalfOpen => bus
                 .publish(&tell(Event::new("breaker-half-open", Severity::Info, format!("{upstream}/{endpoint} is being tried again"))), at),
             State::Closed => {
-                let event = Event::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} has recovered"));
+                let what = if by_hand { "takes calls again: its breaker was closed" } else { "has recovered" };
+                let event = Event::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} {what}"));
                 bus.publish(&tell(event.resolving(bus.ended(&opened(names)))), at)
             }
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_why_a_breaker_moved_in_words_and_programs_in_one_word() {
+        let (bus, names) = (Bus::default(), Names::new("api", "search"));
+        let causes = Cause::ALL.iter().map(|cause| Moved::By(*cause)).chain([Moved::Elsewhere]);
+        for (moved, to) in causes.flat_map(|moved| State::ALL.iter().map(move |to| (moved, *to))) {
+            Watched::tell(&names, to, moved, Wall(0), &bus);
+            let told = bus.unread().pop_back().unwrap().event;
+            assert_eq!(told.cause, Some(moved.word()));
+            assert!(told.detail.split(' ').count() > 4, "{moved:?}: {}", told.detail);
+            assert!(!told.detail.contains(moved.word()) || moved.word() == "forced", "{moved:?}: {}", told.detail);
+        }
+    }
+
+    #[test]
+    fn an_operators_hand_is_not_told_as_the_upstreams_failure() {
+        let (bus, names) = (Bus::default(), Names::new("api", "search"));
+        let title = |to, moved| {
+            Watched::tell(&names, to, moved, Wall(0), &bus);
+            bus.unread().pop_back().unwrap().event.title
+        };
+        assert_eq!(title(State::Open, Moved::By(Cause::Forced)), "api/search is held back: its breaker was opened");
+        assert_eq!(title(State::Closed, Moved::By(Cause::Forced)), "api/search takes calls again: its breaker was closed");
+        assert_eq!(title(State::Open, Moved::Elsewhere), "api/search is failing: its breaker opened");
+        assert_eq!(title(State::Closed, Moved::By(Cause::ProbesSucceeded)), "api/search has recovered");
     }
 }

@@ -1,18 +1,26 @@
 //! What people should hear of: each event once to everybody who listens, and the last ones for whoever comes later.
-//! Nobody who listens slowly holds anybody up: what is missed is missed, and can be asked for again.
+//! Nobody who listens slowly holds anybody up: what is missed is missed, and can be asked for again. What happens together is
+//! one packet, written once and shared by all who listen, and it is the admin port's thread that hands it out.
 
-use super::{bounded, when};
+use super::bounded;
+use crate::shape::Time;
+use bytes::Bytes;
 use seawall_core::time::Wall;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::broadcast;
+use std::time::Duration;
+use tokio::sync::{Notify, broadcast};
+use utoipa::ToSchema;
 
 const RECENT: usize = 200;
-/// Frames that a listener may be behind.
-const BEHIND: usize = 512;
+/// Packets that a listener may be behind.
+const BEHIND: usize = 64;
+/// A packet of so many bytes does not wait for more.
+const LONG: usize = 64 * 1024;
+/// How long events are gathered for one packet: less than anybody sees.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// Events that wait for whoever writes messages; the oldest go first.
 const MOST_UNREAD: usize = 1000;
 /// Numbers that are passed over after a restart.
@@ -22,21 +30,13 @@ const MOST_STANDING: usize = 4096;
 /// Listeners at the same time.
 const MOST_LISTENERS: usize = 128;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = EventSeverity)]
 pub(crate) enum Severity {
     Info,
     Warning,
     Fatal,
-}
-
-impl Severity {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Fatal => "fatal",
-        }
-    }
 }
 
 /// Something that happened, in words for people.
@@ -46,6 +46,8 @@ pub(crate) struct Event {
     pub severity: Severity,
     pub title: String,
     pub detail: String,
+    /// Why, in one word for programs.
+    pub cause: Option<&'static str>,
     pub upstream: Option<String>,
     pub endpoint: Option<String>,
     /// What it is about, where that is not all of an upstream or endpoint.
@@ -60,7 +62,14 @@ impl Event {
     pub(crate) fn new(name: &'static str, severity: Severity, title: impl Into<String>) -> Self {
         let (title, nothing) = (title.into(), String::new);
         let (upstream, endpoint, resolves) = (None, None, None);
-        Self { name, severity, title, detail: nothing(), upstream, endpoint, about: nothing(), resolves, told_elsewhere: false }
+        let (detail, about) = (nothing(), nothing());
+        Self { name, severity, title, detail, cause: None, upstream, endpoint, about, resolves, told_elsewhere: false }
+    }
+
+    /// Why, for programs and for people.
+    pub(crate) fn because(mut self, cause: &'static str, detail: impl Into<String>) -> Self {
+        self.cause = Some(cause);
+        self.detail(detail)
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
@@ -95,25 +104,49 @@ impl Event {
         self
     }
 
-    pub(crate) fn json(&self, id: u64, at: Wall) -> Value {
-        let mut members = Map::new();
-        members.insert("id".to_owned(), json!(id));
-        members.insert("at".to_owned(), when(at));
-        members.insert("name".to_owned(), json!(self.name));
-        members.insert("severity".to_owned(), json!(self.severity.as_str()));
-        members.insert("title".to_owned(), json!(self.title));
-        members.insert("detail".to_owned(), json!(self.detail));
-        let optional =
-            [("upstream", self.upstream.as_ref().map(|name| json!(name))), ("endpoint", self.endpoint.as_ref().map(|name| json!(name)))];
-        for (name, value) in optional.into_iter().chain([("resolves", self.resolves.map(|id| json!(id)))]) {
-            members.extend(value.map(|value| (name.to_owned(), value)));
+    pub(crate) fn told(&self, id: u64, at: Wall) -> Told {
+        Told {
+            id,
+            at: Time(at),
+            name: self.name,
+            severity: self.severity,
+            title: self.title.clone(),
+            detail: self.detail.clone(),
+            cause: self.cause,
+            upstream: self.upstream.clone(),
+            endpoint: self.endpoint.clone(),
+            resolves: self.resolves,
         }
-        Value::Object(members)
     }
 }
 
-/// A frame as it goes over the wire, made once for all listeners.
-pub(crate) type Frame = Arc<str>;
+/// Something that people should hear of.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Event)]
+pub(crate) struct Told {
+    id: u64,
+    at: Time,
+    name: &'static str,
+    severity: Severity,
+    /// In words.
+    title: String,
+    /// What more there is to say, in words.
+    detail: String,
+    /// Why, as one word: for breakers, what moved them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    cause: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    upstream: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    endpoint: Option<String>,
+    /// The event that this one ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    resolves: Option<u64>,
+}
 
 /// An event that was told, and when.
 #[derive(Clone, Debug)]
@@ -125,8 +158,10 @@ pub(crate) struct Published {
 
 #[derive(Debug)]
 pub(crate) struct Bus {
-    sender: broadcast::Sender<Frame>,
+    sender: broadcast::Sender<Bytes>,
     recent: Mutex<Recent>,
+    /// There is something in the packet.
+    gathering: Notify,
     /// For whoever writes messages of them.
     unread: Mutex<VecDeque<Published>>,
     /// What began and has not ended, by its condition.
@@ -146,22 +181,24 @@ pub(crate) struct Standing {
 #[derive(Debug, Default)]
 struct Recent {
     last: u64,
-    events: VecDeque<(u64, &'static str, Value)>,
+    events: VecDeque<Told>,
+    /// Frames that nobody has heard yet.
+    packet: String,
 }
 
 impl Default for Bus {
     fn default() -> Self {
-        let (unread, standing) = (Mutex::default(), Mutex::default());
-        Self { sender: broadcast::channel(BEHIND).0, recent: Mutex::default(), unread, standing, listeners: Arc::default() }
+        let (unread, standing, gathering) = (Mutex::default(), Mutex::default(), Notify::new());
+        Self { sender: broadcast::channel(BEHIND).0, recent: Mutex::default(), gathering, unread, standing, listeners: Arc::default() }
     }
 }
 
 /// Counts a listener for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    pub frames: broadcast::Receiver<Frame>,
+    pub packets: broadcast::Receiver<Bytes>,
     /// What it missed while it was away.
-    pub missed: Vec<Frame>,
+    pub missed: Bytes,
     count: Arc<AtomicUsize>,
 }
 
@@ -176,10 +213,9 @@ impl Bus {
     pub(crate) fn publish(&self, event: &Event, at: Wall) -> u64 {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.last += 1;
-        let (id, value) = (recent.last, event.json(recent.last, at));
-        // Without listeners there is nobody to tell.
-        drop(self.sender.send(frame(id, event.name, &value)));
-        bounded(&mut recent.events, RECENT, (id, event.name, value));
+        let (id, told) = (recent.last, event.told(recent.last, at));
+        self.gather(&mut recent, || frame(&told));
+        bounded(&mut recent.events, RECENT, told);
         let published = Published { id, at, event: event.clone() };
         bounded(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner), MOST_UNREAD, published);
         id
@@ -238,16 +274,45 @@ impl Bus {
         std::mem::take(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn tick(&self, value: &Value) {
-        if self.sender.receiver_count() > 0 {
-            drop(self.sender.send(Arc::from(format!("event: tick\ndata: {value}\n\n"))));
+    pub(crate) fn tick(&self, tick: &impl Serialize) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gather(&mut recent, || format!("event: tick\ndata: {}\n\n", data(tick)));
+    }
+
+    /// Adds a frame to the packet, if there is anybody to hear it.
+    fn gather(&self, recent: &mut Recent, frame: impl FnOnce() -> String) {
+        if self.sender.receiver_count() == 0 {
+            return;
+        }
+        recent.packet.push_str(&frame());
+        if recent.packet.len() >= LONG {
+            self.hand_out(recent);
+        } else {
+            self.gathering.notify_one();
+        }
+    }
+
+    /// Gives the packet to everybody who listens.
+    fn hand_out(&self, recent: &mut Recent) {
+        if !recent.packet.is_empty() {
+            // Whoever was there to hear it may be gone.
+            drop(self.sender.send(Bytes::from(std::mem::take(&mut recent.packet))));
+        }
+    }
+
+    /// Hands packets out, for as long as somebody waits for this.
+    pub(crate) async fn tell(&self) {
+        loop {
+            self.gathering.notified().await;
+            tokio::time::sleep(TOGETHER).await;
+            self.hand_out(&mut self.recent.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
     /// Newest first.
-    pub(crate) fn recent(&self) -> Vec<Value> {
+    pub(crate) fn recent(&self) -> Vec<Told> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.events.iter().rev().map(|(_, _, value)| value.clone()).collect()
+        recent.events.iter().rev().cloned().collect()
     }
 
     /// Somebody who has heard everything up to `heard`, if there is room for one more.
@@ -257,20 +322,65 @@ impl Bus {
             return None;
         }
         // Under the lock, so that nothing falls between what is missed and what is heard.
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let missed = recent.events.iter().filter(|(id, ..)| heard.is_some_and(|heard| *id > heard));
-        let missed = missed.map(|(id, name, value)| frame(*id, name, value)).collect();
-        Some(Listener { frames: self.sender.subscribe(), missed, count: Arc::clone(&self.listeners) })
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is in the packet happened before.
+        self.hand_out(&mut recent);
+        let missed = recent.events.iter().filter(|told| heard.is_some_and(|heard| told.id > heard)).map(frame).collect::<String>();
+        Some(Listener { packets: self.sender.subscribe(), missed: Bytes::from(missed), count: Arc::clone(&self.listeners) })
     }
 }
 
-fn frame(id: u64, name: &str, value: &Value) -> Frame {
-    Arc::from(format!("event: {name}\nid: {id}\ndata: {value}\n\n"))
+/// An event as it goes over the wire.
+fn frame(told: &Told) -> String {
+    format!("event: {}\nid: {}\ndata: {}\n\n", told.name, told.id, data(told))
+}
+
+/// One line, whatever it says: JSON has no line ends of its own in texts.
+fn data(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn hand_out(bus: &Bus) {
+        bus.hand_out(&mut bus.recent.lock().unwrap());
+    }
+
+    fn heard(listener: &mut Listener) -> Option<String> {
+        listener.packets.try_recv().ok().map(|packet| String::from_utf8(packet.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn what_happens_together_is_one_packet_that_all_share() {
+        let bus = Bus::default();
+        let publish = |times| {
+            for _ in 0..times {
+                bus.publish(&Event::new("config-reloaded", Severity::Info, "x"), Wall(0));
+            }
+        };
+        let (mut one, mut other) = (bus.listen(None).unwrap(), bus.listen(None).unwrap());
+        publish(3);
+        hand_out(&bus);
+        let (mine, yours) = (one.packets.try_recv().unwrap(), other.packets.try_recv().unwrap());
+        assert_eq!(mine.as_ptr(), yours.as_ptr(), "it is written once");
+        assert_eq!(mine.windows(4).filter(|text| text == b"id: ").count(), 3);
+        publish(1000);
+        assert!(heard(&mut one).is_some_and(|packet| packet.len() >= LONG), "a long one does not wait");
+    }
+
+    #[test]
+    fn who_comes_while_a_packet_is_gathered_hears_nothing_of_it_twice() {
+        let bus = Bus::default();
+        let mut first = bus.listen(None).unwrap();
+        bus.publish(&Event::new("config-reloaded", Severity::Info, "x"), Wall(0));
+        let mut second = bus.listen(Some(0)).unwrap();
+        hand_out(&bus);
+        assert!(heard(&mut first).unwrap().contains("id: 1\n"));
+        assert!(second.missed.starts_with(b"event: config-reloaded\nid: 1\n"));
+        assert_eq!(heard(&mut second), None);
+    }
 
     #[test]
     fn whoever_comes_back_hears_what_was_missed_and_nothing_twice() {
@@ -279,13 +389,15 @@ mod tests {
             bus.publish(&Event::new("config-reloaded", Severity::Info, "a\nb"), Wall(0));
         }
         assert_eq!(bus.recent().len(), RECENT);
-        assert_eq!(bus.recent()[0]["id"], 300);
+        assert_eq!(bus.recent()[0].id, 300);
         let mut back = bus.listen(Some(298)).unwrap();
-        assert_eq!(back.missed.len(), 2);
+        let missed = String::from_utf8(back.missed.to_vec()).unwrap();
+        assert_eq!(missed.matches("event: ").count(), 2);
         bus.publish(&Event::new("config-reloaded", Severity::Info, "x"), Wall(0));
-        assert!(back.frames.try_recv().unwrap().contains("id: 301\n"));
+        hand_out(&bus);
+        assert!(heard(&mut back).unwrap().contains("id: 301\n"));
         assert!(bus.listen(None).unwrap().missed.is_empty(), "who is new hears what is new");
-        assert!(back.missed[0].lines().count() == 4, "text cannot start a line of its own: {:?}", back.missed[0]);
+        assert_eq!(missed.lines().count(), 8, "text cannot start a line of its own: {missed:?}");
     }
 
     #[test]
@@ -296,7 +408,7 @@ mod tests {
         let last = bus.raise(&lost(), Wall(0));
         bus.raise(&lost().of("api", None), Wall(0));
         assert!(bus.clear(lost(), Wall(0)));
-        assert_eq!(bus.recent()[0]["resolves"], last);
+        assert_eq!(bus.recent()[0].resolves, Some(last));
         assert!(!bus.clear(lost(), Wall(0)));
         assert_eq!(bus.unread().len(), 4);
         assert_eq!(bus.unread().len(), 0);

@@ -1,15 +1,17 @@
 //! The last calls with everything that was decided about them. Attempts of calls that are not over wait until they are.
 
-use super::{bounded, ms, when};
+use super::bounded;
+use crate::shape::{DecisionWord, ReasonWord, Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::Attempt;
 use seawall_core::time::Wall;
 use seawall_engine::recorder::{AttemptRecord, CallRecord};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// Calls that are remembered.
 const MOST: usize = 10_000;
@@ -111,7 +113,7 @@ impl Calls {
     }
 
     /// Newest first, and the cursor of the next page.
-    pub(crate) fn page(&self, wanted: &Wanted<'_>, limit: usize) -> (Vec<Value>, Option<u64>) {
+    pub(crate) fn page(&self, wanted: &Wanted<'_>, limit: usize) -> (Vec<Call>, Option<u64>) {
         let is_wanted = |seen: &&Seen| {
             let record = &seen.record;
             wanted.before.is_none_or(|before| seen.number < before)
@@ -126,43 +128,82 @@ impl Calls {
         (found.into_iter().map(summary).collect(), next)
     }
 
-    pub(crate) fn one(&self, id: CallId) -> Option<Value> {
+    pub(crate) fn one(&self, id: CallId) -> Option<CallTimeline> {
         let seen = self.ring.iter().rev().find(|seen| seen.record.call == id)?;
-        let mut value = summary(seen);
-        value["timeline"] = seen.steps.iter().map(step).collect();
-        Some(value)
+        Some(CallTimeline { call: summary(seen), timeline: seen.steps.iter().map(step).collect() })
     }
 }
 
-fn summary(seen: &Seen) -> Value {
-    let record = &seen.record;
-    json!({
-        "id": record.call.to_string(),
-        "at": when(record.at),
-        "upstream": record.names.upstream,
-        "endpoint": record.names.endpoint,
-        "caller": *record.caller,
-        "outcome": record.outcome,
-        "reason": record.reason.as_str(),
-        "attempts": record.attempts,
-        "elapsed_ms": ms(record.elapsed),
-    })
+/// A call that is over.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Call {
+    id: String,
+    at: Time,
+    upstream: String,
+    endpoint: String,
+    caller: String,
+    /// `success`, or the class or code of what went wrong.
+    outcome: &'static str,
+    reason: ReasonWord,
+    attempts: u32,
+    elapsed_ms: f64,
 }
 
-fn step(step: &Step) -> Value {
+/// A call with everything that was decided about it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CallTimeline {
+    #[serde(flatten)]
+    #[schema(inline)]
+    call: Call,
+    timeline: Vec<CallStep>,
+}
+
+/// One attempt, and what was made of it.
+#[derive(Debug, Serialize, ToSchema)]
+struct CallStep {
+    attempt: u32,
+    at: Time,
+    /// A status of HTTP, or how no answer came to be.
+    status: String,
+    class: &'static str,
+    decision: DecisionWord,
+    reason: ReasonWord,
+    wait_ms: f64,
+    latency_ms: f64,
+    elapsed_ms: f64,
+    /// The key's id and the end of it.
+    key_id: Option<String>,
+}
+
+fn summary(seen: &Seen) -> Call {
+    let record = &seen.record;
+    Call {
+        id: record.call.to_string(),
+        at: Time(record.at),
+        upstream: record.names.upstream.clone(),
+        endpoint: record.names.endpoint.clone(),
+        caller: record.caller.to_string(),
+        outcome: record.outcome,
+        reason: ReasonWord(record.reason),
+        attempts: record.attempts,
+        elapsed_ms: ms(record.elapsed),
+    }
+}
+
+fn step(step: &Step) -> CallStep {
     let attempt = &step.attempt;
-    json!({
-        "attempt": attempt.number,
-        "at": when(step.at),
-        "status": attempt.status.to_string(),
-        "class": attempt.outcome(),
-        "decision": attempt.decision.as_str(),
-        "reason": attempt.reason.as_str(),
-        "wait_ms": ms(attempt.wait),
-        "latency_ms": ms(attempt.latency),
-        "elapsed_ms": ms(attempt.elapsed),
-        "key_id": step.key_tail.as_deref(),
-    })
+    CallStep {
+        attempt: attempt.number,
+        at: Time(step.at),
+        status: attempt.status.to_string(),
+        class: attempt.outcome(),
+        decision: DecisionWord(attempt.decision),
+        reason: ReasonWord(attempt.reason),
+        wait_ms: ms(attempt.wait),
+        latency_ms: ms(attempt.latency),
+        elapsed_ms: ms(attempt.elapsed),
+        key_id: step.key_tail.as_deref().map(str::to_owned),
+    }
 }
 
 #[cfg(test)]
@@ -224,7 +265,7 @@ mod tests {
         }
         assert_eq!(count, MOST / 2);
         let newest = calls.ring.back().unwrap().record.call;
-        assert_eq!(calls.one(newest).unwrap()["timeline"][0]["status"], "200");
+        assert_eq!(calls.one(newest).unwrap().timeline[0].status, "200");
     }
 
     #[test]

@@ -10,21 +10,22 @@ mod rollup;
 mod series;
 mod unnamed;
 
+pub(crate) use alarms::BreakerChange;
 pub(crate) use alarms::{Alarms, SPIKE};
 pub(crate) use audit::audit;
-pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing};
-pub(crate) use calls::{Calls, Wanted};
-pub(crate) use rollup::{Asked, Rollups};
-pub(crate) use series::{Point, Series};
-pub(crate) use unnamed::Errors;
+pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing, Told};
+pub(crate) use calls::{Call, CallTimeline, Calls, Wanted};
+pub(crate) use rollup::{Asked, Rollups, ShownRollup};
+pub(crate) use series::{Point, Series, ShownPoint};
+pub(crate) use unnamed::{Errors, UnnamedError};
 
 use super::Shared;
 use seawall_core::classify::{Rule, diagnostic, redacted};
 use seawall_core::id::CallId;
-use seawall_core::time::{Nanos, Now, Wall};
+use seawall_core::time::{Now, Wall};
 use seawall_engine::live::{Live, Names};
 use seawall_engine::recorder::{CallRecord, Record, Sample};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,6 +75,14 @@ impl Default for Seen {
             second: 0,
         }
     }
+}
+
+/// The numbers of the second that is over.
+#[derive(Debug, Serialize)]
+struct Tick {
+    #[serde(flatten)]
+    point: ShownPoint,
+    in_flight: u32,
 }
 
 /// How a call ended, as far as people count.
@@ -161,9 +170,7 @@ impl Eyes {
             rollups.forget(now.wall);
             endpoints.retain(|_, series| !series.is_older_than(HOUR, now.wall));
         }
-        let mut tick = all.second(seen.second - 1).json();
-        tick["in_flight"] = json!(in_flight(live));
-        self.bus.tick(&tick);
+        self.bus.tick(&Tick { point: all.second(seen.second - 1).shown(), in_flight: in_flight(live) });
     }
 
     /// Puts a rule in force from the next configuration on, which the caller makes.
@@ -253,15 +260,6 @@ fn bounded<T>(ring: &mut VecDeque<T>, most: usize, item: T) {
         ring.pop_front();
     }
     ring.push_back(item);
-}
-
-/// Milliseconds as people and log lines write them: three decimals at most.
-pub(crate) fn ms(length: Nanos) -> Value {
-    json!(as_f64(length.0 / 1000) / 1000.0)
-}
-
-pub(crate) fn when(at: Wall) -> Value {
-    json!(at.to_string())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers for people")]

@@ -1,15 +1,18 @@
 //! Quarters of an hour of each endpoint, as this process counts them. They are here until the store has them, and a little
 //! longer; what came before, and what other processes counted, is in the store.
 
-use super::{Ending, as_f64, ms, when};
+use super::{Ending, as_f64};
+use crate::shape::{Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::live::Names;
 use seawall_store::rollup::Row;
-use serde_json::{Value, json};
+use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 const QUARTER_MS: i64 = 15 * 60 * 1000;
 /// Rows that are remembered while the store does not take them.
@@ -81,7 +84,7 @@ impl Rollups {
     }
 
     /// What the store has, with what is here in the place of what was written from here; oldest first.
-    pub(crate) fn with(&self, stored: &[Row], writer: CallId, asked: &Asked) -> Vec<Value> {
+    pub(crate) fn with(&self, stored: &[Row], writer: CallId, asked: &Asked) -> Vec<ShownRollup> {
         let mut sums: BTreeMap<(i64, &str, &str), Rollup> = BTreeMap::new();
         let here = self.0.iter().filter(|((start, names), _)| {
             *start >= asked.from.0 && *start < asked.to.0 && asked.upstream.as_ref().is_none_or(|name| names.upstream == *name)
@@ -109,23 +112,45 @@ pub(super) fn call(row: &mut Rollup, ending: Ending) {
     }
 }
 
-fn shown(start: i64, upstream: &str, endpoint: &str, rollup: &Rollup) -> Value {
-    let quantile = |per_mille| rollup.latency.quantile(per_mille).map_or(Value::Null, ms);
-    json!({
-        "at": when(Wall(start)),
-        "upstream": upstream,
-        "endpoint": endpoint,
-        "attempts": rollup.attempts,
-        "calls": rollup.calls,
-        "success": rollup.success,
-        "transient_rate": as_f64(rollup.transient()) / as_f64(rollup.sends().max(1)),
-        "retries_per_success": as_f64(rollup.retries) / as_f64(rollup.success.max(1)),
-        "circuit_open_minutes": Nanos(rollup.open_ns).as_secs_f64() / 60.0,
-        "p50_ms": quantile(500),
-        "p95_ms": quantile(950),
-        "p99_ms": quantile(990),
-        "rejects": rollup.rejects,
-    })
+/// A quarter of an hour of one endpoint.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Rollup)]
+pub(crate) struct ShownRollup {
+    /// Its beginning.
+    at: Time,
+    upstream: String,
+    endpoint: String,
+    /// By outcome.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    attempts: BTreeMap<Cow<'static, str>, u64>,
+    calls: u64,
+    success: u64,
+    transient_rate: f64,
+    retries_per_success: f64,
+    circuit_open_minutes: f64,
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    rejects: u64,
+}
+
+fn shown(start: i64, upstream: &str, endpoint: &str, rollup: &Rollup) -> ShownRollup {
+    let quantile = |per_mille| rollup.latency.quantile(per_mille).map(ms);
+    ShownRollup {
+        at: Time(Wall(start)),
+        upstream: upstream.to_owned(),
+        endpoint: endpoint.to_owned(),
+        attempts: rollup.attempts.clone(),
+        calls: rollup.calls,
+        success: rollup.success,
+        transient_rate: as_f64(rollup.transient()) / as_f64(rollup.sends().max(1)),
+        retries_per_success: as_f64(rollup.retries) / as_f64(rollup.success.max(1)),
+        circuit_open_minutes: Nanos(rollup.open_ns).as_secs_f64() / 60.0,
+        p50_ms: quantile(500),
+        p95_ms: quantile(950),
+        p99_ms: quantile(990),
+        rejects: rollup.rejects,
+    }
 }
 
 #[cfg(test)]
@@ -145,13 +170,13 @@ mod tests {
         assert_eq!(rollups.take_changed(us), [], "it is written once");
         rollups.open(Wall(6), &names, Nanos::from_secs(60));
         stored.push(Row { writer: other, ..stored[0].clone() });
-        let minutes = |rows: &[Value]| rows.iter().map(|row| row["circuit_open_minutes"].clone()).collect::<Vec<_>>();
-        assert_eq!(minutes(&rollups.with(&stored, us, &asked(QUARTER_MS))), [json!(3.0)]);
+        let minutes = |rows: &[ShownRollup]| rows.iter().map(|row| row.circuit_open_minutes).collect::<Vec<_>>();
+        assert_eq!(minutes(&rollups.with(&stored, us, &asked(QUARTER_MS))), [3.0]);
         assert!(rollups.with(&[], us, &asked(0)).is_empty(), "nothing begins before that");
         rollups.give_back(&stored);
         assert_eq!(rollups.take_changed(us).len(), 1, "what was not taken is written again");
         rollups.forget(Wall(QUARTER_MS + OLDEST_MS));
-        assert_eq!(minutes(&rollups.with(&stored, us, &asked(QUARTER_MS))), [json!(2.0)], "then the store alone is asked");
+        assert_eq!(minutes(&rollups.with(&stored, us, &asked(QUARTER_MS))), [2.0], "then the store alone is asked");
         rollups.open(Wall(7), &names, Nanos::from_secs(60));
         rollups.forget(Wall(QUARTER_MS + OLDEST_MS));
         assert_eq!(rollups.take_changed(us).len(), 1, "what is not written is not forgotten");

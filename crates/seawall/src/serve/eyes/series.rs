@@ -1,12 +1,14 @@
 //! What happened second by second, for charts and for "the last minute". Points hold counts and a histogram, so that any
 //! two of them add up to exactly the longer one.
 
-use super::{Ending, as_f64, ms};
+use super::{Ending, as_f64};
+use crate::shape::{Time, ms};
 use seawall_core::record::histogram::Histogram;
 use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_engine::recorder::AttemptRecord;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::VecDeque;
+use utoipa::ToSchema;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Point {
@@ -67,23 +69,38 @@ impl Point {
         if self.success == 0 { as_f64(self.retries) } else { as_f64(self.retries) / as_f64(self.success) }
     }
 
-    pub(crate) fn quantile(&self, per_mille: u64) -> Value {
-        self.latency.quantile(per_mille).map_or(Value::Null, ms)
+    pub(crate) fn quantile(&self, per_mille: u64) -> Option<f64> {
+        self.latency.quantile(per_mille).map(ms)
     }
 
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "t": Wall(self.t * 1000).to_string(),
-            "calls": self.calls,
-            "success": self.success,
-            "failed": self.failed,
-            "retries": self.retries,
-            "rejected": self.rejected,
-            "p50_ms": self.quantile(500),
-            "p95_ms": self.quantile(950),
-            "p99_ms": self.quantile(990),
-        })
+    pub(crate) fn shown(&self) -> ShownPoint {
+        ShownPoint {
+            t: Time(Wall(self.t * 1000)),
+            calls: self.calls,
+            success: self.success,
+            failed: self.failed,
+            retries: self.retries,
+            rejected: self.rejected,
+            p50_ms: self.quantile(500),
+            p95_ms: self.quantile(950),
+            p99_ms: self.quantile(990),
+        }
     }
+}
+
+/// Calls that ended in one step of a chart.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Point)]
+pub(crate) struct ShownPoint {
+    t: Time,
+    calls: u64,
+    success: u64,
+    failed: u64,
+    retries: u64,
+    rejected: u64,
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
 }
 
 #[derive(Debug)]

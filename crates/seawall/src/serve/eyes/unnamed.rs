@@ -2,16 +2,17 @@
 //! looked at here and forgotten; what is kept is one redacted line and a condition to recognise the error by. The store
 //! has them as well, and the names that they were given.
 
-use super::when;
+use crate::shape::{ClassWord, Time};
 use seawall_core::classify::{Condition, Fingerprint, Rule, fingerprint};
 use seawall_core::record::{Class, Status};
 use seawall_core::time::Wall;
 use seawall_engine::live::{Live, Names};
 use seawall_engine::recorder::{AttemptRecord, Sample};
 use seawall_store::notes;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// Different errors that are remembered; the one without a name that was not seen for longest goes first.
 pub(super) const MOST: usize = 500;
@@ -130,24 +131,39 @@ impl Errors {
     }
 
     /// Those seen last come first.
-    pub(crate) fn list(&self) -> Vec<Value> {
+    pub(crate) fn list(&self) -> Vec<UnnamedError> {
         let mut all: Vec<(&Fingerprint, &Unnamed)> = self.0.iter().collect();
         all.sort_by_key(|(print, error)| (std::cmp::Reverse(error.last_at), **print));
-        let shown = all.into_iter().map(|(print, error)| {
-            json!({
-                "fingerprint": print.to_string(),
-                "upstream": error.names.upstream,
-                "endpoint": error.names.endpoint,
-                "status": error.condition.status.to_string(),
-                "count": error.count,
-                "first_at": when(error.first_at),
-                "last_at": when(error.last_at),
-                "sample": error.sample,
-                "named_as": error.named_as.map(Class::as_str),
-                // For whoever comes back to move it into the file.
-                "toml": error.named_as.map(|class| error.condition.toml(&error.names.upstream, *print, class)),
-            })
+        let shown = all.into_iter().map(|(print, error)| UnnamedError {
+            fingerprint: print.to_string(),
+            upstream: error.names.upstream.clone(),
+            endpoint: error.names.endpoint.clone(),
+            status: error.condition.status.to_string(),
+            count: error.count,
+            first_at: Time(error.first_at),
+            last_at: Time(error.last_at),
+            sample: error.sample.clone(),
+            named_as: error.named_as.map(ClassWord),
+            toml: error.named_as.map(|class| error.condition.toml(&error.names.upstream, *print, class)),
         });
         shown.collect()
     }
+}
+
+/// A failure that only a catch-all caught.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UnnamedError {
+    fingerprint: String,
+    upstream: String,
+    endpoint: String,
+    /// A status of HTTP, or how no answer came to be.
+    status: String,
+    count: u64,
+    first_at: Time,
+    last_at: Time,
+    /// What the upstream said, in one line without secrets.
+    sample: String,
+    named_as: Option<ClassWord>,
+    /// The rule to move into the file, of an error that has a name
+    toml: Option<String>,
 }

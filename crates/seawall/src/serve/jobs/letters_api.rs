@@ -1,31 +1,74 @@
 //! Dead letters over the admin API: list, look at, discard, and the issues they are grouped into.
 
-use super::view;
+use super::view::{self, DeadLetter, ShownIssue};
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
-use crate::serve::admin::query::{Query, document, either, not_found, of_store, page};
+use crate::serve::admin::query::{List, Paged, Query, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
+use crate::shape::{ClassWord, LetterStatus, SeverityWord, Time};
 use axum::Extension;
-use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use axum::routing::get;
 use seawall_core::id::CallId;
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
 use seawall_store::dead::{Filter, Status};
-use serde_json::json;
+use serde::Serialize;
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/v1/dead-letters", get(list))
-        .route("/v1/dead-letters/issues", get(issues))
-        .route("/v1/dead-letters/{id}", get(show).delete(discard))
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(issues)).routes(routes!(show, discard))
 }
 
+/// Which letters are meant.
+#[derive(Debug, ToSchema, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "a description of what `filter` reads")]
+pub(super) struct LetterFilter {
+    #[schema(nullable = false)]
+    upstream: Option<String>,
+    #[schema(nullable = false)]
+    endpoint: Option<String>,
+    #[schema(nullable = false)]
+    class: Option<ClassWord>,
+    #[schema(nullable = false)]
+    code: Option<String>,
+    #[schema(nullable = false)]
+    severity: Option<SeverityWord>,
+    #[schema(nullable = false)]
+    since: Option<Time>,
+    #[schema(nullable = false)]
+    until: Option<Time>,
+    /// A part of the URL, the detail or the correlation id.
+    #[schema(nullable = false)]
+    q: Option<String>,
+}
+
+/// A letter that is gone.
+#[derive(Debug, Serialize, ToSchema)]
+struct Discarded {
+    id: String,
+    discarded: bool,
+}
+
+/// All issues at once.
+#[derive(Debug, Serialize, ToSchema)]
+struct Issues {
+    items: Vec<ShownIssue>,
+}
+
+/// Dead letters, newest first
+#[utoipa::path(
+    get, path = "/v1/dead-letters", operation_id = "listDeadLetters", tag = "dead letters",
+    params(LetterFilter, ("status" = Option<LetterStatus>, Query), Paged),
+    responses((status = 200, body = List<DeadLetter>)),
+)]
 async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     either(listed(&shared, query.as_deref()).await)
 }
@@ -63,11 +106,19 @@ pub(super) fn filter(query: &Query) -> Result<Filter, Box<Refusal>> {
     })
 }
 
+/// Dead letters that failed the same way
+#[utoipa::path(get, path = "/v1/dead-letters/issues", operation_id = "listIssues", tag = "dead letters", responses((status = 200, body = Issues)))]
 async fn issues(State(shared): State<Arc<Shared>>) -> Response {
     let issues = shared.desk.store.issues().await.map_err(|error| of_store(&error));
-    either(issues.map(|issues| document(200, &json!({ "items": issues.iter().map(view::issue).collect::<Vec<_>>() }))))
+    either(issues.map(|issues| document(200, &Issues { items: issues.iter().map(view::issue).collect() })))
 }
 
+/// One dead letter
+#[utoipa::path(
+    get, path = "/v1/dead-letters/{id}", operation_id = "showDeadLetter", tag = "dead letters",
+    params(("id" = String, Path)),
+    responses((status = 200, body = DeadLetter), (status = 404, description = "There is no such dead letter")),
+)]
 async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
     either(shown(&shared, &id).await)
 }
@@ -78,6 +129,16 @@ async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
     letter.map(|letter| document(200, &view::letter(&letter))).ok_or_else(|| not_found("there is no such dead letter"))
 }
 
+/// Discard a dead letter
+#[utoipa::path(
+    delete, path = "/v1/dead-letters/{id}", operation_id = "discardDeadLetter", tag = "dead letters",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Discarded),
+        (status = 404, description = "There is no such dead letter"),
+        (status = 409, description = "It is being replayed"),
+    ),
+)]
 async fn discard(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(discarded(&shared, &who, &id).await)
 }
@@ -87,7 +148,7 @@ async fn discarded(shared: &Shared, who: &Operator, id: &str) -> Result<Response
     let store = &shared.desk.store;
     if store.discard_letter(id).await.map_err(|error| of_store(&error))? {
         audit(shared, &who.0, "discard", format!("dead letter {id}")).await;
-        return Ok(document(200, &json!({ "id": id.to_string(), "discarded": true })));
+        return Ok(document(200, &Discarded { id: id.to_string(), discarded: true }));
     }
     match store.letter(id).await.map_err(|error| of_store(&error))? {
         Some(_) => Err(Box::new(Refusal::plain(409, "replay_running", "the dead letter is being replayed"))),

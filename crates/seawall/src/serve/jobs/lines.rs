@@ -7,6 +7,7 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use http_body_util::BodyExt as _;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 /// A line, or what is wrong with it.
@@ -91,8 +92,13 @@ where
     }
 }
 
-/// What is said of one line.
-pub(super) fn numbered(number: u64, mut said: serde_json::Value) -> String {
-    said["line"] = serde_json::json!(number);
-    format!("{said}\n")
+/// What is said of one line, as a line.
+pub(super) fn text(said: &impl Serialize) -> String {
+    let mut text = serde_json::to_string(said).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+pub(super) fn written(said: &impl Serialize) -> Bytes {
+    Bytes::from(text(said))
 }

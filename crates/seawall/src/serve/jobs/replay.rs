@@ -1,5 +1,6 @@
 //! What a replay means: which letters, which of them are held back and why, and the job that a letter becomes.
 
+use super::letters_api::LetterFilter;
 use super::{identity, letters_api};
 use crate::adhoc;
 use crate::serve::admin::query::{Query, bad};
@@ -17,6 +18,7 @@ use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// Letters that one wish may name.
 const MOST_IDS: usize = 1000;
@@ -24,21 +26,27 @@ const MOST_NAME: usize = 100;
 /// What a replay that nobody asked for is called.
 pub(super) const REEVALUATION: &str = "reevaluation";
 
-/// A wish as an operator writes it.
-#[derive(Debug, Deserialize)]
+/// `ids`, or a `filter`: `{}` is every letter
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewReplay)]
 pub(super) struct Wish {
     #[serde(default)]
+    #[schema(max_items = 1000)]
     ids: Vec<String>,
+    #[schema(value_type = Option<LetterFilter>)]
     filter: Option<BTreeMap<String, Value>>,
+    #[schema(pattern = "^[1-9][0-9]{0,8}/(s|m|h|d)$", examples("10/s"))]
     rate: Option<String>,
+    /// Those too that are held back otherwise.
     #[serde(default)]
     force: bool,
+    #[schema(min_length = 1, max_length = 100)]
     name: Option<String>,
 }
 
 /// What is kept of a wish: everything that it meant in the moment in which it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(super) struct Plan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
@@ -48,6 +56,7 @@ pub(super) struct Plan {
     pub force: bool,
     /// Nobody asked for it: only what its rule allows, once, and so many at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub reevaluates: Option<u64>,
 }
 

@@ -3,39 +3,94 @@
 use super::replay::{self, Asked, Plan, Wish};
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
-use crate::serve::admin::query::{Query, document, either, not_found, of_store, page};
+use crate::serve::admin::query::{List, Paged, Query, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
+use crate::shape::{self, Time};
 use axum::Extension;
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use axum::routing::{delete, get, post};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Error;
 use seawall_store::dead::{Filter, Status};
 use seawall_store::page::{MOST, Window};
 use seawall_store::replay::{Created, NewReplay, Replay, State as ReplayState};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// Letters that are looked at before the answer; the rest is counted as the replay gets there.
 const LOOKED_AT: usize = 10_000;
 /// Letters that the answer gives a reason for.
 const MOST_REASONS: usize = 1000;
 
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/v1/dead-letters/replay", post(start))
-        .route("/v1/replays", get(list))
-        .route("/v1/replays/{id}", delete(cancel).get(show))
-        .route("/v1/replays/{id}/pause", post(pause))
-        .route("/v1/replays/{id}/resume", post(resume))
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new()
+        .routes(routes!(start))
+        .routes(routes!(list))
+        .routes(routes!(show, cancel))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
 }
 
+/// A replay, as far as it has come.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Replay)]
+struct ShownReplay {
+    id: String,
+    name: String,
+    state: shape::ReplayState,
+    /// Why it is paused.
+    reason: Option<String>,
+    rate: String,
+    upstreams: Vec<String>,
+    /// Which letters it means.
+    plan: Option<Plan>,
+    started: u64,
+    ok: u64,
+    failed: u64,
+    held_back: u64,
+    /// Null where there is a page or more.
+    remaining: Option<u64>,
+    created_at: Time,
+    updated_at: Time,
+}
+
+/// What a wish came to.
+#[derive(Debug, Serialize, ToSchema)]
+struct ReplayStarted {
+    /// Null where there is nothing to send.
+    replay: Option<ShownReplay>,
+    started: u64,
+    held_back: Vec<HeldBack>,
+    /// There are more letters than were looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    more: bool,
+}
+
+/// A letter that is not replayed.
+#[derive(Debug, Serialize, ToSchema)]
+struct HeldBack {
+    id: String,
+    reason: String,
+}
+
+/// Send dead letters again: a durable task that answers what it takes and what it holds back
+#[utoipa::path(
+    post, path = "/v1/dead-letters/replay", operation_id = "startReplay", tag = "replays",
+    request_body = Wish,
+    responses(
+        (status = 200, description = "There is nothing to send", body = ReplayStarted),
+        (status = 202, description = "It is under way", body = ReplayStarted),
+        (status = 409, description = "Another replay is at one of these upstreams"),
+    ),
+)]
 async fn start(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Bytes) -> Response {
     either(started(&shared, &who, &body).await)
 }
@@ -52,27 +107,21 @@ async fn started(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Re
     let now = desk.now();
     let Asked { plan, rate, name } = Wish::read(body, newest(shared).await?.max(now))?;
     let looked = look(shared, &plan, plan.filter()?).await?;
-    let answer = |replay: Value| {
-        let mut told = json!({ "replay": replay, "started": looked.meant, "held_back": looked.held_back });
-        if looked.is_cut {
-            told["more"] = json!(true);
-        }
-        told
-    };
-    if looked.meant == 0 && !looked.is_cut {
-        return Ok(document(200, &answer(Value::Null)));
+    let Looked { meant: started, held_back, upstreams, is_cut: more } = looked;
+    if started == 0 && !more {
+        return Ok(document(200, &ReplayStarted { replay: None, started, held_back, more }));
     }
-    let upstreams: Vec<String> = looked.upstreams.iter().cloned().collect();
+    let upstreams: Vec<String> = upstreams.into_iter().collect();
     let rate = rate.unwrap_or_else(|| replay::slowest(&upstreams, &shared.live.load()));
     let filter = serde_json::to_string(&plan).map_err(|error| of_store(&Error::Failed(error.to_string())))?;
     let (id, who) = (desk.new_id(), operator.0.clone());
     let new = NewReplay { id, name, who, filter, upstreams, rate: rate.to_string(), canary: 1, created_at: now };
     match desk.store.create_replay(new).await.map_err(|error| of_store(&error))? {
         Created::Started => {
-            audit(shared, &operator.0, "replay", format!("{id}: {} letters or more", looked.meant)).await;
+            audit(shared, &operator.0, "replay", format!("{id}: {started} letters or more")).await;
             let replay = desk.store.replay(id).await.map_err(|error| of_store(&error))?;
-            let view = replay.map_or(Value::Null, |replay| view(&replay, Some(looked.meant)));
-            Ok(document(202, &answer(view)))
+            let replay = replay.map(|replay| view(&replay, Some(started)));
+            Ok(document(202, &ReplayStarted { replay, started, held_back, more }))
         }
         Created::Underway(other) => {
             let detail = format!("replay {other} is at one of these upstreams; wait for it, or cancel it");
@@ -85,7 +134,7 @@ async fn started(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Re
 #[derive(Default)]
 struct Looked {
     meant: u64,
-    held_back: Vec<Value>,
+    held_back: Vec<HeldBack>,
     upstreams: BTreeSet<String>,
     is_cut: bool,
 }
@@ -103,7 +152,7 @@ async fn look(shared: &Shared, plan: &Plan, filter: Filter) -> Result<Looked, Bo
             Some(Status::Replayed) => "it was replayed and worked",
             Some(Status::Kept) => continue,
         };
-        looked.held_back.push(json!({ "id": id.to_string(), "reason": why }));
+        looked.held_back.push(HeldBack { id: id.to_string(), reason: why.to_owned() });
     }
     loop {
         let page = store.letters(filter.clone(), Window { after, limit: MOST }).await.map_err(|error| of_store(&error))?;
@@ -113,7 +162,7 @@ async fn look(shared: &Shared, plan: &Plan, filter: Filter) -> Result<Looked, Bo
             match plan.holds_back(letter, &live) {
                 None => looked.meant += 1,
                 Some(reason) if looked.held_back.len() < MOST_REASONS => {
-                    looked.held_back.push(json!({ "id": letter.letter.id.to_string(), "reason": reason }));
+                    looked.held_back.push(HeldBack { id: letter.letter.id.to_string(), reason });
                 }
                 Some(_) => {}
             }
@@ -133,6 +182,8 @@ async fn look(shared: &Shared, plan: &Plan, filter: Filter) -> Result<Looked, Bo
     }
 }
 
+/// Replays, newest first
+#[utoipa::path(get, path = "/v1/replays", operation_id = "listReplays", tag = "replays", params(Paged), responses((status = 200, body = List<ShownReplay>)))]
 async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     either(listed(&shared, query.as_deref()).await)
 }
@@ -159,26 +210,32 @@ async fn left(shared: &Shared, replay: &Replay) -> Result<Option<u64>, Box<Refus
     Ok(if page.next.is_some() { None } else { u64::try_from(page.entries.len()).ok() })
 }
 
-fn view(replay: &Replay, remaining: Option<u64>) -> Value {
-    let reason = if let ReplayState::Paused(reason) = &replay.state { Some(reason) } else { None };
-    json!({
-        "id": replay.new.id.to_string(),
-        "name": replay.new.name,
-        "state": replay.state.as_str(),
-        "reason": reason,
-        "rate": replay.new.rate,
-        "upstreams": replay.new.upstreams,
-        "plan": serde_json::from_str::<Value>(&replay.new.filter).unwrap_or(Value::Null),
-        "started": replay.counts.started,
-        "ok": replay.counts.worked,
-        "failed": replay.counts.failed,
-        "held_back": replay.counts.held_back,
-        "remaining": remaining,
-        "created_at": replay.new.created_at.to_string(),
-        "updated_at": replay.updated_at.to_string(),
-    })
+fn view(replay: &Replay, remaining: Option<u64>) -> ShownReplay {
+    let reason = if let ReplayState::Paused(reason) = &replay.state { Some(reason.clone()) } else { None };
+    ShownReplay {
+        id: replay.new.id.to_string(),
+        name: replay.new.name.clone(),
+        state: shape::ReplayState(replay.state.clone()),
+        reason,
+        rate: replay.new.rate.clone(),
+        upstreams: replay.new.upstreams.clone(),
+        plan: serde_json::from_str(&replay.new.filter).ok(),
+        started: replay.counts.started,
+        ok: replay.counts.worked,
+        failed: replay.counts.failed,
+        held_back: replay.counts.held_back,
+        remaining,
+        created_at: Time(replay.new.created_at),
+        updated_at: Time(replay.updated_at),
+    }
 }
 
+/// One replay
+#[utoipa::path(
+    get, path = "/v1/replays/{id}", operation_id = "showReplay", tag = "replays",
+    params(("id" = String, Path)),
+    responses((status = 200, body = ShownReplay), (status = 404, description = "There is no such replay")),
+)]
 async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
     either(shown(&shared, &id).await)
 }
@@ -195,14 +252,44 @@ async fn find(shared: &Shared, id: &str) -> Result<Replay, Box<Refusal>> {
     shared.desk.store.replay(id).await.map_err(|error| of_store(&error))?.ok_or_else(unknown)
 }
 
+/// Pause a replay
+#[utoipa::path(
+    post, path = "/v1/replays/{id}/pause", operation_id = "pauseReplay", tag = "replays",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = ShownReplay),
+        (status = 404, description = "There is no such replay"),
+        (status = 409, description = "It is over"),
+    ),
+)]
 async fn pause(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(set(&shared, &who, &id, ReplayState::Paused("an operator paused it".to_owned())).await)
 }
 
+/// Let a paused replay go on
+#[utoipa::path(
+    post, path = "/v1/replays/{id}/resume", operation_id = "resumeReplay", tag = "replays",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = ShownReplay),
+        (status = 404, description = "There is no such replay"),
+        (status = 409, description = "It is over"),
+    ),
+)]
 async fn resume(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(set(&shared, &who, &id, ReplayState::Running).await)
 }
 
+/// Cancel a replay; what it has started goes on
+#[utoipa::path(
+    delete, path = "/v1/replays/{id}", operation_id = "cancelReplay", tag = "replays",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = ShownReplay),
+        (status = 404, description = "There is no such replay"),
+        (status = 409, description = "It is over"),
+    ),
+)]
 async fn cancel(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(set(&shared, &who, &id, ReplayState::Cancelled).await)
 }

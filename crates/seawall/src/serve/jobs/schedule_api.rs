@@ -3,32 +3,97 @@
 use super::schedule;
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
-use crate::serve::admin::query::{Query, bad, document, either, not_found, of_store};
+use crate::serve::admin::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
+use crate::shape::{SourceWord, Time};
 use axum::Extension;
-use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use axum::routing::{get, put};
 use seawall_core::config::model::Schedule;
 use seawall_store::job::{Filter, Origin, State as JobState};
 use seawall_store::page::{MOST, Window};
 use seawall_store::schedule::{NewSubject, Source, Subject};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// Longer names are mistakes.
 const MOST_NAME: usize = 200;
 
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/v1/schedules", get(list))
-        .route("/v1/schedules/{name}", get(show))
-        .route("/v1/schedules/{name}/subjects/{subject}", put(add).delete(remove))
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(add, remove))
 }
 
+/// A schedule and a page of its subjects.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Schedule)]
+struct ShownSchedule {
+    name: String,
+    upstream: String,
+    every: String,
+    request: ScheduledRequest,
+    /// Where answers are sent.
+    deliver: Option<String>,
+    missed: Missed,
+    subjects: Vec<ShownSubject>,
+    /// What to ask for the next page of subjects with; null on the last one.
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ScheduledRequest {
+    method: String,
+    path: String,
+}
+
+/// What becomes of ticks that nobody was there for.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Missed {
+    Once,
+    Skip,
+}
+
+/// One of those that a schedule is for.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Subject)]
+struct ShownSubject {
+    subject: String,
+    /// Who put it there.
+    source: SourceWord,
+    state: SubjectState,
+    last_ok_at: Option<Time>,
+    last_error: Option<String>,
+    consecutive_failures: u32,
+    next_retry_at: Option<Time>,
+    next_at: Option<Time>,
+    /// Of its jobs.
+    correlation_id: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum SubjectState {
+    Waiting,
+    Running,
+    Failing,
+    Stopped,
+}
+
+/// A subject that is gone.
+#[derive(Debug, Serialize, ToSchema)]
+struct RemovedSubject {
+    schedule: String,
+    subject: String,
+    removed: bool,
+}
+
+/// Schedules with the first of their subjects
+#[utoipa::path(get, path = "/v1/schedules", operation_id = "listSchedules", tag = "schedules", responses((status = 200, body = List<ShownSchedule>)))]
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
     either(listed(&shared).await)
 }
@@ -39,9 +104,15 @@ async fn listed(shared: &Shared) -> Result<Response, Box<Refusal>> {
     for schedule in &live.config.schedules {
         items.push(view(shared, schedule, None, MOST).await?);
     }
-    Ok(document(200, &json!({ "items": items, "next_cursor": null })))
+    Ok(whole(items))
 }
 
+/// One schedule and a page of its subjects
+#[utoipa::path(
+    get, path = "/v1/schedules/{name}", operation_id = "showSchedule", tag = "schedules",
+    params(("name" = String, Path), Paged),
+    responses((status = 200, body = ShownSchedule), (status = 404, description = "There is no such schedule")),
+)]
 async fn show(State(shared): State<Arc<Shared>>, Path(name): Path<String>, RawQuery(query): RawQuery) -> Response {
     either(shown(&shared, &name, query.as_deref()).await)
 }
@@ -59,22 +130,22 @@ fn configured<'a>(schedules: &'a [Schedule], name: &str) -> Result<&'a Schedule,
 }
 
 /// A schedule and a page of its subjects.
-async fn view(shared: &Shared, schedule: &Schedule, after: Option<&str>, limit: usize) -> Result<Value, Box<Refusal>> {
+async fn view(shared: &Shared, schedule: &Schedule, after: Option<&str>, limit: usize) -> Result<ShownSchedule, Box<Refusal>> {
     let store = &shared.desk.store;
     let after = after.map(|subject| (schedule.name.clone(), subject.to_owned()));
     let subjects = store.subjects(Some(schedule.name.clone()), after, limit).await.map_err(|error| of_store(&error))?;
     let next = subjects.last().filter(|_| subjects.len() == limit).map(|last| last.subject.clone());
     let busy = busy(shared, schedule).await?;
-    Ok(json!({
-        "name": schedule.name,
-        "upstream": schedule.upstream,
-        "every": schedule.every.to_string(),
-        "request": { "method": schedule.method, "path": schedule.path },
-        "deliver": schedule.deliver,
-        "missed": if schedule.run_missed { "once" } else { "skip" },
-        "subjects": subjects.iter().map(|subject| subject_view(subject, &busy)).collect::<Vec<_>>(),
-        "next_cursor": next,
-    }))
+    Ok(ShownSchedule {
+        name: schedule.name.clone(),
+        upstream: schedule.upstream.clone(),
+        every: schedule.every.to_string(),
+        request: ScheduledRequest { method: schedule.method.clone(), path: schedule.path.clone() },
+        deliver: schedule.deliver.clone(),
+        missed: if schedule.run_missed { Missed::Once } else { Missed::Skip },
+        subjects: subjects.iter().map(|subject| subject_view(subject, &busy)).collect(),
+        next_cursor: next,
+    })
 }
 
 /// Subjects that have a job under way, as far as the newest page of running jobs shows them.
@@ -88,27 +159,37 @@ async fn busy(shared: &Shared, schedule: &Schedule) -> Result<BTreeSet<String>, 
     Ok(ours.collect())
 }
 
-fn subject_view(subject: &Subject, busy: &BTreeSet<String>) -> Value {
+fn subject_view(subject: &Subject, busy: &BTreeSet<String>) -> ShownSubject {
     let state = match subject {
-        Subject { stopped: Some(_), .. } => "stopped",
-        _ if busy.contains(&subject.subject) => "running",
-        Subject { consecutive_failures: 1.., .. } => "failing",
-        _ => "waiting",
+        Subject { stopped: Some(_), .. } => SubjectState::Stopped,
+        _ if busy.contains(&subject.subject) => SubjectState::Running,
+        Subject { consecutive_failures: 1.., .. } => SubjectState::Failing,
+        _ => SubjectState::Waiting,
     };
     let is_stopped = subject.stopped.is_some();
-    json!({
-        "subject": subject.subject,
-        "source": subject.source.as_str(),
-        "state": state,
-        "last_ok_at": subject.last_ok_at.map(|at| at.to_string()),
-        "last_error": subject.last_error,
-        "consecutive_failures": subject.consecutive_failures,
-        "next_retry_at": subject.next_retry_at.filter(|_| !is_stopped).map(|at| at.to_string()),
-        "next_at": (!is_stopped).then(|| subject.due_at().to_string()),
-        "correlation_id": schedule::correlation(&subject.schedule, &subject.subject),
-    })
+    ShownSubject {
+        subject: subject.subject.clone(),
+        source: SourceWord(subject.source),
+        state,
+        last_ok_at: subject.last_ok_at.map(Time),
+        last_error: subject.last_error.clone(),
+        consecutive_failures: subject.consecutive_failures,
+        next_retry_at: subject.next_retry_at.filter(|_| !is_stopped).map(Time),
+        next_at: (!is_stopped).then(|| Time(subject.due_at())),
+        correlation_id: schedule::correlation(&subject.schedule, &subject.subject),
+    }
 }
 
+/// Add a subject, or let a stopped one go on
+#[utoipa::path(
+    put, path = "/v1/schedules/{name}/subjects/{subject}", operation_id = "putSubject", tag = "schedules",
+    params(("name" = String, Path), ("subject" = String, Path)),
+    responses(
+        (status = 200, description = "It was there, and goes on", body = ShownSubject),
+        (status = 201, description = "It is new", body = ShownSubject),
+        (status = 404, description = "There is no such schedule"),
+    ),
+)]
 async fn add(
     State(shared): State<Arc<Shared>>,
     Extension(who): Extension<Operator>,
@@ -144,6 +225,16 @@ async fn added(shared: &Shared, who: &Operator, name: &str, subject: &str) -> Re
     Ok(document(status, &subject_view(&found, &BTreeSet::new())))
 }
 
+/// Remove a subject
+#[utoipa::path(
+    delete, path = "/v1/schedules/{name}/subjects/{subject}", operation_id = "removeSubject", tag = "schedules",
+    params(("name" = String, Path), ("subject" = String, Path)),
+    responses(
+        (status = 200, body = RemovedSubject),
+        (status = 404, description = "There is no such subject"),
+        (status = 409, description = "The configuration lists it"),
+    ),
+)]
 async fn remove(
     State(shared): State<Arc<Shared>>,
     Extension(who): Extension<Operator>,
@@ -164,5 +255,5 @@ async fn removed(shared: &Shared, who: &Operator, name: &str, subject: &str) -> 
         return Err(unknown());
     }
     audit(shared, &who.0, "schedule", format!("{name}: delete {subject}")).await;
-    Ok(document(200, &json!({ "schedule": name, "subject": subject, "removed": true })))
+    Ok(document(200, &RemovedSubject { schedule: name.to_owned(), subject: subject.to_owned(), removed: true }))
 }

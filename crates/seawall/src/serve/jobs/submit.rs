@@ -1,6 +1,8 @@
 //! A job as somebody describes it, checked before it is kept.
 
+use super::view::Encoding;
 use super::{Desk, identity};
+use crate::shape::Time;
 use base64::Engine as _;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
@@ -14,33 +16,52 @@ use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
+use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 /// Longer names are mistakes.
 const MOST_KEY: usize = 255;
 const MOST_HEADERS: usize = 100;
 
-#[derive(Debug, Deserialize)]
+/// `upstream` and `path`, or a whole `url`
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewJob)]
 pub(super) struct Submission {
     upstream: Option<String>,
     url: Option<String>,
     #[serde(default = "get")]
+    #[schema(default = "GET")]
     method: String,
+    #[schema(pattern = "^/")]
     path: Option<String>,
     #[serde(default)]
+    #[schema(schema_with = few_headers)]
     headers: BTreeMap<String, String>,
+    /// Text is sent as it is, anything else as JSON
     #[serde(default)]
     body: Value,
+    #[schema(value_type = Option<Encoding>)]
     body_encoding: Option<String>,
+    #[schema(value_type = Option<Time>)]
     run_at: Option<String>,
+    /// Instead of `run_at`: a time from now, as in "30s"
     delay: Option<String>,
+    #[schema(value_type = Option<Time>)]
     expires_at: Option<String>,
     #[serde(default)]
     priority: i64,
+    #[schema(min_length = 1, max_length = 255, pattern = "^[!-~][ -~]*$")]
     pub(super) idempotency_key: Option<String>,
+    #[schema(max_length = 255)]
     correlation_id: Option<String>,
     callback: Option<String>,
     tenant: Option<String>,
+}
+
+fn few_headers() -> Object {
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    ObjectBuilder::new().additional_properties(Some(text)).max_properties(Some(MOST_HEADERS)).build()
 }
 
 fn get() -> String {

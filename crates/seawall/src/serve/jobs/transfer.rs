@@ -1,20 +1,22 @@
 //! Dead letters that leave and come: exported line by line with everything they have, and imported again, here or
 //! elsewhere. A letter that is there already stays as it is.
 
+use super::api::RefusedLine;
+use super::letters_api::{self, LetterFilter};
 use super::lines::{self, Bounds, Line};
-use super::{api, letters_api, submit, view};
+use super::view::{self, DeadLetter};
+use super::{api, submit};
 use crate::adhoc;
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
 use crate::serve::admin::query::{Query, bad, either, of_store};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
+use crate::shape::{ClassWord, DoorWord, LetterStatus, SeverityWord, Time};
 use axum::Extension;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use seawall_core::discretion::{self, REDACTED};
@@ -28,11 +30,14 @@ use seawall_store::Error;
 use seawall_store::dead::{Filter, NewLetter};
 use seawall_store::job::{Attempted, MOST_HISTORY, Request};
 use seawall_store::page::Window;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// Letters that are read together. No transaction is open between two pages.
 const PAGE: usize = 100;
@@ -41,10 +46,16 @@ const MOST_LINES: u64 = 1_000_000;
 /// Letters that are written side by side.
 const TOGETHER: usize = 64;
 
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new().route("/v1/dead-letters/export", get(export)).route("/v1/dead-letters/import", post(import))
+pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
+    OpenApiRouter::new().routes(routes!(export)).routes(routes!(import))
 }
 
+/// Dead letters as NDJSON, bodies included
+#[utoipa::path(
+    get, path = "/v1/dead-letters/export", operation_id = "exportDeadLetters", tag = "dead letters",
+    params(LetterFilter, ("status" = Option<LetterStatus>, Query)),
+    responses((status = 200, description = "One dead letter a line", body = Vec<DeadLetter>, content_type = "application/x-ndjson")),
+)]
 async fn export(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     either(exported(shared, query.as_deref()))
 }
@@ -56,8 +67,8 @@ fn exported(shared: Arc<Shared>, query: Option<&str>) -> Result<Response, Box<Re
     tokio::spawn(async move {
         if let Err(error) = write(&shared, filter, &sender).await {
             // The head is gone: the last line says that it is not the end.
-            let last = api::refused_line(&of_store(&error));
-            drop(sender.send(Bytes::from(format!("{last}\n"))).await);
+            let last = RefusedLine::of(&of_store(&error));
+            drop(sender.send(lines::written(&last)).await);
         }
     });
     Ok(lines::streamed(lines))
@@ -70,7 +81,7 @@ async fn write(shared: &Shared, filter: Filter, to: &mpsc::Sender<Bytes>) -> Res
         for listed in &page.entries {
             // Lists come without bodies; one that is gone meanwhile is not exported.
             let Some(letter) = store.letter(listed.letter.id).await? else { continue };
-            if to.send(Bytes::from(format!("{}\n", view::letter(&letter)))).await.is_err() {
+            if to.send(lines::written(&view::letter(&letter))).await.is_err() {
                 return Ok(());
             }
         }
@@ -81,6 +92,12 @@ async fn write(shared: &Shared, filter: Filter, to: &mpsc::Sender<Bytes>) -> Res
     }
 }
 
+/// Keep dead letters that were exported; one answer a line
+#[utoipa::path(
+    post, path = "/v1/dead-letters/import", operation_id = "importDeadLetters", tag = "dead letters",
+    request_body(content = Vec<Written>, content_type = "application/x-ndjson"),
+    responses((status = 200, description = "An answer a line", body = Vec<LetterLine>, content_type = "application/x-ndjson")),
+)]
 async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Body) -> Response {
     audit(&shared, &who.0, "import", "dead letters".to_owned()).await;
     let bounds = Bounds { bytes_of_a_line: api::longest(&shared.live.load()), lines: MOST_LINES, together: TOGETHER };
@@ -92,54 +109,77 @@ async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Ope
 
 async fn keep(shared: &Shared, number: u64, line: Line) -> String {
     let read = line.and_then(|line| letter(&line, &shared.live.load(), shared.desk.now()));
-    let said = match read {
-        Err(why) => api::refused_line(&bad(&why)),
+    let refused = |refusal: &Refusal| LetterLine { refused: RefusedLine::of(refusal), ..LetterLine::default() };
+    let mut said = match read {
+        Err(why) => refused(&bad(&why)),
         Ok(letter) => {
-            let id = letter.id;
+            let id = Some(letter.id.to_string());
             match shared.desk.store.keep_letter(letter).await {
-                Ok(()) => json!({ "id": id.to_string(), "kept": true }),
-                Err(error) => {
-                    let mut said = api::refused_line(&of_store(&error));
-                    said["id"] = json!(id.to_string());
-                    said
-                }
+                Ok(()) => LetterLine { id, kept: Some(true), ..LetterLine::default() },
+                Err(error) => LetterLine { id, ..refused(&of_store(&error)) },
             }
         }
     };
-    lines::numbered(number, said)
+    said.line = number;
+    lines::text(&said)
+}
+
+/// What is said of one line: its letter, or what is wrong with it
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct LetterLine {
+    line: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    kept: Option<bool>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    refused: RefusedLine,
 }
 
 /// A letter as an export writes it; what it says besides is how things stood there.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ExportedLetter)]
 struct Written {
     id: String,
     queue: String,
     endpoint: String,
+    #[schema(value_type = DoorWord)]
     door: String,
     original: Original,
+    #[schema(value_type = ClassWord)]
     class: String,
     failure_reason: String,
     failure_code: String,
     #[serde(default)]
     error_detail: String,
+    #[schema(value_type = Option<Time>)]
     last_attempt_at: Option<String>,
     total_attempts: u32,
     correlation_id: Option<String>,
     idempotency_key: Option<String>,
     caller: String,
     tenant: String,
+    #[schema(value_type = Time)]
     enqueued_at: String,
+    #[schema(value_type = Time)]
     dead_lettered_at: String,
+    #[schema(value_type = Time)]
     expires_at: String,
+    #[schema(value_type = SeverityWord)]
     severity: String,
     replayable: bool,
     #[serde(default)]
     replay_instructions: String,
     #[serde(default)]
+    #[schema(value_type = Vec<view::Tried>)]
     history: Vec<Attempted>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ExportedRequest)]
 struct Original {
     method: String,
     url: String,
@@ -148,6 +188,7 @@ struct Original {
     headers: BTreeMap<String, String>,
     #[serde(default)]
     body: Value,
+    #[schema(value_type = Option<view::Encoding>)]
     body_encoding: Option<String>,
     #[serde(default)]
     body_cut: bool,

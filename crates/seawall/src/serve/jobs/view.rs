@@ -2,49 +2,195 @@
 //! to anybody but its caller.
 
 use crate::letter;
+use crate::shape::{ClassWord, DoorWord, JobState, LetterStatus, Members, SeverityWord, Time};
 use seawall_core::discretion::{REDACTED, is_secret, target};
-use seawall_core::time::Wall;
 use seawall_engine::live::Live;
 use seawall_store::dead::{Issue, Letter};
-use seawall_store::job::{AD_HOC, Job, Origin, Response};
-use serde_json::{Map, Value, json};
+use seawall_store::job::{AD_HOC, Attempted, Job, Origin, Response};
+use serde::Serialize;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
-pub(super) fn headers(pairs: &[(String, String)]) -> Value {
-    let mut shown: Map<String, Value> = Map::new();
+/// A job.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Job)]
+pub(crate) struct ShownJob {
+    id: String,
+    /// Null where the job is for a whole URL.
+    upstream: Option<String>,
+    method: String,
+    path: String,
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    headers: Members<String>,
+    body: Option<String>,
+    body_encoding: Option<Encoding>,
+    pub state: JobState,
+    attempts: u32,
+    /// Workers that vanished while they had it.
+    crashes: u32,
+    priority: i64,
+    tenant: String,
+    caller: String,
+    origin: ShownOrigin,
+    next_attempt_at: Option<Time>,
+    created_at: Time,
+    finished_at: Option<Time>,
+    expires_at: Option<Time>,
+    run_at: Time,
+    response: Option<Answer>,
+    error: Option<String>,
+    correlation_id: Option<String>,
+    idempotency_key: Option<String>,
+    callback: Option<String>,
+    #[schema(value_type = Vec<Tried>)]
+    history: Vec<Attempted>,
+}
+
+/// How a body is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) enum Encoding {
+    #[serde(rename = "utf-8")]
+    Utf8,
+    #[serde(rename = "base64")]
+    Base64,
+}
+
+/// Why a job exists.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+#[schema(as = Origin)]
+enum ShownOrigin {
+    Caller,
+    /// Tells somebody how that job ended.
+    Callback {
+        job: String,
+    },
+    Notification,
+    Schedule {
+        schedule: String,
+        subject: String,
+    },
+    /// A dead letter's second chance.
+    Replay {
+        letter: String,
+    },
+}
+
+/// What the upstream answered in the end.
+#[derive(Debug, Serialize, ToSchema)]
+struct Answer {
+    status: u16,
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    headers: Members<String>,
+    body: Option<String>,
+    body_encoding: Option<Encoding>,
+    truncated: bool,
+}
+
+/// One attempt of a job, as the store has it.
+#[derive(ToSchema)]
+#[schema(as = Attempt)]
+#[expect(dead_code, reason = "the description of a type that the store writes")]
+pub(super) struct Tried {
+    attempt: u32,
+    status: String,
+    latency_ms: f64,
+    outcome: String,
+    at: Time,
+}
+
+/// A call that was given up.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct DeadLetter {
+    id: String,
+    /// Its upstream.
+    queue: String,
+    endpoint: String,
+    door: DoorWord,
+    original: OriginalRequest,
+    class: ClassWord,
+    failure_reason: String,
+    failure_code: String,
+    error_detail: String,
+    last_attempt_at: Option<Time>,
+    total_attempts: u32,
+    message_id: String,
+    correlation_id: Option<String>,
+    idempotency_key: Option<String>,
+    caller: String,
+    tenant: String,
+    enqueued_at: Time,
+    dead_lettered_at: Time,
+    expires_at: Time,
+    severity: SeverityWord,
+    replayable: bool,
+    replay_instructions: String,
+    status: LetterStatus,
+    replays: u32,
+    replayed_by: Option<String>,
+    #[schema(value_type = Vec<Tried>)]
+    history: Vec<Attempted>,
+}
+
+/// What was to be sent.
+#[derive(Debug, Serialize, ToSchema)]
+struct OriginalRequest {
+    method: String,
+    url: String,
+    path: String,
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    headers: Members<String>,
+    body: Option<String>,
+    body_encoding: Option<Encoding>,
+    /// It was longer than what is kept.
+    body_cut: bool,
+}
+
+/// Dead letters that failed the same way.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Issue)]
+pub(super) struct ShownIssue {
+    upstream: String,
+    endpoint: String,
+    class: ClassWord,
+    code: String,
+    severity: SeverityWord,
+    open: u64,
+    total: u64,
+    first_at: Time,
+    last_at: Time,
+    detail: String,
+}
+
+pub(super) fn headers(pairs: &[(String, String)]) -> Members<String> {
+    let mut shown: Vec<(String, String)> = Vec::new();
     for (name, value) in pairs {
         let value = if is_secret(name) { REDACTED } else { value.as_str() };
-        match shown.get_mut(name) {
-            Some(Value::String(before)) => *before = format!("{before}, {value}"),
-            _ => {
-                shown.insert(name.clone(), Value::String(value.to_owned()));
-            }
+        match shown.iter_mut().find(|(known, _)| known == name) {
+            Some((_, before)) => *before = format!("{before}, {value}"),
+            None => shown.push((name.clone(), value.to_owned())),
         }
     }
-    Value::Object(shown)
+    Members(shown)
 }
 
 /// A body and how it is written: as it is where it is text, in base64 where it is not.
-pub(super) fn body(bytes: &[u8]) -> (Value, Value) {
+pub(super) fn body(bytes: &[u8]) -> (Option<String>, Option<Encoding>) {
     use base64::Engine as _;
     match std::str::from_utf8(bytes) {
-        Ok("") => (Value::Null, Value::Null),
-        Ok(text) => (json!(text), json!("utf-8")),
-        Err(_) => (json!(base64::engine::general_purpose::STANDARD.encode(bytes)), json!("base64")),
+        Ok("") => (None, None),
+        Ok(text) => (Some(text.to_owned()), Some(Encoding::Utf8)),
+        Err(_) => (Some(base64::engine::general_purpose::STANDARD.encode(bytes)), Some(Encoding::Base64)),
     }
 }
 
-fn when(at: Option<Wall>) -> Value {
-    at.map_or(Value::Null, |at| json!(at.to_string()))
-}
-
 /// A job as its own caller sees it: the answer is as it was.
-pub(crate) fn job(job: &Job) -> Value {
+pub(crate) fn job(job: &Job) -> ShownJob {
     answered(job, job.response.as_ref())
 }
 
 /// A job as anybody else sees it.
-pub(super) fn discreet_job(job: &Job, live: &Live) -> Value {
+pub(super) fn discreet_job(job: &Job, live: &Live) -> ShownJob {
     let response = job.response.as_ref().map(|response| discreet_answer(job, response, live));
     answered(job, response.as_ref())
 }
@@ -54,111 +200,106 @@ pub(super) fn discreet_answer(job: &Job, response: &Response, live: &Live) -> Re
     letter::discreet_answer(response.clone(), live.named(&job.upstream).map(Arc::as_ref), &job.request)
 }
 
-fn answered(job: &Job, response: Option<&Response>) -> Value {
-    let (text, encoding) = body(&job.request.body);
+fn answered(job: &Job, response: Option<&Response>) -> ShownJob {
+    let (text, body_encoding) = body(&job.request.body);
     let response = response.map(|response| {
-        let (text, encoding) = body(&response.body);
-        json!({
-            "status": response.status,
-            "headers": headers(&response.headers),
-            "body": text,
-            "body_encoding": encoding,
-            "truncated": response.truncated,
-        })
+        let (text, body_encoding) = body(&response.body);
+        let (status, truncated) = (response.status, response.truncated);
+        Answer { status, headers: headers(&response.headers), body: text, body_encoding, truncated }
     });
-    json!({
-        "id": job.id.to_string(),
-        "upstream": if job.upstream == AD_HOC { Value::Null } else { json!(job.upstream) },
-        "method": job.request.method,
-        "path": target(&job.request.path),
-        "headers": headers(&job.request.headers),
-        "body": text,
-        "body_encoding": encoding,
-        "state": job.state.as_str(),
-        "attempts": job.progress.attempts,
-        "crashes": job.crashes,
-        "priority": job.priority,
-        "tenant": job.tenant,
-        "caller": job.caller,
-        "origin": origin(&job.origin),
-        "next_attempt_at": when(job.next_attempt_at),
-        "created_at": job.created_at.to_string(),
-        "finished_at": when(job.finished_at),
-        "expires_at": when(job.expires_at),
-        "run_at": job.run_at.to_string(),
-        "response": response,
-        "error": job.error,
-        "correlation_id": job.correlation_id,
-        "idempotency_key": job.idempotency_key,
-        "callback": job.callback.as_deref().map(target),
-        "history": job.history,
-    })
-}
-
-fn origin(origin: &Origin) -> Value {
-    match origin {
-        Origin::Caller => json!({ "kind": "caller" }),
-        Origin::Callback(job) => json!({ "kind": "callback", "job": job }),
-        Origin::Notification => json!({ "kind": "notification" }),
-        Origin::Schedule { name, subject } => json!({ "kind": "schedule", "schedule": name, "subject": subject }),
-        Origin::Replay { letter } => json!({ "kind": "replay", "letter": letter }),
+    ShownJob {
+        id: job.id.to_string(),
+        upstream: (job.upstream != AD_HOC).then(|| job.upstream.clone()),
+        method: job.request.method.clone(),
+        path: target(&job.request.path).into(),
+        headers: headers(&job.request.headers),
+        body: text,
+        body_encoding,
+        state: JobState(job.state),
+        attempts: job.progress.attempts,
+        crashes: job.crashes,
+        priority: job.priority,
+        tenant: job.tenant.clone(),
+        caller: job.caller.clone(),
+        origin: origin(&job.origin),
+        next_attempt_at: job.next_attempt_at.map(Time),
+        created_at: Time(job.created_at),
+        finished_at: job.finished_at.map(Time),
+        expires_at: job.expires_at.map(Time),
+        run_at: Time(job.run_at),
+        response,
+        error: job.error.clone(),
+        correlation_id: job.correlation_id.clone(),
+        idempotency_key: job.idempotency_key.clone(),
+        callback: job.callback.as_deref().map(|url| target(url).into()),
+        history: job.history.clone(),
     }
 }
 
-pub(super) fn letter(kept: &Letter) -> Value {
-    let letter = &kept.letter;
-    let (text, encoding) = body(&letter.request.body);
-    json!({
-        "id": letter.id.to_string(),
-        "queue": letter.upstream,
-        "endpoint": letter.endpoint,
-        "door": letter.door.as_str(),
-        "original": {
-            "method": letter.request.method,
-            "url": target(&letter.url),
-            "path": target(&letter.request.path),
-            "headers": headers(&letter.request.headers),
-            "body": text,
-            "body_encoding": encoding,
-            "body_cut": letter.body_cut,
-        },
-        "class": letter.class.as_str(),
-        "failure_reason": letter.reason,
-        "failure_code": letter.code,
-        "error_detail": letter.detail,
-        "last_attempt_at": when(letter.last_attempt_at),
-        "total_attempts": letter.attempts,
-        "message_id": letter.id.to_string(),
-        "correlation_id": letter.correlation_id,
-        "idempotency_key": letter.idempotency_key,
-        "caller": letter.caller,
-        "tenant": letter.tenant,
-        "enqueued_at": letter.enqueued_at.to_string(),
-        "dead_lettered_at": letter.dead_at.to_string(),
-        "expires_at": letter.expires_at.to_string(),
-        "severity": letter.severity.as_str(),
-        "replayable": letter.replayable,
-        "replay_instructions": letter.instructions,
-        "status": kept.status.as_str(),
-        "replays": kept.replays,
-        "replayed_by": kept.replayed_by.map(|id| id.to_string()),
-        "history": letter.history,
-    })
+fn origin(origin: &Origin) -> ShownOrigin {
+    match origin.clone() {
+        Origin::Caller => ShownOrigin::Caller,
+        Origin::Callback(job) => ShownOrigin::Callback { job },
+        Origin::Notification => ShownOrigin::Notification,
+        Origin::Schedule { name, subject } => ShownOrigin::Schedule { schedule: name, subject },
+        Origin::Replay { letter } => ShownOrigin::Replay { letter },
+    }
 }
 
-pub(super) fn issue(issue: &Issue) -> Value {
-    json!({
-        "upstream": issue.upstream,
-        "endpoint": issue.endpoint,
-        "class": issue.class.as_str(),
-        "code": issue.code,
-        "severity": issue.severity.as_str(),
-        "open": issue.open,
-        "total": issue.total,
-        "first_at": issue.first_at.to_string(),
-        "last_at": issue.last_at.to_string(),
-        "detail": issue.detail,
-    })
+pub(super) fn letter(kept: &Letter) -> DeadLetter {
+    let letter = &kept.letter;
+    let (text, body_encoding) = body(&letter.request.body);
+    DeadLetter {
+        id: letter.id.to_string(),
+        queue: letter.upstream.clone(),
+        endpoint: letter.endpoint.clone(),
+        door: DoorWord(letter.door),
+        original: OriginalRequest {
+            method: letter.request.method.clone(),
+            url: target(&letter.url).into(),
+            path: target(&letter.request.path).into(),
+            headers: headers(&letter.request.headers),
+            body: text,
+            body_encoding,
+            body_cut: letter.body_cut,
+        },
+        class: ClassWord(letter.class),
+        failure_reason: letter.reason.clone(),
+        failure_code: letter.code.clone(),
+        error_detail: letter.detail.clone(),
+        last_attempt_at: letter.last_attempt_at.map(Time),
+        total_attempts: letter.attempts,
+        message_id: letter.id.to_string(),
+        correlation_id: letter.correlation_id.clone(),
+        idempotency_key: letter.idempotency_key.clone(),
+        caller: letter.caller.clone(),
+        tenant: letter.tenant.clone(),
+        enqueued_at: Time(letter.enqueued_at),
+        dead_lettered_at: Time(letter.dead_at),
+        expires_at: Time(letter.expires_at),
+        severity: SeverityWord(letter.severity),
+        replayable: letter.replayable,
+        replay_instructions: letter.instructions.clone(),
+        status: LetterStatus(kept.status),
+        replays: kept.replays,
+        replayed_by: kept.replayed_by.map(|id| id.to_string()),
+        history: letter.history.clone(),
+    }
+}
+
+pub(super) fn issue(issue: &Issue) -> ShownIssue {
+    ShownIssue {
+        upstream: issue.upstream.clone(),
+        endpoint: issue.endpoint.clone(),
+        class: ClassWord(issue.class),
+        code: issue.code.clone(),
+        severity: SeverityWord(issue.severity),
+        open: issue.open,
+        total: issue.total,
+        first_at: Time(issue.first_at),
+        last_at: Time(issue.last_at),
+        detail: issue.detail.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -167,14 +308,14 @@ mod tests {
 
     #[test]
     fn what_is_not_text_is_written_in_base64() {
-        assert_eq!(body(b"plain"), (json!("plain"), json!("utf-8")));
-        assert_eq!(body(b"\xff\x00"), (json!("/wA="), json!("base64")));
-        assert_eq!(body(b""), (Value::Null, Value::Null));
+        assert_eq!(body(b"plain"), (Some("plain".to_owned()), Some(Encoding::Utf8)));
+        assert_eq!(body(b"\xff\x00"), (Some("/wA=".to_owned()), Some(Encoding::Base64)));
+        assert_eq!(body(b""), (None, None));
     }
 
     #[test]
     fn credentials_are_not_shown() {
         let pairs = [("Authorization", "Bearer abc"), ("accept", "a"), ("accept", "b")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-        assert_eq!(headers(&pairs), json!({ "Authorization": "[redacted]", "accept": "a, b" }));
+        assert_eq!(serde_json::to_string(&headers(&pairs)).unwrap(), r#"{"Authorization":"[redacted]","accept":"a, b"}"#);
     }
 }

@@ -1,8 +1,9 @@
 //! A message as receivers read it: an envelope of Standard Webhooks, a Slack message, or ntfy's text with its headers.
 
-use crate::serve::eyes::{Published, Severity};
+use crate::serve::eyes::{Published, Severity, Told};
 use seawall_core::decide::notice::{Message, Notice};
 use seawall_core::time::Wall;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// What Slack takes in one block.
@@ -42,11 +43,17 @@ fn first(message: &Message<Published>) -> Option<&Notice<Published>> {
     message.notices.iter().min_by_key(rank)
 }
 
-fn shown(notice: &Notice<Published>) -> Value {
+/// An event, and how often it was told to us since the last message.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    event: Told,
+    times: u32,
+}
+
+fn shown(notice: &Notice<Published>) -> Shown {
     let Published { id, at, event } = &notice.event;
-    let mut value = event.json(*id, *at);
-    value["times"] = json!(notice.times);
-    value
+    Shown { event: event.told(*id, *at), times: notice.times }
 }
 
 fn envelope(message: &Message<Published>, instance: &str, now: Wall) -> Value {
