@@ -2,7 +2,6 @@
 
 import { signal } from "@preact/signals";
 import type { Happening } from "./types";
-import { detail } from "./words";
 
 export type Tone = "good" | "info" | "warn" | "bad";
 
@@ -36,7 +35,7 @@ const QUIET = new Set(["dead-letter", "breaker-half-open"]);
 export function announce(event: Happening): void {
   if (event.resolves !== undefined) dismiss(`event-${event.resolves}`);
   if (QUIET.has(event.name)) return;
-  push({ key: `event-${event.id}`, tone: tone(event), title: event.title, detail: detail(event), stays: event.severity === "fatal" && !heals(event), event });
+  push({ key: `event-${event.id}`, tone: tone(event), title: event.title, detail: event.detail, stays: event.severity === "fatal" && !heals(event), event });
 }
 
 let said = 0;

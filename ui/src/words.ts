@@ -48,9 +48,6 @@ export const CAUSES: Record<string, string> = {
   shared: "as another instance saw it",
 };
 
-/** What happened, in words: events about breakers say their cause by its name. */
-export const detail = (event: { name: string; detail: string }) => (event.name.startsWith("breaker-") ? (CAUSES[event.detail] ?? event.detail) : event.detail);
-
 export const DECISIONS: Record<string, string> = {
   return: "returned",
   retry: "retried",

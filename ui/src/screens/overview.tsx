@@ -13,7 +13,6 @@ import { useResource } from "../resource";
 import { link } from "../route";
 import { heals, tone } from "../toasts";
 import type { Endpoint, Happening, Page, Point, Status, Upstream } from "../types";
-import { detail } from "../words";
 
 interface Trouble {
   hue: "bad" | "warn";
@@ -290,7 +289,7 @@ function Item({ event }: { event: Happening }): JSX.Element {
       </time>
       <div>
         <strong>{event.title}</strong>
-        <p>{detail(event)}</p>
+        <p>{event.detail}</p>
       </div>
     </li>
   );

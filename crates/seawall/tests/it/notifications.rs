@@ -50,6 +50,8 @@ fn what_begins_and_ends_is_told_once_each_and_signed() {
     assert!(is_signed(&seen, SECRET), "{}", seen.head);
     assert_eq!((&message["type"], names(&message)), (&json!("breaker-opened"), vec!["breaker-opened"]), "{message}");
     assert_eq!((&message["data"]["upstream"], &message["data"]["times"]), (&json!("api"), &json!(1)));
+    let why = "too many calls failed in a row; further ones are refused until a probe succeeds";
+    assert_eq!((&message["data"]["cause"], &message["data"]["detail"]), (&json!("consecutive"), &json!(why)));
     eventually("it fails its probes", || {
         gateway.get("/api/x");
         published(&gateway, "breaker-opened") >= 4
@@ -83,6 +85,7 @@ fn what_comes_together_is_told_together() {
     let seen = receiver.seen().remove(1);
     let text = String::from_utf8(seen.body.clone()).unwrap();
     assert!(text.contains("b/default is failing") && text.contains("c/default is failing") && !text.contains("a/default"), "{text}");
+    assert!(text.contains(": too many calls failed in a row; ") && !text.contains("consecutive"), "{text}");
     assert_eq!(seen.all("title"), ["b/default is failing: its breaker opened, and 1 more"]);
     assert_eq!((seen.all("priority"), seen.all("tags")), (vec!["4"], vec!["warning"]));
 }
