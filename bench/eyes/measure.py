@@ -132,7 +132,7 @@ def report(pairs):
         say(f"  median of the rounds' p{per_cent}: {value:.3f} ({low:.3f} to {high:.3f}); {alone:.0f} µs and {watched:.0f} µs")
     value, low, high = ratio_with_interval(pairs, lambda rounds: pooled(rounds, 99))
     say(f"  p99 of all calls together: {value:.3f} ({low:.3f} to {high:.3f})")
-    say("what the gateway's own threads did for each call, median of the rounds:")
+    say("what the gateway's own threads did for each call, median of the rounds, and watched / alone:")
     for kind, name in (("callers", "threads that serve callers"), ("others", "admin port, log, jobs")):
         for place, what in ((0, "µs of processor"), (1, "µs of waiting for one"), (2, "turns")):
             alone, watched = (statistics.median(pair[side].did[kind][place] for pair in pairs) for side in (0, 1))

@@ -342,7 +342,9 @@ fn of_many_that_were_under_way_at_three_crashes_one_is_blamed() {
     let mut directory = tempfile::tempdir().unwrap();
     let mut ids: Vec<String> = Vec::new();
     for _ in 0..3 {
-        let (gateway, before) = (Start::before(&upstream, keys).go_in(directory), upstream.count());
+        // Counted first: what a new process takes over it may send before it is seen to have started.
+        let before = upstream.count();
+        let gateway = Start::before(&upstream, keys).go_in(directory);
         if ids.is_empty() {
             ids = (0..20).map(|n| submit(&gateway, &json!({ "upstream": "api", "path": format!("/{n}") }))).collect();
         }

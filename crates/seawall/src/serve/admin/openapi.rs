@@ -149,8 +149,11 @@ fn merged(schema: &mut Value) {
         properties.extend(part["properties"].as_object().cloned().unwrap_or_default());
         required.extend(part["required"].as_array().cloned().unwrap_or_default());
     }
-    let description = schema["description"].take();
-    *schema = json!({ "type": "object", "description": description, "properties": properties, "required": required });
+    let mut whole = json!({ "type": "object", "properties": properties, "required": required });
+    if let Some(description) = schema.get("description") {
+        whole["description"] = description.clone();
+    }
+    *schema = whole;
 }
 
 #[cfg(test)]
