@@ -50,8 +50,11 @@ class Hand:
         self.due, self.made, self.is_open = time.monotonic(), 0, False
 
     def move(self):
-        if time.monotonic() < self.due:
-            return
+        if time.monotonic() >= self.due:
+            self.turn()
+            self.due += self.every
+
+    def turn(self):
         self.is_open = not self.is_open
         body = json.dumps({"state": "open" if self.is_open else "closed"})
         self.peer.sendall(
@@ -64,7 +67,6 @@ class Hand:
         while len(rest) < length:
             rest += self.some()
         self.made += self.endpoints
-        self.due += self.every
 
     def some(self):
         text = self.peer.recv(ROOM)
@@ -96,7 +98,10 @@ def main():
             break
         hand.move()
         time.sleep(max(0.0, min(PAUSE, began + PAUSE - time.monotonic())))
-    # What was made last is on its way; nothing new is made.
+    # Left as it was found: an order that changes nothing makes no events, and the next round would count them.
+    if hand.is_open:
+        hand.turn()
+    # What was made last is on its way.
     end = time.monotonic() + 5
     while time.monotonic() < end and any(ear.heard < hand.made for ear in ears):
         time.sleep(PAUSE)

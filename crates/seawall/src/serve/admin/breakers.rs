@@ -1,6 +1,7 @@
 //! Breakers, and the operator's hand on them.
 
 use super::guard::Operator;
+use super::paths::paths;
 use super::query::{List, either, not_found, object, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
@@ -18,12 +19,8 @@ use seawall_engine::recorder::{BreakerRecord, Record};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(put_all)).routes(routes!(put_one))
-}
+paths!(list, put_all, put_one);
 
 /// An operator's hand on a breaker.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,5 +1,6 @@
 //! Recent calls with their timelines, and roll-ups.
 
+use super::paths::paths;
 use super::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
@@ -11,12 +12,8 @@ use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use seawall_store::rollup;
 use std::sync::Arc;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(rollups))
-}
+paths!(list, show, rollups);
 
 /// Recent calls, newest first
 #[utoipa::path(

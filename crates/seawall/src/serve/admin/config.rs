@@ -1,6 +1,7 @@
 //! The configuration in force, and a new one on trial or in its place.
 
 use super::guard::Operator;
+use super::paths::paths;
 use super::query::{Query, document, either};
 use crate::figures::{self, ConfigProblem};
 use crate::serve::answer::Refusal;
@@ -17,15 +18,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// Lines of a difference.
 const MOST_CHANGES: usize = 200;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(show)).routes(routes!(reload))
-}
+paths!(show, reload);
 
 /// The configuration in force.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,6 +1,7 @@
 //! Errors that no rule names, and the operator's name for one: it applies at once, and the text to keep it is shown.
 
 use super::guard::Operator;
+use super::paths::paths;
 use super::query::{List, document, either, not_found, object, of_store, whole};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::{UnnamedError, audit, keep};
@@ -14,12 +15,8 @@ use seawall_core::classify::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(name))
-}
+paths!(list, name);
 
 /// What an error is to be called.
 #[derive(Debug, Deserialize, ToSchema)]

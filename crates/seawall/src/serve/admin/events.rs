@@ -1,5 +1,6 @@
 //! Events as they happen (SSE), the last ones, and what operators did.
 
+use super::paths::paths;
 use super::query::{List, Paged, Query, document, either, of_store, refused, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
@@ -19,12 +20,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(stream)).routes(routes!(recent)).routes(routes!(audit))
-}
+paths!(stream, recent, audit);
 
 /// Something that an operator did.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,5 +1,6 @@
 //! Whether there is a process, and whether it takes calls: for balancers and supervisors, who have no token.
 
+use super::paths::paths;
 use super::query::document;
 use crate::serve::Shared;
 use axum::extract::State;
@@ -8,12 +9,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready))
-}
+paths!(alive, ready);
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Health {

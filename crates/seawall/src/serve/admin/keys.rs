@@ -1,6 +1,7 @@
 //! Keys by id and last four characters, and the operator's hand on them.
 
 use super::guard::Operator;
+use super::paths::paths;
 use super::query::{List, bad, document, either, not_found, object, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
@@ -17,15 +18,11 @@ use seawall_engine::live::LiveUpstream;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// How long a key rests that somebody sent to rest without saying for how long.
 const REST: Nanos = Nanos::from_secs(3600);
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(put))
-}
+paths!(list, put);
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

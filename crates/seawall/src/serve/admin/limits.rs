@@ -1,5 +1,6 @@
 //! Limits and pools, and who is close to them: `GET /v1/limits`.
 
+use super::paths::paths;
 use super::query::document;
 use crate::serve::Shared;
 use crate::serve::eyes::Seen;
@@ -18,17 +19,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// Entries of `top`.
 const TOP: usize = 10;
 /// Keys of a limit that are looked at for them.
 const MOST_LOOKED_AT: usize = 1000;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list))
-}
+paths!(list);
 
 /// Limits and pools as they are now.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,5 +1,6 @@
 //! `GET /metrics`: counters that the log's writer keeps, and what is true at this moment.
 
+use super::paths::paths;
 use crate::serve::Shared;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -14,12 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(metrics))
-}
+paths!(metrics);
 
 /// Prometheus text
 #[utoipa::path(

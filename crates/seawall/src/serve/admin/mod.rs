@@ -11,6 +11,7 @@ mod keys;
 mod limits;
 mod metrics;
 mod openapi;
+pub(super) mod paths;
 pub(super) mod query;
 mod status;
 mod upstreams;
@@ -20,13 +21,14 @@ use super::answer::Refusal;
 use axum::{Router, middleware};
 use guard::Failures;
 pub(super) use guard::Operator;
+use paths::Paths;
 use query::refused;
 use std::sync::Arc;
-use utoipa_axum::router::OpenApiRouter;
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     let failures = Arc::new(Failures::default());
-    Router::from(described())
+    paths()
+        .router
         .fallback(async || refused(&Refusal::plain(404, "not_found", "there is nothing at this path of the admin port")))
         .layer(middleware::from_fn_with_state((Arc::clone(&shared), failures), guard::guard))
         // The page must load before it can ask for a token.
@@ -34,20 +36,19 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
-/// Every path of the API, and what it says of itself.
-fn described() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new()
-        .merge(health::router())
-        .merge(metrics::router())
-        .merge(openapi::router())
-        .merge(status::router())
-        .merge(upstreams::router())
-        .merge(breakers::router())
-        .merge(keys::router())
-        .merge(limits::router())
-        .merge(calls::router())
-        .merge(errors::router())
-        .merge(events::router())
-        .merge(config::router())
-        .merge(super::jobs::router())
+/// Every path of the API.
+fn paths() -> Paths {
+    health::paths()
+        .merge(metrics::paths())
+        .merge(openapi::paths())
+        .merge(status::paths())
+        .merge(upstreams::paths())
+        .merge(breakers::paths())
+        .merge(keys::paths())
+        .merge(limits::paths())
+        .merge(calls::paths())
+        .merge(errors::paths())
+        .merge(events::paths())
+        .merge(config::paths())
+        .merge(super::jobs::paths())
 }

@@ -1,17 +1,15 @@
 //! The description of this API (OpenAPI 3.1): made of what routes say of themselves and of the types that are written and
 //! read. What holds for all of them is added here once: who may ask, how refusals look, and that answers are said whole.
 
+use super::paths::paths;
 use super::query::written;
-use crate::serve::Shared;
 use crate::serve::answer::Problem;
 use axum::response::Response;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use utoipa::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// Made when it is first asked for: most processes never are.
 static TEXT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
@@ -29,9 +27,7 @@ static TEXT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string
 )]
 struct About;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(openapi))
-}
+paths!(openapi);
 
 /// This document
 #[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "process", responses((status = 200, body = Object)))]
@@ -41,7 +37,7 @@ async fn openapi() -> Response {
 
 fn document() -> Value {
     let mut about = About::openapi();
-    about.merge(super::described().into_openapi());
+    super::paths().describe(&mut about);
     let mut whole = serde_json::to_value(about).unwrap_or_default();
     whole["components"]["securitySchemes"] = json!({ "token": { "type": "http", "scheme": "bearer" } });
     let mut said = BTreeSet::new();

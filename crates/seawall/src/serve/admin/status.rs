@@ -1,5 +1,6 @@
 //! How it goes: `GET /v1/status` and its chart.
 
+use super::paths::paths;
 use super::query::{Query, bad, document, either};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
@@ -16,12 +17,8 @@ use serde::Serialize;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(status)).routes(routes!(series))
-}
+paths!(status, series);
 
 /// How it goes.
 #[derive(Debug, Serialize, ToSchema)]

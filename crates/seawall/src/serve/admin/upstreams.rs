@@ -1,5 +1,6 @@
 //! Every upstream as it is now: `GET /v1/upstreams`.
 
+use super::paths::paths;
 use super::query::{List, whole};
 use super::{breakers, keys};
 use crate::figures;
@@ -15,12 +16,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list))
-}
+paths!(list);
 
 /// An upstream as it is now; rates and quantiles are of the last minute.
 #[derive(Debug, Serialize, ToSchema)]

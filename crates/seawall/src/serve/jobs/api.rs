@@ -2,9 +2,10 @@
 
 use super::lines::{self, Bounds};
 use super::submit::{self, By};
-use super::{Desk, letters_api, replay_api, schedule_api, transfer, view};
+use super::{Desk, view};
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
+use crate::serve::admin::paths::paths;
 use crate::serve::admin::query::{List, Paged, Query, bad, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
@@ -24,8 +25,6 @@ use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, State as JobState}
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// Lines that one submission may have.
 const MOST_LINES: u64 = 100_000;
@@ -34,16 +33,7 @@ const BATCH: usize = 500;
 /// Who submits through the admin port.
 const OPERATOR: By<'static> = By { caller: "operator", tenant: "" };
 
-pub(crate) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new()
-        .routes(routes!(list, create))
-        .routes(routes!(show, cancel))
-        .merge(letters_api::router())
-        .merge(replay_api::router())
-        .merge(schedule_api::router())
-        .merge(transfer::router())
-        .routes(routes!(webhook_secret))
-}
+paths!(list, create, show, cancel, webhook_secret);
 
 /// A job that is on disk.
 #[derive(Debug, Serialize, ToSchema)]

@@ -3,6 +3,7 @@
 use super::view::{self, DeadLetter, ShownIssue};
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
+use crate::serve::admin::paths::paths;
 use crate::serve::admin::query::{List, Paged, Query, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
@@ -18,12 +19,8 @@ use seawall_store::dead::{Filter, Status};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(issues)).routes(routes!(show, discard))
-}
+paths!(list, issues, show, discard);
 
 /// Which letters are meant.
 #[derive(Debug, ToSchema, utoipa::IntoParams)]

@@ -21,7 +21,7 @@ mod transfer;
 mod upkeep;
 mod view;
 
-pub(super) use api::router;
+use super::admin::paths::Paths;
 pub(super) use claim::work;
 pub(crate) use desk::{Counts, Desk};
 pub(super) use identity::{dedup, fingerprint, scope};
@@ -29,3 +29,8 @@ pub(super) use run::{is_failure, is_worth_keeping, pairs, rest};
 pub(super) use submit::{outside, plain_key};
 pub(super) use upkeep::keep_up;
 pub(super) use view::job as view;
+
+/// What the admin API has of all this.
+pub(super) fn paths() -> Paths {
+    api::paths().merge(letters_api::paths()).merge(replay_api::paths()).merge(schedule_api::paths()).merge(transfer::paths())
+}

@@ -3,6 +3,7 @@
 use super::replay::{self, Asked, Plan, Wish};
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
+use crate::serve::admin::paths::paths;
 use crate::serve::admin::query::{List, Paged, Query, document, either, not_found, of_store, page};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
@@ -21,22 +22,13 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// Letters that are looked at before the answer; the rest is counted as the replay gets there.
 const LOOKED_AT: usize = 10_000;
 /// Letters that the answer gives a reason for.
 const MOST_REASONS: usize = 1000;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new()
-        .routes(routes!(start))
-        .routes(routes!(list))
-        .routes(routes!(show, cancel))
-        .routes(routes!(pause))
-        .routes(routes!(resume))
-}
+paths!(start, list, show, cancel, pause, resume);
 
 /// A replay, as far as it has come.
 #[derive(Debug, Serialize, ToSchema)]

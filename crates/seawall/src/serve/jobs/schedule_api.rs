@@ -3,6 +3,7 @@
 use super::schedule;
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
+use crate::serve::admin::paths::paths;
 use crate::serve::admin::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
@@ -18,15 +19,11 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// Longer names are mistakes.
 const MOST_NAME: usize = 200;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(add, remove))
-}
+paths!(list, show, add, remove);
 
 /// A schedule and a page of its subjects.
 #[derive(Debug, Serialize, ToSchema)]

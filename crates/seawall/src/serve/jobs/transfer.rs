@@ -9,6 +9,7 @@ use super::{api, submit};
 use crate::adhoc;
 use crate::serve::Shared;
 use crate::serve::admin::Operator;
+use crate::serve::admin::paths::paths;
 use crate::serve::admin::query::{Query, bad, either, of_store};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
@@ -36,8 +37,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 /// Letters that are read together. No transaction is open between two pages.
 const PAGE: usize = 100;
@@ -46,9 +45,7 @@ const MOST_LINES: u64 = 1_000_000;
 /// Letters that are written side by side.
 const TOGETHER: usize = 64;
 
-pub(super) fn router() -> OpenApiRouter<Arc<Shared>> {
-    OpenApiRouter::new().routes(routes!(export)).routes(routes!(import))
-}
+paths!(export, import);
 
 /// Dead letters as NDJSON, bodies included
 #[utoipa::path(
