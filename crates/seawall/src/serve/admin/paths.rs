@@ -21,8 +21,9 @@ impl Paths {
 
     /// Serves a path where its own description says that it is.
     pub(crate) fn on<P: utoipa::Path, H: Handler<T, Arc<Shared>>, T: 'static>(mut self, handler: H) -> Self {
-        for method in P::methods() {
-            self.router = self.router.route(&P::path(), on(filter(&method), handler.clone()));
+        let methods = P::methods().iter().map(filter).reduce(MethodFilter::or);
+        if let Some(methods) = methods {
+            self.router = self.router.route(&P::path(), on(methods, handler));
         }
         self
     }
