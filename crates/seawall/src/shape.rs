@@ -21,12 +21,6 @@ fn text() -> ObjectBuilder {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time(pub Wall);
 
-impl From<Wall> for Time {
-    fn from(at: Wall) -> Self {
-        Self(at)
-    }
-}
-
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
@@ -60,12 +54,6 @@ macro_rules! words {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) struct $name(pub $type);
-
-        impl From<$type> for $name {
-            fn from(word: $type) -> Self {
-                Self(word)
-            }
-        }
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -7,7 +7,7 @@ use super::wire::{LINGER, Wire};
 use super::worker::draining;
 use super::{Phase, intake};
 use http::header::DATE;
-use http::{HeaderMap, Request, Uri, request};
+use http::{HeaderMap, Method, Request, Uri, request};
 use seawall_engine::body::Inbound;
 use seawall_engine::h1::{End, Served, Unheard};
 use seawall_engine::io::Io;
@@ -108,7 +108,8 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
         talk.begin();
         let Some(Answered { mut response, signed }) = answer(gateway, &mut served, &mut head, body, peer).await else { return };
         // It is made of what was read, and would keep all of that while the connection is idle.
-        (head.uri, head.headers) = (Uri::default(), HeaderMap::new());
+        (head.method, head.uri, head.headers) = (Method::GET, Uri::default(), HeaderMap::new());
+        head.extensions.clear();
         let last = std::future::poll_fn(|cx| Poll::Ready(ending.is_near(cx))).await;
         served.answer(&mut response, last, |out, is_dated| {
             if !is_dated {

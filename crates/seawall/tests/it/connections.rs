@@ -157,6 +157,7 @@ fn http_2_with_prior_knowledge_is_spoken() {
         for reply in [one, two] {
             assert_eq!((reply.status().as_u16(), reply.version()), (200, hyper::Version::HTTP_2));
             assert!(reply.headers().contains_key("seawall-call") && !reply.headers().contains_key("connection"));
+            assert_eq!(reply.headers().get_all("via").iter().count(), 1);
             assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), "ok");
         }
         let missing = hyper::Request::get(format!("http://{at}/none")).body(Full::from("")).unwrap();

@@ -33,13 +33,15 @@ const MOST_TOLD: usize = 4096;
 #[derive(Debug)]
 struct Watched {
     state: State,
+    /// What it was when it was last looked at, where nobody has told that yet.
+    unheard: Option<State>,
     open: Nanos,
     changes: VecDeque<BreakerChange>,
 }
 
 impl Default for Watched {
     fn default() -> Self {
-        Self { state: State::Closed, open: Nanos::ZERO, changes: VecDeque::new() }
+        Self { state: State::Closed, unheard: None, open: Nanos::ZERO, changes: VecDeque::new() }
     }
 }
 
@@ -49,7 +51,8 @@ pub(crate) struct BreakerChange {
     at: Time,
     from: BreakerState,
     to: BreakerState,
-    /// One word, such as `failure-rate`, `probes-succeeded`, `forced`, or `shared` where another instance saw to it.
+    /// One word, such as `failure-rate`, `probes-succeeded`, `forced`, or `shared` where another instance saw to it,
+    /// or another endpoint with the same breaker.
     cause: &'static str,
 }
 
@@ -59,13 +62,15 @@ enum Moved {
     By(Cause),
     /// Another instance, which shares its breakers with us.
     Elsewhere,
+    /// Another endpoint of its upstream, which has one breaker for all.
+    Beside,
 }
 
 impl Moved {
     const fn word(self) -> &'static str {
         match self {
             Self::By(cause) => cause.as_str(),
-            Self::Elsewhere => "shared",
+            Self::Elsewhere | Self::Beside => "shared",
         }
     }
 
@@ -83,8 +88,11 @@ impl Moved {
             (Self::By(Cause::Forced), State::HalfOpen) => "an operator let go of it; a few probes are let through",
             (Self::By(Cause::Forced), State::Closed) => "an operator closed it or let go of it; calls are let through",
             (Self::Elsewhere, State::Open) => "another instance saw it fail; calls are refused here as well",
-            (Self::Elsewhere, State::HalfOpen) => "another instance tries it again",
-            (Self::Elsewhere, State::Closed) => "another instance saw it recover; calls are let through here as well",
+            (Self::Elsewhere, State::HalfOpen | State::Closed) => "another instance saw it recover; calls are let through here as well",
+            (Self::Beside, State::Open) => "another endpoint of its upstream failed, and the breaker is one for all of them",
+            (Self::Beside, State::HalfOpen | State::Closed) => {
+                "another endpoint of its upstream recovered, and the breaker is one for all of them"
+            }
         }
     }
 }
@@ -253,9 +261,8 @@ impl Alarms {
                 let (state, ..) = endpoint.state.breaker_state(now.mono);
                 let names = &endpoint.names;
                 let watched = self.breakers.entry(Arc::clone(names)).or_default();
-                if state != watched.state {
-                    let of_all = endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
-                    let moved = if state == State::HalfOpen { Moved::By(Cause::OpenElapsed) } else { Moved::Elsewhere };
+                let of_all = endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
+                if let Some(moved) = watched.looked_at(state, endpoint.state.link().is_some(), of_all) {
                     watched.changed(now.wall, watched.state, state, moved);
                     if !of_all || bus.stands(&opened(names)) {
                         Watched::tell(names, state, moved, now.wall, bus);
@@ -375,8 +382,27 @@ impl Alarms {
 }
 
 impl Watched {
+    /// Who or what moved it, where that is not about to be told by the record of a call of its own.
+    fn looked_at(&mut self, state: State, is_shared: bool, of_all: bool) -> Option<Moved> {
+        if state == self.state {
+            self.unheard = None;
+            return None;
+        }
+        if state == State::HalfOpen {
+            return Some(Moved::By(Cause::OpenElapsed));
+        }
+        // Such a record is here by the second look.
+        let is_news = self.unheard.replace(state) != Some(state);
+        match (is_shared, of_all) {
+            _ if is_news => None,
+            (true, _) => Some(Moved::Elsewhere),
+            (false, true) => Some(Moved::Beside),
+            (false, false) => None,
+        }
+    }
+
     fn changed(&mut self, at: Wall, from: State, to: State, moved: Moved) {
-        self.state = to;
+        (self.state, self.unheard) = (to, None);
         let change = BreakerChange { at: Time(at), from: BreakerState(from), to: BreakerState(to), cause: moved.word() };
         bounded(&mut self.changes, CHANGES, change);
     }
@@ -412,7 +438,7 @@ mod tests {
     #[test]
     fn people_are_told_why_a_breaker_moved_in_words_and_programs_in_one_word() {
         let (bus, names) = (Bus::default(), Names::new("api", "search"));
-        let causes = Cause::ALL.iter().map(|cause| Moved::By(*cause)).chain([Moved::Elsewhere]);
+        let causes = Cause::ALL.iter().map(|cause| Moved::By(*cause)).chain([Moved::Elsewhere, Moved::Beside]);
         for (moved, to) in causes.flat_map(|moved| State::ALL.iter().map(move |to| (moved, *to))) {
             Watched::tell(&names, to, moved, Wall(0), &bus);
             let told = bus.unread().pop_back().unwrap().event;
@@ -420,6 +446,22 @@ mod tests {
             assert!(told.detail.split(' ').count() > 4, "{moved:?}: {}", told.detail);
             assert!(!told.detail.contains(moved.word()) || moved.word() == "forced", "{moved:?}: {}", told.detail);
         }
+    }
+
+    #[test]
+    fn nobody_else_is_said_to_have_moved_a_breaker_that_moved_by_itself() {
+        let look = |is_shared, of_all| {
+            let mut watched = Watched::default();
+            [State::Open; 3].map(|state| watched.looked_at(state, is_shared, of_all))
+        };
+        assert_eq!(look(false, false), [None; 3], "its record tells of it");
+        assert_eq!(look(true, false)[..2], [None, Some(Moved::Elsewhere)]);
+        assert_eq!(look(false, true)[..2], [None, Some(Moved::Beside)]);
+        let mut watched = Watched::default();
+        assert_eq!(watched.looked_at(State::Open, true, false), None);
+        watched.changed(Wall(0), State::Closed, State::Open, Moved::By(Cause::Consecutive));
+        assert_eq!(watched.looked_at(State::Open, true, false), None, "the record came between two looks");
+        assert_eq!(watched.looked_at(State::HalfOpen, true, false), Some(Moved::By(Cause::OpenElapsed)));
     }
 
     #[test]

@@ -10,8 +10,7 @@ mod rollup;
 mod series;
 mod unnamed;
 
-pub(crate) use alarms::BreakerChange;
-pub(crate) use alarms::{Alarms, SPIKE};
+pub(crate) use alarms::{Alarms, BreakerChange, SPIKE};
 pub(crate) use audit::audit;
 pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing, Told};
 pub(crate) use calls::{Call, CallTimeline, Calls, Wanted};

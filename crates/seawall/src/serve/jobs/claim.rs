@@ -1,7 +1,7 @@
 //! A worker: claims jobs in batches, runs them side by side, holds on to their leases, and lets go in order when the
 //! process stops.
 
-use super::run::Bench;
+use super::run::{Bench, Ran, Unbegun};
 use super::schedule;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
@@ -167,6 +167,8 @@ impl Worker {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         let mut sweep = tokio::time::interval(SWEEP);
+        // Not at once: what comes with it says that so much time was lived through.
+        sweep.reset();
         let mut lanes: Vec<String> = Vec::new();
         // A tick moves so many at most; where it moved some, there may be more.
         let mut more = false;
@@ -181,7 +183,10 @@ impl Worker {
                 () = self.bench.desk().store.woken() => lanes = self.lanes(lanes),
                 () = self.table.freed.notified() => {}
                 _ = renewal.tick() => self.renew().await,
-                _ = sweep.tick() => self.bench.sweep(),
+                _ = sweep.tick() => {
+                    self.bench.sweep();
+                    self.bench.trust();
+                }
             }
             if more && lanes.is_empty() {
                 (lanes, more) = self.tick().await;
@@ -273,17 +278,25 @@ impl Worker {
         let (bench, table) = (Rc::clone(&self.bench), Rc::clone(&self.table));
         tokio::task::spawn_local(async move {
             let lease = claimed.lease;
-            let (settle, told) = tokio::select! {
-                ran = bench.run(&claimed) => ran.unzip(),
-                why = stopped => (given_up(&claimed, why.unwrap_or(Stop::Release), bench.desk().now()), None),
+            let why = tokio::select! {
+                ran = bench.run(&claimed) => ran.map_err(|unbegun| match unbegun {
+                    Unbegun::Lost => Stop::Lost,
+                    Unbegun::Late => Stop::Release,
+                }),
+                why = stopped => Err(why.unwrap_or(Stop::Release)),
+            };
+            let (settle, told, place) = match why {
+                Ok(Ran { settle, told, place }) => (Some(settle), told, place),
+                Err(why) => (given_up(&claimed, why, bench.desk().now()), None, None),
             };
             table.settle(&lease);
             if let Some(settle) = settle
                 && write(&bench, &table, settle).await
-                && let Some(told) = told.flatten()
+                && let Some(told) = told
             {
                 schedule::report(&bench.shared, told).await;
             }
+            place.into_iter().for_each(|place| bench.acquit(place));
             table.end(&lease);
         });
     }
@@ -316,6 +329,7 @@ impl Worker {
 
     /// Finishes what is running while there is time, and gives back the rest.
     async fn let_go(&self, mut phases: watch::Receiver<Phase>) {
+        self.bench.close();
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         while !self.table.running.borrow().is_empty() {
             tokio::select! {

@@ -72,6 +72,22 @@ struct Target {
     outside: bool,
 }
 
+/// How a run went.
+pub(super) struct Ran<'a> {
+    pub settle: Settle,
+    pub told: Option<Told>,
+    /// A suspect's, which it has until its end is written down.
+    pub place: Option<SemaphorePermit<'a>>,
+}
+
+/// Why a suspect was not begun.
+pub(super) enum Unbegun {
+    /// It is somebody else's by now.
+    Lost,
+    /// The process is on its way out.
+    Late,
+}
+
 /// What comes of a run.
 struct Verdict {
     ending: Ending,
@@ -111,10 +127,10 @@ impl Bench {
         self.outside.pool.sweep(now);
     }
 
-    /// Runs a job as far as it goes now. Nothing where it is somebody else's before it is begun.
-    pub(super) async fn run(&self, claimed: &Claimed) -> Option<(Settle, Option<Told>)> {
+    /// Runs a job as far as it goes now.
+    pub(super) async fn run(&self, claimed: &Claimed) -> Result<Ran<'_>, Unbegun> {
         let job = &claimed.job;
-        let _place = if job.crashes == SUSPECT { Some(self.suspected(claimed.lease).await?) } else { None };
+        let place = if job.crashes == SUSPECT { Some(self.suspected(claimed.lease).await?) } else { None };
         let verdict = if job.crashes >= MOST_CRASHES {
             self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
             self.refused(job, None, Cause::poison(job.crashes))
@@ -124,27 +140,43 @@ impl Bench {
                 Err((upstream, cause)) => self.refused(job, upstream.as_deref(), cause),
             }
         };
-        if job.crashes == SUSPECT && self.places.get() < SUSPECTS {
-            self.places.set(self.places.get() + 1);
-            self.suspects.add_permits(1);
-        }
         let now = self.desk().now();
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
         let Verdict { ending, progress, history, answer, key } = verdict;
-        Some((Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false }, told))
+        let settle = Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false };
+        Ok(Ran { settle, told, place })
+    }
+
+    /// A suspect's end is written down: others may take its place, and one more.
+    pub(super) fn acquit(&self, place: SemaphorePermit<'_>) {
+        self.trust();
+        drop(place);
+    }
+
+    /// Something was lived through, so one more suspect may run beside the others.
+    pub(super) fn trust(&self) {
+        if self.places.get() < SUSPECTS {
+            self.places.set(self.places.get() + 1);
+            self.suspects.add_permits(1);
+        }
+    }
+
+    /// No more suspects are begun.
+    pub(super) fn close(&self) {
+        self.suspects.close();
     }
 
     /// A suspect waits for its turn, and is begun once it is written down that it was. Its lease may be over by then.
-    async fn suspected(&self, lease: Lease) -> Option<SemaphorePermit<'_>> {
-        let place = self.suspects.acquire().await.ok()?;
+    async fn suspected(&self, lease: Lease) -> Result<SemaphorePermit<'_>, Unbegun> {
+        let place = self.suspects.acquire().await.map_err(|_| Unbegun::Late)?;
         loop {
             match self.desk().store.blame(lease).await {
-                Ok(true) => return Some(place),
+                Ok(true) => return Ok(place),
                 Ok(false) => {
                     self.desk().counts.lost_leases.fetch_add(1, Ordering::Relaxed);
-                    return None;
+                    return Err(Unbegun::Lost);
                 }
                 // Its worker is stopped when the lease is over by its own clock.
                 Err(_) => tokio::time::sleep(BLAME_AGAIN).await,

@@ -47,11 +47,21 @@ const TOGETHER: usize = 64;
 
 paths!(export, import);
 
+/// A letter; or, as the last line, why there are no more although there should be.
+#[derive(ToSchema)]
+#[schema(as = ExportedLine)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only described: both kinds of line are written where they are made")]
+enum ExportedLine {
+    Letter(Box<DeadLetter>),
+    Broken(RefusedLine),
+}
+
 /// Dead letters as NDJSON, bodies included
 #[utoipa::path(
     get, path = "/v1/dead-letters/export", operation_id = "exportDeadLetters", tag = "dead letters",
     params(LetterFilter, ("status" = Option<LetterStatus>, Query)),
-    responses((status = 200, description = "One dead letter a line", body = Vec<DeadLetter>, content_type = "application/x-ndjson")),
+    responses((status = 200, description = "One dead letter a line", body = Vec<ExportedLine>, content_type = "application/x-ndjson")),
 )]
 async fn export(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     either(exported(shared, query.as_deref()))

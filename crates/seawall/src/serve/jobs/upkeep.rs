@@ -17,8 +17,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
 /// What is forgotten at a time. Jobs are forgotten a few at a time even so, with pauses: the store sees to that.
 const BATCH: usize = 200;
-/// Letters that one transaction forgets at most, so that nobody waits long behind it, and the pause in which others come first.
-const LETTERS: usize = 50;
+/// Letters or keys that one transaction forgets at most, so that nobody waits long behind it, and the pause in which others come first.
+const FEW: usize = 50;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Counting takes this part of the time at most: a store that keeps millions is counted less often.
 const COUNTING: u64 = 50;
@@ -29,42 +29,49 @@ const SELDOM: Nanos = Nanos::from_secs(60);
 pub(crate) async fn keep_up(shared: &Shared) {
     tokio::select! {
         () = rounds(shared) => {}
-        () = forget(shared) => {}
+        // Each by itself: after a long time in which nobody let go of anything, one of them may take hours.
+        () = now_and_then(async || expire(shared).await) => {}
+        () = now_and_then(async || forget_keys(shared).await) => {}
+        () = now_and_then(async || forget_jobs(shared).await) => {}
         () = replay_run::run(shared) => {}
         () = schedule::run(shared) => {}
     }
 }
 
-async fn rounds(shared: &Shared) {
+/// Whatever fails shows in the store's health, and is tried again the next time.
+async fn now_and_then(mut what: impl AsyncFnMut()) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut diary = Diary::default();
-    let mut count_at = Mono::default();
     loop {
         every.tick().await;
+        what().await;
+    }
+}
+
+async fn rounds(shared: &Shared) {
+    let (mut diary, mut count_at) = (Diary::default(), Mono::default());
+    now_and_then(async || {
         round(shared, &mut count_at).await;
         diary.round(shared).await;
+    })
+    .await;
+}
+
+async fn forget_keys(shared: &Shared) {
+    let (store, now) = (&shared.desk.store, shared.desk.now());
+    while store.sweep_keys(now, FEW).await.is_ok_and(|gone| gone == FEW) {
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Lets go of what is old. Apart from the rounds: after a long time in which nobody did, it takes minutes.
-async fn forget(shared: &Shared) {
-    let mut every = tokio::time::interval(EVERY);
-    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        every.tick().await;
-        let (store, now) = (&shared.desk.store, shared.desk.now());
-        let before = Wall(now.0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
-        // Failures show in the store's health; the next time it is tried again.
-        expire(shared, now).await;
-        while store.sweep_keys(now, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
-        while store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
-    }
+async fn forget_jobs(shared: &Shared) {
+    let before = Wall(shared.desk.now().0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
+    while shared.desk.store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
 }
 
-async fn expire(shared: &Shared, now: Wall) {
-    let desk = &shared.desk;
-    while let Ok(expired) = desk.store.expire_letters(now, LETTERS).await {
+async fn expire(shared: &Shared) {
+    let (desk, now) = (&shared.desk, shared.desk.now());
+    while let Ok(expired) = desk.store.expire_letters(now, FEW).await {
         for gone in &expired.unheeded {
             desk.counts.expired.fetch_add(1, Ordering::Relaxed);
             let fields = vec![
@@ -78,7 +85,7 @@ async fn expire(shared: &Shared, now: Wall) {
             ];
             note(shared, "dead_letter_expired", fields);
         }
-        if expired.gone < LETTERS {
+        if expired.gone < FEW {
             break;
         }
         tokio::time::sleep(PAUSE).await;

@@ -55,6 +55,34 @@ fn a_fresh_answer_needs_no_upstream() {
 }
 
 #[test]
+fn every_answer_says_once_through_whose_hands_it_went() {
+    let upstream = scripted(|_, request| {
+        if request.contains("if-none-match") {
+            answer("304 X", "etag: \"1\"\r\n", "")
+        } else {
+            answer("200 X", "etag: \"1\"\r\nvia: 1.1 far\r\n", "x")
+        }
+    });
+    let (cached, plain) = (before(&upstream, "cache = { ttl = \"1h\" }"), before(&upstream, ""));
+    let (key, new) = ("idempotency-key: k\r\n", "cache-control: no-cache\r\n");
+    let replies = [
+        ("relayed", plain.get("/a/x")),
+        ("kept under its key", plain.post("/a/x", key, "x")),
+        ("replayed", plain.post("/a/x", key, "x")),
+        ("kept in the cache", cached.get("/a/x")),
+        ("out of the cache", cached.get("/a/x")),
+        ("confirmed", cached.get_with("/a/x", new)),
+    ];
+    for (how, reply) in &replies {
+        let ours = reply.headers.iter().filter(|(name, value)| name == "via" && value.starts_with("1.1 seawall-"));
+        assert_eq!(ours.count(), 1, "{how}: {reply:?}");
+    }
+    assert_eq!(replies[2].1.header("idempotency-replayed"), Some("true"));
+    assert_eq!(replies[4].1.header("cache-status"), Some("seawall; hit"));
+    assert_eq!(replies[5].1.header("cache-status"), Some("seawall; fwd=stale; fwd-status=304"));
+}
+
+#[test]
 fn an_answers_own_rules_come_first() {
     for (headers, served) in [
         ("cache-control: no-store\r\n", 3),
