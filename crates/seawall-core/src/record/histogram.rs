@@ -33,6 +33,11 @@ impl Histogram {
         }
     }
 
+    /// Gives back the room that it grew by, where no more is expected.
+    pub fn settle(&mut self) {
+        self.steps.shrink_to_fit();
+    }
+
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
@@ -85,6 +90,18 @@ fn highest(step: u16) -> u64 {
 mod tests {
     use super::*;
     use crate::rng::Rng;
+
+    #[test]
+    fn one_that_has_settled_takes_no_more_room_than_it_needs_and_goes_on() {
+        let mut histogram = Histogram::default();
+        (1..=33).for_each(|step| histogram.add(Nanos::from_millis(1 << (step % 11) | step)));
+        let before = histogram.clone();
+        histogram.settle();
+        assert!(histogram.steps.capacity() < histogram.steps.len() + 4, "{}", histogram.steps.capacity());
+        assert_eq!(histogram, before);
+        histogram.add(Nanos::from_secs(9));
+        assert_eq!(histogram.count(), before.count() + 1);
+    }
 
     #[test]
     fn every_value_lies_in_its_step_and_steps_are_narrow() {

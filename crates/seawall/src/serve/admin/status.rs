@@ -4,7 +4,7 @@ use super::paths::paths;
 use super::query::{Query, bad, document, either};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::{self, ShownPoint, as_f64, in_flight};
+use crate::serve::eyes::{self, Pace, ShownPoint, as_f64, in_flight};
 use crate::serve::jobs::Counts;
 use crate::setup::Environment;
 use crate::shape::{SeverityWord, Time};
@@ -99,13 +99,9 @@ struct Totals {
 #[derive(Debug, Serialize, ToSchema)]
 struct LastMinute {
     calls: u64,
-    success_share: f64,
-    retries_per_success: f64,
-    /// Calls a second.
-    rate: f64,
-    p50_ms: Option<f64>,
-    p95_ms: Option<f64>,
-    p99_ms: Option<f64>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    pace: Pace,
 }
 
 /// Jobs by state.
@@ -175,15 +171,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
             warnings: lint::warnings(&live.config, &Environment::beside(&shared.file)).len(),
         },
         totals: Totals { calls: totals.calls, success: totals.successes, attempts: totals.attempts, retries: totals.retries, rejected },
-        last_minute: LastMinute {
-            calls: minute.calls,
-            success_share: minute.success_share(),
-            retries_per_success: minute.retries_per_success(),
-            rate: minute.rate(now.mono),
-            p50_ms: minute.quantile(500),
-            p95_ms: minute.quantile(950),
-            p99_ms: minute.quantile(990),
-        },
+        last_minute: LastMinute { calls: minute.calls, pace: minute.pace(now.mono) },
         in_flight: in_flight(&live),
         jobs: jobs(&shared.desk.counts),
         dead_letters: letters(&shared),

@@ -5,7 +5,7 @@ use super::query::{List, whole};
 use super::{breakers, keys};
 use crate::figures;
 use crate::serve::Shared;
-use crate::serve::eyes::{Point, Seen};
+use crate::serve::eyes::{Pace, Point, Seen};
 use crate::shape::Members;
 use axum::extract::State;
 use axum::response::Response;
@@ -25,13 +25,9 @@ struct Upstream {
     name: String,
     url: String,
     in_flight: u32,
-    success_share: f64,
-    retries_per_success: f64,
-    /// Calls a second.
-    rate: f64,
-    p50_ms: Option<f64>,
-    p95_ms: Option<f64>,
-    p99_ms: Option<f64>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    pace: Pace,
     /// What is left of the retry budget.
     budget_tokens: Option<f64>,
     /// Attempts by class.
@@ -79,12 +75,7 @@ fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Upstrea
         name: upstream.spec.name.clone(),
         url: upstream.spec.url.to_string(),
         in_flight: upstream.in_flight.load(Ordering::Relaxed),
-        success_share: all.success_share(),
-        retries_per_success: all.retries_per_success(),
-        rate: all.rate(now.mono),
-        p50_ms: all.quantile(500),
-        p95_ms: all.quantile(950),
-        p99_ms: all.quantile(990),
+        pace: all.pace(now.mono),
         budget_tokens: budget,
         classes: Class::ALL.iter().zip(all.classes).map(|(class, count)| (class.as_str().to_owned(), count)).collect(),
         endpoints,

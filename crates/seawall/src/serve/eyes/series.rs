@@ -73,6 +73,18 @@ impl Point {
         self.latency.quantile(per_mille).map(ms)
     }
 
+    /// Of the last minute, or of as much of it as the process has seen.
+    pub(crate) fn pace(&self, now: Mono) -> Pace {
+        Pace {
+            success_share: self.success_share(),
+            retries_per_success: self.retries_per_success(),
+            rate: self.rate(now),
+            p50_ms: self.quantile(500),
+            p95_ms: self.quantile(950),
+            p99_ms: self.quantile(990),
+        }
+    }
+
     pub(crate) fn shown(&self) -> ShownPoint {
         ShownPoint {
             t: Time(Wall(self.t * 1000)),
@@ -86,6 +98,18 @@ impl Point {
             p99_ms: self.quantile(990),
         }
     }
+}
+
+/// How calls go.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Pace {
+    success_share: f64,
+    retries_per_success: f64,
+    /// Calls a second.
+    rate: f64,
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
 }
 
 /// Calls that ended in one step of a chart.
@@ -124,6 +148,10 @@ impl Series {
             before => {
                 let place = before.map_or(0, |place| place + 1);
                 self.points.insert(place, Point { t, ..Point::default() });
+                // An hour of them is kept. The last but one is over, but for what comes late.
+                if let Some(over) = place.checked_sub(2).and_then(|over| self.points.get_mut(over)) {
+                    over.latency.settle();
+                }
                 place
             }
         };
