@@ -21,7 +21,7 @@ pub struct Row {
 
 /// Pairs of a step and its count, in order.
 pub(crate) fn to_bytes(latency: &Histogram) -> Vec<u8> {
-    latency.steps().iter().flat_map(|(step, count)| step.to_le_bytes().into_iter().chain(count.to_le_bytes())).collect()
+    latency.steps().flat_map(|(step, count)| step.to_le_bytes().into_iter().chain(count.to_le_bytes())).collect()
 }
 
 /// `None` when these bytes were not written by `to_bytes`.

@@ -8,11 +8,32 @@ const BITS: u32 = 5;
 const STEPS: u64 = 1 << BITS;
 
 /// Counts by step, sorted; steps that nobody saw take no room.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    steps: Vec<(u16, u64)>,
+    counts: Counts,
     count: u64,
 }
+
+#[derive(Clone, Debug)]
+enum Counts {
+    Open(Vec<(u16, u64)>),
+    /// The way from step to step and the count, as variable-length integers: a sixth of the room, for those that are kept.
+    Settled(Box<[u8]>),
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self::Open(Vec::new())
+    }
+}
+
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Self) -> bool {
+        self.steps().eq(other.steps())
+    }
+}
+
+impl Eq for Histogram {}
 
 impl Histogram {
     pub fn add(&mut self, length: Nanos) {
@@ -20,22 +41,32 @@ impl Histogram {
     }
 
     pub fn merge(&mut self, other: &Self) {
-        for (step, count) in &other.steps {
-            self.add_many(*step, *count);
-        }
+        other.steps().for_each(|(step, count)| self.add_many(step, count));
     }
 
     fn add_many(&mut self, step: u16, count: u64) {
+        if matches!(self.counts, Counts::Settled(_)) {
+            self.counts = Counts::Open(self.steps().collect());
+        }
+        let Counts::Open(steps) = &mut self.counts else { return };
         self.count = self.count.saturating_add(count);
-        match self.steps.binary_search_by_key(&step, |(step, _)| *step) {
-            Ok(at) => self.steps[at].1 = self.steps[at].1.saturating_add(count),
-            Err(at) => self.steps.insert(at, (step, count)),
+        match steps.binary_search_by_key(&step, |(step, _)| *step) {
+            Ok(at) => steps[at].1 = steps[at].1.saturating_add(count),
+            Err(at) => steps.insert(at, (step, count)),
         }
     }
 
-    /// Gives back the room that it grew by, where no more is expected.
+    /// Takes as little room as it can, where no more is expected. What comes nevertheless opens it again.
     pub fn settle(&mut self) {
-        self.steps.shrink_to_fit();
+        if let Counts::Open(steps) = &self.counts {
+            let (mut bytes, mut last) = (Vec::with_capacity(4 * steps.len()), 0);
+            for (step, count) in steps {
+                put(&mut bytes, u64::from(step - last));
+                put(&mut bytes, *count);
+                last = *step;
+            }
+            self.counts = Counts::Settled(bytes.into());
+        }
     }
 
     #[must_use]
@@ -43,10 +74,18 @@ impl Histogram {
         self.count
     }
 
-    /// Step and count of everything seen, for whoever keeps it.
-    #[must_use]
-    pub fn steps(&self) -> &[(u16, u64)] {
-        &self.steps
+    /// Step and count of everything seen, in order.
+    pub fn steps(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let (open, mut settled): (&[(u16, u64)], &[u8]) = match &self.counts {
+            Counts::Open(steps) => (steps, &[]),
+            Counts::Settled(bytes) => (&[], bytes),
+        };
+        let mut last = 0u16;
+        let unpacked = std::iter::from_fn(move || {
+            last = last.checked_add(take(&mut settled)?.try_into().ok()?)?;
+            Some((last, take(&mut settled)?))
+        });
+        open.iter().copied().chain(unpacked)
     }
 
     /// What was kept, back again.
@@ -63,11 +102,33 @@ impl Histogram {
         let rank = u128::from(self.count) * u128::from(per_mille.min(1000));
         let rank = rank.div_ceil(1000).max(1);
         let mut below = 0u128;
-        let found = self.steps.iter().find(|(_, count)| {
+        let found = self.steps().find(|(_, count)| {
             below += u128::from(*count);
             below >= rank
         });
-        found.map(|(step, _)| Nanos(highest(*step).saturating_mul(1000)))
+        found.map(|(step, _)| Nanos(highest(step).saturating_mul(1000)))
+    }
+}
+
+/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+fn put(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push((value & 0x7f) as u8);
+}
+
+fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+        shift += 7;
     }
 }
 
@@ -92,15 +153,37 @@ mod tests {
     use crate::rng::Rng;
 
     #[test]
-    fn one_that_has_settled_takes_no_more_room_than_it_needs_and_goes_on() {
-        let mut histogram = Histogram::default();
-        (1..=33).for_each(|step| histogram.add(Nanos::from_millis(1 << (step % 11) | step)));
-        let before = histogram.clone();
+    fn one_that_has_settled_takes_little_room_and_is_the_same() {
+        let mut rng = Rng::seeded(3);
+        let (mut histogram, mut before) = (Histogram::default(), Histogram::default());
+        for round in 0..3 {
+            for i in 0..30_000 {
+                let length = Nanos(rng.up_to(1 << (17 + i % 8)));
+                histogram.add(length);
+                before.add(length);
+            }
+            histogram.settle();
+            assert_eq!((&histogram, histogram.count()), (&before, before.count()), "round {round}");
+            assert_eq!([0, 500, 990, 1000].map(|rank| histogram.quantile(rank)), [0, 500, 990, 1000].map(|rank| before.quantile(rank)));
+            let Counts::Settled(bytes) = &histogram.counts else { panic!("it is open") };
+            let steps = histogram.steps().count();
+            assert!(steps > 100 && bytes.len() < 4 * steps, "{} bytes for {steps} steps", bytes.len());
+        }
+        let mut merged = Histogram::default();
+        merged.merge(&histogram);
+        merged.merge(&before);
+        assert_eq!(merged.count(), 2 * before.count());
+    }
+
+    #[test]
+    fn the_largest_counts_and_steps_settle_too() {
+        let seen = [(0, 1), (1, 127), (2, 128), (1000, u64::MAX / 2), (u16::MAX, 1 << 62)];
+        let mut histogram = Histogram::from_steps(seen);
         histogram.settle();
-        assert!(histogram.steps.capacity() < histogram.steps.len() + 4, "{}", histogram.steps.capacity());
-        assert_eq!(histogram, before);
-        histogram.add(Nanos::from_secs(9));
-        assert_eq!(histogram.count(), before.count() + 1);
+        assert!(histogram.steps().eq(seen));
+        let mut empty = Histogram::default();
+        empty.settle();
+        assert_eq!((empty.steps().count(), empty.quantile(500)), (0, None));
     }
 
     #[test]
@@ -125,7 +208,7 @@ mod tests {
         parts.iter().rev().for_each(|part| merged.merge(part));
         assert_eq!(merged, all);
         assert_eq!(merged.count(), 10_000);
-        assert_eq!(Histogram::from_steps(all.steps().iter().copied()), all, "and can be kept");
+        assert_eq!(Histogram::from_steps(all.steps()), all, "and can be kept");
     }
 
     #[test]
