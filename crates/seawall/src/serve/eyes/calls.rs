@@ -7,6 +7,7 @@ use seawall_core::record::Attempt;
 use seawall_core::time::Wall;
 use seawall_engine::recorder::{AttemptRecord, CallRecord};
 use serde::Serialize;
+use smallvec::{SmallVec, smallvec};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -27,11 +28,14 @@ struct Step {
     key_tail: Option<Arc<str>>,
 }
 
+/// Most calls have one attempt, which needs no room of its own: to find some for each costs more than all the rest here.
+type Steps = SmallVec<[Step; 1]>;
+
 #[derive(Debug)]
 struct Seen {
     number: u64,
     record: CallRecord,
-    steps: Vec<Step>,
+    steps: Steps,
 }
 
 /// Ids are random numbers of our own making, and need no mixing.
@@ -57,15 +61,17 @@ impl Hasher for Random {
 #[derive(Debug)]
 pub(crate) struct Calls {
     ring: VecDeque<Seen>,
-    open: HashMap<CallId, Vec<Step>, BuildHasherDefault<Random>>,
+    open: HashMap<CallId, Steps, BuildHasherDefault<Random>>,
     order: VecDeque<CallId>,
+    /// The last attempt, if it was its call's first: most often that call's end comes next, and it is never looked up.
+    first: Option<(CallId, Step)>,
     next: u64,
 }
 
 impl Default for Calls {
     fn default() -> Self {
         // Room that nobody has written to costs nothing, and to move thousands of calls to a larger one does.
-        Self { ring: VecDeque::with_capacity(MOST), open: HashMap::default(), order: VecDeque::new(), next: 0 }
+        Self { ring: VecDeque::with_capacity(MOST), open: HashMap::default(), order: VecDeque::new(), first: None, next: 0 }
     }
 }
 
@@ -82,12 +88,24 @@ pub(crate) struct Wanted<'a> {
 impl Calls {
     pub(super) fn attempt(&mut self, record: &AttemptRecord) {
         let step = Step { at: record.at, attempt: record.attempt, key_tail: record.key_tail.clone() };
-        match self.open.entry(record.call) {
+        if let Some((call, before)) = self.first.take() {
+            self.open(call, before);
+        }
+        if record.attempt.number == 1 {
+            self.first = Some((record.call, step));
+        } else {
+            self.open(record.call, step);
+        }
+    }
+
+    /// Keeps an attempt until its call is over.
+    fn open(&mut self, call: CallId, step: Step) {
+        match self.open.entry(call) {
             Entry::Occupied(mut known) if known.get().len() < MOST_ATTEMPTS => known.get_mut().push(step),
             Entry::Occupied(_) => {}
             Entry::Vacant(place) => {
-                place.insert(vec![step]);
-                self.order.push_back(record.call);
+                place.insert(smallvec![step]);
+                self.order.push_back(call);
                 self.forget();
             }
         }
@@ -107,7 +125,8 @@ impl Calls {
     }
 
     pub(super) fn call(&mut self, record: &CallRecord) {
-        let steps = self.open.remove(&record.call).unwrap_or_default();
+        let mut steps = self.open.remove(&record.call).unwrap_or_default();
+        steps.extend(self.first.take_if(|(call, _)| *call == record.call).map(|(_, step)| step));
         bounded(&mut self.ring, MOST, Seen { number: self.next, record: record.clone(), steps });
         self.next += 1;
     }
@@ -266,6 +285,29 @@ mod tests {
         assert_eq!(count, MOST / 2);
         let newest = calls.ring.back().unwrap().record.call;
         assert_eq!(calls.one(newest).unwrap().timeline[0].status, "200");
+    }
+
+    #[test]
+    fn every_attempt_of_a_call_is_in_its_timeline_whoever_came_between() {
+        let (mut calls, mut rng) = (Calls::default(), Rng::seeded(3));
+        let ((mut one, end), (other, other_end)) = (records(0, &mut rng), records(1, &mut rng));
+        let numbers = |calls: &Calls, of: &CallRecord| {
+            calls.one(of.call).unwrap().timeline.iter().map(|step| step.attempt).collect::<Vec<_>>()
+        };
+        calls.attempt(&one);
+        calls.attempt(&one);
+        calls.attempt(&other);
+        one.attempt.number = 2;
+        calls.attempt(&one);
+        calls.call(&other_end);
+        calls.call(&end);
+        assert_eq!((numbers(&calls, &end), numbers(&calls, &other_end)), (vec![1, 1, 2], vec![1]), "a refusal does not count as one");
+        one.attempt.number = 1;
+        calls.attempt(&one);
+        calls.call(&other_end);
+        calls.call(&end);
+        assert_eq!((numbers(&calls, &end), numbers(&calls, &other_end)), (vec![1], vec![]));
+        assert!(calls.open.is_empty() && calls.first.is_none());
     }
 
     #[test]
