@@ -291,9 +291,8 @@ mod tests {
     fn every_attempt_of_a_call_is_in_its_timeline_whoever_came_between() {
         let (mut calls, mut rng) = (Calls::default(), Rng::seeded(3));
         let ((mut one, end), (other, other_end)) = (records(0, &mut rng), records(1, &mut rng));
-        let numbers = |calls: &Calls, of: &CallRecord| {
-            calls.one(of.call).unwrap().timeline.iter().map(|step| step.attempt).collect::<Vec<_>>()
-        };
+        let numbers =
+            |calls: &Calls, of: &CallRecord| calls.one(of.call).unwrap().timeline.iter().map(|step| step.attempt).collect::<Vec<_>>();
         calls.attempt(&one);
         calls.attempt(&one);
         calls.attempt(&other);
