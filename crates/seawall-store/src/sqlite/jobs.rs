@@ -1,5 +1,6 @@
 //! Jobs: every change of state is one statement that names the state it changes from, and the lease where there is one.
 
+use super::insert::{Place, Written};
 use super::{Sqlite, Tx, row};
 use crate::error::Error;
 use crate::failpoint;
@@ -15,9 +16,6 @@ use seawall_core::time::Wall;
 
 /// Longer bodies are kept apart from the row that changes with each attempt.
 const INLINE_BODY: usize = 4096;
-pub(super) const INSERT: &str = "INSERT INTO jobs (id, state, upstream, tenant, caller, priority, turn, due, run_at, expires_at, created_at, progress, \
-     dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \
-     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 /// Found and then written row by row: a statement that does both at once copies every row twice.
 pub(super) const NEXT_IN_LANE: &str =
     "FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream = ?1 ORDER BY priority DESC, turn LIMIT ?2";
@@ -45,14 +43,6 @@ impl Sqlite {
     }
 }
 
-/// What of a job has to be put into words for its row.
-struct Written {
-    progress: String,
-    origin: Option<String>,
-    history: String,
-    headers: String,
-}
-
 impl Written {
     fn of(job: &NewJob) -> Result<Self, Error> {
         Ok(Self {
@@ -76,31 +66,8 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &Written, now: Wall) -> Result
     let state = if waits { State::Waiting } else { State::Queued };
     let turn = if waits { 0 } else { tx.turns.next(&job.upstream, &job.tenant) };
     let inline = job.request.body.len() <= INLINE_BODY;
-    tx.insert()?.execute(params![
-        job.id.to_bytes(),
-        state.number(),
-        job.upstream,
-        job.tenant,
-        job.caller,
-        job.priority,
-        turn,
-        job.run_at.max(now).0,
-        job.run_at.0,
-        job.expires_at.map(|at| at.0),
-        now.0,
-        written.progress,
-        job.dedup,
-        job.fingerprint,
-        job.idempotency_key,
-        job.correlation_id,
-        job.callback,
-        written.origin,
-        job.request.method,
-        job.request.path,
-        written.history,
-        written.headers,
-        inline.then_some(&job.request.body[..]),
-    ])?;
+    let place = Place { state, turn, now };
+    tx.insert()?.execute(job, written, &place, inline.then_some(&job.request.body[..]))?;
     if !inline {
         let row = tx.db.last_insert_rowid();
         tx.db.prepare_cached("INSERT INTO bodies (row, body) VALUES (?, ?)")?.execute(params![row, &job.request.body[..]])?;

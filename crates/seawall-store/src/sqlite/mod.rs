@@ -1,6 +1,7 @@
 //! The embedded backend: one thread writes, and what arrives while it writes is committed together; two threads read.
 
 mod hold;
+mod insert;
 mod jobs;
 mod log;
 mod lull;
@@ -20,12 +21,13 @@ use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
 use crate::sql::{Row, Sql, Value, Write};
 pub(crate) use hold::RunLock;
+use insert::Insert;
 use lull::Lull;
 use owner::Owner;
 use reader::Reader;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
 use std::io::ErrorKind;
@@ -52,7 +54,7 @@ pub(crate) struct Tx<'a> {
     pub(crate) db: &'a Connection,
     pub(crate) turns: &'a mut Turns,
     /// What keeps a job, once there was one: to look it up costs as much as a part of what it does.
-    insert: Option<CachedStatement<'a>>,
+    insert: Option<Insert<'a>>,
 }
 
 impl<'a> Tx<'a> {
@@ -60,10 +62,10 @@ impl<'a> Tx<'a> {
         Self { db, turns, insert: None }
     }
 
-    fn insert(&mut self) -> Result<&mut CachedStatement<'a>, Error> {
+    fn insert(&mut self) -> Result<&mut Insert<'a>, Error> {
         match &mut self.insert {
             Some(statement) => Ok(statement),
-            none => Ok(none.insert(self.db.prepare_cached(jobs::INSERT)?)),
+            none => Ok(none.insert(Insert::prepare(self.db)?)),
         }
     }
 }

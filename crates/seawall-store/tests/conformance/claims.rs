@@ -7,6 +7,7 @@ use seawall_store::job::{Cancelled, Ending, Enqueued, NewJob, Renewed, Settled, 
 on_each_backend!(
     a_job_is_claimed_by_exactly_one_of_many,
     what_was_enqueued_comes_back_whole,
+    jobs_that_come_together_keep_what_is_theirs,
     a_long_body_comes_back_whole,
     a_job_for_later_is_not_claimed_before_its_time,
     the_next_due_time_is_known,
@@ -57,6 +58,39 @@ async fn what_was_enqueued_comes_back_whole(stage: Stage) {
             (&expected.idempotency_key, &expected.correlation_id, &expected.callback)
         );
         assert_eq!(found.created_at, NOON);
+    }
+}
+
+/// Each of them differs from the one before it and the one after it in something else.
+async fn jobs_that_come_together_keep_what_is_theirs(stage: Stage) {
+    let some = |is: bool, text: &str| is.then(|| text.to_owned());
+    let jobs: Vec<NewJob> = (0_u8..200)
+        .map(|n| {
+            let is = |every: u8| n % every == 0;
+            let mut job = stage.job("u");
+            job.tenant = format!("t{}", n % 2);
+            job.caller = format!("c{}", n / 3);
+            job.priority = i64::from(n % 4);
+            job.idempotency_key = some(is(2), "key");
+            job.correlation_id = some(is(3), "corr");
+            job.callback = some(is(5), "https://example.org/x");
+            job.expires_at = is(7).then(|| after(i64::from(n)));
+            job.run_at = after(i64::from(n % 2));
+            job.dedup = is(4).then_some([n; 32]);
+            job.progress.attempts = u32::from(n % 3);
+            job.request.path = "/p".repeat(if is(9) { 200 } else { 1 + usize::from(n % 2) });
+            job.request.headers = if is(6) { vec![("a".to_owned(), "b".to_owned())] } else { Vec::new() };
+            job.request.body = if is(11) { bytes::Bytes::from(vec![n; 5000]) } else { bytes::Bytes::from(vec![n; usize::from(n % 3)]) };
+            job
+        })
+        .collect();
+    stage.store.enqueue(jobs.clone(), NOON).await.unwrap();
+    for job in jobs {
+        let kept = stage.store.job(job.id).await.unwrap().unwrap();
+        let mut expected = job.begun(NOON);
+        expected.state = kept.state;
+        assert_eq!(kept, expected);
+        assert_eq!(kept.state, if kept.run_at > NOON { State::Waiting } else { State::Queued });
     }
 }
 
