@@ -13,6 +13,7 @@ use crate::sqlite::Sqlite;
 use crate::statements;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub enum Store {
@@ -165,7 +166,8 @@ impl Store {
     }
 
     /// Gives a job back, with everything that comes of it, in one transaction.
-    pub async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
+    pub async fn settle(&self, settle: impl Into<Arc<Settle>>) -> Result<Settled, Error> {
+        let settle = settle.into();
         failpoint::hit("settle-before-commit")?;
         let settled = on_each!(self, settle, settle);
         failpoint::hit("settle-after-commit")?;

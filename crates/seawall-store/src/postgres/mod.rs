@@ -36,7 +36,7 @@ pub(crate) struct Postgres(Arc<Inner>);
 struct Inner {
     pool: Pool,
     enqueue: Batcher<jobs::Enqueue>,
-    settle: Batcher<Settle>,
+    settle: Batcher<Arc<Settle>>,
     woken: Arc<Notify>,
     /// Ends with the last handle.
     _tasks: JoinSet<()>,
@@ -70,7 +70,7 @@ impl Postgres {
         self.0.enqueue.run(jobs::Enqueue { jobs, now }).await
     }
 
-    pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
+    pub(crate) async fn settle(&self, settle: Arc<Settle>) -> Result<Settled, Error> {
         self.0.settle.run(settle).await
     }
 

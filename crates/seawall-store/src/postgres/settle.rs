@@ -13,10 +13,10 @@ use crate::settled::{self, Besides, Change, Held, Left};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::collections::{HashMap, HashSet};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use tokio_postgres::types::ToSql;
 
-impl Batch for Settle {
+impl Batch for Arc<Settle> {
     type Answer = Settled;
 
     fn rows(&self) -> usize {
@@ -40,7 +40,7 @@ impl Batch for Settle {
 
     async fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
         let plain = plainly(&pool.get().await?, batch).await?;
-        let mut rest: Vec<(&Self, bool)> = Vec::new();
+        let mut rest: Vec<(&Settle, bool)> = Vec::new();
         for ((settle, settled), doubt) in batch.iter().zip(&plain).zip(doubt) {
             match settled {
                 Some(_) => *doubt = true,
@@ -178,7 +178,7 @@ fn plain_statement() -> &'static str {
 }
 
 /// One statement for all that need no more than that; what each of these came to.
-async fn plainly(connection: &Object, batch: &[Settle]) -> Result<Vec<Option<Settled>>, Error> {
+async fn plainly(connection: &Object, batch: &[Arc<Settle>]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
     for (index, one) in batch.iter().enumerate().filter(|(_, one)| one.follow.is_empty() && one.key.is_none()) {

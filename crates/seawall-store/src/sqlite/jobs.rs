@@ -1,6 +1,6 @@
 //! Jobs: every change of state is one statement that names the state it changes from, and the lease where there is one.
 
-use super::insert::{Place, Written};
+use super::bound::{maybe, text};
 use super::{Sqlite, Tx, row};
 use crate::error::Error;
 use crate::failpoint;
@@ -10,12 +10,21 @@ use crate::rows::{self, JOB};
 use crate::settled::{self, Change, Held, Left};
 use crate::sql::{Row, Sql as _, at_once, count, json};
 use crate::statements::idempotency;
+use rusqlite::types::ValueRef::{Blob, Integer};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
+use std::sync::Arc;
 
 /// Longer bodies are kept apart from the row that changes with each attempt.
 const INLINE_BODY: usize = 4096;
+pub(super) const INSERT: &str = "INSERT INTO jobs (id, state, upstream, tenant, caller, priority, turn, due, run_at, expires_at, created_at, progress, \
+     dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+/// Changes nothing where any of what makes a settlement plain is not so.
+pub(super) const SETTLE_PLAINLY: &str = "UPDATE jobs SET state = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, \
+     response_status = ?, response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, ?) \
+     WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL";
 /// Found and then written row by row: a statement that does both at once copies every row twice.
 pub(super) const NEXT_IN_LANE: &str =
     "FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream = ?1 ORDER BY priority DESC, turn LIMIT ?2";
@@ -38,9 +47,17 @@ impl Sqlite {
         self.repeat(move |tx| leases.iter().map(|lease| renew(tx.db, *lease, until)).collect()).await
     }
 
-    pub(crate) async fn settle(&self, settle: Settle) -> Result<Settled, Error> {
+    pub(crate) async fn settle(&self, settle: Arc<Settle>) -> Result<Settled, Error> {
         self.finish(move |tx| settle_one(tx, &settle)).await
     }
+}
+
+/// What of a job has to be put into words for its row.
+struct Written {
+    progress: String,
+    origin: Option<String>,
+    history: String,
+    headers: String,
 }
 
 impl Written {
@@ -66,8 +83,32 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &Written, now: Wall) -> Result
     let state = if waits { State::Waiting } else { State::Queued };
     let turn = if waits { 0 } else { tx.turns.next(&job.upstream, &job.tenant) };
     let inline = job.request.body.len() <= INLINE_BODY;
-    let place = Place { state, turn, now };
-    tx.insert()?.execute(job, written, &place, inline.then_some(&job.request.body[..]))?;
+    let id = job.id.to_bytes();
+    tx.insert()?.execute([
+        Blob(&id),
+        Integer(state.number()),
+        text(&job.upstream),
+        text(&job.tenant),
+        text(&job.caller),
+        Integer(job.priority),
+        Integer(turn),
+        Integer(job.run_at.max(now).0),
+        Integer(job.run_at.0),
+        maybe(job.expires_at, |at| Integer(at.0)),
+        Integer(now.0),
+        text(&written.progress),
+        maybe(job.dedup.as_ref(), |dedup| Blob(dedup)),
+        Blob(&job.fingerprint),
+        maybe(job.idempotency_key.as_deref(), text),
+        maybe(job.correlation_id.as_deref(), text),
+        maybe(job.callback.as_deref(), text),
+        maybe(written.origin.as_deref(), text),
+        text(&job.request.method),
+        text(&job.request.path),
+        text(&written.history),
+        text(&written.headers),
+        maybe(inline.then_some(&job.request.body[..]), Blob),
+    ])?;
     if !inline {
         let row = tx.db.last_insert_rowid();
         tx.db.prepare_cached("INSERT INTO bodies (row, body) VALUES (?, ?)")?.execute(params![row, &job.request.body[..]])?;
@@ -158,7 +199,7 @@ fn of_lease(db: &Connection, statement: &str, lease: Lease) -> Result<Option<(He
 }
 
 fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
-    if let Some(settled) = settle_plainly(tx.db, settle)? {
+    if let Some(settled) = settle_plainly(tx, settle)? {
         return conclude(tx, settle, settled);
     }
     let Some(held) = held(tx.db, settle.lease)? else {
@@ -186,32 +227,26 @@ fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settle
     Ok(settled)
 }
 
-fn settle_plainly(db: &Connection, settle: &Settle) -> Result<Option<Settled>, Error> {
+fn settle_plainly(tx: &mut Tx<'_>, settle: &Settle) -> Result<Option<Settled>, Error> {
     let Some((settled, change)) = settled::plain(settle)? else { return Ok(None) };
     failpoint::hit("settle-in-transaction")?;
-    let response = change.response;
-    let changed = db
-        .prepare_cached(
-            "UPDATE jobs SET state = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, response_status = ?, \
-             response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, ?) \
-             WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL",
-        )?
-        .execute(params![
-            change.state.number(),
-            change.due.map(|at| at.0),
-            change.finished_at.map(|at| at.0),
-            change.progress,
-            change.history,
-            change.error,
-            response.map(|response| response.status),
-            response.map(|response| response.truncated),
-            change.response_headers()?,
-            response.map(|response| &response.body[..]),
-            SUSPECT,
-            settle.lease.row,
-            settle.lease.claim,
-            settle.lease.token,
-        ])?;
+    let (response, headers) = (change.response, change.response_headers()?);
+    let changed = tx.settle_plainly()?.execute([
+        Integer(change.state.number()),
+        maybe(change.due, |at| Integer(at.0)),
+        maybe(change.finished_at, |at| Integer(at.0)),
+        text(&change.progress),
+        text(&change.history),
+        maybe(change.error, text),
+        maybe(response, |response| Integer(response.status.into())),
+        maybe(response, |response| Integer(response.truncated.into())),
+        maybe(headers.as_deref(), text),
+        maybe(response, |response| Blob(&response.body)),
+        Integer(SUSPECT.into()),
+        Integer(settle.lease.row),
+        Integer(settle.lease.claim),
+        Integer(settle.lease.token),
+    ])?;
     Ok((changed > 0).then_some(settled))
 }
 

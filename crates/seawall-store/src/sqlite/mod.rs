@@ -1,7 +1,7 @@
 //! The embedded backend: one thread writes, and what arrives while it writes is committed together; two threads read.
 
+mod bound;
 mod hold;
-mod insert;
 mod jobs;
 mod log;
 mod lull;
@@ -20,8 +20,8 @@ mod writer;
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
 use crate::sql::{Row, Sql, Value, Write};
+use bound::Bound;
 pub(crate) use hold::RunLock;
-use insert::Insert;
 use lull::Lull;
 use owner::Owner;
 use reader::Reader;
@@ -53,20 +53,21 @@ pub(crate) struct Sqlite {
 pub(crate) struct Tx<'a> {
     pub(crate) db: &'a Connection,
     pub(crate) turns: &'a mut Turns,
-    /// What keeps a job, once there was one: to look it up costs as much as a part of what it does.
-    insert: Option<Insert<'a>>,
+    insert: Option<Bound<'a>>,
+    settle: Option<Bound<'a>>,
 }
 
 impl<'a> Tx<'a> {
     const fn begun(db: &'a Connection, turns: &'a mut Turns) -> Self {
-        Self { db, turns, insert: None }
+        Self { db, turns, insert: None, settle: None }
     }
 
-    fn insert(&mut self) -> Result<&mut Insert<'a>, Error> {
-        match &mut self.insert {
-            Some(statement) => Ok(statement),
-            none => Ok(none.insert(Insert::prepare(self.db)?)),
-        }
+    fn insert(&mut self) -> Result<&mut Bound<'a>, Error> {
+        Bound::once(&mut self.insert, self.db, jobs::INSERT)
+    }
+
+    fn settle_plainly(&mut self) -> Result<&mut Bound<'a>, Error> {
+        Bound::once(&mut self.settle, self.db, jobs::SETTLE_PLAINLY)
     }
 }
 

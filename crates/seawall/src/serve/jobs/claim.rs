@@ -371,11 +371,11 @@ fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
 }
 
 /// Writes how a job ended, for as long as the job is ours to write about. Whether it was.
-async fn write(bench: &Bench, table: &Table, mut settle: Settle) -> bool {
-    let desk = bench.desk();
+async fn write(bench: &Bench, table: &Table, settle: Settle) -> bool {
+    let (desk, mut settle) = (bench.desk(), Arc::new(settle));
     let mut pause = Duration::from_millis(50);
     loop {
-        match desk.store.settle(settle.clone()).await {
+        match desk.store.settle(Arc::clone(&settle)).await {
             Ok(Settled::Kept | Settled::Cancelled) => {
                 if !settle.follow.is_empty() {
                     desk.bell.notify_one();
@@ -388,7 +388,7 @@ async fn write(bench: &Bench, table: &Table, mut settle: Settle) -> bool {
             }
             Err(error) if error.passes() && is_ours(table, &settle, desk.now()) => {
                 // The answer may be all that got lost.
-                settle.again = true;
+                Arc::make_mut(&mut settle).again = true;
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(2));
             }

@@ -256,11 +256,11 @@ impl Bench {
                 Verdict { ending, progress: aside.progress, history, answer: None, key: None }
             }
             Drove::Ended(ended) => {
-                let progress = Progress { attempts: ended.finish.attempts, ..job.progress };
+                let progress = used_up(job, &ended.finish);
                 let (ending, answer) = match reservation.as_ref().and_then(Keyed::stored) {
                     Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
                     stored => {
-                        let (ending, answer) = self.ended(&Job { progress, ..job.clone() }, to, &ended, transport, &trail, &history);
+                        let (ending, answer) = self.ended(job, to, &ended, transport, &trail, &history);
                         (ending, answer.or(stored).map(|answer| letter::discreet_answer(answer, Some(&to.upstream), &job.request)))
                     }
                 };
@@ -343,7 +343,8 @@ impl Bench {
                 let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
                 let is_tick = matches!(job.origin, Origin::Schedule { .. });
                 let ending = if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
-                    Ending::Dead(Box::new(letter::letter(job, Door::Jobs, &place, cause, history, self.desk().now())))
+                    let job = Job { progress: used_up(job, finish), ..job.clone() };
+                    Ending::Dead(Box::new(letter::letter(&job, Door::Jobs, &place, cause, history, self.desk().now())))
                 } else {
                     Ending::Failed { code: cause.code }
                 };
@@ -394,19 +395,24 @@ impl Bench {
 
     /// What somebody wants to hear of the end.
     fn follow(&self, job: &Job, verdict: &Verdict, now: Wall) -> Vec<NewJob> {
+        if job.callback.is_none() {
+            return Vec::new();
+        }
         let (state, error, response) = match &verdict.ending {
             Ending::Done(response) => (State::Done, None, Some(view::discreet_answer(job, response, &self.shared.live.load()))),
             Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), verdict.answer.clone()),
             Ending::Failed { code } => (State::Dead, Some(code.clone()), verdict.answer.clone()),
             Ending::Wait { .. } | Ending::Release | Ending::Cancelled => return Vec::new(),
         };
-        if job.callback.is_none() {
-            return Vec::new();
-        }
         let progress = verdict.progress;
         let ended = Job { state, error, response, progress, finished_at: Some(now), next_attempt_at: None, ..job.clone() };
         callback::for_job(&ended, self.desk()).into_iter().collect()
     }
+}
+
+/// What a job has used up once its call is over.
+const fn used_up(job: &Job, finish: &Finish) -> Progress {
+    Progress { attempts: finish.attempts, ..job.progress }
 }
 
 /// A whole body, or what was read of a long one.

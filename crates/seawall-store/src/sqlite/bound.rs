@@ -1,0 +1,80 @@
+//! A statement that is executed for many jobs in one transaction. What one of them has in common with the one before it is handed to
+//! SQLite once: jobs that come together are alike for the most part, and handing a value over costs as much as a part of writing it.
+
+use super::Error;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{CachedStatement, Connection};
+
+/// Longer values are not compared.
+const SHORT: usize = 256;
+
+pub(super) struct Bound<'a> {
+    statement: CachedStatement<'a>,
+    values: Vec<Value>,
+}
+
+impl<'a> Bound<'a> {
+    /// The statement in its place, put there by whoever needs it first: to look one up costs as much as a part of what it does, too.
+    pub(super) fn once<'p>(place: &'p mut Option<Self>, db: &'a Connection, sql: &str) -> Result<&'p mut Self, Error> {
+        match place {
+            Some(known) => Ok(known),
+            none => Ok(none.insert(Self { statement: db.prepare_cached(sql)?, values: Vec::new() })),
+        }
+    }
+
+    /// How many rows it changed.
+    pub(super) fn execute<const COUNT: usize>(&mut self, values: [ValueRef<'_>; COUNT]) -> Result<usize, Error> {
+        self.values.resize_with(COUNT, Value::default);
+        for ((parameter, value), bound) in (1..).zip(values).zip(&mut self.values) {
+            if !bound.is(value) {
+                self.statement.raw_bind_parameter(parameter, ToSqlOutput::Borrowed(value))?;
+                bound.set(value);
+            }
+        }
+        Ok(self.statement.raw_execute()?)
+    }
+}
+
+/// What is bound to a parameter.
+#[derive(Debug, Default)]
+enum Value {
+    /// Something that is not compared, or nothing yet.
+    #[default]
+    Other,
+    Null,
+    Integer(i64),
+    Text(Vec<u8>),
+}
+
+impl Value {
+    fn is(&self, value: ValueRef<'_>) -> bool {
+        match (self, value) {
+            (Self::Null, ValueRef::Null) => true,
+            (Self::Integer(bound), ValueRef::Integer(value)) => *bound == value,
+            (Self::Text(bound), ValueRef::Text(value)) => bound == value,
+            _ => false,
+        }
+    }
+
+    fn set(&mut self, value: ValueRef<'_>) {
+        match (self, value) {
+            (Self::Text(bound), ValueRef::Text(value)) if value.len() <= SHORT => {
+                bound.clear();
+                bound.extend_from_slice(value);
+            }
+            (bound, ValueRef::Text(value)) if value.len() <= SHORT => *bound = Self::Text(value.to_vec()),
+            (bound, ValueRef::Integer(value)) => *bound = Self::Integer(value),
+            (bound, ValueRef::Null) => *bound = Self::Null,
+            (bound, _) => *bound = Self::Other,
+        }
+    }
+}
+
+pub(super) const fn text(text: &str) -> ValueRef<'_> {
+    ValueRef::Text(text.as_bytes())
+}
+
+/// A value, or none.
+pub(super) fn maybe<'v, T>(value: Option<T>, of: impl FnOnce(T) -> ValueRef<'v>) -> ValueRef<'v> {
+    value.map_or(ValueRef::Null, of)
+}
