@@ -1,4 +1,4 @@
-"""Runs each queue on the same jobs and the same upstream, three times in turn, and prints medians and ratios."""
+"""Runs each queue on the same jobs and the same upstream, five times in turn, and prints medians and ratios."""
 
 import json, os, pathlib, shutil, signal, socket, sqlite3, statistics, subprocess, sys, tempfile, time, urllib.request
 
@@ -7,6 +7,7 @@ here = pathlib.Path(__file__).parent
 work = pathlib.Path(tempfile.mkdtemp(prefix="seawall-bench-jobs-"))
 work.chmod(0o755)
 started = []
+ROUNDS = 5
 
 
 def port():
@@ -162,7 +163,7 @@ def peer(name, upstream, server):
 try:
     upstream, cache, db = nginx(), redis(), postgres()
     results = {}
-    for round in range(3):
+    for round in range(ROUNDS):
         runs = {
             "seawall, SQLite": lambda: ours("sqlite:jobs.db", upstream, round),
             "seawall, PostgreSQL": lambda: ours(database(db, f"seawall{round}"), upstream, round),
@@ -178,13 +179,13 @@ try:
                 print(f"{name}: {error}", file=sys.stderr)
     rate = {name: count / statistics.median(run["seconds"] for run in all) for name, all in results.items()}
     best = max((value for name, value in rate.items() if not name.startswith("seawall")), default=None)
-    print(f"{count} durable jobs, each one GET to the same loopback upstream, median of 3")
-    print(f"{'':22}{'jobs/s':>10}{'CPU µs/job':>12}{'of the best peer':>18}{'enqueue/s':>12}")
+    print(f"{count} durable jobs, each one GET to the same loopback upstream, median of {ROUNDS}")
+    print(f"{'':22}{'jobs/s':>10}{'CPU µs/job':>12}{'of the best peer':>18}{'enqueue/s':>12}   each round's jobs/s")
     for name, all in results.items():
         cpu = statistics.median(run["cpu_us"] for run in all)
         ratio = f"{rate[name] / best:.2f} ×" if best else "–"
         enqueue = f"{statistics.median(run['enqueue'] for run in all):.0f}" if "enqueue" in all[0] else ""
-        print(f"{name:22}{rate[name]:10.0f}{cpu:12.1f}{ratio:>18}{enqueue:>12}")
+        print(f"{name:22}{rate[name]:10.0f}{cpu:12.1f}{ratio:>18}{enqueue:>12}   {' '.join(f"{count / run['seconds']:.0f}" for run in all)}")
     print("CPU is the worker's own process; the peers' servers (Redis, PostgreSQL) come on top of theirs and of ours on PostgreSQL.")
 finally:
     for process in reversed(started):
