@@ -185,7 +185,8 @@ try:
         cpu = statistics.median(run["cpu_us"] for run in all)
         ratio = f"{rate[name] / best:.2f} ×" if best else "–"
         enqueue = f"{statistics.median(run['enqueue'] for run in all):.0f}" if "enqueue" in all[0] else ""
-        print(f"{name:22}{rate[name]:10.0f}{cpu:12.1f}{ratio:>18}{enqueue:>12}   {' '.join(f"{count / run['seconds']:.0f}" for run in all)}")
+        each = " ".join(f"{count / run['seconds']:.0f}" for run in all)
+        print(f"{name:22}{rate[name]:10.0f}{cpu:12.1f}{ratio:>18}{enqueue:>12}   {each}")
     print("CPU is the worker's own process; the peers' servers (Redis, PostgreSQL) come on top of theirs and of ours on PostgreSQL.")
 finally:
     for process in reversed(started):

@@ -45,7 +45,7 @@ impl Histogram {
     }
 
     fn add_many(&mut self, step: u16, count: u64) {
-        if matches!(self.counts, Counts::Settled(_)) {
+        if self.is_settled() {
             self.counts = Counts::Open(self.steps().collect());
         }
         let Counts::Open(steps) = &mut self.counts else { return };
@@ -67,6 +67,11 @@ impl Histogram {
             }
             self.counts = Counts::Settled(bytes.into());
         }
+    }
+
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        matches!(self.counts, Counts::Settled(_))
     }
 
     #[must_use]

@@ -27,8 +27,10 @@ impl<'a> Bound<'a> {
         self.values.resize_with(COUNT, Value::default);
         for ((parameter, value), bound) in (1..).zip(values).zip(&mut self.values) {
             if !bound.is(value) {
+                // What fails leaves nothing bound.
+                *bound = Value::Other;
                 self.statement.raw_bind_parameter(parameter, ToSqlOutput::Borrowed(value))?;
-                bound.set(value);
+                *bound = Value::of(value);
             }
         }
         Ok(self.statement.raw_execute()?)
@@ -56,16 +58,12 @@ impl Value {
         }
     }
 
-    fn set(&mut self, value: ValueRef<'_>) {
-        match (self, value) {
-            (Self::Text(bound), ValueRef::Text(value)) if value.len() <= SHORT => {
-                bound.clear();
-                bound.extend_from_slice(value);
-            }
-            (bound, ValueRef::Text(value)) if value.len() <= SHORT => *bound = Self::Text(value.to_vec()),
-            (bound, ValueRef::Integer(value)) => *bound = Self::Integer(value),
-            (bound, ValueRef::Null) => *bound = Self::Null,
-            (bound, _) => *bound = Self::Other,
+    fn of(value: ValueRef<'_>) -> Self {
+        match value {
+            ValueRef::Text(value) if value.len() <= SHORT => Self::Text(value.to_vec()),
+            ValueRef::Integer(value) => Self::Integer(value),
+            ValueRef::Null => Self::Null,
+            ValueRef::Text(_) | ValueRef::Blob(_) | ValueRef::Real(_) => Self::Other,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The one thread that writes. Whatever arrived while it was committing goes into the next transaction, so that one
-//! flush of the disk pays for many writes; nobody hears of a write before it is on disk.
+//! flush of the disk pays for many writes; nobody hears of a write that has to last before it is on disk.
 
 use super::log::{Bounds, Log};
 use super::reserve::Reserve;

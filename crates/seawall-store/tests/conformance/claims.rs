@@ -2,7 +2,7 @@
 
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
 use seawall_core::time::Wall;
-use seawall_store::job::{Cancelled, Ending, Enqueued, NewJob, Renewed, Settled, State};
+use seawall_store::job::{Cancelled, Ending, Enqueued, NewJob, Origin, Renewed, Settled, State};
 
 on_each_backend!(
     a_job_is_claimed_by_exactly_one_of_many,
@@ -67,8 +67,10 @@ async fn jobs_that_come_together_keep_what_is_theirs(stage: Stage) {
     let jobs: Vec<NewJob> = (0_u8..200)
         .map(|n| {
             let is = |every: u8| n % every == 0;
-            let mut job = stage.job("u");
+            let mut job = stage.job(if is(8) { "v" } else { "u" });
             job.tenant = format!("t{}", n % 2);
+            job.request.method = if is(10) { "POST" } else { "GET" }.to_owned();
+            job.origin = if is(13) { Origin::Notification } else { Origin::Caller };
             job.caller = format!("c{}", n / 3);
             job.priority = i64::from(n % 4);
             job.idempotency_key = some(is(2), "key");

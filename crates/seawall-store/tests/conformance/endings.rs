@@ -2,11 +2,12 @@
 
 use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::time::Wall;
-use seawall_store::job::{Attempted, Cancelled, Ending, Filter, Hasten, MOST_HISTORY, NewJob, Renewed, Settle, Settled, State};
+use seawall_store::job::{Attempted, Cancelled, Ending, Filter, Hasten, MOST_HISTORY, NewJob, Renewed, Response, Settle, Settled, State};
 use seawall_store::page::Window;
 
 on_each_backend!(
     a_done_job_keeps_its_answer,
+    jobs_that_end_together_keep_what_is_theirs,
     a_job_that_waits_goes_on_where_it_was,
     what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one,
     a_released_job_is_ready_at_once_and_no_crash,
@@ -32,6 +33,50 @@ async fn a_done_job_keeps_its_answer(stage: Stage) {
     assert_eq!((job.state, job.finished_at), (State::Done, Some(after(1))));
     let response = job.response.unwrap();
     assert_eq!((response.status, &response.body[..]), (200, &b"yes"[..]));
+}
+
+/// Each of them ends in another way than the one before it and the one after it.
+async fn jobs_that_end_together_keep_what_is_theirs(stage: Stage) {
+    let jobs: Vec<NewJob> = (0..60).map(|_| stage.job("u")).collect();
+    stage.store.enqueue(jobs, NOON).await.unwrap();
+    let mut expected = Vec::new();
+    let settling: Vec<_> = stage
+        .claim("u", 60)
+        .await
+        .into_iter()
+        .zip(0_u8..)
+        .map(|(mut claimed, n)| {
+            claimed.job.progress.attempts = u32::from(n % 5);
+            let response = (n % 3 > 0).then(|| Response {
+                status: 200 + u16::from(n % 4),
+                headers: if n % 2 == 0 { vec![("n".to_owned(), n.to_string())] } else { Vec::new() },
+                body: bytes::Bytes::from(vec![n; usize::from(n % 7)]),
+                truncated: n % 11 == 0,
+            });
+            let (until, reason) = (after(i64::from(n) + 1), if n % 2 == 0 { "circuit_open" } else { "keys_cooling" });
+            let ending = response.clone().map_or(Ending::Wait { until, reason }, Ending::Done);
+            let settle = Settle { now: after(i64::from(n % 2)), ..settlement(&claimed, ending) };
+            let over = response.is_some();
+            expected.push((
+                claimed.job.id,
+                if over { State::Done } else { State::Waiting },
+                over.then_some(settle.now),
+                (!over).then_some(until),
+                (!over).then(|| reason.to_owned()),
+                settle.progress,
+                response,
+            ));
+            let store = stage.store.clone();
+            tokio::spawn(async move { store.settle(settle).await.unwrap() })
+        })
+        .collect();
+    for settled in settling {
+        assert_eq!(settled.await.unwrap(), Settled::Kept);
+    }
+    for expected in expected {
+        let job = stage.store.job(expected.0).await.unwrap().unwrap();
+        assert_eq!((job.id, job.state, job.finished_at, job.next_attempt_at, job.error, job.progress, job.response), expected);
+    }
 }
 
 async fn a_job_that_waits_goes_on_where_it_was(stage: Stage) {

@@ -63,7 +63,7 @@ pub(crate) struct Calls {
     ring: VecDeque<Seen>,
     open: HashMap<CallId, Steps, BuildHasherDefault<Random>>,
     order: VecDeque<CallId>,
-    /// The last attempt, if it was its call's first: most often that call's end comes next, and it is never looked up.
+    /// The last attempt, if it was its call's first: most often that call's end comes next, and it needs no place among the others.
     first: Option<(CallId, Step)>,
     next: u64,
 }
@@ -126,7 +126,8 @@ impl Calls {
 
     pub(super) fn call(&mut self, record: &CallRecord) {
         let mut steps = self.open.remove(&record.call).unwrap_or_default();
-        steps.extend(self.first.take_if(|(call, _)| *call == record.call).map(|(_, step)| step));
+        let first = self.first.take_if(|(call, _)| *call == record.call);
+        steps.extend(first.filter(|_| steps.len() < MOST_ATTEMPTS).map(|(_, step)| step));
         bounded(&mut self.ring, MOST, Seen { number: self.next, record: record.clone(), steps });
         self.next += 1;
     }

@@ -212,6 +212,22 @@ mod tests {
     }
 
     #[test]
+    fn a_second_that_is_over_is_packed_and_takes_in_what_comes_late() {
+        let mut series = Series::new(1, 10);
+        let mut all = Histogram::default();
+        for second in 0..5i64 {
+            for millis in 1..50 {
+                series.at(Wall(second * 1000)).latency.add(Nanos::from_millis(millis));
+                all.add(Nanos::from_millis(millis));
+            }
+        }
+        assert_eq!(series.points.iter().map(|point| point.latency.is_settled()).collect::<Vec<_>>(), [true, true, true, false, false]);
+        series.at(Wall(1000)).latency.add(Nanos::from_millis(7));
+        all.add(Nanos::from_millis(7));
+        assert_eq!(series.last(5, Wall(4999)).latency, all);
+    }
+
+    #[test]
     fn points_add_up_and_the_oldest_go() {
         let mut series = Series::new(1, 10);
         for second in 0..20i64 {
