@@ -167,7 +167,8 @@ impl Worker {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         let mut sweep = tokio::time::interval(SWEEP);
-        // Not at once: what comes with it says that so much time was lived through.
+        // Not at once: there is nothing to renew yet, and a sweep says that so much time was lived through.
+        renewal.reset();
         sweep.reset();
         let mut lanes: Vec<String> = Vec::new();
         // A tick moves so many at most; where it moved some, there may be more.
