@@ -8,6 +8,29 @@ use crate::sql::{Row, Sql, json, read_json, text};
 use crate::statements::letters;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
+use std::sync::Arc;
+
+/// A settlement, and what of it has to be put into words for the job's row: by whoever settles, before it is the turn of those who
+/// write for all.
+#[derive(Debug)]
+pub(crate) struct Worded {
+    pub(crate) settle: Arc<Settle>,
+    progress: String,
+    history: String,
+    response_headers: Option<String>,
+}
+
+impl Worded {
+    pub(crate) fn of(settle: Arc<Settle>) -> Result<Self, Error> {
+        let response = if let Ending::Done(response) = &settle.ending { Some(response) } else { settle.answer.as_ref() };
+        Ok(Self {
+            progress: progress::write(&settle.progress),
+            history: json(&&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..])?,
+            response_headers: response.map(|response| json(&response.headers)).transpose()?,
+            settle,
+        })
+    }
+}
 
 /// What is needed of a job that is being settled.
 #[derive(Debug, Default)]
@@ -45,7 +68,7 @@ impl Left {
     }
 
     /// What the settlement came to, if it is the one that left the job so. One that waited may have become ready since.
-    pub(crate) fn by(&self, of: &Settle) -> Result<Option<Settled>, Error> {
+    pub(crate) fn by(&self, of: &Worded) -> Result<Option<Settled>, Error> {
         let (settled, change, _) = settle(of, &self.held)?;
         let state = if change.state.is_over() { self.state == change.state } else { !self.state.is_over() };
         let rest = self.finished_at == change.finished_at
@@ -63,22 +86,19 @@ pub(crate) struct Change<'a> {
     /// As it was, where there is none.
     pub(crate) due: Option<Wall>,
     pub(crate) finished_at: Option<Wall>,
-    pub(crate) progress: String,
-    pub(crate) history: String,
+    pub(crate) progress: &'a str,
+    pub(crate) history: &'a str,
     pub(crate) error: Option<&'a str>,
     /// A key is free again once its job was given up on or cancelled.
     pub(crate) keeps_dedup: bool,
     pub(crate) response: Option<&'a Response>,
+    pub(crate) response_headers: Option<&'a str>,
 }
 
 impl Change<'_> {
     /// Back in line, so it needs a turn.
     pub(crate) fn is_queued(&self) -> bool {
         self.state == State::Queued
-    }
-
-    pub(crate) fn response_headers(&self) -> Result<Option<String>, Error> {
-        self.response.map(|response| json(&response.headers)).transpose()
     }
 }
 
@@ -102,7 +122,8 @@ impl Besides<'_> {
     }
 }
 
-pub(crate) fn settle<'a>(settle: &'a Settle, held: &Held) -> Result<(Settled, Change<'a>, Besides<'a>), Error> {
+pub(crate) fn settle<'a>(worded: &'a Worded, held: &Held) -> Result<(Settled, Change<'a>, Besides<'a>), Error> {
+    let settle = &worded.settle;
     let letter = letter_of(held.origin.as_deref())?;
     let now = settle.now;
     let cancelled = held.cancel && matches!(settle.ending, Ending::Wait { .. } | Ending::Release);
@@ -124,18 +145,19 @@ pub(crate) fn settle<'a>(settle: &'a Settle, held: &Held) -> Result<(Settled, Ch
         state,
         due,
         finished_at: state.is_over().then_some(now),
-        progress: progress::write(&settle.progress),
-        history: json(&&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..])?,
+        progress: &worded.progress,
+        history: &worded.history,
         error,
         keeps_dedup: !matches!(state, State::Dead | State::Cancelled),
         response,
+        response_headers: response.and(worded.response_headers.as_deref()),
     };
     Ok((settled, change, besides))
 }
 
 /// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends well or waits. It can be
 /// written without a look at the job, by a statement that changes nothing where any of this is not so.
-pub(crate) fn plain(of: &Settle) -> Result<Option<(Settled, Change<'_>)>, Error> {
+pub(crate) fn plain(of: &Worded) -> Result<Option<(Settled, Change<'_>)>, Error> {
     let (settled, change, besides) = settle(of, &Held::default())?;
     let plain = !change.is_queued() && change.keeps_dedup && besides == Besides::Nothing;
     Ok(plain.then_some((settled, change)))

@@ -8,6 +8,7 @@ use crate::job::{self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hast
 use crate::location::Location;
 use crate::page::{Page, Window};
 use crate::postgres::Postgres;
+use crate::settled::Worded;
 use crate::sql::at_once;
 use crate::sqlite::Sqlite;
 use crate::statements;
@@ -167,7 +168,7 @@ impl Store {
 
     /// Gives a job back, with everything that comes of it, in one transaction.
     pub async fn settle(&self, settle: impl Into<Arc<Settle>>) -> Result<Settled, Error> {
-        let settle = settle.into();
+        let settle = Worded::of(settle.into())?;
         failpoint::hit("settle-before-commit")?;
         let settled = on_each!(self, settle, settle);
         failpoint::hit("settle-after-commit")?;

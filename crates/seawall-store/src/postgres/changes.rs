@@ -1,6 +1,5 @@
 //! What is written to the rows of jobs that are settled together, as columns.
 
-use crate::error::Error;
 use crate::job::SUSPECT;
 use crate::settled::Change;
 use crate::sql::text;
@@ -51,27 +50,27 @@ pub(super) struct Columns<'a> {
     errors: Vec<Option<Cow<'a, str>>>,
     statuses: Vec<Option<i32>>,
     cuts: Vec<Option<i16>>,
-    headers: Vec<Option<String>>,
+    headers: Vec<Option<&'a str>>,
     bodies: Vec<Option<&'a [u8]>>,
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(changes: &'a [(i64, Change<'a>)]) -> Result<Self, Error> {
+    pub(super) fn of(changes: &'a [(i64, Change<'a>)]) -> Self {
         let change = || changes.iter().map(|(_, change)| change);
         let response = || change().map(|change| change.response);
-        Ok(Self {
+        Self {
             rows: changes.iter().map(|(row, _)| *row).collect(),
             states: change().map(|change| change.state as i16).collect(),
             dues: change().map(|change| change.due.map(|at| at.0)).collect(),
             finished: change().map(|change| change.finished_at.map(|at| at.0)).collect(),
-            progress: change().map(|change| change.progress.as_str()).collect(),
-            histories: change().map(|change| change.history.as_str()).collect(),
+            progress: change().map(|change| change.progress).collect(),
+            histories: change().map(|change| change.history).collect(),
             errors: change().map(|change| change.error.map(text)).collect(),
             statuses: response().map(|response| response.map(|response| response.status.into())).collect(),
             cuts: response().map(|response| response.map(|response| response.truncated.into())).collect(),
-            headers: change().map(Change::response_headers).collect::<Result<_, _>>()?,
+            headers: change().map(|change| change.response_headers).collect(),
             bodies: response().map(|response| response.map(|response| &response.body[..])).collect(),
-        })
+        }
     }
 
     /// In the order of [`COLUMNS`].

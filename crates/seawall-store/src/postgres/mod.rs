@@ -18,7 +18,8 @@ mod tx;
 mod wake;
 
 use crate::error::Error;
-use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Renewed, Settle, Settled, Tick};
+use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Renewed, Settled, Tick};
+use crate::settled::Worded;
 use batch::Batcher;
 pub(crate) use hold::RunLock;
 use pool::Pool;
@@ -36,7 +37,7 @@ pub(crate) struct Postgres(Arc<Inner>);
 struct Inner {
     pool: Pool,
     enqueue: Batcher<jobs::Enqueue>,
-    settle: Batcher<Arc<Settle>>,
+    settle: Batcher<Worded>,
     woken: Arc<Notify>,
     /// Ends with the last handle.
     _tasks: JoinSet<()>,
@@ -70,7 +71,7 @@ impl Postgres {
         self.0.enqueue.run(jobs::Enqueue { jobs, now }).await
     }
 
-    pub(crate) async fn settle(&self, settle: Arc<Settle>) -> Result<Settled, Error> {
+    pub(crate) async fn settle(&self, settle: Worded) -> Result<Settled, Error> {
         self.0.settle.run(settle).await
     }
 

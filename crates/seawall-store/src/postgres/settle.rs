@@ -8,39 +8,40 @@ use super::tx::{RELAXED, Tx, ask};
 use super::{changes, jobs, keys};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Ending, Lease, NewJob, Renewed, Settle, Settled};
-use crate::settled::{self, Besides, Change, Held, Left};
+use crate::job::{Ending, Lease, NewJob, Renewed, Settled};
+use crate::settled::{self, Besides, Change, Held, Left, Worded};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use tokio_postgres::types::ToSql;
 
-impl Batch for Arc<Settle> {
+impl Batch for Worded {
     type Answer = Settled;
 
     fn rows(&self) -> usize {
-        1 + self.follow.len()
+        1 + self.settle.follow.len()
     }
 
     fn bytes(&self) -> usize {
-        let own = match &self.ending {
+        let settle = &self.settle;
+        let own = match &settle.ending {
             Ending::Done(response) => response.body.len(),
             Ending::Dead(letter) => letter.request.body.len(),
             Ending::Wait { .. } | Ending::Release | Ending::Failed { .. } | Ending::Cancelled => 0,
         };
-        let said = self.answer.as_ref().map_or(0, |response| response.body.len());
-        let kept = self.key.iter().filter_map(|key| key.response.as_ref()).map(|response| response.body.len()).sum::<usize>();
-        own + said + kept + self.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
+        let said = settle.answer.as_ref().map_or(0, |response| response.body.len());
+        let kept = settle.key.iter().filter_map(|key| key.response.as_ref()).map(|response| response.body.len()).sum::<usize>();
+        own + said + kept + settle.follow.iter().map(|job| job.request.body.len()).sum::<usize>()
     }
 
     fn is_in_doubt(&self) -> bool {
-        self.again
+        self.settle.again
     }
 
     async fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
         let plain = plainly(&pool.get().await?, batch).await?;
-        let mut rest: Vec<(&Settle, bool)> = Vec::new();
+        let mut rest: Vec<(&Worded, bool)> = Vec::new();
         for ((settle, settled), doubt) in batch.iter().zip(&plain).zip(doubt) {
             match settled {
                 Some(_) => *doubt = true,
@@ -93,8 +94,8 @@ async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<i64, Left>
     Ok(left)
 }
 
-async fn settle(tx: &mut Tx, batch: &[(&Settle, bool)]) -> Result<Vec<Settled>, Error> {
-    let leases = Leases::of(batch.iter().map(|(settle, _)| settle.lease));
+async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, Error> {
+    let leases = Leases::of(batch.iter().map(|(worded, _)| worded.settle.lease));
     let mut held: HashMap<i64, Held> = HashMap::new();
     for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
         held.insert(row.take()?, Held::read(&mut row)?);
@@ -103,14 +104,15 @@ async fn settle(tx: &mut Tx, batch: &[(&Settle, bool)]) -> Result<Vec<Settled>, 
     let mut left = if in_doubt { left(tx.connection()?, &leases).await? } else { HashMap::new() };
     let (mut answers, mut changes, mut letters, mut follow) = (Vec::new(), Vec::new(), Vec::new(), Vec::<(&NewJob, Wall)>::new());
     let (mut over, mut ended) = (Vec::new(), Vec::new());
-    for (settle, doubt) in batch {
+    for (worded, doubt) in batch {
+        let settle = &worded.settle;
         // Taken out: a lease that is settled twice in one batch is lost the second time.
         let Some(held) = held.remove(&settle.lease.row) else {
-            let before = left.remove(&settle.lease.row).filter(|_| *doubt).map(|left| left.by(settle)).transpose()?.flatten();
+            let before = left.remove(&settle.lease.row).filter(|_| *doubt).map(|left| left.by(worded)).transpose()?.flatten();
             answers.push(before.unwrap_or(Settled::Lost));
             continue;
         };
-        let (settled, change, besides) = settled::settle(settle, &held)?;
+        let (settled, change, besides) = settled::settle(worded, &held)?;
         if settled == Settled::Kept {
             follow.extend(settle.follow.iter().map(|job| (job, settle.now)));
         }
@@ -159,7 +161,7 @@ async fn write(connection: &Object, changes: &[(i64, Change<'_>)], held: &[Held]
     let (group_upstreams, group_tenants, group_counts) = groups.columns();
     let own = groups.numbers(held.iter().map(|held| (held.upstream.as_str(), held.tenant.as_str())));
     let keeps: Vec<bool> = changes.iter().map(|(_, change)| change.keeps_dedup).collect();
-    let columns = Columns::of(changes)?;
+    let columns = Columns::of(changes);
     let mut values: Vec<&(dyn ToSql + Sync)> = vec![&group_upstreams, &group_tenants, &group_counts];
     values.extend([&own as &(dyn ToSql + Sync), &places, &keeps]);
     values.extend(columns.values());
@@ -178,11 +180,11 @@ fn plain_statement() -> &'static str {
 }
 
 /// One statement for all that need no more than that; what each of these came to.
-async fn plainly(connection: &Object, batch: &[Arc<Settle>]) -> Result<Vec<Option<Settled>>, Error> {
+async fn plainly(connection: &Object, batch: &[Worded]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
-    for (index, one) in batch.iter().enumerate().filter(|(_, one)| one.follow.is_empty() && one.key.is_none()) {
-        plain.extend(settled::plain(one)?.map(|(settled, change)| (index, settled, (one.lease.row, change))));
+    for (index, one) in batch.iter().enumerate().filter(|(_, one)| one.settle.follow.is_empty() && one.settle.key.is_none()) {
+        plain.extend(settled::plain(one)?.map(|(settled, change)| (index, settled, (one.settle.lease.row, change))));
     }
     if plain.is_empty() {
         return Ok(answers);
@@ -191,10 +193,10 @@ async fn plainly(connection: &Object, batch: &[Arc<Settle>]) -> Result<Vec<Optio
     // In the order of rows, as everybody locks them. A lease that is settled twice is lost the second time.
     plain.sort_by_key(|(_, _, (row, _))| *row);
     plain.dedup_by_key(|(_, _, (row, _))| *row);
-    let leases = Leases::of(plain.iter().map(|(index, ..)| batch[*index].lease));
+    let leases = Leases::of(plain.iter().map(|(index, ..)| batch[*index].settle.lease));
     let (places, changes): (Vec<(usize, Settled)>, Vec<_>) =
         plain.into_iter().map(|(index, settled, change)| ((index, settled), change)).unzip();
-    let columns = Columns::of(&changes)?;
+    let columns = Columns::of(&changes);
     let mut values: Vec<&(dyn ToSql + Sync)> = vec![&leases.claims, &leases.tokens];
     values.extend(columns.values());
     let mut written: HashSet<i64> = HashSet::new();

@@ -7,14 +7,13 @@ use crate::failpoint;
 use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
 use crate::progress;
 use crate::rows::{self, JOB};
-use crate::settled::{self, Change, Held, Left};
+use crate::settled::{self, Change, Held, Left, Worded};
 use crate::sql::{Row, Sql as _, at_once, count, json};
 use crate::statements::idempotency;
 use rusqlite::types::ValueRef::{Blob, Integer};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
-use std::sync::Arc;
 
 /// Longer bodies are kept apart from the row that changes with each attempt.
 const INLINE_BODY: usize = 4096;
@@ -47,7 +46,7 @@ impl Sqlite {
         self.repeat(move |tx| leases.iter().map(|lease| renew(tx.db, *lease, until)).collect()).await
     }
 
-    pub(crate) async fn settle(&self, settle: Arc<Settle>) -> Result<Settled, Error> {
+    pub(crate) async fn settle(&self, settle: Worded) -> Result<Settled, Error> {
         self.finish(move |tx| settle_one(tx, &settle)).await
     }
 }
@@ -198,15 +197,16 @@ fn of_lease(db: &Connection, statement: &str, lease: Lease) -> Result<Option<(He
     Ok(Some((Held::read(&mut found)?, found)))
 }
 
-fn settle_one(tx: &mut Tx<'_>, settle: &Settle) -> Result<Settled, Error> {
-    if let Some(settled) = settle_plainly(tx, settle)? {
+fn settle_one(tx: &mut Tx<'_>, worded: &Worded) -> Result<Settled, Error> {
+    let settle = &worded.settle;
+    if let Some(settled) = settle_plainly(tx, worded)? {
         return conclude(tx, settle, settled);
     }
     let Some(held) = held(tx.db, settle.lease)? else {
         let left = if settle.again { left(tx.db, settle.lease)? } else { None };
-        return Ok(left.map(|left| left.by(settle)).transpose()?.flatten().unwrap_or(Settled::Lost));
+        return Ok(left.map(|left| left.by(worded)).transpose()?.flatten().unwrap_or(Settled::Lost));
     };
-    let (settled, change, besides) = settled::settle(settle, &held)?;
+    let (settled, change, besides) = settled::settle(worded, &held)?;
     let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
     write(tx.db, settle.lease.row, turn, &change)?;
     failpoint::hit("settle-in-transaction")?;
@@ -227,25 +227,25 @@ fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settle
     Ok(settled)
 }
 
-fn settle_plainly(tx: &mut Tx<'_>, settle: &Settle) -> Result<Option<Settled>, Error> {
-    let Some((settled, change)) = settled::plain(settle)? else { return Ok(None) };
+fn settle_plainly(tx: &mut Tx<'_>, worded: &Worded) -> Result<Option<Settled>, Error> {
+    let Some((settled, change)) = settled::plain(worded)? else { return Ok(None) };
     failpoint::hit("settle-in-transaction")?;
-    let (response, headers) = (change.response, change.response_headers()?);
+    let (lease, response) = (worded.settle.lease, change.response);
     let changed = tx.settle_plainly()?.execute([
         Integer(change.state.number()),
         maybe(change.due, |at| Integer(at.0)),
         maybe(change.finished_at, |at| Integer(at.0)),
-        text(&change.progress),
-        text(&change.history),
+        text(change.progress),
+        text(change.history),
         maybe(change.error, text),
         maybe(response, |response| Integer(response.status.into())),
         maybe(response, |response| Integer(response.truncated.into())),
-        maybe(headers.as_deref(), text),
+        maybe(change.response_headers, text),
         maybe(response, |response| Blob(&response.body)),
         Integer(SUSPECT.into()),
-        Integer(settle.lease.row),
-        Integer(settle.lease.claim),
-        Integer(settle.lease.token),
+        Integer(lease.row),
+        Integer(lease.claim),
+        Integer(lease.token),
     ])?;
     Ok((changed > 0).then_some(settled))
 }
@@ -267,7 +267,7 @@ fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<()
         change.keeps_dedup,
         change.response.map(|response| response.status),
         change.response.map(|response| response.truncated),
-        change.response_headers()?,
+        change.response_headers,
         change.response.map(|response| &response.body[..]),
         change.state.number(),
         SUSPECT,

@@ -23,6 +23,8 @@ const SLOTS: usize = 256;
 const FIRST_SLOTS: usize = 8;
 /// Of those, what one lane may have while others have work: a slow upstream never takes them all.
 const LANE_SLOTS: usize = SLOTS / 2;
+/// Times its slots that it may hold: those that run, and those that are over but for the disk, which is slow at times.
+const HELD: usize = 4;
 /// So many free slots are worth a claim of their own.
 const BATCH: usize = 32;
 /// How often time itself is looked at.
@@ -67,7 +69,7 @@ struct Table {
     running: RefCell<HashMap<Lease, Running>>,
     /// Those that take no place.
     aside: Cell<usize>,
-    /// What it may run side by side by now. As many again may be held besides.
+    /// What it may run side by side by now.
     slots: Cell<usize>,
     freed: Notify,
 }
@@ -80,7 +82,7 @@ impl Table {
     fn free(&self) -> usize {
         let (held, slots) = (self.running.borrow().len(), self.slots.get());
         let running = held.saturating_sub(self.aside.get());
-        slots.saturating_sub(running).min((2 * slots).saturating_sub(held))
+        slots.saturating_sub(running).min((HELD * slots).saturating_sub(held))
     }
 
     /// Whether enough is free for a claim.
