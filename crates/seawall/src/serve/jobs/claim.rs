@@ -297,7 +297,7 @@ impl Worker {
                 && write(&bench, &table, settle).await
                 && let Some(told) = told
             {
-                schedule::report(&bench.shared, told).await;
+                Box::pin(schedule::report(&bench.shared, told)).await;
             }
             place.into_iter().for_each(|place| bench.acquit(place));
             table.end(&lease);
