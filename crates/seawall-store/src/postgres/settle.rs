@@ -41,7 +41,7 @@ impl Batch for Worded {
 
     async fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
         let plain = plainly(&pool.get().await?, batch).await?;
-        let mut rest: Vec<(&Worded, bool)> = Vec::new();
+        let mut rest: Vec<(&Self, bool)> = Vec::new();
         for ((settle, settled), doubt) in batch.iter().zip(&plain).zip(doubt) {
             match settled {
                 Some(_) => *doubt = true,
