@@ -22,11 +22,10 @@ pub(crate) struct Worded {
 
 impl Worded {
     pub(crate) fn of(settle: Arc<Settle>) -> Result<Self, Error> {
-        let response = if let Ending::Done(response) = &settle.ending { Some(response) } else { settle.answer.as_ref() };
         Ok(Self {
             progress: progress::write(&settle.progress),
             history: json(&&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..])?,
-            response_headers: response.map(|response| json(&response.headers)).transpose()?,
+            response_headers: said(&settle).map(|response| json(&response.headers)).transpose()?,
             settle,
         })
     }
@@ -133,12 +132,12 @@ pub(crate) fn settle<'a>(worded: &'a Worded, held: &Held) -> Result<(Settled, Ch
         Ending::Wait { until, reason } if *until <= now => (State::Queued, Some(*until), Some(*reason), None, Besides::Nothing),
         Ending::Wait { until, reason } => (State::Waiting, Some(*until), Some(*reason), None, Besides::Nothing),
         Ending::Release => (State::Queued, None, None, None, Besides::Nothing),
-        Ending::Done(response) => (State::Done, None, None, Some(response), over(letter, true)),
+        Ending::Done(_) => (State::Done, None, None, said(settle), over(letter, true)),
         Ending::Dead(new) => {
             let besides = letter.map_or(Besides::Letter(new), |letter| Besides::ReplayFailed { letter, how: new });
-            (State::Dead, None, Some(new.code.as_str()), settle.answer.as_ref(), besides)
+            (State::Dead, None, Some(new.code.as_str()), said(settle), besides)
         }
-        Ending::Failed { code } => (State::Dead, None, Some(code.as_str()), settle.answer.as_ref(), over(letter, false)),
+        Ending::Failed { code } => (State::Dead, None, Some(code.as_str()), said(settle), over(letter, false)),
     };
     let settled = if state == State::Cancelled { Settled::Cancelled } else { Settled::Kept };
     let change = Change {
@@ -161,6 +160,11 @@ pub(crate) fn plain(of: &Worded) -> Result<Option<(Settled, Change<'_>)>, Error>
     let (settled, change, besides) = settle(of, &Held::default())?;
     let plain = !change.is_queued() && change.keeps_dedup && besides == Besides::Nothing;
     Ok(plain.then_some((settled, change)))
+}
+
+/// What the upstream said that is kept with a job once it is over.
+fn said(settle: &Settle) -> Option<&Response> {
+    if let Ending::Done(response) = &settle.ending { Some(response) } else { settle.answer.as_ref() }
 }
 
 pub(crate) const CANCELLED: &str = "cancelled";
