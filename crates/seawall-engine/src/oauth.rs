@@ -195,7 +195,7 @@ impl Tokens {
                     out.line(&said.method, said.uri.path(), said.uri.query());
                     said.headers.iter().for_each(|(name, value)| out.field(name, value));
                 });
-                let head = conn.answer(false).await.map_err(failed)?;
+                let (head, _) = conn.answer(false, None).await.map_err(failed)?;
                 (head, read_up_to(&mut conn, MOST_ANSWER).await)
             }
             Sender::H2(mut shared) => {

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::connect::Connector;
 use crate::drive::{KeyTail, Outward, Transport};
 use crate::fault::Fault;
-use crate::h1::Writer;
+use crate::h1::{Passes, Verbatim, Writer};
 use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::oauth::Token;
@@ -102,6 +102,8 @@ pub struct HttpTransport<'a> {
     pub spares_streams: bool,
     /// What an answer that is no success says about itself is read, for whoever keeps it.
     pub diagnoses: bool,
+    /// Which headers of an answer may stay as they came, where that is all that its caller wants of them.
+    pub passes: Option<Passes>,
     /// Whoever sent it to us has sent it before.
     pub repeated: bool,
 }
@@ -111,6 +113,8 @@ pub struct HttpTransport<'a> {
 pub struct Answer {
     /// In one place from here to the caller: it is large, and goes through many hands.
     pub response: Box<Response<Relay>>,
+    /// Its headers, where all of them pass and nobody looked at them. Then it has no others.
+    pub verbatim: Option<Verbatim>,
     legible: Bytes,
 }
 
@@ -124,7 +128,10 @@ impl Answer {
 
 impl Headers for Answer {
     fn first(&self, name: &str) -> Option<&[u8]> {
-        self.response.headers().get(name).map(HeaderValue::as_bytes)
+        match &self.verbatim {
+            Some(verbatim) => verbatim.first(name),
+            None => self.response.headers().get(name).map(HeaderValue::as_bytes),
+        }
     }
 }
 
@@ -213,7 +220,7 @@ impl HttpTransport<'_> {
 
     /// Sends over a pooled connection. One that turns out to have been closed while idle is replaced once, without
     /// that being an attempt.
-    async fn exchange(&mut self, attempt: Outward) -> Result<(response::Parts, Arriving), Fault> {
+    async fn exchange(&mut self, attempt: Outward) -> Result<((response::Parts, Option<Verbatim>), Arriving), Fault> {
         let Sending { pool, connector, .. } = self.sending;
         let (id, base, now) = (self.upstream.id, &self.upstream.spec.url, attempt.now.mono);
         let connect = self.endpoint.spec.policy.timeout.connect;
@@ -227,7 +234,7 @@ impl HttpTransport<'_> {
                 Line::H2 { mut shared, reused } => {
                     // In a box: most attempts are not made of this, and should not carry its weight.
                     match Box::pin(shared.send(self.request(attempt)?)).await {
-                        Ok((head, incoming)) => return Ok((head, Arriving::H2(incoming))),
+                        Ok((head, incoming)) => return Ok(((head, None), Arriving::H2(incoming))),
                         Err(Failure { unsent: Some(body), .. }) if reused => self.body.put_back(body),
                         Err(Failure { fault, .. }) => return Err(fault),
                     }
@@ -237,7 +244,7 @@ impl HttpTransport<'_> {
             };
             let body = self.body.take();
             lent.conn().begin(body, self.wants_length(), |out| self.write(attempt, out));
-            match lent.conn().answer(self.method == Method::HEAD).await {
+            match lent.conn().answer(self.method == Method::HEAD, self.passes).await {
                 Ok(head) => return Ok((head, Arriving::H1(lent))),
                 Err(_) if reused && !lent.conn().has_sent() => self.body.put_back(lent.conn().unsent()),
                 // The server closed while we wrote: harmless to send again only if the request changes nothing.
@@ -287,7 +294,7 @@ impl Transport for HttpTransport<'_> {
         self.answer = None;
         self.detail = None;
         self.authorize(None).await?;
-        let (head, mut incoming) = match self.exchange(attempt).await {
+        let ((mut head, mut verbatim), mut incoming) = match self.exchange(attempt).await {
             Ok(exchanged) => exchanged,
             Err(fault) => {
                 // Without its name: a URL may be a secret.
@@ -299,24 +306,32 @@ impl Transport for HttpTransport<'_> {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
             return Err(Fault::GARBAGE);
         }
+        let reads_body = self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16()));
+        let reads_failure = self.diagnoses && head.status.as_u16() >= 400;
+        if (self.endpoint.schema.is_some() || reads_body || self.ahead > 0 || reads_failure)
+            && let Some(verbatim) = verbatim.take()
+        {
+            // How a body is to be read stands among them.
+            verbatim.spell_out(&mut head.headers);
+        }
         let mut seen = Bytes::new();
         if let Some(schema) = self.endpoint.schema.as_ref().filter(|_| has_shape(&self.method, head.status)) {
             seen = match checked(schema, &head.headers, &mut incoming).await? {
                 Ok(seen) => seen,
                 Err(mismatch) => return Err(self.mismatched(mismatch)),
             };
-        } else if self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) {
+        } else if reads_body {
             let ahead = if self.spares_streams && is_stream(&head.headers) { 0 } else { self.ahead };
             seen = read_up_to(&mut incoming, BODY_BYTES.max(ahead)).await?;
         } else if self.ahead > 0 && !(self.spares_streams && is_stream(&head.headers)) {
             seen = read_up_to(&mut incoming, self.ahead).await?;
-        } else if self.diagnoses && head.status.as_u16() >= 400 {
+        } else if reads_failure {
             seen = read_up_to(&mut incoming, BODY_BYTES).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
         let legible = inflated(&head.headers, &seen).unwrap_or_else(|| seen.clone());
         let response = Box::new(Response::from_parts(head, Relay::new(seen, incoming, idle)));
-        self.answer = Some(Answer { response, legible });
+        self.answer = Some(Answer { response, verbatim, legible });
         Ok(())
     }
 

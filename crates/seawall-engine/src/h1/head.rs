@@ -1,5 +1,6 @@
 //! Heads of messages: as bytes, an answer's out of bytes, and what headers say about a message itself.
 
+use super::verbatim::{Heard, Passes, Verbatim};
 use crate::fault::Fault;
 use bytes::Bytes;
 use http::header::{
@@ -10,8 +11,8 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, respon
 use hyper::ext::ReasonPhrase;
 
 /// Longer header sections of an answer are refused.
-const MOST_BYTES: usize = 64 * 1024;
-const MOST_HEADERS: usize = 256;
+pub(super) const MOST_BYTES: usize = 64 * 1024;
+pub(super) const MOST_HEADERS: usize = 256;
 /// A header's line has about so many bytes, and room is made for so many headers at the least and at the most.
 const USUAL_LINE: usize = 48;
 const FEWEST_EXPECTED: usize = 6;
@@ -67,6 +68,11 @@ impl<'a> Writer<'a> {
         self.raw(name.as_str().as_bytes(), value);
     }
 
+    /// Whole lines, with their ends.
+    pub(super) fn lines(&mut self, lines: &[u8]) {
+        self.0.extend_from_slice(lines);
+    }
+
     pub(super) fn length(&mut self, length: u64) {
         self.raw(b"content-length", itoa::Buffer::new().format(length).as_bytes());
     }
@@ -99,6 +105,8 @@ pub(super) enum Length {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) parts: response::Parts,
+    /// Its headers, where they are not among the parts.
+    pub(super) verbatim: Option<Verbatim>,
     pub(super) length: usize,
     pub(super) body: Length,
     pub(super) stays: bool,
@@ -112,12 +120,18 @@ impl Answer {
 }
 
 /// Reads a head once all of it is there; `to_head` says that the request was a HEAD. Names and values are checked once, as
-/// they become headers.
-pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Option<Answer>, Fault> {
+/// they become headers. Where all of them pass, they are left as they are.
+pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Result<Option<Answer>, Fault> {
     let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
     let mut lines = Lines { rest: within };
     let Some(first) = lines.next() else { return unfinished(bytes, within) };
     let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
+    let heard = passes.and_then(|passes| Verbatim::read(bytes, within.len() - lines.rest.len(), version, passes));
+    if let Some(Heard { verbatim, length, stays, end }) = heard {
+        let parts = parts(status, version, HeaderMap::new(), reason)?;
+        let body = body(to_head, status, version, None, length).ok_or(Fault::GARBAGE)?;
+        return Ok(Some(Answer { parts, verbatim: Some(verbatim), length: end, body, stays }));
+    }
     let mut fields = Fields::new(version, lines.rest);
     loop {
         match lines.next() {
@@ -128,14 +142,30 @@ pub(super) fn read(bytes: &Bytes, to_head: bool) -> Result<Option<Answer>, Fault
         }
     }
     let length = within.len() - lines.rest.len();
-    let body = if to_head || status.is_informational() { Length::None } else { fields.body(status, version).ok_or(Fault::GARBAGE)? };
+    let body = body(to_head, status, version, fields.coding(), fields.length).ok_or(Fault::GARBAGE)?;
     let stays = fields.stays();
+    Ok(Some(Answer { parts: parts(status, version, fields.headers, reason)?, verbatim: None, length, body, stays }))
+}
+
+fn parts(status: StatusCode, version: Version, headers: HeaderMap, reason: &[u8]) -> Result<response::Parts, Fault> {
     let (mut parts, ()) = Response::new(()).into_parts();
-    (parts.status, parts.version, parts.headers) = (status, version, fields.headers);
+    (parts.status, parts.version, parts.headers) = (status, version, headers);
     if Some(reason) != status.canonical_reason().map(str::as_bytes) {
         parts.extensions.insert(ReasonPhrase::try_from(reason).map_err(|_| Fault::GARBAGE)?);
     }
-    Ok(Some(Answer { parts, length, body, stays }))
+    Ok(parts)
+}
+
+/// How long an answer's body is (RFC 9112 §6.3), with a coding of which the last is `chunked` or not.
+fn body(to_head: bool, status: StatusCode, version: Version, coding: Option<bool>, length: Option<u64>) -> Option<Length> {
+    if to_head || status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        return Some(Length::None);
+    }
+    let Some(is_chunked) = coding else {
+        return Some(length.map_or(Length::UntilClose, Length::Known));
+    };
+    let length = if is_chunked { Length::Chunked } else { Length::UntilClose };
+    (version != Version::HTTP_10).then_some(length)
 }
 
 /// A head that has no end yet. One that does not even begin like one is not worth waiting for.
@@ -211,11 +241,7 @@ impl Fields {
 
     /// Takes one line in; `None` where it is no header.
     pub(super) fn add(&mut self, bytes: &Bytes, line: &[u8]) -> Option<()> {
-        // Names are short: to begin a faster search costs more than this one.
-        let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
-        // Checks that the name is one, so that no space and no folded line gets through.
-        let name = usual(name).or_else(|| HeaderName::from_bytes(name).ok())?;
-        let value = trimmed(&value[1..]);
+        let (name, value) = named(line)?;
         if name == CONTENT_LENGTH {
             let is_repeated = self.length.is_some();
             for part in value.split(|b| *b == b',') {
@@ -242,26 +268,32 @@ impl Fields {
         } else if name == TRANSFER_ENCODING {
             self.coded = true;
         }
-        let value = HeaderValue::from_maybe_shared(bytes.slice_ref(value)).ok()?;
-        self.headers.append(name, value);
-        Some(())
-    }
-
-    /// RFC 9112 §6.3.
-    fn body(&self, status: StatusCode, version: Version) -> Option<Length> {
-        if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-            return Some(Length::None);
-        }
-        let Some(is_chunked) = self.coding() else {
-            return Some(self.length.map_or(Length::UntilClose, Length::Known));
-        };
-        let length = if is_chunked { Length::Chunked } else { Length::UntilClose };
-        (version != Version::HTTP_10).then_some(length)
+        append(&mut self.headers, bytes, name, value)
     }
 }
 
+/// A line's name and value; `None` where it is no header.
+fn named(line: &[u8]) -> Option<(HeaderName, &[u8])> {
+    // Names are short: to begin a faster search costs more than this one.
+    let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
+    // Checks that the name is one, so that no space and no folded line gets through.
+    let name = usual(name).or_else(|| HeaderName::from_bytes(name).ok())?;
+    Some((name, trimmed(&value[1..])))
+}
+
+fn append(headers: &mut HeaderMap, bytes: &Bytes, name: HeaderName, value: &[u8]) -> Option<()> {
+    headers.append(name, HeaderValue::from_maybe_shared(bytes.slice_ref(value)).ok()?);
+    Some(())
+}
+
+/// One line among others, whatever it says; `None` where it is no header.
+pub(super) fn put(headers: &mut HeaderMap, bytes: &Bytes, line: &[u8]) -> Option<()> {
+    let (name, value) = named(line)?;
+    append(headers, bytes, name, value)
+}
+
 /// Without the spaces and tabs around it. Whatever else is around a value is part of it, and then no part that may be.
-fn trimmed(mut value: &[u8]) -> &[u8] {
+pub(super) fn trimmed(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }
@@ -293,7 +325,7 @@ fn has_token(list: &[u8], token: &[u8]) -> bool {
 }
 
 /// Digits and nothing else: `+5` is a number to most parsers and not a length.
-fn digits(text: &[u8]) -> Option<u64> {
+pub(super) fn digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -308,7 +340,7 @@ mod tests {
     use super::*;
 
     fn whole(text: &str) -> (response::Parts, Length, bool) {
-        let Answer { parts, body, stays, .. } = read(&Bytes::from(format!("{text}\r\n\r\n")), false).unwrap().unwrap();
+        let Answer { parts, body, stays, .. } = read(&Bytes::from(format!("{text}\r\n\r\n")), false, None).unwrap().unwrap();
         (parts, body, stays)
     }
 
@@ -353,7 +385,7 @@ mod tests {
             "HTTP/2.0 200 OK",
             "SSH-2.0-OpenSSH",
         ] {
-            assert_eq!(read(&Bytes::from(format!("{head}\r\n\r\n")), false).unwrap_err(), Fault::GARBAGE, "{head}");
+            assert_eq!(read(&Bytes::from(format!("{head}\r\n\r\n")), false, None).unwrap_err(), Fault::GARBAGE, "{head}");
         }
     }
 
@@ -373,12 +405,12 @@ mod tests {
     #[test]
     fn a_head_is_bounded_in_bytes_and_in_lines() {
         let lines = |count: usize| Bytes::from(format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count)));
-        assert!(read(&lines(MOST_HEADERS), false).unwrap().is_some());
-        assert_eq!(read(&lines(MOST_HEADERS + 1), false).unwrap_err(), Fault::HEADERS_TOO_LARGE);
+        assert!(read(&lines(MOST_HEADERS), false, None).unwrap().is_some());
+        assert_eq!(read(&lines(MOST_HEADERS + 1), false, None).unwrap_err(), Fault::HEADERS_TOO_LARGE);
         let endless = Bytes::from(format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(MOST_BYTES)));
-        assert_eq!(read(&endless, false).unwrap_err(), Fault::HEADERS_TOO_LARGE);
-        assert!(read(&endless.slice(..99), false).unwrap().is_none());
-        assert_eq!(read(&Bytes::from_static(b"HTML"), false).unwrap_err(), Fault::GARBAGE);
+        assert_eq!(read(&endless, false, None).unwrap_err(), Fault::HEADERS_TOO_LARGE);
+        assert!(read(&endless.slice(..99), false, None).unwrap().is_none());
+        assert_eq!(read(&Bytes::from_static(b"HTML"), false, None).unwrap_err(), Fault::GARBAGE);
     }
 
     #[test]

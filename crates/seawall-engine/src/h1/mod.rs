@@ -8,6 +8,7 @@ mod head;
 mod out;
 mod reading;
 mod served;
+mod verbatim;
 
 use crate::body::Outgoing;
 use crate::fault::Fault;
@@ -25,6 +26,7 @@ pub use served::{End, Served, Upload};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, ReadBuf};
+pub use verbatim::{Passes, Verbatim};
 
 /// One connection to an upstream.
 #[derive(Debug)]
@@ -69,28 +71,34 @@ impl Conn {
         self.out.take_body()
     }
 
-    /// Sends, and waits for the head of the answer. Bodies of requests may go on after that.
-    pub(crate) async fn answer(&mut self, to_head: bool) -> Result<response::Parts, Fault> {
-        std::future::poll_fn(|cx| self.poll_answer(cx, to_head)).await
+    /// Sends, and waits for the head of the answer, whose headers are apart where all of them pass. Bodies of requests may go on
+    /// after that.
+    pub(crate) async fn answer(&mut self, to_head: bool, passes: Option<Passes>) -> Result<(response::Parts, Option<Verbatim>), Fault> {
+        std::future::poll_fn(|cx| self.poll_answer(cx, to_head, passes)).await
     }
 
-    fn poll_answer(&mut self, cx: &mut Context<'_>, to_head: bool) -> Poll<Result<response::Parts, Fault>> {
+    fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        to_head: bool,
+        passes: Option<Passes>,
+    ) -> Poll<Result<(response::Parts, Option<Verbatim>), Fault>> {
         self.out.push(&mut self.io, cx);
         if self.out.is_hopeless() {
             return Poll::Ready(Err(Fault::RESET));
         }
         loop {
             if !self.reading.ahead.is_empty()
-                && let Some(answer) = head::read(&self.reading.ahead, to_head)?
+                && let Some(answer) = head::read(&self.reading.ahead, to_head, passes)?
             {
                 let is_interim = answer.is_interim();
-                let Answer { parts, length, body, stays } = answer;
+                let Answer { parts, verbatim, length, body, stays } = answer;
                 self.reading.body(length, body);
                 if is_interim {
                     continue;
                 }
                 self.stays = stays;
-                return Poll::Ready(Ok(parts));
+                return Poll::Ready(Ok((parts, verbatim)));
             }
             match ready!(self.reading.poll_more(&mut self.io, cx)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(Fault::RESET)),

@@ -6,11 +6,12 @@ use super::asked::{self, Unheard};
 use super::head::Writer;
 use super::out::{Framing, Out, Socket};
 use super::reading::{Cut, Reading};
+use super::verbatim::Verbatim;
 use crate::body::{Inbound, Relay};
 use crate::io::Io;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
-use http::{HeaderMap, Method, Response, StatusCode, Version, request};
+use http::{Method, Response, StatusCode, Version, request};
 use http_body::{Body as _, SizeHint};
 use hyper::ext::ReasonPhrase;
 use std::cell::RefCell;
@@ -154,17 +155,28 @@ impl Served {
         }
     }
 
-    /// Starts the answer, and takes its body. `last` means that no request will be heard after this one; `more` adds to the headers, and is
-    /// told whether they say when it was given.
-    pub fn answer(&mut self, response: &mut Response<Relay>, last: bool, more: impl FnOnce(&mut Writer<'_>, bool)) {
+    /// Starts the answer, and takes its body. `verbatim` are headers that it has besides its own; `last` means that no request will be
+    /// heard after this one; `more` adds to the headers, and is told whether they say when it was given.
+    pub fn answer(
+        &mut self,
+        response: &mut Response<Relay>,
+        verbatim: Option<&Verbatim>,
+        last: bool,
+        more: impl FnOnce(&mut Writer<'_>, bool),
+    ) {
         let Turn { version, to_head, stays } = self.asked;
-        let framing = framing(response.headers(), response.status(), &response.body().size_hint(), self.asked);
+        let has_length = || verbatim.is_some_and(Verbatim::has_length) || response.headers().contains_key(CONTENT_LENGTH);
+        let framing = framing(has_length, response.status(), &response.body().size_hint(), self.asked);
         let keeps_length = framing == Framing::Bare && response.status() != StatusCode::NO_CONTENT;
         let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
         let body = std::mem::replace(response.body_mut(), Relay::Empty);
         let body = if to_head { Relay::Empty } else { body };
         self.out.begin(body, framing, |out: &mut Writer<'_>| {
             out.status(version, response.status(), response.extensions().get::<ReasonPhrase>());
+            if let Some(verbatim) = verbatim {
+                verbatim.write(out, keeps_length);
+                is_dated = verbatim.is_dated();
+            }
             for (name, value) in response.headers() {
                 if name == CONNECTION {
                     stays &= !value.as_bytes().eq_ignore_ascii_case(b"close");
@@ -262,13 +274,13 @@ impl Line {
 }
 
 /// Where the caller will know that an answer ends (RFC 9112 §6.3).
-fn framing(headers: &HeaderMap, status: StatusCode, size: &SizeHint, asked: Turn) -> Framing {
+fn framing(has_length: impl FnOnce() -> bool, status: StatusCode, size: &SizeHint, asked: Turn) -> Framing {
     let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || status.is_informational();
     match size.exact() {
         _ if has_none => Framing::Bare,
         // What a GET would have got, where that is known.
         None | Some(0) if asked.to_head => Framing::Bare,
-        Some(_) if asked.to_head && headers.contains_key(CONTENT_LENGTH) => Framing::Bare,
+        Some(_) if asked.to_head && has_length() => Framing::Bare,
         Some(length) => Framing::Length(length),
         None if asked.version == Version::HTTP_11 => Framing::Chunked,
         None => Framing::UntilClose,

@@ -290,6 +290,7 @@ impl Work {
             repeated: false,
             spares_streams: false,
             diagnoses: false,
+            passes: None,
         };
         let drove = drive_job(&scene, &request, run.progress, &mut transport).await;
         let now = self.clock.now();

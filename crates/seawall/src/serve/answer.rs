@@ -10,7 +10,7 @@ use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
 use seawall_engine::drive::Ended;
 use seawall_engine::fault::Fault;
-use seawall_engine::h1::Writer;
+use seawall_engine::h1::{Verbatim, Writer};
 use serde::Serialize;
 use std::cell::RefCell;
 use utoipa::ToSchema;
@@ -27,12 +27,17 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 #[derive(Debug)]
 pub(super) struct Answered {
     pub response: Box<Response<Relay>>,
+    /// Its headers besides, as they came.
+    pub verbatim: Option<Verbatim>,
     pub signed: Option<Signed>,
 }
 
 impl Answered {
     /// With everything among its headers.
     pub(super) fn whole(mut self) -> Response<Relay> {
+        if let Some(verbatim) = self.verbatim {
+            verbatim.spell_out(self.response.headers_mut());
+        }
         if let Some(signed) = self.signed {
             signed.put(self.response.headers_mut());
         }
@@ -42,7 +47,7 @@ impl Answered {
 
 impl From<Response<Relay>> for Answered {
     fn from(response: Response<Relay>) -> Self {
-        Self { response: Box::new(response), signed: None }
+        Self { response: Box::new(response), verbatim: None, signed: None }
     }
 }
 
@@ -64,11 +69,14 @@ impl Signed {
     }
 
     /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
-    pub(super) fn onto(self, mut response: Box<Response<Relay>>) -> Answered {
+    pub(super) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<Verbatim>) -> Answered {
+        if self.rate_limit.is_some() {
+            verbatim.take().into_iter().for_each(|verbatim| verbatim.spell_out(response.headers_mut()));
+        }
         for (name, _) in self.limits() {
             response.headers_mut().remove(name);
         }
-        Answered { response, signed: Some(self) }
+        Answered { response, verbatim, signed: Some(self) }
     }
 
     pub(super) fn put(self, headers: &mut HeaderMap) {

@@ -302,6 +302,8 @@ impl Gateway {
         if keyed.is_some() {
             (transport.ahead, transport.spares_streams) = (keyed::MOST_ANSWER + 1, true);
         }
+        // Who keeps an answer has to know what it says.
+        transport.passes = (keyed.is_none() && lookup.is_none()).then_some(hygiene::passes);
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
         transport.diagnoses = kept.is_some();
@@ -350,6 +352,7 @@ impl Gateway {
             ahead: 0,
             spares_streams: false,
             diagnoses: false,
+            passes: None,
             repeated,
         }
     }
@@ -438,7 +441,7 @@ impl Gateway {
         }
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
-                let mut response = answer.response;
+                let (mut response, verbatim) = (answer.response, answer.verbatim);
                 let spoken = std::mem::replace(response.version_mut(), version);
                 let mut signed = Signed::of(id, ended, outcome);
                 if let Some(lookup) = lookup {
@@ -449,11 +452,13 @@ impl Gateway {
                         response = self.kept(response, lookup, sent, ends, &policy.cache, ended);
                     }
                 } else {
-                    hygiene::relayed(response.headers_mut());
+                    if verbatim.is_none() {
+                        hygiene::relayed(response.headers_mut());
+                    }
                     signed.via = Some(self.shared.pseudonym.value(spoken).clone());
                 }
                 self.watch(&mut response, endpoint, id);
-                signed.onto(response)
+                signed.onto(response, verbatim)
             }
             (Outcome::Refused(code), _) => Self::sign(self.refuse(code, ended, endpoint, id, detail.as_deref()), id, ended, outcome).into(),
             (Outcome::Failed(Class::Auth), None) => {

@@ -168,6 +168,20 @@ fn is_ours(name: &str) -> bool {
     b"seawall-".iter().all(|expected| bytes.next() == Some(*expected))
 }
 
+/// Whether the caller may see a header of an answer just as it came, by its name in whatever case.
+pub(super) fn passes(name: &[u8]) -> bool {
+    if let b"Server" | b"server" | b"Content-Type" | b"content-type" | b"Cache-Control" | b"cache-control" = name {
+        // As they come most often, which need not be looked at letter by letter.
+        return true;
+    }
+    // Longer than any that is held back, but for ours, which are known by their beginning.
+    let mut lower = [0; 24];
+    let (lower, _) = lower.split_at_mut(name.len().min(24));
+    lower.copy_from_slice(&name[..lower.len()]);
+    lower.make_ascii_lowercase();
+    std::str::from_utf8(lower).is_ok_and(|name| Marks(Marks::mark(name)).0 & (Marks::HOP.0 | Marks::OURS.0) == 0)
+}
+
 /// An answer's headers as the caller may see them.
 pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
     relayed(headers);
@@ -255,6 +269,35 @@ mod tests {
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");
         assert!(is_loop(&headers, &Pseudonym::new("seawall-1")) && !is_loop(&headers, &Pseudonym::new("seawall-2")));
+    }
+
+    #[test]
+    fn what_passes_as_it_came_is_what_would_have_been_relayed() {
+        for name in [
+            "Server",
+            "content-type",
+            "X-Request-Id",
+            "x-a-name-that-is-longer-than-any-of-those-that-are-held-back",
+            "Via",
+            "Retry-After",
+            "CONNECTION",
+            "Keep-Alive",
+            "proxy-connection",
+            "Proxy-Authenticate",
+            "PROXY-AUTHORIZATION",
+            "TE",
+            "Trailer",
+            "Transfer-Encoding",
+            "Upgrade",
+            "Alt-Svc",
+            "Seawall-Outcome",
+            "SEAWALL_CALL",
+            "seawall-a-name-that-is-longer-than-any-that-we-give",
+        ] {
+            let mut headers = map(&[(name, "a")]);
+            relayed(&mut headers);
+            assert_eq!(passes(name.as_bytes()), !headers.is_empty(), "{name}");
+        }
     }
 
     #[test]

@@ -106,18 +106,18 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
             Err(why) => return turn_away(gateway, served, phases, why).await,
         };
         talk.begin();
-        let Some(Answered { mut response, signed }) = answer(gateway, &mut served, &mut head, body, peer).await else { return };
+        let Some(Answered { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, body, peer).await else { return };
         // It is made of what was read, and would keep all of that while the connection is idle.
         (head.method, head.uri, head.headers) = (Method::GET, Uri::default(), HeaderMap::new());
         head.extensions.clear();
         let last = std::future::poll_fn(|cx| Poll::Ready(ending.is_near(cx))).await;
-        served.answer(&mut response, last, |out, is_dated| {
+        served.answer(&mut response, verbatim.as_ref(), last, |out, is_dated| {
             if !is_dated {
                 out.field(&DATE, &gateway.date());
             }
             signed.iter().for_each(|signed| signed.write(out));
         });
-        drop(response);
+        drop((response, verbatim));
         match answered(&mut served, talk).await {
             End::Open => talk.end(),
             End::Last => break,

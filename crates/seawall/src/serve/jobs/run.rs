@@ -292,6 +292,7 @@ impl Bench {
             ahead: MOST_ANSWER + 1,
             spares_streams: false,
             diagnoses: false,
+            passes: None,
             repeated: false,
         }
     }

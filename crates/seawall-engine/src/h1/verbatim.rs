@@ -1,0 +1,271 @@
+//! An answer's headers as they came. Most answers say nothing that a gateway would have to act upon, and to make a map of what
+//! they say, only to write it down again, costs more than everything else about them.
+
+use super::head::{Lines, MOST_BYTES, MOST_HEADERS, Writer, digits, put, trimmed};
+use bytes::Bytes;
+use http::{HeaderMap, Version};
+use std::ops::Range;
+
+/// Whether a header may go on just as it came, by its name in whatever case.
+pub type Passes = fn(&[u8]) -> bool;
+
+/// Headers that go on as they came. How long the body is, and whether the connection stays, is said anew to whoever gets them.
+#[derive(Debug)]
+pub struct Verbatim {
+    /// Lines, with their ends.
+    fields: Bytes,
+    /// Where among them is said how long the body is.
+    length: Option<Place>,
+    /// Where is said whether the connection stays, which nobody else is told.
+    connection: Option<Place>,
+    is_dated: bool,
+}
+
+/// One line.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: u16,
+    end: u16,
+}
+
+/// What was read, and what it says about the message itself.
+pub(super) struct Heard {
+    pub(super) verbatim: Verbatim,
+    pub(super) length: Option<u64>,
+    pub(super) stays: bool,
+    /// All of the head.
+    pub(super) end: usize,
+}
+
+impl Verbatim {
+    /// Reads the headers that begin there. Nothing where one of them may not pass, or is not plainly a header: then they have to be
+    /// looked at one by one.
+    pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Option<Heard> {
+        let rest = bytes.get(start..bytes.len().min(MOST_BYTES))?;
+        let (mut at, mut lines) = (0, 0);
+        let (mut length, mut connection, mut is_dated) = (None, None, false);
+        let (mut keeps, mut closes) = (version == Version::HTTP_11, false);
+        loop {
+            let end = at + memchr::memchr(b'\n', &rest[at..])? + 1;
+            let line = rest[at..end - 1].strip_suffix(b"\r")?;
+            if line.is_empty() || lines == MOST_HEADERS {
+                break;
+            }
+            let (name, value) = line.split_at(line.iter().position(|byte| !TOKEN[usize::from(*byte)])?);
+            let value = value.strip_prefix(b":")?;
+            match name {
+                // As most senders spell it; what is spelled otherwise is not plain.
+                b"Content-Length" | b"content-length" if length.is_none() => {
+                    length = Some((Place::of(at..end)?, digits(trimmed(value))?));
+                }
+                b"Connection" | b"connection" if connection.is_none() => {
+                    match trimmed(value) {
+                        b"keep-alive" => keeps = true,
+                        b"close" => closes = true,
+                        _ => return None,
+                    }
+                    connection = Some(Place::of(at..end)?);
+                }
+                b"Date" | b"date" => is_dated = true,
+                _ if is_of_note(name) || !passes(name) => return None,
+                _ => {}
+            }
+            (at, lines) = (end, lines + 1);
+        }
+        // Each line has the two that end it.
+        if lines == MOST_HEADERS || controls(&rest[..at]) != 2 * lines {
+            return None;
+        }
+        let (length, value) = length.unzip();
+        let verbatim = Self { fields: bytes.slice(start..start + at), length, connection, is_dated };
+        Some(Heard { verbatim, length: value, stays: keeps && !closes, end: start + at + 2 })
+    }
+
+    pub(super) const fn is_dated(&self) -> bool {
+        self.is_dated
+    }
+
+    pub(super) const fn has_length(&self) -> bool {
+        self.length.is_some()
+    }
+
+    /// The first header of that name.
+    pub(crate) fn first(&self, name: &str) -> Option<&[u8]> {
+        let mut lines = self.pieces(true).flat_map(|rest| Lines { rest });
+        lines.find_map(|line| {
+            let (own, value) = line.split_at_checked(name.len())?;
+            let value = value.strip_prefix(b":").filter(|_| own.eq_ignore_ascii_case(name.as_bytes()))?;
+            Some(trimmed(value))
+        })
+    }
+
+    /// Neighbours in one piece.
+    fn pieces(&self, with_length: bool) -> impl Iterator<Item = &[u8]> {
+        let mut left_out = [self.connection, self.length.filter(|_| !with_length)];
+        left_out.sort_by_key(|place| place.map(|place| place.start));
+        let mut rest = 0;
+        let ends = left_out.into_iter().flatten().map(|place| (usize::from(place.start), usize::from(place.end)));
+        let all = self.fields.len();
+        ends.chain([(all, all)]).map(move |(end, next)| &self.fields[std::mem::replace(&mut rest, next)..end])
+    }
+
+    pub(super) fn write(&self, out: &mut Writer<'_>, with_length: bool) {
+        self.pieces(with_length).for_each(|piece| out.lines(piece));
+    }
+
+    /// Puts them among others, for whoever has to act upon them after all.
+    pub fn spell_out(self, headers: &mut HeaderMap) {
+        for line in self.pieces(true).flat_map(|rest| Lines { rest }) {
+            // They are headers: that was looked at as they were read.
+            _ = put(headers, &self.fields, line);
+        }
+    }
+}
+
+impl Place {
+    fn of(place: Range<usize>) -> Option<Self> {
+        Some(Self { start: place.start.try_into().ok()?, end: place.end.try_into().ok()? })
+    }
+}
+
+/// Whether a name is one that says something about the message itself, in an unusual spelling or for the second time.
+fn is_of_note(name: &[u8]) -> bool {
+    match name.len() {
+        0 => true,
+        4 => name.eq_ignore_ascii_case(b"date"),
+        10 => name.eq_ignore_ascii_case(b"connection"),
+        14 => name.eq_ignore_ascii_case(b"content-length"),
+        17 => name.eq_ignore_ascii_case(b"transfer-encoding"),
+        _ => false,
+    }
+}
+
+/// What names are made of (RFC 9110 §5.6.2).
+const TOKEN: [bool; 256] = {
+    let all = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&'*+-.^_`|~";
+    let (mut table, mut at) = ([false; 256], 0);
+    while at < all.len() {
+        table[all[at] as usize] = true;
+        at += 1;
+    }
+    table
+};
+
+/// How many bytes there are that no value may have. So few at a time that they are counted in bytes, and many at once.
+fn controls(bytes: &[u8]) -> usize {
+    let is_control = |byte: &u8| u8::from((*byte < b' ') & (*byte != b'\t') | (*byte == 0x7f));
+    bytes.chunks(128).map(|bytes| usize::from(bytes.iter().map(is_control).sum::<u8>())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::head::{self, Answer};
+    use super::*;
+    use http::header::{CONNECTION, CONTENT_LENGTH};
+    use proptest::prelude::*;
+
+    const LINE: &str = "HTTP/1.1 200 OK\r\n";
+
+    fn heard(fields: &str) -> Option<Verbatim> {
+        let passes: Passes = |name| !name.eq_ignore_ascii_case(b"x-held");
+        Verbatim::read(&Bytes::from(format!("{LINE}{fields}\r\n")), LINE.len(), Version::HTTP_11, passes).map(|heard| heard.verbatim)
+    }
+
+    fn written(verbatim: &Verbatim, with_length: bool) -> String {
+        let mut out = Vec::new();
+        verbatim.write(&mut Writer::new(&mut out), with_length);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn headers_are_written_as_they_came_but_for_length_and_connection() {
+        let fields = "Server: a\r\nContent-Length: 5\r\nDate:b \r\nconnection: keep-alive\r\nX-C:  c\r\n";
+        let verbatim = heard(fields).unwrap();
+        assert_eq!(written(&verbatim, false), "Server: a\r\nDate:b \r\nX-C:  c\r\n");
+        assert_eq!(written(&verbatim, true), "Server: a\r\nContent-Length: 5\r\nDate:b \r\nX-C:  c\r\n");
+        assert!(verbatim.is_dated() && verbatim.has_length());
+        assert_eq!((verbatim.first("x-c"), verbatim.first("x-d")), (Some(&b"c"[..]), None));
+    }
+
+    #[test]
+    fn what_may_not_pass_or_is_not_plain_is_looked_at() {
+        for fields in [
+            "X-Held: a\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "Connection: close, X-A\r\n",
+            "Connection: close\r\nConnection: close\r\n",
+            "CONNECTION: close\r\n",
+            "CONTENT-LENGTH: 5\r\n",
+            "DATE: b\r\n",
+            "Content-Length: 5\r\nContent-Length: 5\r\n",
+            "Content-Length: 5, 5\r\n",
+            "Content-Length: +5\r\n",
+            "A: b\n",
+            "A: b\r\n c\r\n",
+            "A : b\r\n",
+            ": b\r\n",
+            "A\r\n",
+            "A: \0\r\n",
+        ] {
+            assert!(heard(fields).is_none(), "{fields:?}");
+        }
+        assert!(heard("").is_some());
+    }
+
+    #[test]
+    fn heads_are_bounded_here_too() {
+        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS - 1)).is_some());
+        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS)).is_none());
+        assert!(heard(&format!("a: {}\r\n", "b".repeat(MOST_BYTES))).is_none());
+    }
+
+    /// Pieces that headers are made of, and that they are attacked with.
+    fn piece() -> impl Strategy<Value = &'static str> {
+        proptest::sample::select(vec![
+            "Server: a\r\n",
+            "date: b\r\n",
+            "Content-Length: 5\r\n",
+            "content-length:5 \r\n",
+            "Connection: keep-alive\r\n",
+            "Connection: close\r\n",
+            "connection: Close\r\n",
+            "CONTENT-length: 5\r\n",
+            "Connection: x-a\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "X-A: 1\r\n",
+            "x-a:\t2\r\n",
+            "X-Held: 3\r\n",
+            "\r\n",
+            "\r",
+            "\n",
+            ":",
+            " ",
+            "\t",
+            "\0",
+            "\u{7f}",
+            "\u{e4}",
+            "a",
+        ])
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_as_it_came_is_what_would_have_been_read(pieces in proptest::collection::vec(piece(), 0..9), to_head: bool) {
+            let bytes = Bytes::from(format!("{LINE}{}\r\n", pieces.concat()));
+            let passes: Passes = |name| !name.eq_ignore_ascii_case(b"x-held");
+            let Ok(Some(Answer { parts, verbatim: Some(verbatim), length, body, stays })) = head::read(&bytes, to_head, Some(passes)) else {
+                return Ok(());
+            };
+            let other = head::read(&bytes, to_head, None).unwrap().unwrap();
+            prop_assert_eq!((length, body, stays), (other.length, other.body, other.stays));
+            prop_assert!(parts.headers.is_empty());
+            let again = Bytes::from(format!("{LINE}{}\r\n", written(&verbatim, true)));
+            let mut spelled = HeaderMap::new();
+            verbatim.spell_out(&mut spelled);
+            prop_assert_eq!(&spelled, &other.parts.headers);
+            prop_assert!(!spelled.contains_key(CONNECTION));
+            prop_assert!(spelled.get_all(CONTENT_LENGTH).iter().count() <= 1);
+            prop_assert_eq!(&head::read(&again, to_head, None).unwrap().unwrap().parts.headers, &spelled);
+        }
+    }
+}
