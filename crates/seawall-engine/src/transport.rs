@@ -220,10 +220,12 @@ impl HttpTransport<'_> {
 
     /// Sends over a pooled connection. One that turns out to have been closed while idle is replaced once, without
     /// that being an attempt.
-    async fn exchange(&mut self, attempt: Outward) -> Result<((response::Parts, Option<Verbatim>), Arriving), Fault> {
+    async fn exchange(&mut self, attempt: Outward) -> Result<(response::Parts, Option<Verbatim>, Arriving), Fault> {
         let Sending { pool, connector, .. } = self.sending;
         let (id, base, now) = (self.upstream.id, &self.upstream.spec.url, attempt.now.mono);
         let connect = self.endpoint.spec.policy.timeout.connect;
+        // How a body is to be read stands among the headers.
+        let passes = self.passes.filter(|_| self.endpoint.schema.is_none() && self.ahead == 0);
         let mut line = match pool.idle(id, now) {
             Some(line) => line,
             None => pool.fresh(id, base, connector, connect, now).await?,
@@ -234,7 +236,7 @@ impl HttpTransport<'_> {
                 Line::H2 { mut shared, reused } => {
                     // In a box: most attempts are not made of this, and should not carry its weight.
                     match Box::pin(shared.send(self.request(attempt)?)).await {
-                        Ok((head, incoming)) => return Ok(((head, None), Arriving::H2(incoming))),
+                        Ok((head, incoming)) => return Ok((head, None, Arriving::H2(incoming))),
                         Err(Failure { unsent: Some(body), .. }) if reused => self.body.put_back(body),
                         Err(Failure { fault, .. }) => return Err(fault),
                     }
@@ -244,8 +246,8 @@ impl HttpTransport<'_> {
             };
             let body = self.body.take();
             lent.conn().begin(body, self.wants_length(), |out| self.write(attempt, out));
-            match lent.conn().answer(self.method == Method::HEAD, self.passes).await {
-                Ok(head) => return Ok((head, Arriving::H1(lent))),
+            match lent.conn().answer(self.method == Method::HEAD, passes).await {
+                Ok((head, verbatim)) => return Ok((head, verbatim, Arriving::H1(lent))),
                 Err(_) if reused && !lent.conn().has_sent() => self.body.put_back(lent.conn().unsent()),
                 // The server closed while we wrote: harmless to send again only if the request changes nothing.
                 Err(Fault::RESET) if reused && self.is_harmless() => {}
@@ -294,7 +296,7 @@ impl Transport for HttpTransport<'_> {
         self.answer = None;
         self.detail = None;
         self.authorize(None).await?;
-        let ((mut head, mut verbatim), mut incoming) = match self.exchange(attempt).await {
+        let (mut head, mut verbatim, mut incoming) = match self.exchange(attempt).await {
             Ok(exchanged) => exchanged,
             Err(fault) => {
                 // Without its name: a URL may be a secret.
@@ -308,10 +310,9 @@ impl Transport for HttpTransport<'_> {
         }
         let reads_body = self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16()));
         let reads_failure = self.diagnoses && head.status.as_u16() >= 400;
-        if (self.endpoint.schema.is_some() || reads_body || self.ahead > 0 || reads_failure)
+        if (reads_body || reads_failure)
             && let Some(verbatim) = verbatim.take()
         {
-            // How a body is to be read stands among them.
             verbatim.spell_out(&mut head.headers);
         }
         let mut seen = Bytes::new();

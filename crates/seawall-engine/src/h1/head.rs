@@ -126,8 +126,8 @@ pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Resu
     let mut lines = Lines { rest: within };
     let Some(first) = lines.next() else { return unfinished(bytes, within) };
     let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
-    let heard = passes.and_then(|passes| Verbatim::read(bytes, within.len() - lines.rest.len(), version, passes));
-    if let Some(Heard { verbatim, length, stays, end }) = heard {
+    if let Some(Ok(heard)) = passes.map(|passes| Verbatim::read(bytes, within.len() - lines.rest.len(), version, passes)) {
+        let Some(Heard { verbatim, length, stays, end }) = heard else { return unfinished(bytes, within) };
         let parts = parts(status, version, HeaderMap::new(), reason)?;
         let body = body(to_head, status, version, None, length).ok_or(Fault::GARBAGE)?;
         return Ok(Some(Answer { parts, verbatim: Some(verbatim), length: end, body, stays }));
@@ -156,7 +156,7 @@ fn parts(status: StatusCode, version: Version, headers: HeaderMap, reason: &[u8]
     Ok(parts)
 }
 
-/// How long an answer's body is (RFC 9112 §6.3), with a coding of which the last is `chunked` or not.
+/// How long an answer's body is (RFC 9112 §6.3); `coding` says whether the last transfer coding is `chunked`.
 fn body(to_head: bool, status: StatusCode, version: Version, coding: Option<bool>, length: Option<u64>) -> Option<Length> {
     if to_head || status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Some(Length::None);

@@ -37,48 +37,50 @@ pub(super) struct Heard {
     pub(super) end: usize,
 }
 
+/// One of the headers may not pass, or is not plainly a header: they have to be looked at one by one.
+pub(super) struct NotPlain;
+
 impl Verbatim {
-    /// Reads the headers that begin there. Nothing where one of them may not pass, or is not plainly a header: then they have to be
-    /// looked at one by one.
-    pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Option<Heard> {
-        let rest = bytes.get(start..bytes.len().min(MOST_BYTES))?;
+    /// Reads the headers that begin there, once all of them are there.
+    pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Result<Option<Heard>, NotPlain> {
+        let rest = bytes.get(start..bytes.len().min(MOST_BYTES)).ok_or(NotPlain)?;
         let (mut at, mut lines) = (0, 0);
         let (mut length, mut connection, mut is_dated) = (None, None, false);
         let (mut keeps, mut closes) = (version == Version::HTTP_11, false);
         loop {
-            let end = at + memchr::memchr(b'\n', &rest[at..])? + 1;
-            let line = rest[at..end - 1].strip_suffix(b"\r")?;
-            if line.is_empty() || lines == MOST_HEADERS {
+            let Some(end) = memchr::memchr(b'\n', &rest[at..]) else { return Ok(None) };
+            let end = at + end + 1;
+            let line = rest[at..end - 1].strip_suffix(b"\r").ok_or(NotPlain)?;
+            if line.is_empty() {
                 break;
             }
-            let (name, value) = line.split_at(line.iter().position(|byte| !TOKEN[usize::from(*byte)])?);
-            let value = value.strip_prefix(b":")?;
+            let (name, value) = named(line).filter(|_| lines < MOST_HEADERS).ok_or(NotPlain)?;
             match name {
                 // As most senders spell it; what is spelled otherwise is not plain.
                 b"Content-Length" | b"content-length" if length.is_none() => {
-                    length = Some((Place::of(at..end)?, digits(trimmed(value))?));
+                    length = Some((Place::of(at..end)?, digits(trimmed(value)).ok_or(NotPlain)?));
                 }
                 b"Connection" | b"connection" if connection.is_none() => {
                     match trimmed(value) {
                         b"keep-alive" => keeps = true,
                         b"close" => closes = true,
-                        _ => return None,
+                        _ => return Err(NotPlain),
                     }
                     connection = Some(Place::of(at..end)?);
                 }
                 b"Date" | b"date" => is_dated = true,
-                _ if is_of_note(name) || !passes(name) => return None,
+                _ if is_of_note(name) || !passes(name) => return Err(NotPlain),
                 _ => {}
             }
             (at, lines) = (end, lines + 1);
         }
         // Each line has the two that end it.
-        if lines == MOST_HEADERS || controls(&rest[..at]) != 2 * lines {
-            return None;
+        if controls(&rest[..at]) != 2 * lines {
+            return Err(NotPlain);
         }
         let (length, value) = length.unzip();
         let verbatim = Self { fields: bytes.slice(start..start + at), length, connection, is_dated };
-        Some(Heard { verbatim, length: value, stays: keeps && !closes, end: start + at + 2 })
+        Ok(Some(Heard { verbatim, length: value, stays: keeps && !closes, end: start + at + 2 }))
     }
 
     pub(super) const fn is_dated(&self) -> bool {
@@ -116,22 +118,27 @@ impl Verbatim {
     /// Puts them among others, for whoever has to act upon them after all.
     pub fn spell_out(self, headers: &mut HeaderMap) {
         for line in self.pieces(true).flat_map(|rest| Lines { rest }) {
-            // They are headers: that was looked at as they were read.
-            _ = put(headers, &self.fields, line);
+            put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
     }
 }
 
 impl Place {
-    fn of(place: Range<usize>) -> Option<Self> {
-        Some(Self { start: place.start.try_into().ok()?, end: place.end.try_into().ok()? })
+    fn of(place: Range<usize>) -> Result<Self, NotPlain> {
+        let at = |at: usize| u16::try_from(at).map_err(|_| NotPlain);
+        Ok(Self { start: at(place.start)?, end: at(place.end)? })
     }
+}
+
+/// A line's name and value.
+fn named(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name, value) = line.split_at(line.iter().position(|byte| !TOKEN[usize::from(*byte)]).filter(|length| *length > 0)?);
+    Some((name, value.strip_prefix(b":")?))
 }
 
 /// Whether a name is one that says something about the message itself, in an unusual spelling or for the second time.
 fn is_of_note(name: &[u8]) -> bool {
     match name.len() {
-        0 => true,
         4 => name.eq_ignore_ascii_case(b"date"),
         10 => name.eq_ignore_ascii_case(b"connection"),
         14 => name.eq_ignore_ascii_case(b"content-length"),
@@ -161,14 +168,14 @@ fn controls(bytes: &[u8]) -> usize {
 mod tests {
     use super::super::head::{self, Answer};
     use super::*;
-    use http::header::{CONNECTION, CONTENT_LENGTH};
+    use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
     use proptest::prelude::*;
 
     const LINE: &str = "HTTP/1.1 200 OK\r\n";
 
     fn heard(fields: &str) -> Option<Verbatim> {
         let passes: Passes = |name| !name.eq_ignore_ascii_case(b"x-held");
-        Verbatim::read(&Bytes::from(format!("{LINE}{fields}\r\n")), LINE.len(), Version::HTTP_11, passes).map(|heard| heard.verbatim)
+        Verbatim::read(&Bytes::from(format!("{LINE}{fields}\r\n")), LINE.len(), Version::HTTP_11, passes).ok()?.map(|heard| heard.verbatim)
     }
 
     fn written(verbatim: &Verbatim, with_length: bool) -> String {
@@ -214,8 +221,8 @@ mod tests {
 
     #[test]
     fn heads_are_bounded_here_too() {
-        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS - 1)).is_some());
-        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS)).is_none());
+        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS)).is_some());
+        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS + 1)).is_none());
         assert!(heard(&format!("a: {}\r\n", "b".repeat(MOST_BYTES))).is_none());
     }
 
@@ -235,6 +242,9 @@ mod tests {
             "X-A: 1\r\n",
             "x-a:\t2\r\n",
             "X-Held: 3\r\n",
+            "Keep-Alive: timeout=5\r\n",
+            "Content-Length: 05\r\n",
+            "Content-Length: 6\r\n",
             "\r\n",
             "\r",
             "\n",
@@ -248,16 +258,52 @@ mod tests {
         ])
     }
 
+    #[test]
+    fn bytes_that_are_taken_are_those_that_headers_are_made_of() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(TOKEN[usize::from(byte)], HeaderName::from_bytes(&[byte]).is_ok(), "{byte}");
+            assert_eq!(controls(&[byte]) == 0, HeaderValue::from_bytes(&[byte]).is_ok(), "{byte}");
+        }
+    }
+
+    #[test]
+    fn a_head_without_end_is_waited_for() {
+        let bytes = Bytes::from(format!("{LINE}Server: a\r\nDate: b\r\n\r\n"));
+        for end in LINE.len()..bytes.len() {
+            assert!(matches!(Verbatim::read(&bytes.slice(..end), LINE.len(), Version::HTTP_11, |_| true), Ok(None)), "{end}");
+        }
+    }
+
+    /// Status lines that say something about what follows.
+    fn line() -> impl Strategy<Value = &'static str> {
+        let lines = [
+            LINE,
+            "HTTP/1.0 200 OK\r\n",
+            "HTTP/1.1 204 No Content\r\n",
+            "HTTP/1.1 304 Not Modified\r\n",
+            "HTTP/1.1 103 Early Hints\r\n",
+            "HTTP/1.1 200 Fine\n",
+        ];
+        proptest::sample::select(lines.to_vec())
+    }
+
     proptest! {
         #[test]
-        fn what_is_left_as_it_came_is_what_would_have_been_read(pieces in proptest::collection::vec(piece(), 0..9), to_head: bool) {
-            let bytes = Bytes::from(format!("{LINE}{}\r\n", pieces.concat()));
+        fn what_is_left_as_it_came_is_what_would_have_been_read(
+            line in line(),
+            pieces in proptest::collection::vec(piece(), 0..9),
+            to_head: bool,
+        ) {
+            let bytes = Bytes::from(format!("{line}{}\r\n", pieces.concat()));
             let passes: Passes = |name| !name.eq_ignore_ascii_case(b"x-held");
-            let Ok(Some(Answer { parts, verbatim: Some(verbatim), length, body, stays })) = head::read(&bytes, to_head, Some(passes)) else {
+            let (ours, other) = (head::read(&bytes, to_head, Some(passes)), head::read(&bytes, to_head, None));
+            let Ok(Some(Answer { parts, verbatim: Some(verbatim), length, body, stays })) = ours else {
+                prop_assert_eq!(ours.map(|ours| ours.map(|ours| ours.length)), other.map(|other| other.map(|other| other.length)));
                 return Ok(());
             };
-            let other = head::read(&bytes, to_head, None).unwrap().unwrap();
+            let other = other.unwrap().unwrap();
             prop_assert_eq!((length, body, stays), (other.length, other.body, other.stays));
+            prop_assert_eq!((parts.status, parts.version), (other.parts.status, other.parts.version));
             prop_assert!(parts.headers.is_empty());
             let again = Bytes::from(format!("{LINE}{}\r\n", written(&verbatim, true)));
             let mut spelled = HeaderMap::new();

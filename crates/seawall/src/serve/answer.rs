@@ -70,8 +70,10 @@ impl Signed {
 
     /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
     pub(super) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<Verbatim>) -> Answered {
-        if self.rate_limit.is_some() {
-            verbatim.take().into_iter().for_each(|verbatim| verbatim.spell_out(response.headers_mut()));
+        if self.rate_limit.is_some()
+            && let Some(verbatim) = verbatim.take()
+        {
+            verbatim.spell_out(response.headers_mut());
         }
         for (name, _) in self.limits() {
             response.headers_mut().remove(name);

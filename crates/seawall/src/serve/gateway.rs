@@ -302,8 +302,8 @@ impl Gateway {
         if keyed.is_some() {
             (transport.ahead, transport.spares_streams) = (keyed::MOST_ANSWER + 1, true);
         }
-        // Who keeps an answer has to know what it says.
-        transport.passes = (keyed.is_none() && lookup.is_none()).then_some(hygiene::passes);
+        // Who keeps an answer has to know what it says, and HTTP/2 writes headers in its own way.
+        transport.passes = (lookup.is_none() && head.version != http::Version::HTTP_2).then_some(hygiene::passes);
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
         transport.diagnoses = kept.is_some();

@@ -316,6 +316,7 @@ pub(super) fn whole(body: &Replay) -> Option<Bytes> {
 /// An answer as it is kept: as the caller gets it, but for what we say about each call.
 pub(super) fn kept(answer: &transport::Answer, pseudonym: &Pseudonym) -> Response {
     let response = &answer.response;
+    debug_assert!(answer.verbatim.is_none(), "whoever reads all of an answer has its headers read");
     let mut headers = response.headers().clone();
     hygiene::inward(&mut headers, response.version(), pseudonym);
     let body = match response.body() {

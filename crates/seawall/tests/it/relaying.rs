@@ -24,6 +24,27 @@ fn an_answers_headers_of_one_hop_stay_on_it() {
 }
 
 #[test]
+fn each_header_of_one_hop_stays_on_it_also_where_it_is_the_only_one() {
+    let held = [
+        "Keep-Alive",
+        "PROXY-CONNECTION",
+        "Proxy-Authenticate",
+        "alt-svc",
+        "Upgrade",
+        "Seawall-Anything",
+        "SEAWALL_ANYTHING",
+        "Seawall-Of-A-Name-That-Is-Longer-Than-Ours",
+    ];
+    let replies = held.map(|name| answer("200 OK", &format!("X-End: 1\r\n{name}: 1\r\n"), "x"));
+    let replies: Vec<&str> = replies.iter().map(String::as_str).collect();
+    let (gateway, _upstream) = pair(Upstream::replying(&replies));
+    for name in held {
+        let reply = gateway.get("/api/x");
+        assert_eq!((reply.header("x-end"), reply.header(&name.to_ascii_lowercase())), (Some("1"), None), "{name}");
+    }
+}
+
+#[test]
 fn trailers_never_become_headers() {
     // 27
     let (gateway, _upstream) = pair(Upstream::replying(&[
