@@ -22,6 +22,7 @@ mod sql;
 mod sqlite;
 mod statements;
 mod store;
+mod words;
 
 pub use error::Error;
 pub use store::Store;

@@ -4,7 +4,7 @@ use crate::dead::{Letter, NewLetter, Status};
 use crate::error::Error;
 use crate::job::{Job, Lease, Origin, Request, Response, State};
 use crate::progress;
-use crate::sql::{Row, read_json};
+use crate::sql::{Row, Source, read_json};
 use bytes::Bytes;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
@@ -15,7 +15,7 @@ pub(crate) const JOB: &str = "row, id, state, upstream, tenant, caller, priority
      response_status, response_cut, response_headers";
 
 /// The job without its bodies, and the lease that its last claim has.
-pub(crate) fn job(c: &mut Row) -> Result<(Job, Lease), Error> {
+pub(crate) fn job(c: &mut Row<impl Source>) -> Result<(Job, Lease), Error> {
     let row = c.take()?;
     let id = c.take()?;
     let state = c.number(State::from_number)?;
@@ -58,7 +58,7 @@ pub(crate) fn job(c: &mut Row) -> Result<(Job, Lease), Error> {
 }
 
 /// A response without its body.
-pub(crate) fn response(c: &mut Row) -> Result<Option<Response>, Error> {
+pub(crate) fn response(c: &mut Row<impl Source>) -> Result<Option<Response>, Error> {
     let (status, cut, headers): (Option<u16>, Option<bool>, Option<String>) = (c.take()?, c.take()?, c.take()?);
     let Some(status) = status else { return Ok(None) };
     let headers = read_json(headers.as_deref().unwrap_or("[]"))?;

@@ -4,8 +4,9 @@ use crate::dead::NewLetter;
 use crate::error::Error;
 use crate::job::{Ending, MOST_HISTORY, Origin, Response, Settle, Settled, State};
 use crate::progress;
-use crate::sql::{Row, Sql, json, read_json, text};
+use crate::sql::{Row, Sql, read_json, text};
 use crate::statements::letters;
+use crate::words;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ impl Worded {
     pub(crate) fn of(settle: Arc<Settle>) -> Result<Self, Error> {
         Ok(Self {
             progress: progress::write(&settle.progress),
-            history: json(&&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..])?,
-            response_headers: said(&settle).map(|response| json(&response.headers)).transpose()?,
+            history: words::history(&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..])?,
+            response_headers: said(&settle).map(|response| words::pairs(&response.headers)).transpose()?,
             settle,
         })
     }

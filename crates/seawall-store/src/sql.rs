@@ -65,18 +65,34 @@ macro_rules! values {
 }
 pub(crate) use values;
 
-/// A row, read in the order of its columns.
+/// Where a row's values come from, in the order of its columns.
+pub(crate) trait Source {
+    fn value(&mut self) -> Result<Value, Error>;
+}
+
+impl Source for std::vec::IntoIter<Value> {
+    fn value(&mut self) -> Result<Value, Error> {
+        self.next().ok_or_else(|| Error::Failed("a row has fewer columns than are read".to_owned()))
+    }
+}
+
+/// A row, read in the order of its columns; apart from its statement, where it is not said otherwise.
 #[derive(Debug)]
-pub(crate) struct Row(std::vec::IntoIter<Value>);
+pub(crate) struct Row<S = std::vec::IntoIter<Value>>(S);
 
 impl Row {
     pub(crate) fn new(values: Vec<Value>) -> Self {
         Self(values.into_iter())
     }
+}
+
+impl<S: Source> Row<S> {
+    pub(crate) const fn from(source: S) -> Self {
+        Self(source)
+    }
 
     pub(crate) fn take<T: FromValue>(&mut self) -> Result<T, Error> {
-        let value = self.0.next().ok_or_else(|| Error::Failed("a row has fewer columns than are read".to_owned()))?;
-        T::from_value(value)
+        T::from_value(self.0.value()?)
     }
 
     pub(crate) fn json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {

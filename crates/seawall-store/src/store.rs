@@ -168,11 +168,23 @@ impl Store {
 
     /// Gives a job back, with everything that comes of it, in one transaction.
     pub async fn settle(&self, settle: impl Into<Arc<Settle>>) -> Result<Settled, Error> {
-        let settle = Worded::of(settle.into())?;
-        failpoint::hit("settle-before-commit")?;
-        let settled = on_each!(self, settle, settle);
-        failpoint::hit("settle-after-commit")?;
-        settled
+        let settled = self.settle_all(vec![settle.into()]).await.pop();
+        settled.unwrap_or_else(|| Err(Error::Failed("a settlement was not answered".to_owned())))
+    }
+
+    /// Gives jobs back, the answers are in their order. Each is whole, with everything that comes of it; where one fails, others may.
+    pub async fn settle_all(&self, settles: Vec<Arc<Settle>>) -> Vec<Result<Settled, Error>> {
+        let many = settles.len();
+        let worded: Result<Vec<Worded>, Error> = settles.into_iter().map(Worded::of).collect();
+        let worded = match worded.and_then(|worded| failpoint::hit("settle-before-commit").map(|()| worded)) {
+            Ok(worded) => worded,
+            Err(error) => return vec![Err(error); many],
+        };
+        let settled = on_each!(self, settle_all, worded);
+        match failpoint::hit("settle-after-commit") {
+            Ok(()) => settled,
+            Err(error) => vec![Err(error); many],
+        }
     }
 
     /// Makes ready what is due, and what a vanished worker left behind.

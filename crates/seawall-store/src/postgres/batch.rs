@@ -51,9 +51,29 @@ impl<B: Batch> Batcher<B> {
     }
 
     pub(super) async fn run(&self, command: B) -> Result<B::Answer, Error> {
+        self.hand_in(command).await?.await.map_err(|_| gone())?
+    }
+
+    /// Several at once; the answers are in their order.
+    pub(super) async fn run_all(&self, commands: Vec<B>) -> Vec<Result<B::Answer, Error>> {
+        let mut answers = Vec::with_capacity(commands.len());
+        for command in commands {
+            answers.push(self.hand_in(command).await);
+        }
+        let mut all = Vec::with_capacity(answers.len());
+        for answer in answers {
+            all.push(match answer {
+                Ok(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
+                Err(error) => Err(error),
+            });
+        }
+        all
+    }
+
+    async fn hand_in(&self, command: B) -> Result<oneshot::Receiver<Result<B::Answer, Error>>, Error> {
         let (reply, answer) = oneshot::channel();
         self.0.send((command, reply)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        Ok(answer)
     }
 }
 

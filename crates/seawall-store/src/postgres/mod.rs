@@ -71,8 +71,8 @@ impl Postgres {
         self.0.enqueue.run(jobs::Enqueue { jobs, now }).await
     }
 
-    pub(crate) async fn settle(&self, settle: Worded) -> Result<Settled, Error> {
-        self.0.settle.run(settle).await
+    pub(crate) async fn settle_all(&self, settles: Vec<Worded>) -> Vec<Result<Settled, Error>> {
+        self.0.settle.run_all(settles).await
     }
 
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {

@@ -19,7 +19,7 @@ mod writer;
 
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
-use crate::sql::{Row, Sql, Value, Write};
+use crate::sql::{Row, Source, Sql, Value, Write};
 use bound::Bound;
 pub(crate) use hold::RunLock;
 use lull::Lull;
@@ -190,18 +190,38 @@ fn execute(db: &Connection, sql: &str, values: &[Value]) -> Result<u64, Error> {
 }
 
 fn row(row: &rusqlite::Row<'_>) -> Result<Row, Error> {
-    let columns = row.as_ref().column_count();
-    let mut values = Vec::with_capacity(columns);
-    for column in 0..columns {
-        values.push(match row.get_ref(column)? {
+    let count = row.as_ref().column_count();
+    let mut columns = Columns::of(row);
+    Ok(Row::new((0..count).map(|_| columns.value()).collect::<Result<_, Error>>()?))
+}
+
+/// A row that is read while the statement stands at it.
+struct Columns<'a> {
+    row: &'a rusqlite::Row<'a>,
+    next: usize,
+}
+
+impl<'a> Columns<'a> {
+    const fn of(row: &'a rusqlite::Row<'a>) -> Self {
+        Self { row, next: 0 }
+    }
+}
+
+impl Source for Columns<'_> {
+    fn value(&mut self) -> Result<Value, Error> {
+        let value = self.row.get_ref(self.next)?;
+        self.next += 1;
+        Ok(match value {
             ValueRef::Null => Value::Null,
             ValueRef::Integer(number) => Value::Integer(number),
-            ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Text(text) => Value::Text(match std::str::from_utf8(text) {
+                Ok(text) => text.to_owned(),
+                Err(_) => String::from_utf8_lossy(text).into_owned(),
+            }),
             ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
             ValueRef::Real(_) => return Err(Error::Damaged("a column holds a fraction where none belongs".to_owned())),
-        });
+        })
     }
-    Ok(Row::new(values))
 }
 
 impl ToSql for Value {
@@ -227,9 +247,10 @@ fn explained(error: Error, path: &Path) -> Error {
 fn connect(path: &Path) -> Result<Connection, Error> {
     let db = Connection::open(path)?;
     db.busy_timeout(BUSY)?;
-    // FULL: an acknowledged commit survives a power cut, not only a crash of ours.
+    // FULL: an acknowledged commit survives a power cut, not only a crash of ours. The cache is no larger than what jobs under way need:
+    // after a page was split, a commit walks all of it.
     db.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -32768; \
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192; \
          PRAGMA journal_size_limit = 67108864;",
     )?;
     db.set_prepared_statement_cache_capacity(64);

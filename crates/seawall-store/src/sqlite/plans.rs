@@ -43,6 +43,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
     let claim = format!("SELECT row {}", jobs::NEXT_IN_LANE);
     let expected: Vec<(&str, &str)> = vec![
         (&claim, "SEARCH jobs USING COVERING INDEX jobs_queued (upstream=?)"),
+        (jobs::MARK, "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)\nLIST SUBQUERY 1\nSCAN json_each VIRTUAL TABLE INDEX 1:"),
         (upkeep::LATE, "SEARCH jobs USING INDEX jobs_running (lease_until<?)"),
         (upkeep::DUE, "SEARCH jobs USING INDEX jobs_waiting (due<?)"),
         (statements::jobs::WAITING_FOR, "SEARCH jobs USING INDEX jobs_waiting (due>?)"),

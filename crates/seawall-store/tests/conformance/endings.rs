@@ -4,10 +4,12 @@ use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::time::Wall;
 use seawall_store::job::{Attempted, Cancelled, Ending, Filter, Hasten, MOST_HISTORY, NewJob, Renewed, Response, Settle, Settled, State};
 use seawall_store::page::Window;
+use std::sync::Arc;
 
 on_each_backend!(
     a_done_job_keeps_its_answer,
     jobs_that_end_together_keep_what_is_theirs,
+    ends_that_are_handed_in_together_are_answered_in_their_order,
     a_job_that_waits_goes_on_where_it_was,
     what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one,
     a_released_job_is_ready_at_once_and_no_crash,
@@ -77,6 +79,32 @@ async fn jobs_that_end_together_keep_what_is_theirs(stage: Stage) {
         let job = stage.store.job(expected.0).await.unwrap().unwrap();
         assert_eq!((job.id, job.state, job.finished_at, job.next_attempt_at, job.error, job.progress, job.response), expected);
     }
+}
+
+async fn ends_that_are_handed_in_together_are_answered_in_their_order(stage: Stage) {
+    stage.store.enqueue((0..5).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
+    let claimed = stage.claim("u", 5).await;
+    assert_eq!(stage.settle(&claimed[1], ok()).await, Settled::Kept);
+    assert_eq!(stage.store.cancel(claimed[2].job.id, NOON).await.unwrap(), Cancelled::Asked);
+    let waits = || Ending::Wait { until: after(60), reason: "circuit_open" };
+    let follow = stage.job("callbacks");
+    let settles = [
+        settlement(&claimed[0], ok()),
+        settlement(&claimed[1], ok()),
+        settlement(&claimed[2], waits()),
+        Settle { follow: vec![follow.clone()], ..settlement(&claimed[3], ok()) },
+        settlement(&claimed[4], waits()),
+    ];
+    let answers = stage.store.settle_all(settles.into_iter().map(Arc::new).collect()).await;
+    let answers: Vec<Settled> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(answers, [Settled::Kept, Settled::Lost, Settled::Cancelled, Settled::Kept, Settled::Kept]);
+    let mut states = Vec::new();
+    for claimed in &claimed {
+        states.push(stage.store.job(claimed.job.id).await.unwrap().unwrap().state);
+    }
+    assert_eq!(states, [State::Done, State::Done, State::Cancelled, State::Done, State::Waiting]);
+    assert_eq!(stage.claim("callbacks", 9).await.len(), 1);
+    assert!(stage.store.settle_all(Vec::new()).await.is_empty());
 }
 
 async fn a_job_that_waits_goes_on_where_it_was(stage: Stage) {

@@ -7,6 +7,7 @@ use seawall_store::location::Location;
 use seawall_store::{Error, Store};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 #[tokio::test]
 async fn a_full_disk_refuses_what_is_new_finishes_what_runs_and_recovers_by_itself() {
@@ -159,4 +160,22 @@ async fn a_settlement_that_cannot_be_written_leaves_the_job_running() {
     assert!(stage.store.settle(settle).await.is_err());
     assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Running);
     assert_eq!(stage.settle(&claimed, ok()).await, Settled::Kept);
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_written_is_no_end_of_the_others_that_were_handed_in_with_it() {
+    let stage = Stage::sqlite().await;
+    stage.store.enqueue((0..4).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
+    let claimed = stage.claim("u", 4).await;
+    let mut settles: Vec<Settle> = claimed.iter().map(|claimed| settlement(claimed, ok())).collect();
+    // Its id is taken.
+    settles[2].follow = vec![NewJob { id: claimed[0].job.id, ..stage.job("u") }];
+    let answers = stage.store.settle_all(settles.iter().cloned().map(Arc::new).collect()).await;
+    assert!(answers[2].is_err());
+    for ((claimed, answer), settle) in claimed.iter().zip(answers).zip(settles) {
+        let state = stage.store.job(claimed.job.id).await.unwrap().unwrap().state;
+        assert_eq!(state, if answer.is_ok() { State::Done } else { State::Running }, "an answer is the truth");
+        let again = Settle { again: true, follow: Vec::new(), ..settle };
+        assert_eq!(stage.store.settle(again).await.unwrap(), Settled::Kept, "and it can be asked for once more");
+    }
 }
