@@ -224,8 +224,8 @@ impl HttpTransport<'_> {
         let Sending { pool, connector, .. } = self.sending;
         let (id, base, now) = (self.upstream.id, &self.upstream.spec.url, attempt.now.mono);
         let connect = self.endpoint.spec.policy.timeout.connect;
-        // How a body is to be read stands among the headers.
-        let passes = self.passes.filter(|_| self.endpoint.schema.is_none() && self.ahead == 0);
+        // How a body is to be read stands among the headers, where that is not all the same.
+        let passes = self.passes.filter(|_| self.endpoint.schema.is_none() && !(self.ahead > 0 && self.spares_streams));
         let mut line = match pool.idle(id, now) {
             Some(line) => line,
             None => pool.fresh(id, base, connector, connect, now).await?,
@@ -330,7 +330,12 @@ impl Transport for HttpTransport<'_> {
             seen = read_up_to(&mut incoming, BODY_BYTES).await?;
         }
         let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
-        let legible = inflated(&head.headers, &seen).unwrap_or_else(|| seen.clone());
+        let coding = || match &verbatim {
+            Some(verbatim) => verbatim.first(CONTENT_ENCODING.as_str()),
+            None => head.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes),
+        };
+        let legible = if seen.is_empty() { None } else { coding().and_then(|coding| inflated(coding, &seen)) };
+        let legible = legible.unwrap_or_else(|| seen.clone());
         let response = Box::new(Response::from_parts(head, Relay::new(seen, incoming, idle)));
         self.answer = Some(Answer { response, verbatim, legible });
         Ok(())
@@ -356,8 +361,7 @@ impl Transport for HttpTransport<'_> {
 
 /// What the rules read of a compressed body, or of as much of it as has come; its caller gets it as it is. Nothing where it is
 /// not compressed, or in a way that we do not know.
-fn inflated(headers: &HeaderMap, seen: &[u8]) -> Option<Bytes> {
-    let coding = headers.get(CONTENT_ENCODING).filter(|_| !seen.is_empty())?.as_bytes();
+fn inflated(coding: &[u8], seen: &[u8]) -> Option<Bytes> {
     let is = |name: &[u8]| coding.eq_ignore_ascii_case(name);
     let most = u64::try_from(BODY_BYTES).unwrap_or(u64::MAX);
     let mut text = Vec::new();

@@ -9,6 +9,9 @@ use std::ops::Range;
 /// Whether a header may go on just as it came, by its name in whatever case.
 pub type Passes = fn(&[u8]) -> bool;
 
+/// Room is made for so many headers that are kept.
+const USUAL: usize = 8;
+
 /// Headers that go on as they came. How long the body is, and whether the connection stays, is said anew to whoever gets them.
 #[derive(Debug)]
 pub struct Verbatim {
@@ -120,6 +123,17 @@ impl Verbatim {
         for line in self.pieces(true).flat_map(|rest| Lines { rest }) {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
+    }
+
+    /// Those that are text, for whoever keeps them: names in lower case, and values.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        let mut pairs = Vec::with_capacity(USUAL);
+        for line in self.pieces(true).flat_map(|rest| Lines { rest }).filter(|line| line.is_ascii()) {
+            let line = std::str::from_utf8(line).expect("what is ASCII is UTF-8");
+            pairs.extend(line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim_matches([' ', '\t']).to_owned())));
+        }
+        pairs
     }
 }
 
@@ -307,7 +321,16 @@ mod tests {
             prop_assert!(parts.headers.is_empty());
             let again = Bytes::from(format!("{LINE}{}\r\n", written(&verbatim, true)));
             let mut spelled = HeaderMap::new();
+            let mut kept = verbatim.pairs();
             verbatim.spell_out(&mut spelled);
+            let mut texts: Vec<(String, String)> = spelled
+                .iter()
+                .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
+                .collect();
+            // A map has those of one name together.
+            kept.sort();
+            texts.sort();
+            prop_assert_eq!(kept, texts);
             prop_assert_eq!(&spelled, &other.parts.headers);
             prop_assert!(!spelled.contains_key(CONNECTION));
             prop_assert!(spelled.get_all(CONTENT_LENGTH).iter().count() <= 1);

@@ -88,7 +88,7 @@ impl Gateway {
             request: Request {
                 method: call.method.to_owned(),
                 path: call.below.to_owned(),
-                headers: jobs::pairs(call.headers),
+                headers: hygiene::pairs(call.headers),
                 body: call.body,
             },
             idempotency_key: call.key,

@@ -3,6 +3,7 @@
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, VIA};
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
+use seawall_engine::h1::Verbatim;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
@@ -200,6 +201,24 @@ pub(super) fn relayed(headers: &mut HeaderMap) {
     if marks.has(Marks::OURS) {
         remove_where(headers, is_ours);
     }
+}
+
+/// An answer's headers as they are kept for later, with whose hands they went through.
+pub(super) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> Vec<(String, String)> {
+    let mut kept = match verbatim {
+        Some(verbatim) => verbatim.pairs(),
+        None => {
+            relayed(&mut headers);
+            pairs(&headers)
+        }
+    };
+    kept.extend(pseudonym.value(version).to_str().map(|via| (VIA.as_str().to_owned(), via.to_owned())));
+    kept
+}
+
+/// Headers as they are kept: those that are text.
+pub(super) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
+    headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect()
 }
 
 /// What we call ourselves in `Via`, with the header values made once.

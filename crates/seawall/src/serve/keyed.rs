@@ -316,16 +316,14 @@ pub(super) fn whole(body: &Replay) -> Option<Bytes> {
 /// An answer as it is kept: as the caller gets it, but for what we say about each call.
 pub(super) fn kept(answer: &transport::Answer, pseudonym: &Pseudonym) -> Response {
     let response = &answer.response;
-    debug_assert!(answer.verbatim.is_none(), "whoever reads all of an answer has its headers read");
-    let mut headers = response.headers().clone();
-    hygiene::inward(&mut headers, response.version(), pseudonym);
+    let headers = hygiene::kept(response.headers().clone(), answer.verbatim.as_ref(), response.version(), pseudonym);
     let body = match response.body() {
         Relay::Empty => Some(Bytes::new()),
         Relay::Full(bytes) => Some(bytes.clone()).filter(|bytes| bytes.len() <= MOST_ANSWER),
         Relay::Stream(_) => None,
     };
     let status = response.status().as_u16();
-    Response { status, headers: jobs::pairs(&headers), truncated: body.is_none(), body: body.unwrap_or_default() }
+    Response { status, headers, truncated: body.is_none(), body: body.unwrap_or_default() }
 }
 
 /// The refusal of a request that should have had a key.

@@ -52,6 +52,23 @@ fn a_request_that_asks_for_it_becomes_a_job() {
     assert_eq!((seen.has("x-own"), seen.has("prefer"), seen.has("seawall-token")), (true, false, false));
 }
 
+/// Whether or not they have to be looked at one by one.
+#[test]
+fn a_job_keeps_the_headers_that_its_caller_may_see() {
+    let plain = "X-Own: 1\r\nx-own: 2\r\nContent-Encoding: identity\r\n";
+    let odd = format!("{plain}Keep-Alive: timeout=5\r\nSeawall-Call: forged\r\n");
+    for fields in [plain, odd.as_str()] {
+        let upstream = Upstream::replying(&[&answer("200 Fine", fields, "yes")]);
+        let gateway = Start::before(&upstream, QUICK).go();
+        let done = over(&gateway, &submit(&gateway, &json!({ "upstream": "api", "path": "/x" })));
+        let mut headers = done["response"]["headers"].clone();
+        let via = headers.as_object_mut().unwrap().remove("via").unwrap();
+        assert!(via.as_str().unwrap().starts_with("1.1 seawall"), "{via}");
+        assert_eq!(headers, json!({ "x-own": "1, 2", "content-encoding": "identity", "content-length": "3" }), "{fields}");
+        assert_eq!(done["response"]["body"], "yes");
+    }
+}
+
 #[test]
 fn a_call_that_became_a_job_is_counted_once() {
     let upstream = Upstream::fine();

@@ -292,7 +292,7 @@ impl Bench {
             ahead: MOST_ANSWER + 1,
             spares_streams: false,
             diagnoses: false,
-            passes: None,
+            passes: Some(hygiene::passes),
             repeated: false,
         }
     }
@@ -326,9 +326,9 @@ impl Bench {
     ) -> (Ending, Option<Response>) {
         let (finish, detail) = (&ended.finish, transport.detail.clone());
         let answer = transport.answer.map(|answer| {
-            let (mut head, body) = answer.response.into_parts();
-            hygiene::inward(&mut head.headers, head.version, &self.shared.pseudonym);
-            response(head.status.as_u16(), &head.headers, body)
+            let (head, body) = answer.response.into_parts();
+            let headers = hygiene::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
+            response(head.status.as_u16(), headers, body)
         });
         let outcome = match finish.outcome {
             Outcome::Success | Outcome::Replayed => "success",
@@ -426,16 +426,11 @@ fn content(body: Relay) -> Option<(bytes::Bytes, bool)> {
     }
 }
 
-fn response(status: u16, headers: &HeaderMap, body: Relay) -> Response {
+fn response(status: u16, headers: Vec<(String, String)>, body: Relay) -> Response {
     let (body, more) = content(body).unwrap_or_default();
     let truncated = more || body.len() > MOST_ANSWER;
     let body = body.slice(..body.len().min(MOST_ANSWER));
-    Response { status, headers: pairs(headers), body, truncated }
-}
-
-/// Headers as they are kept: those that are text.
-pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
-    headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect()
+    Response { status, headers, body, truncated }
 }
 
 /// Whether a call ended in a way that somebody may want to hear of later.
