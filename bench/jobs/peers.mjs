@@ -52,11 +52,18 @@ const peers = {
     }
     const cpu = process.cpuUsage()
     const started = process.hrtime.bigint()
-    for (let worker = 0; worker < 4; worker++) {
-      await boss.work('bench', { batchSize: 100, pollingIntervalSeconds: 0.5 }, (batch) => Promise.all(batch.map(get)))
+    // Its own workers ask twice a second at most; who fetches and completes by hand, as its documentation shows, does not wait.
+    const work = async () => {
+      while (done < jobs) {
+        const batch = await boss.fetch('bench', { batchSize: 100 })
+        await Promise.all(batch.map(get))
+        if (batch.length) await boss.complete('bench', batch.map((job) => job.id))
+      }
     }
+    const workers = Array.from({ length: 4 }, work)
     await finished
     report(started, cpu)
+    await Promise.all(workers)
     await boss.stop({ graceful: false })
   },
 
