@@ -6,6 +6,7 @@ mod asked;
 mod chunks;
 mod head;
 mod out;
+mod plain;
 mod reading;
 mod served;
 mod verbatim;

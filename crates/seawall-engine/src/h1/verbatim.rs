@@ -2,6 +2,7 @@
 //! they say, only to write it down again, costs more than everything else about them.
 
 use super::head::{Lines, MOST_BYTES, MOST_HEADERS, Writer, digits, put, trimmed};
+use super::plain::{NotPlain, Plain};
 use bytes::Bytes;
 use http::{HeaderMap, Version};
 use std::ops::Range;
@@ -40,50 +41,54 @@ pub(super) struct Heard {
     pub(super) end: usize,
 }
 
-/// One of the headers may not pass, or is not plainly a header: they have to be looked at one by one.
-pub(super) struct NotPlain;
+/// What a header is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum About {
+    Length,
+    Connection,
+    Date,
+    /// Not the message itself.
+    Other,
+}
 
 impl Verbatim {
     /// Reads the headers that begin there, once all of them are there.
     pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Result<Option<Heard>, NotPlain> {
         let rest = bytes.get(start..bytes.len().min(MOST_BYTES)).ok_or(NotPlain)?;
-        let (mut at, mut lines) = (0, 0);
+        let (mut plain, mut at, mut lines) = (Plain::new(rest), 0, 0);
         let (mut length, mut connection, mut is_dated) = (None, None, false);
         let (mut keeps, mut closes) = (version == Version::HTTP_11, false);
         loop {
-            let Some(end) = memchr::memchr(b'\n', &rest[at..]) else { return Ok(None) };
-            let end = at + end + 1;
-            let line = rest[at..end - 1].strip_suffix(b"\r").ok_or(NotPlain)?;
+            let Some(line) = plain.next()? else { return Ok(None) };
             if line.is_empty() {
                 break;
             }
-            let (name, value) = named(line).filter(|_| lines < MOST_HEADERS).ok_or(NotPlain)?;
-            match name {
-                // As most senders spell it; what is spelled otherwise is not plain.
-                b"Content-Length" | b"content-length" if length.is_none() => {
+            let end = plain.start;
+            let (about, name, value) = named(line).filter(|_| lines < MOST_HEADERS).ok_or(NotPlain)?;
+            match about {
+                About::Length if length.is_none() => {
                     length = Some((Place::of(at..end)?, digits(trimmed(value)).ok_or(NotPlain)?));
                 }
-                b"Connection" | b"connection" if connection.is_none() => {
-                    match trimmed(value) {
-                        b"keep-alive" => keeps = true,
-                        b"close" => closes = true,
-                        _ => return Err(NotPlain),
+                About::Connection if connection.is_none() => {
+                    let value = trimmed(value);
+                    if value == b"keep-alive" {
+                        keeps = true;
+                    } else if value == b"close" {
+                        closes = true;
+                    } else {
+                        return Err(NotPlain);
                     }
                     connection = Some(Place::of(at..end)?);
                 }
-                b"Date" | b"date" => is_dated = true,
-                _ if is_of_note(name) || !passes(name) => return Err(NotPlain),
-                _ => {}
+                About::Date => is_dated = true,
+                About::Other if passes(name) => {}
+                About::Length | About::Connection | About::Other => return Err(NotPlain),
             }
             (at, lines) = (end, lines + 1);
         }
-        // Each line has the two that end it.
-        if controls(&rest[..at]) != 2 * lines {
-            return Err(NotPlain);
-        }
         let (length, value) = length.unzip();
         let verbatim = Self { fields: bytes.slice(start..start + at), length, connection, is_dated };
-        Ok(Some(Heard { verbatim, length: value, stays: keeps && !closes, end: start + at + 2 }))
+        Ok(Some(Heard { verbatim, length: value, stays: keeps && !closes, end: start + plain.start }))
     }
 
     pub(super) const fn is_dated(&self) -> bool {
@@ -96,7 +101,7 @@ impl Verbatim {
 
     /// The first header of that name.
     pub(crate) fn first(&self, name: &str) -> Option<&[u8]> {
-        let mut lines = self.pieces(true).flat_map(|rest| Lines { rest });
+        let mut lines = self.pieces(true).into_iter().flat_map(|rest| Lines { rest });
         lines.find_map(|line| {
             let (own, value) = line.split_at_checked(name.len())?;
             let value = value.strip_prefix(b":").filter(|_| own.eq_ignore_ascii_case(name.as_bytes()))?;
@@ -105,22 +110,17 @@ impl Verbatim {
     }
 
     /// Neighbours in one piece.
-    fn pieces(&self, with_length: bool) -> impl Iterator<Item = &[u8]> {
-        let mut left_out = [self.connection, self.length.filter(|_| !with_length)];
-        left_out.sort_by_key(|place| place.map(|place| place.start));
-        let mut rest = 0;
-        let ends = left_out.into_iter().flatten().map(|place| (usize::from(place.start), usize::from(place.end)));
-        let all = self.fields.len();
-        ends.chain([(all, all)]).map(move |(end, next)| &self.fields[std::mem::replace(&mut rest, next)..end])
+    fn pieces(&self, with_length: bool) -> [&[u8]; 3] {
+        Place::between(&self.fields, [self.connection, self.length.filter(|_| !with_length)])
     }
 
     pub(super) fn write(&self, out: &mut Writer<'_>, with_length: bool) {
-        self.pieces(with_length).for_each(|piece| out.lines(piece));
+        self.pieces(with_length).into_iter().for_each(|piece| out.lines(piece));
     }
 
     /// Puts them among others, for whoever has to act upon them after all.
     pub fn spell_out(self, headers: &mut HeaderMap) {
-        for line in self.pieces(true).flat_map(|rest| Lines { rest }) {
+        for line in self.pieces(true).into_iter().flat_map(|rest| Lines { rest }) {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
     }
@@ -142,15 +142,57 @@ impl Place {
         let at = |at: usize| u16::try_from(at).map_err(|_| NotPlain);
         Ok(Self { start: at(place.start)?, end: at(place.end)? })
     }
+
+    /// What is left of lines without these two.
+    fn between(lines: &[u8], left_out: [Option<Self>; 2]) -> [&[u8]; 3] {
+        let all = lines.len();
+        let [mut first, mut second] =
+            left_out.map(|place| place.map_or((all, all), |place| (usize::from(place.start), usize::from(place.end))));
+        if second.0 < first.0 {
+            (first, second) = (second, first);
+        }
+        [&lines[..first.0], &lines[first.1..second.0], &lines[second.1..]]
+    }
 }
 
-/// A line's name and value.
-fn named(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (name, value) = line.split_at(line.iter().position(|byte| !TOKEN[usize::from(*byte)]).filter(|length| *length > 0)?);
-    Some((name, value.strip_prefix(b":")?))
+/// Whether a line begins with a name and its colon, as most senders spell it.
+#[inline]
+fn is_spelled(line: &[u8], upper: &[u8], lower: &[u8]) -> bool {
+    line.starts_with(upper) || line.starts_with(lower)
 }
 
-/// Whether a name is one that says something about the message itself, in an unusual spelling or for the second time.
+/// What a line is about, its name and its value.
+#[inline]
+fn named(line: &[u8]) -> Option<(About, &[u8], &[u8])> {
+    let (about, length) = match usual(line) {
+        Some(usual) => usual,
+        None => {
+            let length = line.iter().position(|byte| !TOKEN[usize::from(*byte)]).filter(|length| *length > 0)?;
+            // What says something about the message in an unusual spelling is not plain.
+            (About::Other, Some(length).filter(|length| !is_of_note(&line[..*length]))?)
+        }
+    };
+    let (name, value) = line.split_at(length);
+    Some((about, name, value.strip_prefix(b":")?))
+}
+
+/// Headers that most answers have, as most senders spell them: what a line is about and how long its name is, found without a look
+/// at each letter.
+#[inline]
+fn usual(line: &[u8]) -> Option<(About, usize)> {
+    let is = |upper, lower| is_spelled(line, upper, lower);
+    match line.first()? {
+        b'D' | b'd' if is(b"Date:", b"date:") => Some((About::Date, 4)),
+        b'S' | b's' if is(b"Server:", b"server:") => Some((About::Other, 6)),
+        b'C' | b'c' if is(b"Content-Type:", b"content-type:") => Some((About::Other, 12)),
+        b'C' | b'c' if is(b"Content-Length:", b"content-length:") => Some((About::Length, 14)),
+        b'C' | b'c' if is(b"Connection:", b"connection:") => Some((About::Connection, 10)),
+        b'C' | b'c' if is(b"Cache-Control:", b"cache-control:") => Some((About::Other, 13)),
+        _ => None,
+    }
+}
+
+/// Whether a name is one that says something about the message itself.
 fn is_of_note(name: &[u8]) -> bool {
     match name.len() {
         4 => name.eq_ignore_ascii_case(b"date"),
@@ -171,12 +213,6 @@ const TOKEN: [bool; 256] = {
     }
     table
 };
-
-/// How many bytes there are that no value may have. So few at a time that they are counted in bytes, and many at once.
-fn controls(bytes: &[u8]) -> usize {
-    let is_control = |byte: &u8| u8::from((*byte < b' ') & (*byte != b'\t') | (*byte == 0x7f));
-    bytes.chunks(128).map(|bytes| usize::from(bytes.iter().map(is_control).sum::<u8>())).sum()
-}
 
 #[cfg(test)]
 mod tests {
@@ -276,7 +312,8 @@ mod tests {
     fn bytes_that_are_taken_are_those_that_headers_are_made_of() {
         for byte in 0..=u8::MAX {
             assert_eq!(TOKEN[usize::from(byte)], HeaderName::from_bytes(&[byte]).is_ok(), "{byte}");
-            assert_eq!(controls(&[byte]) == 0, HeaderValue::from_bytes(&[byte]).is_ok(), "{byte}");
+            let line = [b"a: ", &[byte][..], b"\r\n"].concat();
+            assert_eq!(Plain::new(&line).next().is_ok(), HeaderValue::from_bytes(&[byte]).is_ok(), "{byte}");
         }
     }
 
