@@ -24,6 +24,7 @@ use out::{Framing, Out};
 pub use reading::Cut;
 use reading::Reading;
 pub use served::{End, Served, Upload};
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -47,7 +48,12 @@ impl Conn {
     /// Whether the upstream has closed an idle connection, or said something that nobody asked for. Costs no system
     /// call while the reactor has seen nothing.
     pub(crate) fn is_dead(&mut self) -> bool {
-        let (mut byte, mut cx) = ([0; 1], Context::from_waker(Waker::noop()));
+        let mut byte = [0; 1];
+        if let Io::Plain(io) = &self.io {
+            // Nobody wants to be woken, and whoever polls is put down to be.
+            return !io.try_read(&mut byte).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        }
+        let mut cx = Context::from_waker(Waker::noop());
         Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_ready()
     }
 
