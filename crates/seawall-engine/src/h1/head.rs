@@ -68,17 +68,20 @@ impl<'a> Writer<'a> {
         self.raw(name.as_str().as_bytes(), value);
     }
 
-    /// Whole lines, with their ends.
-    pub(super) fn lines(&mut self, lines: &[u8]) {
+    /// Whole lines, with their ends. Those of our own making cost little where their length is known beforehand.
+    #[inline]
+    pub fn lines(&mut self, lines: &[u8]) {
         self.0.extend_from_slice(lines);
     }
 
     pub(super) fn length(&mut self, length: u64) {
-        self.raw(b"content-length", itoa::Buffer::new().format(length).as_bytes());
+        self.lines(b"content-length: ");
+        self.lines(itoa::Buffer::new().format(length).as_bytes());
+        self.lines(b"\r\n");
     }
 
     pub(super) fn chunked(&mut self) {
-        self.raw(b"transfer-encoding", b"chunked");
+        self.lines(b"transfer-encoding: chunked\r\n");
     }
 
     pub(super) fn end(&mut self) {
