@@ -1,42 +1,67 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
+use crate::live::Names;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
 use seawall_core::id::CallId;
 use seawall_core::record::{Decision, Reason, Status, Timeout};
 use seawall_core::time::{Nanos, Wall};
 use std::io::Write as _;
+use std::ops::Range;
+use std::sync::Arc;
 
-/// The time and the call of the last line, whose date and seconds the next one most often shares, and the call as well.
-#[derive(Clone, Copy, Debug)]
+/// What the last line said first, which the next one most often repeats: its date and seconds, its endpoint and its caller, and the call
+/// as well.
+#[derive(Clone, Debug)]
 pub struct Stamp {
     second: i64,
-    text: [u8; 24],
-    call: (CallId, [u8; 26]),
+    /// Up to what happened.
+    begin: [u8; BEGIN.len()],
+    call: CallId,
+    of: Option<(Arc<Names>, Arc<str>)>,
+    /// The call, its endpoint and its caller.
+    about: Vec<u8>,
 }
+
+const BEGIN: &[u8; 42] = b"{\"ts\":\"1970-01-01T00:00:00.000Z\",\"event\":\"";
+/// Where the time is in that, and its milliseconds.
+const TIME: Range<usize> = 7..31;
+const MILLIS: Range<usize> = 27..30;
+const CALL: &[u8; 9] = b",\"call\":\"";
+const ID: Range<usize> = CALL.len()..CALL.len() + 26;
 
 impl Default for Stamp {
     fn default() -> Self {
-        let nobody = CallId::from_bytes([0; 16]);
-        Self { second: 0, text: Wall(0).rfc3339(), call: (nobody, nobody.text()) }
+        Self { second: 0, begin: *BEGIN, call: CallId::from_bytes([0; 16]), of: None, about: Vec::new() }
     }
 }
 
 impl Stamp {
-    fn of(&mut self, at: Wall) -> &[u8; 24] {
+    /// How a line of that time begins.
+    fn begin(&mut self, at: Wall) -> &[u8; BEGIN.len()] {
         let (second, millis) = (at.0.div_euclid(1000), at.0.rem_euclid(1000).unsigned_abs());
         if second == self.second {
-            self.text[20..23].copy_from_slice(&three(millis));
+            self.begin[MILLIS].copy_from_slice(&three(millis));
         } else {
-            (self.second, self.text) = (second, at.rfc3339());
+            self.second = second;
+            self.begin[TIME].copy_from_slice(&at.rfc3339());
         }
-        &self.text
+        &self.begin
     }
 
-    fn id(&mut self, call: CallId) -> &[u8; 26] {
-        if self.call.0 != call {
-            self.call = (call, call.text());
+    /// What a line says of a call after that.
+    fn about(&mut self, call: CallId, names: &Arc<Names>, caller: &Arc<str>) -> &[u8] {
+        let is_known = self.of.as_ref().is_some_and(|(last, by)| Arc::ptr_eq(last, names) && Arc::ptr_eq(by, caller));
+        if !is_known {
+            self.about.clear();
+            id(&mut self.about, call);
+            self.about.extend_from_slice(&names.fields);
+            quoted(&mut self.about, caller);
+            (self.call, self.of) = (call, Some((Arc::clone(names), Arc::clone(caller))));
+        } else if self.call != call {
+            self.about[ID].copy_from_slice(&call.text());
+            self.call = call;
         }
-        &self.call.1
+        &self.about
     }
 }
 
@@ -55,24 +80,22 @@ pub fn json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &Record) {
 
 fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     let attempt = &record.attempt;
-    head(out, stamp.of(record.at), "attempt");
-    id(out, stamp.id(record.call));
-    out.extend_from_slice(&record.names.fields);
-    quoted(out, &record.caller);
-    number(out, ",\"attempt\":", u64::from(attempt.number));
+    head(out, stamp.begin(record.at), b"attempt\"");
+    out.extend_from_slice(stamp.about(record.call, &record.names, &record.caller));
+    number(out, b",\"attempt\":", attempt.number);
     out.extend_from_slice(b",\"status\":\"");
     status(out, attempt.status);
     out.push(b'"');
     if let Some(tail) = &record.key_tail {
         field(out, ",\"key_id\":", tail);
     }
-    millis(out, ",\"latency_ms\":", attempt.latency);
-    millis(out, ",\"elapsed_ms\":", attempt.elapsed);
-    word(out, ",\"outcome\":\"", attempt.outcome());
-    word(out, ",\"decision\":\"", attempt.decision.as_str());
-    millis(out, ",\"wait_ms\":", attempt.wait);
+    millis(out, b",\"latency_ms\":", attempt.latency);
+    millis(out, b",\"elapsed_ms\":", attempt.elapsed);
+    word(out, b",\"outcome\":\"", attempt.outcome());
+    word(out, b",\"decision\":\"", attempt.decision.as_str());
+    millis(out, b",\"wait_ms\":", attempt.wait);
     if let Some(timeout) = record.timeout {
-        word(out, ",\"timeout\":\"", timeout.as_str());
+        word(out, b",\"timeout\":\"", timeout.as_str());
     }
     out.extend_from_slice(b",\"reason\":\"");
     reason(out, record);
@@ -80,19 +103,17 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
 }
 
 fn call_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &CallRecord) {
-    head(out, stamp.of(record.at), "call");
-    id(out, stamp.id(record.call));
-    out.extend_from_slice(&record.names.fields);
-    quoted(out, &record.caller);
-    number(out, ",\"attempts\":", u64::from(record.attempts));
-    word(out, ",\"outcome\":\"", record.outcome);
-    millis(out, ",\"elapsed_ms\":", record.elapsed);
-    word(out, ",\"reason\":\"", record.reason.as_str());
+    head(out, stamp.begin(record.at), b"call\"");
+    out.extend_from_slice(stamp.about(record.call, &record.names, &record.caller));
+    number(out, b",\"attempts\":", record.attempts);
+    word(out, b",\"outcome\":\"", record.outcome);
+    millis(out, b",\"elapsed_ms\":", record.elapsed);
+    word(out, b",\"reason\":\"", record.reason.as_str());
     out.push(b'}');
 }
 
 fn breaker_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &BreakerRecord) {
-    head(out, stamp.of(record.at), "breaker");
+    head(out, stamp.begin(record.at), b"breaker\"");
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"endpoint\":", &record.names.endpoint);
     field(out, ",\"from\":", record.change.from.as_str());
@@ -102,8 +123,8 @@ fn breaker_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &BreakerRecord) {
 }
 
 fn idle_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &IdleRecord) {
-    head(out, stamp.of(record.at), "timeout");
-    id(out, stamp.id(record.call));
+    head(out, stamp.begin(record.at), b"timeout\"");
+    id(out, record.call);
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"endpoint\":", &record.names.endpoint);
     field(out, ",\"timeout\":", Timeout::Idle.as_str());
@@ -111,15 +132,17 @@ fn idle_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &IdleRecord) {
 }
 
 fn token_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &TokenRecord) {
-    head(out, stamp.of(record.at), "token");
-    id(out, stamp.id(record.call));
+    head(out, stamp.begin(record.at), b"token\"");
+    id(out, record.call);
     field(out, ",\"upstream\":", &record.names.upstream);
     field(out, ",\"error\":", &record.error);
     out.push(b'}');
 }
 
 fn note_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &NoteRecord) {
-    head(out, stamp.of(record.at), record.event);
+    head(out, stamp.begin(record.at), b"");
+    out.extend_from_slice(record.event.as_bytes());
+    out.push(b'"');
     for (name, value) in &record.fields {
         out.extend_from_slice(b",\"");
         out.extend_from_slice(name.as_bytes());
@@ -128,17 +151,16 @@ fn note_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &NoteRecord) {
     out.push(b'}');
 }
 
-fn head(out: &mut Vec<u8>, at: &[u8; 24], event: &str) {
-    out.extend_from_slice(b"{\"ts\":\"");
-    out.extend_from_slice(at);
-    out.extend_from_slice(b"\",\"event\":\"");
-    out.extend_from_slice(event.as_bytes());
-    out.push(b'"');
+/// Keys and most words are known here: what has a length that the compiler knows is copied without a call.
+#[inline]
+fn head<const N: usize>(out: &mut Vec<u8>, begin: &[u8; BEGIN.len()], event: &[u8; N]) {
+    out.extend_from_slice(begin);
+    out.extend_from_slice(event);
 }
 
-fn id(out: &mut Vec<u8>, call: &[u8; 26]) {
-    out.extend_from_slice(b",\"call\":\"");
-    out.extend_from_slice(call);
+fn id(out: &mut Vec<u8>, call: CallId) {
+    out.extend_from_slice(CALL);
+    out.extend_from_slice(&call.text());
     out.push(b'"');
 }
 
@@ -173,29 +195,26 @@ fn status(out: &mut Vec<u8>, status: Status) {
     }
 }
 
-fn number(out: &mut Vec<u8>, key: &str, value: u64) {
-    out.extend_from_slice(key.as_bytes());
-    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+#[inline]
+fn number<const N: usize>(out: &mut Vec<u8>, key: &[u8; N], value: u32) {
+    out.extend_from_slice(key);
+    match u8::try_from(value) {
+        Ok(digit @ 0..=9) => out.push(b'0' + digit),
+        _ => out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes()),
+    }
 }
 
 /// Milliseconds with three decimals.
 #[inline]
-fn millis(out: &mut Vec<u8>, key: &str, length: Nanos) {
-    out.extend_from_slice(key.as_bytes());
-    if length == Nanos::ZERO {
-        // Most attempts wait for nothing.
-        return out.extend_from_slice(b"0.000");
-    }
-    let mut digits = itoa::Buffer::new();
-    let micros = digits.format(length.0 / 1000).as_bytes();
-    match micros.split_last_chunk() {
-        Some((whole @ [_, ..], [a, b, c])) => {
-            out.extend_from_slice(whole);
-            out.extend_from_slice(&[b'.', *a, *b, *c]);
-        }
+fn millis<const N: usize>(out: &mut Vec<u8>, key: &[u8; N], length: Nanos) {
+    out.extend_from_slice(key);
+    let micros = length.0 / 1000;
+    let (whole, [a, b, c]) = (micros / 1000, three(micros % 1000));
+    match u8::try_from(whole) {
+        Ok(digit @ 0..=9) => out.extend_from_slice(&[b'0' + digit, b'.', a, b, c]),
         _ => {
-            let [a, b, c] = three(length.0 / 1000);
-            out.extend_from_slice(&[b'0', b'.', a, b, c]);
+            out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
+            out.extend_from_slice(&[b'.', a, b, c]);
         }
     }
 }
@@ -210,8 +229,9 @@ fn digit(value: u64) -> u8 {
 }
 
 /// A word out of a closed set, which needs no escapes. The key ends with a quotation mark.
-fn word(out: &mut Vec<u8>, key: &str, word: &'static str) {
-    out.extend_from_slice(key.as_bytes());
+#[inline]
+fn word<const N: usize>(out: &mut Vec<u8>, key: &[u8; N], word: &'static str) {
+    out.extend_from_slice(key);
     out.extend_from_slice(word.as_bytes());
     out.push(b'"');
 }
@@ -310,10 +330,8 @@ fn attempt_text(out: &mut Vec<u8>, record: &AttemptRecord) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::Names;
     use seawall_core::record::{Attempt, Class};
     use seawall_core::rng::Rng;
-    use std::sync::Arc;
 
     fn record(endpoint: &str) -> Record {
         let attempt = Attempt {
@@ -355,10 +373,56 @@ mod tests {
     }
 
     #[test]
+    fn lines_say_what_they_would_say_alone() {
+        let (one, other) = (Arc::new(Names::new("youtube", "search")), Arc::new(Names::new("youtube", "videos")));
+        let (acme, nobody): (Arc<str>, Arc<str>) = (Arc::from("acme"), Arc::from("a\"b"));
+        let mut rng = Rng::seeded(1);
+        let ids = [CallId::new(Wall(5), &mut rng), CallId::new(Wall(1_794_777_105_000), &mut rng)];
+        let (mut out, mut stamp, mut at) = (Vec::new(), Stamp::default(), 1_794_777_105_990);
+        for turn in 0..64 {
+            // From one turn to the next, one thing changes.
+            let is = |bit: u32| (turn ^ turn >> 1) >> bit & 1 == 1;
+            let Record::Attempt(mut attempt) = record("") else { unreachable!("it is one") };
+            attempt.call = ids[usize::from(is(0))];
+            attempt.names = Arc::clone(if is(1) { &one } else { &other });
+            attempt.caller = Arc::clone(if is(2) { &acme } else { &nobody });
+            attempt.attempt.number = 9 + u32::from(is(3));
+            at += if is(4) { 3 } else { 1_000 };
+            attempt.at = Wall(at);
+            let call = CallRecord {
+                at: attempt.at,
+                call: attempt.call,
+                names: Arc::clone(&attempt.names),
+                caller: Arc::clone(&attempt.caller),
+                attempts: attempt.attempt.number,
+                outcome: "success",
+                reason: Reason::TransientFailure,
+                elapsed: Nanos(41_300_000),
+                refused_by: None,
+            };
+            for record in [Record::Attempt(attempt), Record::Call(call)] {
+                let mut alone = Vec::new();
+                json(&mut alone, &mut Stamp::default(), &record);
+                out.clear();
+                json(&mut out, &mut stamp, &record);
+                assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&alone), "{turn}");
+            }
+        }
+    }
+
+    #[test]
     fn milliseconds_have_three_decimals() {
-        for (length, text) in [(0, "0.000"), (5_000, "0.005"), (999_999, "0.999"), (1_000_000, "1.000"), (12_345_678_901, "12345.678")] {
+        for (length, text) in [
+            (0, "0.000"),
+            (5_000, "0.005"),
+            (999_999, "0.999"),
+            (1_000_000, "1.000"),
+            (9_999_999, "9.999"),
+            (10_000_000, "10.000"),
+            (12_345_678_901, "12345.678"),
+        ] {
             let mut out = Vec::new();
-            millis(&mut out, "", Nanos(length));
+            millis(&mut out, b"", Nanos(length));
             assert_eq!(String::from_utf8(out).unwrap(), text);
         }
     }
