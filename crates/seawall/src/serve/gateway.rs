@@ -2,22 +2,22 @@
 
 use super::answer::{Answered, Dated, Refusal, Signed};
 use super::cached::{self, Lookup};
+use super::ends::{own_path, refusal, unsent};
 use super::hygiene::{self, Marks, Ours};
 use super::keyed::Keyed;
 use super::seats::Seats;
 use super::target::{deadline, is_repeat};
 use super::{Shared, deferred, degrade, intake, keyed};
 use crate::target::target;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, Response, request};
 use http_body::Body as _;
-use seawall_core::call::{self, Finish, Outcome};
+use seawall_core::call::{self, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::policy::Cache;
 use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::rng::Rng;
-use seawall_core::time::{Nanos, Now, Wall};
-use seawall_engine::body::{Blame, Broken, Held, Inbound, Relay, RelayError};
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::body::{Broken, Held, Inbound, Relay, RelayError};
 use seawall_engine::cache::{self, Revalidation};
 use seawall_engine::caller::Caller;
 use seawall_engine::deadlines::Deadlines;
@@ -543,52 +543,4 @@ impl Gateway {
             refused_by,
         }));
     }
-}
-
-/// The end of a call that the cache answered.
-const fn unsent(now: Now) -> Ended {
-    let finish = Finish { outcome: Outcome::Success, reason: Reason::Cached, attempts: 0, elapsed: Nanos::ZERO, retry_after: None };
-    Ended { finish, fault: None, blame: None, at: now, rate_limit: None, place: None }
-}
-
-fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Refusal {
-    let mut refusal = match ended.blame {
-        Some(Blame::Broke) => intake::body_broke(),
-        Some(Blame::TooLarge) => intake::body_too_large(),
-        Some(Blame::TooSlow) => intake::body_too_slow(),
-        // A breaker that opened meanwhile knows a time, but a deadline or a reset does not name one.
-        None => Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after.filter(|_| names_a_time(code))),
-    };
-    if ended.finish.reason == Reason::ExceedsCapacity {
-        refusal.detail = "this call costs more than its limit ever holds".to_owned();
-    }
-    refusal.upstream = Some(endpoint.names.upstream.clone());
-    refusal.endpoint = Some(endpoint.names.endpoint.clone());
-    refusal.call = Some(id.to_string());
-    refusal.attempts = ended.finish.attempts;
-    refusal
-}
-
-const fn names_a_time(code: Code) -> bool {
-    matches!(
-        code,
-        Code::RateLimited
-            | Code::KeysExhausted
-            | Code::Overloaded
-            | Code::CircuitOpen
-            | Code::IdempotencyKeyInFlight
-            | Code::StoreUnavailable
-    )
-}
-
-/// The paths that the gateway keeps for itself.
-fn own_path(path: &str) -> Response<Relay> {
-    if path != "/-/health" {
-        return Refusal::code(404, Code::NotFound, "there is nothing at this path of the gateway").respond();
-    }
-    let mut response = Response::new(Relay::Full(bytes::Bytes::from_static(b"{\"status\":\"ok\"}\n")));
-    *response.status_mut() = StatusCode::OK;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

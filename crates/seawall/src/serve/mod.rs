@@ -7,6 +7,7 @@ mod cached;
 mod dashboard;
 mod deferred;
 mod degrade;
+mod ends;
 mod eyes;
 mod gateway;
 mod hush;
