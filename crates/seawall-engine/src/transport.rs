@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::connect::Connector;
 use crate::drive::{KeyTail, Outward, Transport};
 use crate::fault::Fault;
-use crate::h1::{Passes, Verbatim, Writer};
+use crate::h1::{Passes, Unread, Verbatim, Writer};
 use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::oauth::Token;
@@ -88,6 +88,8 @@ pub struct HttpTransport<'a> {
     pub target: String,
     /// Clean of hop-by-hop headers and of the caller's own credentials.
     pub headers: HeaderMap,
+    /// What goes before them as it came.
+    pub unread: Option<Unread>,
     pub body: Replay,
     pub answer: Option<Answer>,
     /// The token of the last attempt, where the upstream takes tokens.
@@ -190,6 +192,9 @@ impl HttpTransport<'_> {
     fn write(&self, attempt: Outward, out: &mut Writer<'_>) {
         out.line(&self.method, &self.target, self.parameter(attempt).as_deref());
         out.field(&HOST, &self.upstream.host);
+        if let Some(unread) = &self.unread {
+            unread.write(out);
+        }
         for (name, value) in &self.headers {
             if self.endpoint.schema.is_none() || name != ACCEPT_ENCODING {
                 out.field(name, value);
@@ -201,6 +206,9 @@ impl HttpTransport<'_> {
     /// The request as HTTP/2 wants it, with scheme and authority in itself.
     fn request(&mut self, attempt: Outward) -> Result<Request<Outgoing>, Fault> {
         let mut headers = self.headers.clone();
+        if let Some(unread) = &self.unread {
+            unread.spell_out(&mut headers);
+        }
         self.additions(attempt, |name, value| drop(headers.insert(name, value.clone())));
         if matches!(self.body, Replay::Empty) && self.wants_length() {
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));

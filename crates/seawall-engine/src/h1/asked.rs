@@ -2,6 +2,7 @@
 //! words into other callers' mouths, so what is not plainly a request is none.
 
 use super::head::{Fields, Length, Lines};
+use super::unread::{Heard, Unread};
 use bytes::Bytes;
 use http::{Method, Uri, Version, request};
 
@@ -20,11 +21,13 @@ pub enum Unheard {
 }
 
 /// What a head says about itself and what follows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Asked {
     pub(super) length: usize,
     pub(super) body: Length,
     pub(super) stays: bool,
+    /// Its headers, where all of them may be left as they came. Then it has no others.
+    pub(super) unread: Option<Unread>,
 }
 
 /// Reads a head once all of it is there, into where it stays: it is large, and every hand it went through would move it.
@@ -40,6 +43,15 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
     *looked = within.len();
     let Some(first) = lines.next() else { return unfinished(bytes, within) };
     let (method, uri, version) = request_line(bytes, first).ok_or(Unheard::Malformed)?;
+    if version == Version::HTTP_11
+        && let Ok(heard) = Unread::read(bytes, within, within.len() - lines.rest.len(), MOST_HEADERS)
+    {
+        let Some(Heard { unread, stays, end }) = heard else { return unfinished(bytes, within) };
+        (head.method, head.uri, head.version) = (method, uri, version);
+        head.headers.clear();
+        *looked = 0;
+        return Ok(Some(Asked { length: end, body: Length::None, stays, unread: Some(unread) }));
+    }
     let mut fields = Fields::new(version, lines.rest);
     loop {
         match lines.next() {
@@ -53,7 +65,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
     let stays = fields.stays();
     (head.method, head.uri, head.version, head.headers) = (method, uri, version, fields.headers);
     *looked = 0;
-    Ok(Some(Asked { length: within.len() - lines.rest.len(), body, stays }))
+    Ok(Some(Asked { length: within.len() - lines.rest.len(), body, stays, unread: None }))
 }
 
 /// How long the empty lines are that a request is forgiven for (RFC 9112 §2.2).
@@ -113,7 +125,11 @@ mod tests {
     /// As a head is read into a place of its own.
     fn read(bytes: &Bytes, looked: &mut usize) -> Result<Option<(Asked, request::Parts)>, Unheard> {
         let (mut head, ()) = http::Request::new(()).into_parts();
-        Ok(super::read(bytes, looked, &mut head)?.map(|asked| (asked, head)))
+        let Some(asked) = super::read(bytes, looked, &mut head)? else { return Ok(None) };
+        if let Some(unread) = &asked.unread {
+            head.headers = unread.whole();
+        }
+        Ok(Some((asked, head)))
     }
 
     fn whole(text: &str) -> Asked {

@@ -9,6 +9,7 @@ mod out;
 mod plain;
 mod reading;
 mod served;
+mod unread;
 mod verbatim;
 
 use crate::body::Outgoing;
@@ -23,11 +24,12 @@ use http_body::{Body, Frame, SizeHint};
 use out::{Framing, Out};
 pub use reading::Cut;
 use reading::Reading;
-pub use served::{End, Served, Upload};
+pub use served::{End, Heard, Served, Upload};
 use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, ReadBuf};
+pub use unread::Unread;
 pub use verbatim::{Passes, Verbatim};
 
 /// One connection to an upstream.

@@ -6,6 +6,7 @@ use super::asked::{self, Unheard};
 use super::head::Writer;
 use super::out::{Framing, Out, Socket};
 use super::reading::{Cut, Reading};
+use super::unread::Unread;
 use super::verbatim::Verbatim;
 use crate::body::{Inbound, Relay};
 use crate::io::Io;
@@ -24,6 +25,9 @@ use tokio::io::AsyncWrite as _;
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Bytes of empty lines that may stand between two requests.
 const MOST_EMPTY: usize = 1024;
+
+/// A request's body, and its headers where nobody has read them.
+pub type Heard = (Inbound, Option<Unread>);
 
 /// A connection, seen by whoever answers. Its socket is closed with it, whoever still holds a body.
 #[derive(Debug)]
@@ -88,22 +92,23 @@ impl Served {
         Self { line: Rc::new(RefCell::new(line)), out: Out::default(), looked: 0, skipped: 0, asked }
     }
 
-    /// Waits for the next request: its head is put where it is wanted, its body is given; nothing where the caller has closed.
-    pub fn poll_request(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<Inbound>, Unheard>> {
+    /// Waits for the next request: its head is put where it is wanted, its body is given, and its headers where they were left as they
+    /// came; nothing where the caller has closed.
+    pub fn poll_request(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<Heard>, Unheard>> {
         let Some(asked) = ready!(self.poll_asked(head, cx))? else { return Poll::Ready(Ok(None)) };
-        let asked::Asked { length, body, stays } = asked;
+        let asked::Asked { length, body, stays, unread } = asked;
         let mut line = self.line.borrow_mut();
         line.reading.body(length, body);
         line.turn = line.turn.wrapping_add(1);
         self.asked = Turn { version: head.version, to_head: head.method == Method::HEAD, stays };
         self.skipped = 0;
         if line.reading.is_over() {
-            return Poll::Ready(Ok(Some(Inbound::None)));
+            return Poll::Ready(Ok(Some((Inbound::None, unread))));
         }
         let waits = head.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         line.leave = if waits && head.version == Version::HTTP_11 { GO_ON } else { &[] };
         let upload = Upload { line: Rc::clone(&self.line), turn: line.turn, is_whole: false };
-        Poll::Ready(Ok(Some(Inbound::H1(upload))))
+        Poll::Ready(Ok(Some((Inbound::H1(upload), unread))))
     }
 
     fn poll_asked(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {

@@ -27,7 +27,7 @@ pub struct Verbatim {
 
 /// One line.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+pub(super) struct Place {
     start: u16,
     end: u16,
 }
@@ -138,13 +138,18 @@ impl Verbatim {
 }
 
 impl Place {
-    fn of(place: Range<usize>) -> Result<Self, NotPlain> {
+    pub(super) fn of(place: Range<usize>) -> Result<Self, NotPlain> {
         let at = |at: usize| u16::try_from(at).map_err(|_| NotPlain);
         Ok(Self { start: at(place.start)?, end: at(place.end)? })
     }
 
+    /// The line itself, without its end.
+    pub(super) fn of_line(self, lines: &[u8]) -> &[u8] {
+        &lines[usize::from(self.start)..usize::from(self.end) - b"\r\n".len()]
+    }
+
     /// What is left of lines without these two.
-    fn between(lines: &[u8], left_out: [Option<Self>; 2]) -> [&[u8]; 3] {
+    pub(super) fn between(lines: &[u8], left_out: [Option<Self>; 2]) -> [&[u8]; 3] {
         let all = lines.len();
         let [mut first, mut second] =
             left_out.map(|place| place.map_or((all, all), |place| (usize::from(place.start), usize::from(place.end))));
@@ -157,7 +162,7 @@ impl Place {
 
 /// Whether a line begins with a name and its colon, as most senders spell it.
 #[inline]
-fn is_spelled(line: &[u8], upper: &[u8], lower: &[u8]) -> bool {
+pub(super) fn is_spelled(line: &[u8], upper: &[u8], lower: &[u8]) -> bool {
     line.starts_with(upper) || line.starts_with(lower)
 }
 

@@ -281,6 +281,7 @@ impl Work {
             method: Method::from_bytes(run.row.method.as_bytes()).unwrap_or_default(),
             target: if to.configured { target(&to.upstream, &run.row.below) } else { run.row.below.clone() },
             headers: self.headers(&run.row),
+            unread: None,
             body: if run.row.body.is_empty() { Replay::Empty } else { Replay::Kept(run.row.body.clone()) },
             answer: None,
             token: None,

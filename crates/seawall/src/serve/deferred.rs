@@ -110,7 +110,7 @@ impl Gateway {
         routed: Routed<'_>,
         prefer: Async,
     ) -> Response<Relay> {
-        let Routed { upstream, endpoint, target, from } = routed;
+        let Routed { upstream, endpoint, target, from, unread: _ } = routed;
         let live = self.shared.live.load_full();
         let most = live.config.server.max_body;
         let body = match intake::body(body, most, most, from.left).await {

@@ -23,6 +23,7 @@ use seawall_engine::caller::Caller;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::front::Front;
+use seawall_engine::h1::{Heard, Unread};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
@@ -83,6 +84,8 @@ pub(super) struct Routed<'a> {
     pub(super) endpoint: &'a Arc<LiveEndpoint>,
     pub(super) target: String,
     pub(super) from: From,
+    /// The caller's headers, where nobody has to look at them. Then it has no others.
+    pub(super) unread: Option<Unread>,
 }
 
 /// A request as the upstream gets it, but for the credential.
@@ -90,6 +93,7 @@ struct Sent {
     method: Method,
     target: String,
     headers: HeaderMap,
+    unread: Option<Unread>,
     traced: bool,
     repeated: bool,
 }
@@ -135,9 +139,9 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(super) async fn handle(&self, head: &mut request::Parts, incoming: Inbound, peer: SocketAddr) -> Answered {
+    pub(super) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard, peer: SocketAddr) -> Answered {
         let marks = Marks::of(&head.headers);
-        if let Err(refusal) = intake::inspect(head, marks) {
+        if let Err(refusal) = intake::inspect(head, unread.as_ref(), marks) {
             return self.turn_away(refusal.closing(), None).into();
         }
         if head.uri.path().starts_with("/-/") {
@@ -148,7 +152,7 @@ impl Gateway {
             .into();
         }
         let live = self.shared.live.load_full();
-        let mut routed = match self.route(&live, head, marks, peer) {
+        let mut routed = match self.route(&live, head, unread, marks, peer) {
             Ok(routed) => routed,
             Err(refusal) => return self.turn_away(Box::pin(intake::spurn(head, incoming, *refusal)).await, None).into(),
         };
@@ -173,8 +177,19 @@ impl Gateway {
     }
 
     /// Where a request goes and who sent it, or why it goes nowhere.
-    fn route<'a>(&self, live: &'a Live, head: &mut request::Parts, marks: Marks, peer: SocketAddr) -> Result<Routed<'a>, Box<Refusal>> {
-        let host = || head.uri.host().or_else(|| head.headers.get(http::header::HOST)?.to_str().ok()).unwrap_or("");
+    fn route<'a>(
+        &self,
+        live: &'a Live,
+        head: &mut request::Parts,
+        unread: Option<Unread>,
+        marks: Marks,
+        peer: SocketAddr,
+    ) -> Result<Routed<'a>, Box<Refusal>> {
+        let field = || match &unread {
+            Some(unread) => std::str::from_utf8(unread.host()).ok(),
+            None => head.headers.get(http::header::HOST)?.to_str().ok(),
+        };
+        let host = || head.uri.host().or_else(field).unwrap_or("");
         let Some((upstream, prefix)) = live.route(host, head.uri.path()) else {
             return Err(Box::new(Refusal::of(Code::NoUpstream, None)));
         };
@@ -196,7 +211,42 @@ impl Gateway {
         let endpoint = upstream.endpoint(head.method.as_str(), path);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
         let from = From { address, caller: identified.caller, left, asked: None };
-        Ok(Routed { upstream, endpoint, target: target(upstream, below), from })
+        let target = target(upstream, below);
+        let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
+        Ok(Routed { upstream, endpoint, target, from, unread })
+    }
+
+    /// The caller's headers as the upstream may see them, where nobody on the way has to look at one; else they are read after all.
+    fn left_unread(
+        &self,
+        mut unread: Unread,
+        upstream: &LiveUpstream,
+        endpoint: &LiveEndpoint,
+        head: &mut request::Parts,
+    ) -> Option<Unread> {
+        let (policy, ours) = (&endpoint.spec.policy, Ours::of(upstream, endpoint, &self.shared.pseudonym));
+        let is_read = !endpoint.state.limits.is_empty()
+            || policy.cache.is_on()
+            || endpoint.schema.is_some()
+            || keyed::is_made(&policy.idempotency, &head.method, false)
+            || Self::leaves_a_trace(endpoint)
+            || ours.are_among(&unread);
+        if is_read {
+            head.headers = unread.whole();
+            return None;
+        }
+        unread.via = ours.name.map(|name| name.value(head.version).clone());
+        Some(unread)
+    }
+
+    /// Leaves of the caller's headers what the upstream may see. Those that nobody has read are given back as they are.
+    fn outward(&self, head: &mut request::Parts, marks: Marks, routed: &mut Routed<'_>) -> Option<Unread> {
+        let unread = routed.unread.take();
+        if unread.is_none() {
+            let ours = Ours::of(routed.upstream, routed.endpoint, &self.shared.pseudonym);
+            hygiene::outward(&mut head.headers, marks, ours, head.version);
+        }
+        unread
     }
 
     /// The caller's deadline began with its request, not with the end of its body.
@@ -275,8 +325,7 @@ impl Gateway {
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
         let caller = if cached { cache::Caller::of(&head.headers) } else { None };
-        let ours = Ours::of(upstream, endpoint, &self.shared.pseudonym);
-        hygiene::outward(&mut head.headers, marks, ours, head.version);
+        let unread = self.outward(head, marks, routed);
         let now = self.sending.clock.now();
         let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
         let keyed = match request.keyed.then(|| self.keyed(id, routed, made, head, &body)).transpose() {
@@ -287,7 +336,7 @@ impl Gateway {
         let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream, &target, &method, &head.headers, caller));
         if let Some((response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
             if let (Some(claim), Some(lookup)) = (claim, lookup) {
-                let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), traced, repeated };
+                let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
                 self.revalidate(claim, lookup, upstream, endpoint, sent);
             }
             let ended = unsent(now);
@@ -297,7 +346,7 @@ impl Gateway {
         if let Some(lookup) = &mut lookup {
             lookup.validate(&mut head.headers);
         }
-        let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), traced, repeated };
+        let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
         let mut transport = self.transport(upstream, endpoint, sent, body);
         if keyed.is_some() {
             (transport.ahead, transport.spares_streams) = (keyed::MOST_ANSWER + 1, true);
@@ -335,7 +384,7 @@ impl Gateway {
         sent: Sent,
         body: Replay,
     ) -> HttpTransport<'a> {
-        let Sent { method, target, mut headers, traced, repeated } = sent;
+        let Sent { method, target, mut headers, unread, traced, repeated } = sent;
         let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
         HttpTransport {
             sending: &self.sending,
@@ -344,6 +393,7 @@ impl Gateway {
             method,
             target,
             headers,
+            unread,
             body,
             answer: None,
             token: None,

@@ -3,7 +3,7 @@
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, VIA};
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
-use seawall_engine::h1::Verbatim;
+use seawall_engine::h1::{Unread, Verbatim};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
@@ -96,6 +96,11 @@ impl<'a> Ours<'a> {
             deadline: endpoint.spec.policy.deadline_header.as_deref(),
             name: upstream.spec.via.then_some(name),
         }
+    }
+
+    /// Whether any header that nobody has looked at is one of these, or passes for one.
+    pub(super) fn are_among(&self, unread: &Unread) -> bool {
+        unread.names().any(|name| std::str::from_utf8(name).is_ok_and(|name| self.has(name)))
     }
 
     fn has(&self, name: &str) -> bool {

@@ -9,6 +9,7 @@ use http_body::Body as _;
 use seawall_core::record::Code;
 use seawall_core::time::Nanos;
 use seawall_engine::body::{Inbound, Unfinished};
+use seawall_engine::h1::Unread;
 use seawall_engine::transport::Replay;
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,9 +20,11 @@ pub(super) const MAX_TARGET: usize = 16 * 1024;
 const MAX_DRAINED: usize = 256 * 1024;
 const MAX_DRAIN_TIME: Duration = Duration::from_millis(500);
 
+const BAD_HOST: &str = "the Host header is malformed";
+
 /// What no request may do, whatever its upstream. RFC 9110 and 9112 leave a gateway these to check. What is wrong may be
 /// the framing, so nothing after the head of a refused request is read.
-pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Refusal>> {
+pub(super) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: Marks) -> Result<(), Box<Refusal>> {
     if head.method == Method::CONNECT || head.method == Method::TRACE {
         return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, "CONNECT and TRACE are not for gateways")));
     }
@@ -31,6 +34,10 @@ pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Ref
     if marks.has(Marks::UPGRADE) && head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
         return Err(Box::new(Refusal::code(501, Code::NotImplemented, "WebSockets do not pass through this gateway")));
     }
+    if let Some(unread) = unread {
+        // It has one, and nothing else that is checked here.
+        return if is_host(unread.host()) { Ok(()) } else { Err(Box::new(bad_request(BAD_HOST))) };
+    }
     if head.version < Version::HTTP_2 {
         let mut hosts = head.headers.get_all(HOST).iter();
         let named = hosts.next();
@@ -38,7 +45,7 @@ pub(super) fn inspect(head: &request::Parts, marks: Marks) -> Result<(), Box<Ref
             return Err(Box::new(bad_request("a request has exactly one Host header")));
         }
         if named.is_some_and(|host| !is_host(host.as_bytes())) {
-            return Err(Box::new(bad_request("the Host header is malformed")));
+            return Err(Box::new(bad_request(BAD_HOST)));
         }
     }
     if marks.has(Marks::CODING) {

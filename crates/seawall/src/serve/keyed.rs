@@ -256,7 +256,7 @@ impl Gateway {
             return Ok(None);
         }
         let (method, headers) = (&head.method, &head.headers);
-        let Routed { upstream, endpoint, target, from } = routed;
+        let Routed { upstream, endpoint, target, from, unread: _ } = routed;
         let idempotency = &endpoint.spec.policy.idempotency;
         if idempotency.mode == IdempotencyMode::Off || method.is_safe() {
             return Ok(None);

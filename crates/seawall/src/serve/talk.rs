@@ -8,8 +8,7 @@ use super::worker::draining;
 use super::{Phase, intake};
 use http::header::DATE;
 use http::{HeaderMap, Method, Request, Uri, request};
-use seawall_engine::body::Inbound;
-use seawall_engine::h1::{End, Served, Unheard};
+use seawall_engine::h1::{End, Heard, Served, Unheard};
 use seawall_engine::io::Io;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -100,13 +99,13 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
     let (mut served, mut ending) = (Served::new(stream), Ending::new(phases.clone()));
     let (mut head, ()) = Request::new(()).into_parts();
     loop {
-        let body = match heard(&mut served, &mut head, &mut ending, talk).await {
-            Ok(Some(body)) => body,
+        let asked = match heard(&mut served, &mut head, &mut ending, talk).await {
+            Ok(Some(asked)) => asked,
             Ok(None) => break,
             Err(why) => return turn_away(gateway, served, phases, why).await,
         };
         talk.begin();
-        let Some(Answered { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, body, peer).await else { return };
+        let Some(Answered { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, peer).await else { return };
         // It is made of what was read, and would keep all of that while the connection is idle.
         (head.method, head.uri, head.headers) = (Method::GET, Uri::default(), HeaderMap::new());
         head.extensions.clear();
@@ -129,7 +128,7 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, ph
 }
 
 /// The next request; nothing where none will be heard.
-async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Ending, talk: &Talk) -> Result<Option<Inbound>, Unheard> {
+async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Ending, talk: &Talk) -> Result<Option<Heard>, Unheard> {
     std::future::poll_fn(|cx| {
         // In this order: what has arrived by now is read before the connection is told to end.
         if let Poll::Ready(heard) = served.poll_request(head, cx) {
@@ -142,10 +141,10 @@ async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Endi
 }
 
 /// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
-async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Parts, body: Inbound, peer: SocketAddr) -> Option<Answered> {
+async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Parts, asked: Heard, peer: SocketAddr) -> Option<Answered> {
     // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
     // before the call is, so that the call begins where it will be and need not be moved there.
-    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, body, peer)));
+    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, asked, peer)));
     std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => served.poll_gone(cx).map(|()| None),

@@ -146,7 +146,7 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
         let gateway = Rc::clone(&gateway);
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
-            Ok::<_, std::convert::Infallible>(gateway.handle(&mut head, Inbound::H2(body), peer).await.whole())
+            Ok::<_, std::convert::Infallible>(gateway.handle(&mut head, (Inbound::H2(body), None), peer).await.whole())
         })
     });
     let mut builder = http2::Builder::new(LocalExecutor);

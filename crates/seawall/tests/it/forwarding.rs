@@ -252,6 +252,34 @@ fn underscores_disguise_no_header_of_ours() {
 }
 
 #[test]
+fn headers_that_nobody_reads_go_on_like_those_that_somebody_does() {
+    let common = "User-Agent: a\r\nconnection: keep-alive\r\nAccept:  */* \r\naccept-encoding: br\r\nAccept: text/plain\r\n";
+    let [left, read] = ["", "X-Read: 1\r\n"].map(|more| forwarded(&format!("GET /api/x HTTP/1.1\r\n{common}Host: h\r\n{more}\r\n")));
+    assert!(left.head.contains("\r\nUser-Agent: a\r\n") && read.head.contains("\r\nuser-agent: a\r\n"), "{}{}", left.head, read.head);
+    for name in ["user-agent", "accept", "accept-encoding", "connection"] {
+        assert_eq!(left.all(name), read.all(name), "{name} in {}", left.head);
+    }
+    assert_eq!(left.all("accept"), ["*/*", "text/plain"]);
+    assert!(left.all("host").len() == 1 && left.all("host") != ["h"], "{}", left.head);
+    assert!(left.all("via").len() == 1 && left.all("via")[0].contains("seawall"), "{}", left.head);
+}
+
+#[test]
+fn a_common_header_that_is_ours_is_no_callers() {
+    let upstream = Upstream::fine();
+    let auth = "[upstreams.api.auth]\ninject = \"header:User-Agent\"\nkeys = [{ id = \"a\", secret = \"env:KEY\" }]";
+    let gateway =
+        Start::before(&upstream, &format!("{FAST}deadline_header = \"accept-language\"\n{auth}")).secret("KEY", "the-real-key").go();
+    for headers in ["User-Agent: mine\r\n", "Accept: */*\r\nuser-agent:mine\r\n", "Accept-Language: mine\r\n", "accept-language: mine\r\n"]
+    {
+        assert_eq!(gateway.ask(format!("GET /api/x HTTP/1.1\r\nHost: h\r\n{headers}\r\n")).status, 200);
+        let seen = upstream.seen().pop().unwrap();
+        assert_eq!(seen.all("user-agent"), ["the-real-key"]);
+        assert!(seen.all("accept-language").len() == 1 && !seen.head.contains("mine"), "{}", seen.head);
+    }
+}
+
+#[test]
 fn heads_that_are_too_large_get_a_problem_document() {
     // 43
     let (gateway, upstream) = pair(Upstream::fine());

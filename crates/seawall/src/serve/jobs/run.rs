@@ -284,6 +284,7 @@ impl Bench {
             method,
             target: to.target.clone(),
             headers,
+            unread: None,
             body: if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) },
             answer: None,
             token: None,
