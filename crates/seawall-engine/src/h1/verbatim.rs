@@ -129,7 +129,7 @@ impl Verbatim {
     #[must_use]
     pub fn pairs(&self) -> Vec<(String, String)> {
         let mut pairs = Vec::with_capacity(USUAL);
-        for line in self.pieces(true).flat_map(|rest| Lines { rest }).filter(|line| line.is_ascii()) {
+        for line in self.pieces(true).into_iter().flat_map(|rest| Lines { rest }).filter(|line| line.is_ascii()) {
             let line = std::str::from_utf8(line).expect("what is ASCII is UTF-8");
             pairs.extend(line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim_matches([' ', '\t']).to_owned())));
         }
