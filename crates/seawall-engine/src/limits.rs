@@ -204,6 +204,12 @@ impl Limits {
         self.0.is_empty()
     }
 
+    /// Whether any of them counts by what a caller's headers say.
+    #[must_use]
+    pub fn look_at_headers(&self) -> bool {
+        self.0.iter().flat_map(|layer| &layer.spec.key).any(|key| matches!(key, LimitKey::Header(_)))
+    }
+
     /// Takes the cost from every layer, or from none.
     pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (Answer, Taken) {
         let mut taken = Taken { keys: self.0.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };

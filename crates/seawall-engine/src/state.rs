@@ -150,6 +150,8 @@ pub struct EndpointState {
     pub limits: Limits,
     /// Limits that count by credential, asked once one is leased.
     key_limits: Limits,
+    /// Whether any limit counts by what a caller's headers say.
+    pub looks_at_headers: bool,
     pub pool: Option<Arc<Pool>>,
     /// Where its state is shared with other instances.
     link: Option<Arc<Link>>,
@@ -220,6 +222,7 @@ impl EndpointState {
         limits: Limits,
         pool: Option<Arc<Pool>>,
     ) -> Self {
+        let looks_at_headers = limits.look_at_headers();
         let (limits, key_limits) = limits.by_credential();
         Self {
             upstream,
@@ -231,6 +234,7 @@ impl EndpointState {
             names,
             limits,
             key_limits,
+            looks_at_headers,
             pool,
             link: None,
         }

@@ -104,7 +104,7 @@ pub struct HttpTransport<'a> {
     pub spares_streams: bool,
     /// What an answer that is no success says about itself is read, for whoever keeps it.
     pub diagnoses: bool,
-    /// Which headers of an answer may stay as they came, where that is all that its caller wants of them.
+    /// Which headers of an answer may stay as they came, where nobody has to act upon one.
     pub passes: Option<Passes>,
     /// Whoever sent it to us has sent it before.
     pub repeated: bool,

@@ -225,7 +225,7 @@ impl Gateway {
         head: &mut request::Parts,
     ) -> Option<Unread> {
         let (policy, ours) = (&endpoint.spec.policy, Ours::of(upstream, endpoint, &self.shared.pseudonym));
-        let is_read = !endpoint.state.limits.is_empty()
+        let is_read = endpoint.state.looks_at_headers
             || policy.cache.is_on()
             || endpoint.schema.is_some()
             || keyed::is_made(&policy.idempotency, &head.method, false)
@@ -319,7 +319,7 @@ impl Gateway {
             patient: false,
         };
         // Limits look at the caller's own headers, before any is taken out.
-        if !endpoint.state.limits.is_empty() {
+        if endpoint.state.looks_at_headers {
             routed.from.asked = Some(Box::new(head.headers.clone()));
         }
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.

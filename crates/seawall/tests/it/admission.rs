@@ -24,6 +24,16 @@ fn a_limit_may_look_at_a_header_that_nobody_else_does() {
 }
 
 #[test]
+fn a_limit_may_count_by_credential_and_header_at_once() {
+    let upstream = Upstream::fine();
+    let auth = "[upstreams.api.auth]\ninject = \"header:x-key\"\nkeys = [{ id = \"a\", secret = \"env:KEY\" }]";
+    let limit = "limits = [{ name = \"each\", key = [\"key\", \"header:user-agent\"], rate = \"1/m\" }]";
+    let gateway = Start::before(&upstream, &format!("{limit}\n{auth}")).secret("KEY", "the-real-key").go();
+    let asks = |agent: &str| gateway.ask(format!("GET /api/x HTTP/1.1\r\nHost: h\r\nUser-Agent: {agent}\r\n\r\n")).status;
+    assert_eq!([asks("a"), asks("a"), asks("b"), asks("b")], [200, 429, 200, 429]);
+}
+
+#[test]
 fn what_is_left_is_said_once_whatever_the_upstream_says() {
     let upstream = Upstream::replying(&[&answer("200 OK", "RateLimit: \"a\";r=1\r\nRateLimit-Policy: \"a\";q=9\r\n", "")]);
     let gateway = Start::before(&upstream, "limits = [{ name = \"qps\", key = \"upstream\", rate = \"1/m\", burst = 2 }]").go();

@@ -1,7 +1,7 @@
 //! Requests on their way to the upstream, on raw sockets: what reaches it, what does not, and what we refuse.
 //! Numbers in comments are lines of the project's list of forwarding facts.
 
-use super::caller::Reply;
+use super::caller::{Reply, eventually};
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Seen, Upstream, answer};
 
@@ -262,6 +262,24 @@ fn headers_that_nobody_reads_go_on_like_those_that_somebody_does() {
     assert_eq!(left.all("accept"), ["*/*", "text/plain"]);
     assert!(left.all("host").len() == 1 && left.all("host") != ["h"], "{}", left.head);
     assert!(left.all("via").len() == 1 && left.all("via")[0].contains("seawall"), "{}", left.head);
+}
+
+#[test]
+fn common_headers_are_read_where_a_policy_needs_them() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, &format!("{FAST}cache = {{ ttl = \"1m\" }}")).go();
+    let ask = |more: &str| gateway.ask(format!("GET /api/x HTTP/1.1\r\nHost: h\r\n{more}\r\n")).status;
+    assert_eq!((ask(""), ask("Accept: */*\r\n"), upstream.count()), (200, 200, 1), "the second is kept");
+    assert_eq!((ask("Cache-Control: no-cache\r\n"), upstream.count()), (200, 2), "who wants a fresh one gets it");
+
+    let upstream = Upstream::replying(&[&answer("503 No", "", ""), OK]);
+    let once = "retry = { attempts = 1, cap = \"10ms\" }\non_exhausted = \"enqueue\"";
+    let gateway = Start::before(&upstream, once).go();
+    let reply = gateway.ask("GET /api/x HTTP/1.1\r\nHost: h\r\nAccept: text/plain\r\nUser-Agent: mine\r\n\r\n");
+    assert_eq!(reply.status, 202);
+    eventually("the job is sent", || upstream.count() == 2);
+    let seen = upstream.seen().pop().unwrap();
+    assert_eq!((seen.all("accept"), seen.all("user-agent")), (vec!["text/plain"], vec!["mine"]));
 }
 
 #[test]
