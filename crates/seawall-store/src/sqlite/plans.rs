@@ -1,6 +1,6 @@
 //! Which index each statement uses. With another one they answer the same, a thousand times slower.
 
-use super::{jobs, schema, upkeep};
+use super::{jobs, schema, turns, upkeep};
 use crate::job::{Filter, State};
 use crate::page::Window;
 use crate::statements;
@@ -44,6 +44,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
     let expected: Vec<(&str, &str)> = vec![
         (&claim, "SEARCH jobs USING COVERING INDEX jobs_queued (upstream=?)"),
         (jobs::MARK, "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)\nLIST SUBQUERY 1\nSCAN json_each VIRTUAL TABLE INDEX 1:"),
+        (turns::QUEUED, "SCAN jobs USING INDEX jobs_queued"),
         (upkeep::LATE, "SEARCH jobs USING INDEX jobs_running (lease_until<?)"),
         (upkeep::DUE, "SEARCH jobs USING INDEX jobs_waiting (due<?)"),
         (statements::jobs::WAITING_FOR, "SEARCH jobs USING INDEX jobs_waiting (due>?)"),

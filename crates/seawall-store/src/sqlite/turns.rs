@@ -9,6 +9,8 @@ use std::collections::HashMap;
 /// Tenants whose last turn is remembered; one that is forgotten begins at its lane's present, which is fair too.
 const MOST_TENANTS: usize = 100_000;
 
+pub(super) const QUEUED: &str = "SELECT upstream, tenant, turn FROM jobs INDEXED BY jobs_queued WHERE state = 0";
+
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     lanes: HashMap<String, Lane>,
@@ -27,20 +29,33 @@ struct Lane {
 }
 
 impl Turns {
-    /// Goes on where the queued jobs are.
+    /// Goes on where the queued jobs are. Added up here: a database that groups them sorts them first, which takes four times as long.
     pub(super) fn load(db: &Connection) -> Result<Self, Error> {
         let mut turns = Self::default();
-        let mut all = db.prepare("SELECT upstream, tenant, min(turn), max(turn) FROM jobs WHERE state = 0 GROUP BY upstream, tenant")?;
+        let mut all = db.prepare(QUEUED)?;
         let mut rows = all.query([])?;
         while let Some(row) = rows.next()? {
-            let (upstream, tenant): (String, String) = (row.get(0)?, row.get(1)?);
-            let (first, last): (i64, i64) = (row.get(2)?, row.get(3)?);
-            let lane = turns.lanes.entry(upstream).or_insert_with(|| Lane { present: first, ..Lane::default() });
-            lane.present = lane.present.min(first);
-            lane.last.insert(tenant, last);
-            turns.tenants += 1;
+            let text = |column: usize| row.get_ref(column)?.as_str().map_err(|error| Error::Damaged(error.to_string()));
+            turns.queued(text(0)?, text(1)?, row.get(2)?);
         }
         Ok(turns)
+    }
+
+    /// A job is in line.
+    fn queued(&mut self, upstream: &str, tenant: &str, turn: i64) {
+        let Some(lane) = self.lanes.get_mut(upstream) else {
+            self.lanes.insert(upstream.to_owned(), Lane { present: turn, last: HashMap::from([(tenant.to_owned(), turn)]) });
+            self.tenants += 1;
+            return;
+        };
+        lane.present = lane.present.min(turn);
+        match lane.last.get_mut(tenant) {
+            Some(last) => *last = turn.max(*last),
+            None => {
+                lane.last.insert(tenant.to_owned(), turn);
+                self.tenants += 1;
+            }
+        }
     }
 
     /// The next turn of a tenant in a lane.
@@ -81,6 +96,17 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn after_a_restart_everybody_goes_on_where_they_were() {
+        let mut turns = Turns::default();
+        for (upstream, tenant, turn) in [("u", "a", 7), ("u", "b", 5), ("u", "a", 6), ("v", "a", 2), ("u", "b", 9)] {
+            turns.queued(upstream, tenant, turn);
+        }
+        assert_eq!(turns.next("u", "c"), 5, "where the first in line is");
+        assert_eq!((turns.next("u", "a"), turns.next("u", "b"), turns.next("v", "a")), (8, 10, 3));
+        assert_eq!(turns.tenants, 4);
+    }
 
     #[test]
     fn a_latecomer_waits_for_one_turn_and_not_for_the_crowd() {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-/// Writes that one transaction holds at most.
+/// Writes that one transaction holds at most; one of them may be the ends of many jobs, as many as a worker holds.
 const BATCH: usize = 512;
 /// Writes that may wait for their transaction.
 const QUEUE: usize = 8192;
