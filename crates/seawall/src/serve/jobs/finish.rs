@@ -1,5 +1,5 @@
-//! How a claimed job comes to its end, and the end to the store. Ends of the same moment are handed over together: one message and one
-//! wake-up for all of them, and no task of a job waits for the disk.
+//! How a claimed job comes to its end, and the end to the store. Ends of the same moment are handed over together: one message
+//! and one wake-up for all of them, and no task of a job waits for the disk but a suspect's or a schedule's.
 
 use super::Desk;
 use super::held::Table;
@@ -42,32 +42,24 @@ pub(super) async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Cla
             table.end(&lease);
         }
         Err(Unbegun::Lost) => table.end(&lease),
-        Err(Unbegun::Late) => match given_up(claimed, Stop::Release, bench.desk().now()) {
-            Some(settle) => hand_in(bench, table, settle),
-            None => table.end(&lease),
-        },
+        Err(Unbegun::Late) => hand_in(bench, table, back(claimed, Ending::Release, bench.desk().now())),
     }
 }
 
-/// A job that was stopped before its end: what it had used up before is what it has used up.
+/// What becomes of a job that was stopped before its end, where we may say so.
 pub(super) fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
-    let ending = match why {
-        Stop::Release => Ending::Release,
-        Stop::Cancel => Ending::Cancelled,
-        Stop::Lost => return None,
-    };
+    match why {
+        Stop::Release => Some(back(claimed, Ending::Release, now)),
+        Stop::Cancel => Some(back(claimed, Ending::Cancelled, now)),
+        Stop::Lost => None,
+    }
+}
+
+/// What it had used up before is what it has used up.
+fn back(claimed: &Claimed, ending: Ending, now: Wall) -> Settle {
     let Claimed { lease, job } = claimed;
-    Some(Settle {
-        lease: *lease,
-        ending,
-        progress: job.progress,
-        history: job.history.clone(),
-        answer: None,
-        follow: Vec::new(),
-        key: None,
-        now,
-        again: false,
-    })
+    let (progress, history) = (job.progress, job.history.clone());
+    Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, now, again: false }
 }
 
 /// Hands a job's end over with those of all whose turn it is in this moment: the task that takes them comes behind these in line.

@@ -150,3 +150,89 @@ impl Table {
         self.ends.take()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::decide::Progress;
+    use seawall_core::id::CallId;
+    use seawall_core::time::Nanos;
+    use seawall_store::Store;
+    use seawall_store::job::{Claim, NewJob, Origin, Request};
+    use seawall_store::location::Location;
+    use tokio::task::JoinSet;
+
+    const NOON: Wall = Wall(1_800_000_000_000);
+
+    fn job(number: u8) -> NewJob {
+        NewJob {
+            id: CallId::from_bytes([number; 16]),
+            upstream: "u".to_owned(),
+            tenant: String::new(),
+            caller: String::new(),
+            priority: 0,
+            request: Request { method: "GET".to_owned(), path: "/".to_owned(), ..Request::default() },
+            idempotency_key: None,
+            dedup: None,
+            fingerprint: [0; 32],
+            correlation_id: None,
+            callback: None,
+            run_at: NOON,
+            expires_at: None,
+            origin: Origin::Caller,
+            progress: Progress::default(),
+            history: Vec::new(),
+        }
+    }
+
+    /// A table with so many jobs that a store gave away, the last of them a suspect.
+    async fn table(most: u8) -> (Table, Vec<Lease>) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap();
+        store.enqueue((0..most).map(job).collect(), NOON).await.unwrap();
+        let lanes = vec![("u".to_owned(), usize::from(most))];
+        let mut claimed = store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON }).await.unwrap();
+        claimed.last_mut().unwrap().job.crashes = SUSPECT;
+        let (table, leases) = (Table::new(), claimed.iter().map(|claimed| claimed.lease).collect());
+        let mut tasks = JoinSet::new();
+        for claimed in claimed {
+            table.begin(Rc::new(claimed), NOON, tasks.spawn(std::future::pending::<()>()));
+        }
+        (table, leases)
+    }
+
+    #[tokio::test]
+    async fn only_what_runs_takes_a_slot_and_each_end_earns_one() {
+        let (table, leases) = table(3).await;
+        assert_eq!((table.free(), table.in_lane("u"), table.in_lane("v")), (FIRST_SLOTS - 2, 3, 0), "a suspect waits aside");
+        table.settle(&leases[0]);
+        assert_eq!((table.free(), table.in_lane("u")), (FIRST_SLOTS - 1, 2), "one that is over takes no place at the upstream");
+        leases.iter().for_each(|lease| table.end(lease));
+        assert_eq!((table.free(), table.is_empty()), (FIRST_SLOTS + 3, true));
+    }
+
+    #[tokio::test]
+    async fn a_job_is_stopped_once_and_not_after_its_end() {
+        let (table, leases) = table(3).await;
+        table.settle(&leases[0]);
+        assert!(table.stop(&leases[0]).is_none(), "it is over but for the disk");
+        for lease in &leases[1..] {
+            assert_eq!(table.stop(lease).map(|claimed| claimed.lease), Some(*lease));
+            table.settle(lease);
+            assert!(table.stop(lease).is_none());
+        }
+        leases.iter().for_each(|lease| table.end(lease));
+        assert!(table.stop(&leases[1]).is_none());
+        assert_eq!((table.free(), table.is_empty()), (FIRST_SLOTS + 3, true), "no place is counted twice");
+    }
+
+    #[tokio::test]
+    async fn a_job_is_ours_until_its_time_is_over() {
+        let (table, leases) = table(2).await;
+        let later = Wall(NOON.0 + 1);
+        table.hold(&leases[0], later);
+        assert_eq!((table.is_ours(&leases[0], NOON), table.is_ours(&leases[1], NOON)), (true, false));
+        assert_eq!(table.over_by(NOON), [leases[1]]);
+        assert_eq!(table.over_by(later).len(), 2);
+    }
+}
