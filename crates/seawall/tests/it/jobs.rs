@@ -1,10 +1,12 @@
 //! Durable jobs as callers and operators see them: kept before they are acknowledged, driven to an end, never lost.
 
-use super::caller::eventually;
+use super::caller::{eventually, within};
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const QUICK: &str =
     "retry = { attempts = 3, backoff = \"full-jitter\", base = \"30ms\", cap = \"60ms\" }\ntimeout = { attempt = \"2s\", total = \"5s\" }";
@@ -156,8 +158,8 @@ fn what_is_given_up_on_is_kept_with_everything_that_is_known() {
 
 #[test]
 fn an_open_breaker_puts_jobs_off_without_burning_attempts() {
-    let sent = std::sync::Arc::new(AtomicUsize::new(0));
-    let count = std::sync::Arc::clone(&sent);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
     let upstream = Upstream::with(move |turn| {
         let first = count.fetch_add(1, Ordering::SeqCst) < 2;
         turn.say(if first { answer("503 No", "", "") } else { OK.to_owned() });
@@ -182,7 +184,7 @@ fn a_job_for_later_waits_for_its_time() {
     let gateway = Start::before(&upstream, QUICK).go();
     let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x", "delay": "700ms" }));
     assert_eq!(job(&gateway, &id)["state"], "waiting");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     assert_eq!(upstream.count(), 0);
     assert_eq!(over(&gateway, &id)["state"], "done");
 }
@@ -213,6 +215,26 @@ fn the_same_key_is_the_same_job() {
     over(&gateway, &id);
     let seen = upstream.seen();
     assert_eq!((seen.len(), seen[0].all("idempotency-key")), (1, vec!["k1"]));
+}
+
+/// Its worker hears of it when it renews the lease, a third of thirty seconds after its start.
+#[test]
+fn a_job_that_is_cancelled_while_it_runs_is_cut_off() {
+    let left = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&left);
+    let upstream = Upstream::with(move |turn| {
+        // As long as the attempt may take, and no longer.
+        let gone = (0..14).any(|_| turn.is_left());
+        seen.fetch_add(usize::from(gone), Ordering::SeqCst);
+    });
+    let gateway = Start::before(&upstream, "retry = { attempts = 1 }\ntimeout = { attempt = \"20s\", total = \"30s\" }").go();
+    let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x" }));
+    eventually("it is under way", || upstream.count() == 1);
+    let reply = gateway.admin("DELETE", &format!("/v1/jobs/{id}"), "");
+    assert!(reply.status < 300, "{}", reply.text());
+    within(Duration::from_secs(14), "it is cancelled", || job(&gateway, &id)["state"] == "cancelled");
+    eventually("its upstream is left", || left.load(Ordering::SeqCst) == 1);
+    assert_eq!(job(&gateway, &id)["attempts"], 0, "what was cut off counts as nothing");
 }
 
 #[test]
@@ -352,8 +374,8 @@ fn an_acknowledged_job_survives_a_power_cut() {
 
 #[test]
 fn of_many_that_were_under_way_at_three_crashes_one_is_blamed() {
-    let hangs = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let now = std::sync::Arc::clone(&hangs);
+    let hangs = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let now = Arc::clone(&hangs);
     let upstream = Upstream::with(move |turn| if now.load(Ordering::SeqCst) { turn.hang(20_000) } else { turn.say(OK) });
     let keys = "timeout = { attempt = \"30s\", total = \"60s\" }";
     let mut directory = tempfile::tempdir().unwrap();
