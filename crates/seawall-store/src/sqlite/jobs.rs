@@ -25,7 +25,7 @@ pub(super) const INSERT: &str = "INSERT INTO jobs (id, state, upstream, tenant, 
 pub(super) const SETTLE_PLAINLY: &str = "UPDATE jobs SET state = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, \
      response_status = ?, response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, ?) \
      WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL";
-/// All at once: a statement for each of them would open every index for each of them, which is half of what it costs.
+/// All at once: a statement for each of them would open every index for each of them, a tenth of what it costs.
 pub(super) const MARK: &str =
     "UPDATE jobs SET state = 1, claim = claim + 1, token = ?, lease_until = ? WHERE row IN (SELECT value FROM json_each(?))";
 /// Found first and then written: a statement that does both copies every row twice.

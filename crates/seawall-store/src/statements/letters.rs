@@ -8,7 +8,8 @@ use crate::failpoint;
 use crate::job::{Enqueued, NewJob};
 use crate::page::{Page, Window};
 use crate::rows::{self, LETTER};
-use crate::sql::{Sql, Value, Write, first, json, values};
+use crate::sql::{Sql, Value, Write, first, values};
+use crate::words;
 use seawall_core::id::CallId;
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
@@ -47,8 +48,8 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
                 &new.instructions,
                 &new.request.method,
                 &new.request.path,
-                json(&new.history)?,
-                json(&new.request.headers)?,
+                words::history(&new.history)?,
+                words::pairs(&new.request.headers)?,
                 new.body_cut,
                 &new.request.body,
             ],
@@ -95,7 +96,7 @@ pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLett
             new.dead_at,
             new.expires_at,
             new.replayable,
-            json(&new.history)?,
+            words::history(&new.history)?,
             row
         ],
     )
