@@ -4,9 +4,8 @@
 use seawall_core::config::{self, url::Base};
 use seawall_core::time::Now;
 use seawall_engine::live::{Around, Live, LiveUpstream};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Origins that are remembered; the ones that were used longest ago are forgotten.
 const MOST: usize = 1024;
@@ -18,8 +17,13 @@ pub(crate) const NAME: &str = "ad-hoc";
 pub(crate) struct AdHoc {
     /// Keys of the upstream that stands for an origin.
     policy: &'static str,
-    by_origin: RefCell<BTreeMap<String, (u64, Arc<LiveUpstream>)>>,
-    uses: std::cell::Cell<u64>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_origin: BTreeMap<String, (u64, Arc<LiveUpstream>)>,
+    uses: u64,
 }
 
 /// Where a whole URL leads: its origin, and what is asked for there.
@@ -35,16 +39,16 @@ pub(crate) fn split(url: &str) -> Result<(String, String), String> {
 
 impl AdHoc {
     pub(crate) fn new(policy: &'static str) -> Self {
-        Self { policy, by_origin: RefCell::default(), uses: std::cell::Cell::default() }
+        Self { policy, known: Mutex::default() }
     }
 
     /// The upstream that stands for an origin.
     pub(crate) fn upstream(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
-        let mut known = self.by_origin.borrow_mut();
-        let used = self.uses.get() + 1;
-        self.uses.set(used);
-        if let Some((last, upstream)) = known.get_mut(origin) {
-            *last = used;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.uses += 1;
+        let Known { by_origin, uses } = &mut *known;
+        if let Some((last, upstream)) = by_origin.get_mut(origin) {
+            *last = *uses;
             return Ok(Arc::clone(upstream));
         }
         let text = format!("[upstreams.{NAME}]\nurl = {origin:?}\n{}", self.policy);
@@ -53,12 +57,12 @@ impl AdHoc {
         let none: Option<(&Live, Now)> = None;
         let live = Live::new(config, around, none).map_err(|unusable| unusable.to_string())?;
         let upstream = Arc::clone(live.named(NAME).ok_or("the origin makes no upstream")?);
-        if known.len() >= MOST
-            && let Some(oldest) = known.iter().min_by_key(|(_, (last, _))| *last).map(|(origin, _)| origin.clone())
+        if by_origin.len() >= MOST
+            && let Some(oldest) = by_origin.iter().min_by_key(|(_, (last, _))| *last).map(|(origin, _)| origin.clone())
         {
-            known.remove(&oldest);
+            by_origin.remove(&oldest);
         }
-        known.insert(origin.to_owned(), (used, Arc::clone(&upstream)));
+        by_origin.insert(origin.to_owned(), (*uses, Arc::clone(&upstream)));
         Ok(upstream)
     }
 }
@@ -86,6 +90,6 @@ mod tests {
         for n in 0..MOST {
             adhoc.upstream(&format!("http://h{n}.example.org")).unwrap();
         }
-        assert_eq!(adhoc.by_origin.borrow().len(), MOST);
+        assert_eq!(adhoc.known.lock().unwrap().by_origin.len(), MOST);
     }
 }

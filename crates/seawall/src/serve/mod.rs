@@ -171,7 +171,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let clock = Clock::start();
     let started_at = clock.now().wall;
-    let desk = Arc::new(jobs::Desk::new(store, live.shared.clone(), clock.clone(), setup::entropy));
+    let desk = Arc::new(jobs::Desk::new(store, live.shared.clone(), clock.clone(), listeners.len(), setup::entropy));
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
@@ -206,9 +206,9 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         let (shared, phases) = (Arc::clone(&shared), phases.clone());
         workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, phases))?);
     }
-    {
+    for i in 0..shared.desk.crew.size() {
         let (shared, phases) = (Arc::clone(&shared), phases.clone());
-        workers.push(spawn("jobs", move || jobs::work(&shared, phases))?);
+        workers.push(spawn(&format!("jobs-{i}"), move || jobs::work(&shared, i, phases))?);
     }
     Ok(Running { gateway, admin, shared, admin_listener, phase, workers, writer })
 }

@@ -6,9 +6,8 @@ use super::held::{SLOTS, Table};
 use super::run::Bench;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
-use seawall_core::time::{Mono, Nanos, Wall};
+use seawall_core::time::{Nanos, Wall};
 use seawall_store::job::{AD_HOC, Claim, Claimed, Lease, Renewed};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,35 +21,33 @@ const LANE_SLOTS: usize = SLOTS / 2;
 const TICK: Duration = Duration::from_millis(100);
 /// How often idle connections are looked after.
 const SWEEP: Duration = Duration::from_secs(10);
-/// What two clocks may differ by without one of them having been set.
-const STEP: Nanos = Nanos::from_secs(2);
 /// What a lease has beyond the longest attempt.
 const GRACE: Nanos = Nanos::from_secs(10);
 /// How long the last settlements may take when the process stops at once.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(2);
 
-/// The life of a worker thread.
-pub(crate) fn work(shared: &Arc<Shared>, phases: watch::Receiver<Phase>) -> anyhow::Result<()> {
+/// The life of a worker thread, one of a crew.
+pub(crate) fn work(shared: &Arc<Shared>, number: usize, phases: watch::Receiver<Phase>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, async {
-        let seen = Cell::new((shared.clock.now().mono, shared.desk.now()));
-        let worker = Worker { bench: Rc::new(Bench::new(Arc::clone(shared))), table: Rc::new(Table::new()), seen };
+        let table = Rc::new(Table::new(shared.desk.crew.size()));
+        let worker = Worker { number, bench: Rc::new(Bench::new(Arc::clone(shared))), table };
         worker.serve(phases).await;
         Ok(())
     })
 }
 
 struct Worker {
+    number: usize,
     bench: Rc<Bench>,
     table: Rc<Table>,
-    /// The last look at both clocks: the one that nobody can set, and the jobs'.
-    seen: Cell<(Mono, Wall)>,
 }
 
 impl Worker {
     async fn serve(&self, mut phases: watch::Receiver<Phase>) {
-        self.bench.desk().follow().await;
-        self.bench.desk().keep_secret().await;
+        let desk = self.bench.desk();
+        desk.follow().await;
+        desk.keep_secret().await;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
@@ -62,31 +59,41 @@ impl Worker {
         // A tick moves so many at most; where it moved some, there may be more.
         let mut more = false;
         loop {
+            let mut ticked = false;
             tokio::select! {
                 _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
                 _ = tick.tick() => {
                     self.table.trust();
-                    (lanes, more) = self.tick().await;
+                    ticked = true;
                 }
-                () = self.bench.desk().bell.notified() => lanes = self.lanes(lanes),
-                () = self.bench.desk().store.woken() => lanes = self.lanes(lanes),
+                () = desk.crew.rung() => lanes = self.lanes(lanes),
+                () = desk.store.woken() => lanes = self.lanes(lanes),
+                () = desk.crew.passed_on(), if lanes.is_empty() => lanes = self.lanes(lanes),
                 () = self.table.freed.notified() => {}
                 _ = renewal.tick() => self.renew().await,
                 _ = sweep.tick() => {
                     self.bench.sweep();
-                    self.bench.trust();
+                    if self.is_first() {
+                        desk.crew.trust();
+                    }
                 }
             }
-            if more && lanes.is_empty() {
+            // Each looks after its own leases; what time brings about, one sees to for all.
+            if (ticked || more && lanes.is_empty()) && self.notice_steps().await && self.is_first() {
                 (lanes, more) = self.tick().await;
             }
             while !lanes.is_empty() && self.table.has_room() && *phases.borrow() == Phase::Serving {
-                if !self.claim(&lanes).await {
-                    lanes.clear();
-                }
+                lanes = self.claim(lanes).await;
+            }
+            if !lanes.is_empty() {
+                desk.crew.pass_on();
             }
         }
         self.let_go(phases).await;
+    }
+
+    const fn is_first(&self) -> bool {
+        self.number == 0
     }
 
     /// Every lane that there is, after the bell has rung: whoever rang it did not say for whom.
@@ -98,9 +105,8 @@ impl Worker {
         lanes
     }
 
-    /// Lets time do its work, and says where there is something to claim.
+    /// Lets time do its work, and says where there is something to claim, and whether there may be more.
     async fn tick(&self) -> (Vec<String>, bool) {
-        self.notice_steps().await;
         match self.bench.desk().store.tick(self.bench.desk().now()).await {
             Ok(tick) => {
                 let recovered = u64::try_from(tick.recovered).unwrap_or(u64::MAX);
@@ -116,14 +122,17 @@ impl Worker {
         }
     }
 
-    /// After a step of the clock that leases live by, ours are held under the new time before anybody finds them over.
-    async fn notice_steps(&self) {
-        let (mono, wall) = (self.bench.shared.clock.now().mono, self.bench.desk().now());
-        let (before, then) = self.seen.replace((mono, wall));
-        let (lived, passed) = (mono.since(before), Nanos::from_millis(wall.0.abs_diff(then.0)));
-        if passed > lived + STEP {
+    /// After a step of the clock that leases live by, ours are held under the new time before anybody finds them over. Whether
+    /// everybody's are.
+    async fn notice_steps(&self) -> bool {
+        let (desk, crew) = (self.bench.desk(), &self.bench.desk().crew);
+        let lived = i64::try_from(self.bench.shared.clock.now().mono.0 / 1_000_000).unwrap_or(i64::MAX);
+        let clock = desk.now().0.saturating_sub(lived);
+        if crew.was_set(self.number, clock) {
             self.renew().await;
         }
+        crew.holds_by(self.number, clock);
+        crew.all_hold_by(clock)
     }
 
     /// The longest that any attempt may take, and some: whoever has not renewed by then is gone.
@@ -134,8 +143,8 @@ impl Worker {
         longest.max(Nanos::from_secs(20)) + GRACE
     }
 
-    /// Claims as much as there is room for. Whether there may be more.
-    async fn claim(&self, lanes: &[String]) -> bool {
+    /// Claims as much as there is room for. The lanes that may have more.
+    async fn claim(&self, mut lanes: Vec<String>) -> Vec<String> {
         let free = self.table.free();
         let share = if lanes.len() > 1 { LANE_SLOTS } else { SLOTS };
         let wishes: Vec<(String, usize)> = lanes
@@ -144,19 +153,17 @@ impl Worker {
             .filter(|(_, most)| *most > 0)
             .collect();
         if wishes.is_empty() {
-            return false;
+            return Vec::new();
         }
         let desk = self.bench.desk();
         let (now, lease) = (desk.now(), self.lease());
-        let asked: usize = wishes.iter().map(|(_, most)| most).sum();
-        match desk.store.claim(Claim { lanes: wishes, token: desk.draw(), lease, now }).await {
-            Ok(claimed) => {
-                let got = claimed.len();
-                claimed.into_iter().for_each(|claimed| self.start(claimed, now + lease));
-                got == asked
-            }
-            Err(_) => false,
+        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.draw(), lease, now }).await else { return Vec::new() };
+        if claimed.len() < wishes.iter().map(|(_, most)| most).sum() {
+            let got = |lane: &String| claimed.iter().filter(|claimed| claimed.job.upstream == *lane).count();
+            lanes = wishes.into_iter().filter(|(lane, most)| got(lane) == *most).map(|(lane, _)| lane).collect();
         }
+        claimed.into_iter().for_each(|claimed| self.start(claimed, now + lease));
+        lanes
     }
 
     fn start(&self, claimed: Claimed, until: Wall) {
@@ -201,7 +208,7 @@ impl Worker {
 
     /// Finishes what is running while there is time, and gives back the rest.
     async fn let_go(&self, mut phases: watch::Receiver<Phase>) {
-        self.bench.close();
+        self.bench.desk().crew.close();
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         while !self.table.is_empty() {
             tokio::select! {

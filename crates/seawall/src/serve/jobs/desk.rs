@@ -1,6 +1,7 @@
-//! What every part of the job machinery shares: the store, whose clock counts, and a bell that rings when there is work.
+//! What every part of the job machinery shares: the store, whose clock counts, and the crew that does the work.
 
 use super::alarm::Place;
+use super::crew::Crew;
 use crate::serve::ledger::Ledger;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
@@ -15,7 +16,6 @@ use seawall_store::{Error, Store};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::Notify;
 
 /// The database has no clock, or has not told it yet.
 const UNKNOWN: i64 = i64::MIN;
@@ -24,7 +24,7 @@ const UNKNOWN: i64 = i64::MIN;
 pub(crate) struct Desk {
     pub store: Store,
     pub(in crate::serve) ledger: Ledger,
-    pub bell: Notify,
+    pub(in crate::serve) crew: Crew,
     clock: Clock,
     /// When this process began, by the database's clock, if it has one. From there it is carried on by ours that nobody can
     /// set: a step of the machine's clock is none of the jobs'.
@@ -55,13 +55,13 @@ pub(crate) struct Counts {
 }
 
 impl Desk {
-    pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, entropy: impl Fn() -> u64) -> Self {
+    pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, threads: usize, entropy: impl Fn() -> u64) -> Self {
         let key: Vec<u8> = (0..4).flat_map(|_| entropy().to_be_bytes()).collect();
         let secret = format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(key));
         Self {
             ledger: Ledger::new(store.clone(), shared, clock.clone()),
             store,
-            bell: Notify::new(),
+            crew: Crew::new(threads),
             clock,
             began_ms: AtomicI64::new(UNKNOWN),
             rng: Mutex::new(Rng::seeded(entropy())),
@@ -134,7 +134,7 @@ impl Desk {
     /// Keeps jobs and wakes the workers. When this returns, they are on disk.
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Error> {
         let kept = self.store.enqueue(jobs, self.now()).await?;
-        self.bell.notify_one();
+        self.crew.ring();
         Ok(kept)
     }
 

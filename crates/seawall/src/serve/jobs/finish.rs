@@ -121,7 +121,7 @@ fn note(desk: &Desk, settle: &Settle, settled: Settled) -> bool {
     match settled {
         Settled::Kept | Settled::Cancelled => {
             if !settle.follow.is_empty() {
-                desk.bell.notify_one();
+                desk.crew.ring();
             }
             true
         }

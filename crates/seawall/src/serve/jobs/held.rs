@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 /// Jobs that a worker runs side by side.
 pub(super) const SLOTS: usize = 256;
-/// What it begins with. Each job that ends earns it one more, and each tick that it lives through twice as many: a program that
+/// What all workers of a process begin with together. Each job that ends earns it one more, and each tick that it lives through twice as many: a program that
 /// dies soon after its start, over and over, shall not take hundreds of jobs with it that are not to blame.
 const FIRST_SLOTS: usize = 8;
 /// Times its slots that it may hold: those that run, and those that are over but for the disk, which is slow at times.
@@ -49,9 +49,11 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
+    /// For one of so many workers.
+    pub(super) fn new(workers: usize) -> Self {
         let (running, ends) = (RefCell::default(), RefCell::default());
-        Self { running, aside: Cell::new(0), slots: Cell::new(FIRST_SLOTS), freed: Notify::new(), ends }
+        let first = FIRST_SLOTS.div_ceil(workers);
+        Self { running, aside: Cell::new(0), slots: Cell::new(first), freed: Notify::new(), ends }
     }
 
     pub(super) fn free(&self) -> usize {
@@ -66,7 +68,7 @@ impl Table {
 
     /// Whether enough is free for a claim.
     pub(super) fn has_room(&self) -> bool {
-        self.free() >= BATCH.min(self.slots.get() / 2)
+        self.free() >= BATCH.min(self.slots.get().div_ceil(2))
     }
 
     /// Time has passed, and nothing that is running has ended the process.
@@ -193,7 +195,7 @@ mod tests {
         let lanes = vec![("u".to_owned(), usize::from(most))];
         let mut claimed = store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON }).await.unwrap();
         claimed.last_mut().unwrap().job.crashes = SUSPECT;
-        let (table, leases) = (Table::new(), claimed.iter().map(|claimed| claimed.lease).collect());
+        let (table, leases) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
         let mut tasks = JoinSet::new();
         for claimed in claimed {
             table.begin(Rc::new(claimed), NOON, tasks.spawn(std::future::pending::<()>()));

@@ -1,10 +1,11 @@
 //! Durable jobs: calls that are kept before they are acknowledged, and driven by the same machine as the gateway's until
-//! they are done or dead. Workers have a thread and connections of their own, so that a backlog never touches a caller.
+//! they are done or dead. Workers have threads and connections of their own, so that a backlog never touches a caller.
 
 mod alarm;
 mod api;
 pub(super) mod callback;
 mod claim;
+mod crew;
 mod desk;
 mod finish;
 mod held;

@@ -141,7 +141,7 @@ async fn step(shared: &Shared, replay: &Replay, plan: &Plan, listed: &Letter, no
     let job = whole.map(|letter| replay::job(&letter, desk.new_id(), now));
     let stepped = desk.store.step_replay(replay.new.id, id, job, now).await?;
     if matches!(stepped, Stepped::Started(_)) {
-        desk.bell.notify_one();
+        desk.crew.ring();
     }
     Ok(stepped)
 }

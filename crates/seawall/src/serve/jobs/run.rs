@@ -3,7 +3,7 @@
 
 use super::schedule::{self, Told};
 use super::{Desk, callback, view};
-use crate::adhoc::{self, AdHoc};
+use crate::adhoc;
 use crate::letter::{self, Cause, Place};
 use crate::serve::keyed::{self, Asked, KEY, Keyed, MOST_ANSWER};
 use crate::serve::{Shared, hygiene};
@@ -28,26 +28,16 @@ use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use seawall_store::idempotency;
 use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 
 /// A job that has taken so many workers with it is not given to another.
 const MOST_CRASHES: u32 = SUSPECT + 1;
-/// Suspects that run side by side at most. The first runs alone, and each that comes to an end makes room for one more: if the process
-/// dies soon after its start, over and over, one is blamed for each time and not several of which most are not the cause.
-const SUSPECTS: usize = 4;
 /// The pause before a store that did not answer is told again which suspect is begun.
 const BLAME_AGAIN: Duration = Duration::from_millis(500);
-
-/// Receivers are told apart by `webhook-id`, so a POST may go again; they may be down for hours, so it does so slowly.
-const RECEIVERS: &str = r#"timeout = { connect = "5s", attempt = "15s", total = "1m" }
-retry = { attempts = 10, backoff = "full-jitter", base = "2s", cap = "1h", ambiguous = 8, retry_after_cap = "1d", unsafe = "always" }
-breaker = { per = "upstream", consecutive = 5, open = "10s", open_max = "5m" }
-dead_letter = { ttl = "14d" }
-"#;
 
 /// What one worker thread works with.
 #[derive(Debug)]
@@ -56,12 +46,8 @@ pub(super) struct Bench {
     sending: Sending,
     /// For targets that somebody handed in.
     outside: Sending,
-    adhoc: AdHoc,
     deadlines: Deadlines,
     rng: RefCell<Rng>,
-    suspects: Semaphore,
-    /// Places for suspects by now.
-    places: Cell<usize>,
 }
 
 /// Where a job goes.
@@ -105,16 +91,7 @@ impl Bench {
         let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
         let outside = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.within(reach) };
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
-        Self {
-            shared,
-            sending,
-            outside,
-            adhoc: AdHoc::new(RECEIVERS),
-            deadlines: Deadlines::default(),
-            rng,
-            suspects: Semaphore::new(1),
-            places: Cell::new(1),
-        }
+        Self { shared, sending, outside, deadlines: Deadlines::default(), rng }
     }
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
@@ -152,26 +129,13 @@ impl Bench {
 
     /// A suspect's end is written down: others may take its place, and one more.
     pub(super) fn acquit(&self, place: SemaphorePermit<'_>) {
-        self.trust();
+        self.desk().crew.trust();
         drop(place);
-    }
-
-    /// Something was lived through, so one more suspect may run beside the others.
-    pub(super) fn trust(&self) {
-        if self.places.get() < SUSPECTS {
-            self.places.set(self.places.get() + 1);
-            self.suspects.add_permits(1);
-        }
-    }
-
-    /// No more suspects are begun.
-    pub(super) fn close(&self) {
-        self.suspects.close();
     }
 
     /// A suspect waits for its turn, and is begun once it is written down that it was. Its lease may be over by then.
     async fn suspected(&self, lease: Lease) -> Result<SemaphorePermit<'_>, Unbegun> {
-        let place = self.suspects.acquire().await.map_err(|_| Unbegun::Late)?;
+        let place = self.desk().crew.suspect().await.map_err(|_| Unbegun::Late)?;
         loop {
             match self.desk().store.blame(lease).await {
                 Ok(true) => return Ok(place),
@@ -191,7 +155,7 @@ impl Bench {
             // What the configuration refers to is kept as the reference, so that no list shows what it stands for.
             let path = Environment::beside(&self.shared.file).resolve(path).map_err(|why| (None, Cause::unusable(why)))?;
             let (origin, below) = adhoc::split(&path).map_err(|why| (None, Cause::unusable(why)))?;
-            let upstream = self.adhoc.upstream(&origin).map_err(|why| (None, Cause::unusable(why)))?;
+            let upstream = self.desk().crew.adhoc.upstream(&origin).map_err(|why| (None, Cause::unusable(why)))?;
             let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
             return Ok(Target { upstream, endpoint, target: below, outside: true });
         }

@@ -116,7 +116,7 @@ async fn fire(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
             let (of, name) = (subject.schedule.clone(), subject.subject.clone());
             let firing = Firing { schedule: of, subject: name, tick: subject.due_at(), next_at: fired.next_at, job, now };
             if desk.store.fire(firing).await? {
-                desk.bell.notify_one();
+                desk.crew.ring();
             }
         }
         if due.len() < BATCH {
