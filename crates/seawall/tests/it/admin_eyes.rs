@@ -194,7 +194,7 @@ fn roll_ups_agree_with_the_log_to_the_last_digit_across_restarts() {
     let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\", budget = \"100%\", budget_floor = \"1000/s\" }\nbreaker = { consecutive = 2, open = \"40ms\", open_max = \"40ms\" }\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n";
     let (mut directory, mut log, mut open) = (tempfile::tempdir().unwrap(), Vec::new(), 0.0);
     for _ in 0..3 {
-        let gateway = Start::before(&upstream, keys).threads(2).go_in(directory);
+        let gateway = Start::before(&upstream, keys).go_in(directory);
         assert_eq!(rolled_up(&gateway), json!(recomputed(&log)), "what was seen before is there");
         for number in 0..200 {
             gateway.get(if number % 3 == 0 { "/api/search" } else { "/api/x" });

@@ -11,7 +11,7 @@ use super::upstream::{Upstream, answer};
 /// One upstream, `a`, with these keys, and retries that nobody waits for.
 fn start(upstream: impl std::fmt::Display, keys: &str) -> Start {
     let retry = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\" }";
-    Start::with(&format!("[upstreams.a]\nurl = \"http://{upstream}\"\n{retry}\n{keys}\n")).threads(2)
+    Start::with(&format!("[upstreams.a]\nurl = \"http://{upstream}\"\n{retry}\n{keys}\n"))
 }
 
 fn before(upstream: &Upstream, keys: &str) -> Gateway {

@@ -22,7 +22,7 @@ fn exchanged(method: &str, answer: &str, expected: (u16, &str), then: Then) {
     let said = answer.to_owned();
     let upstream = Upstream::with(move |turn| if turn.number == 0 { turn.say(&said) } else { turn.say(OK) });
     let policy = FAST.replace("attempts = 3", "attempts = 1");
-    let gateway = Start::before(&upstream, &policy).go();
+    let gateway = Start::before(&upstream, &policy).threads(1).go();
     let reply = gateway.caller().send(format!("{method} /api/x HTTP/1.1\r\nHost: h\r\n\r\n")).reply_to(method);
     assert!(reply.complete, "{answer:?}");
     let body = if reply.status == 502 { reply.code() } else { reply.text() };

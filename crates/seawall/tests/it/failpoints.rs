@@ -99,7 +99,8 @@ fn items(gateway: &Gateway, path: &str) -> Vec<Value> {
 
 fn a_job_becomes_due(trial: &Trial) {
     let upstream = Upstream::fine();
-    let start = || trial.before(&upstream, POLICY);
+    // One worker: a second would go on with what the first dies of.
+    let start = || trial.before(&upstream, POLICY).threads(1);
     let gateway = start().go();
     let id = submit(&gateway, &later("2s"));
     let gateway = start().go_in(trial.dies(start(), gateway.kill()));
@@ -115,7 +116,8 @@ fn silent_to(first: usize) -> Upstream {
 
 fn a_worker_vanishes(trial: &Trial) {
     let upstream = silent_to(1);
-    let start = || trial.before(&upstream, POLICY);
+    // One worker: a second would go on with what the first dies of.
+    let start = || trial.before(&upstream, POLICY).threads(1);
     let gateway = start().go();
     let id = submit(&gateway, &later("0s"));
     eventually("it is under way", || upstream.count() == 1);

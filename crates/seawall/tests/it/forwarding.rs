@@ -10,7 +10,7 @@ pub(crate) const FAST: &str =
     "timeout = { connect = \"500ms\", attempt = \"800ms\", total = \"2s\" }\nretry = { attempts = 3, base = \"5ms\", cap = \"20ms\" }\n";
 
 pub(crate) fn pair(upstream: Upstream) -> (Gateway, Upstream) {
-    (Start::before(&upstream, FAST).go(), upstream)
+    (Start::before(&upstream, FAST).threads(1).go(), upstream)
 }
 
 /// Forwards one request and returns it as the upstream saw it.

@@ -39,7 +39,7 @@ impl Start {
     }
 
     pub(crate) fn with(policy: &str) -> Self {
-        Self { server: String::new(), policy: policy.to_owned(), variables: Vec::new(), arguments: Vec::new(), threads: 1, unread: false }
+        Self { server: String::new(), policy: policy.to_owned(), variables: Vec::new(), arguments: Vec::new(), threads: 2, unread: false }
     }
 
     /// Keys of `[server]`.
@@ -59,7 +59,7 @@ impl Start {
         self
     }
 
-    /// Threads that serve. One by default, so that connections upstream are reused in an order that a test can know.
+    /// Threads that serve, two by default. With one, connections upstream are reused in an order that a test can know.
     pub(crate) fn threads(mut self, threads: u16) -> Self {
         self.threads = threads;
         self

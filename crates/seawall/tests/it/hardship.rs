@@ -130,17 +130,18 @@ fn shaky() -> Upstream {
 
 #[test]
 fn a_clock_that_is_set_by_hours_takes_no_job_from_its_worker() {
+    const SLOW: usize = 12;
     for hours in [6, -6] {
         let upstream = shaky();
-        // A second after the start: while the first job is under way.
+        // A second after the start: while the first jobs are under way, with more than one worker.
         let gateway = Start::before(&upstream, POLICY).secret("SEAWALL_CLOCK_STEP", &format!("{}:1000", hours * HOURS)).go();
-        let slow = submit(&gateway, &json!({ "upstream": "api", "path": "/slow" }));
+        let slow: Vec<_> = (0..SLOW).map(|_| submit(&gateway, &json!({ "upstream": "api", "path": "/slow" }))).collect();
         let later = submit(&gateway, &json!({ "upstream": "api", "path": "/later", "delay": "3h" }));
         let hour = || gateway.look("/v1/status")["now"].as_str().unwrap()[11..13].parse::<i64>().unwrap();
         let before = hour();
         eventually("the clock is set", || (5..=19).contains(&(hour() - before).rem_euclid(24)));
-        done(&gateway, &slow);
-        assert_eq!(upstream.seen().iter().filter(|seen| seen.line().contains("/slow")).count(), 1, "by {hours} h");
+        slow.iter().for_each(|slow| done(&gateway, slow));
+        assert_eq!(upstream.seen().iter().filter(|seen| seen.line().contains("/slow")).count(), SLOW, "by {hours} h");
         // What comes after it is retried and put off by the new time.
         done(&gateway, &submit(&gateway, &json!({ "upstream": "api", "path": "/a" })));
         done(&gateway, &submit(&gateway, &json!({ "upstream": "api", "path": "/b", "delay": "200ms" })));

@@ -71,7 +71,7 @@ fn concurrent_duplicates_run_once() {
     let upstream = Upstream::with(|turn| {
         turn.pause(200).say(OK);
     });
-    let gateway = Start::before(&upstream, "").threads(2).go();
+    let gateway = Start::before(&upstream, "").go();
     let at = gateway.at;
     let replies: Vec<Reply> = (0..12)
         .map(|_| {
@@ -300,7 +300,7 @@ fn zero_duplicates_however_often_the_power_goes() {
     let mut directory = Some(tempfile::tempdir().unwrap());
     let (mut chance, mut answered) = (0x9e37_79b9_7f4a_7c15_u64, 0_u64);
     for round in 0..u64::from(kills) {
-        let gateway = Start::before(&upstream, QUICK).threads(2).go_in(directory.take().unwrap());
+        let gateway = Start::before(&upstream, QUICK).go_in(directory.take().unwrap());
         let stop = Arc::new(AtomicBool::new(false));
         let callers: Vec<_> = (0..4_u64)
             .map(|caller| {

@@ -19,7 +19,7 @@ fn slow() -> Upstream {
 fn calls_in_flight_finish_before_the_program_ends() {
     // 97
     let upstream = slow();
-    let mut gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }").threads(2).go();
+    let mut gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }").go();
     let mut callers: Vec<_> = (0..8).map(|_| gateway.caller()).collect();
     let mut silent = gateway.caller();
     for caller in &mut callers {
@@ -240,7 +240,7 @@ fn a_start_that_cannot_work_fails_with_a_clear_word() {
 #[test]
 fn two_programs_never_share_a_port() {
     let upstream = Upstream::fine();
-    let gateway = Start::before(&upstream, "").threads(2).go();
+    let gateway = Start::before(&upstream, "").go();
     let (code, told) =
         fails(&format!("[server]\nlisten = \"{}\"\nadmin = \"127.0.0.1:0\"\n[upstreams.api]\nurl = \"http://127.0.0.1:1\"\n", gateway.at));
     assert!(code == Some(1) && told.contains("in use"), "{code:?} {told}");
@@ -282,7 +282,7 @@ fn answered(at: std::net::SocketAddr) -> Option<bool> {
 #[test]
 fn stopping_under_load_loses_no_request() {
     let upstream = Upstream::with(|turn| turn.pause(3).say(OK));
-    let mut gateway = Start::before(&upstream, "").threads(2).go();
+    let mut gateway = Start::before(&upstream, "").go();
     let (at, all) = (gateway.at, Arc::new(AtomicUsize::new(0)));
     let callers: Vec<_> = (0..16)
         .map(|_| {

@@ -40,7 +40,7 @@ fn concurrent_duplicates_on_two_instances_run_once() {
     let upstream = Upstream::with(|turn| {
         turn.pause(300).say(OK);
     });
-    let [a, b] = pair(&redis, || Start::before(&upstream, "idempotency = { mode = \"required\" }").threads(2));
+    let [a, b] = pair(&redis, || Start::before(&upstream, "idempotency = { mode = \"required\" }"));
     for round in 1..=3 {
         let (start, both) = (Barrier::new(16), [a.at, b.at]);
         let request = format!("POST /api/pay HTTP/1.1\r\nHost: g\r\nIdempotency-Key: {round}\r\nContent-Length: 1\r\n\r\nx");

@@ -14,6 +14,7 @@ const POLICY: &str = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\", uns
 
 fn gateway(authority: &Authority, host: &str, at: SocketAddr) -> Gateway {
     Start::with(&format!("[upstreams.api]\nurl = \"https://{host}:{}\"\n{POLICY}", at.port()))
+        .threads(1)
         .secret("SSL_CERT_FILE", authority.file().to_str().unwrap())
         .go()
 }

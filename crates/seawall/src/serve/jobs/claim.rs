@@ -157,7 +157,9 @@ impl Worker {
         }
         let desk = self.bench.desk();
         let (now, lease) = (desk.now(), self.lease());
-        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.draw(), lease, now }).await else { return Vec::new() };
+        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.draw(), lease, now }).await else {
+            return Vec::new();
+        };
         if claimed.len() < wishes.iter().map(|(_, most)| most).sum() {
             let got = |lane: &String| claimed.iter().filter(|claimed| claimed.job.upstream == *lane).count();
             lanes = wishes.into_iter().filter(|(lane, most)| got(lane) == *most).map(|(lane, _)| lane).collect();
