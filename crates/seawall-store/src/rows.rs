@@ -9,27 +9,31 @@ use bytes::Bytes;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 
+/// What a worker has to know of a job, without its body.
+macro_rules! claimed {
+    () => {
+        "row, id, upstream, tenant, caller, priority, claim, token, crashes, run_at, expires_at, created_at, progress, \
+         idempotency_key, correlation_id, callback, origin, method, path, history, headers"
+    };
+}
+pub(crate) const CLAIMED: &str = claimed!();
 /// What a job is, without the two values that may be long.
-pub(crate) const JOB: &str = "row, id, state, upstream, tenant, caller, priority, due, claim, token, crashes, run_at, expires_at, \
-     created_at, finished_at, progress, error, idempotency_key, correlation_id, callback, origin, method, path, history, headers, \
-     response_status, response_cut, response_headers";
+pub(crate) const JOB: &str =
+    concat!(claimed!(), ", state, due, finished_at, error, response_status, response_cut, response_headers");
 
-/// The job without its bodies, and the lease that its last claim has.
-pub(crate) fn job(c: &mut Row<impl Source>) -> Result<(Job, Lease), Error> {
-    let row = c.take()?;
-    let id = c.take()?;
-    let state = c.number(State::from_number)?;
-    let (upstream, tenant, caller, priority, due) = (c.take()?, c.take()?, c.take()?, c.take()?, c.take()?);
+/// A job whose claim is written, without its body: nothing is said about how it may have ended or what it waited for. With the lease
+/// that its last claim has.
+pub(crate) fn claimed(c: &mut Row<impl Source>) -> Result<(Job, Lease), Error> {
+    let (row, id) = (c.take()?, c.take()?);
+    let (upstream, tenant, caller, priority) = (c.take()?, c.take()?, c.take()?, c.take()?);
     let lease = Lease { row, claim: c.take()?, token: c.take()? };
     let crashes = c.take()?;
-    let (run_at, expires_at, created_at, finished_at) = (c.take()?, c.take()?, c.take()?, c.take()?);
+    let (run_at, expires_at, created_at) = (c.take()?, c.take()?, c.take()?);
     let progress = progress::read(&c.take::<String>()?);
-    let (error, idempotency_key, correlation_id, callback) = (c.take()?, c.take()?, c.take()?, c.take()?);
+    let (idempotency_key, correlation_id, callback) = (c.take()?, c.take()?, c.take()?);
     let origin = origin(c.take()?)?;
     let (method, path) = (c.take()?, c.take()?);
     let (history, headers) = (c.json()?, c.json()?);
-    let response = response(c)?;
-    let next_attempt_at = matches!(state, State::Queued | State::Waiting).then_some(due);
     let request = Request { method, path, headers, body: Bytes::new() };
     let job = Job {
         id,
@@ -38,7 +42,7 @@ pub(crate) fn job(c: &mut Row<impl Source>) -> Result<(Job, Lease), Error> {
         caller,
         priority,
         request,
-        state,
+        state: State::Running,
         progress,
         history,
         crashes,
@@ -47,14 +51,25 @@ pub(crate) fn job(c: &mut Row<impl Source>) -> Result<(Job, Lease), Error> {
         callback,
         origin,
         run_at,
-        next_attempt_at,
+        next_attempt_at: None,
         expires_at,
         created_at,
-        finished_at,
-        response,
-        error,
+        finished_at: None,
+        response: None,
+        error: None,
     };
     Ok((job, lease))
+}
+
+/// The job without its bodies.
+pub(crate) fn job(c: &mut Row<impl Source>) -> Result<Job, Error> {
+    let (mut job, _) = claimed(c)?;
+    job.state = c.number(State::from_number)?;
+    let due = c.take()?;
+    job.next_attempt_at = matches!(job.state, State::Queued | State::Waiting).then_some(due);
+    (job.finished_at, job.error) = (c.take()?, c.take()?);
+    job.response = response(c)?;
+    Ok(job)
 }
 
 /// A response without its body.

@@ -5,7 +5,7 @@ use super::position::Position;
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::job::{Claim, Claimed};
-use crate::rows::{self, JOB};
+use crate::rows::{self, CLAIMED};
 use crate::sql::{Row, count};
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ fn claim_statement(from: From) -> &'static str {
                  (SELECT jobs.ctid AS t FROM jobs WHERE jobs.state = 0 AND jobs.upstream = lane.upstream {wanted}\
                  ORDER BY jobs.priority DESC, jobs.turn LIMIT lane.most FOR UPDATE SKIP LOCKED) j), \
                  claimed AS (UPDATE jobs SET state = 1, claim = claim + 1, token = $1, lease_until = $2 \
-                 WHERE jobs.ctid = ANY(ARRAY(SELECT t FROM picked)) RETURNING {JOB}, turn, body), \
+                 WHERE jobs.ctid = ANY(ARRAY(SELECT t FROM picked)) RETURNING {CLAIMED}, turn, body), \
                  moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM claimed GROUP BY 1 ORDER BY 1 \
                  ON CONFLICT (upstream) DO UPDATE SET present = excluded.present WHERE l.present < excluded.present) \
                  SELECT *, (SELECT {RELAXED}) FROM claimed ORDER BY priority DESC, turn"
@@ -88,7 +88,7 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
     let rows = match taken {
         // The connection broke, perhaps after the claim was written: what has this token is ours.
         Err(Error::Unavailable(_)) => {
-            let mine = format!("SELECT {JOB}, turn, body FROM jobs WHERE state = 1 AND token = $1 AND upstream = ANY($2)");
+            let mine = format!("SELECT {CLAIMED}, turn, body FROM jobs WHERE state = 1 AND token = $1 AND upstream = ANY($2)");
             ask(&pool.get().await?, &mine, &[&token, &upstreams]).await?
         }
         other => other?,
@@ -97,7 +97,7 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
 }
 
 fn claimed(mut row: Row) -> Result<(i64, Claimed), Error> {
-    let (mut job, lease) = rows::job(&mut row)?;
+    let (mut job, lease) = rows::claimed(&mut row)?;
     let turn: i64 = row.take()?;
     job.request.body = rows::body(row.take()?)?;
     Ok((turn, Claimed { lease, job }))

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
 use crate::progress;
-use crate::rows::{self, JOB};
+use crate::rows::{self, CLAIMED};
 use crate::settled::{self, Change, Held, Left, Worded};
 use crate::sql::{Row, Sql as _, at_once, count, json};
 use crate::statements::idempotency;
@@ -148,11 +148,9 @@ fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         let mut found = statement.query(params![upstream, count(*most)])?;
         while let Some(next) = found.next()? {
             let mut columns = Row::from(Columns::of(next));
-            let (mut job, mut lease) = rows::job(&mut columns)?;
+            let (mut job, mut lease) = rows::claimed(&mut columns)?;
             let turn: i64 = columns.take()?;
             job.request.body = rows::body(columns.take()?)?;
-            job.state = State::Running;
-            job.next_attempt_at = None;
             lease.claim += 1;
             lease.token = token;
             tx.turns.claimed(upstream, turn);
@@ -178,7 +176,7 @@ fn mark(db: &Connection, rows: impl ExactSizeIterator<Item = i64>, token: i64, u
 
 fn claim_statement() -> &'static str {
     static SQL: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    SQL.get_or_init(|| format!("SELECT {JOB}, turn, {} {NEXT_IN_LANE}", Tx::BODY))
+    SQL.get_or_init(|| format!("SELECT {CLAIMED}, turn, {} {NEXT_IN_LANE}", Tx::BODY))
 }
 
 fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {

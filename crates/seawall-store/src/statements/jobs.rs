@@ -75,7 +75,7 @@ pub(crate) async fn hasten<S: Sql>(sql: &mut S, wish: &Hasten) -> Result<Hastene
 pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>, Error> {
     let statement = format!("SELECT {JOB}, {}, response_body FROM jobs WHERE id = $1", S::BODY);
     let Some(mut row) = first(sql, &statement, values![*id]).await? else { return Ok(None) };
-    let (mut job, _) = rows::job(&mut row)?;
+    let mut job = rows::job(&mut row)?;
     job.request.body = rows::body(row.take()?)?;
     let answer: Option<bytes::Bytes> = row.take()?;
     if let Some(response) = &mut job.response {
@@ -108,7 +108,7 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) 
 async fn found<S: Sql>(sql: &mut S, filter: &Filter, window: &Window, among: Among) -> Result<Vec<Job>, Error> {
     let (statement, values) = list_statement(filter, window, among);
     let rows = sql.query(&statement, &values).await?;
-    rows.into_iter().map(|mut row| Ok(rows::job(&mut row)?.0)).collect()
+    rows.into_iter().map(|mut row| rows::job(&mut row)).collect()
 }
 
 /// Where a list is looked for.
