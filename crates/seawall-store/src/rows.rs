@@ -18,8 +18,7 @@ macro_rules! claimed {
 }
 pub(crate) const CLAIMED: &str = claimed!();
 /// What a job is, without the two values that may be long.
-pub(crate) const JOB: &str =
-    concat!(claimed!(), ", state, due, finished_at, error, response_status, response_cut, response_headers");
+pub(crate) const JOB: &str = concat!(claimed!(), ", state, due, finished_at, error, response_status, response_cut, response_headers");
 
 /// A job whose claim is written, without its body: nothing is said about how it may have ended or what it waited for. With the lease
 /// that its last claim has.

@@ -11,10 +11,13 @@ use crate::settled::{self, Change, Held, Left, Worded};
 use crate::sql::{Row, Sql as _, at_once, count, json};
 use crate::statements::idempotency;
 use crate::words;
+use rusqlite::types::Value;
 use rusqlite::types::ValueRef::{Blob, Integer};
+use rusqlite::vtab::array::Array;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
+use std::rc::Rc;
 
 /// Longer bodies are kept apart from the row that changes with each attempt.
 const INLINE_BODY: usize = 4096;
@@ -26,8 +29,7 @@ pub(super) const SETTLE_PLAINLY: &str = "UPDATE jobs SET state = ?, due = coales
      response_status = ?, response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, ?) \
      WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL";
 /// All at once: a statement for each of them would open every index for each of them, a tenth of what it costs.
-pub(super) const MARK: &str =
-    "UPDATE jobs SET state = 1, claim = claim + 1, token = ?, lease_until = ? WHERE row IN (SELECT value FROM json_each(?))";
+pub(super) const MARK: &str = "UPDATE jobs SET state = 1, claim = claim + 1, token = ?, lease_until = ? WHERE row IN rarray(?)";
 /// Found first and then written: a statement that does both copies every row twice.
 pub(super) const NEXT_IN_LANE: &str =
     "FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream = ?1 ORDER BY priority DESC, turn LIMIT ?2";
@@ -168,7 +170,7 @@ fn mark(db: &Connection, rows: impl ExactSizeIterator<Item = i64>, token: i64, u
     if expected == 0 {
         return Ok(());
     }
-    let list = json(&rows.collect::<Vec<i64>>())?;
+    let list: Array = Rc::new(rows.map(Value::Integer).collect());
     let marked = db.prepare_cached(MARK)?.execute(params![token, until.0, list])?;
     // They were found in this very transaction.
     if marked == expected { Ok(()) } else { Err(Error::Damaged(format!("of {expected} jobs that were found {marked} are there"))) }

@@ -27,6 +27,7 @@ use owner::Owner;
 use reader::Reader;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::vtab::array::load_module;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
@@ -254,6 +255,7 @@ fn connect(path: &Path) -> Result<Connection, Error> {
          PRAGMA journal_size_limit = 67108864;",
     )?;
     db.set_prepared_statement_cache_capacity(64);
+    load_module(&db)?;
     steady(&db)?;
     Ok(db)
 }

@@ -2,7 +2,7 @@
 //! process stops.
 
 use super::finish::{Stop, given_up, hand_in, work_off};
-use super::held::{SLOTS, Table};
+use super::held::{ANY, BATCH, NEWS, SLOTS, Table};
 use super::run::Bench;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
@@ -59,30 +59,36 @@ impl Worker {
         // A tick moves so many at most; where it moved some, there may be more.
         let mut more = false;
         loop {
-            let mut ticked = false;
-            tokio::select! {
+            // How many free slots are worth a claim now.
+            let worth = tokio::select! {
                 _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
                 _ = tick.tick() => {
                     self.table.trust();
-                    ticked = true;
+                    ANY
                 }
-                () = desk.crew.rung() => lanes = self.lanes(lanes),
-                () = desk.store.woken() => lanes = self.lanes(lanes),
-                () = desk.crew.passed_on(), if lanes.is_empty() => lanes = self.lanes(lanes),
-                () = self.table.freed.notified() => {}
-                _ = renewal.tick() => self.renew().await,
+                () = self.news() => {
+                    lanes = self.lanes(lanes);
+                    NEWS
+                }
+                () = desk.crew.passed_on(), if lanes.is_empty() => {
+                    lanes = self.lanes(lanes);
+                    NEWS
+                }
+                () = self.table.freed.notified() => BATCH,
+                _ = renewal.tick() => {
+                    self.renew().await;
+                    BATCH
+                }
                 _ = sweep.tick() => {
-                    self.bench.sweep();
-                    if self.is_first() {
-                        desk.crew.trust();
-                    }
+                    self.sweep();
+                    BATCH
                 }
-            }
+            };
             // Each looks after its own leases; what time brings about, one sees to for all.
-            if (ticked || more && lanes.is_empty()) && self.notice_steps().await && self.is_first() {
+            if (worth == ANY || more && lanes.is_empty()) && self.notice_steps().await && self.is_first() {
                 (lanes, more) = self.tick().await;
             }
-            while !lanes.is_empty() && self.table.has_room() && *phases.borrow() == Phase::Serving {
+            while !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == Phase::Serving {
                 lanes = self.claim(lanes).await;
             }
             if !lanes.is_empty() {
@@ -90,6 +96,23 @@ impl Worker {
             }
         }
         self.let_go(phases).await;
+    }
+
+    /// Somebody says that there is work.
+    async fn news(&self) {
+        let desk = self.bench.desk();
+        tokio::select! {
+            () = desk.crew.rung() => {}
+            () = desk.store.woken() => {}
+        }
+    }
+
+    /// Time has passed: idle connections are looked after, and one more suspect may run.
+    fn sweep(&self) {
+        self.bench.sweep();
+        if self.is_first() {
+            self.bench.desk().crew.trust();
+        }
     }
 
     const fn is_first(&self) -> bool {

@@ -17,8 +17,11 @@ pub(super) const SLOTS: usize = 256;
 const FIRST_SLOTS: usize = 8;
 /// Times its slots that it may hold: those that run, and those that are over but for the disk, which is slow at times.
 const HELD: usize = 4;
-/// So many free slots are worth a claim of their own.
-const BATCH: usize = 32;
+/// So many slots that have become free are worth a claim of their own: what a claim costs is little more for many than for one.
+pub(super) const BATCH: usize = 96;
+/// So many are, where there is news of work; fewer wait for the next tick, when any are.
+pub(super) const NEWS: usize = 32;
+pub(super) const ANY: usize = 1;
 
 struct Running {
     claimed: Rc<Claimed>,
@@ -66,9 +69,9 @@ impl Table {
         self.running.borrow().is_empty()
     }
 
-    /// Whether enough is free for a claim.
-    pub(super) fn has_room(&self) -> bool {
-        self.free() >= BATCH.min(self.slots.get().div_ceil(2))
+    /// Whether so many slots are free, or half of those that there are by now.
+    pub(super) fn has_room(&self, slots: usize) -> bool {
+        self.free() >= slots.min(self.slots.get().div_ceil(2))
     }
 
     /// Time has passed, and nothing that is running has ended the process.
@@ -104,7 +107,7 @@ impl Table {
     }
 
     fn tell_of_room(&self) {
-        if self.has_room() {
+        if self.has_room(BATCH) {
             self.freed.notify_one();
         }
     }
@@ -211,6 +214,17 @@ mod tests {
         assert_eq!((table.free(), table.in_lane("u")), (FIRST_SLOTS - 1, 2), "one that is over takes no place at the upstream");
         leases.iter().for_each(|lease| table.end(lease));
         assert_eq!((table.free(), table.is_empty()), (FIRST_SLOTS + 3, true));
+    }
+
+    #[tokio::test]
+    async fn what_is_free_is_worth_a_claim_sooner_or_later() {
+        let (table, leases) = table(8).await;
+        assert!(!table.has_room(BATCH) && table.has_room(ANY), "all but the suspect's");
+        leases[..3].iter().for_each(|lease| table.settle(lease));
+        assert!(table.has_room(BATCH), "half of what there is for now");
+        (0..9).for_each(|_| table.trust());
+        assert_eq!(table.free(), SLOTS - 4);
+        assert!(table.has_room(BATCH));
     }
 
     #[tokio::test]
