@@ -37,7 +37,7 @@ def nginx():
     at = port()
     conf = work / "nginx.conf"
     conf.write_text(
-        f"worker_processes 1; daemon off; pid {work}/nginx.pid; error_log /dev/null; events {{ worker_connections 1024; }}\n"
+        f"worker_processes 1; daemon off; pid {work}/nginx.pid; error_log /dev/null; events {{ worker_connections 8192; }}\n"
         f"http {{ access_log off; keepalive_requests 1000000; server {{ listen 127.0.0.1:{at}; location / {{ return 200 'ok'; }} location = /status {{ stub_status; }} }} }}\n"
     )
     spawn("nginx", "-c", str(conf), "-p", str(work))
@@ -71,9 +71,22 @@ def postgres():
     return at
 
 
-def database(at, name):
-    subprocess.run(["psql", "-q", "-h", "127.0.0.1", "-p", str(at), "-U", "bench", "postgres", "-c", f"create database {name}"], check=True)
-    return f"postgres://bench@127.0.0.1:{at}/{name}"
+def order(at, *commands):
+    each = [part for command in commands for part in ("-c", command)]
+    subprocess.run(["psql", "-q", "-h", "127.0.0.1", "-p", str(at), "-U", "bench", "postgres", *each], check=True, stderr=subprocess.DEVNULL)
+
+
+def database(at):
+    """A new one in the place of the last."""
+    order(at, "drop database if exists bench_jobs with (force)", "create database bench_jobs")
+    return f"postgres://bench@127.0.0.1:{at}/bench_jobs"
+
+
+def settle(db, cache):
+    """Before each run: what the one before left to vacuum or to flush is gone or on disk."""
+    order(db, "drop database if exists bench_jobs with (force)", "checkpoint")
+    subprocess.run(["redis-cli", "-p", str(cache), "flushall"], check=True, stdout=subprocess.DEVNULL)
+    os.sync()
 
 
 def ticks(pid):
@@ -164,13 +177,14 @@ try:
     for round in range(ROUNDS):
         runs = {
             "seawall, SQLite": lambda: ours("sqlite:jobs.db", upstream, round),
-            "seawall, PostgreSQL": lambda: ours(database(db, f"seawall{round}"), upstream, round),
+            "seawall, PostgreSQL": lambda: ours(database(db), upstream, round),
             "BullMQ": lambda: peer("bullmq", upstream, cache),
-            "pg-boss": lambda: peer("pg-boss", upstream, database(db, f"boss{round}")),
-            "graphile-worker": lambda: peer("graphile-worker", upstream, database(db, f"graphile{round}")),
+            "pg-boss": lambda: peer("pg-boss", upstream, database(db)),
+            "graphile-worker": lambda: peer("graphile-worker", upstream, database(db)),
         }
         for name, run in runs.items():
             try:
+                settle(db, cache)
                 result = run()
                 results.setdefault(name, []).append(result)
             except (Exception, SystemExit) as error:

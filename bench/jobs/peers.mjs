@@ -5,7 +5,9 @@ import { Pool } from 'undici'
 
 const [, , peer, count, upstream, server] = process.argv
 const jobs = Number(count)
-const pool = new Pool(upstream, { connections: 64, pipelining: 1 })
+// As many connections as jobs run side by side.
+const CONCURRENCY = 100
+const pool = new Pool(upstream, { connections: CONCURRENCY, pipelining: 1 })
 let done = 0
 let first
 let finish
@@ -17,6 +19,15 @@ async function get() {
   if (statusCode !== 200) throw new Error(`status ${statusCode}`)
   first ??= process.hrtime.bigint()
   if (++done === jobs) finish()
+}
+
+// What was loaded is cleaned up and counted, as ours is.
+async function vacuum() {
+  const { default: pg } = await import('pg')
+  const client = new pg.Client({ connectionString: server })
+  await client.connect()
+  await client.query('vacuum analyze')
+  await client.end()
 }
 
 function report(cpu) {
@@ -35,7 +46,7 @@ const peers = {
       await queue.addBulk(Array.from({ length: size }, (_, n) => ({ name: 'get', data: { n: at + n } })))
     }
     const cpu = process.cpuUsage()
-    const worker = new Worker('bench', get, { connection, concurrency: 100 })
+    const worker = new Worker('bench', get, { connection, concurrency: CONCURRENCY })
     await finished
     report(cpu)
     await worker.close()
@@ -52,6 +63,7 @@ const peers = {
       const size = Math.min(1000, jobs - at)
       await boss.insert(Array.from({ length: size }, (_, n) => ({ name: 'bench', data: { n: at + n } })))
     }
+    await vacuum()
     const cpu = process.cpuUsage()
     // Its own workers ask twice a second at most; who fetches and completes by hand, as its documentation shows, does not wait.
     const work = async () => {
@@ -78,13 +90,14 @@ const peers = {
       await utils.withPgClient((client) =>
         client.query("select graphile_worker.add_job('get', json_build_object('n', $1::int + n)) from generate_series(1, $2::int) n", [at, size]))
     }
+    await vacuum()
     const cpu = process.cpuUsage()
     const runner = await run({
       connectionString: server,
       maxPoolSize: 10,
       taskList: { get },
       logger: quiet,
-      preset: { worker: { concurrentJobs: 100, localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } },
+      preset: { worker: { concurrentJobs: CONCURRENCY, localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } },
     })
     await finished
     report(cpu)

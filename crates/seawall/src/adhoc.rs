@@ -5,7 +5,7 @@ use seawall_core::config::{self, url::Base};
 use seawall_core::time::Now;
 use seawall_engine::live::{Around, Live, LiveUpstream};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Origins that are remembered; the ones that were used longest ago are forgotten.
 const MOST: usize = 1024;
@@ -44,26 +44,46 @@ impl AdHoc {
 
     /// The upstream that stands for an origin.
     pub(crate) fn upstream(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.uses += 1;
-        let Known { by_origin, uses } = &mut *known;
-        if let Some((last, upstream)) = by_origin.get_mut(origin) {
-            *last = *uses;
-            return Ok(Arc::clone(upstream));
+        if let Some(known) = self.known().used(origin) {
+            return Ok(known);
         }
+        // Made while nobody waits for it. Whoever was quicker made the one that counts.
+        let made = self.make(origin)?;
+        let mut known = self.known();
+        Ok(known.used(origin).unwrap_or_else(|| known.keep(origin, made)))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
         let text = format!("[upstreams.{NAME}]\nurl = {origin:?}\n{}", self.policy);
         let config = config::load("ad hoc", text.as_bytes()).map_err(|problems| problems.to_string())?;
         let around = Around { vault: &|_| Err("there are no secrets here".to_owned()), files: &|_| Err("no files".to_owned()) };
         let none: Option<(&Live, Now)> = None;
         let live = Live::new(config, around, none).map_err(|unusable| unusable.to_string())?;
-        let upstream = Arc::clone(live.named(NAME).ok_or("the origin makes no upstream")?);
-        if by_origin.len() >= MOST
-            && let Some(oldest) = by_origin.iter().min_by_key(|(_, (last, _))| *last).map(|(origin, _)| origin.clone())
+        live.named(NAME).map(Arc::clone).ok_or_else(|| "the origin makes no upstream".to_owned())
+    }
+}
+
+impl Known {
+    fn used(&mut self, origin: &str) -> Option<Arc<LiveUpstream>> {
+        let (last, upstream) = self.by_origin.get_mut(origin)?;
+        self.uses += 1;
+        *last = self.uses;
+        Some(Arc::clone(upstream))
+    }
+
+    fn keep(&mut self, origin: &str, made: Arc<LiveUpstream>) -> Arc<LiveUpstream> {
+        if self.by_origin.len() >= MOST
+            && let Some(oldest) = self.by_origin.iter().min_by_key(|(_, (last, _))| *last).map(|(origin, _)| origin.clone())
         {
-            by_origin.remove(&oldest);
+            self.by_origin.remove(&oldest);
         }
-        by_origin.insert(origin.to_owned(), (*uses, Arc::clone(&upstream)));
-        Ok(upstream)
+        self.uses += 1;
+        self.by_origin.insert(origin.to_owned(), (self.uses, Arc::clone(&made)));
+        made
     }
 }
 
@@ -90,6 +110,6 @@ mod tests {
         for n in 0..MOST {
             adhoc.upstream(&format!("http://h{n}.example.org")).unwrap();
         }
-        assert_eq!(adhoc.known.lock().unwrap().by_origin.len(), MOST);
+        assert_eq!(adhoc.known().by_origin.len(), MOST);
     }
 }

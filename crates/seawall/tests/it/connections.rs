@@ -63,7 +63,7 @@ fn a_get_on_a_connection_that_closes_under_it_goes_again_without_counting() {
     let first = Arc::new(AtomicBool::new(true));
     let upstream =
         Upstream::with(move |turn| if turn.number == 1 && first.swap(false, Ordering::SeqCst) { turn.close() } else { turn.say(OK) });
-    let gateway = Start::before(&upstream, "retry = { attempts = 1 }").go();
+    let gateway = Start::before(&upstream, "retry = { attempts = 1 }").threads(1).go();
     assert_eq!(gateway.get("/api/x").status, 200);
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.header("seawall-attempts")), (200, Some("1")));
@@ -80,7 +80,7 @@ fn a_caller_who_leaves_takes_the_attempt_along_and_nobody_is_blamed() {
             turn.send(OK);
         }
     });
-    let gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }\nbreaker = { consecutive = 2, min_calls = 2 }").go();
+    let gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }\nbreaker = { consecutive = 2, min_calls = 2 }").threads(1).go();
     for number in 1..=4 {
         let mut caller = gateway.caller();
         caller.send("GET /api/hang HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -103,7 +103,7 @@ fn a_broken_request_body_is_the_callers_own_fault() {
     // 81
     let upstream = Upstream::fine();
     let keys = "timeout = { attempt = \"300ms\", total = \"1s\" }\nbreaker = { consecutive = 2, min_calls = 2 }\nretry = { attempts = 1 }";
-    let gateway = Start::before(&upstream, keys).server("replay_body = \"1KiB\"\nmax_body = \"64KiB\"").go();
+    let gateway = Start::before(&upstream, keys).server("replay_body = \"1KiB\"\nmax_body = \"64KiB\"").threads(1).go();
     let start = "POST /api/x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
     let kib = format!("800\r\n{}\r\n", "x".repeat(0x800));
     for _ in 0..3 {
@@ -192,7 +192,7 @@ fn a_preface_in_pieces_is_recognised_and_a_post_in_pieces_is_not_mistaken_for_on
 fn the_whole_call_keeps_its_deadline_while_many_wait() {
     // 77
     let upstream = Upstream::with(|turn| turn.hang(1500));
-    let gateway = Start::before(&upstream, &FAST.replace("800ms", "10s").replace("2s", "20s")).go();
+    let gateway = Start::before(&upstream, &FAST.replace("800ms", "10s").replace("2s", "20s")).threads(1).go();
     let watch = Watch::start();
     let reply = gateway.get_with("/api/x", "Seawall-Timeout-Ms: 300\r\n");
     assert_eq!((reply.status, reply.code().as_str()), (504, "deadline_exceeded"));

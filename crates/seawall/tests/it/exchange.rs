@@ -116,7 +116,7 @@ fn hasty(answer: &'static str) -> (String, Arc<AtomicUsize>) {
 #[test]
 fn an_answer_that_comes_before_the_request_has_ended_is_relayed_and_ends_the_connection() {
     let (at, connections) = hasty("HTTP/1.1 413 Too Much\r\nContent-Length: 3\r\n\r\nbig");
-    let gateway = Start::with(&format!("[upstreams.api]\nurl = \"http://{at}\"\n{FAST}")).server("replay_body = \"1KiB\"").go();
+    let gateway = Start::with(&format!("[upstreams.api]\nurl = \"http://{at}\"\n{FAST}")).server("replay_body = \"1KiB\"").threads(1).go();
     let mut caller = gateway.caller();
     caller.send(format!("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 200000\r\n\r\n{}", "x".repeat(100_000)));
     let reply = caller.reply();

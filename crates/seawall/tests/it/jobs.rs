@@ -424,3 +424,26 @@ fn a_damaged_store_is_refused_with_its_reason() {
     assert_eq!(run.status.code(), Some(11), "{told}");
     assert!(told.contains("the database is damaged"), "{told}");
 }
+
+/// Whoever works off a long queue hears of everything else too: of other lanes, of what becomes due, of what is called off.
+#[test]
+fn a_backlog_keeps_nobody_else_waiting() {
+    for threads in [1, 3] {
+        let (many, few) = (Upstream::with(|turn| turn.pause(20).say(OK)), Upstream::with(|turn| turn.pause(20).say(OK)));
+        let gateway =
+            Start::with(&format!("[upstreams.many]\nurl = \"http://{}\"\n[upstreams.few]\nurl = \"http://{}\"\n", many.at, few.at))
+                .threads(threads)
+                .go();
+        let backlog: String = (0..8000).map(|_| "{\"upstream\":\"many\",\"path\":\"/\"}\n").collect();
+        let reply = gateway.admin_as("POST", "/v1/jobs", "application/x-ndjson", &backlog);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        eventually("they are worked off", || many.count() > 500);
+        let now = submit(&gateway, &json!({ "upstream": "few", "path": "/now" }));
+        let soon = submit(&gateway, &json!({ "upstream": "few", "path": "/soon", "delay": "200ms" }));
+        for id in [now, soon] {
+            assert_eq!(over(&gateway, &id)["state"], "done");
+            let left = gateway.look("/v1/jobs?state=queued&upstream=many&limit=1");
+            assert_eq!(left["items"].as_array().unwrap().len(), 1, "with {threads} threads the backlog came first");
+        }
+    }
+}

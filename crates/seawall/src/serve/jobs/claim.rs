@@ -2,7 +2,7 @@
 //! process stops.
 
 use super::finish::{Stop, given_up, hand_in, work_off};
-use super::held::{ANY, BATCH, NEWS, SLOTS, Table};
+use super::held::{ANY, BATCH, NEWS, Table};
 use super::run::Bench;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
@@ -15,8 +15,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-/// Of its slots, what one lane may have while others have work: a slow upstream never takes them all.
-const LANE_SLOTS: usize = SLOTS / 2;
 /// How often time itself is looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// How often idle connections are looked after.
@@ -52,18 +50,20 @@ impl Worker {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         let mut sweep = tokio::time::interval(SWEEP);
-        // Not at once: there is nothing to renew yet, and a sweep says that so much time was lived through.
+        // Not at once: there is nothing to renew yet, and a tick or a sweep says that so much time was lived through.
+        tick.reset();
         renewal.reset();
         sweep.reset();
-        let mut lanes: Vec<String> = Vec::new();
         // A tick moves so many at most; where it moved some, there may be more.
-        let mut more = false;
+        let (mut lanes, mut more) = self.look(Vec::new()).await;
+        self.table.tell_of_room();
         loop {
             // How many free slots are worth a claim now.
             let worth = tokio::select! {
                 _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
                 _ = tick.tick() => {
                     self.table.trust();
+                    (lanes, more) = self.look(lanes).await;
                     ANY
                 }
                 () = self.news() => {
@@ -84,11 +84,11 @@ impl Worker {
                     BATCH
                 }
             };
-            // Each looks after its own leases; what time brings about, one sees to for all.
-            if (worth == ANY || more && lanes.is_empty()) && self.notice_steps().await && self.is_first() {
-                (lanes, more) = self.tick().await;
+            if more && lanes.is_empty() {
+                (lanes, more) = self.look(lanes).await;
             }
-            while !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == Phase::Serving {
+            // Once: where there is room for more after that, it says so itself, and whatever else has happened has its turn too.
+            if !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == Phase::Serving {
                 lanes = self.claim(lanes).await;
             }
             if !lanes.is_empty() {
@@ -110,13 +110,9 @@ impl Worker {
     /// Time has passed: idle connections are looked after, and one more suspect may run.
     fn sweep(&self) {
         self.bench.sweep();
-        if self.is_first() {
+        if self.number == 0 {
             self.bench.desk().crew.trust();
         }
-    }
-
-    const fn is_first(&self) -> bool {
-        self.number == 0
     }
 
     /// Every lane that there is, after the bell has rung: whoever rang it did not say for whom.
@@ -128,9 +124,24 @@ impl Worker {
         lanes
     }
 
-    /// Lets time do its work, and says where there is something to claim, and whether there may be more.
-    async fn tick(&self) -> (Vec<String>, bool) {
-        match self.bench.desk().store.tick(self.bench.desk().now()).await {
+    /// Sees to its own leases, and to what time has brought about, which one does for all. The lanes with something to claim, and
+    /// whether there may be more.
+    async fn look(&self, known: Vec<String>) -> (Vec<String>, bool) {
+        let crew = &self.bench.desk().crew;
+        match self.notice_steps().await {
+            None => (known, false),
+            Some(_) if self.number > 0 => (crew.told(), false),
+            Some(now) => {
+                let (lanes, more) = self.tick(now).await;
+                crew.tell(&lanes);
+                (lanes, more)
+            }
+        }
+    }
+
+    /// Lets time do its work.
+    async fn tick(&self, now: Wall) -> (Vec<String>, bool) {
+        match self.bench.desk().store.tick(now).await {
             Ok(tick) => {
                 let recovered = u64::try_from(tick.recovered).unwrap_or(u64::MAX);
                 self.bench.desk().counts.recovered.fetch_add(recovered, Ordering::Relaxed);
@@ -145,17 +156,16 @@ impl Worker {
         }
     }
 
-    /// After a step of the clock that leases live by, ours are held under the new time before anybody finds them over. Whether
+    /// After a step of the clock that leases live by, ours are held under the new time before anybody finds them over. The time, if
     /// everybody's are.
-    async fn notice_steps(&self) -> bool {
-        let (desk, crew) = (self.bench.desk(), &self.bench.desk().crew);
-        let lived = i64::try_from(self.bench.shared.clock.now().mono.0 / 1_000_000).unwrap_or(i64::MAX);
-        let clock = desk.now().0.saturating_sub(lived);
+    async fn notice_steps(&self) -> Option<Wall> {
+        let crew = &self.bench.desk().crew;
+        let (clock, now) = self.bench.desk().offset();
         if crew.was_set(self.number, clock) {
             self.renew().await;
         }
         crew.holds_by(self.number, clock);
-        crew.all_hold_by(clock)
+        crew.all_hold_by(clock).then_some(now)
     }
 
     /// The longest that any attempt may take, and some: whoever has not renewed by then is gone.
@@ -168,15 +178,9 @@ impl Worker {
 
     /// Claims as much as there is room for. The lanes that may have more.
     async fn claim(&self, mut lanes: Vec<String>) -> Vec<String> {
-        let free = self.table.free();
-        let share = if lanes.len() > 1 { LANE_SLOTS } else { SLOTS };
-        let wishes: Vec<(String, usize)> = lanes
-            .iter()
-            .map(|lane| (lane.clone(), share.saturating_sub(self.table.in_lane(lane)).min(free.div_ceil(lanes.len()))))
-            .filter(|(_, most)| *most > 0)
-            .collect();
+        let wishes = self.table.deal(&lanes);
         if wishes.is_empty() {
-            return Vec::new();
+            return lanes;
         }
         let desk = self.bench.desk();
         let (now, lease) = (desk.now(), self.lease());
@@ -185,9 +189,11 @@ impl Worker {
         };
         if claimed.len() < wishes.iter().map(|(_, most)| most).sum() {
             let got = |lane: &String| claimed.iter().filter(|claimed| claimed.job.upstream == *lane).count();
-            lanes = wishes.into_iter().filter(|(lane, most)| got(lane) == *most).map(|(lane, _)| lane).collect();
+            lanes.retain(|lane| wishes.iter().all(|(wished, most)| wished != lane || got(lane) == *most));
         }
         claimed.into_iter().for_each(|claimed| self.start(claimed, now + lease));
+        // Some were claimed, or a lane is known to have none: the next look is another one.
+        self.table.tell_of_room();
         lanes
     }
 

@@ -2,7 +2,9 @@
 //! more than it can hold, suspects are few among all of them, and what one learns of a target that somebody handed in, all know.
 
 use crate::adhoc::AdHoc;
+use arc_swap::ArcSwap;
 use seawall_core::time::Nanos;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 
@@ -13,7 +15,7 @@ const MOST: usize = 4;
 const SUSPECTS: usize = 4;
 /// What two clocks may differ by without one of them having been set.
 const STEP: Nanos = Nanos::from_secs(2);
-/// A worker that has not looked at the clock yet holds nothing.
+/// A worker looks at the clock before it holds anything.
 const UNSEEN: i64 = i64::MIN;
 
 /// Receivers are told apart by `webhook-id`, so a POST may go again; they may be down for hours, so it does so slowly.
@@ -29,6 +31,8 @@ pub(crate) struct Crew {
     clocks: Vec<AtomicI64>,
     bell: Notify,
     more: Notify,
+    /// The lanes in which the last tick found work.
+    found: ArcSwap<Vec<String>>,
     suspects: Semaphore,
     /// Places for suspects by now.
     places: AtomicUsize,
@@ -42,6 +46,7 @@ impl Crew {
             clocks: (0..threads.clamp(1, MOST)).map(|_| AtomicI64::new(UNSEEN)).collect(),
             bell: Notify::new(),
             more: Notify::new(),
+            found: ArcSwap::default(),
             suspects: Semaphore::new(1),
             places: AtomicUsize::new(1),
             adhoc: AdHoc::new(RECEIVERS),
@@ -68,6 +73,15 @@ impl Crew {
 
     pub(super) async fn passed_on(&self) {
         self.more.notified().await;
+    }
+
+    /// What a tick found is for everybody.
+    pub(super) fn tell(&self, lanes: &[String]) {
+        self.found.store(Arc::new(lanes.to_vec()));
+    }
+
+    pub(super) fn told(&self) -> Vec<String> {
+        self.found.load().to_vec()
     }
 
     /// Waits for a place among the suspects that run.

@@ -107,6 +107,12 @@ impl Desk {
         }
     }
 
+    /// How far the jobs' time is from the one that nobody can set, in milliseconds, and that time.
+    pub(super) fn offset(&self) -> (i64, Wall) {
+        let (now, lived) = (self.now(), self.clock.now().mono.0 / 1_000_000);
+        (now.0.saturating_sub(i64::try_from(lived).unwrap_or(i64::MAX)), now)
+    }
+
     /// Measures how far the database's clock is from ours. What cannot be measured stays as it was.
     pub(crate) async fn follow(&self) {
         let asked = self.clock.now();

@@ -11,7 +11,9 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 /// Jobs that a worker runs side by side.
-pub(super) const SLOTS: usize = 256;
+const SLOTS: usize = 256;
+/// Of these, what one lane may have while others have work: a slow upstream never takes them all.
+const LANE_SLOTS: usize = SLOTS / 2;
 /// What all workers of a process begin with together. Each job that ends earns it one more, and each tick that it lives through twice as many: a program that
 /// dies soon after its start, over and over, shall not take hundreds of jobs with it that are not to blame.
 const FIRST_SLOTS: usize = 8;
@@ -46,6 +48,8 @@ pub(super) struct Table {
     aside: Cell<usize>,
     /// What it may run side by side by now.
     slots: Cell<usize>,
+    /// How often it was dealt.
+    dealt: Cell<usize>,
     pub freed: Notify,
     /// Ends that are about to be handed to the store, together.
     ends: RefCell<Vec<Arc<Settle>>>,
@@ -55,14 +59,31 @@ impl Table {
     /// For one of so many workers.
     pub(super) fn new(workers: usize) -> Self {
         let (running, ends) = (RefCell::default(), RefCell::default());
-        let first = FIRST_SLOTS.div_ceil(workers);
-        Self { running, aside: Cell::new(0), slots: Cell::new(first), freed: Notify::new(), ends }
+        let first = (FIRST_SLOTS / workers).max(1);
+        Self { running, aside: Cell::new(0), slots: Cell::new(first), dealt: Cell::new(0), freed: Notify::new(), ends }
     }
 
     pub(super) fn free(&self) -> usize {
         let (held, slots) = (self.running.borrow().len(), self.slots.get());
         let running = held.saturating_sub(self.aside.get());
         slots.saturating_sub(running).min((HELD * slots).saturating_sub(held))
+    }
+
+    /// Deals what is free out to the lanes, beginning with another one each time: where there is less than one for each, all have
+    /// their turn.
+    pub(super) fn deal(&self, lanes: &[String]) -> Vec<(String, usize)> {
+        let share = if lanes.len() > 1 { LANE_SLOTS } else { SLOTS };
+        let first = self.dealt.replace(self.dealt.get().wrapping_add(1)).checked_rem(lanes.len()).unwrap_or(0);
+        let (mut free, mut left) = (self.free(), lanes.len());
+        let mut dealt = Vec::with_capacity(left);
+        for lane in lanes[first..].iter().chain(&lanes[..first]) {
+            let most = share.saturating_sub(self.in_lane(lane)).min(free.div_ceil(left));
+            if most > 0 {
+                dealt.push((lane.clone(), most));
+            }
+            (free, left) = (free - most, left - 1);
+        }
+        dealt
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -106,7 +127,8 @@ impl Table {
         self.tell_of_room();
     }
 
-    fn tell_of_room(&self) {
+    /// Room for many is worth a look at what there is to do.
+    pub(super) fn tell_of_room(&self) {
         if self.has_room(BATCH) {
             self.freed.notify_one();
         }
@@ -225,6 +247,25 @@ mod tests {
         (0..9).for_each(|_| table.trust());
         assert_eq!(table.free(), SLOTS - 4);
         assert!(table.has_room(BATCH));
+    }
+
+    #[tokio::test]
+    async fn lanes_are_dealt_no_more_than_is_free_and_all_have_their_turn() {
+        let lanes: Vec<String> = ["u", "v", "w"].map(str::to_owned).to_vec();
+        let dealt = |table: &Table, lanes: &[String]| -> Vec<String> {
+            table.deal(lanes).into_iter().map(|(lane, most)| format!("{lane} {most}")).collect()
+        };
+        let (table, leases) = table(8).await;
+        assert_eq!(dealt(&table, &lanes), ["u 1"]);
+        assert_eq!(dealt(&table, &lanes), ["v 1"]);
+        assert_eq!(dealt(&table, &lanes), ["w 1"]);
+        leases[..6].iter().for_each(|lease| table.settle(lease));
+        assert_eq!(dealt(&table, &lanes), ["u 3", "v 2", "w 2"]);
+        assert_eq!(dealt(&table, &lanes[..1]), ["u 7"]);
+        assert!(table.deal(&[]).is_empty());
+        (0..9).for_each(|_| table.trust());
+        assert_eq!(dealt(&table, &lanes[1..]), ["v 128", "w 127"], "half for each");
+        assert_eq!(dealt(&table, &lanes[..1]), ["u 254"], "one that runs, and one that waits its turn as a suspect");
     }
 
     #[tokio::test]
