@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// Enough for two writers, claims and a few lists; a server has a hundred for everybody.
+/// Enough for two writers, the claims of four workers and a few lists; a server has a hundred for everybody.
 const CONNECTIONS: usize = 10;
 const CONNECT: Duration = Duration::from_secs(5);
 /// Pauses before a server that is restarting is asked again; after the last it counts as away, and until it answers again nobody

@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     file: File,
 
-    /// Threads that serve requests [default: one for each core]
+    /// Threads that serve requests, and as many that work jobs off, four at most [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 
