@@ -129,7 +129,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let start_up = StartUp { store, file, around: vault, threads: args.threads, head_timeout: args.head_timeout, connections };
     let running = start(live, start_up, Box::new(std::io::stdout()))?;
     let banner = banner::text(&running);
-    terminal.detail(&format!("{} threads serve", running.workers.len()));
+    let jobs = running.shared.desk.crew.size();
+    terminal.detail(&format!("{} threads serve, {jobs} work jobs off", running.workers.len() - jobs));
     // Announced once signals are heard: before that, one would simply end the process.
     running.until(async {
         terminal.note(&banner);

@@ -8,6 +8,7 @@ use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::job::{AD_HOC, Claim, Claimed, Lease, Renewed};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,8 +189,11 @@ impl Worker {
             return Vec::new();
         };
         if claimed.len() < wishes.iter().map(|(_, most)| most).sum() {
-            let got = |lane: &String| claimed.iter().filter(|claimed| claimed.job.upstream == *lane).count();
-            lanes.retain(|lane| wishes.iter().all(|(wished, most)| wished != lane || got(lane) == *most));
+            let mut missing: HashMap<&str, usize> = wishes.iter().map(|(lane, most)| (lane.as_str(), *most)).collect();
+            for claimed in &claimed {
+                missing.entry(&claimed.job.upstream).and_modify(|most| *most = most.saturating_sub(1));
+            }
+            lanes.retain(|lane| missing.get(lane.as_str()).is_none_or(|missing| *missing == 0));
         }
         claimed.into_iter().for_each(|claimed| self.start(claimed, now + lease));
         // Some were claimed, or a lane is known to have none: the next look is another one.

@@ -14,8 +14,9 @@ use tokio::task::AbortHandle;
 const SLOTS: usize = 256;
 /// Of these, what one lane may have while others have work: a slow upstream never takes them all.
 const LANE_SLOTS: usize = SLOTS / 2;
-/// What all workers of a process begin with together. Each job that ends earns it one more, and each tick that it lives through twice as many: a program that
-/// dies soon after its start, over and over, shall not take hundreds of jobs with it that are not to blame.
+/// What all workers of a process begin with together. Each job that ends earns its worker one more, and each tick that is lived
+/// through twice as many: a program that dies soon after its start, over and over, shall not take hundreds of jobs with it that are
+/// not to blame.
 const FIRST_SLOTS: usize = 8;
 /// Times its slots that it may hold: those that run, and those that are over but for the disk, which is slow at times.
 const HELD: usize = 4;
@@ -77,6 +78,9 @@ impl Table {
         let (mut free, mut left) = (self.free(), lanes.len());
         let mut dealt = Vec::with_capacity(left);
         for lane in lanes[first..].iter().chain(&lanes[..first]) {
+            if free == 0 {
+                break;
+            }
             let most = share.saturating_sub(self.in_lane(lane)).min(free.div_ceil(left));
             if most > 0 {
                 dealt.push((lane.clone(), most));
