@@ -280,6 +280,13 @@ impl Gateway {
         file
     }
 
+    /// Processor time that it has used, in hundredths of a second.
+    pub(crate) fn cpu(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        [11, 12].iter().map(|&field: &usize| fields[field].parse::<u64>().unwrap()).sum()
+    }
+
     /// Resident memory in KiB.
     pub(crate) fn memory(&self) -> u64 {
         let mut status = String::new();

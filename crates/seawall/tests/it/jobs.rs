@@ -448,3 +448,19 @@ fn a_backlog_keeps_nobody_else_waiting() {
         }
     }
 }
+
+/// More lanes than slots: nobody goes round and round among them, nor lets another do so.
+#[test]
+fn whoever_has_nothing_to_do_does_nothing() {
+    for threads in [1, 2] {
+        let upstream = Upstream::fine();
+        let policy: String = (0..400).map(|lane| format!("[upstreams.u{lane}]\nurl = \"http://{}\"\n", upstream.at)).collect();
+        let gateway = Start::with(&policy).threads(threads).go();
+        assert_eq!(over(&gateway, &submit(&gateway, &json!({ "upstream": "u399", "path": "/" })))["state"], "done");
+        std::thread::sleep(Duration::from_millis(500));
+        let before = gateway.cpu();
+        std::thread::sleep(Duration::from_secs(1));
+        let used = gateway.cpu() - before;
+        assert!(used < 40, "{used} hundredths of a second in one, with {threads} threads");
+    }
+}

@@ -92,7 +92,8 @@ impl Worker {
             if !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == Phase::Serving {
                 lanes = self.claim(lanes).await;
             }
-            if !lanes.is_empty() {
+            // Not where it goes on by itself: two that pass on what neither has looked at yet would keep each other awake for ever.
+            if !lanes.is_empty() && !self.table.has_room(BATCH) {
                 desk.crew.pass_on();
             }
         }
