@@ -102,13 +102,16 @@ def answered(upstream):
 
 def make_ready(store, folder):
     """Puts jobs that wait for their time in line, as the peers' are when their workers start."""
-    ready = "UPDATE jobs SET state = 0, turn = row, due = run_at WHERE state = 2"
+    queue = "INSERT INTO queue (upstream, priority, turn, row, due) SELECT upstream, priority, row, row, run_at FROM jobs WHERE waits = 1"
+    ready = "UPDATE jobs SET waits = 0, turn = row, due = run_at WHERE waits = 1"
     if store.startswith("sqlite:"):
         with sqlite3.connect(folder / store.removeprefix("sqlite:")) as db:
+            db.execute(queue)
             db.execute(ready)
         db.close()
         return
-    subprocess.run(["psql", "-q", store, "-c", "SET search_path = seawall", "-c", ready, "-c", "VACUUM ANALYZE jobs"], check=True)
+    statements = ["SET search_path = seawall", queue, ready, "VACUUM ANALYZE jobs, queue"]
+    subprocess.run(["psql", "-q", store, *(word for statement in statements for word in ("-c", statement))], check=True)
 
 
 def ours(store, upstream, round):

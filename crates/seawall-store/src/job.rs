@@ -216,8 +216,10 @@ pub struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub(crate) row: i64,
-    pub(crate) claim: i64,
+    pub(crate) id: CallId,
     pub(crate) token: i64,
+    /// A caller asked for the job: it is nobody else's replay or tick, and its end is told to nothing else in the store.
+    pub(crate) by_caller: bool,
 }
 
 /// By its row alone: whoever holds many of these rarely has two of one job.

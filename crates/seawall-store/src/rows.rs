@@ -2,35 +2,95 @@
 
 use crate::dead::{Letter, NewLetter, Status};
 use crate::error::Error;
-use crate::job::{Job, Lease, Origin, Request, Response, State};
+use crate::job::{Job, Lease, Origin, Request, Response, SUSPECT, State};
 use crate::progress;
 use crate::sql::{Row, Source, read_json};
 use bytes::Bytes;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 
-/// What a worker has to know of a job, without its body.
-macro_rules! claimed {
-    () => {
-        "row, id, upstream, tenant, caller, priority, claim, token, crashes, run_at, expires_at, created_at, progress, \
-         idempotency_key, correlation_id, callback, origin, method, path, history, headers"
+/// What a job is, without its body: with how often a worker vanished, what has been used up and what has been tried as they are there.
+macro_rules! columns {
+    ($crashes:expr, $progress:expr, $history:expr) => {
+        concat!(
+            "jobs.row, jobs.id, jobs.upstream, jobs.tenant, jobs.caller, jobs.priority, ",
+            $crashes,
+            ", jobs.run_at, jobs.expires_at, jobs.created_at, ",
+            $progress,
+            ", jobs.idempotency_key, jobs.correlation_id, jobs.callback, jobs.origin, jobs.method, jobs.path, ",
+            $history,
+            ", jobs.headers"
+        )
     };
 }
-pub(crate) const CLAIMED: &str = claimed!();
-/// What a job is, without the two values that may be long.
-pub(crate) const JOB: &str = concat!(claimed!(), ", state, due, finished_at, error, response_status, response_cut, response_headers");
+/// What a worker has to know, `FROM jobs`.
+pub(crate) const CLAIMED: &str = columns!("jobs.crashes", "jobs.progress", "jobs.history");
 
-/// A job whose claim is written, without its body: nothing is said about how it may have ended or what it waited for. With the lease
-/// that its last claim has.
-pub(crate) fn claimed(c: &mut Row<impl Source>) -> Result<(Job, Lease), Error> {
+/// Jobs with the places they are in.
+pub(crate) const PLACED: &str = "jobs LEFT JOIN claims ON claims.row = jobs.row LEFT JOIN ended ON ended.row = jobs.row";
+/// Which place that is: the state of a job of [`PLACED`].
+macro_rules! state {
+    () => {
+        "CASE WHEN ended.row IS NOT NULL THEN ended.state WHEN claims.row IS NOT NULL THEN 1 WHEN jobs.waits = 1 THEN 2 ELSE 0 END"
+    };
+}
+pub(crate) const STATE: &str = state!();
+/// How often a worker vanished. One that was blamed in advance and then given back by its worker is not blamed any more.
+macro_rules! crashes {
+    () => {
+        "CASE WHEN ended.state <> 4 AND ended.token <> 0 AND jobs.crashes > 2 THEN 2 ELSE jobs.crashes END"
+    };
+}
+const _: () = assert!(SUSPECT == 2, "as it is written above");
+macro_rules! progress {
+    () => {
+        "coalesce(ended.progress, jobs.progress)"
+    };
+}
+macro_rules! history {
+    () => {
+        "coalesce(ended.history, jobs.history)"
+    };
+}
+/// How it ended, or what it waits for.
+macro_rules! error {
+    () => {
+        "CASE WHEN ended.row IS NULL THEN jobs.error ELSE ended.error END"
+    };
+}
+/// What anybody may know of a job of [`PLACED`], without the two values that may be long.
+pub(crate) const JOB: &str = concat!(
+    columns!(crashes!(), progress!(), history!()),
+    ", ",
+    state!(),
+    ", jobs.due, ended.finished_at, ",
+    error!(),
+    ", ended.response_status, ended.response_cut, ended.response_headers"
+);
+/// What a settlement left of a job of [`PLACED`], which is [`GIVEN_BACK`] with its token. Its worker was told to cancel it if it did.
+pub(crate) const LEFT: &str = concat!(
+    "jobs.upstream, jobs.tenant, CASE WHEN ended.state = 5 THEN 1 ELSE 0 END, jobs.origin, ",
+    state!(),
+    ", ended.finished_at, ",
+    progress!(),
+    ", ",
+    history!(),
+    ", ",
+    error!()
+);
+/// The token with which a job of [`PLACED`] was given back last; none where somebody else ended it since.
+pub(crate) const GIVEN_BACK: &str = "coalesce(ended.token, jobs.token)";
+
+/// A job that is claimed with this token, without its body: nothing is said about how it may have ended or what it waited for.
+pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Lease), Error> {
     let (row, id) = (c.take()?, c.take()?);
     let (upstream, tenant, caller, priority) = (c.take()?, c.take()?, c.take()?, c.take()?);
-    let lease = Lease { row, claim: c.take()?, token: c.take()? };
     let crashes = c.take()?;
     let (run_at, expires_at, created_at) = (c.take()?, c.take()?, c.take()?);
     let progress = progress::read(&c.take::<String>()?);
     let (idempotency_key, correlation_id, callback) = (c.take()?, c.take()?, c.take()?);
     let origin = origin(c.take()?)?;
+    let lease = Lease { row, id, token, by_caller: origin == Origin::Caller };
     let (method, path) = (c.take()?, c.take()?);
     let (history, headers) = (c.json()?, c.json()?);
     let request = Request { method, path, headers, body: Bytes::new() };
@@ -62,7 +122,7 @@ pub(crate) fn claimed(c: &mut Row<impl Source>) -> Result<(Job, Lease), Error> {
 
 /// The job without its bodies.
 pub(crate) fn job(c: &mut Row<impl Source>) -> Result<Job, Error> {
-    let (mut job, _) = claimed(c)?;
+    let (mut job, _) = claimed(c, 0)?;
     job.state = c.number(State::from_number)?;
     let due = c.take()?;
     job.next_attempt_at = matches!(job.state, State::Queued | State::Waiting).then_some(due);

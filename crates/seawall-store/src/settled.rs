@@ -61,8 +61,9 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// From the columns `state, finished_at, progress, history, error`.
-    pub(crate) fn read(held: Held, row: &mut Row) -> Result<Self, Error> {
+    /// From the columns [`rows::LEFT`].
+    pub(crate) fn read(row: &mut Row) -> Result<Self, Error> {
+        let held = Held::read(row)?;
         let state = row.number(State::from_number)?;
         Ok(Self { held, state, finished_at: row.take()?, progress: row.take()?, history: row.take()?, error: row.take()? })
     }
@@ -156,8 +157,11 @@ pub(crate) fn settle<'a>(worded: &'a Worded, held: &Held) -> Result<(Settled, Ch
 }
 
 /// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends well or waits. It can be
-/// written without a look at the job, by a statement that changes nothing where any of this is not so.
+/// written without a look at the job, by whoever finds its claim and nobody who cancels it.
 pub(crate) fn plain(of: &Worded) -> Result<Option<(Settled, Change<'_>)>, Error> {
+    if !of.settle.lease.by_caller {
+        return Ok(None);
+    }
     let (settled, change, besides) = settle(of, &Held::default())?;
     let plain = !change.is_queued() && change.keeps_dedup && besides == Besides::Nothing;
     Ok(plain.then_some((settled, change)))

@@ -1,23 +1,15 @@
 //! What is written to the rows of jobs that are settled together, as columns.
 
-use crate::job::SUSPECT;
+use crate::job::{Lease, SUSPECT};
 use crate::settled::Change;
 use crate::sql::text;
 use std::borrow::Cow;
 use tokio_postgres::types::ToSql;
 
-/// What a statement sets that has the changes as `s`.
-pub(super) fn set() -> String {
-    format!(
-        "state = s.state, due = coalesce(s.due, jobs.due), finished_at = s.finished_at, progress = s.progress, \
-         history = s.history, error = s.error, response_status = s.status, response_cut = s.cut, \
-         response_headers = s.headers, response_body = s.body, \
-         crashes = CASE WHEN s.state = 4 THEN jobs.crashes ELSE least(jobs.crashes, {SUSPECT}) END"
-    )
-}
-
-const COLUMNS: [(&str, &str); 11] = [
+const COLUMNS: [(&str, &str); 13] = [
     ("row", "int8"),
+    ("token", "int8"),
+    ("id", "bytea"),
     ("state", "int2"),
     ("due", "int8"),
     ("finished_at", "int8"),
@@ -30,18 +22,41 @@ const COLUMNS: [(&str, &str); 11] = [
     ("body", "bytea"),
 ];
 
-/// The changes as `s`, with more columns before them, whose values come after the first so many. One list of rows and not
-/// two that are joined: the planner knows nothing of their lengths, and compares each row with each.
-pub(super) fn from(before: usize, more: &[(&str, &str)]) -> String {
-    let columns = || more.iter().chain(&COLUMNS);
+/// A part of a statement: gives up the claims of what is changed, with more columns before theirs, whose values come after the first so
+/// many, and where there is `more` to be so. What is found is `gone`, and one list of rows and not two that are joined: the planner knows
+/// nothing of their lengths, and compares each row with each.
+pub(super) fn gone(before: usize, columns: &[(&str, &str)], more: &str) -> String {
+    let columns = || columns.iter().chain(&COLUMNS);
     let values: Vec<String> = (before + 1..).zip(columns()).map(|(number, (_, kind))| format!("${number}::{kind}[]")).collect();
     let names: Vec<&str> = columns().map(|(name, _)| *name).collect();
-    format!("unnest({}) AS s({})", values.join(", "), names.join(", "))
+    let (values, names) = (values.join(", "), names.join(", "));
+    format!(
+        "gone AS (DELETE FROM claims USING unnest({values}) AS s({names}) WHERE claims.row = s.row AND claims.token = s.token{more} RETURNING s.*)"
+    )
+}
+
+/// Keeps what is over of `gone`.
+pub(super) fn over() -> &'static str {
+    "over AS (INSERT INTO ended (row, token, finished_at, state, id, progress, history, error, response_status, response_cut, \
+     response_headers, response_body) SELECT row, token, finished_at, state, id, progress, history, error, status, cut, headers, body \
+     FROM gone WHERE state >= 3)"
+}
+
+/// Puts off the rest of `gone`, to be ready at a turn or later.
+pub(super) fn off(turn: &str) -> String {
+    format!(
+        "off AS (UPDATE jobs SET waits = gone.state / 2, turn = {turn}, due = coalesce(gone.due, jobs.due), token = gone.token, \
+         progress = gone.progress, history = gone.history, error = gone.error, crashes = least(jobs.crashes, {SUSPECT}) \
+         FROM gone WHERE jobs.row = gone.row AND gone.state < 3 \
+         RETURNING jobs.row, jobs.priority, jobs.turn, jobs.due, jobs.upstream, jobs.waits)"
+    )
 }
 
 #[derive(Debug)]
 pub(super) struct Columns<'a> {
     rows: Vec<i64>,
+    tokens: Vec<i64>,
+    ids: Vec<Vec<u8>>,
     states: Vec<i16>,
     dues: Vec<Option<i64>>,
     finished: Vec<Option<i64>>,
@@ -55,11 +70,14 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(changes: &'a [(i64, Change<'a>)]) -> Self {
+    pub(super) fn of(changes: &'a [(Lease, Change<'a>)]) -> Self {
+        let lease = || changes.iter().map(|(lease, _)| lease);
         let change = || changes.iter().map(|(_, change)| change);
         let response = || change().map(|change| change.response);
         Self {
-            rows: changes.iter().map(|(row, _)| *row).collect(),
+            rows: lease().map(|lease| lease.row).collect(),
+            tokens: lease().map(|lease| lease.token).collect(),
+            ids: lease().map(|lease| lease.id.to_bytes().to_vec()).collect(),
             states: change().map(|change| change.state as i16).collect(),
             dues: change().map(|change| change.due.map(|at| at.0)).collect(),
             finished: change().map(|change| change.finished_at.map(|at| at.0)).collect(),
@@ -75,7 +93,7 @@ impl<'a> Columns<'a> {
 
     /// In the order of [`COLUMNS`].
     pub(super) fn values(&self) -> [&(dyn ToSql + Sync); COLUMNS.len()] {
-        let Self { rows, states, dues, finished, progress, histories, errors, statuses, cuts, headers, bodies } = self;
-        [rows, states, dues, finished, progress, histories, errors, statuses, cuts, headers, bodies]
+        let Self { rows, tokens, ids, states, dues, finished, progress, histories, errors, statuses, cuts, headers, bodies } = self;
+        [rows, tokens, ids, states, dues, finished, progress, histories, errors, statuses, cuts, headers, bodies]
     }
 }

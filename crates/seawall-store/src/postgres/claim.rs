@@ -23,18 +23,19 @@ fn claim_statement(from: From) -> &'static str {
     let statements = STATEMENTS.get_or_init(|| {
         let lanes = ["lane(upstream, most)", "lane(upstream, most, priority, turn)"];
         let given = ["$3::text[], $4::int8[]", "$3::text[], $4::int8[], $5::int8[], $6::int8[]"];
-        let wanted = ["", "AND jobs.priority = lane.priority AND jobs.turn >= lane.turn "];
+        let wanted = ["", "AND queue.priority = lane.priority AND queue.turn >= lane.turn "];
         [0, 1].map(|from| {
             let (lane, given, wanted) = (lanes[from], given[from], wanted[from]);
             format!(
                 "WITH picked AS MATERIALIZED (SELECT j.t FROM unnest({given}) AS {lane} CROSS JOIN LATERAL \
-                 (SELECT jobs.ctid AS t FROM jobs WHERE jobs.state = 0 AND jobs.upstream = lane.upstream {wanted}\
-                 ORDER BY jobs.priority DESC, jobs.turn LIMIT lane.most FOR UPDATE SKIP LOCKED) j), \
-                 claimed AS (UPDATE jobs SET state = 1, claim = claim + 1, token = $1, lease_until = $2 \
-                 WHERE jobs.ctid = ANY(ARRAY(SELECT t FROM picked)) RETURNING {CLAIMED}, turn, body), \
-                 moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM claimed GROUP BY 1 ORDER BY 1 \
+                 (SELECT queue.ctid AS t FROM queue WHERE queue.upstream = lane.upstream {wanted}\
+                 ORDER BY queue.priority DESC, queue.turn LIMIT lane.most FOR UPDATE SKIP LOCKED) j), \
+                 gone AS (DELETE FROM queue WHERE ctid = ANY(ARRAY(SELECT t FROM picked)) RETURNING row, upstream, turn, cancel), \
+                 marked AS (INSERT INTO claims (row, token, lease_until, cancel) SELECT row, $1, $2, cancel FROM gone), \
+                 moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM gone GROUP BY 1 ORDER BY 1 \
                  ON CONFLICT (upstream) DO UPDATE SET present = excluded.present WHERE l.present < excluded.present) \
-                 SELECT *, (SELECT {RELAXED}) FROM claimed ORDER BY priority DESC, turn"
+                 SELECT {CLAIMED}, jobs.turn, jobs.body, (SELECT {RELAXED}) FROM jobs WHERE jobs.row = ANY(ARRAY(SELECT row FROM gone)) \
+                 ORDER BY jobs.priority DESC, jobs.turn"
             )
         })
     });
@@ -88,16 +89,19 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
     let rows = match taken {
         // The connection broke, perhaps after the claim was written: what has this token is ours.
         Err(Error::Unavailable(_)) => {
-            let mine = format!("SELECT {CLAIMED}, turn, body FROM jobs WHERE state = 1 AND token = $1 AND upstream = ANY($2)");
+            let mine = format!(
+                "SELECT {CLAIMED}, jobs.turn, jobs.body FROM claims JOIN jobs ON jobs.row = claims.row \
+                 WHERE claims.token = $1 AND jobs.upstream = ANY($2)"
+            );
             ask(&pool.get().await?, &mine, &[&token, &upstreams]).await?
         }
         other => other?,
     };
-    rows.into_iter().map(claimed).collect()
+    rows.into_iter().map(|row| claimed(row, token)).collect()
 }
 
-fn claimed(mut row: Row) -> Result<(i64, Claimed), Error> {
-    let (mut job, lease) = rows::claimed(&mut row)?;
+fn claimed(mut row: Row, token: i64) -> Result<(i64, Claimed), Error> {
+    let (mut job, lease) = rows::claimed(&mut row, token)?;
     let turn: i64 = row.take()?;
     job.request.body = rows::body(row.take()?)?;
     Ok((turn, Claimed { lease, job }))

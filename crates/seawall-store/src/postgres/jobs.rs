@@ -7,6 +7,7 @@ use super::tx::ask;
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob, Origin, State};
 use crate::progress;
+use crate::rows::{PLACED, STATE};
 use crate::sql::{json, text};
 use crate::words;
 use deadpool_postgres::Object;
@@ -66,17 +67,20 @@ fn insert_statement() -> &'static str {
     SQL.get_or_init(|| {
         let given = given("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
         format!(
-            "WITH {given} INSERT INTO jobs (turn, id, state, upstream, tenant, caller, priority, due, run_at, expires_at, created_at, \
+            "WITH {given}, kept AS (INSERT INTO jobs (turn, id, waits, upstream, tenant, caller, priority, due, run_at, expires_at, created_at, \
              progress, dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \
-             SELECT CASE WHEN j.state = 0 THEN {FIRST}[j.own] + j.place ELSE 0 END, j.id, j.state, j.upstream, j.tenant, j.caller, \
+             SELECT CASE WHEN j.waits = 0 THEN {FIRST}[j.own] + j.place ELSE 0 END, j.id, j.waits, j.upstream, j.tenant, j.caller, \
              j.priority, j.due, j.run_at, j.expires_at, j.created_at, j.progress, j.dedup, j.fingerprint, j.idempotency_key, \
              j.correlation_id, j.callback, j.origin, j.method, j.path, j.history, j.headers, j.body \
              FROM unnest($4::int8[], $5::bytea[], $6::int2[], $7::text[], $8::text[], $9::text[], $10::int8[], $11::int8[], $12::int8[], \
              $13::int8[], $14::int8[], $15::text[], $16::bytea[], $17::bytea[], $18::text[], $19::text[], $20::text[], $21::text[], \
-             $22::text[], $23::text[], $24::text[], $25::text[], $26::bytea[], $27::int8[]) WITH ORDINALITY AS j(place, id, state, upstream, tenant, caller, priority, \
+             $22::text[], $23::text[], $24::text[], $25::text[], $26::bytea[], $27::int8[]) WITH ORDINALITY AS j(place, id, waits, upstream, tenant, caller, priority, \
              due, run_at, expires_at, created_at, progress, dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, \
              path, history, headers, body, own, number) \
-             ORDER BY j.number ON CONFLICT DO NOTHING RETURNING id"
+             ORDER BY j.number ON CONFLICT DO NOTHING RETURNING row, priority, turn, due, upstream, waits, id), \
+             queued AS (INSERT INTO queue (row, priority, turn, due, upstream) \
+             SELECT row, priority, turn, due, upstream FROM kept WHERE waits = 0) \
+             SELECT id FROM kept"
         )
     })
 }
@@ -108,10 +112,10 @@ async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Optio
     }
     let (upstreams, tenants) = (texts(jobs, |job| &job.upstream), texts(jobs, |job| &job.tenant));
     let mut groups = Groups::default();
-    let (mut places, mut states): (Vec<i64>, Vec<i16>) = (Vec::new(), Vec::new());
+    let (mut places, mut waiting): (Vec<i64>, Vec<i16>) = (Vec::new(), Vec::new());
     for (index, (job, now)) in jobs.iter().enumerate() {
         let waits = job.run_at > *now;
-        states.push(if waits { State::Waiting } else { State::Queued } as i16);
+        waiting.push(waits.into());
         places.push(if waits { 0 } else { groups.place(&upstreams[index], &tenants[index]) });
     }
     let (group_upstreams, group_tenants, group_counts) = groups.columns();
@@ -136,7 +140,7 @@ async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Optio
             &group_counts,
             &places,
             &ids,
-            &states,
+            &waiting,
             &upstreams,
             &tenants,
             &texts(jobs, |job| &job.caller),
@@ -188,10 +192,10 @@ struct Found {
 async fn there(connection: &Object, jobs: &[&NewJob]) -> Result<There, Error> {
     let ids: Vec<Vec<u8>> = jobs.iter().map(|job| job.id.to_bytes().to_vec()).collect();
     let dedups: Vec<&[u8]> = jobs.iter().filter_map(|job| job.dedup.as_ref().map(|hash| &hash[..])).collect();
-    let statement = "SELECT dedup, id, state, fingerprint, upstream, created_at FROM jobs WHERE id = ANY($1) \
-                     UNION SELECT dedup, id, state, fingerprint, upstream, created_at FROM jobs WHERE dedup = ANY($2)";
+    let found = format!("SELECT jobs.dedup, jobs.id, {STATE}, jobs.fingerprint, jobs.upstream, jobs.created_at FROM {PLACED}");
+    let statement = format!("{found} WHERE jobs.id = ANY($1) UNION {found} WHERE jobs.dedup = ANY($2)");
     let mut there = There::default();
-    for mut row in ask(connection, statement, &[&ids, &dedups]).await? {
+    for mut row in ask(connection, &statement, &[&ids, &dedups]).await? {
         let dedup: Option<Vec<u8>> = row.take()?;
         let (id, state) = (row.take()?, row.number(State::from_number)?);
         let found = Found { id, state, fingerprint: row.take()?, upstream: row.take()?, created_at: row.take()? };

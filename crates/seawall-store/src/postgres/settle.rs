@@ -9,6 +9,7 @@ use super::{changes, jobs, keys};
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::{Ending, Lease, NewJob, Renewed, Settled};
+use crate::rows::{GIVEN_BACK, LEFT, PLACED};
 use crate::settled::{self, Besides, Change, Held, Left, Worded};
 use deadpool_postgres::Object;
 use seawall_core::time::Wall;
@@ -61,35 +62,30 @@ impl Batch for Worded {
 /// Leases as columns.
 struct Leases {
     rows: Vec<i64>,
-    claims: Vec<i64>,
     tokens: Vec<i64>,
 }
 
 impl Leases {
     fn of(leases: impl Iterator<Item = Lease> + Clone) -> Self {
         let rows = leases.clone().map(|lease| lease.row).collect();
-        let claims = leases.clone().map(|lease| lease.claim).collect();
-        Self { rows, claims, tokens: leases.map(|lease| lease.token).collect() }
+        Self { rows, tokens: leases.map(|lease| lease.token).collect() }
     }
 }
 
-/// In the order of rows, as everybody locks them. The sign keeps the planner from the index of what is running: that is as long
-/// as what was running.
-const HELD: &str = "SELECT jobs.row, upstream, tenant, cancel, origin FROM jobs JOIN unnest($1::int8[], $2::int8[], $3::int8[]) \
-                    AS held(row, claim, token) ON jobs.row = held.row AND jobs.claim = held.claim AND jobs.token = held.token \
-                    WHERE (+ state) = 1 ORDER BY jobs.row FOR UPDATE OF jobs";
-
-/// What this very claim left behind.
-const LEFT: &str = "SELECT jobs.row, upstream, tenant, cancel, origin, state, finished_at, progress, history, error FROM jobs \
-                    JOIN unnest($1::int8[], $2::int8[], $3::int8[]) AS held(row, claim, token) ON jobs.row = held.row \
-                    AND jobs.claim = held.claim AND jobs.token = held.token WHERE state <> 1";
+/// In the order of rows, as everybody locks them.
+const HELD: &str = "SELECT claims.row, upstream, tenant, cancel, origin FROM claims JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
+                    ON claims.row = held.row AND claims.token = held.token JOIN jobs ON jobs.row = claims.row \
+                    ORDER BY claims.row FOR UPDATE OF claims";
 
 /// Settlements whose answer was lost with the connection are found by what they left.
 async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<i64, Left>, Error> {
+    let statement = format!(
+        "SELECT jobs.row, {LEFT} FROM {PLACED} JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
+         ON jobs.row = held.row AND {GIVEN_BACK} = held.token"
+    );
     let mut left = HashMap::new();
-    for mut row in ask(connection, LEFT, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
-        let number: i64 = row.take()?;
-        left.insert(number, Left::read(Held::read(&mut row)?, &mut row)?);
+    for mut row in ask(connection, &statement, &[&leases.rows, &leases.tokens]).await? {
+        left.insert(row.take()?, Left::read(&mut row)?);
     }
     Ok(left)
 }
@@ -97,7 +93,7 @@ async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<i64, Left>
 async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, Error> {
     let leases = Leases::of(batch.iter().map(|(worded, _)| worded.settle.lease));
     let mut held: HashMap<i64, Held> = HashMap::new();
-    for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.claims, &leases.tokens]).await? {
+    for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.tokens]).await? {
         held.insert(row.take()?, Held::read(&mut row)?);
     }
     let in_doubt = batch.iter().any(|(_, doubt)| *doubt);
@@ -120,7 +116,7 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
             letters.push(besides);
         }
         ended.extend(&settle.key);
-        changes.push((settle.lease.row, change));
+        changes.push((settle.lease, change));
         over.push(held);
         answers.push(settled);
     }
@@ -137,20 +133,23 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
     Ok(answers)
 }
 
+/// Of those whose claims are locked.
 fn write_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
         let given = given("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
-        let places = [("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")];
-        let (set, changes) = (changes::set(), changes::from(3, &places));
+        let (gone, over) = (changes::gone(3, &[("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")], ""), changes::over());
+        let off = changes::off(&format!("CASE WHEN gone.state = 0 THEN {FIRST}[gone.own] + gone.place ELSE 0 END"));
         format!(
-            "WITH {given} UPDATE jobs SET turn = CASE WHEN s.state = 0 THEN {FIRST}[s.own] + s.place ELSE 0 END, \
-             dedup = CASE WHEN s.keeps_dedup THEN jobs.dedup END, {set} FROM {changes} WHERE jobs.row = s.row"
+            "WITH {given}, {gone}, {over}, {off}, \
+             queued AS (INSERT INTO queue (row, priority, turn, due, upstream) SELECT row, priority, turn, due, upstream FROM off WHERE waits = 0), \
+             freed AS (UPDATE jobs SET dedup = NULL FROM gone WHERE jobs.row = gone.row AND gone.state >= 3 AND NOT gone.keeps_dedup \
+             AND jobs.dedup IS NOT NULL) SELECT row FROM gone"
         )
     })
 }
 
-async fn write(connection: &Object, changes: &[(i64, Change<'_>)], held: &[Held]) -> Result<(), Error> {
+async fn write(connection: &Object, changes: &[(Lease, Change<'_>)], held: &[Held]) -> Result<(), Error> {
     if changes.is_empty() {
         return Ok(());
     }
@@ -171,11 +170,8 @@ async fn write(connection: &Object, changes: &[(i64, Change<'_>)], held: &[Held]
 fn plain_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
-        let (set, changes) = (changes::set(), changes::from(0, &[("claim", "int8"), ("token", "int8")]));
-        format!(
-            "UPDATE jobs SET {set} FROM {changes} WHERE jobs.row = s.row AND jobs.claim = s.claim \
-             AND jobs.token = s.token AND (+ jobs.state) = 1 AND jobs.cancel = 0 AND jobs.origin IS NULL RETURNING jobs.row"
-        )
+        let (gone, over, off) = (changes::gone(0, &[], " AND claims.cancel = 0"), changes::over(), changes::off("0"));
+        format!("WITH {gone}, {over}, {off} SELECT row FROM gone")
     })
 }
 
@@ -184,41 +180,37 @@ async fn plainly(connection: &Object, batch: &[Worded]) -> Result<Vec<Option<Set
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
     for (index, one) in batch.iter().enumerate().filter(|(_, one)| one.settle.follow.is_empty() && one.settle.key.is_none()) {
-        plain.extend(settled::plain(one)?.map(|(settled, change)| (index, settled, (one.settle.lease.row, change))));
+        plain.extend(settled::plain(one)?.map(|(settled, change)| (index, settled, (one.settle.lease, change))));
     }
     if plain.is_empty() {
         return Ok(answers);
     }
     failpoint::hit("settle-in-transaction")?;
     // In the order of rows, as everybody locks them. A lease that is settled twice is lost the second time.
-    plain.sort_by_key(|(_, _, (row, _))| *row);
-    plain.dedup_by_key(|(_, _, (row, _))| *row);
-    let leases = Leases::of(plain.iter().map(|(index, ..)| batch[*index].settle.lease));
+    plain.sort_by_key(|(_, _, (lease, _))| lease.row);
+    plain.dedup_by_key(|(_, _, (lease, _))| lease.row);
     let (places, changes): (Vec<(usize, Settled)>, Vec<_>) =
         plain.into_iter().map(|(index, settled, change)| ((index, settled), change)).unzip();
     let columns = Columns::of(&changes);
-    let mut values: Vec<&(dyn ToSql + Sync)> = vec![&leases.claims, &leases.tokens];
-    values.extend(columns.values());
     let mut written: HashSet<i64> = HashSet::new();
-    for mut row in ask(connection, plain_statement(), &values).await? {
+    for mut row in ask(connection, plain_statement(), &columns.values()).await? {
         written.insert(row.take()?);
     }
-    for ((index, settled), (row, _)) in places.into_iter().zip(&changes) {
-        answers[index] = written.contains(row).then_some(settled);
+    for ((index, settled), (lease, _)) in places.into_iter().zip(&changes) {
+        answers[index] = written.contains(&lease.row).then_some(settled);
     }
     Ok(answers)
 }
 
-const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT jobs.row AS r FROM jobs JOIN unnest($1::int8[], $2::int8[], $3::int8[]) \
-                     AS held(row, claim, token) ON jobs.row = held.row AND jobs.claim = held.claim AND jobs.token = held.token \
-                     WHERE (+ state) = 1 ORDER BY jobs.row FOR UPDATE OF jobs) \
-                     UPDATE jobs SET lease_until = $4 WHERE jobs.row = ANY(ARRAY(SELECT r FROM mine)) RETURNING jobs.row, jobs.cancel";
+const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT claims.row AS r FROM claims JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
+                     ON claims.row = held.row AND claims.token = held.token ORDER BY claims.row FOR UPDATE OF claims) \
+                     UPDATE claims SET lease_until = $3 WHERE row = ANY(ARRAY(SELECT r FROM mine)) RETURNING row, cancel";
 
 pub(super) async fn renew(pool: &Pool, leases: &[Lease], until: Wall) -> Result<Vec<Renewed>, Error> {
     let columns = Leases::of(leases.iter().copied());
     let mut found: HashMap<i64, bool> = HashMap::new();
     let statement = format!("{RENEW}, (SELECT {RELAXED})");
-    for mut row in ask(&pool.get().await?, &statement, &[&columns.rows, &columns.claims, &columns.tokens, &until.0]).await? {
+    for mut row in ask(&pool.get().await?, &statement, &[&columns.rows, &columns.tokens, &until.0]).await? {
         found.insert(row.take()?, row.take()?);
     }
     Ok(leases

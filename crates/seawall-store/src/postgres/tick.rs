@@ -18,27 +18,32 @@ const MOST: usize = 2000;
 const SWEEP: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 /// The lanes with something in them: one look into the index for each, however many jobs it has.
-const LANES: &str = "WITH RECURSIVE lane AS ((SELECT upstream FROM jobs WHERE state = 0 ORDER BY upstream LIMIT 1) UNION ALL \
-                     SELECT (SELECT upstream FROM jobs WHERE state = 0 AND upstream > lane.upstream ORDER BY upstream LIMIT 1) \
+const LANES: &str = "WITH RECURSIVE lane AS ((SELECT upstream FROM queue ORDER BY upstream LIMIT 1) UNION ALL \
+                     SELECT (SELECT upstream FROM queue WHERE upstream > lane.upstream ORDER BY upstream LIMIT 1) \
                      FROM lane WHERE lane.upstream IS NOT NULL) SELECT upstream FROM lane WHERE upstream IS NOT NULL";
-const NEXT: &str = "SELECT (SELECT lease_until FROM jobs WHERE state = 1 ORDER BY lease_until LIMIT 1), \
-                    (SELECT due FROM jobs WHERE state = 2 ORDER BY due LIMIT 1)";
+/// What is next in each place. All that anybody asks while nothing happens.
+const NEXT: &str = "SELECT (SELECT lease_until FROM claims ORDER BY lease_until LIMIT 1), \
+                    (SELECT due FROM jobs WHERE waits = 1 ORDER BY due LIMIT 1), (SELECT 1 FROM queue ORDER BY upstream LIMIT 1)";
 
 fn ready_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
         let given = given("(SELECT upstream, tenant, count(*) AS n FROM picked GROUP BY 1, 2) AS g");
         format!(
-            "WITH late AS MATERIALIZED (SELECT ctid AS t, row AS r, upstream, tenant, lease_until AS at FROM jobs WHERE state = 1 AND lease_until <= $1 \
+            "WITH over AS MATERIALIZED (SELECT ctid AS t FROM claims WHERE lease_until <= $1 \
              ORDER BY lease_until LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             due AS MATERIALIZED (SELECT ctid AS t, row AS r, upstream, tenant, due AS at FROM jobs WHERE state = 2 AND due <= $1 \
+             gone AS (DELETE FROM claims WHERE ctid = ANY(ARRAY(SELECT t FROM over)) RETURNING row AS r, lease_until AS at, cancel), \
+             late AS MATERIALIZED (SELECT r, upstream, tenant, at, cancel FROM gone JOIN jobs ON jobs.row = gone.r), \
+             due AS MATERIALIZED (SELECT row AS r, upstream, tenant, due AS at FROM jobs WHERE waits = 1 AND due <= $1 \
              ORDER BY due LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             picked AS (SELECT t, r, upstream, tenant, at, 1 AS crashed FROM late UNION ALL SELECT t, r, upstream, tenant, at, 0 FROM due), \
-             placed AS (SELECT t, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 AS place, \
-             dense_rank() OVER (ORDER BY {ORDER}) AS own FROM picked), {given} \
-             UPDATE jobs SET state = 0, turn = {FIRST}[placed.own] + placed.place, due = $1, \
+             picked AS (SELECT r, upstream, tenant, at, cancel, 1 AS crashed FROM late UNION ALL SELECT r, upstream, tenant, at, 0, 0 FROM due), \
+             placed AS (SELECT r, cancel, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 AS place, \
+             dense_rank() OVER (ORDER BY {ORDER}) AS own FROM picked), {given}, \
+             back AS (UPDATE jobs SET waits = 0, turn = {FIRST}[placed.own] + placed.place, due = $1, \
              crashes = crashes + CASE WHEN crashes < {SUSPECT} THEN placed.crashed ELSE 0 END \
-             FROM placed WHERE jobs.ctid = placed.t RETURNING placed.crashed, (SELECT {RELAXED})"
+             FROM placed WHERE jobs.row = placed.r RETURNING jobs.row, jobs.priority, jobs.turn, jobs.upstream, placed.cancel, placed.crashed), \
+             queued AS (INSERT INTO queue (row, priority, turn, due, cancel, upstream) SELECT row, priority, turn, $1, cancel, upstream FROM back) \
+             SELECT crashed, (SELECT {RELAXED}) FROM back"
         )
     })
 }
@@ -68,10 +73,11 @@ struct Seen {
 }
 
 async fn look(connection: &Object) -> Result<Seen, Error> {
-    let (next, lanes) = tokio::try_join!(ask(connection, NEXT, &[]), ask(connection, LANES, &[]))?;
+    let next = ask(connection, NEXT, &[]).await?;
     let mut next = next.into_iter().next().ok_or_else(|| Error::Failed("a look found nothing".to_owned()))?;
-    let lanes = lanes.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()?;
-    Ok(Seen { lease_over: next.take()?, due: next.take()?, lanes })
+    let (lease_over, due) = (next.take()?, next.take()?);
+    let lanes = if next.take::<Option<i64>>()?.is_some() { ask(connection, LANES, &[]).await? } else { Vec::new() };
+    Ok(Seen { lease_over, due, lanes: lanes.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()? })
 }
 
 /// Forgets jobs that are over, a few at a time, with pauses, so that what arrives meanwhile finds the server's time in between.
@@ -109,9 +115,10 @@ pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Re
 async fn forget(connection: &Object, state: State, after: &[u8], finished_before: Wall, most: usize) -> Result<Vec<Vec<u8>>, Error> {
     let before = CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes();
     let statement = format!(
-        "DELETE FROM jobs WHERE ctid = ANY(ARRAY(SELECT ctid FROM jobs WHERE state >= 3 AND (state, id) > ({state}, $1) \
-         AND (state, id) < ({state}, $2) AND finished_at < $3 ORDER BY state, id LIMIT {most} FOR UPDATE SKIP LOCKED)) \
-         RETURNING id, (SELECT {RELAXED})",
+        "WITH gone AS (DELETE FROM ended WHERE ctid = ANY(ARRAY(SELECT ctid FROM ended WHERE (state, id) > ({state}, $1) \
+         AND (state, id) < ({state}, $2) AND finished_at < $3 ORDER BY state, id LIMIT {most} FOR UPDATE SKIP LOCKED)) RETURNING row, id), \
+         forgotten AS (DELETE FROM jobs WHERE row = ANY(ARRAY(SELECT row FROM gone))) \
+         SELECT id, (SELECT {RELAXED}) FROM gone",
         state = state.number()
     );
     let gone = ask(connection, &statement, &[&after, &&before[..], &finished_before.0]).await?;

@@ -6,33 +6,38 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
 use crate::progress;
-use crate::rows::{self, CLAIMED};
+use crate::rows::{self, CLAIMED, GIVEN_BACK, LEFT, PLACED, STATE};
 use crate::settled::{self, Change, Held, Left, Worded};
-use crate::sql::{Row, Sql as _, at_once, count, json};
-use crate::statements::idempotency;
+use crate::sql::{Row, Sql as _, at_once, count, json, values};
+use crate::statements::{idempotency, jobs::FREE_KEY};
 use crate::words;
-use rusqlite::types::Value;
 use rusqlite::types::ValueRef::{Blob, Integer};
-use rusqlite::vtab::array::Array;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
-use std::rc::Rc;
+use std::sync::LazyLock;
 
 /// Longer bodies are kept apart from the row that changes with each attempt.
 const INLINE_BODY: usize = 4096;
-pub(super) const INSERT: &str = "INSERT INTO jobs (id, state, upstream, tenant, caller, priority, turn, due, run_at, expires_at, created_at, progress, \
+pub(super) const INSERT: &str = "INSERT INTO jobs (id, waits, upstream, tenant, caller, priority, turn, due, run_at, expires_at, created_at, progress, \
      dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \
      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-/// Changes nothing where any of what makes a settlement plain is not so.
-pub(super) const SETTLE_PLAINLY: &str = "UPDATE jobs SET state = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, \
-     response_status = ?, response_cut = ?, response_headers = ?, response_body = ?, crashes = min(crashes, ?) \
-     WHERE row = ? AND state = 1 AND claim = ? AND token = ? AND cancel = 0 AND origin IS NULL";
-/// All at once: a statement for each of them would open every index for each of them, a tenth of what it costs.
-pub(super) const MARK: &str = "UPDATE jobs SET state = 1, claim = claim + 1, token = ?, lease_until = ? WHERE row IN rarray(?)";
-/// Found first and then written: a statement that does both copies every row twice.
-pub(super) const NEXT_IN_LANE: &str =
-    "FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream = ?1 ORDER BY priority DESC, turn LIMIT ?2";
+pub(super) const QUEUE: &str = "INSERT INTO queue (upstream, priority, turn, row, due) VALUES (?, ?, ?, ?, ?)";
+/// A job that is ready again goes where its row says.
+const QUEUE_AGAIN: &str = "INSERT INTO queue SELECT upstream, priority, turn, jobs.row, due, coalesce(cancel, 0) \
+     FROM jobs LEFT JOIN claims ON claims.row = jobs.row WHERE jobs.row = ?";
+/// The first so many of a lane, which are the first in the queue and nowhere else: `queue` tells the order, `jobs` the rest.
+pub(super) const NEXT_IN_LANE: &str = "FROM queue CROSS JOIN jobs ON jobs.row = queue.row WHERE queue.upstream = ?1 \
+     ORDER BY queue.priority DESC, queue.turn, queue.row LIMIT ?2";
+/// All of one priority that are claimed from a lane, and the first of it: to look for each of them would cost more than to move it.
+pub(super) const MARK: &str =
+    "INSERT INTO claims SELECT row, ?5, ?6, cancel FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
+pub(super) const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
+pub(super) const RELEASE: &str = "DELETE FROM claims WHERE row = ? AND token = ? AND cancel <= ?";
+pub(super) const END: &str = "INSERT INTO ended (row, id, state, token, finished_at, progress, history, error, response_status, response_cut, \
+     response_headers, response_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+pub(super) const PUT_OFF: &str = "UPDATE jobs SET waits = ?, turn = ?, due = coalesce(?, due), token = ?, progress = ?, history = ?, error = ?, \
+     crashes = min(crashes, ?) WHERE row = ?";
 
 impl Sqlite {
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
@@ -89,19 +94,19 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &Written, now: Wall) -> Result
         return Ok(known);
     }
     let waits = job.run_at > now;
-    let state = if waits { State::Waiting } else { State::Queued };
+    let due = job.run_at.max(now).0;
     let turn = if waits { 0 } else { tx.turns.next(&job.upstream, &job.tenant) };
     let inline = job.request.body.len() <= INLINE_BODY;
     let id = job.id.to_bytes();
     tx.insert()?.execute([
         Blob(&id),
-        Integer(state.number()),
+        Integer(waits.into()),
         text(&job.upstream),
         text(&job.tenant),
         text(&job.caller),
         Integer(job.priority),
         Integer(turn),
-        Integer(job.run_at.max(now).0),
+        Integer(due),
         Integer(job.run_at.0),
         maybe(job.expires_at, |at| Integer(at.0)),
         Integer(now.0),
@@ -118,8 +123,11 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &Written, now: Wall) -> Result
         text(&written.headers),
         maybe(inline.then_some(&job.request.body[..]), Blob),
     ])?;
+    let row = tx.db.last_insert_rowid();
+    if !waits {
+        tx.queue()?.execute([text(&job.upstream), Integer(job.priority), Integer(turn), Integer(row), Integer(due)])?;
+    }
     if !inline {
-        let row = tx.db.last_insert_rowid();
         tx.db.prepare_cached("INSERT INTO bodies (row, body) VALUES (?, ?)")?.execute(params![row, &job.request.body[..]])?;
     }
     Ok(Enqueued::New(job.id))
@@ -129,7 +137,7 @@ fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &Written, now: Wall) -> Result
 fn known(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
     let Some(dedup) = &job.dedup else { return Ok(None) };
     let found = db
-        .prepare_cached("SELECT id, state, fingerprint FROM jobs WHERE dedup = ?")?
+        .prepare_cached(&KNOWN)?
         .query_row(params![dedup], |row| Ok((row.get::<_, [u8; 16]>(0)?, row.get::<_, i64>(1)?, row.get::<_, [u8; 32]>(2)?)))
         .optional()?;
     Ok(found.map(|(id, state, fingerprint)| {
@@ -142,49 +150,52 @@ fn known(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
     }))
 }
 
+pub(super) static KNOWN: LazyLock<String> =
+    LazyLock::new(|| format!("SELECT jobs.id, {STATE}, jobs.fingerprint FROM {PLACED} WHERE jobs.dedup = ?"));
+
 fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
     let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
     let mut claimed = Vec::with_capacity(claim.lanes.iter().map(|(_, most)| most).sum());
     for (upstream, most) in &claim.lanes {
-        let mut statement = tx.db.prepare_cached(claim_statement())?;
+        let first = claimed.len();
+        let mut statement = tx.db.prepare_cached(&CLAIM)?;
         let mut found = statement.query(params![upstream, count(*most)])?;
         while let Some(next) = found.next()? {
             let mut columns = Row::from(Columns::of(next));
-            let (mut job, mut lease) = rows::claimed(&mut columns)?;
+            let (mut job, lease) = rows::claimed(&mut columns, token)?;
             let turn: i64 = columns.take()?;
             job.request.body = rows::body(columns.take()?)?;
-            lease.claim += 1;
-            lease.token = token;
             tx.turns.claimed(upstream, turn);
             claimed.push((turn, Claimed { lease, job }));
         }
+        mark(tx.db, upstream, &claimed[first..], claim.now + claim.lease)?;
     }
-    mark(tx.db, claimed.iter().map(|(_, claimed)| claimed.lease.row), token, claim.now + claim.lease)?;
     claimed.sort_by_key(|(turn, claimed)| (-claimed.job.priority, *turn));
     Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())
 }
 
-/// Writes down whose they are now.
-fn mark(db: &Connection, rows: impl ExactSizeIterator<Item = i64>, token: i64, until: Wall) -> Result<(), Error> {
-    let expected = rows.len();
-    if expected == 0 {
-        return Ok(());
-    }
-    let list: Array = Rc::new(rows.map(Value::Integer).collect());
-    let marked = db.prepare_cached(MARK)?.execute(params![token, until.0, list])?;
-    // They were found in this very transaction.
-    if marked == expected { Ok(()) } else { Err(Error::Damaged(format!("of {expected} jobs that were found {marked} are there"))) }
-}
+static CLAIM: LazyLock<String> = LazyLock::new(|| format!("SELECT {CLAIMED}, queue.turn, {} {NEXT_IN_LANE}", Tx::BODY));
 
-fn claim_statement() -> &'static str {
-    static SQL: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    SQL.get_or_init(|| format!("SELECT {CLAIMED}, turn, {} {NEXT_IN_LANE}", Tx::BODY))
+/// Writes down whose the first of a lane are now, which are given in their order.
+fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], until: Wall) -> Result<(), Error> {
+    let (mut mark, mut unqueue) = (db.prepare_cached(MARK)?, db.prepare_cached(UNQUEUE)?);
+    for alike in claimed.chunk_by(|(_, one), (_, next)| one.job.priority == next.job.priority) {
+        let Some((turn, last)) = alike.last() else { continue };
+        let Lease { row, token, .. } = last.lease;
+        let marked = mark.execute(params![upstream, last.job.priority, turn, row, token, until.0])?;
+        let gone = unqueue.execute(params![upstream, last.job.priority, turn, row])?;
+        // They were found in this very transaction.
+        if (marked, gone) != (alike.len(), alike.len()) {
+            return Err(Error::Damaged(format!("of {} jobs that were found {marked} are queued", alike.len())));
+        }
+    }
+    Ok(())
 }
 
 fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
     let cancel: Option<bool> = db
-        .prepare_cached("UPDATE jobs SET lease_until = ? WHERE row = ? AND state = 1 AND claim = ? AND token = ? RETURNING cancel")?
-        .query_row(params![until.0, lease.row, lease.claim, lease.token], |row| row.get(0))
+        .prepare_cached("UPDATE claims SET lease_until = ? WHERE row = ? AND token = ? RETURNING cancel")?
+        .query_row(params![until.0, lease.row, lease.token], |row| row.get(0))
         .optional()?;
     Ok(match cancel {
         None => Renewed::Lost,
@@ -194,28 +205,30 @@ fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
 }
 
 fn held(db: &Connection, lease: Lease) -> Result<Option<Held>, Error> {
-    const HELD: &str = "SELECT upstream, tenant, cancel, origin FROM jobs WHERE row = ? AND claim = ? AND token = ? AND state = 1";
-    Ok(of_lease(db, HELD, lease)?.map(|(held, _)| held))
+    const HELD: &str = "SELECT upstream, tenant, cancel, origin FROM claims JOIN jobs ON jobs.row = claims.row \
+                        WHERE claims.row = ? AND claims.token = ?";
+    of_lease(db, HELD, lease)?.map(|mut held| Held::read(&mut held)).transpose()
 }
 
 /// What this very claim left behind.
 fn left(db: &Connection, lease: Lease) -> Result<Option<Left>, Error> {
-    const LEFT: &str = "SELECT upstream, tenant, cancel, origin, state, finished_at, progress, history, error FROM jobs \
-                        WHERE row = ? AND claim = ? AND token = ? AND state <> 1";
-    of_lease(db, LEFT, lease)?.map(|(held, mut rest)| Left::read(held, &mut rest)).transpose()
+    let statement = format!("SELECT {LEFT} FROM {PLACED} WHERE jobs.row = ? AND {GIVEN_BACK} = ?");
+    of_lease(db, &statement, lease)?.map(|mut left| Left::read(&mut left)).transpose()
 }
 
-/// A job by its last lease, and what else was asked for.
-fn of_lease(db: &Connection, statement: &str, lease: Lease) -> Result<Option<(Held, Row)>, Error> {
+fn of_lease(db: &Connection, statement: &str, lease: Lease) -> Result<Option<Row>, Error> {
     let mut statement = db.prepare_cached(statement)?;
-    let mut found = statement.query(params![lease.row, lease.claim, lease.token])?;
-    let Some(mut found) = found.next()?.map(super::row).transpose()? else { return Ok(None) };
-    Ok(Some((Held::read(&mut found)?, found)))
+    let mut found = statement.query(params![lease.row, lease.token])?;
+    found.next()?.map(super::row).transpose()
 }
 
 fn settle_one(tx: &mut Tx<'_>, worded: &Worded) -> Result<Settled, Error> {
     let settle = &worded.settle;
-    if let Some(settled) = settle_plainly(tx, worded)? {
+    if let Some((settled, change)) = settled::plain(worded)?
+        && release(tx, settle.lease, Cancel::No)?
+    {
+        failpoint::hit("settle-in-transaction")?;
+        write(tx, settle.lease, 0, &change)?;
         return conclude(tx, settle, settled);
     }
     let Some(held) = held(tx.db, settle.lease)? else {
@@ -224,10 +237,23 @@ fn settle_one(tx: &mut Tx<'_>, worded: &Worded) -> Result<Settled, Error> {
     };
     let (settled, change, besides) = settled::settle(worded, &held)?;
     let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
-    write(tx.db, settle.lease.row, turn, &change)?;
+    release(tx, settle.lease, Cancel::Perhaps)?;
+    write(tx, settle.lease, turn, &change)?;
     failpoint::hit("settle-in-transaction")?;
     at_once(besides.write(tx))?;
     conclude(tx, settle, settled)
+}
+
+/// Whether a claim may be one that somebody wants cancelled.
+#[derive(Clone, Copy, Debug)]
+enum Cancel {
+    No,
+    Perhaps,
+}
+
+/// Whether there was such a claim; there is none any more.
+fn release(tx: &mut Tx<'_>, lease: Lease, cancel: Cancel) -> Result<bool, Error> {
+    Ok(tx.release()?.execute([Integer(lease.row), Integer(lease.token), Integer(cancel as i64)])? > 0)
 }
 
 fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settled, Error> {
@@ -243,14 +269,39 @@ fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settle
     Ok(settled)
 }
 
-fn settle_plainly(tx: &mut Tx<'_>, worded: &Worded) -> Result<Option<Settled>, Error> {
-    let Some((settled, change)) = settled::plain(worded)? else { return Ok(None) };
-    failpoint::hit("settle-in-transaction")?;
-    let (lease, response) = (worded.settle.lease, change.response);
-    let changed = tx.settle_plainly()?.execute([
-        Integer(change.state.number()),
+/// Puts a job that nobody holds any more where it belongs.
+fn write(tx: &mut Tx<'_>, lease: Lease, turn: i64, change: &Change<'_>) -> Result<(), Error> {
+    if let Some(finished_at) = change.finished_at {
+        end(tx, lease, finished_at, change)?;
+        return if change.keeps_dedup { Ok(()) } else { at_once(tx.execute(FREE_KEY, values![lease.row])).map(drop) };
+    }
+    tx.put_off()?.execute([
+        Integer((!change.is_queued()).into()),
+        Integer(turn),
         maybe(change.due, |at| Integer(at.0)),
-        maybe(change.finished_at, |at| Integer(at.0)),
+        Integer(lease.token),
+        text(change.progress),
+        text(change.history),
+        maybe(change.error, text),
+        Integer(SUSPECT.into()),
+        Integer(lease.row),
+    ])?;
+    if change.is_queued() { queue_again(tx.db, lease.row) } else { Ok(()) }
+}
+
+pub(super) fn queue_again(db: &Connection, row: i64) -> Result<(), Error> {
+    db.prepare_cached(QUEUE_AGAIN)?.execute(params![row])?;
+    Ok(())
+}
+
+fn end(tx: &mut Tx<'_>, lease: Lease, finished_at: Wall, change: &Change<'_>) -> Result<(), Error> {
+    let (id, response) = (lease.id.to_bytes(), change.response);
+    tx.end()?.execute([
+        Integer(lease.row),
+        Blob(&id),
+        Integer(change.state.number()),
+        Integer(lease.token),
+        Integer(finished_at.0),
         text(change.progress),
         text(change.history),
         maybe(change.error, text),
@@ -258,36 +309,6 @@ fn settle_plainly(tx: &mut Tx<'_>, worded: &Worded) -> Result<Option<Settled>, E
         maybe(response, |response| Integer(response.truncated.into())),
         maybe(change.response_headers, text),
         maybe(response, |response| Blob(&response.body)),
-        Integer(SUSPECT.into()),
-        Integer(lease.row),
-        Integer(lease.claim),
-        Integer(lease.token),
-    ])?;
-    Ok((changed > 0).then_some(settled))
-}
-
-fn write(db: &Connection, row: i64, turn: i64, change: &Change<'_>) -> Result<(), Error> {
-    db.prepare_cached(
-        "UPDATE jobs SET state = ?, turn = ?, due = coalesce(?, due), finished_at = ?, progress = ?, history = ?, error = ?, \
-         dedup = CASE WHEN ? THEN dedup END, response_status = ?, response_cut = ?, response_headers = ?, response_body = ?, \
-         crashes = CASE WHEN ? = 4 THEN crashes ELSE min(crashes, ?) END WHERE row = ?",
-    )?
-    .execute(params![
-        change.state.number(),
-        turn,
-        change.due.map(|at| at.0),
-        change.finished_at.map(|at| at.0),
-        change.progress,
-        change.history,
-        change.error,
-        change.keeps_dedup,
-        change.response.map(|response| response.status),
-        change.response.map(|response| response.truncated),
-        change.response_headers,
-        change.response.map(|response| &response.body[..]),
-        change.state.number(),
-        SUSPECT,
-        row,
     ])?;
     Ok(())
 }

@@ -27,7 +27,6 @@ use owner::Owner;
 use reader::Reader;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::vtab::array::load_module;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
@@ -55,20 +54,35 @@ pub(crate) struct Tx<'a> {
     pub(crate) db: &'a Connection,
     pub(crate) turns: &'a mut Turns,
     insert: Option<Bound<'a>>,
-    settle: Option<Bound<'a>>,
+    queue: Option<Bound<'a>>,
+    release: Option<Bound<'a>>,
+    end: Option<Bound<'a>>,
+    put_off: Option<Bound<'a>>,
 }
 
 impl<'a> Tx<'a> {
     const fn begun(db: &'a Connection, turns: &'a mut Turns) -> Self {
-        Self { db, turns, insert: None, settle: None }
+        Self { db, turns, insert: None, queue: None, release: None, end: None, put_off: None }
     }
 
     fn insert(&mut self) -> Result<&mut Bound<'a>, Error> {
         Bound::once(&mut self.insert, self.db, jobs::INSERT)
     }
 
-    fn settle_plainly(&mut self) -> Result<&mut Bound<'a>, Error> {
-        Bound::once(&mut self.settle, self.db, jobs::SETTLE_PLAINLY)
+    fn queue(&mut self) -> Result<&mut Bound<'a>, Error> {
+        Bound::once(&mut self.queue, self.db, jobs::QUEUE)
+    }
+
+    fn release(&mut self) -> Result<&mut Bound<'a>, Error> {
+        Bound::once(&mut self.release, self.db, jobs::RELEASE)
+    }
+
+    fn end(&mut self) -> Result<&mut Bound<'a>, Error> {
+        Bound::once(&mut self.end, self.db, jobs::END)
+    }
+
+    fn put_off(&mut self) -> Result<&mut Bound<'a>, Error> {
+        Bound::once(&mut self.put_off, self.db, jobs::PUT_OFF)
     }
 }
 
@@ -139,7 +153,7 @@ impl Sqlite {
 }
 
 /// Long bodies are not in their job's row.
-const BODY: &str = "coalesce(body, (SELECT b.body FROM bodies b WHERE b.row = jobs.row))";
+const BODY: &str = "coalesce(jobs.body, (SELECT b.body FROM bodies b WHERE b.row = jobs.row))";
 
 impl Sql for Tx<'_> {
     const FIND: &'static str = "instr";
@@ -255,7 +269,6 @@ fn connect(path: &Path) -> Result<Connection, Error> {
          PRAGMA journal_size_limit = 67108864;",
     )?;
     db.set_prepared_statement_cache_capacity(64);
-    load_module(&db)?;
     steady(&db)?;
     Ok(db)
 }

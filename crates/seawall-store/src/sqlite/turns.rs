@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Tenants whose last turn is remembered; one that is forgotten begins at its lane's present, which is fair too.
 const MOST_TENANTS: usize = 100_000;
 
-pub(super) const QUEUED: &str = "SELECT upstream, tenant, turn FROM jobs INDEXED BY jobs_queued WHERE state = 0";
+pub(super) const QUEUED: &str = "SELECT queue.upstream, jobs.tenant, queue.turn FROM queue CROSS JOIN jobs ON jobs.row = queue.row";
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {

@@ -1,7 +1,7 @@
 //! What time brings about: due jobs, vanished workers, and old jobs that are forgotten. Each statement names the index that
 //! it needs, and fails where that is missing: looking for work must not walk past what is not due.
 
-use super::{Sqlite, Tx};
+use super::{Sqlite, Tx, jobs};
 use crate::error::Error;
 use crate::failpoint;
 use crate::job::{SUSPECT, State, Tick};
@@ -18,21 +18,20 @@ const TICK: usize = 2000;
 const SWEEP: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
-pub(super) const LATE: &str =
-    "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_running WHERE state = 1 AND lease_until <= ?1 ORDER BY lease_until LIMIT ?2";
+pub(super) const LATE: &str = "SELECT claims.row, upstream, tenant FROM claims CROSS JOIN jobs ON jobs.row = claims.row \
+                               WHERE lease_until <= ?1 ORDER BY lease_until, claims.row LIMIT ?2";
 pub(super) const DUE: &str =
-    "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_waiting WHERE state = 2 AND due <= ?1 ORDER BY due LIMIT ?2";
-pub(super) const NEXT: &str = "SELECT due FROM jobs INDEXED BY jobs_waiting WHERE state = 2 ORDER BY due LIMIT 1";
-pub(super) const LEASED: &str = "SELECT lease_until FROM jobs INDEXED BY jobs_running WHERE state = 1 ORDER BY lease_until LIMIT 1";
-/// One look into the index for each lane, however many jobs it has.
-pub(super) const LANE: &str =
-    "SELECT upstream FROM jobs INDEXED BY jobs_queued WHERE state = 0 AND upstream > ?1 ORDER BY upstream LIMIT 1";
+    "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 AND due <= ?1 ORDER BY due LIMIT ?2";
+pub(super) const NEXT: &str = "SELECT due FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 ORDER BY due LIMIT 1";
+pub(super) const LEASED: &str = "SELECT min(lease_until) FROM claims";
+/// One look into the queue for each lane, however many jobs it has.
+pub(super) const LANE: &str = "SELECT upstream FROM queue WHERE upstream > ?1 ORDER BY upstream LIMIT 1";
 /// Ids sort by age, so old ones are found without reading the young.
-pub(super) const OLD: &str = "SELECT row, id, body IS NULL FROM jobs INDEXED BY jobs_listed WHERE state >= 3 AND state = ?1 AND id > ?2 \
-                              AND id < ?3 AND finished_at < ?4 ORDER BY id LIMIT ?5";
+pub(super) const OLD: &str = "SELECT row, id FROM ended INDEXED BY ended_listed WHERE state = ?1 AND id > ?2 AND id < ?3 \
+                              AND finished_at < ?4 ORDER BY id LIMIT ?5";
 
 static RECOVER: LazyLock<String> =
-    LazyLock::new(|| format!("UPDATE jobs SET state = 0, turn = ?, due = ?, crashes = crashes + (crashes < {SUSPECT}) WHERE row = ?"));
+    LazyLock::new(|| format!("UPDATE jobs SET turn = ?, due = ?, crashes = crashes + (crashes < {SUSPECT}) WHERE row = ?"));
 
 impl Sqlite {
     pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
@@ -68,7 +67,10 @@ impl Sqlite {
 /// What time brought about, and when the first lease runs out.
 fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<(Tick, Option<Wall>), Error> {
     let recovered = ready(tx, LATE, &RECOVER, now)?;
-    let due = ready(tx, DUE, "UPDATE jobs SET state = 0, turn = ?, due = ? WHERE row = ?", now)?;
+    for row in &recovered {
+        tx.db.prepare_cached("DELETE FROM claims WHERE row = ?")?.execute(params![row])?;
+    }
+    let (recovered, due) = (recovered.len(), ready(tx, DUE, "UPDATE jobs SET waits = 0, turn = ?, due = ? WHERE row = ?", now)?.len());
     // A tick that moves nothing is no step of anything.
     if recovered + due > 0 {
         failpoint::hit("tick-before-commit")?;
@@ -78,17 +80,17 @@ fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<(Tick, Option<Wall>), Error> {
 }
 
 fn first(db: &Connection, statement: &str) -> Result<Option<Wall>, Error> {
-    Ok(db.prepare_cached(statement)?.query_row([], |row| row.get(0)).optional()?.map(Wall))
+    Ok(db.prepare_cached(statement)?.query_row([], |row| row.get(0)).optional()?.flatten().map(Wall))
 }
 
 /// Nobody runs anything any more: the next tick finds every lease over.
 pub(super) fn orphan_all(db: &Connection) -> Result<(), Error> {
-    db.execute("UPDATE jobs SET lease_until = 0 WHERE state = 1", [])?;
+    db.execute("UPDATE claims SET lease_until = 0", [])?;
     Ok(())
 }
 
-/// Puts jobs back in line, each at its tenant's next turn.
-fn ready(tx: &mut Tx<'_>, which: &str, update: &str, now: Wall) -> Result<usize, Error> {
+/// Puts jobs back in line, each at its tenant's next turn. Their rows.
+fn ready(tx: &mut Tx<'_>, which: &str, update: &str, now: Wall) -> Result<Vec<i64>, Error> {
     let found: Vec<(i64, String, String)> = tx
         .db
         .prepare_cached(which)?
@@ -97,8 +99,9 @@ fn ready(tx: &mut Tx<'_>, which: &str, update: &str, now: Wall) -> Result<usize,
     let mut update = tx.db.prepare_cached(update)?;
     for (row, upstream, tenant) in &found {
         update.execute(params![tx.turns.next(upstream, tenant), now.0, row])?;
+        jobs::queue_again(tx.db, *row)?;
     }
-    Ok(found.len())
+    Ok(found.into_iter().map(|(row, ..)| row).collect())
 }
 
 /// The lanes with something in them.
@@ -117,16 +120,18 @@ fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
 /// Forgets jobs of one state that are over: how many, and where to go on.
 fn sweep(db: &Connection, state: State, after: [u8; 16], before: Wall, most: usize) -> Result<(usize, Option<[u8; 16]>), Error> {
     let youngest = CallId::first_at(before + Nanos::from_millis(1)).to_bytes();
-    let found: Vec<(i64, [u8; 16], bool)> = db
+    let found: Vec<(i64, [u8; 16])> = db
         .prepare_cached(OLD)?
-        .query_map(params![state.number(), after, youngest, before.0, count(most)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map(params![state.number(), after, youngest, before.0, count(most)], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
-    let mut forget = db.prepare_cached("DELETE FROM jobs WHERE row = ?")?;
-    for (row, _, body_apart) in &found {
-        forget.execute(params![row])?;
-        if *body_apart {
+    let mut forget_end = db.prepare_cached("DELETE FROM ended WHERE row = ?")?;
+    let mut forget = db.prepare_cached("DELETE FROM jobs WHERE row = ? RETURNING body IS NULL")?;
+    for (row, _) in &found {
+        forget_end.execute(params![row])?;
+        let body_apart = forget.query_row(params![row], |row| row.get(0)).optional()?;
+        if body_apart == Some(true) {
             db.prepare_cached("DELETE FROM bodies WHERE row = ?")?.execute(params![row])?;
         }
     }
-    Ok((found.len(), found.last().map(|(_, id, _)| *id)))
+    Ok((found.len(), found.last().map(|(_, id)| *id)))
 }

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, Lease, SUSPECT, State};
 use crate::page::{Page, Window};
-use crate::rows::{self, JOB};
+use crate::rows::{self, JOB, PLACED, STATE};
 use crate::settled::{CANCELLED, letter_of};
 use crate::sql::{Sql, Value, count, first, values};
 use crate::statements::letters;
@@ -12,39 +12,46 @@ use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
 pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Result<Cancelled, Error> {
-    // Written first, so that whoever claims it at this moment is over or has to wait.
-    let stopped = first(
-        sql,
-        "UPDATE jobs SET state = 5, finished_at = $2, error = $3, dedup = NULL WHERE id = $1 AND state IN (0, 2) RETURNING origin",
-        values![*id, *now, CANCELLED],
-    )
-    .await?;
-    if let Some(mut row) = stopped {
+    let Some(mut job) = first(sql, "SELECT row, upstream, priority, turn, origin FROM jobs WHERE id = $1", values![*id]).await? else {
+        return Ok(Cancelled::Unknown);
+    };
+    let (row, upstream, priority, turn): (i64, String, i64, i64) = (job.take()?, job.take()?, job.take()?, job.take()?);
+    // Taken from its place first, so that whoever claims it at this moment is over or finds nothing.
+    let stopped = sql.execute(UNQUEUE, values![upstream, priority, turn, row]).await? > 0
+        || sql.execute("UPDATE jobs SET waits = 0 WHERE row = $1 AND waits = 1", values![row]).await? > 0;
+    if stopped {
+        let end = "INSERT INTO ended (row, id, state, token, finished_at, error) VALUES ($1, $2, 5, 0, $3, $4)";
+        sql.execute(end, values![row, *id, *now, CANCELLED]).await?;
+        sql.execute(FREE_KEY, values![row]).await?;
         failpoint::hit("cancel-in-transaction")?;
-        if let Some(letter) = letter_of(row.take::<Option<String>>()?.as_deref())? {
+        if let Some(letter) = letter_of(job.take::<Option<String>>()?.as_deref())? {
             letters::replay_ended(sql, letter, false).await?;
         }
         return Ok(Cancelled::Now);
     }
-    if sql.execute("UPDATE jobs SET cancel = 1 WHERE id = $1 AND state = 1", values![*id]).await? > 0 {
+    if sql.execute("UPDATE claims SET cancel = 1 WHERE row = $1", values![row]).await? > 0 {
         return Ok(Cancelled::Asked);
     }
-    match first(sql, "SELECT state FROM jobs WHERE id = $1", values![*id]).await? {
-        None => Ok(Cancelled::Unknown),
-        Some(mut row) => match row.number(State::from_number)? {
-            state @ (State::Done | State::Dead | State::Cancelled) => Ok(Cancelled::Over(state)),
-            // It changed between two looks; asking again finds it.
-            State::Queued | State::Running | State::Waiting => Err(Error::Unavailable("the job is changing hands".to_owned())),
-        },
+    match first(sql, "SELECT state FROM ended WHERE row = $1", values![row]).await? {
+        Some(mut ended) => Ok(Cancelled::Over(ended.number(State::from_number)?)),
+        // It changed between two looks; asking again finds it.
+        None => Err(Error::Unavailable("the job is changing hands".to_owned())),
     }
 }
+
+const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = $1 AND priority = $2 AND turn = $3 AND row = $4";
+/// A key is free again once its job was given up on or cancelled.
+pub(crate) const FREE_KEY: &str = "UPDATE jobs SET dedup = NULL WHERE row = $1 AND dedup IS NOT NULL";
 
 /// Blames a suspect for the end of its worker in advance; a settlement takes that back. Whoever is told again, because an answer got
 /// lost, finds its own blame: nobody else's comes with this lease.
 pub(crate) async fn blame<S: Sql>(sql: &mut S, lease: &Lease) -> Result<bool, Error> {
-    let Lease { row, claim, token } = *lease;
-    let statement = "UPDATE jobs SET crashes = $4 + 1 WHERE row = $1 AND claim = $2 AND token = $3 AND state = 1 AND crashes >= $4";
-    Ok(sql.execute(statement, values![row, claim, token, SUSPECT]).await? > 0)
+    let held = format!("SELECT 1 FROM claims WHERE row = $1 AND token = $2{}", S::LOCK);
+    if first(sql, &held, values![lease.row, lease.token]).await?.is_none() {
+        return Ok(false);
+    }
+    let statement = "UPDATE jobs SET crashes = $2 + 1 WHERE row = $1 AND crashes >= $2";
+    Ok(sql.execute(statement, values![lease.row, SUSPECT]).await? > 0)
 }
 
 /// What one transaction calls in at most, so that nobody waits long behind it.
@@ -54,7 +61,7 @@ const APART_MS: i64 = 10;
 
 /// Walks on from where the last batch ended; a job that was called in is due before that place.
 pub(crate) const WAITING_FOR: &str =
-    "SELECT row, due FROM jobs WHERE state = 2 AND due >= $3 AND upstream = $1 AND error = $2 ORDER BY due LIMIT $4";
+    "SELECT row, due FROM jobs WHERE waits = 1 AND due >= $3 AND upstream = $1 AND error = $2 ORDER BY due LIMIT $4";
 
 pub(crate) async fn hasten<S: Sql>(sql: &mut S, wish: &Hasten) -> Result<Hastened, Error> {
     // What is due before all of them would be is left as it is.
@@ -65,7 +72,7 @@ pub(crate) async fn hasten<S: Sql>(sql: &mut S, wish: &Hasten) -> Result<Hastene
     for (mut row, place) in found.into_iter().zip(0i64..) {
         let (job, due): (i64, Wall) = (row.take()?, row.take()?);
         let sooner = Wall(wish.from.0 + place * APART_MS);
-        jobs += sql.execute("UPDATE jobs SET due = $2 WHERE row = $1 AND state = 2", values![job, sooner]).await?;
+        jobs += sql.execute("UPDATE jobs SET due = $2 WHERE row = $1 AND waits = 1", values![job, sooner]).await?;
         failpoint::hit("hasten-in-transaction")?;
         after = due;
     }
@@ -73,7 +80,7 @@ pub(crate) async fn hasten<S: Sql>(sql: &mut S, wish: &Hasten) -> Result<Hastene
 }
 
 pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>, Error> {
-    let statement = format!("SELECT {JOB}, {}, response_body FROM jobs WHERE id = $1", S::BODY);
+    let statement = format!("SELECT {JOB}, {}, ended.response_body FROM {PLACED} WHERE jobs.id = $1", S::BODY);
     let Some(mut row) = first(sql, &statement, values![*id]).await? else { return Ok(None) };
     let mut job = rows::job(&mut row)?;
     job.request.body = rows::body(row.take()?)?;
@@ -122,45 +129,53 @@ pub(crate) enum Among {
     Few,
 }
 
+/// What is in the place of those that are not over.
+const fn open(state: State) -> &'static str {
+    match state {
+        State::Queued => "queue",
+        State::Running => "claims",
+        State::Waiting | State::Done | State::Dead | State::Cancelled => "jobs WHERE waits = 1",
+    }
+}
+
 pub(crate) fn few_statement(state: State) -> String {
-    let number = state.number();
-    format!("SELECT count(*) < {SORTED} FROM (SELECT 1 FROM jobs WHERE state = {number} LIMIT {SORTED}) AS few")
+    format!("SELECT count(*) < {SORTED} FROM (SELECT 1 FROM {} LIMIT {SORTED}) AS few", open(state))
 }
 
 pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> (String, Vec<Value>) {
     let before = window.after.map_or([0xff; 16], CallId::to_bytes);
     let mut values: Vec<Value> = vec![before.into(), window.rows().into()];
-    let mut wanted = "id < $1".to_owned();
-    if let Some(state) = filter.state {
-        let number = state.number();
-        // Said twice, because SQLite uses an index of some rows only for who repeats which.
-        let over = if state.is_over() { " AND state >= 3" } else { "" };
-        wanted += &format!(" AND state = {number}{over}");
-        if among == Among::Few {
-            wanted = format!("row IN (SELECT row FROM jobs WHERE state = {number}) AND {wanted}");
+    let (mut jobs, mut id, mut wanted) = (PLACED.to_owned(), "jobs.id", String::new());
+    match filter.state {
+        // Of one correlation there are few, which are sorted rather than looked for among all that are over.
+        Some(state) if state.is_over() && filter.correlation_id.is_none() => {
+            jobs = "ended JOIN jobs ON jobs.row = ended.row LEFT JOIN claims ON claims.row = jobs.row".to_owned();
+            id = "ended.id";
+            wanted += &format!(" AND ended.state = {}", state.number());
         }
+        Some(state) if among == Among::Few => wanted += &format!(" AND jobs.row IN (SELECT row FROM {})", open(state)),
+        Some(state) => wanted += &format!(" AND {STATE} = {}", state.number()),
+        None => {}
+    }
+    if among == Among::Newest {
+        jobs = format!("(SELECT * FROM jobs WHERE id < $1 ORDER BY id DESC LIMIT {NEWEST}) AS {PLACED}");
     }
     if let Some(upstream) = &filter.upstream {
         values.push(upstream.into());
-        wanted += &format!(" AND upstream = ${}", values.len());
+        wanted += &format!(" AND jobs.upstream = ${}", values.len());
     }
     if let Some(correlation) = &filter.correlation_id {
         values.push(correlation.into());
-        // Few jobs have one correlation, so they are sorted rather than looked for among all.
-        wanted = format!("row IN (SELECT row FROM jobs WHERE correlation_id = ${}) AND {wanted}", values.len());
+        wanted += &format!(" AND jobs.row IN (SELECT row FROM jobs WHERE correlation_id = ${})", values.len());
     }
-    let jobs = match among {
-        Among::All | Among::Few => "jobs".to_owned(),
-        Among::Newest => format!("(SELECT * FROM jobs WHERE id < $1 ORDER BY id DESC LIMIT {NEWEST}) AS jobs"),
-    };
-    (format!("SELECT {JOB} FROM {jobs} WHERE {wanted} ORDER BY id DESC LIMIT $2"), values)
+    (format!("SELECT {JOB} FROM {jobs} WHERE {id} < $1{wanted} ORDER BY {id} DESC LIMIT $2"), values)
 }
 
-/// Each state by its own index.
-pub(crate) const COUNTS: &str = "SELECT 0, count(*) FROM jobs WHERE state = 0 UNION ALL SELECT 1, count(*) FROM jobs WHERE state = 1 \
-                                 UNION ALL SELECT 2, count(*) FROM jobs WHERE state = 2 \
-                                 UNION ALL SELECT state, count(*) FROM jobs WHERE state >= 3 GROUP BY state";
-pub(crate) const OLDEST: &str = "SELECT min(due) FROM jobs WHERE state = 0";
+/// Each state in its own place.
+pub(crate) const COUNTS: &str = "SELECT 0, count(*) FROM queue UNION ALL SELECT 1, count(*) FROM claims \
+                                 UNION ALL SELECT 2, count(*) FROM jobs WHERE waits = 1 \
+                                 UNION ALL SELECT state, count(*) FROM ended GROUP BY state";
+pub(crate) const OLDEST: &str = "SELECT min(due) FROM queue";
 
 pub(crate) async fn counts<S: Sql>(sql: &mut S) -> Result<Counts, Error> {
     let mut counts = Counts::default();

@@ -29,4 +29,6 @@ mod stage;
 #[cfg(test)]
 mod tables;
 #[cfg(test)]
+mod upgrade;
+#[cfg(test)]
 mod wire;
