@@ -8,6 +8,7 @@
 //!     └──────── retry, deferred ───────────┘        any but the last three ── cancel ──▶ cancelled
 //! ```
 
+use crate::headers::Headers;
 use crate::idempotency::Finish;
 use bytes::Bytes;
 use seawall_core::decide::Progress;
@@ -179,7 +180,7 @@ pub const MOST_HISTORY: usize = 50;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     pub status: u16,
-    pub headers: Vec<(String, String)>,
+    pub headers: Headers,
     pub body: Bytes,
     /// The body was longer than what is kept.
     pub truncated: bool,

@@ -5,6 +5,7 @@ pub mod alarm;
 pub mod dead;
 mod error;
 pub mod failpoint;
+pub mod headers;
 pub mod idempotency;
 pub mod job;
 pub mod journal;

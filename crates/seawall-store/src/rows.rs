@@ -2,6 +2,7 @@
 
 use crate::dead::{Letter, NewLetter, Status};
 use crate::error::Error;
+use crate::headers::Headers;
 use crate::job::{Job, Lease, Origin, Request, Response, SUSPECT, State};
 use crate::progress;
 use crate::sql::{Row, Source, read_json};
@@ -135,7 +136,7 @@ pub(crate) fn job(c: &mut Row<impl Source>) -> Result<Job, Error> {
 pub(crate) fn response(c: &mut Row<impl Source>) -> Result<Option<Response>, Error> {
     let (status, cut, headers): (Option<u16>, Option<bool>, Option<String>) = (c.take()?, c.take()?, c.take()?);
     let Some(status) = status else { return Ok(None) };
-    let headers = read_json(headers.as_deref().unwrap_or("[]"))?;
+    let headers = headers.map_or_else(|| Ok(Headers::default()), Headers::read)?;
     Ok(Some(Response { status, headers, body: Bytes::new(), truncated: cut.unwrap_or(false) }))
 }
 

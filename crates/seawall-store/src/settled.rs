@@ -18,17 +18,12 @@ pub(crate) struct Worded {
     pub(crate) settle: Arc<Settle>,
     progress: String,
     history: String,
-    response_headers: Option<String>,
 }
 
 impl Worded {
-    pub(crate) fn of(settle: Arc<Settle>) -> Result<Self, Error> {
-        Ok(Self {
-            progress: progress::write(&settle.progress),
-            history: words::history(&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..])?,
-            response_headers: said(&settle).map(|response| words::pairs(&response.headers)).transpose()?,
-            settle,
-        })
+    pub(crate) fn of(settle: Arc<Settle>) -> Self {
+        let history = words::history(&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..]);
+        Self { progress: progress::write(&settle.progress), history, settle }
     }
 }
 
@@ -93,7 +88,6 @@ pub(crate) struct Change<'a> {
     /// A key is free again once its job was given up on or cancelled.
     pub(crate) keeps_dedup: bool,
     pub(crate) response: Option<&'a Response>,
-    pub(crate) response_headers: Option<&'a str>,
 }
 
 impl Change<'_> {
@@ -151,7 +145,6 @@ pub(crate) fn settle<'a>(worded: &'a Worded, held: &Held) -> Result<(Settled, Ch
         error,
         keeps_dedup: !matches!(state, State::Dead | State::Cancelled),
         response,
-        response_headers: response.and(worded.response_headers.as_deref()),
     };
     Ok((settled, change, besides))
 }

@@ -175,11 +175,10 @@ impl Store {
     /// Gives jobs back, the answers are in their order. Each is whole, with everything that comes of it; where one fails, others may.
     pub async fn settle_all(&self, settles: Vec<Arc<Settle>>) -> Vec<Result<Settled, Error>> {
         let many = settles.len();
-        let worded: Result<Vec<Worded>, Error> = settles.into_iter().map(Worded::of).collect();
-        let worded = match worded.and_then(|worded| failpoint::hit("settle-before-commit").map(|()| worded)) {
-            Ok(worded) => worded,
-            Err(error) => return vec![Err(error); many],
-        };
+        let worded: Vec<Worded> = settles.into_iter().map(Worded::of).collect();
+        if let Err(error) = failpoint::hit("settle-before-commit") {
+            return vec![Err(error); many];
+        }
         let settled = on_each!(self, settle_all, worded);
         match failpoint::hit("settle-after-commit") {
             Ok(()) => settled,

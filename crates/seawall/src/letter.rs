@@ -143,9 +143,8 @@ fn discreet(words: String, upstream: Option<&LiveUpstream>, request: &Request) -
 
 /// What the upstream answered to a job, as it may be shown to others than who asked for it.
 pub(crate) fn discreet_answer(mut answer: Response, upstream: Option<&LiveUpstream>, request: &Request) -> Response {
-    for (_, value) in &mut answer.headers {
-        *value = discreet(std::mem::take(value), upstream, request);
-    }
+    let shown = answer.headers.pairs().into_iter().map(|(name, value)| (name, discreet(value, upstream, request)));
+    answer.headers = shown.collect();
     if let Ok(words) = std::str::from_utf8(&answer.body) {
         let shown = discreet(words.to_owned(), upstream, request);
         if shown != words {

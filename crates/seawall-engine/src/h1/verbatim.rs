@@ -10,9 +10,6 @@ use std::ops::Range;
 /// Whether a header may go on just as it came, by its name in whatever case.
 pub type Passes = fn(&[u8]) -> bool;
 
-/// Room is made for so many headers that are kept.
-const USUAL: usize = 8;
-
 /// Headers that go on as they came. How long the body is, and whether the connection stays, is said anew to whoever gets them.
 #[derive(Debug)]
 pub struct Verbatim {
@@ -125,15 +122,11 @@ impl Verbatim {
         }
     }
 
-    /// Those that are text, for whoever keeps them: names in lower case, and values.
-    #[must_use]
-    pub fn pairs(&self) -> Vec<(String, String)> {
-        let mut pairs = Vec::with_capacity(USUAL);
-        for line in self.pieces(true).into_iter().flat_map(|rest| Lines { rest }).filter(|line| line.is_ascii()) {
-            let line = std::str::from_utf8(line).expect("what is ASCII is UTF-8");
-            pairs.extend(line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim_matches([' ', '\t']).to_owned())));
-        }
-        pairs
+    /// Those that are text, for whoever keeps them: names as they were spelled, and values.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let lines = self.pieces(true).into_iter().flat_map(|rest| Lines { rest }).filter(|line| line.is_ascii());
+        let lines = lines.map(|line| std::str::from_utf8(line).expect("what is ASCII is UTF-8"));
+        lines.filter_map(|line| line.split_once(':').map(|(name, value)| (name, value.trim_matches([' ', '\t']))))
     }
 }
 
@@ -363,7 +356,7 @@ mod tests {
             prop_assert!(parts.headers.is_empty());
             let again = Bytes::from(format!("{LINE}{}\r\n", written(&verbatim, true)));
             let mut spelled = HeaderMap::new();
-            let mut kept = verbatim.pairs();
+            let mut kept: Vec<_> = verbatim.texts().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
             verbatim.spell_out(&mut spelled);
             let mut texts: Vec<(String, String)> = spelled
                 .iter()

@@ -86,7 +86,7 @@ impl<'a> Columns<'a> {
             errors: change().map(|change| change.error.map(text)).collect(),
             statuses: response().map(|response| response.map(|response| response.status.into())).collect(),
             cuts: response().map(|response| response.map(|response| response.truncated.into())).collect(),
-            headers: change().map(|change| change.response_headers).collect(),
+            headers: response().map(|response| response.map(|response| response.headers.as_json())).collect(),
             bodies: response().map(|response| response.map(|response| &response.body[..])).collect(),
         }
     }

@@ -128,8 +128,8 @@ async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Optio
     let fingerprints: Vec<&[u8]> = jobs.iter().map(|(job, _)| &job.fingerprint[..]).collect();
     let origin = |job: &NewJob| if job.origin == Origin::Caller { Ok(None) } else { json(&job.origin).map(Some) };
     let origins: Vec<Option<String>> = jobs.iter().map(|(job, _)| origin(job)).collect::<Result<_, _>>()?;
-    let histories: Vec<String> = jobs.iter().map(|(job, _)| words::history(&job.history)).collect::<Result<_, _>>()?;
-    let headers: Vec<String> = jobs.iter().map(|(job, _)| words::pairs(&job.request.headers)).collect::<Result<_, _>>()?;
+    let histories: Vec<String> = jobs.iter().map(|(job, _)| words::history(&job.history)).collect();
+    let headers: Vec<String> = jobs.iter().map(|(job, _)| words::pairs(&job.request.headers)).collect();
     let bodies: Vec<&[u8]> = jobs.iter().map(|(job, _)| &job.request.body[..]).collect();
     let keep = ask(
         connection,

@@ -4,9 +4,7 @@ use super::tx::ask;
 use crate::error::Error;
 use crate::idempotency::Finish;
 use crate::job::Response;
-use crate::sql::text;
 use crate::statements::idempotency::{ENTRY, entry, number};
-use crate::words;
 use deadpool_postgres::Object;
 use seawall_core::admit::idempotency::{self as rule, Entry};
 use seawall_core::time::Wall;
@@ -66,9 +64,7 @@ async fn write(connection: &Object, kept: &[(&[u8], Entry, Option<&Response>)]) 
     let response = || kept.iter().map(|(.., response)| *response);
     let statuses: Vec<Option<i64>> = response().map(|response| response.map(|response| response.status.into())).collect();
     let cuts: Vec<Option<i64>> = response().map(|response| response.map(|response| response.truncated.into())).collect();
-    let headers = |response: Option<&Response>| response.map(|response| words::pairs(&response.headers)).transpose();
-    let headers: Vec<Option<String>> = response().map(headers).collect::<Result<_, _>>()?;
-    let headers: Vec<Option<_>> = headers.iter().map(|headers| headers.as_deref().map(text)).collect();
+    let headers: Vec<Option<&str>> = response().map(|response| response.map(|response| response.headers.as_json())).collect();
     let bodies: Vec<Option<&[u8]>> = response().map(|response| response.map(|response| &response.body[..])).collect();
     ask(connection, WRITE, &[&scopes, &states, &until, &expires, &statuses, &cuts, &headers, &bodies]).await.map(drop)
 }

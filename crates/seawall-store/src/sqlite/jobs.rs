@@ -79,8 +79,8 @@ impl Written {
         Ok(Self {
             progress: progress::write(&job.progress),
             origin: if job.origin == Origin::Caller { None } else { Some(json(&job.origin)?) },
-            history: words::history(&job.history)?,
-            headers: words::pairs(&job.request.headers)?,
+            history: words::history(&job.history),
+            headers: words::pairs(&job.request.headers),
         })
     }
 }
@@ -307,7 +307,7 @@ fn end(tx: &mut Tx<'_>, lease: Lease, finished_at: Wall, change: &Change<'_>) ->
         maybe(change.error, text),
         maybe(response, |response| Integer(response.status.into())),
         maybe(response, |response| Integer(response.truncated.into())),
-        maybe(change.response_headers, text),
+        maybe(response, |response| text(response.headers.as_json())),
         maybe(response, |response| Blob(&response.body)),
     ])?;
     Ok(())

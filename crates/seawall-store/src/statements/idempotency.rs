@@ -5,7 +5,6 @@ use crate::idempotency::{Finish, Reserve, Reserved};
 use crate::job::Response;
 use crate::rows;
 use crate::sql::{Row, Sql, first, values};
-use crate::words;
 use seawall_core::admit::idempotency::{self as rule, Answer, Entry, Fingerprint, State};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -104,7 +103,7 @@ pub(crate) async fn finish<S: Sql>(sql: &mut S, end: &Finish) -> Result<bool, Er
             entry.expires,
             response.map(|response| response.status),
             response.map(|response| response.truncated),
-            response.map(|response| words::pairs(&response.headers)).transpose()?,
+            response.map(|response| response.headers.as_json()),
             response.map(|response| &response.body),
         ],
     )

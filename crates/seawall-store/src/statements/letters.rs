@@ -48,8 +48,8 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
                 &new.instructions,
                 &new.request.method,
                 &new.request.path,
-                words::history(&new.history)?,
-                words::pairs(&new.request.headers)?,
+                words::history(&new.history),
+                words::pairs(&new.request.headers),
                 new.body_cut,
                 &new.request.body,
             ],
@@ -96,7 +96,7 @@ pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLett
             new.dead_at,
             new.expires_at,
             new.replayable,
-            words::history(&new.history)?,
+            words::history(&new.history),
             row
         ],
     )

@@ -66,7 +66,7 @@ async fn a_dead_job_leaves_a_letter_with_everything_in_it(stage: Stage) {
     let id = stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     let new = NewLetter { id, ..letter(&stage, after(1)) };
-    let said = Response { status: 404, headers: vec![("a".to_owned(), "b".to_owned())], body: "no".into(), truncated: false };
+    let said = Response { status: 404, headers: [("a", "b")].into_iter().collect(), body: "no".into(), truncated: false };
     let ending = Ending::Dead(Box::new(new.clone()));
     let settle = Settle { answer: Some(said.clone()), now: after(1), ..settlement(&claimed, ending) };
     stage.store.settle(settle).await.unwrap();

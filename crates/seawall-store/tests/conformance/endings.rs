@@ -51,7 +51,7 @@ async fn jobs_that_end_together_keep_what_is_theirs(stage: Stage) {
             claimed.job.progress.attempts = u32::from(n % 5);
             let response = (n % 3 > 0).then(|| Response {
                 status: 200 + u16::from(n % 4),
-                headers: if n % 2 == 0 { vec![("n".to_owned(), n.to_string())] } else { Vec::new() },
+                headers: (n % 2 == 0).then(|| ("n", n.to_string())).into_iter().collect(),
                 body: bytes::Bytes::from(vec![n; usize::from(n % 7)]),
                 truncated: n % 11 == 0,
             });

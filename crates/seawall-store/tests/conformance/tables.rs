@@ -101,7 +101,7 @@ fn wish(owner: Option<CallId>, seconds: i64) -> Reserve {
 }
 
 fn done(reservation: u32, seconds: i64) -> Finish {
-    let response = Response { status: 201, headers: vec![("a".to_owned(), "b".to_owned())], body: "made".into(), truncated: false };
+    let response = Response { status: 201, headers: [("a", "b")].into_iter().collect(), body: "made".into(), truncated: false };
     Finish { scope: [7; 32], reservation, ending: KeyEnding::Done, response: Some(response), ttl: HOUR, now: after(seconds) }
 }
 

@@ -285,8 +285,8 @@ fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
 pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts: u32) -> Response<Relay> {
     let mut response = Response::new(Relay::Full(kept.body.clone()));
     *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
-    for (name, value) in &kept.headers {
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+    for (name, value) in kept.headers.pairs() {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&value))
             && name != http::header::CONTENT_LENGTH
         {
             response.headers_mut().append(name, value);

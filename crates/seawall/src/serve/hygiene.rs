@@ -5,6 +5,7 @@ use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
 use seawall_engine::h1::{Unread, Verbatim};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_store::headers::Headers;
 
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
 /// less than a look-up for each that is not.
@@ -209,21 +210,22 @@ pub(super) fn relayed(headers: &mut HeaderMap) {
 }
 
 /// An answer's headers as they are kept for later, with whose hands they went through.
-pub(super) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> Vec<(String, String)> {
-    let mut kept = match verbatim {
-        Some(verbatim) => verbatim.pairs(),
-        None => {
-            relayed(&mut headers);
-            pairs(&headers)
-        }
-    };
-    kept.extend(pseudonym.value(version).to_str().map(|via| (VIA.as_str().to_owned(), via.to_owned())));
-    kept
+pub(super) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> Headers {
+    let via = pseudonym.value(version).to_str().map(|via| (VIA.as_str(), via));
+    if let Some(verbatim) = verbatim {
+        return verbatim.texts().chain(via).collect();
+    }
+    relayed(&mut headers);
+    texts(&headers).chain(via).collect()
 }
 
 /// Headers as they are kept: those that are text.
 pub(super) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
-    headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect()
+    texts(headers).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn texts(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
 }
 
 /// What we call ourselves in `Via`, with the header values made once.

@@ -188,10 +188,11 @@ fn read(kept: &Bytes) -> Option<Response> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use seawall_store::headers::Headers;
 
     #[test]
     fn a_response_is_read_as_it_was_written() {
-        let headers = vec![("a".to_owned(), "b\"\u{e9}".to_owned()), ("a".to_owned(), String::new())];
+        let headers: Headers = [("a", "b\"\u{e9}"), ("a", "")].into_iter().collect();
         for body in ["", "\n", "line\nline"] {
             let response = Response { status: 201, headers: headers.clone(), body: body.into(), truncated: body.is_empty() };
             assert_eq!(read(&written(&response).into()), Some(response));

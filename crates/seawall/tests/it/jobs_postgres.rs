@@ -178,7 +178,8 @@ fn a_suspect_that_somebody_else_has_by_now_is_not_begun() {
     let suspects = Suspects::begin();
     let Suspects { upstream, gateway, ids, go, .. } = &suspects;
     let other = if upstream.seen()[0].line().contains("/0") { "/1" } else { "/0" };
-    assert_eq!(suspects.change(&format!("UPDATE seawall.jobs SET claim = claim + 1 WHERE path = '{other}'")), 1);
+    let theirs = format!("UPDATE seawall.claims SET token = token + 1 WHERE row = (SELECT row FROM seawall.jobs WHERE path = '{other}')");
+    assert_eq!(suspects.change(&theirs), 1);
     go.store(true, Ordering::SeqCst);
     eventually("it is done", || ids.iter().filter(|id| state(gateway, id) == "done").count() == 1);
     eventually("it is known that the other is lost", || gateway.metric("seawall_job_leases_lost_total") == Some(1.0));
@@ -189,7 +190,8 @@ fn a_suspect_that_somebody_else_has_by_now_is_not_begun() {
 fn a_suspect_that_was_not_begun_is_not_begun_on_the_way_out() {
     let mut suspects = Suspects::begin();
     suspects.gateway.signal("TERM");
-    eventually("it is given back", || suspects.change("UPDATE seawall.jobs SET due = due WHERE state = 0 AND crashes = 2") == 1);
+    let queued = "UPDATE seawall.queue SET due = due WHERE row IN (SELECT row FROM seawall.jobs WHERE crashes = 2)";
+    eventually("it is given back", || suspects.change(queued) == 1);
     suspects.go.store(true, Ordering::SeqCst);
     assert_eq!((suspects.gateway.ended(), suspects.upstream.count()), (Some(0), 1));
 }

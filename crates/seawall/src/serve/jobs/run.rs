@@ -26,6 +26,7 @@ use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
+use seawall_store::headers::Headers;
 use seawall_store::idempotency;
 use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
 use std::cell::RefCell;
@@ -391,7 +392,7 @@ fn content(body: Relay) -> Option<(bytes::Bytes, bool)> {
     }
 }
 
-fn response(status: u16, headers: Vec<(String, String)>, body: Relay) -> Response {
+fn response(status: u16, headers: Headers, body: Relay) -> Response {
     let (body, more) = content(body).unwrap_or_default();
     let truncated = more || body.len() > MOST_ANSWER;
     let body = body.slice(..body.len().min(MOST_ANSWER));

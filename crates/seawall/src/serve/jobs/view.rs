@@ -205,7 +205,7 @@ fn answered(job: &Job, response: Option<&Response>) -> ShownJob {
     let response = response.map(|response| {
         let (text, body_encoding) = body(&response.body);
         let (status, truncated) = (response.status, response.truncated);
-        Answer { status, headers: headers(&response.headers), body: text, body_encoding, truncated }
+        Answer { status, headers: headers(&response.headers.pairs()), body: text, body_encoding, truncated }
     });
     ShownJob {
         id: job.id.to_string(),
