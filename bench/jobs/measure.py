@@ -142,7 +142,7 @@ def ours(store, upstream, round):
     looks = 1
     while answered(upstream) - before - looks < count:
         looks += 1
-        time.sleep(0.05)
+        time.sleep(0.25)
     ends, cursor = [], ""
     for _ in range(100):
         rest = [state for state in ("queued", "running", "waiting") if listed(admin, f"state={state}&limit=1")["items"]]

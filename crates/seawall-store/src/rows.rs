@@ -27,8 +27,10 @@ macro_rules! columns {
 /// What a worker has to know, `FROM jobs`.
 pub(crate) const CLAIMED: &str = columns!("jobs.crashes", "jobs.progress", "jobs.history");
 
-/// Jobs with the places they are in.
-pub(crate) const PLACED: &str = "jobs LEFT JOIN claims ON claims.row = jobs.row LEFT JOIN ended ON ended.row = jobs.row";
+/// Jobs with the places they are in. What is over is found by the index that lists need: an index of its own would be written for every
+/// job that ends.
+pub(crate) const PLACED: &str =
+    "jobs LEFT JOIN claims ON claims.row = jobs.row LEFT JOIN ended ON ended.state IN (3, 4, 5) AND ended.id = jobs.id";
 /// Which place that is: the state of a job of [`PLACED`].
 macro_rules! state {
     () => {

@@ -44,7 +44,7 @@ impl Held {
     }
 }
 
-/// A job that nobody has claimed since it was given back, as it is now.
+/// A job that was given back, as it is now. Somebody may have claimed it since.
 #[derive(Debug)]
 pub(crate) struct Left {
     held: Held,
@@ -56,7 +56,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// From the columns [`rows::LEFT`].
+    /// From the columns [`LEFT`](crate::rows::LEFT).
     pub(crate) fn read(row: &mut Row) -> Result<Self, Error> {
         let held = Held::read(row)?;
         let state = row.number(State::from_number)?;
@@ -75,7 +75,7 @@ impl Left {
     }
 }
 
-/// What is written to the job's row.
+/// What becomes of the job.
 #[derive(Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) state: State,

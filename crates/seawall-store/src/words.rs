@@ -53,15 +53,32 @@ pub(crate) fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, one:
 }
 
 fn quoted(out: &mut String, text: &str) {
-    // Without a way out of the loop, so that many bytes are looked at in one step.
-    let odd = text.bytes().fold(false, |odd, byte| odd | (byte < b' ') | (byte == b'"') | (byte == b'\\'));
-    if odd {
+    if needs_escape(text.as_bytes()) {
         out.push_str(&json(text));
         return;
     }
+    out.reserve(text.len() + 2);
     out.push('"');
     out.push_str(text);
     out.push('"');
+}
+
+/// Whether there is a control character, a quote or a backslash: eight bytes in one step, as most texts here are short.
+fn needs_escape(text: &[u8]) -> bool {
+    let (eights, rest) = text.as_chunks::<8>();
+    let mut last = [b' '; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    eights.iter().chain([&last]).fold(0, |found, eight| found | odd(u64::from_le_bytes(*eight))) != 0
+}
+
+/// Not zero where one of eight bytes is odd.
+const fn odd(eight: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    /// Where a byte is smaller: to take that many from it borrows from its highest bit, which it has not itself.
+    const fn below(eight: u64, least: u64) -> u64 {
+        eight.wrapping_sub(ONES * least) & !eight & (ONES << 7)
+    }
+    below(eight, 0x20) | below(eight ^ (ONES * 0x22), 1) | below(eight ^ (ONES * 0x5c), 1)
 }
 
 fn json(value: &(impl Serialize + ?Sized)) -> String {

@@ -24,14 +24,17 @@ const COLUMNS: [(&str, &str); 13] = [
 
 /// A part of a statement: gives up the claims of what is changed, with more columns before theirs, whose values come after the first so
 /// many, and where there is `more` to be so. What is found is `gone`, and one list of rows and not two that are joined: the planner knows
-/// nothing of their lengths, and compares each row with each.
+/// nothing of their lengths, and compares each row with each. Claims are looked up one by one for the same reason: there were none when
+/// they were counted last.
 pub(super) fn gone(before: usize, columns: &[(&str, &str)], more: &str) -> String {
     let columns = || columns.iter().chain(&COLUMNS);
     let values: Vec<String> = (before + 1..).zip(columns()).map(|(number, (_, kind))| format!("${number}::{kind}[]")).collect();
     let names: Vec<&str> = columns().map(|(name, _)| *name).collect();
     let (values, names) = (values.join(", "), names.join(", "));
     format!(
-        "gone AS (DELETE FROM claims USING unnest({values}) AS s({names}) WHERE claims.row = s.row AND claims.token = s.token{more} RETURNING s.*)"
+        "gone AS MATERIALIZED (SELECT s.* FROM unnest({values}) AS s({names}) CROSS JOIN LATERAL \
+         (SELECT 1 FROM claims WHERE claims.row = s.row AND claims.token = s.token{more} FOR UPDATE) AS claim), \
+         given_up AS (DELETE FROM claims WHERE row = ANY(ARRAY(SELECT row FROM gone)))"
     )
 }
 

@@ -1,6 +1,6 @@
 //! The schema's steps, applied in order in one transaction under a lock: a crash leaves all of them or none.
 
-use super::errors::bounded;
+use super::errors::{bounded, failed};
 use super::pool::Pool;
 use super::tx::{Tx, ask};
 use crate::error::Error;
@@ -35,7 +35,10 @@ async fn apply(tx: &Tx) -> Result<(), Error> {
         return Err(Error::NewerSchema { found, known });
     }
     for (number, step) in (1u32..).zip(STEPS).skip_while(|(number, _)| *number <= found) {
-        bounded(connection.batch_execute(&format!("{step}; INSERT INTO schema VALUES ({number});"))).await?;
+        // However long it takes: a step may copy every job, and one that is given up would begin anew with every start.
+        bounded(connection.batch_execute("SET LOCAL statement_timeout = 0")).await?;
+        let step = format!("{step}; INSERT INTO schema VALUES ({number});");
+        connection.batch_execute(&step).await.map_err(|error| failed(&error))?;
     }
     Ok(())
 }

@@ -59,42 +59,43 @@ impl Batch for Worded {
     }
 }
 
-/// Leases as columns.
+/// Leases as columns, in the order of rows, as everybody locks them.
 struct Leases {
     rows: Vec<i64>,
     tokens: Vec<i64>,
 }
 
 impl Leases {
-    fn of(leases: impl Iterator<Item = Lease> + Clone) -> Self {
-        let rows = leases.clone().map(|lease| lease.row).collect();
-        Self { rows, tokens: leases.map(|lease| lease.token).collect() }
+    fn of(leases: impl Iterator<Item = Lease>) -> Self {
+        let mut leases: Vec<(i64, i64)> = leases.map(|lease| (lease.row, lease.token)).collect();
+        leases.sort_unstable();
+        let (rows, tokens) = leases.into_iter().unzip();
+        Self { rows, tokens }
     }
 }
 
-/// In the order of rows, as everybody locks them.
-const HELD: &str = "SELECT claims.row, upstream, tenant, cancel, origin FROM claims JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
-                    ON claims.row = held.row AND claims.token = held.token JOIN jobs ON jobs.row = claims.row \
-                    ORDER BY claims.row FOR UPDATE OF claims";
+const HELD: &str = "SELECT held.row, held.token, upstream, tenant, cancel, origin FROM unnest($1::int8[], $2::int8[]) AS held(row, token) \
+                    CROSS JOIN LATERAL (SELECT cancel FROM claims WHERE claims.row = held.row AND claims.token = held.token FOR UPDATE) AS claim \
+                    CROSS JOIN LATERAL (SELECT upstream, tenant, origin FROM jobs WHERE jobs.row = held.row OFFSET 0) AS job";
 
 /// Settlements whose answer was lost with the connection are found by what they left.
-async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<i64, Left>, Error> {
+async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<(i64, i64), Left>, Error> {
     let statement = format!(
-        "SELECT jobs.row, {LEFT} FROM {PLACED} JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
+        "SELECT held.row, held.token, {LEFT} FROM {PLACED} JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
          ON jobs.row = held.row AND {GIVEN_BACK} = held.token"
     );
     let mut left = HashMap::new();
     for mut row in ask(connection, &statement, &[&leases.rows, &leases.tokens]).await? {
-        left.insert(row.take()?, Left::read(&mut row)?);
+        left.insert((row.take()?, row.take()?), Left::read(&mut row)?);
     }
     Ok(left)
 }
 
 async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, Error> {
     let leases = Leases::of(batch.iter().map(|(worded, _)| worded.settle.lease));
-    let mut held: HashMap<i64, Held> = HashMap::new();
+    let mut held: HashMap<(i64, i64), Held> = HashMap::new();
     for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.tokens]).await? {
-        held.insert(row.take()?, Held::read(&mut row)?);
+        held.insert((row.take()?, row.take()?), Held::read(&mut row)?);
     }
     let in_doubt = batch.iter().any(|(_, doubt)| *doubt);
     let mut left = if in_doubt { left(tx.connection()?, &leases).await? } else { HashMap::new() };
@@ -103,8 +104,9 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
     for (worded, doubt) in batch {
         let settle = &worded.settle;
         // Taken out: a lease that is settled twice in one batch is lost the second time.
-        let Some(held) = held.remove(&settle.lease.row) else {
-            let before = left.remove(&settle.lease.row).filter(|_| *doubt).map(|left| left.by(worded)).transpose()?.flatten();
+        let lease = (settle.lease.row, settle.lease.token);
+        let Some(held) = held.remove(&lease) else {
+            let before = left.remove(&lease).filter(|_| *doubt).map(|left| left.by(worded)).transpose()?.flatten();
             answers.push(before.unwrap_or(Settled::Lost));
             continue;
         };
@@ -144,7 +146,7 @@ fn write_statement() -> &'static str {
             "WITH {given}, {gone}, {over}, {off}, \
              queued AS (INSERT INTO queue (row, priority, turn, due, upstream) SELECT row, priority, turn, due, upstream FROM off WHERE waits = 0), \
              freed AS (UPDATE jobs SET dedup = NULL FROM gone WHERE jobs.row = gone.row AND gone.state >= 3 AND NOT gone.keeps_dedup \
-             AND jobs.dedup IS NOT NULL) SELECT row FROM gone"
+             AND jobs.dedup IS NOT NULL) SELECT row, token FROM gone"
         )
     })
 }
@@ -171,7 +173,7 @@ fn plain_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
         let (gone, over, off) = (changes::gone(0, &[], " AND claims.cancel = 0"), changes::over(), changes::off("0"));
-        format!("WITH {gone}, {over}, {off} SELECT row FROM gone")
+        format!("WITH {gone}, {over}, {off} SELECT row, token FROM gone")
     })
 }
 
@@ -187,35 +189,35 @@ async fn plainly(connection: &Object, batch: &[Worded]) -> Result<Vec<Option<Set
     }
     failpoint::hit("settle-in-transaction")?;
     // In the order of rows, as everybody locks them. A lease that is settled twice is lost the second time.
-    plain.sort_by_key(|(_, _, (lease, _))| lease.row);
-    plain.dedup_by_key(|(_, _, (lease, _))| lease.row);
+    plain.sort_by_key(|(_, _, (lease, _))| (lease.row, lease.token));
+    plain.dedup_by_key(|(_, _, (lease, _))| (lease.row, lease.token));
     let (places, changes): (Vec<(usize, Settled)>, Vec<_>) =
         plain.into_iter().map(|(index, settled, change)| ((index, settled), change)).unzip();
     let columns = Columns::of(&changes);
-    let mut written: HashSet<i64> = HashSet::new();
+    let mut written: HashSet<(i64, i64)> = HashSet::new();
     for mut row in ask(connection, plain_statement(), &columns.values()).await? {
-        written.insert(row.take()?);
+        written.insert((row.take()?, row.take()?));
     }
     for ((index, settled), (lease, _)) in places.into_iter().zip(&changes) {
-        answers[index] = written.contains(&lease.row).then_some(settled);
+        answers[index] = written.contains(&(lease.row, lease.token)).then_some(settled);
     }
     Ok(answers)
 }
 
-const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT claims.row AS r FROM claims JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
-                     ON claims.row = held.row AND claims.token = held.token ORDER BY claims.row FOR UPDATE OF claims) \
-                     UPDATE claims SET lease_until = $3 WHERE row = ANY(ARRAY(SELECT r FROM mine)) RETURNING row, cancel";
+const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT held.row AS r FROM unnest($1::int8[], $2::int8[]) AS held(row, token) \
+                     CROSS JOIN LATERAL (SELECT 1 FROM claims WHERE claims.row = held.row AND claims.token = held.token FOR UPDATE) AS claim) \
+                     UPDATE claims SET lease_until = $3 WHERE row = ANY(ARRAY(SELECT r FROM mine)) RETURNING row, token, cancel";
 
 pub(super) async fn renew(pool: &Pool, leases: &[Lease], until: Wall) -> Result<Vec<Renewed>, Error> {
     let columns = Leases::of(leases.iter().copied());
-    let mut found: HashMap<i64, bool> = HashMap::new();
+    let mut found: HashMap<(i64, i64), bool> = HashMap::new();
     let statement = format!("{RENEW}, (SELECT {RELAXED})");
     for mut row in ask(&pool.get().await?, &statement, &[&columns.rows, &columns.tokens, &until.0]).await? {
-        found.insert(row.take()?, row.take()?);
+        found.insert((row.take()?, row.take()?), row.take()?);
     }
     Ok(leases
         .iter()
-        .map(|lease| match found.get(&lease.row) {
+        .map(|lease| match found.get(&(lease.row, lease.token)) {
             None => Renewed::Lost,
             Some(true) => Renewed::Cancelling,
             Some(false) => Renewed::Held,

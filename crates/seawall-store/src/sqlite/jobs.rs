@@ -1,4 +1,4 @@
-//! Jobs: every change of state is one statement that names the state it changes from, and the lease where there is one.
+//! Jobs: whoever takes one from its place puts it into another in the same transaction, and names the lease where there is one.
 
 use super::bound::{maybe, text};
 use super::{Columns, Sqlite, Tx};
@@ -17,7 +17,7 @@ use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use std::sync::LazyLock;
 
-/// Longer bodies are kept apart from the row that changes with each attempt.
+/// Longer bodies are kept apart from the row that changes each time a job is put off.
 const INLINE_BODY: usize = 4096;
 pub(super) const INSERT: &str = "INSERT INTO jobs (id, waits, upstream, tenant, caller, priority, turn, due, run_at, expires_at, created_at, progress, \
      dedup, fingerprint, idempotency_key, correlation_id, callback, origin, method, path, history, headers, body) \

@@ -71,6 +71,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
         );
         let known = plan(db, &jobs::KNOWN);
         assert!(known.starts_with("SEARCH jobs USING INDEX jobs_dedup (dedup=?)"), "{known}");
+        assert!(known.contains("SEARCH ended USING INDEX ended_listed (state=? AND id=?)"), "{known}");
         let counts = plan(db, statements::jobs::COUNTS);
         for place in ["SCAN queue", "SCAN claims", "COVERING INDEX jobs_waiting", "COVERING INDEX ended_listed"] {
             assert!(counts.contains(place), "{counts}");

@@ -1,5 +1,5 @@
-//! What time brings about: due jobs, vanished workers, and old jobs that are forgotten. Each statement names the index that
-//! it needs, and fails where that is missing: looking for work must not walk past what is not due.
+//! What time brings about: due jobs, vanished workers, and old jobs that are forgotten. Where an index is needed, its statement names it and
+//! fails without it: looking for work must not walk past what is not due.
 
 use super::{Sqlite, Tx, jobs};
 use crate::error::Error;
@@ -27,7 +27,7 @@ pub(super) const LEASED: &str = "SELECT min(lease_until) FROM claims";
 /// One look into the queue for each lane, however many jobs it has.
 pub(super) const LANE: &str = "SELECT upstream FROM queue WHERE upstream > ?1 ORDER BY upstream LIMIT 1";
 /// Ids sort by age, so old ones are found without reading the young.
-pub(super) const OLD: &str = "SELECT row, id FROM ended INDEXED BY ended_listed WHERE state = ?1 AND id > ?2 AND id < ?3 \
+pub(super) const OLD: &str = "SELECT number, row, id FROM ended INDEXED BY ended_listed WHERE state = ?1 AND id > ?2 AND id < ?3 \
                               AND finished_at < ?4 ORDER BY id LIMIT ?5";
 
 static RECOVER: LazyLock<String> =
@@ -120,18 +120,18 @@ fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
 /// Forgets jobs of one state that are over: how many, and where to go on.
 fn sweep(db: &Connection, state: State, after: [u8; 16], before: Wall, most: usize) -> Result<(usize, Option<[u8; 16]>), Error> {
     let youngest = CallId::first_at(before + Nanos::from_millis(1)).to_bytes();
-    let found: Vec<(i64, [u8; 16])> = db
+    let found: Vec<(i64, i64, [u8; 16])> = db
         .prepare_cached(OLD)?
-        .query_map(params![state.number(), after, youngest, before.0, count(most)], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map(params![state.number(), after, youngest, before.0, count(most)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<Result<_, _>>()?;
-    let mut forget_end = db.prepare_cached("DELETE FROM ended WHERE row = ?")?;
+    let mut forget_end = db.prepare_cached("DELETE FROM ended WHERE number = ?")?;
     let mut forget = db.prepare_cached("DELETE FROM jobs WHERE row = ? RETURNING body IS NULL")?;
-    for (row, _) in &found {
-        forget_end.execute(params![row])?;
+    for (number, row, _) in &found {
+        forget_end.execute(params![number])?;
         let body_apart = forget.query_row(params![row], |row| row.get(0)).optional()?;
         if body_apart == Some(true) {
             db.prepare_cached("DELETE FROM bodies WHERE row = ?")?.execute(params![row])?;
         }
     }
-    Ok((found.len(), found.last().map(|(_, id)| *id)))
+    Ok((found.len(), found.last().map(|(.., id)| *id)))
 }

@@ -11,32 +11,37 @@ use crate::statements::letters;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
+/// A job may move on between two looks, but not for ever.
+const LOOKS: usize = 3;
+
 pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Result<Cancelled, Error> {
-    let Some(mut job) = first(sql, "SELECT row, upstream, priority, turn, origin FROM jobs WHERE id = $1", values![*id]).await? else {
-        return Ok(Cancelled::Unknown);
-    };
-    let (row, upstream, priority, turn): (i64, String, i64, i64) = (job.take()?, job.take()?, job.take()?, job.take()?);
-    // Taken from its place first, so that whoever claims it at this moment is over or finds nothing.
-    let stopped = sql.execute(UNQUEUE, values![upstream, priority, turn, row]).await? > 0
-        || sql.execute("UPDATE jobs SET waits = 0 WHERE row = $1 AND waits = 1", values![row]).await? > 0;
-    if stopped {
-        let end = "INSERT INTO ended (row, id, state, token, finished_at, error) VALUES ($1, $2, 5, 0, $3, $4)";
-        sql.execute(end, values![row, *id, *now, CANCELLED]).await?;
-        sql.execute(FREE_KEY, values![row]).await?;
-        failpoint::hit("cancel-in-transaction")?;
-        if let Some(letter) = letter_of(job.take::<Option<String>>()?.as_deref())? {
-            letters::replay_ended(sql, letter, false).await?;
+    for _ in 0..LOOKS {
+        let Some(mut job) = first(sql, "SELECT row, upstream, priority, turn, origin FROM jobs WHERE id = $1", values![*id]).await? else {
+            return Ok(Cancelled::Unknown);
+        };
+        let (row, upstream, priority, turn): (i64, String, i64, i64) = (job.take()?, job.take()?, job.take()?, job.take()?);
+        // Taken from its place first, so that whoever claims it at this moment is over or finds nothing; and places in the order in
+        // which a job goes through them.
+        let stopped = sql.execute("UPDATE jobs SET waits = 0 WHERE row = $1 AND waits = 1", values![row]).await? > 0
+            || sql.execute(UNQUEUE, values![upstream, priority, turn, row]).await? > 0;
+        if stopped {
+            let end = "INSERT INTO ended (row, id, state, token, finished_at, error) VALUES ($1, $2, 5, 0, $3, $4)";
+            sql.execute(end, values![row, *id, *now, CANCELLED]).await?;
+            sql.execute(FREE_KEY, values![row]).await?;
+            failpoint::hit("cancel-in-transaction")?;
+            if let Some(letter) = letter_of(job.take::<Option<String>>()?.as_deref())? {
+                letters::replay_ended(sql, letter, false).await?;
+            }
+            return Ok(Cancelled::Now);
         }
-        return Ok(Cancelled::Now);
+        if sql.execute("UPDATE claims SET cancel = 1 WHERE row = $1", values![row]).await? > 0 {
+            return Ok(Cancelled::Asked);
+        }
+        if let Some(mut ended) = first(sql, "SELECT state FROM ended WHERE state IN (3, 4, 5) AND id = $1", values![*id]).await? {
+            return Ok(Cancelled::Over(ended.number(State::from_number)?));
+        }
     }
-    if sql.execute("UPDATE claims SET cancel = 1 WHERE row = $1", values![row]).await? > 0 {
-        return Ok(Cancelled::Asked);
-    }
-    match first(sql, "SELECT state FROM ended WHERE row = $1", values![row]).await? {
-        Some(mut ended) => Ok(Cancelled::Over(ended.number(State::from_number)?)),
-        // It changed between two looks; asking again finds it.
-        None => Err(Error::Unavailable("the job is changing hands".to_owned())),
-    }
+    Err(Error::Unavailable("the job is changing hands".to_owned()))
 }
 
 const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = $1 AND priority = $2 AND turn = $3 AND row = $4";
@@ -97,8 +102,9 @@ const NEWEST: usize = 1000;
 const SORTED: usize = 50_000;
 
 pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) -> Result<Page<Job>, Error> {
-    let open = filter.state.filter(|state| !state.is_over());
-    if open.is_some() && filter.correlation_id.is_none() {
+    // Of one correlation there are few, whatever their state.
+    let open = filter.state.filter(|state| !state.is_over() && filter.correlation_id.is_none());
+    if open.is_some() {
         let newest = found(sql, filter, window, Among::Newest).await?;
         if newest.len() >= window.rows() {
             return Ok(window.page(newest, |job| job.id));
@@ -129,17 +135,18 @@ pub(crate) enum Among {
     Few,
 }
 
-/// What is in the place of those that are not over.
-const fn open(state: State) -> &'static str {
+/// The place of a state.
+const fn place(state: State) -> &'static str {
     match state {
         State::Queued => "queue",
         State::Running => "claims",
-        State::Waiting | State::Done | State::Dead | State::Cancelled => "jobs WHERE waits = 1",
+        State::Waiting => "jobs WHERE waits = 1",
+        State::Done | State::Dead | State::Cancelled => "ended",
     }
 }
 
 pub(crate) fn few_statement(state: State) -> String {
-    format!("SELECT count(*) < {SORTED} FROM (SELECT 1 FROM {} LIMIT {SORTED}) AS few", open(state))
+    format!("SELECT count(*) < {SORTED} FROM (SELECT 1 FROM {} LIMIT {SORTED}) AS few", place(state))
 }
 
 pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> (String, Vec<Value>) {
@@ -153,7 +160,9 @@ pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> 
             id = "ended.id";
             wanted += &format!(" AND ended.state = {}", state.number());
         }
-        Some(state) if among == Among::Few => wanted += &format!(" AND jobs.row IN (SELECT row FROM {})", open(state)),
+        Some(state) if among == Among::Few => wanted += &format!(" AND jobs.row IN (SELECT row FROM {})", place(state)),
+        // Its row says so.
+        Some(State::Waiting) => wanted += " AND jobs.waits = 1",
         Some(state) => wanted += &format!(" AND {STATE} = {}", state.number()),
         None => {}
     }

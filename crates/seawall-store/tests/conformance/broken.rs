@@ -62,8 +62,9 @@ async fn with_trigger(when: &str, body: &str) -> Stage {
 #[tokio::test]
 async fn a_key_whose_holder_is_cancelled_before_it_is_looked_at_is_free() {
     // Fires at the end of the statement that finds the key taken, and before the one that asks by whom.
-    let free = "UPDATE jobs SET dedup = NULL WHERE tenant = 'holder'; DELETE FROM queue WHERE row IN (SELECT row FROM jobs WHERE tenant = 'holder'); \
-                INSERT INTO ended (row, token, finished_at, state, id) SELECT row, 0, 0, 5, id FROM jobs WHERE tenant = 'holder' ON CONFLICT DO NOTHING;";
+    let free = "DELETE FROM queue WHERE row IN (SELECT row FROM jobs WHERE tenant = 'holder'); \
+                INSERT INTO ended (row, token, finished_at, state, id) SELECT row, 0, 0, 5, id FROM jobs WHERE tenant = 'holder' AND dedup IS NOT NULL; \
+                UPDATE jobs SET dedup = NULL WHERE tenant = 'holder';";
     let stage = with_trigger("AFTER INSERT ON jobs FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)", free).await;
     let job = |tenant: &str| NewJob { tenant: tenant.to_owned(), dedup: Some([9; 32]), ..stage.job("u") };
     let database = stage.store.clone();

@@ -10,6 +10,7 @@ on_each_backend!(
     a_done_job_keeps_its_answer,
     jobs_that_end_together_keep_what_is_theirs,
     ends_that_are_handed_in_together_are_answered_in_their_order,
+    of_two_leases_of_one_job_the_later_one_counts,
     a_job_that_waits_goes_on_where_it_was,
     what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one,
     a_released_job_is_ready_at_once_and_no_crash,
@@ -105,6 +106,27 @@ async fn ends_that_are_handed_in_together_are_answered_in_their_order(stage: Sta
     assert_eq!(states, [State::Done, State::Done, State::Cancelled, State::Done, State::Waiting]);
     assert_eq!(stage.claim("callbacks", 9).await.len(), 1);
     assert!(stage.store.settle_all(Vec::new()).await.is_empty());
+}
+
+async fn of_two_leases_of_one_job_the_later_one_counts(stage: Stage) {
+    // Those that are done are written without a look at their job, those that failed are not.
+    for ending in [ok(), Ending::Failed { code: "no".to_owned() }] {
+        for is_late_first in [true, false] {
+            let id = stage.enqueue(stage.job("u")).await;
+            let early = stage.claim("u", 1).await.remove(0);
+            assert_eq!(stage.store.tick(after(3600)).await.unwrap().recovered, 1);
+            let late = stage.claim("u", 1).await.remove(0);
+            let mut both = vec![(&early, Settled::Lost), (&late, Settled::Kept)];
+            if is_late_first {
+                both.reverse();
+            }
+            let settles = both.iter().map(|(claimed, _)| Arc::new(settlement(claimed, ending.clone()))).collect();
+            let answers: Vec<Settled> = stage.store.settle_all(settles).await.into_iter().map(Result::unwrap).collect();
+            assert_eq!(answers, both.iter().map(|(_, expected)| *expected).collect::<Vec<_>>());
+            assert!(stage.store.job(id).await.unwrap().unwrap().state.is_over());
+        }
+    }
+    assert_eq!(stage.store.job_counts().await.unwrap().by_state, [0, 0, 0, 2, 2, 0]);
 }
 
 async fn a_job_that_waits_goes_on_where_it_was(stage: Stage) {

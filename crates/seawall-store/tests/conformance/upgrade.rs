@@ -5,7 +5,7 @@ use crate::stage::{NOON, Stage, after, ok};
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
-use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, Settled, State};
+use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, Renewed, Settled, State};
 use seawall_store::location::Location;
 use seawall_store::page::Window;
 use std::collections::HashSet;
@@ -33,7 +33,8 @@ fn ids() -> Vec<CallId> {
     (0..6).map(|number| CallId::new(after(number), &mut rng)).collect()
 }
 
-/// One job of each state, as the earlier version wrote them; that which is done has a key and an answer.
+/// One job of each state, as the earlier version wrote them; that which is done has a key and an answer, and that which runs is to be
+/// cancelled.
 fn rows(bytes: impl Fn(&[u8]) -> String) -> String {
     let row = |(state, id): (usize, CallId)| {
         let (over, done) = (state >= 3, state == 3);
@@ -44,16 +45,17 @@ fn rows(bytes: impl Fn(&[u8]) -> String) -> String {
         let (id, fingerprint) = (bytes(&id.to_bytes()), bytes(&[1; 32]));
         format!(
             "({id}, {state}, 'u', 't', 'c', 0, {state}, {number}, 3, 77, {NOON}, 1, {NOON}, {NOON}, {finished}, '2 0 0 0 0 0 0', \
-             'timeout', {dedup}, {fingerprint}, 'GET', '/p', '[]', '[]', {status}, 0, {headers}, {body}, {answer})",
+             'timeout', {dedup}, {fingerprint}, 'GET', '/p', '[]', '[]', {status}, 0, {headers}, {body}, {answer}, {cancel})",
             NOON = NOON.0,
             body = bytes(b"asked"),
+            cancel = i32::from(state == 1),
         )
     };
     let rows: Vec<String> = ids().into_iter().enumerate().map(row).collect();
     format!(
         "INSERT INTO jobs (id, state, upstream, tenant, caller, priority, turn, due, claim, token, lease_until, crashes, run_at, created_at, \
          finished_at, progress, error, dedup, fingerprint, method, path, history, headers, response_status, response_cut, response_headers, \
-         body, response_body) VALUES {}",
+         body, response_body, cancel) VALUES {}",
         rows.join(", ")
     )
 }
@@ -110,6 +112,8 @@ async fn everything_is_there(stage: Stage) {
     let seen: HashSet<CallId> = claimed.iter().map(|one| one.job.id).collect();
     assert_eq!(seen, HashSet::from([ids[0], ids[1], ids[2], new]));
     for one in &claimed {
+        let expected = if one.job.id == ids[1] { Renewed::Cancelling } else { Renewed::Held };
+        assert_eq!(store.renew(vec![one.lease], after(60)).await.unwrap(), [expected]);
         assert_eq!(stage.settle_at(one, ok(), after(11)).await, Settled::Kept);
     }
     assert_eq!(store.cancel(ids[0], after(12)).await.unwrap(), Cancelled::Over(State::Done));

@@ -17,9 +17,11 @@ CREATE TABLE claims (
   lease_until INTEGER NOT NULL,
   cancel INTEGER NOT NULL DEFAULT 0
 );
--- States as ever: 3 done, 4 dead, 5 cancelled. What is missing of progress and history is as it was while the job waited.
+-- States as ever: 3 done, 4 dead, 5 cancelled. What is missing of progress and history is as it was while the job waited. In the order
+-- in which they end, which is that of a file that only grows; jobs of several workers in any other are pages that are split.
 CREATE TABLE ended (
-  row INTEGER PRIMARY KEY,
+  number INTEGER PRIMARY KEY,
+  row INTEGER NOT NULL,
   id BLOB NOT NULL,
   state INTEGER NOT NULL,
   token INTEGER NOT NULL,
@@ -34,9 +36,10 @@ CREATE TABLE ended (
 );
 INSERT INTO queue SELECT upstream, priority, turn, row, due, cancel FROM jobs WHERE state = 0;
 INSERT INTO claims SELECT row, token, lease_until, cancel FROM jobs WHERE state = 1;
-INSERT INTO ended SELECT row, id, state, token, coalesce(finished_at, created_at), progress, history, error,
-  response_status, response_cut, response_headers, response_body FROM jobs WHERE state >= 3;
-CREATE INDEX ended_listed ON ended (state, id);
+INSERT INTO ended (row, id, state, token, finished_at, progress, history, error, response_status, response_cut, response_headers,
+  response_body) SELECT row, id, state, token, coalesce(finished_at, created_at), progress, history, error, response_status, response_cut,
+  response_headers, response_body FROM jobs WHERE state >= 3;
+CREATE UNIQUE INDEX ended_listed ON ended (state, id);
 
 CREATE TABLE asked (
   row INTEGER PRIMARY KEY,
