@@ -116,7 +116,7 @@ async fn of_two_leases_of_one_job_the_later_one_counts(stage: Stage) {
             let early = stage.claim("u", 1).await.remove(0);
             assert_eq!(stage.store.tick(after(3600)).await.unwrap().recovered, 1);
             let late = stage.claim("u", 1).await.remove(0);
-            let mut both = vec![(&early, Settled::Lost), (&late, Settled::Kept)];
+            let mut both = [(&early, Settled::Lost), (&late, Settled::Kept)];
             if is_late_first {
                 both.reverse();
             }
