@@ -17,8 +17,8 @@ use seawall_store::dead::{Filter, NewLetter};
 use seawall_store::job::{Claim, Ending, NewJob, Origin, Request, Response, Settle};
 use seawall_store::location::Location;
 use seawall_store::page::Window;
-use std::sync::{Arc, LazyLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// As the program has it, for both sides of each comparison.
@@ -303,10 +303,7 @@ async fn measure(name: &str, store: &Store, rows: usize, cluster: Option<&cluste
     let cpu = |before: (f64, f64), after: (f64, f64), jobs: f64| {
         format!("CPU for a job {:.0} µs here, {:.0} µs in the server", (after.0 - before.0) / jobs * 1e6, (after.1 - before.1) / jobs * 1e6)
     };
-    println!(
-        "{name} enqueue, {PRODUCERS} producers   {rate:>9.0} /s, p99 {p99:.1?}; {}",
-        cpu(begin, enqueued, rate * RUN.as_secs_f64())
-    );
+    println!("{name} enqueue, {PRODUCERS} producers   {rate:>9.0} /s, p99 {p99:.1?}; {}", cpu(begin, enqueued, rate * RUN.as_secs_f64()));
     fill(store, 20_000, NOON).await;
     let (begin, from) = (used(cluster), store.job_counts().await.unwrap().by_state[3]);
     let rate = claim_and_complete(store, RUN).await;
@@ -359,23 +356,37 @@ async fn beside_a_sweep(store: &Store) -> (Duration, usize) {
     (p99, sweeping.await.unwrap())
 }
 
-/// A hundred at a time, from a queue that is long enough for all of them.
+/// A hundred at a time, from a queue that is long enough for all of them. The median of seven such hundredths of a second: whoever else has
+/// the processor in one of them has no say.
 async fn cost_of_claim(store: &Store) -> (Duration, Duration) {
-    fill(store, 4000, NOON).await;
-    let cost = each(30, |n| store.claim(claim(100, u64::from(n) + 9_000_000))).await;
-    while claim_and_complete(store, Duration::from_secs(60)).await > 0.0 {}
-    cost
+    let (mut times, mut cpus) = (Vec::new(), Vec::new());
+    for round in 0..7 {
+        fill(store, 4000, NOON).await;
+        let cost = each(30, |n| store.claim(claim(100, 9_000_000 + round * 100 + u64::from(n)))).await;
+        times.push(cost.0);
+        cpus.push(cost.1);
+        while claim_and_complete(store, Duration::from_secs(60)).await > 0.0 {}
+    }
+    times.sort_unstable();
+    cpus.sort_unstable();
+    (times[3], cpus[3])
 }
 
-/// As workers poll: they claim what a tick found, and it finds nothing.
-async fn polls(name: &str, store: &Store, rows: usize) {
+/// As workers poll: each on a thread of its own, where they claim what a tick found, and it finds nothing.
+async fn polls(name: &str, at: Location, rows: usize) {
+    let store = &Store::open(&at).await.unwrap();
     fill(store, rows, Wall(NOON.0 + 3_600_000)).await;
-    let cost = each(1000, |n| async move {
-        if !store.tick(NOON).await.unwrap().lanes.is_empty() {
-            store.claim(claim(100, n.into())).await.unwrap();
-        }
-    })
-    .await;
+    let worker = async move {
+        let store = &Store::open(&at).await.unwrap();
+        each(1000, |n| async move {
+            if !store.tick(NOON).await.unwrap().lanes.is_empty() {
+                store.claim(claim(100, n.into())).await.unwrap();
+            }
+        })
+        .await
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cost = tokio::task::spawn_blocking(move || runtime.block_on(worker)).await.unwrap();
     println!("{name} empty poll, {rows} scheduled {:.1?}, CPU of SQLite's writer {:.1?}", cost.0, cost.1);
     letters(store, rows).await;
     let window = Window { after: None, limit: 50 };
@@ -396,18 +407,21 @@ async fn main() {
     if wanted("sqlite") {
         life(&open("life.db").await, 50_000).await;
         measure("sqlite", &open("work.db").await, rows, None).await;
-        polls("sqlite", &open("polls.db").await, rows).await;
+        polls("sqlite", Location::Sqlite(folder.path().join("polls.db")), rows).await;
     }
-    if wanted("postgres") || wanted("sweep") {
+    if wanted("postgres") || wanted("sweep") || wanted("polls") {
         let cluster = cluster::Cluster::start("-c shared_buffers=256MB -c max_wal_size=4GB");
-        let open = async || Store::open(&Location::Postgres(cluster.database().await)).await.unwrap();
+        let fresh = async || Location::Postgres(cluster.database().await);
+        let open = async || Store::open(&fresh().await).await.unwrap();
         if what.as_deref() == Some("sweep") {
             let store = open().await;
             fill(&store, rows, NOON).await;
             while claim_and_complete(&store, Duration::from_secs(600)).await > 0.0 {}
             return sweeps("postgres", &store).await;
         }
-        measure("postgres", &open().await, rows, Some(&cluster)).await;
-        polls("postgres", &open().await, rows).await;
+        if wanted("postgres") {
+            measure("postgres", &open().await, rows, Some(&cluster)).await;
+        }
+        polls("postgres", fresh().await, rows).await;
     }
 }
