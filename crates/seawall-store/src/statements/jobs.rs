@@ -135,10 +135,11 @@ pub(crate) enum Among {
     Few,
 }
 
-/// The place of a state.
+/// The place of a state, in an order that an index has: PostgreSQL is told to read no table whole, and where it has to, it no longer tells
+/// a good plan from a bad one.
 const fn place(state: State) -> &'static str {
     match state {
-        State::Queued => "queue",
+        State::Queued => "queue ORDER BY upstream",
         State::Running => "claims",
         State::Waiting => "jobs WHERE waits = 1",
         State::Done | State::Dead | State::Cancelled => "ended",
@@ -160,7 +161,14 @@ pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> 
             id = "ended.id";
             wanted += &format!(" AND ended.state = {}", state.number());
         }
-        Some(state) if among == Among::Few => wanted += &format!(" AND jobs.row IN (SELECT row FROM {})", place(state)),
+        // With a bound of its own, so that no planner walks past what is in another place because a page is short.
+        Some(state) if among == Among::Few => {
+            let few = format!("SELECT row FROM {} LIMIT {SORTED}", place(state));
+            let open =
+                format!("SELECT jobs.row, jobs.id FROM ({few}) AS few JOIN jobs ON jobs.row = few.row WHERE jobs.id < $1 LIMIT {SORTED}");
+            let most = if filter.upstream.is_none() { window.rows() } else { SORTED };
+            wanted += &format!(" AND jobs.row IN (SELECT row FROM ({open}) AS open ORDER BY id DESC LIMIT {most})");
+        }
         // Its row says so.
         Some(State::Waiting) => wanted += " AND jobs.waits = 1",
         Some(state) => wanted += &format!(" AND {STATE} = {}", state.number()),

@@ -211,7 +211,8 @@ async fn run<S: Sql>(
     into: &mut Vec<Letter>,
 ) -> Result<(), Error> {
     let mut values: Vec<Value> = vec![status.number().into(), before(filter, window).into()];
-    let mut page = "SELECT id FROM letters WHERE status = $1 AND id < $2".to_owned();
+    // Compared and sorted as one: of a status that most letters have, or none, the planner would walk by id alone, past all the others.
+    let mut page = "SELECT id FROM letters WHERE (status, id) < ($1, $2) AND status >= $1".to_owned();
     if let Some(issue) = issue {
         values.push(issue.into());
         page += " AND issue = $3";
@@ -220,7 +221,7 @@ async fn run<S: Sql>(
         values.push(CallId::first_at(since).into());
         page += &format!(" AND id >= ${}", values.len());
     }
-    page += " ORDER BY id DESC";
+    page += " ORDER BY status DESC, id DESC";
     if let Some(text) = &filter.text {
         values.push(text.into());
         let (n, find) = (values.len(), S::FIND);
