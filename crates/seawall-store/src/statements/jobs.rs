@@ -161,14 +161,7 @@ pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> 
             id = "ended.id";
             wanted += &format!(" AND ended.state = {}", state.number());
         }
-        // With a bound of its own, so that no planner walks past what is in another place because a page is short.
-        Some(state) if among == Among::Few => {
-            let few = format!("SELECT row FROM {} LIMIT {SORTED}", place(state));
-            let open =
-                format!("SELECT jobs.row, jobs.id FROM ({few}) AS few JOIN jobs ON jobs.row = few.row WHERE jobs.id < $1 LIMIT {SORTED}");
-            let most = if filter.upstream.is_none() { window.rows() } else { SORTED };
-            wanted += &format!(" AND jobs.row IN (SELECT row FROM ({open}) AS open ORDER BY id DESC LIMIT {most})");
-        }
+        Some(state) if among == Among::Few => wanted += &format!(" AND jobs.row IN (SELECT row FROM {} LIMIT {SORTED})", place(state)),
         // Its row says so.
         Some(State::Waiting) => wanted += " AND jobs.waits = 1",
         Some(state) => wanted += &format!(" AND {STATE} = {}", state.number()),

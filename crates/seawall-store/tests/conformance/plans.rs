@@ -1,11 +1,12 @@
 //! How a server answers must not depend on how small a table was when it made its plan, nor on what it has not cleared away.
 
 use crate::cluster::Cluster;
+use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, ok, settlement};
 use seawall_core::time::Nanos;
 use seawall_store::job::{Claim, Ending, NewJob, Renewed, Settled, State};
 use seawall_store::location::Location;
-use seawall_store::{job, page::Window};
+use seawall_store::{dead, job, page::Window};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -100,6 +101,27 @@ async fn claims_are_looked_up_one_by_one_however_few_there_were_when_they_were_c
     let read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'claims_pkey'";
     let read: i64 = client.query_one(read, &[]).await.unwrap().get(0);
     assert!(read < 10 * 250, "each change of one reads {} claims", read / 250);
+    connection.abort();
+}
+
+#[tokio::test]
+async fn a_page_of_letters_walks_past_none_that_most_are_like() {
+    let database = Cluster::shared().database().await;
+    let stage = Stage::at(Location::Postgres(database.clone()), None).await;
+    for number in 0..300 {
+        stage.store.keep_letter(letter(&stage, after(number))).await.unwrap();
+    }
+    let (client, connection) = tokio_postgres::connect(&database, tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    client.batch_execute("ANALYZE seawall.letters").await.unwrap();
+    let store = stage.open_again().await;
+    let page = store.letters(dead::Filter::default(), Window { after: None, limit: 5 }).await.unwrap();
+    assert_eq!(page.entries.len(), 5);
+    drop((stage, store));
+    others_are_gone(&client).await;
+    let read = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'letters_id'";
+    let read: i64 = client.query_one(read, &[]).await.unwrap().get(0);
+    assert!(read < 20, "a page of five reads {read} letters by id");
     connection.abort();
 }
 
