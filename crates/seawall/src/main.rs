@@ -11,6 +11,7 @@ mod fetch;
 mod figures;
 mod flaky;
 mod letter;
+mod open_files;
 mod remote;
 mod serve;
 mod setup;

@@ -257,19 +257,6 @@ pub(crate) fn command_line() -> Vec<String> {
     env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// What a system allows where it does not say.
-const USUAL_FILES: usize = 1024;
-/// More callers than this are another machine's business.
-const MOST_CONNECTIONS: usize = 50_000;
-
-/// Callers that may be connected at once: two thirds of the files that this process may have open. The rest is for
-/// connections to upstreams, for the store and for the log.
-pub(crate) fn connections() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
-    (soft.and_then(|files| files.parse().ok()).unwrap_or(USUAL_FILES) / 3 * 2).clamp(1, MOST_CONNECTIONS)
-}
-
 /// Four characters that tell this process from its neighbours.
 pub(crate) fn instance() -> String {
     format!("{:04x}", entropy() & 0xffff)

@@ -9,7 +9,7 @@ mod view;
 use crate::exit::{Exit, Failure};
 use crate::setup::{self, Environment};
 use crate::terminal::Terminal;
-use crate::{flaky, serve};
+use crate::{flaky, open_files, serve};
 use anyhow::Context as _;
 use client::Client;
 use seawall_core::config::{self, parse};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         around,
         threads: Some(1),
         head_timeout: Duration::from_secs(30),
-        connections: setup::connections(),
+        connections: open_files::connections(),
     };
     let gateway = serve::start(live, start_up, Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();

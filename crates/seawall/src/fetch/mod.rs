@@ -23,6 +23,7 @@ mod work;
 
 use crate::cli::File;
 use crate::exit::{Exit, Failure};
+use crate::open_files;
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use input::Format;
@@ -164,6 +165,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    open_files::make_room();
     let plan = Plan::new(args)?;
     let (ahead, size) = (Arc::clone(&plan.reader.ahead), plan.size);
     let (rows, to_send) = mpsc::channel(READ_AHEAD);

@@ -289,10 +289,14 @@ impl Gateway {
 
     /// Resident memory in KiB.
     pub(crate) fn memory(&self) -> u64 {
+        self.status("VmRSS:").trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// What the system says of it under this name.
+    pub(crate) fn status(&self, name: &str) -> String {
         let mut status = String::new();
         std::fs::File::open(format!("/proc/{}/status", self.child.id())).unwrap().read_to_string(&mut status).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
     }
 }
 

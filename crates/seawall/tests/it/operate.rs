@@ -41,6 +41,16 @@ fn calls_in_flight_finish_before_the_program_ends() {
 }
 
 #[test]
+fn there_is_room_for_every_file_it_may_open_before_any_is() {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let allowed = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let allowed: usize = allowed.split_whitespace().next().unwrap().parse().unwrap();
+    let gateway = Start::before(&slow(), "").go();
+    let room: usize = gateway.status("FDSize:").parse().unwrap();
+    assert!(room >= allowed.min(65_536), "a table that grows between threads halts them: {room} of {allowed}");
+}
+
+#[test]
 fn while_it_drains_the_program_says_that_it_is_not_ready() {
     let upstream = slow();
     let mut gateway = Start::before(&upstream, "timeout = { attempt = \"5s\" }").go();
