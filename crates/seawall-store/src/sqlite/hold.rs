@@ -1,6 +1,6 @@
 //! Who is at a batch run: a lock on a file beside the database, which the system lets go of however the process ends.
 
-use super::Sqlite;
+use super::{Sqlite, beside};
 use crate::error::Error;
 use crate::journal::Run;
 use std::fmt::Write as _;
@@ -25,12 +25,11 @@ impl Drop for RunLock {
 impl Sqlite {
     pub(crate) fn hold_run(&self, run: &Run) -> Result<Option<RunLock>, Error> {
         let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
-        let mut name = self.path.as_os_str().to_owned();
-        name.push(run[..8].iter().fold("-run-".to_owned(), |mut text, byte| {
+        let ending = run[..8].iter().fold("-run-".to_owned(), |mut text, byte| {
             let _: std::fmt::Result = write!(text, "{byte:02x}");
             text
-        }));
-        let path = PathBuf::from(name);
+        });
+        let path = beside(&self.path, &ending);
         loop {
             let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(unavailable)?;
             match lock.try_lock() {

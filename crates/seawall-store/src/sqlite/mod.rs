@@ -10,6 +10,7 @@ mod owner;
 mod plans;
 mod reader;
 mod reserve;
+mod room;
 mod schema;
 #[cfg(test)]
 mod stall;
@@ -31,7 +32,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::Notify;
 use turns::Turns;
@@ -248,6 +249,13 @@ impl ToSql for Value {
             Self::Bytes(bytes) => ValueRef::Blob(bytes),
         }))
     }
+}
+
+/// The file with this ending beside the database's.
+fn beside(database: &Path, ending: &str) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
 }
 
 /// SQLite says only that it cannot open a file; the file itself says why.

@@ -1,9 +1,10 @@
 //! Who is using the database file. Whoever opens it and finds nobody else there knows that every running job is an orphan
 //! of a process that ended, and need not wait for its lease.
 
+use super::beside;
 use crate::error::Error;
 use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A lock on a file beside the database; the system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
@@ -15,9 +16,7 @@ impl Owner {
     /// Runs `alone` if nobody else uses the database, then joins whoever does.
     pub(super) fn claim(database: &Path, alone: impl FnOnce() -> Result<(), Error>) -> Result<Self, Error> {
         let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
-        let mut name = database.as_os_str().to_owned();
-        name.push("-lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(PathBuf::from(name)).map_err(unavailable)?;
+        let lock = File::options().create(true).truncate(false).write(true).open(beside(database, "-lock")).map_err(unavailable)?;
         match lock.try_lock() {
             Ok(()) => alone()?,
             Err(TryLockError::WouldBlock) => {}

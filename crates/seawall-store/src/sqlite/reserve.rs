@@ -1,6 +1,7 @@
 //! Space kept back on the disk: a file beside the database that is given up when the disk is full, so that what is
 //! running can still be finished. While it is given up, nothing new is taken.
 
+use super::beside;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,7 @@ pub(super) struct Reserve {
 impl Reserve {
     /// Kept back where there is room for it; a disk that is full from the beginning has none to give.
     pub(super) fn beside(database: &Path) -> Self {
-        let mut name = database.as_os_str().to_owned();
-        name.push("-reserve");
-        let mut reserve = Self { file: PathBuf::from(name), spent: true };
+        let mut reserve = Self { file: beside(database, "-reserve"), spent: true };
         reserve.restore();
         reserve
     }
