@@ -15,15 +15,18 @@ interface Options {
   every?: number;
   /** Ask again when an event arrives. */
   live?: boolean;
+  /** Keep what is shown as it is; what has not been shown yet is asked for once. */
+  still?: boolean;
 }
 
-export function useResource<T>(path: string | null, { every = 5, live = true }: Options = {}): Resource<T> {
+export function useResource<T>(path: string | null, { every = 5, live = true, still = false }: Options = {}): Resource<T> {
   const [state, set] = useState<{ path: string | null; data?: T; error?: Error }>({ path });
   const [turn, next] = useState(0);
   const change = live ? changes.value : 0;
   const lock = locked.value;
+  const stays = still && state.path === path && state.data !== undefined && !state.error;
   useEffect(() => {
-    if (path === null || lock !== "no") return undefined;
+    if (path === null || lock !== "no" || stays) return undefined;
     const abort = new AbortController();
     const look = () => {
       get<T>(path, abort.signal).then(
@@ -35,12 +38,12 @@ export function useResource<T>(path: string | null, { every = 5, live = true }: 
       );
     };
     look();
-    const timer = every > 0 ? setInterval(() => document.visibilityState === "visible" && look(), every * 1000) : undefined;
+    const timer = every > 0 && !still ? setInterval(() => document.visibilityState === "visible" && look(), every * 1000) : undefined;
     return () => {
       clearInterval(timer);
       abort.abort();
     };
-  }, [path, every, turn, change, lock]);
+  }, [path, every, still, turn, change, lock]);
   const shown = state.path === path ? state : undefined;
   return { data: shown?.data, error: shown?.error, again: () => next((turn) => turn + 1) };
 }

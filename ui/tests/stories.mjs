@@ -176,6 +176,11 @@ export const stories = ({ base, gateway }, open) => ({
       await page.keyboard.press(letter);
       await page.getByRole("heading", { level: 1, name: title }).waitFor();
     }
+    // Just after a look, so that the next is two seconds away.
+    const isList = (request) => request.url().includes("/v1/calls?");
+    await page.waitForResponse(isList);
+    const asked = [];
+    page.on("request", (request) => isList(request) && asked.push(request.url()));
     await page.getByRole("button", { name: "Pause" }).click();
     const rows = page.locator('table[aria-label="Calls"] tbody tr');
     await rows.nth(2).waitFor();
@@ -184,6 +189,7 @@ export const stories = ({ base, gateway }, open) => ({
     await page.keyboard.press("Enter");
     await page.locator("dialog.drawer").waitFor();
     assert(page.url().includes(second), "Enter opens the row that j and k led to");
+    assert.deepEqual(asked, [], "a list that is paused stays as it is");
     await page.keyboard.press("Escape");
     await page.locator("dialog.drawer").waitFor({ state: "detached" });
     await page.keyboard.press("?");

@@ -128,6 +128,18 @@ impl Store {
         }
     }
 
+    /// Makes room ahead for what is about to be written: for whoever writes often, and waits for the disk each time.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn make_room(&self) -> Result<(), Error> {
+        match self {
+            Self::Sqlite(SqliteStore(backend)) => backend.make_room().await,
+            // A server sees to that itself.
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
     /// The database's clock, where it has one that all its users share.
     ///
     /// # Errors

@@ -1,18 +1,15 @@
 //! How many files, connections among them, this process may have open, and room for them in its table.
 
-use std::fs::File;
+use rustix::process::{Resource, getrlimit};
 
-/// What a system allows where it does not say.
-const USUAL: usize = 1024;
 /// More callers than this are another machine's business.
 const MOST_CONNECTIONS: usize = 50_000;
 /// More room than this is not made ahead. The system's table takes eight bytes for each.
-const MOST_ROOM: usize = 65_536;
+const MOST_ROOM: usize = 131_072;
 
+/// The soft limit, which is what counts.
 fn allowed() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let soft = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
-    soft.and_then(|files| files.parse().ok()).unwrap_or(USUAL)
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// Callers that may be connected at once: two thirds of the files that this process may have open. The rest is for
@@ -26,5 +23,5 @@ pub(crate) fn connections() -> usize {
 pub(crate) fn make_room() {
     let Ok(last) = i32::try_from(allowed().min(MOST_ROOM).saturating_sub(1)) else { return };
     // A table that cannot grow now grows later, as ever.
-    drop(File::open("/dev/null").map(|any| rustix::io::fcntl_dupfd_cloexec(&any, last)));
+    drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last));
 }

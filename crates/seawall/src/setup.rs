@@ -188,8 +188,17 @@ pub(crate) fn put_to_work(config: Config, around: &Environment, before: Option<(
     Live::new(config, around, before)
 }
 
+/// What a store is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Jobs are written all the time, and somebody waits for the disk.
+    Jobs,
+    /// What a run of `fetch` has done, written now and then.
+    Journal,
+}
+
 /// Opens the store that the configuration names; a file is beside the configuration's own unless its path says otherwise.
-pub(crate) fn open(place: &str, around: &Environment) -> anyhow::Result<Store> {
+pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyhow::Result<Store> {
     let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
     let location = Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))?;
     let location = match location {
@@ -197,12 +206,12 @@ pub(crate) fn open(place: &str, around: &Environment) -> anyhow::Result<Store> {
         Location::Postgres(url) => Location::Postgres(url),
     };
     let shown = shown_store(place);
-    let opened = on_a_thread_of_its_own(location)?;
+    let opened = on_a_thread_of_its_own(location, purpose)?;
     Ok(opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?)
 }
 
 /// A server's store has connections to look after for as long as the process lives, whichever thread asks it something.
-fn on_a_thread_of_its_own(location: Location) -> anyhow::Result<Result<Store, seawall_store::Error>> {
+fn on_a_thread_of_its_own(location: Location, purpose: Purpose) -> anyhow::Result<Result<Store, seawall_store::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let (sender, opened) = std::sync::mpsc::channel();
     let serve = move || {
@@ -210,7 +219,11 @@ fn on_a_thread_of_its_own(location: Location) -> anyhow::Result<Result<Store, se
             let store = Store::open(&location).await;
             let stays = store.is_ok() && matches!(location, Location::Postgres(_));
             // Whoever waits for it is still there.
-            drop(sender.send(store));
+            drop(sender.send(store.clone()));
+            if let (Ok(store), Purpose::Jobs) = (store, purpose) {
+                // Without it, jobs take longer for a while.
+                drop(store.make_room().await);
+            }
             if stays {
                 std::future::pending::<()>().await;
             }

@@ -19,7 +19,7 @@ export function Calls(): JSX.Element {
   const { filter, parts } = place.value;
   const paused = useSignal(false);
   const asked = query("/v1/calls", { upstream: filter.upstream, outcome: filter.outcome, caller: filter.caller, limit: 100 });
-  const { data, error, again } = useResource<Page<Call>>(asked, { every: paused.value ? 0 : 2, live: false });
+  const { data, error, again } = useResource<Page<Call>>(asked, { every: 2, live: false, still: paused.value });
   const upstreams = useResource<Page<Upstream>>("/v1/upstreams", { every: 0, live: false }).data?.items ?? [];
   const words = (filter.q ?? "").toLowerCase();
   const rows = (data?.items ?? []).filter((call) => !words || `${call.id} ${call.upstream}/${call.endpoint} ${call.caller} ${call.reason} ${call.outcome}`.toLowerCase().includes(words));

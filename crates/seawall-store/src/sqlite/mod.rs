@@ -135,6 +135,13 @@ impl Sqlite {
         self.repeat(|tx| Ok(tx.db.pragma_update(None, "cache_size", LITTLE)?)).await
     }
 
+    /// Makes room in the log, to which nobody else writes in a transaction of ours.
+    pub(crate) async fn make_room(&self) -> Result<(), Error> {
+        let longer = self.repeat(|tx| Ok(room::make(tx.db))).await?;
+        // Whoever commits meanwhile waits for the disk as ever.
+        longer.map_or(Ok(()), |log| log.sync_data().map_err(|error| Error::Unavailable(error.to_string())))
+    }
+
     pub(crate) async fn woken(&self) {
         self.woken.notified().await;
     }

@@ -1,6 +1,7 @@
-//! Room for the write-ahead log: zeros, until it is as long as a busy minute needs. A commit into a file that is long enough is on disk in
-//! half the time: the file system has its data to write, and nothing about the file. SQLite takes zeros for the end of its log, as it
-//! takes whatever a log that was begun anew has left there.
+//! Room for the write-ahead log: zeros, until it is as long as a busy minute needs. Where a file system writes in place, as ext4 does, a
+//! commit into a file that is long enough is on disk in half the time (250 and 120 µs were measured): it has its data to write, and nothing
+//! about the file. SQLite takes zeros for the end of its log, as it takes whatever a log that was begun anew has left there. If the
+//! last frame was torn in the middle of zeros, these complete it: a commit that nobody was told of is kept then.
 
 use super::{Connection, beside};
 use std::fs::File;
@@ -8,17 +9,20 @@ use std::io::Result;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// What some ten thousand jobs write. One that grows beyond goes on as it can, and is used again from its beginning.
+/// What some ten thousand jobs write. A log that grows beyond goes on as it can, and is used again from its beginning.
 const BYTES: u64 = 16 << 20;
 /// A disk has to have so many times as much to spare.
 const SPARE: u64 = 16;
+/// What is written at a time.
+const PIECE: usize = 1 << 20;
 
-/// Makes room in the log of this database, to which nobody writes meanwhile. A log without room is a log, too.
-pub(super) fn make(db: &Connection, database: &Path) {
-    if db.execute_batch("BEGIN IMMEDIATE").is_ok() {
-        drop(File::options().write(true).open(log(database)).and_then(|log| lengthen(&log, free(&log)?)));
-        drop(db.execute_batch("ROLLBACK"));
-    }
+/// Makes room in the log of a database with an open transaction that may write, so that nobody else writes to it. The log, if it is
+/// longer now and should be synced; one without room is a log, too.
+pub(super) fn make(db: &Connection) -> Option<File> {
+    // What a path leads to is named by SQLite: the log is beside it, and not beside a link.
+    let log = File::options().write(true).open(log(Path::new(db.path()?))).ok()?;
+    let free = free(&log).ok()?;
+    lengthen(&log, free).is_ok_and(|longer| longer).then_some(log)
 }
 
 fn log(database: &Path) -> PathBuf {
@@ -31,53 +35,82 @@ fn free(log: &File) -> Result<u64> {
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-fn lengthen(log: &File, free: u64) -> Result<()> {
+/// Whether it is longer now.
+fn lengthen(log: &File, free: u64) -> Result<bool> {
     let length = log.metadata()?.len();
     if length >= BYTES || free < SPARE * BYTES {
-        return Ok(());
+        return Ok(false);
     }
     // Written, not only claimed: where a file has holes, a commit has to say which it filled.
-    let zeros = vec![0; usize::try_from(BYTES - length).unwrap_or(0)];
-    let written = log.write_all_at(&zeros, length).and_then(|()| log.sync_all());
-    written.or_else(|_| log.set_len(length))
+    let zeros = vec![0; PIECE];
+    let written = (length..BYTES).step_by(PIECE).try_for_each(|at| log.write_all_at(&zeros, at));
+    written.and_then(|()| log.set_len(BYTES)).map(|()| true).or_else(|_| log.set_len(length).map(|()| false))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::Sqlite;
+    use crate::sqlite::{Sqlite, connect, schema};
+
+    fn count(db: &Connection) -> i64 {
+        db.query_row("SELECT count(*) FROM snapshots", [], |row| row.get(0)).unwrap()
+    }
+
+    /// A database as it is when its program is killed: itself and its log, elsewhere.
+    fn copy(path: &Path, name: &str) -> Connection {
+        let copy = path.with_file_name(name);
+        std::fs::copy(path, &copy).unwrap();
+        std::fs::copy(log(path), log(&copy)).unwrap();
+        Connection::open(&copy).unwrap()
+    }
+
+    async fn write(store: &Sqlite, name: &'static str) {
+        store.write(move |tx| Ok(tx.db.execute("INSERT INTO snapshots VALUES (?, 0, x'')", [name])?)).await.unwrap();
+    }
 
     #[tokio::test]
-    async fn a_log_has_room_before_anything_is_written_and_what_was_written_is_found_again() {
+    async fn what_is_written_into_the_room_is_found_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("seawall.db");
-        let count = |db: &Connection| db.query_row("SELECT count(*) FROM snapshots", [], |row| row.get::<_, i64>(0));
+        schema::migrate(&connect(&path).unwrap()).unwrap();
         let store = Sqlite::open(&path).unwrap();
+        store.make_room().await.unwrap();
+        assert_eq!(log(&path).metadata().unwrap().len(), BYTES, "the folder for temporary files has to have 256 MiB left");
+        let mut header = [1; 32];
+        File::open(log(&path)).unwrap().read_exact_at(&mut header, 0).unwrap();
+        assert_eq!((header, count(&copy(&path, "empty.db"))), ([0; 32], 0), "a log of zeros is an empty one");
+        write(&store, "a").await;
+        assert_eq!(log(&path).metadata().unwrap().len(), BYTES, "there was room for it");
+        assert_eq!(count(&copy(&path, "killed.db")), 1);
+    }
+
+    #[tokio::test]
+    async fn what_was_written_before_there_was_room_is_found_again_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seawall.db");
+        let store = Sqlite::open(&path).unwrap();
+        write(&store, "a").await;
+        assert!(log(&path).metadata().unwrap().len() < BYTES);
+        store.make_room().await.unwrap();
         assert_eq!(log(&path).metadata().unwrap().len(), BYTES);
-        store.write(|tx| Ok(tx.db.execute("INSERT INTO snapshots VALUES ('x', 0, x'')", [])?)).await.unwrap();
-        // As a program leaves it that is killed.
-        let copy = folder.path().join("copy.db");
-        std::fs::copy(&path, &copy).unwrap();
-        std::fs::copy(log(&path), log(&copy)).unwrap();
-        let copied = Connection::open(&copy).unwrap();
-        make(&copied, &copy);
-        assert_eq!(count(&copied).unwrap(), 1);
-        assert_eq!(log(&path).metadata().unwrap().len(), BYTES, "none of it was in the way");
+        assert_eq!(count(&copy(&path, "killed.db")), 1);
+        write(&store, "b").await;
+        assert_eq!(count(&copy(&path, "killed-later.db")), 2);
     }
 
     #[test]
     fn nothing_is_taken_from_a_disk_with_little_left_and_nothing_is_written_over() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(b"frame", 0).unwrap();
-        lengthen(&file, SPARE * BYTES - 1).unwrap();
+        assert!(!lengthen(&file, SPARE * BYTES - 1).unwrap());
         assert_eq!(file.metadata().unwrap().len(), 5);
-        lengthen(&file, SPARE * BYTES).unwrap();
+        assert!(lengthen(&file, SPARE * BYTES).unwrap());
         assert_eq!(file.metadata().unwrap().len(), BYTES);
         let mut first = [1; 8];
         file.read_exact_at(&mut first, 0).unwrap();
         assert_eq!(&first, b"frame\0\0\0");
         file.set_len(BYTES + 1).unwrap();
-        lengthen(&file, u64::MAX).unwrap();
+        assert!(!lengthen(&file, u64::MAX).unwrap());
         assert_eq!(file.metadata().unwrap().len(), BYTES + 1);
     }
 }

@@ -4,7 +4,7 @@
 use super::log::{Bounds, Log};
 use super::reserve::Reserve;
 use super::turns::Turns;
-use super::{Connection, Error, Tx, room};
+use super::{Connection, Error, Tx};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -67,7 +67,6 @@ impl Writer {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reserve = Reserve::beside(path);
         let log = Log::watch(&mut db, path, Bounds::USUAL)?;
-        room::make(&db, path);
         std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || Thread { db, log, turns, reserve, woken, flushes: true, queue: receiver }.serve())

@@ -7,7 +7,7 @@ mod tally;
 mod view;
 
 use crate::exit::{Exit, Failure};
-use crate::setup::{self, Environment};
+use crate::setup::{self, Environment, Purpose};
 use crate::terminal::Terminal;
 use crate::{flaky, open_files, serve};
 use anyhow::Context as _;
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let live = setup::live(config::load("the demo's policy", policy.as_bytes())?, &around)?;
     let log = view::Log::default();
     let folder = setup::Scratch::new("demo")?;
-    let store = setup::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")))?;
+    let store = setup::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")), Purpose::Jobs)?;
     let start_up = serve::StartUp {
         store,
         file: Path::new("demo").to_owned(),

@@ -16,7 +16,7 @@ use super::template::Template;
 use super::work::{MOST_UNWRITTEN, Work};
 use crate::adhoc::AdHoc;
 use crate::exit::{Exit, Failure};
-use crate::setup::{self, Environment};
+use crate::setup::{self, Environment, Purpose};
 use anyhow::Context as _;
 use http::HeaderValue;
 use seawall_core::admit::limit::Limit;
@@ -84,7 +84,7 @@ impl Plan {
         let place = place.unwrap_or_else(|| "sqlite:seawall.db".to_owned());
         let reader_parts = (lines(args)?, template(args)?, headers(args)?);
         let wanted = wanted(args)?;
-        let store = setup::open(&place, &around)?;
+        let store = setup::open(&place, &around, Purpose::Journal)?;
         let run = run(args);
         let name = name(&run);
         let clock = Clock::start();

@@ -28,7 +28,7 @@ mod worker;
 use crate::cli::File;
 use crate::exit::Exit;
 use crate::open_files;
-use crate::setup::{self, Environment};
+use crate::setup::{self, Environment, Purpose};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);
     let live = setup::live(config, &vault)?;
-    let store = setup::open(&live.config.server.store, &vault)?;
+    let store = setup::open(&live.config.server.store, &vault, Purpose::Jobs)?;
     let connections = args.connections.map_or_else(open_files::connections, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let start_up = StartUp { store, file, around: vault, threads: args.threads, head_timeout: args.head_timeout, connections };
     let running = start(live, start_up, Box::new(std::io::stdout()))?;

@@ -289,14 +289,14 @@ impl Gateway {
 
     /// Resident memory in KiB.
     pub(crate) fn memory(&self) -> u64 {
-        self.status("VmRSS:").trim_end_matches(" kB").parse().unwrap()
+        self.told("status", "VmRSS:").trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// What the system says of it under this name.
-    pub(crate) fn status(&self, name: &str) -> String {
-        let mut status = String::new();
-        std::fs::File::open(format!("/proc/{}/status", self.child.id())).unwrap().read_to_string(&mut status).unwrap();
-        status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+    /// What the system says of it in this file of its own, on the line with this name.
+    pub(crate) fn told(&self, file: &str, name: &str) -> String {
+        let mut told = String::new();
+        std::fs::File::open(format!("/proc/{}/{file}", self.child.id())).unwrap().read_to_string(&mut told).unwrap();
+        told.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
     }
 }
 
