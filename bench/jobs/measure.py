@@ -1,4 +1,4 @@
-"""Runs each queue on the same jobs and the same upstream, five times in turn, and prints medians and ratios. The clock runs from the
+"""Runs each queue on the same jobs and the same upstream, nine times in turn, and prints medians and ratios. The clock runs from the
 end of the first job to the end of the last: nobody's start counts."""
 
 import json, os, pathlib, shutil, signal, socket, sqlite3, statistics, subprocess, sys, tempfile, time, urllib.request
@@ -8,7 +8,7 @@ here = pathlib.Path(__file__).parent
 work = pathlib.Path(tempfile.mkdtemp(prefix="seawall-bench-jobs-"))
 work.chmod(0o755)
 started = []
-ROUNDS = 5
+ROUNDS = 9
 
 
 def port():

@@ -173,3 +173,27 @@ fn tests_are_sentences() {
     }
     none("a test's name says what holds", offenders);
 }
+
+#[test]
+fn benchmarks_are_locked_to_what_the_crates_need() {
+    let read = |path: PathBuf| -> toml::Table { fs::read_to_string(path).unwrap().parse().unwrap() };
+    let mut offenders = Vec::new();
+    let locks = fs::read_dir(root().join("bench")).unwrap().map(|entry| entry.unwrap().path().join("Cargo.lock"));
+    for lock in locks.filter(|lock| lock.is_file()) {
+        let locked = read(lock.clone());
+        for package in locked["package"].as_array().unwrap() {
+            let name = package["name"].as_str().unwrap();
+            let manifest = root().join("crates").join(name).join("Cargo.toml");
+            if package.get("source").is_some() || !manifest.is_file() {
+                continue;
+            }
+            let known = |wanted: &str| {
+                package["dependencies"].as_array().unwrap().iter().any(|one| one.as_str().unwrap().split(' ').next() == Some(wanted))
+            };
+            let needed = read(manifest);
+            let missing = needed["dependencies"].as_table().unwrap().keys().filter(|needed| !known(needed));
+            offenders.extend(missing.map(|missing| format!("{}: {name} needs {missing}", lock.display())));
+        }
+    }
+    none("a benchmark's lock file moves with the crates it measures: build it once and commit", offenders);
+}
