@@ -449,6 +449,20 @@ fn a_backlog_keeps_nobody_else_waiting() {
     }
 }
 
+/// A few jobs are begun at first and the others kept in hand; where answers take their time, all of them go together, and another upstream
+/// does not wait for them.
+#[test]
+fn a_slow_upstream_is_asked_by_all_slots_at_once() {
+    let (slow, quick) = (Upstream::with(|turn| turn.hang(10_000)), Upstream::fine());
+    let keys = "timeout = { attempt = \"20s\", total = \"60s\" }";
+    let policy = format!("[upstreams.slow]\nurl = \"http://{}\"\n{keys}\n[upstreams.quick]\nurl = \"http://{}\"\n", slow.at, quick.at);
+    let gateway = Start::with(&policy).threads(1).go();
+    let backlog: String = (0..300).map(|_| "{\"upstream\":\"slow\",\"path\":\"/\"}\n").collect();
+    assert_eq!(gateway.admin_as("POST", "/v1/jobs", "application/x-ndjson", &backlog).status, 200);
+    eventually("it has half of the slots at least", || slow.count() >= 128);
+    assert_eq!(over(&gateway, &submit(&gateway, &json!({ "upstream": "quick", "path": "/" })))["state"], "done");
+}
+
 /// More lanes than slots: nobody goes round and round among them, nor lets another do so.
 #[test]
 fn whoever_has_nothing_to_do_does_nothing() {

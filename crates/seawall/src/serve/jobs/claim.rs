@@ -1,13 +1,13 @@
 //! A worker: claims jobs in batches, runs them side by side, holds on to their leases, and lets go in order when the
 //! process stops.
 
-use super::finish::{Stop, given_up, hand_in, work_off};
 use super::held::{ANY, BATCH, NEWS, Table};
+use super::life::{Stop, given_up, hand_in, take_up};
 use super::run::Bench;
 use crate::serve::{Phase, Shared};
 use anyhow::Context as _;
 use seawall_core::time::{Nanos, Wall};
-use seawall_store::job::{AD_HOC, Claim, Claimed, Lease, Renewed};
+use seawall_store::job::{AD_HOC, Claim, Lease, Renewed};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -112,6 +112,7 @@ impl Worker {
     /// Time has passed: idle connections are looked after, and one more suspect may run.
     fn sweep(&self) {
         self.bench.sweep();
+        self.table.sweep();
         if self.number == 0 {
             self.bench.desk().crew.trust();
         }
@@ -196,17 +197,10 @@ impl Worker {
             }
             lanes.retain(|lane| missing.get(lane.as_str()).is_none_or(|missing| *missing == 0));
         }
-        claimed.into_iter().for_each(|claimed| self.start(claimed, now + lease));
+        claimed.into_iter().for_each(|claimed| take_up(&self.bench, &self.table, claimed, now + lease));
         // Some were claimed, or a lane is known to have none: the next look is another one.
         self.table.tell_of_room();
         lanes
-    }
-
-    fn start(&self, claimed: Claimed, until: Wall) {
-        let claimed = Rc::new(claimed);
-        let (bench, table, job) = (Rc::clone(&self.bench), Rc::clone(&self.table), Rc::clone(&claimed));
-        let task = tokio::task::spawn_local(async move { work_off(&bench, &table, &job).await });
-        self.table.begin(claimed, until, task.abort_handle());
     }
 
     /// Whether it was running: one that has just ended needs no stopping.
@@ -242,9 +236,12 @@ impl Worker {
         0
     }
 
-    /// Finishes what is running while there is time, and gives back the rest.
+    /// Gives back what was not begun, finishes what is running while there is time, and gives back the rest.
     async fn let_go(&self, mut phases: watch::Receiver<Phase>) {
         self.bench.desk().crew.close();
+        for lease in self.table.unbegun() {
+            self.stop(lease, Stop::Release);
+        }
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         while !self.table.is_empty() {
             tokio::select! {

@@ -1,7 +1,8 @@
-//! What a worker holds: jobs that run, and jobs that are over but for the disk. It knows how many more there is room for, and nothing
-//! of what they do.
+//! What a worker holds: jobs in hand, jobs that run, and jobs that are over but for the disk. It knows how many more there is room for, and
+//! nothing of what they do.
 
-use seawall_core::time::Wall;
+use super::pace::Pace;
+use seawall_core::time::{Nanos, Wall};
 use seawall_store::job::{Claimed, Lease, SUSPECT, Settle};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// Jobs that a worker runs side by side.
+/// Jobs that a worker runs side by side, those in hand included.
 const SLOTS: usize = 256;
 /// Of these, what one lane may have while others have work: a slow upstream never takes them all.
 const LANE_SLOTS: usize = SLOTS / 2;
@@ -26,27 +27,38 @@ pub(super) const BATCH: usize = 96;
 pub(super) const NEWS: usize = 32;
 pub(super) const ANY: usize = 1;
 
-struct Running {
+struct Held {
     claimed: Rc<Claimed>,
     until: Wall,
-    task: AbortHandle,
     standing: Standing,
 }
 
-/// Whether a job that is held takes a place at the upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far a job that is held has come, and whether it takes a slot.
+#[derive(Debug)]
 enum Standing {
-    Running,
-    /// It waits for one of the few places that suspects have.
-    Suspect,
-    /// It is over but for the disk.
+    /// Claimed, and not begun.
+    InHand,
+    Running(AbortHandle),
+    /// It waits for one of the few places that suspects have, and takes no slot.
+    Suspect(AbortHandle),
+    /// It is over but for the disk, and takes no slot.
     Settling,
 }
 
+impl Standing {
+    const fn takes_slot(&self) -> bool {
+        matches!(self, Self::InHand | Self::Running(_))
+    }
+}
+
 pub(super) struct Table {
-    running: RefCell<HashMap<Lease, Running>>,
-    /// Those that take no place.
+    held: RefCell<HashMap<Lease, Held>>,
+    /// Those that take no slot.
     aside: Cell<usize>,
+    /// What is in hand, and when it is begun.
+    pace: RefCell<Pace<Rc<Claimed>>>,
+    /// Whether somebody looks after what is in hand.
+    looked_after: Cell<bool>,
     /// What it may run side by side by now.
     slots: Cell<usize>,
     /// How often it was dealt.
@@ -59,15 +71,26 @@ pub(super) struct Table {
 impl Table {
     /// For one of so many workers.
     pub(super) fn new(workers: usize) -> Self {
-        let (running, ends) = (RefCell::default(), RefCell::default());
-        let first = (FIRST_SLOTS / workers).max(1);
-        Self { running, aside: Cell::new(0), slots: Cell::new(first), dealt: Cell::new(0), freed: Notify::new(), ends }
+        Self {
+            held: RefCell::default(),
+            aside: Cell::new(0),
+            pace: RefCell::new(Pace::new(SLOTS)),
+            looked_after: Cell::new(false),
+            slots: Cell::new((FIRST_SLOTS / workers).max(1)),
+            dealt: Cell::new(0),
+            freed: Notify::new(),
+            ends: RefCell::default(),
+        }
     }
 
     pub(super) fn free(&self) -> usize {
-        let (held, slots) = (self.running.borrow().len(), self.slots.get());
-        let running = held.saturating_sub(self.aside.get());
-        slots.saturating_sub(running).min((HELD * slots).saturating_sub(held))
+        let (held, slots) = (self.held.borrow().len(), self.slots.get());
+        slots.saturating_sub(self.taken()).min((HELD * slots).saturating_sub(held))
+    }
+
+    /// How many slots are.
+    fn taken(&self) -> usize {
+        self.held.borrow().len().saturating_sub(self.aside.get())
     }
 
     /// Deals what is free out to the lanes, beginning with another one each time: where there is less than one for each, all have
@@ -91,7 +114,7 @@ impl Table {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.running.borrow().is_empty()
+        self.held.borrow().is_empty()
     }
 
     /// Whether so many slots are free, or half of those that there are by now.
@@ -104,31 +127,93 @@ impl Table {
         self.slots.set(SLOTS.min(self.slots.get() * 2));
     }
 
-    pub(super) fn begin(&self, claimed: Rc<Claimed>, until: Wall, task: AbortHandle) {
-        let standing = if claimed.job.crashes >= SUSPECT { Standing::Suspect } else { Standing::Running };
-        if standing != Standing::Running {
-            self.aside.set(self.aside.get() + 1);
+    /// A claimed job is in hand; a suspect, to be begun at once.
+    pub(super) fn take(&self, claimed: Rc<Claimed>, until: Wall) {
+        let job = &claimed.job;
+        if job.crashes < SUSPECT {
+            self.pace.borrow_mut().take(&job.upstream, job.priority, Rc::clone(&claimed));
         }
-        self.running.borrow_mut().insert(claimed.lease, Running { claimed, until, task, standing });
+        self.held.borrow_mut().insert(claimed.lease, Held { claimed, until, standing: Standing::InHand });
     }
 
-    /// Its call is over; how it ended is about to be written.
-    pub(super) fn settle(&self, lease: &Lease) {
-        if let Some(running) = self.running.borrow_mut().get_mut(lease) {
-            if running.standing == Standing::Running {
+    /// The next of a lane, if it is time to begin it.
+    pub(super) fn next(&self, lane: &str) -> Option<Rc<Claimed>> {
+        self.pace.borrow_mut().next(lane)
+    }
+
+    pub(super) fn begun(&self, lease: &Lease, task: AbortHandle) {
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.standing = if held.claimed.job.crashes >= SUSPECT {
+                self.aside.set(self.aside.get() + 1);
+                Standing::Suspect(task)
+            } else {
+                Standing::Running(task)
+            };
+        }
+    }
+
+    /// Whether something is in hand that nobody looks after. Whoever asks does from now on.
+    pub(super) fn wants_looks(&self) -> bool {
+        let wanted = !self.looked_after.get() && self.has_unbegun();
+        if wanted {
+            self.pace.borrow_mut().begin_looks();
+            self.looked_after.set(true);
+        }
+        wanted
+    }
+
+    pub(super) fn looks_are_over(&self) {
+        self.looked_after.set(false);
+    }
+
+    pub(super) fn has_unbegun(&self) -> bool {
+        !self.pace.borrow().is_idle()
+    }
+
+    /// So much time has passed since the last look, and for so much of it the worker was busy: what to begin besides.
+    pub(super) fn look(&self, time: Nanos, busy: Nanos) -> Vec<Rc<Claimed>> {
+        self.pace.borrow_mut().look(time, busy)
+    }
+
+    /// What is known of lanes that have nothing to do is forgotten.
+    pub(super) fn sweep(&self) {
+        self.pace.borrow_mut().sweep();
+    }
+
+    /// Its call is over; how it ended is about to be written. The next of its lane, if it is time to begin it.
+    #[must_use]
+    pub(super) fn settle(&self, lease: &Lease) -> Option<Rc<Claimed>> {
+        let next = self.held.borrow_mut().get_mut(lease).and_then(|held| {
+            let was = std::mem::replace(&mut held.standing, Standing::Settling);
+            if was.takes_slot() {
                 self.aside.set(self.aside.get() + 1);
             }
-            running.standing = Standing::Settling;
-        }
+            self.leave(&held.claimed, &was);
+            self.next(&held.claimed.job.upstream)
+        });
         self.tell_of_room();
+        next
     }
 
     pub(super) fn end(&self, lease: &Lease) {
-        if self.running.borrow_mut().remove(lease).is_some_and(|ended| ended.standing != Standing::Running) {
-            self.aside.set(self.aside.get().saturating_sub(1));
+        if let Some(ended) = self.held.borrow_mut().remove(lease) {
+            if !ended.standing.takes_slot() {
+                self.aside.set(self.aside.get().saturating_sub(1));
+            }
+            self.leave(&ended.claimed, &ended.standing);
         }
         self.slots.set(SLOTS.min(self.slots.get() + 1));
         self.tell_of_room();
+    }
+
+    /// Its lane has one less.
+    fn leave(&self, claimed: &Claimed, standing: &Standing) {
+        let (mut pace, lane) = (self.pace.borrow_mut(), &claimed.job.upstream);
+        match standing {
+            Standing::InHand => pace.remove(lane, |one| one.lease == claimed.lease),
+            Standing::Running(_) => pace.over(lane),
+            Standing::Suspect(_) | Standing::Settling => {}
+        }
     }
 
     /// Room for many is worth a look at what there is to do.
@@ -139,34 +224,47 @@ impl Table {
     }
 
     pub(super) fn in_lane(&self, lane: &str) -> usize {
-        let running = self.running.borrow();
-        running.values().filter(|running| running.standing != Standing::Settling && running.claimed.job.upstream == lane).count()
+        let held = self.held.borrow();
+        held.values().filter(|held| !matches!(held.standing, Standing::Settling) && held.claimed.job.upstream == lane).count()
     }
 
     pub(super) fn leases(&self) -> Vec<Lease> {
-        self.running.borrow().keys().copied().collect()
+        self.held.borrow().keys().copied().collect()
+    }
+
+    /// Those that were not begun.
+    pub(super) fn unbegun(&self) -> Vec<Lease> {
+        self.those(|held| matches!(held.standing, Standing::InHand))
     }
 
     /// Those whose time is over.
     pub(super) fn over_by(&self, now: Wall) -> Vec<Lease> {
-        self.running.borrow().iter().filter(|(_, running)| running.until <= now).map(|(lease, _)| *lease).collect()
+        self.those(|held| held.until <= now)
+    }
+
+    fn those(&self, are: impl Fn(&Held) -> bool) -> Vec<Lease> {
+        self.held.borrow().iter().filter(|(_, held)| are(held)).map(|(lease, _)| *lease).collect()
     }
 
     pub(super) fn hold(&self, lease: &Lease, until: Wall) {
-        if let Some(running) = self.running.borrow_mut().get_mut(lease) {
-            running.until = until;
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.until = until;
         }
     }
 
     pub(super) fn is_ours(&self, lease: &Lease, now: Wall) -> bool {
-        self.running.borrow().get(lease).is_some_and(|running| now < running.until)
+        self.held.borrow().get(lease).is_some_and(|held| now < held.until)
     }
 
     /// Stops a job where it is, and gives it to whoever says what becomes of it. None where it has just come to its end.
     pub(super) fn stop(&self, lease: &Lease) -> Option<Rc<Claimed>> {
-        let running = self.running.borrow();
-        let stopped = running.get(lease).filter(|running| running.standing != Standing::Settling)?;
-        stopped.task.abort();
+        let held = self.held.borrow();
+        let stopped = held.get(lease)?;
+        match &stopped.standing {
+            Standing::InHand => {}
+            Standing::Running(task) | Standing::Suspect(task) => task.abort(),
+            Standing::Settling => return None,
+        }
         Some(Rc::clone(&stopped.claimed))
     }
 
@@ -185,9 +283,9 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::jobs::pace::FEW;
     use seawall_core::decide::Progress;
     use seawall_core::id::CallId;
-    use seawall_core::time::Nanos;
     use seawall_store::Store;
     use seawall_store::job::{Claim, NewJob, Origin, Request};
     use seawall_store::location::Location;
@@ -218,25 +316,46 @@ mod tests {
 
     /// A table with so many jobs that a store gave away, the last of them a suspect.
     async fn table(most: u8) -> (Table, Vec<Lease>) {
+        let mut claimed = claimed(most).await;
+        claimed.last_mut().unwrap().job.crashes = SUSPECT;
+        let many = claimed.len();
+        held(claimed, many)
+    }
+
+    /// A table with so many jobs, of which so many are begun.
+    async fn with_in_hand(most: usize, begun: usize) -> (Table, Vec<Lease>) {
+        held(claimed(u8::try_from(most).unwrap()).await, begun)
+    }
+
+    async fn claimed(most: u8) -> Vec<Claimed> {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap();
         store.enqueue((0..most).map(job).collect(), NOON).await.unwrap();
         let lanes = vec![("u".to_owned(), usize::from(most))];
-        let mut claimed = store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON }).await.unwrap();
-        claimed.last_mut().unwrap().job.crashes = SUSPECT;
-        let (table, leases) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
+        store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON }).await.unwrap()
+    }
+
+    fn held(claimed: Vec<Claimed>, begun: usize) -> (Table, Vec<Lease>) {
+        let (table, leases): (_, Vec<Lease>) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
+        claimed.into_iter().for_each(|claimed| table.take(Rc::new(claimed), NOON));
         let mut tasks = JoinSet::new();
-        for claimed in claimed {
-            table.begin(Rc::new(claimed), NOON, tasks.spawn(std::future::pending::<()>()));
+        for lease in &leases[..begun] {
+            table.next("u");
+            table.begun(lease, tasks.spawn(std::future::pending::<()>()));
         }
         (table, leases)
+    }
+
+    /// None of these has another in hand behind it.
+    fn over(table: &Table, lease: &Lease) {
+        assert!(table.settle(lease).is_none());
     }
 
     #[tokio::test]
     async fn only_what_runs_takes_a_slot_and_each_end_earns_one() {
         let (table, leases) = table(3).await;
         assert_eq!((table.free(), table.in_lane("u"), table.in_lane("v")), (FIRST_SLOTS - 2, 3, 0), "a suspect waits aside");
-        table.settle(&leases[0]);
+        over(&table, &leases[0]);
         assert_eq!((table.free(), table.in_lane("u")), (FIRST_SLOTS - 1, 2), "one that is over takes no place at the upstream");
         leases.iter().for_each(|lease| table.end(lease));
         assert_eq!((table.free(), table.is_empty()), (FIRST_SLOTS + 3, true));
@@ -246,7 +365,7 @@ mod tests {
     async fn what_is_free_is_worth_a_claim_sooner_or_later() {
         let (table, leases) = table(8).await;
         assert!(!table.has_room(BATCH) && table.has_room(ANY), "all but the suspect's");
-        leases[..3].iter().for_each(|lease| table.settle(lease));
+        leases[..3].iter().for_each(|lease| over(&table, lease));
         assert!(table.has_room(BATCH), "half of what there is for now");
         (0..9).for_each(|_| table.trust());
         assert_eq!(table.free(), SLOTS - 4);
@@ -263,7 +382,7 @@ mod tests {
         assert_eq!(dealt(&table, &lanes), ["u 1"]);
         assert_eq!(dealt(&table, &lanes), ["v 1"]);
         assert_eq!(dealt(&table, &lanes), ["w 1"]);
-        leases[..6].iter().for_each(|lease| table.settle(lease));
+        leases[..6].iter().for_each(|lease| over(&table, lease));
         assert_eq!(dealt(&table, &lanes), ["u 3", "v 2", "w 2"]);
         assert_eq!(dealt(&table, &lanes[..1]), ["u 7"]);
         assert!(table.deal(&[]).is_empty());
@@ -275,16 +394,41 @@ mod tests {
     #[tokio::test]
     async fn a_job_is_stopped_once_and_not_after_its_end() {
         let (table, leases) = table(3).await;
-        table.settle(&leases[0]);
+        over(&table, &leases[0]);
         assert!(table.stop(&leases[0]).is_none(), "it is over but for the disk");
         for lease in &leases[1..] {
             assert_eq!(table.stop(lease).map(|claimed| claimed.lease), Some(*lease));
-            table.settle(lease);
+            over(&table, lease);
             assert!(table.stop(lease).is_none());
         }
         leases.iter().for_each(|lease| table.end(lease));
         assert!(table.stop(&leases[1]).is_none());
         assert_eq!((table.free(), table.is_empty()), (FIRST_SLOTS + 3, true), "no place is counted twice");
+    }
+
+    #[tokio::test]
+    async fn what_is_in_hand_takes_a_slot_and_is_begun_when_another_ends() {
+        let (table, leases) = with_in_hand(FEW + 3, FEW).await;
+        assert_eq!((table.taken(), table.unbegun().len()), (FEW + 3, 3));
+        assert!(table.wants_looks() && !table.wants_looks(), "one looks, and not two");
+        let next = table.settle(&leases[0]).expect("its lane has more");
+        assert_eq!(next.lease, leases[FEW]);
+        table.begun(&next.lease, tokio::spawn(std::future::pending::<()>()).abort_handle());
+        assert_eq!((table.taken(), table.unbegun().len()), (FEW + 2, 2));
+    }
+
+    #[tokio::test]
+    async fn what_is_in_hand_is_given_back_without_being_begun() {
+        let (table, leases) = with_in_hand(FEW + 2, FEW).await;
+        let (first, second) = (&leases[FEW], &leases[FEW + 1]);
+        assert_eq!(table.stop(first).map(|claimed| claimed.lease), Some(*first));
+        over(&table, first);
+        assert!(table.stop(first).is_none() && table.has_unbegun());
+        table.end(second);
+        assert!(!table.has_unbegun() && table.unbegun().is_empty(), "lost, it is nobody's to begin");
+        table.end(first);
+        over(&table, &leases[0]);
+        assert_eq!((table.taken(), table.in_lane("u")), (FEW - 1, FEW - 1));
     }
 
     #[tokio::test]

@@ -1,17 +1,20 @@
-//! How a claimed job comes to its end, and the end to the store. Ends of the same moment are handed over together: one message
-//! and one wake-up for all of them, and no task of a job waits for the disk but a suspect's or a schedule's.
+//! The life of a claimed job: how it is begun, how it comes to its end, and the end to the store. Ends of the same moment are handed over
+//! together: one message and one wake-up for all of them, and no task of a job waits for the disk but a suspect's or a schedule's.
 
 use super::Desk;
 use super::held::Table;
 use super::run::{Bench, Ran, Unbegun};
 use super::schedule;
-use seawall_core::time::Wall;
-use seawall_store::job::{Claimed, Ending, Settle, Settled};
+use seawall_core::time::{Nanos, Wall};
+use seawall_store::job::{Claimed, Ending, Lease, SUSPECT, Settle, Settled};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::runtime::Handle;
 
+/// How often somebody looks after what is in hand.
+const LOOK: Duration = Duration::from_millis(10);
 /// The pause before an end is handed over again; it doubles up to the second one.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
@@ -25,14 +28,50 @@ pub(super) enum Stop {
     Lost,
 }
 
-/// The life of a claimed job, but for its stay at the disk.
-pub(super) async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
+/// Begins what was claimed as soon as that is of use. A suspect has a line of its own to wait in.
+pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<Table>, claimed: Claimed, until: Wall) {
+    let claimed = Rc::new(claimed);
+    let is_suspect = claimed.job.crashes >= SUSPECT;
+    table.take(Rc::clone(&claimed), until);
+    let next = if is_suspect { Some(claimed) } else { table.next(&claimed.job.upstream) };
+    next.into_iter().for_each(|next| begin(bench, table, &next));
+    if table.wants_looks() {
+        let (bench, table) = (Rc::clone(bench), Rc::clone(table));
+        tokio::task::spawn_local(async move { look_after(&bench, &table).await });
+    }
+}
+
+/// Sees what has ended, and begins more where that is of use, for as long as some are not begun.
+async fn look_after(bench: &Rc<Bench>, table: &Rc<Table>) {
+    let runtime = Handle::current().metrics();
+    let look = || (bench.shared.clock.now().mono, runtime.worker_total_busy_duration(0));
+    let (mut last, mut worked) = look();
+    while table.has_unbegun() {
+        tokio::time::sleep(LOOK).await;
+        let (now, work) = look();
+        let busy = Nanos::from_secs_f64(work.saturating_sub(worked).as_secs_f64());
+        table.look(now.since(last), busy).iter().for_each(|next| begin(bench, table, next));
+        (last, worked) = (now, work);
+    }
+    table.looks_are_over();
+}
+
+fn begin(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
+    let task = tokio::task::spawn_local({
+        let (bench, table, claimed) = (Rc::clone(bench), Rc::clone(table), Rc::clone(claimed));
+        async move { work_off(&bench, &table, &claimed).await }
+    });
+    table.begun(&claimed.lease, task.abort_handle());
+}
+
+/// From its beginning to its end, but for its stay at the disk.
+async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
     let lease = claimed.lease;
     match bench.run(claimed).await {
         Ok(Ran { settle, told: None, place: None }) => hand_in(bench, table, settle),
         // Somebody waits for these to be on disk. There are few, and what they need is in a place of its own.
         Ok(Ran { settle, told, place }) => {
-            table.settle(&lease);
+            over(bench, table, &lease);
             if Box::pin(write(bench, table, Arc::new(settle))).await
                 && let Some(told) = told
             {
@@ -64,10 +103,17 @@ fn back(claimed: &Claimed, ending: Ending, now: Wall) -> Settle {
 
 /// Hands a job's end over with those of all whose turn it is in this moment: the task that takes them comes behind these in line.
 pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<Table>, settle: Settle) {
-    table.settle(&settle.lease);
+    over(bench, table, &settle.lease);
     if table.put_end(settle) {
         let (bench, table) = (Rc::clone(bench), Rc::clone(table));
         tokio::task::spawn_local(async move { write_all(&bench, &table).await });
+    }
+}
+
+/// A job's call is over, and the next of its lane may begin.
+fn over(bench: &Rc<Bench>, table: &Rc<Table>, lease: &Lease) {
+    if let Some(next) = table.settle(lease) {
+        begin(bench, table, &next);
     }
 }
 

@@ -1,0 +1,369 @@
+//! How many jobs of a lane are begun before others of it have ended. What a worker has claimed is in hand, and is begun when that is of
+//! use: where answers come at once, a few jobs side by side are as fast as hundreds and stay in the processor's caches; where they take
+//! their time, all go together. It reads no clock: how much time has passed between two looks, and how much of it the worker had something
+//! to do, it is told.
+
+use seawall_core::time::Nanos;
+use std::collections::{HashMap, VecDeque};
+
+/// Jobs of a lane that are begun without a question.
+pub(super) const FEW: usize = 32;
+/// Looks before the first trial, and between two after one that brought nothing.
+const FIRST: u32 = 3;
+const REST: u32 = 50;
+
+/// What is in hand, by lane.
+#[derive(Debug)]
+pub(super) struct Pace<T> {
+    lanes: HashMap<String, Lane<T>>,
+    /// How many are in hand, of all lanes.
+    in_hand: usize,
+    /// What any lane may have side by side.
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Lane<T> {
+    /// In the order in which they are begun, each with its priority.
+    in_hand: VecDeque<(i64, T)>,
+    /// Begun, and not over.
+    begun: usize,
+    /// Over since the last look.
+    ended: usize,
+    /// Nothing was in hand at some time since the last look, so that what ended tells of what was claimed and not of the window.
+    ran_out: bool,
+    window: Window,
+}
+
+impl<T> Pace<T> {
+    pub(super) fn new(most: usize) -> Self {
+        Self { lanes: HashMap::new(), in_hand: 0, most }
+    }
+
+    pub(super) const fn is_idle(&self) -> bool {
+        self.in_hand == 0
+    }
+
+    /// From now on somebody looks: what ended before says nothing.
+    pub(super) fn begin_looks(&mut self) {
+        self.lanes.values_mut().for_each(Lane::begin_look);
+    }
+
+    /// One more of a lane is in hand: before those that matter less, behind all others.
+    pub(super) fn take(&mut self, lane: &str, priority: i64, job: T) {
+        if !self.lanes.contains_key(lane) {
+            self.lanes.insert(lane.to_owned(), Lane::default());
+        }
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            let place = lane.in_hand.partition_point(|(before, _)| *before >= priority);
+            lane.in_hand.insert(place, (priority, job));
+            self.in_hand += 1;
+        }
+    }
+
+    /// The next of a lane, if it may be begun now. It counts as begun.
+    pub(super) fn next(&mut self, lane: &str) -> Option<T> {
+        let next = self.lanes.get_mut(lane)?.next()?;
+        self.in_hand -= 1;
+        Some(next)
+    }
+
+    /// One of a lane that was begun is over.
+    pub(super) fn over(&mut self, lane: &str) {
+        if let Some(of) = self.lanes.get_mut(lane) {
+            (of.begun, of.ended) = (of.begun.saturating_sub(1), of.ended + 1);
+        }
+    }
+
+    /// Takes one that was not begun out of hand.
+    pub(super) fn remove(&mut self, lane: &str, is_it: impl Fn(&T) -> bool) {
+        if let Some(of) = self.lanes.get_mut(lane) {
+            let before = of.in_hand.len();
+            of.in_hand.retain(|(_, job)| !is_it(job));
+            self.in_hand -= before - of.in_hand.len();
+        }
+    }
+
+    /// So much time has passed since the last look, and for so much of it the worker was busy: what may be begun besides.
+    pub(super) fn look(&mut self, time: Nanos, busy: Nanos) -> Vec<T> {
+        let mut next = Vec::new();
+        for lane in self.lanes.values_mut() {
+            if !lane.ran_out {
+                lane.window.look(Seen { looks: 1, ended: lane.ended as u64, time, busy }, self.most);
+            }
+            lane.begin_look();
+            next.extend(std::iter::from_fn(|| lane.next()));
+        }
+        self.in_hand -= next.len();
+        next
+    }
+
+    /// Forgets lanes that have nothing to do.
+    pub(super) fn sweep(&mut self) {
+        self.lanes.retain(|_, lane| lane.begun > 0 || !lane.in_hand.is_empty());
+    }
+}
+
+impl<T> Default for Lane<T> {
+    fn default() -> Self {
+        Self { in_hand: VecDeque::new(), begun: 0, ended: 0, ran_out: true, window: Window::default() }
+    }
+}
+
+impl<T> Lane<T> {
+    fn begin_look(&mut self) {
+        (self.ended, self.ran_out) = (0, self.in_hand.is_empty());
+    }
+
+    fn next(&mut self) -> Option<T> {
+        if self.begun >= self.window.size {
+            return None;
+        }
+        let Some((_, next)) = self.in_hand.pop_front() else {
+            self.ran_out = true;
+            return None;
+        };
+        self.begun += 1;
+        Some(next)
+    }
+}
+
+/// How many may be begun side by side: doubled for as long as that pays, halved where that costs nothing.
+///
+/// ```text
+/// Resting ── rest is over ──▶ Tried ── a look later ──▶ Judged ──▶ it pays: Resting, for one look
+///    ▲ └── the worker is busy: a long one first                └─▶ it does not: as before, and Resting for long
+///    └─────────┘
+/// ```
+/// A lane whose jobs take longer than two looks is not asked: its window doubles each time.
+#[derive(Debug)]
+struct Window {
+    size: usize,
+    phase: Phase,
+    /// Where the next trial leads.
+    way: Way,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// For so many looks more, with what was seen meanwhile.
+    Resting(u32, Seen),
+    /// Another size is being tried: what ends now was begun under the one before.
+    Tried(Before),
+    /// What ends now tells how it does.
+    Judged(Before),
+}
+
+/// What so many looks saw: how many ended in how much time, for how much of which the worker was busy.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    looks: u32,
+    ended: u64,
+    time: Nanos,
+    busy: Nanos,
+}
+
+/// The size before a trial, and how many a second ended with it.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    size: usize,
+    rate: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+impl Seen {
+    fn and(self, more: Self) -> Self {
+        let (looks, ended) = (self.looks.saturating_add(more.looks), self.ended.saturating_add(more.ended));
+        Self { looks, ended, time: self.time + more.time, busy: self.busy + more.busy }
+    }
+
+    fn rate(self) -> u64 {
+        self.ended.saturating_mul(1_000_000_000) / self.time.0.max(1)
+    }
+
+    /// Who works for two fifths of the time most likely shares the processors with those it waits for.
+    fn is_busy(self) -> bool {
+        self.busy.0 / 2 >= self.time.0 / 5
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { size: FEW, phase: Phase::Resting(FIRST, Seen::default()), way: Way::Up }
+    }
+}
+
+impl Window {
+    fn look(&mut self, seen: Seen, most: usize) {
+        if seen.ended < self.size as u64 / 2 {
+            *self = Self { size: (self.size * 2).min(most), ..Self::default() };
+            return;
+        }
+        self.phase = match self.phase {
+            Phase::Resting(0 | 1, before) => self.attempt(before.and(seen), most),
+            Phase::Resting(looks, before) => Phase::Resting(looks - 1, before.and(seen)),
+            Phase::Tried(before) => Phase::Judged(before),
+            Phase::Judged(before) if self.pays(seen.rate(), before.rate) => Phase::Resting(1, Seen::default()),
+            Phase::Judged(before) => {
+                self.size = before.size;
+                self.way = if self.way == Way::Up { Way::Down } else { Way::Up };
+                Phase::Resting(REST, Seen::default())
+            }
+        };
+    }
+
+    fn attempt(&mut self, seen: Seen, most: usize) -> Phase {
+        let before = Before { size: self.size, rate: seen.rate() };
+        if self.size <= FEW {
+            self.way = Way::Up;
+        } else if self.size >= most {
+            self.way = Way::Down;
+        }
+        self.size = match self.way {
+            Way::Up if seen.is_busy() && seen.looks < REST => return Phase::Resting(REST, seen),
+            Way::Up => (self.size * 2).min(most),
+            Way::Down => (self.size / 2).max(FEW),
+        };
+        Phase::Tried(before)
+    }
+
+    /// More side by side has to bring a quarter more; fewer may cost an eighth.
+    const fn pays(&self, rate: u64, before: u64) -> bool {
+        match self.way {
+            Way::Up => rate >= before.saturating_add(before / 4),
+            Way::Down => rate >= before - before / 8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 256;
+    const LOOK: Nanos = Nanos::from_millis(10);
+
+    /// A lane that never runs out.
+    struct Upstream {
+        latency: Nanos,
+        /// What the processors can do in a second at the most, and what the worker's share of it is.
+        most_rate: u64,
+        own_percent: u64,
+    }
+
+    impl Upstream {
+        fn seen(&self, size: usize) -> Seen {
+            let able = self.most_rate * LOOK.0 / 1_000_000_000;
+            let ended = able.min(size as u64 * LOOK.0 / self.latency.0);
+            Seen { looks: 1, ended, time: LOOK, busy: Nanos(LOOK.0 * self.own_percent * ended / 100 / able) }
+        }
+
+        /// The window after each of so many looks.
+        fn sizes(&self, looks: usize) -> Vec<usize> {
+            let mut window = Window::default();
+            let mut next = || {
+                window.look(self.seen(window.size), MOST);
+                window.size
+            };
+            (0..looks).map(|_| next()).collect()
+        }
+    }
+
+    fn after(looks: usize, latency: Nanos) -> usize {
+        Upstream { latency, most_rate: 30_000, own_percent: 100 }.sizes(looks)[looks - 1]
+    }
+
+    #[test]
+    fn where_answers_come_at_once_few_are_enough() {
+        let at_once = Upstream { latency: Nanos(200_000), most_rate: 30_000, own_percent: 50 };
+        assert!(at_once.sizes(50).iter().all(|size| *size == FEW), "nothing is tried while the worker is busy");
+    }
+
+    #[test]
+    fn more_side_by_side_that_brings_nothing_is_taken_back() {
+        // Others have most of the processors, so that the worker sleeps for most of the time.
+        for own_percent in [20, 50] {
+            let crowded = Upstream { latency: Nanos(200_000), most_rate: 10_000, own_percent };
+            let sizes = crowded.sizes(500);
+            assert!(sizes.iter().all(|size| *size <= 2 * FEW));
+            let more = sizes.iter().filter(|size| **size > FEW).count();
+            assert!((2..30).contains(&more), "a trial is short, and the next one far: {more}");
+        }
+    }
+
+    #[test]
+    fn where_answers_take_their_time_all_go_together() {
+        assert_eq!(after(3, Nanos::from_secs(1)), MOST);
+        assert_eq!(after(3, Nanos::from_millis(50)), MOST);
+        assert_eq!((after(20, Nanos::from_millis(10)), after(80, Nanos::from_millis(10))), (128, MOST));
+    }
+
+    #[test]
+    fn as_many_go_together_as_keep_the_worker_busy() {
+        assert_eq!((after(40, Nanos::from_millis(5)), after(40, Nanos::from_millis(2))), (64, FEW), "12 800 and 16 000 a second");
+        assert_eq!((after(80, Nanos::from_millis(5)), after(80, Nanos::from_millis(2))), (128, 64), "after a while also where it is busy");
+    }
+
+    #[test]
+    fn a_window_shrinks_when_answers_come_sooner() {
+        let mut window = Window { size: MOST, ..Window::default() };
+        let at_once = Upstream { latency: Nanos(200_000), most_rate: 30_000, own_percent: 50 };
+        (0..20).for_each(|_| window.look(at_once.seen(window.size), MOST));
+        assert_eq!(window.size, FEW);
+    }
+
+    fn pace(of: impl IntoIterator<Item = (&'static str, i64)>) -> Pace<i64> {
+        let mut pace = Pace::new(MOST);
+        of.into_iter().for_each(|(lane, priority)| pace.take(lane, priority, priority));
+        pace
+    }
+
+    #[test]
+    fn what_matters_more_is_begun_first_and_no_lane_waits_for_another() {
+        let mut pace = pace([("u", 0), ("u", 5), ("u", 0), ("u", 7), ("v", 1)]);
+        assert_eq!(std::iter::from_fn(|| pace.next("u")).collect::<Vec<_>>(), [7, 5, 0, 0]);
+        assert!(!pace.is_idle() && pace.next("w").is_none());
+        assert_eq!(pace.next("v"), Some(1));
+        assert!(pace.is_idle());
+    }
+
+    #[test]
+    fn one_that_ends_makes_room_for_one_of_its_lane() {
+        let mut pace = pace((0..2 * FEW).map(|_| ("u", 0)).chain([("v", 1)]));
+        assert_eq!(std::iter::from_fn(|| pace.next("u")).count(), FEW);
+        pace.over("v");
+        assert_eq!(pace.next("u"), None);
+        pace.over("u");
+        assert_eq!((pace.next("u"), pace.next("u")), (Some(0), None));
+    }
+
+    #[test]
+    fn what_was_not_begun_can_be_taken_back() {
+        let mut pace = pace([("u", 3), ("u", 2)]);
+        pace.remove("u", |job| *job == 3);
+        pace.remove("u", |job| *job == 3);
+        assert_eq!((pace.next("u"), pace.is_idle(), pace.next("u")), (Some(2), true, None));
+        pace.sweep();
+        assert_eq!(pace.lanes.len(), 1, "one is begun");
+        pace.over("u");
+        pace.sweep();
+        assert!(pace.lanes.is_empty());
+    }
+
+    #[test]
+    fn a_lane_that_ran_out_or_came_between_two_looks_says_nothing() {
+        let mut pace = pace((0..2 * FEW).map(|_| ("u", 0)));
+        let begun = std::iter::from_fn(|| pace.next("u")).count();
+        assert!(pace.look(LOOK, Nanos::ZERO).is_empty(), "it was not there for all of it");
+        assert_eq!(pace.look(LOOK, Nanos::ZERO).len(), FEW, "none has ended in all that time");
+        (0..begun).for_each(|_| pace.over("u"));
+        (0..2 * FEW).for_each(|_| pace.take("u", 0, 0));
+        assert_eq!(pace.look(LOOK, Nanos::ZERO).len(), FEW, "room for those that ended, and no more");
+        assert!(pace.next("u").is_none());
+    }
+}
