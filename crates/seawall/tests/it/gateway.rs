@@ -77,6 +77,11 @@ impl Start {
 
     /// Starts where another one was, with what that one left there.
     pub(crate) fn go_in(self, directory: tempfile::TempDir) -> Gateway {
+        self.try_in(directory).unwrap_or_else(|gone| panic!("the program ended: {}", gone.stderr()))
+    }
+
+    /// The same; or one that has ended before anybody could ask it anything.
+    pub(crate) fn try_in(self, directory: tempfile::TempDir) -> Result<Gateway, Box<Gateway>> {
         let mut gateway = self.begin(directory);
         let address = |name: &str| {
             let text = read(&gateway.err);
@@ -84,14 +89,15 @@ impl Start {
             line.split(['/', ' ']).next()?.parse().ok()
         };
         let mut found = None;
-        eventually("the program listens", || {
+        eventually("the program listens or ends", || {
+            // First whether it has ended: one that was told to die soon may have said where it listens just before.
+            let ended = gateway.child.try_wait().unwrap().is_some();
             found = address("gateway").zip(address("admin"));
-            // One that was told to die soon may have done so by now.
-            assert!(found.is_some() || gateway.child.try_wait().unwrap().is_none(), "the program ended: {}", read(&gateway.err));
-            found.is_some()
+            found.is_some() || ended
         });
-        (gateway.at, gateway.admin) = found.unwrap();
-        gateway
+        let Some(found) = found else { return Err(Box::new(gateway)) };
+        (gateway.at, gateway.admin) = found;
+        Ok(gateway)
     }
 
     /// Starts where another one was, for an end at a failpoint, which may come before anybody can ask it anything.

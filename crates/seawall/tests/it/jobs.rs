@@ -449,18 +449,42 @@ fn a_backlog_keeps_nobody_else_waiting() {
     }
 }
 
-/// A few jobs are begun at first and the others kept in hand; where answers take their time, all of them go together, and another upstream
-/// does not wait for them.
+/// A few jobs are begun at first and the others kept in hand; where answers take their time, all of them go together.
 #[test]
 fn a_slow_upstream_is_asked_by_all_slots_at_once() {
-    let (slow, quick) = (Upstream::with(|turn| turn.hang(10_000)), Upstream::fine());
-    let keys = "timeout = { attempt = \"20s\", total = \"60s\" }";
-    let policy = format!("[upstreams.slow]\nurl = \"http://{}\"\n{keys}\n[upstreams.quick]\nurl = \"http://{}\"\n", slow.at, quick.at);
-    let gateway = Start::with(&policy).threads(1).go();
-    let backlog: String = (0..300).map(|_| "{\"upstream\":\"slow\",\"path\":\"/\"}\n").collect();
-    assert_eq!(gateway.admin_as("POST", "/v1/jobs", "application/x-ndjson", &backlog).status, 200);
-    eventually("it has half of the slots at least", || slow.count() >= 128);
-    assert_eq!(over(&gateway, &submit(&gateway, &json!({ "upstream": "quick", "path": "/" })))["state"], "done");
+    let upstream = Upstream::with(|turn| turn.hang(10_000));
+    let gateway = Start::before(&upstream, "timeout = { attempt = \"20s\", total = \"60s\" }").threads(1).go();
+    backlog(&gateway, 300);
+    eventually("all slots are at work", || upstream.count() == 256);
+}
+
+/// What is in hand when the program is told to end is finished, and what is not claimed by then stays where it was.
+#[test]
+fn a_drain_in_the_middle_of_a_backlog_runs_nothing_twice() {
+    const MANY: usize = 3_000;
+    let upstream = Upstream::fine();
+    let mut gateway = Start::before(&upstream, QUICK).go();
+    backlog(&gateway, MANY);
+    eventually("some are done", || upstream.count() > 200);
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended(), Some(0));
+    let first = upstream.count();
+    assert!(first < MANY, "all were done before the signal came");
+    let again = Start::before(&upstream, QUICK).go_in(gateway.kill());
+    eventually("the others are done", || ["queued", "running", "waiting"].iter().all(|state| listed(&again, state) == 0));
+    assert_eq!(upstream.count(), MANY);
+    let crashed = again.metric("seawall_jobs_recovered_total");
+    assert_eq!(crashed, Some(0.0), "none was left behind by the first");
+}
+
+fn backlog(gateway: &Gateway, jobs: usize) {
+    let lines: String = (0..jobs).map(|_| "{\"upstream\":\"api\",\"path\":\"/\"}\n").collect();
+    let reply = gateway.admin_as("POST", "/v1/jobs", "application/x-ndjson", &lines);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+fn listed(gateway: &Gateway, state: &str) -> usize {
+    gateway.look(&format!("/v1/jobs?state={state}&limit=1"))["items"].as_array().unwrap().len()
 }
 
 /// More lanes than slots: nobody goes round and round among them, nor lets another do so.

@@ -203,7 +203,7 @@ impl Worker {
         lanes
     }
 
-    /// Whether it was running: one that has just ended needs no stopping.
+    /// Whether it was not over: one that has just ended needs no stopping.
     fn stop(&self, lease: Lease, why: Stop) -> bool {
         let Some(claimed) = self.table.stop(&lease) else { return false };
         match given_up(&claimed, why, self.bench.desk().now()) {
@@ -236,12 +236,9 @@ impl Worker {
         0
     }
 
-    /// Gives back what was not begun, finishes what is running while there is time, and gives back the rest.
+    /// Finishes what it holds while there is time, and gives back the rest.
     async fn let_go(&self, mut phases: watch::Receiver<Phase>) {
         self.bench.desk().crew.close();
-        for lease in self.table.unbegun() {
-            self.stop(lease, Stop::Release);
-        }
         let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         while !self.table.is_empty() {
             tokio::select! {

@@ -59,7 +59,7 @@ pub(super) struct Table {
     pace: RefCell<Pace<Rc<Claimed>>>,
     /// Whether somebody looks after what is in hand.
     looked_after: Cell<bool>,
-    /// What it may run side by side by now.
+    /// What it may have in hand and running by now.
     slots: Cell<usize>,
     /// How often it was dealt.
     dealt: Cell<usize>,
@@ -127,23 +127,23 @@ impl Table {
         self.slots.set(SLOTS.min(self.slots.get() * 2));
     }
 
-    /// A claimed job is in hand; a suspect, to be begun at once.
-    pub(super) fn take(&self, claimed: Rc<Claimed>, until: Wall) {
-        let job = &claimed.job;
-        if job.crashes < SUSPECT {
-            self.pace.borrow_mut().take(&job.upstream, job.priority, Rc::clone(&claimed));
-        }
+    /// A claimed job is ours. What to begin: one of its lane's, or nothing yet; a suspect at once, since it has a line of its own to wait in.
+    #[must_use]
+    pub(super) fn take(&self, claimed: Rc<Claimed>, until: Wall) -> Option<Rc<Claimed>> {
+        let (job, mut pace) = (&claimed.job, self.pace.borrow_mut());
+        let next = if is_suspect(&claimed) {
+            Some(Rc::clone(&claimed))
+        } else {
+            pace.take(&job.upstream, job.priority, Rc::clone(&claimed));
+            pace.next(&job.upstream)
+        };
         self.held.borrow_mut().insert(claimed.lease, Held { claimed, until, standing: Standing::InHand });
-    }
-
-    /// The next of a lane, if it is time to begin it.
-    pub(super) fn next(&self, lane: &str) -> Option<Rc<Claimed>> {
-        self.pace.borrow_mut().next(lane)
+        next
     }
 
     pub(super) fn begun(&self, lease: &Lease, task: AbortHandle) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
-            held.standing = if held.claimed.job.crashes >= SUSPECT {
+            held.standing = if is_suspect(&held.claimed) {
                 self.aside.set(self.aside.get() + 1);
                 Standing::Suspect(task)
             } else {
@@ -152,17 +152,17 @@ impl Table {
         }
     }
 
-    /// Whether something is in hand that nobody looks after. Whoever asks does from now on.
-    pub(super) fn wants_looks(&self) -> bool {
-        let wanted = !self.looked_after.get() && self.has_unbegun();
-        if wanted {
+    /// From now on somebody looks after what is in hand, if there is something and nobody does. Whether that is so.
+    pub(super) fn begin_looks(&self) -> bool {
+        let begins = !self.looked_after.get() && self.has_unbegun();
+        if begins {
             self.pace.borrow_mut().begin_looks();
             self.looked_after.set(true);
         }
-        wanted
+        begins
     }
 
-    pub(super) fn looks_are_over(&self) {
+    pub(super) fn end_looks(&self) {
         self.looked_after.set(false);
     }
 
@@ -189,7 +189,7 @@ impl Table {
                 self.aside.set(self.aside.get() + 1);
             }
             self.leave(&held.claimed, &was);
-            self.next(&held.claimed.job.upstream)
+            self.pace.borrow_mut().next(&held.claimed.job.upstream)
         });
         self.tell_of_room();
         next
@@ -232,18 +232,9 @@ impl Table {
         self.held.borrow().keys().copied().collect()
     }
 
-    /// Those that were not begun.
-    pub(super) fn unbegun(&self) -> Vec<Lease> {
-        self.those(|held| matches!(held.standing, Standing::InHand))
-    }
-
     /// Those whose time is over.
     pub(super) fn over_by(&self, now: Wall) -> Vec<Lease> {
-        self.those(|held| held.until <= now)
-    }
-
-    fn those(&self, are: impl Fn(&Held) -> bool) -> Vec<Lease> {
-        self.held.borrow().iter().filter(|(_, held)| are(held)).map(|(lease, _)| *lease).collect()
+        self.held.borrow().iter().filter(|(_, held)| held.until <= now).map(|(lease, _)| *lease).collect()
     }
 
     pub(super) fn hold(&self, lease: &Lease, until: Wall) {
@@ -278,6 +269,10 @@ impl Table {
     pub(super) fn take_ends(&self) -> Vec<Arc<Settle>> {
         self.ends.take()
     }
+}
+
+fn is_suspect(claimed: &Claimed) -> bool {
+    claimed.job.crashes >= SUSPECT
 }
 
 #[cfg(test)]
@@ -318,13 +313,12 @@ mod tests {
     async fn table(most: u8) -> (Table, Vec<Lease>) {
         let mut claimed = claimed(most).await;
         claimed.last_mut().unwrap().job.crashes = SUSPECT;
-        let many = claimed.len();
-        held(claimed, many)
+        held(claimed)
     }
 
-    /// A table with so many jobs, of which so many are begun.
-    async fn with_in_hand(most: usize, begun: usize) -> (Table, Vec<Lease>) {
-        held(claimed(u8::try_from(most).unwrap()).await, begun)
+    /// A table with so many jobs in hand, besides those that are begun.
+    async fn with_in_hand(most: usize) -> (Table, Vec<Lease>) {
+        held(claimed(u8::try_from(FEW + most).unwrap()).await)
     }
 
     async fn claimed(most: u8) -> Vec<Claimed> {
@@ -335,13 +329,11 @@ mod tests {
         store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON }).await.unwrap()
     }
 
-    fn held(claimed: Vec<Claimed>, begun: usize) -> (Table, Vec<Lease>) {
+    fn held(claimed: Vec<Claimed>) -> (Table, Vec<Lease>) {
         let (table, leases): (_, Vec<Lease>) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
-        claimed.into_iter().for_each(|claimed| table.take(Rc::new(claimed), NOON));
         let mut tasks = JoinSet::new();
-        for lease in &leases[..begun] {
-            table.next("u");
-            table.begun(lease, tasks.spawn(std::future::pending::<()>()));
+        for next in claimed.into_iter().filter_map(|claimed| table.take(Rc::new(claimed), NOON)) {
+            table.begun(&next.lease, tasks.spawn(std::future::pending::<()>()));
         }
         (table, leases)
     }
@@ -408,24 +400,26 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_in_hand_takes_a_slot_and_is_begun_when_another_ends() {
-        let (table, leases) = with_in_hand(FEW + 3, FEW).await;
-        assert_eq!((table.taken(), table.unbegun().len()), (FEW + 3, 3));
-        assert!(table.wants_looks() && !table.wants_looks(), "one looks, and not two");
+        let (table, leases) = with_in_hand(3).await;
+        assert_eq!((table.taken(), table.has_unbegun()), (FEW + 3, true));
         let next = table.settle(&leases[0]).expect("its lane has more");
-        assert_eq!(next.lease, leases[FEW]);
+        assert_eq!((next.lease, table.taken()), (leases[FEW], FEW + 2));
         table.begun(&next.lease, tokio::spawn(std::future::pending::<()>()).abort_handle());
-        assert_eq!((table.taken(), table.unbegun().len()), (FEW + 2, 2));
+        table.end(&leases[1]);
+        assert_eq!(table.look(Nanos(1), Nanos::ZERO).len(), 1, "in the place of one that was lost");
+        assert_eq!(table.taken(), FEW + 1);
+        assert!(table.begin_looks() && !table.begin_looks(), "one looks, and not two");
     }
 
     #[tokio::test]
     async fn what_is_in_hand_is_given_back_without_being_begun() {
-        let (table, leases) = with_in_hand(FEW + 2, FEW).await;
+        let (table, leases) = with_in_hand(2).await;
         let (first, second) = (&leases[FEW], &leases[FEW + 1]);
         assert_eq!(table.stop(first).map(|claimed| claimed.lease), Some(*first));
         over(&table, first);
         assert!(table.stop(first).is_none() && table.has_unbegun());
         table.end(second);
-        assert!(!table.has_unbegun() && table.unbegun().is_empty(), "lost, it is nobody's to begin");
+        assert!(!table.has_unbegun(), "lost, it is nobody's to begin");
         table.end(first);
         over(&table, &leases[0]);
         assert_eq!((table.taken(), table.in_lane("u")), (FEW - 1, FEW - 1));

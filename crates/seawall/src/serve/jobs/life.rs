@@ -6,7 +6,7 @@ use super::held::Table;
 use super::run::{Bench, Ran, Unbegun};
 use super::schedule;
 use seawall_core::time::{Nanos, Wall};
-use seawall_store::job::{Claimed, Ending, Lease, SUSPECT, Settle, Settled};
+use seawall_store::job::{Claimed, Ending, Lease, Settle, Settled};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The pause before an end is handed over again; it doubles up to the second one.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
-/// Why a running job is stopped.
+/// Why a job is stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// It goes back as if it had not been claimed.
@@ -28,14 +28,12 @@ pub(super) enum Stop {
     Lost,
 }
 
-/// Begins what was claimed as soon as that is of use. A suspect has a line of its own to wait in.
+/// Begins what was claimed, as soon as that is of use.
 pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<Table>, claimed: Claimed, until: Wall) {
-    let claimed = Rc::new(claimed);
-    let is_suspect = claimed.job.crashes >= SUSPECT;
-    table.take(Rc::clone(&claimed), until);
-    let next = if is_suspect { Some(claimed) } else { table.next(&claimed.job.upstream) };
-    next.into_iter().for_each(|next| begin(bench, table, &next));
-    if table.wants_looks() {
+    if let Some(next) = table.take(Rc::new(claimed), until) {
+        begin(bench, table, &next);
+    }
+    if table.begin_looks() {
         let (bench, table) = (Rc::clone(bench), Rc::clone(table));
         tokio::task::spawn_local(async move { look_after(&bench, &table).await });
     }
@@ -53,7 +51,7 @@ async fn look_after(bench: &Rc<Bench>, table: &Rc<Table>) {
         table.look(now.since(last), busy).iter().for_each(|next| begin(bench, table, next));
         (last, worked) = (now, work);
     }
-    table.looks_are_over();
+    table.end_looks();
 }
 
 fn begin(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
@@ -66,7 +64,11 @@ fn begin(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
 
 /// From its beginning to its end, but for its stay at the disk.
 async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
-    let lease = claimed.lease;
+    let (lease, now) = (claimed.lease, bench.desk().now());
+    // It may have been in hand for longer than it is ours, if all of us stood still.
+    if !table.is_ours(&lease, now) {
+        return hand_in(bench, table, back(claimed, Ending::Release, now));
+    }
     match bench.run(claimed).await {
         Ok(Ran { settle, told: None, place: None }) => hand_in(bench, table, settle),
         // Somebody waits for these to be on disk. There are few, and what they need is in a place of its own.
