@@ -88,7 +88,7 @@ impl Table {
         slots.saturating_sub(self.taken()).min((HELD * slots).saturating_sub(held))
     }
 
-    /// How many slots are.
+    /// How many slots are not free.
     fn taken(&self) -> usize {
         self.held.borrow().len().saturating_sub(self.aside.get())
     }
@@ -175,7 +175,7 @@ impl Table {
         self.pace.borrow_mut().look(time, busy)
     }
 
-    /// What is known of lanes that have nothing to do is forgotten.
+    /// What was learned of lanes is forgotten.
     pub(super) fn sweep(&self) {
         self.pace.borrow_mut().sweep();
     }

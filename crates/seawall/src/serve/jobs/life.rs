@@ -65,7 +65,7 @@ fn begin(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
 /// From its beginning to its end, but for its stay at the disk.
 async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
     let (lease, now) = (claimed.lease, bench.desk().now());
-    // It may have been in hand for longer than it is ours, if all of us stood still.
+    // It may have been in hand for longer than it is ours, if all of us stood still; where only the clock was set, it comes back soon.
     if !table.is_ours(&lease, now) {
         return hand_in(bench, table, back(claimed, Ending::Release, now));
     }
