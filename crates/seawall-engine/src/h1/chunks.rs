@@ -6,6 +6,8 @@ use bytes::Bytes;
 
 /// Bytes of extensions and trailers that one body may carry.
 const MOST_ASIDE: u32 = 16 * 1024;
+/// Digits of a chunk's size: as many as the largest has. Zeros before it count too, or a size would never have to end.
+const MAX_SIZE_DIGITS: u8 = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
@@ -30,6 +32,8 @@ enum At {
 pub(super) struct Chunks {
     at: At,
     left: u64,
+    /// Digits of the size so far.
+    digits: u8,
     aside: u32,
 }
 
@@ -69,6 +73,10 @@ impl Chunks {
         Some(match (self.at, byte) {
             (At::Size | At::MoreSize, digit) if digit.is_ascii_hexdigit() => {
                 let digit = char::from(digit).to_digit(16)?;
+                self.digits = if self.at == At::Size { 1 } else { self.digits + 1 };
+                if self.digits > MAX_SIZE_DIGITS {
+                    return None;
+                }
                 self.left = self.left.checked_mul(16)?.checked_add(u64::from(digit))?;
                 At::MoreSize
             }
@@ -140,5 +148,8 @@ mod tests {
         }
         let endless = format!("1;{}", "x".repeat(70_000));
         assert_eq!(decoded(endless.as_bytes(), 9999), Err(Cut::Malformed));
+        let zeros = "0".repeat(17);
+        assert_eq!(decoded(zeros.as_bytes(), 1), Err(Cut::Malformed));
+        assert_eq!(decoded(format!("{}5\r\nhello\r\n0\r\n\r\n", "0".repeat(15)).as_bytes(), 99).unwrap().0, b"hello");
     }
 }
