@@ -16,6 +16,7 @@ pub mod id;
 pub mod lease;
 pub mod policy;
 pub mod record;
+pub mod request_target;
 pub mod rng;
 pub mod schedule;
 pub mod sim;

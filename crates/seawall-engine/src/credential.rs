@@ -31,6 +31,29 @@ struct Ready {
     sent: Sent,
 }
 
+/// A parameter of a query that carries a credential, encoded so that it stays one parameter.
+pub struct QueryParameter(String);
+
+impl QueryParameter {
+    fn new(name: &str, secret: &Secret) -> Self {
+        let mut text = String::with_capacity(name.len() + secret.reveal().len() + 1);
+        encode_onto(&mut text, name, b"-._~[]");
+        text.push('=');
+        encode_onto(&mut text, secret.reveal(), b"-._~");
+        Self(text)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for QueryParameter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
 /// A key in the form in which it is sent.
 pub(crate) enum Sent {
     Header(HeaderValue),
@@ -99,20 +122,20 @@ impl Credentials {
         }
     }
 
-    /// The parameter to add to the query, with its value encoded.
+    /// The parameter to add to the query.
     #[must_use]
-    pub fn query(&self, key: u16) -> Option<String> {
+    pub fn query(&self, key: u16) -> Option<QueryParameter> {
         match (&self.place, self.keys.get(usize::from(key))?) {
-            (Place::Query(name), Ready { sent: Sent::Query(secret), .. }) => Some(format!("{name}={}", encode(secret.reveal()))),
+            (Place::Query(name), Ready { sent: Sent::Query(secret), .. }) => Some(QueryParameter::new(name, secret)),
             _ => None,
         }
     }
 
     /// The parameter that carries a token.
     #[must_use]
-    pub fn query_token(&self, token: &Token) -> Option<String> {
+    pub fn query_token(&self, token: &Token) -> Option<QueryParameter> {
         match (&self.place, &token.sent) {
-            (Place::Query(name), Sent::Query(secret)) => Some(format!("{name}={}", encode(secret.reveal()))),
+            (Place::Query(name), Sent::Query(secret)) => Some(QueryParameter::new(name, secret)),
             _ => None,
         }
     }
@@ -164,14 +187,18 @@ pub(crate) fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
 /// Percent-encodes all but RFC 3986's unreserved characters.
 pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
+    encode_onto(&mut out, text, b"-._~");
+    out
+}
+
+fn encode_onto(out: &mut String, text: &str, plain: &[u8]) {
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
             out.push(char::from(byte));
         } else {
             out.push_str(&format!("%{byte:02X}"));
         }
     }
-    out
 }
 
 /// RFC 4648, with padding. Twelve lines are not worth a dependency.

@@ -30,6 +30,7 @@ pub mod pool;
 pub mod pools;
 pub mod reach;
 pub mod recorder;
+pub mod request_headers;
 pub mod schema;
 pub mod secret;
 pub mod shared;

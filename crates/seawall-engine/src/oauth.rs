@@ -1,7 +1,7 @@
 //! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
 
 use crate::body::Outgoing;
-use crate::connect::Sender;
+use crate::connect::{ConnectError, Sender};
 use crate::credential::{Sent, base64, encode, fetch, sent};
 use crate::fault::Fault;
 use crate::live::{MissingSecret, Vault};
@@ -16,6 +16,7 @@ use http::{HeaderValue, Method, Request, Uri};
 use seawall_core::config::place::{Inject, SecretRef};
 use seawall_core::config::{Auth, Refresh};
 use seawall_core::record::ErrorKind;
+use seawall_core::request_target::RequestTarget;
 use seawall_core::time::{Mono, Nanos};
 use serde_json::Value;
 use std::sync::Arc;
@@ -187,22 +188,29 @@ impl Tokens {
     async fn ask(&self, sending: &Sending, refresh: Option<&Secret>) -> Result<Value, Denied> {
         let base = &self.spec.token_url;
         let failed = |fault: Fault| unreachable(fault.token);
+        let unconnected = |error: ConnectError| match error.detail {
+            // No wait makes a certificate good.
+            Some(detail) if error.fault == Fault::CERTIFICATE => untrusted(&detail),
+            Some(_) | None => unreachable(error.fault.token),
+        };
+        let path = if base.path.is_empty() { "/" } else { &base.path };
+        let target = RequestTarget::new(path).map_err(|_| denied("its URL cannot be sent"))?;
         let mut request = self.request(refresh)?;
-        let (head, body) = match sending.connector.connect(base, CONNECT).await.map_err(failed)? {
+        let (head, body) = match sending.connector.connect(base, CONNECT).await.map_err(unconnected)? {
             Sender::H1(mut conn) => {
                 let (said, body) = request.into_parts();
                 conn.begin(body, true, |out| {
-                    out.line(&said.method, said.uri.path(), said.uri.query());
+                    out.line(&said.method, &target, None);
                     said.headers.iter().for_each(|(name, value)| out.field(name, value));
                 });
                 let (head, _) = conn.answer(false, None).await.map_err(failed)?;
                 (head, read_up_to(&mut conn, MOST_ANSWER).await)
             }
             Sender::H2(mut shared) => {
-                *request.uri_mut() = absolute(base, request.uri());
+                *request.uri_mut() = absolute(base, &target.parse::<Uri>().map_err(|_| denied("its URL cannot be sent"))?);
                 request.headers_mut().remove(HOST);
                 let (head, mut body) = shared.send(request).await.map_err(|failure| failed(failure.fault))?;
-                (head, read_up_to(&mut body, MOST_ANSWER).await)
+                (head, read_up_to(&mut body.incoming, MOST_ANSWER).await)
             }
         };
         let body = body.map_err(failed)?;
@@ -234,10 +242,8 @@ impl Tokens {
         let basic = HeaderValue::from_str(&format!("Basic {}", base64(format!("{id}:{secret}").as_bytes())))
             .map_err(|_| denied("its client cannot be named"))?;
         let base = &self.spec.token_url;
-        let path = if base.path.is_empty() { "/" } else { &base.path };
         let mut request = Request::new(Outgoing::Full(Bytes::from(form)));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = path.parse::<Uri>().map_err(|_| denied("its URL cannot be sent"))?;
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_str(&base.authority()).map_err(|_| denied("its URL cannot be sent"))?);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
@@ -261,6 +267,10 @@ impl Tokens {
 
 fn denied(why: &str) -> Denied {
     Denied { why: Arc::from(format!("the token was refused: {}", why.trim_end())), fault: Fault::TOKEN }
+}
+
+fn untrusted(why: &str) -> Denied {
+    Denied { why: Arc::from(format!("the token's provider is not trusted: {why}")), fault: Fault::TOKEN }
 }
 
 /// Nothing went to the upstream, so the call may be tried again whatever its method.

@@ -4,6 +4,7 @@
 use crate::body::{Arriving, Blame, Feed, Inbound, Limited, Outgoing, Relay};
 use crate::clock::Clock;
 use crate::connect::Connector;
+use crate::credential::QueryParameter;
 use crate::drive::{KeyTail, Outward, Transport};
 use crate::fault::Fault;
 use crate::h1::{Passes, Unread, Verbatim, Writer};
@@ -11,7 +12,7 @@ use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::oauth::Token;
 use crate::pool::{Line, Pool};
-use crate::reach::OUT_OF_REACH;
+use crate::request_headers::RequestHeaders;
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
@@ -22,6 +23,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body::Body;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
+use seawall_core::request_target::RequestTarget;
 use std::io::Read as _;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,19 +63,22 @@ impl Replay {
         Self::Once(Some(Outgoing::Stream(Some(ahead), Limited::new(incoming, left, feed.clone()))), feed)
     }
 
-    fn take(&mut self) -> Outgoing {
+    /// The whole body, to be sent. Nothing where it went through before: part of it, or none, is not what the caller sent.
+    fn take(&mut self) -> Option<Outgoing> {
         match self {
-            Self::Empty => Outgoing::Empty,
-            Self::Kept(bytes) => Outgoing::Full(bytes.clone()),
-            Self::Once(body, _) => body.take().unwrap_or_default(),
+            Self::Empty => Some(Outgoing::Empty),
+            Self::Kept(bytes) => Some(Outgoing::Full(bytes.clone())),
+            Self::Once(body, _) => body.take(),
         }
     }
 
-    /// Takes a body back of which nothing was sent.
-    fn put_back(&mut self, unsent: Outgoing) {
+    /// Takes back a body that was not sent; whether all of it is here now, so that it can go over another connection.
+    fn restore(&mut self, untouched: Option<Outgoing>) -> bool {
         if let Self::Once(body, _) = self {
-            *body = Some(unsent);
+            *body = untouched;
+            return body.is_some();
         }
+        true
     }
 }
 
@@ -85,9 +90,9 @@ pub struct HttpTransport<'a> {
     pub endpoint: &'a Arc<LiveEndpoint>,
     pub method: Method,
     /// Path and query below the upstream's host, without the credential.
-    pub target: String,
+    pub target: RequestTarget,
     /// Clean of hop-by-hop headers and of the caller's own credentials.
-    pub headers: HeaderMap,
+    pub headers: RequestHeaders,
     /// What goes before them as it came.
     pub unread: Option<Unread>,
     pub body: Replay,
@@ -175,7 +180,7 @@ impl HttpTransport<'_> {
     }
 
     /// The parameter that carries the credential, where one does.
-    fn parameter(&self, attempt: Outward) -> Option<String> {
+    fn parameter(&self, attempt: Outward) -> Option<QueryParameter> {
         let credentials = self.upstream.credentials.as_ref()?;
         match (attempt.key, &self.token) {
             (Some(key), _) => credentials.query(key),
@@ -190,12 +195,12 @@ impl HttpTransport<'_> {
     }
 
     fn write(&self, attempt: Outward, out: &mut Writer<'_>) {
-        out.line(&self.method, &self.target, self.parameter(attempt).as_deref());
+        out.line(&self.method, &self.target, self.parameter(attempt).as_ref());
         out.field(&HOST, &self.upstream.host);
         if let Some(unread) = &self.unread {
             unread.write(out);
         }
-        for (name, value) in &self.headers {
+        for (name, value) in &*self.headers {
             if self.endpoint.schema.is_none() || name != ACCEPT_ENCODING {
                 out.field(name, value);
             }
@@ -205,7 +210,7 @@ impl HttpTransport<'_> {
 
     /// The request as HTTP/2 wants it, with scheme and authority in itself.
     fn request(&mut self, attempt: Outward) -> Result<Request<Outgoing>, Fault> {
-        let mut headers = self.headers.clone();
+        let mut headers = HeaderMap::clone(&self.headers);
         if let Some(unread) = &self.unread {
             unread.spell_out(&mut headers);
         }
@@ -213,15 +218,14 @@ impl HttpTransport<'_> {
         if matches!(self.body, Replay::Empty) && self.wants_length() {
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
-        let path = match self.parameter(attempt) {
+        let path = match self.parameter(attempt).zip(self.target.joint()) {
             None => PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(self.target.as_bytes())),
-            Some(query) => {
-                let joint = if self.target.contains('?') { '&' } else { '?' };
-                PathAndQuery::from_maybe_shared(Bytes::from(format!("{}{joint}{query}", self.target)))
+            Some((parameter, joint)) => {
+                PathAndQuery::from_maybe_shared(Bytes::from(format!("{}{joint}{}", &*self.target, parameter.as_str())))
             }
         };
         let uri = absolute(&self.upstream.spec.url, &Uri::from(path.map_err(|_| Fault::GARBAGE)?));
-        let mut request = Request::new(self.body.take());
+        let mut request = Request::new(self.body.take().ok_or(Fault::RESET)?);
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (self.method.clone(), uri, headers);
         Ok(request)
     }
@@ -234,34 +238,43 @@ impl HttpTransport<'_> {
         let connect = self.endpoint.spec.policy.timeout.connect;
         // How a body is to be read stands among the headers, where that is not all the same.
         let passes = self.passes.filter(|_| self.endpoint.schema.is_none() && !(self.ahead > 0 && self.spares_streams));
-        let mut line = match pool.idle(id, now) {
-            Some(line) => line,
-            None => pool.fresh(id, base, connector, connect, now).await?,
-        };
+        let mut found = pool.idle(id, now);
         loop {
+            let line = match found.take() {
+                Some(line) => line,
+                None => match pool.fresh(id, base, connector, connect).await {
+                    Ok(line) => line,
+                    Err(error) => {
+                        self.detail = error.detail;
+                        return Err(error.fault);
+                    }
+                },
+            };
             let (mut lent, reused) = match line {
                 Line::H1 { lent, reused } => (lent, reused),
                 Line::H2 { mut shared, reused } => {
                     // In a box: most attempts are not made of this, and should not carry its weight.
                     match Box::pin(shared.send(self.request(attempt)?)).await {
                         Ok((head, incoming)) => return Ok((head, None, Arriving::H2(incoming))),
-                        Err(Failure { unsent: Some(body), .. }) if reused => self.body.put_back(body),
+                        Err(Failure { unsent: Some(body), fault }) => {
+                            if !self.body.restore(Some(body)) || !reused {
+                                return Err(fault);
+                            }
+                        }
                         Err(Failure { fault, .. }) => return Err(fault),
                     }
-                    line = pool.fresh(id, base, connector, connect, now).await?;
                     continue;
                 }
             };
-            let body = self.body.take();
+            let body = self.body.take().ok_or(Fault::RESET)?;
             lent.conn().begin(body, self.wants_length(), |out| self.write(attempt, out));
             match lent.conn().answer(self.method == Method::HEAD, passes).await {
                 Ok((head, verbatim)) => return Ok((head, verbatim, Arriving::H1(lent))),
-                Err(_) if reused && !lent.conn().has_sent() => self.body.put_back(lent.conn().unsent()),
+                Err(_) if reused && !lent.conn().has_sent() && self.body.restore(lent.conn().untouched()) => {}
                 // The server closed while we wrote: harmless to send again only if the request changes nothing.
                 Err(Fault::RESET) if reused && self.is_harmless() => {}
                 Err(fault) => return Err(fault),
             }
-            line = pool.fresh(id, base, connector, connect, now).await?;
         }
     }
 
@@ -304,14 +317,7 @@ impl Transport for HttpTransport<'_> {
         self.answer = None;
         self.detail = None;
         self.authorize(None).await?;
-        let (mut head, mut verbatim, mut incoming) = match self.exchange(attempt).await {
-            Ok(exchanged) => exchanged,
-            Err(fault) => {
-                // Without its name: a URL may be a secret.
-                self.detail = (fault == Fault::OUT_OF_REACH).then(|| format!("where it leads {OUT_OF_REACH}"));
-                return Err(fault);
-            }
-        };
+        let (mut head, mut verbatim, mut incoming) = self.exchange(attempt).await?;
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
             return Err(Fault::GARBAGE);
@@ -354,9 +360,9 @@ impl Transport for HttpTransport<'_> {
         Some((answer.response.status().as_u16(), answer, &answer.legible))
     }
 
-    fn blame(&self) -> Option<Blame> {
+    fn blame(&self, fault: Fault) -> Option<Blame> {
         match &self.body {
-            Replay::Once(_, feed) => feed.blame(),
+            Replay::Once(_, feed) => feed.blame(fault),
             Replay::Empty | Replay::Kept(_) => None,
         }
     }
@@ -424,3 +430,6 @@ pub(crate) async fn read_up_to<B: Body<Data = Bytes> + Unpin>(incoming: &mut B, 
     }
     Ok(read.freeze())
 }
+
+#[cfg(test)]
+mod tests;

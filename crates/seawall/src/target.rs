@@ -1,11 +1,22 @@
 //! Where a request goes below its upstream.
 
+use seawall_core::request_target::{BadTarget, RequestTarget};
 use seawall_engine::live::LiveUpstream;
+
+/// What stands for the whole server (RFC 9112 §3.2.4).
+pub(crate) const ASTERISK: &str = "*";
 
 /// The upstream's base path and what is below it, byte for byte. A caller's own value for the parameter that carries
 /// our key would be sent beside it, so it is taken out.
-pub(crate) fn target(upstream: &LiveUpstream, below: &str) -> String {
+///
+/// # Errors
+/// When that cannot stand in a request line.
+pub(crate) fn target(upstream: &LiveUpstream, below: &str) -> Result<RequestTarget, BadTarget> {
     let base = &upstream.spec.url.path;
+    if below == ASTERISK {
+        // Of a server only a part of which is the upstream, that part is the whole.
+        return if base.is_empty() { Ok(RequestTarget::asterisk()) } else { RequestTarget::new(base.as_str()) };
+    }
     let mut target = String::with_capacity(base.len() + below.len() + 1);
     target.push_str(base);
     if !below.starts_with('/') {
@@ -21,7 +32,7 @@ pub(crate) fn target(upstream: &LiveUpstream, below: &str) -> String {
             target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
         }
     }
-    target
+    RequestTarget::new(target)
 }
 
 /// Whether a parameter's name, once its escapes are read, is this one.

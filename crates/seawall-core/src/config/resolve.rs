@@ -10,6 +10,7 @@ use super::problem::Problem;
 use super::url::Base;
 use crate::lease::Reset;
 use crate::policy::{Algorithm, Backoff, BackoffKind, Fail, Limit, Mode, Pick, Pool};
+use crate::request_target::RequestTarget;
 use std::sync::Arc;
 
 /// Everything that can be resolved is, so that semantic problems are reported beside misspelt keys.
@@ -271,6 +272,11 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
         problems.push(unknown(node.origin.span.clone(), "server.default_upstream".to_owned(), "upstream", name, upstreams.iter().copied()));
     }
     for (i, node) in tree.list("schedules").iter().enumerate() {
+        if let Some(path) = as_table(node).and_then(|tree| tree.table("request")?.node("path"))
+            && let Some(Err(bad)) = as_text(path).map(|text| RequestTarget::new(text.replace("{subject}", "x")))
+        {
+            problems.push(Problem::new(path.origin.span.clone(), format!("schedules[{i}].request.path"), bad.to_string()));
+        }
         if let Some(upstream) = as_table(node).and_then(|tree| tree.node("upstream"))
             && let Some(name) = as_text(upstream).filter(|name| !upstreams.contains(name))
         {
@@ -352,6 +358,16 @@ mod tests {
     }
     fn refused(text: &str) -> String {
         crate::config::load("t", format!("{text}\n[upstreams.a]\nurl = \"http://a.test\"\n").as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_schedules_path_can_be_sent() {
+        let schedule =
+            |path: &str| format!("[[schedules]]\nname = \"s\"\nupstream = \"a\"\nrequest = {{ path = \"{path}\" }}\nevery = \"5m\"");
+        for path in ["users", "/a b", "/a#b", "/a\\r\\nx"] {
+            let found = refused(&schedule(path));
+            assert!(found.contains("schedules[0].request.path") && found.contains("t:4:20"), "{found}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Heads of messages: as bytes, an answer's out of bytes, and what headers say about a message itself.
 
 use super::verbatim::{Heard, Passes, Verbatim};
+use crate::credential::QueryParameter;
 use crate::fault::Fault;
 use bytes::Bytes;
 use http::header::{
@@ -9,6 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, response};
 use hyper::ext::ReasonPhrase;
+use seawall_core::request_target::RequestTarget;
 
 /// Longer header sections of an answer are refused.
 pub(super) const MOST_BYTES: usize = 64 * 1024;
@@ -27,15 +29,15 @@ impl<'a> Writer<'a> {
         Self(out)
     }
 
-    /// The request line; `query` is added to the target's own.
-    pub(crate) fn line(&mut self, method: &Method, target: &str, query: Option<&str>) {
+    /// The request line; `parameter` is added to the target's query.
+    pub(crate) fn line(&mut self, method: &Method, target: &RequestTarget, parameter: Option<&QueryParameter>) {
         self.0.reserve(512);
         self.0.extend_from_slice(method.as_str().as_bytes());
         self.0.push(b' ');
         self.0.extend_from_slice(target.as_bytes());
-        if let Some(query) = query {
-            self.0.push(if target.contains('?') { b'&' } else { b'?' });
-            self.0.extend_from_slice(query.as_bytes());
+        if let Some((parameter, joint)) = parameter.zip(target.joint()) {
+            self.0.extend_from_slice(joint.encode_utf8(&mut [0; 4]).as_bytes());
+            self.0.extend_from_slice(parameter.as_str().as_bytes());
         }
         self.0.extend_from_slice(b" HTTP/1.1\r\n");
     }

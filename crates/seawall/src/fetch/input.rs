@@ -10,6 +10,7 @@ use super::template::Template;
 use anyhow::Context as _;
 use bytes::Bytes;
 use seawall_core::id::CallId;
+use seawall_engine::request_headers::RequestHeaders;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,8 +20,6 @@ use tokio::sync::mpsc;
 const HEAVY: usize = 1 << 20;
 /// What is shown of a line that makes no row.
 const MOST_SHOWN: usize = 200;
-/// Headers that say how a message is framed or whom it is for, which is not the row's to say.
-const OURS: &[&str] = &["host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade", "keep-alive"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
@@ -315,11 +314,7 @@ fn headers(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
 /// # Errors
 /// When a header cannot be sent, or is not a row's to set.
 pub(super) fn check_header(name: &str, value: &str) -> Result<(), String> {
-    let sendable = http::HeaderName::from_bytes(name.as_bytes()).is_ok() && http::HeaderValue::from_str(value).is_ok();
-    if !sendable || OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
-        return Err(format!("the header `{name}` cannot be set"));
-    }
-    Ok(())
+    RequestHeaders::check(name, value).map(|_| ()).map_err(|bad| bad.to_string())
 }
 
 impl Columns {

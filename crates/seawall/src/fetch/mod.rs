@@ -2,6 +2,7 @@
 //! reads, one sends, one writes.
 
 mod answer;
+mod destination;
 mod earlier;
 mod input;
 mod journal;

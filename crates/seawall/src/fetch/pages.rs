@@ -173,7 +173,7 @@ fn link(headers: &HeaderMap) -> Option<String> {
 
 /// What a reference on a page means. It may not lead away: keys belong to their origin.
 fn resolve(base: &Base, below: &str, reference: &str) -> Result<String, String> {
-    let reference = reference.split('#').next().unwrap_or(reference);
+    let reference = &*super::route::sendable(reference)?;
     let path = below.split('?').next().unwrap_or(below);
     if reference.contains("://") {
         let (origin, path) = crate::adhoc::split(reference)?;
@@ -226,6 +226,15 @@ mod tests {
         for pages in ["next:/away", "next:/out", "next:/here"] {
             assert!(next(pages, "/x?p=1", 1, "", &body, None).is_err(), "{pages}");
         }
+    }
+
+    #[test]
+    fn a_link_cannot_write_a_second_request() {
+        let body = json!({ "split": "/v1/x HTTP/1.1\r\nHost: h\r\n\r\nDELETE /v1/y", "tab": "?a\tb", "space": "/v1/a b#c" });
+        for pages in ["next:/split", "next:/tab"] {
+            assert!(next(pages, "/x", 1, "", &body, None).is_err(), "{pages}");
+        }
+        assert_eq!(next("next:/space", "/x", 1, "", &body, None).unwrap().unwrap(), "/a%20b");
     }
 
     #[test]

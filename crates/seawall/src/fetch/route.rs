@@ -37,16 +37,13 @@ impl Routes {
     /// # Errors
     /// When it is neither a URL nor a path of a named upstream.
     pub(super) fn route(&mut self, target: &str) -> Result<(Arc<str>, String), String> {
-        if target.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-            return Err("a URL has no control characters".to_owned());
-        }
+        let target = &sendable(target)?;
         if !target.contains("://") {
             let Some(named) = &self.named else { return Err("not a URL, and no `--upstream` says whose path it would be".to_owned()) };
-            let target = sendable(target);
-            let below = if target.starts_with('/') { target } else { format!("/{target}") };
+            let below = if target.starts_with('/') { target.clone() } else { format!("/{target}") };
             return Ok((Arc::clone(named), below));
         }
-        let (origin, path) = adhoc::split(&sendable(target))?;
+        let (origin, path) = adhoc::split(target)?;
         if !self.upstreams.is_empty()
             && let Some((name, below)) = self.configured(&origin, &path)
         {
@@ -69,12 +66,19 @@ impl Routes {
     }
 }
 
-/// What people write into lists, as it may stand in a request: spaces and letters of other scripts are escaped.
-fn sendable(target: &str) -> String {
-    let target = target.trim();
+/// What people write into lists, and servers into links, as it may stand in a request: spaces and letters of other scripts
+/// are escaped, and a fragment is left out.
+///
+/// # Errors
+/// When it has control characters, which nobody means.
+pub(super) fn sendable(target: &str) -> Result<String, String> {
+    if target.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        return Err("a URL has no control characters".to_owned());
+    }
+    let target = target.split('#').next().unwrap_or(target).trim();
     let mut encoded = String::with_capacity(target.len());
     encode(target, &mut encoded, |byte| byte.is_ascii_graphic() && !b"\"<>`{}|^\\".contains(&byte));
-    encoded
+    Ok(encoded)
 }
 
 #[cfg(test)]

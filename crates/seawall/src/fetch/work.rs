@@ -2,6 +2,7 @@
 //! waits holds no slot; what concerns its whole host makes its whole lane wait.
 
 use super::answer::{Content, Unfit, Wanted, unfit};
+use super::destination::Destination;
 use super::input::{Before, Read};
 use super::lanes::{Lanes, Next, Run};
 use super::output::{Dead, Done, End};
@@ -10,7 +11,6 @@ use super::row::{Bad, Row};
 use super::tally::Tally;
 use crate::adhoc::AdHoc;
 use crate::letter::{self, Cause, Place};
-use crate::target::target;
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -19,6 +19,7 @@ use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
 use seawall_core::policy::Door;
 use seawall_core::record::{Class, Code, Reason};
+use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::clock::Clock;
@@ -26,8 +27,9 @@ use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Aside, Drove, Ended, Scene, drive_job};
 use seawall_engine::fault::Fault;
 use seawall_engine::limits::Who;
-use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
+use seawall_engine::live::Live;
 use seawall_engine::recorder::{CallRecord, Record, Recorder};
+use seawall_engine::request_headers::RequestHeaders;
 use seawall_engine::transport::{Answer, HttpTransport, Replay, Sending};
 use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 use std::cell::RefCell;
@@ -82,13 +84,6 @@ pub(super) struct Work {
     pub rows: Notify,
     pub timer: Notify,
     pub hungry: Notify,
-}
-
-/// Where a row goes.
-struct Target {
-    upstream: Arc<LiveUpstream>,
-    endpoint: Arc<LiveEndpoint>,
-    configured: bool,
 }
 
 /// What an attempt or more came to.
@@ -200,14 +195,14 @@ impl Work {
         Box::new(Run { id, row, before, progress: Progress::default(), history: Vec::new(), spent: Nanos::ZERO, started, page, lane })
     }
 
-    fn locate(&self, row: &Row) -> Result<Target, String> {
+    fn locate(&self, row: &Row) -> Result<Destination, String> {
         let named = self.live.as_ref().and_then(|live| live.named(&row.lane));
         let upstream = match named {
             Some(upstream) => Arc::clone(upstream),
             None => self.adhoc.upstream(&row.lane)?,
         };
         let endpoint = Arc::clone(upstream.endpoint(&row.method, &row.below));
-        Ok(Target { upstream, endpoint, configured: named.is_some() })
+        Ok(Destination { upstream, endpoint, configured: named.is_some() })
     }
 
     async fn drive(&self, mut run: Box<Run>) {
@@ -229,7 +224,15 @@ impl Work {
             return self.lanes.borrow_mut().leave(lane);
         }
         loop {
-            match Box::pin(self.send(&mut run, &to)).await {
+            // Checked for each page: where the next one is, is the upstream's word.
+            let target = match to.request_target(&run.row.below) {
+                Ok(target) => target,
+                Err(bad) => {
+                    self.dead(&run, Some(&to), Cause::unusable(bad.to_string()), None, None).await;
+                    break;
+                }
+            };
+            match Box::pin(self.send(&mut run, &to, target)).await {
                 Came::Aside(aside) => {
                     self.aside(run, &to, aside).await;
                     break;
@@ -248,7 +251,7 @@ impl Work {
     }
 
     /// Drives the call machine until it ends or wants to wait.
-    async fn send(&self, run: &mut Run, to: &Target) -> Came {
+    async fn send(&self, run: &mut Run, to: &Destination, target: RequestTarget) -> Came {
         let began = self.clock.now();
         let nothing = HeaderMap::new();
         let trail = RefCell::new(std::mem::take(&mut run.history));
@@ -279,8 +282,8 @@ impl Work {
             upstream: &to.upstream,
             endpoint: &to.endpoint,
             method: Method::from_bytes(run.row.method.as_bytes()).unwrap_or_default(),
-            target: if to.configured { target(&to.upstream, &run.row.below) } else { run.row.below.clone() },
-            headers: self.headers(&run.row),
+            target,
+            headers: RequestHeaders::new(self.headers(&run.row)),
             unread: None,
             body: if run.row.body.is_empty() { Replay::Empty } else { Replay::Kept(run.row.body.clone()) },
             answer: None,
@@ -321,7 +324,7 @@ impl Work {
     }
 
     /// A row has to wait: by itself for its next attempt, or with its whole lane.
-    async fn aside(&self, mut run: Box<Run>, to: &Target, aside: Aside) {
+    async fn aside(&self, mut run: Box<Run>, to: &Destination, aside: Aside) {
         run.progress = aside.progress;
         let now = aside.at.mono;
         let of_lane = match aside.reason {
@@ -348,7 +351,7 @@ impl Work {
     }
 
     /// Whether the row goes on, with its next page.
-    async fn ended(&self, run: &mut Box<Run>, to: &Target, ended: &Ended, answer: Option<Answer>, detail: Option<String>) -> bool {
+    async fn ended(&self, run: &mut Box<Run>, to: &Destination, ended: &Ended, answer: Option<Answer>, detail: Option<String>) -> bool {
         run.progress.attempts = ended.finish.attempts;
         let status = answer.as_ref().map(|answer| answer.response.status().as_u16());
         if !matches!(ended.finish.outcome, Outcome::Success | Outcome::Replayed) {
@@ -377,7 +380,7 @@ impl Work {
     }
 
     /// The content of a good answer, and where the next page is.
-    fn good(&self, run: &Run, to: &Target, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
+    fn good(&self, run: &Run, to: &Destination, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
         let (head, body) = answer.response.into_parts();
         let headers = head.headers;
         let (content, json) = self.wanted.look(&headers, body)?;
@@ -397,10 +400,10 @@ impl Work {
         }
     }
 
-    async fn done(&self, run: &mut Box<Run>, to: &Target, content: Content, next: Option<String>, status: Option<u16>) -> bool {
+    async fn done(&self, run: &mut Box<Run>, to: &Destination, content: Content, next: Option<String>, status: Option<u16>) -> bool {
         let now = self.clock.now();
         let elapsed = now.mono.since(run.started.mono);
-        let url = url(to, &run.row.below);
+        let url = to.url(&run.row.below);
         {
             let mut tally = self.tally.borrow_mut();
             tally.bytes += u64::try_from(content.size()).unwrap_or(0);
@@ -426,7 +429,7 @@ impl Work {
     }
 
     /// A row is given up on.
-    async fn dead(&self, run: &Run, to: Option<&Target>, cause: Cause, status: Option<u16>, suspect: Option<Bytes>) {
+    async fn dead(&self, run: &Run, to: Option<&Destination>, cause: Cause, status: Option<u16>, suspect: Option<Bytes>) {
         let now = self.clock.now();
         let elapsed = now.mono.since(run.started.mono);
         {
@@ -438,7 +441,7 @@ impl Work {
         if let Some(to) = to {
             self.record(run, to, outcome, Reason::from_word(&cause.reason).unwrap_or(Reason::PermanentFailure), now);
         }
-        let url = to.map_or_else(|| format!("{}{}", run.row.lane, run.row.below), |to| url(to, &run.row.below));
+        let url = to.map_or_else(|| format!("{}{}", run.row.lane, run.row.below), |to| to.url(&run.row.below));
         let wanted = to.is_none_or(|to| to.endpoint.spec.policy.dead_letter.from.contains(&Door::Batch));
         let letter = wanted.then(|| self.letter(run, to, cause.clone(), now));
         let done = Done {
@@ -450,7 +453,7 @@ impl Work {
         self.emit(done).await;
     }
 
-    fn letter(&self, run: &Run, to: Option<&Target>, cause: Cause, now: Now) -> seawall_store::dead::NewLetter {
+    fn letter(&self, run: &Run, to: Option<&Destination>, cause: Cause, now: Now) -> seawall_store::dead::NewLetter {
         let row = &run.row;
         let configured = to.is_some_and(|to| to.configured);
         let key = row.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")).map(|(_, value)| value.clone());
@@ -505,7 +508,7 @@ impl Work {
         self.dead(&run, None, cause, None, Some(Bytes::from(bad.text))).await;
     }
 
-    fn record(&self, run: &Run, to: &Target, outcome: &'static str, reason: Reason, now: Now) {
+    fn record(&self, run: &Run, to: &Destination, outcome: &'static str, reason: Reason, now: Now) {
         self.recorder.push(Record::Call(CallRecord {
             at: now.wall,
             call: run.id,
@@ -575,19 +578,8 @@ fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Opti
     }
 }
 
-/// The whole URL of a row, without any key.
-fn url(to: &Target, below: &str) -> String {
-    let base = &to.upstream.spec.url;
-    let mut url = String::with_capacity(base.host.len() + base.path.len() + below.len() + 16);
-    url.push_str(if base.tls { "https://" } else { "http://" });
-    url.push_str(&base.authority());
-    url.push_str(&base.path);
-    url.push_str(below);
-    url
-}
-
 /// Who was not accepted by whom.
-fn refused_key(run: &Run, to: &Target) -> String {
+fn refused_key(run: &Run, to: &Destination) -> String {
     use seawall_engine::drive::KeyTail as _;
     let key = run.history.iter().rev().find_map(|(_, attempt)| attempt.key);
     let tail = key.and_then(|key| to.upstream.tail(key));

@@ -10,12 +10,13 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
 use seawall_core::policy;
-use seawall_core::time::Wall;
+use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
 use seawall_engine::cache::{Asked, Cache, Caller, Counts, Directives, Entry, Key, MOST_BODY, Revalidation};
 use seawall_engine::live::LiveUpstream;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -181,9 +182,15 @@ pub(super) fn ends(version: Version, headers: &HeaderMap, body: &Relay) -> bool 
 }
 
 /// Reads an answer that nobody waits for, as far as it could be kept.
-pub(super) async fn drained(mut body: Relay) {
+pub(super) async fn drained(mut body: Relay, within: Nanos) {
+    let read = drain(&mut body);
+    // What drips in for longer is not kept: its connection and its claim are worth more.
+    let _late = tokio::time::timeout(Duration::from_nanos(within.0), read).await;
+}
+
+async fn drain(body: &mut Relay) {
     let mut left = MOST_BODY;
-    while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+    while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
         let read = frame.data_ref().map_or(0, Bytes::len);
         match left.checked_sub(read) {
             Some(rest) => left = rest,

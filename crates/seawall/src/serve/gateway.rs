@@ -15,6 +15,7 @@ use seawall_core::call::{self, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::policy::Cache;
 use seawall_core::record::{Attempt, Class, Code, Reason};
+use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::{Broken, Held, Inbound, Relay, RelayError};
@@ -28,6 +29,7 @@ use seawall_engine::limits::Who;
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
 use seawall_engine::recorder::{BreakerRecord, CallRecord, IdleRecord, Record, TokenRecord};
+use seawall_engine::request_headers::RequestHeaders;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
@@ -82,7 +84,7 @@ impl From {
 pub(super) struct Routed<'a> {
     pub(super) upstream: &'a Arc<LiveUpstream>,
     pub(super) endpoint: &'a Arc<LiveEndpoint>,
-    pub(super) target: String,
+    pub(super) target: RequestTarget,
     pub(super) from: From,
     /// The caller's headers, where nobody has to look at them. Then it has no others.
     pub(super) unread: Option<Unread>,
@@ -91,7 +93,7 @@ pub(super) struct Routed<'a> {
 /// A request as the upstream gets it, but for the credential.
 struct Sent {
     method: Method,
-    target: String,
+    target: RequestTarget,
     headers: HeaderMap,
     unread: Option<Unread>,
     traced: bool,
@@ -211,7 +213,7 @@ impl Gateway {
         let endpoint = upstream.endpoint(head.method.as_str(), path);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
         let from = From { address, caller: identified.caller, left, asked: None };
-        let target = target(upstream, below);
+        let target = target(upstream, below).map_err(|bad| Box::new(intake::bad_request(&bad.to_string())))?;
         let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
         Ok(Routed { upstream, endpoint, target, from, unread })
     }
@@ -392,7 +394,7 @@ impl Gateway {
             endpoint,
             method,
             target,
-            headers,
+            headers: RequestHeaders::new(headers),
             unread,
             body,
             answer: None,
@@ -450,7 +452,7 @@ impl Gateway {
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
             let ended = drive(&gateway.scene(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
             let answered = gateway.finish(id, &ended, &mut transport, Some(lookup), http::Version::HTTP_11, &from);
-            cached::drained(answered.response.into_body()).await;
+            cached::drained(answered.response.into_body(), from.left).await;
             drop(claim);
         });
     }
@@ -515,7 +517,8 @@ impl Gateway {
                 Self::sign(refusal(Code::KeysRejected, ended, endpoint, id).respond(), id, ended, outcome).into()
             }
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, None) => {
-                Self::sign(refusal(Code::UpstreamUnreachable, ended, endpoint, id).respond(), id, ended, outcome).into()
+                let refusal = refusal(Code::UpstreamUnreachable, ended, endpoint, id).because(detail.as_deref());
+                Self::sign(refusal.respond(), id, ended, outcome).into()
             }
         }
     }

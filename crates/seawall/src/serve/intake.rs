@@ -2,6 +2,7 @@
 
 use super::answer::Refusal;
 use super::hygiene::Marks;
+use crate::target::ASTERISK;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version, request};
@@ -30,6 +31,9 @@ pub(super) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: Mar
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET) {
         return Err(Box::new(target_too_long()));
+    }
+    if head.uri.path() == ASTERISK && head.method != Method::OPTIONS {
+        return Err(Box::new(bad_request("only OPTIONS asks about `*`")));
     }
     if marks.has(Marks::UPGRADE) && head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
         return Err(Box::new(Refusal::code(501, Code::NotImplemented, "WebSockets do not pass through this gateway")));

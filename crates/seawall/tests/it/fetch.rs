@@ -148,7 +148,7 @@ fn bad_lines_are_named_and_never_end_the_run() {
         (4, "neither `url` nor `path`"),
         (5, "NUL"),
         (6, "not UTF-8"),
-        (7, "`Host` cannot be set"),
+        (7, "`Host` is not yours to set"),
     ] {
         assert!(run.err.contains(&format!("line {line}: ")), "{}", run.err);
         assert!(found[&line.to_string()]["error"]["detail"].as_str().unwrap().contains(why), "{line}: {found:#?}");

@@ -94,6 +94,8 @@ mod shared_keys;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
+mod splitting;
+#[cfg(test)]
 mod tidy;
 #[cfg(test)]
 mod timeouts;

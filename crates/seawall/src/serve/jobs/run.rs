@@ -9,11 +9,12 @@ use crate::serve::keyed::{self, Asked, KEY, Keyed, MOST_ANSWER};
 use crate::serve::{Shared, hygiene};
 use crate::setup::Environment;
 use crate::target::target;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::decide::Progress;
 use seawall_core::policy::{Door, IdempotencyMode};
 use seawall_core::record::{Attempt, Class, Reason};
+use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
@@ -24,6 +25,7 @@ use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::pool::Pool;
 use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::request_headers::RequestHeaders;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use seawall_store::headers::Headers;
@@ -55,7 +57,7 @@ pub(super) struct Bench {
 struct Target {
     upstream: Arc<LiveUpstream>,
     endpoint: Arc<LiveEndpoint>,
-    target: String,
+    target: RequestTarget,
     outside: bool,
 }
 
@@ -158,12 +160,15 @@ impl Bench {
             let (origin, below) = adhoc::split(&path).map_err(|why| (None, Cause::unusable(why)))?;
             let upstream = self.desk().crew.adhoc.upstream(&origin).map_err(|why| (None, Cause::unusable(why)))?;
             let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
-            return Ok(Target { upstream, endpoint, target: below, outside: true });
+            let target = RequestTarget::new(below).map_err(|bad| (None, Cause::unusable(bad.to_string())))?;
+            return Ok(Target { upstream, endpoint, target, outside: true });
         }
         let live = self.shared.live.load();
         let Some(upstream) = live.named(&job.upstream) else { return Err((None, Cause::no_upstream(&job.upstream))) };
         let endpoint = Arc::clone(upstream.endpoint(&job.request.method, path));
-        Ok(Target { upstream: Arc::clone(upstream), endpoint, target: target(upstream, path), outside: false })
+        // Whatever wrote the row, a path that could end a request line is not sent.
+        let target = target(upstream, path).map_err(|bad| (Some(Arc::clone(upstream)), Cause::unusable(bad.to_string())))?;
+        Ok(Target { upstream: Arc::clone(upstream), endpoint, target, outside: false })
     }
 
     /// A job that cannot be run at all.
@@ -248,7 +253,7 @@ impl Bench {
             endpoint: &to.endpoint,
             method,
             target: to.target.clone(),
-            headers,
+            headers: RequestHeaders::new(headers),
             unread: None,
             body: if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) },
             answer: None,
@@ -343,19 +348,12 @@ impl Bench {
 
     /// The job's own headers, and a signature where the receiver can check one.
     fn headers(&self, job: &Job) -> Result<HeaderMap, String> {
-        let mut headers = HeaderMap::new();
-        let mut add = |name: &str, value: &str| {
-            let pair = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value));
-            let (Ok(name), Ok(value)) = pair else { return Err(format!("the header `{name}` cannot be sent")) };
-            headers.append(name, value);
-            Ok(())
-        };
-        for (name, value) in &job.request.headers {
-            add(name, value)?;
-        }
+        let kept = job.request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut headers = RequestHeaders::read(kept).map_err(|bad| bad.to_string())?;
         if let Some(signer) = callback::signer(&self.shared, job) {
             for (name, value) in signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
-                add(name, &value)?;
+                let (name, value) = RequestHeaders::check(name, &value).map_err(|bad| bad.to_string())?;
+                headers.insert(name, value);
             }
         }
         Ok(headers)

@@ -3,15 +3,18 @@
 use super::view::Encoding;
 use super::{Desk, identity};
 use crate::shape::Time;
+use crate::target::target;
 use base64::Engine as _;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method};
+use http::Method;
 use seawall_core::config::parse;
 use seawall_core::config::url::Base;
 use seawall_core::decide::Progress;
+use seawall_core::request_target::RequestTarget;
 use seawall_core::time::Wall;
 use seawall_engine::live::Live;
 use seawall_engine::reach::{OUT_OF_REACH, Reach};
+use seawall_engine::request_headers::{BadHeader, RequestHeaders};
 use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 use serde::Deserialize;
 use serde_json::Value;
@@ -91,12 +94,8 @@ pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>
     let (upstream, path) = match (submission.upstream, submission.url, submission.path) {
         (Some(name), None, path) => {
             let upstream = live.named(&name).ok_or_else(|| format!("no upstream named `{name}` is configured"))?;
-            let path = path.unwrap_or_else(|| "/".to_owned());
-            let target = format!("{}{path}", upstream.spec.url.path);
-            let fits = path.starts_with('/') && http::uri::PathAndQuery::try_from(target.as_str()).is_ok();
-            if !fits {
-                return Err(format!("`{path}` is no path; one begins with `/` and has no spaces"));
-            }
+            let path = checked_path(path.unwrap_or_else(|| "/".to_owned()))?;
+            target(upstream, &path).map_err(|bad| bad.to_string())?;
             (name, path)
         }
         (None, Some(url), None) => (AD_HOC.to_owned(), outside(&url, &reach)?),
@@ -164,20 +163,25 @@ pub(crate) fn outside(url: &str, reach: &Reach) -> Result<String, String> {
     Ok(url.to_owned())
 }
 
+/// A path that can be sent.
+///
+/// # Errors
+/// With what is wrong with it.
+pub(super) fn checked_path(path: String) -> Result<String, String> {
+    RequestTarget::new(path.as_str()).map_err(|bad| format!("`{}` is no path: {bad}", path.escape_default()))?;
+    Ok(path)
+}
+
 fn headers(given: BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
-    const OURS: &[&str] =
-        &["host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer", "expect", "keep-alive"];
     if given.len() > MOST_HEADERS {
         return Err(format!("more than {MOST_HEADERS} headers"));
     }
     let mut kept = Vec::with_capacity(given.len());
     for (name, value) in given {
+        RequestHeaders::check(&name, &value).map_err(|bad| bad.to_string())?;
         let lower = name.to_ascii_lowercase();
-        if HeaderName::from_bytes(lower.as_bytes()).is_err() || HeaderValue::from_str(&value).is_err() {
-            return Err(format!("the header `{name}` cannot be sent"));
-        }
-        if OURS.contains(&lower.as_str()) || lower.starts_with("seawall-") || lower.starts_with("webhook-") {
-            return Err(format!("the header `{name}` is not yours to set"));
+        if lower.starts_with("webhook-") {
+            return Err(BadHeader::Reserved(name).to_string());
         }
         kept.push((lower, value));
     }

@@ -14,6 +14,7 @@ use crate::serve::admin::query::{Query, bad, either, of_store};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
 use crate::shape::{ClassWord, DoorWord, LetterStatus, SeverityWord, Time};
+use crate::target::ASTERISK;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -27,6 +28,7 @@ use seawall_core::record::Class;
 use seawall_core::time::Wall;
 use seawall_engine::live::Live;
 use seawall_engine::reach::Reach;
+use seawall_engine::request_headers::{BadHeader, RequestHeaders};
 use seawall_store::Error;
 use seawall_store::dead::{Filter, NewLetter};
 use seawall_store::job::{Attempted, MOST_HISTORY, Request};
@@ -201,14 +203,29 @@ struct Original {
     body_cut: bool,
 }
 
+/// Headers that can be sent again. Secrets are not in an export, and those of a connection are no part of a request.
+fn headers(written: BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
+    let mut kept = Vec::with_capacity(written.len());
+    for (name, value) in written {
+        match RequestHeaders::check(&name, &value) {
+            Ok(_) if discretion::is_secret(&name) => {}
+            Ok(_) => kept.push((name, value)),
+            Err(BadHeader::Reserved(_)) => {}
+            Err(bad @ BadHeader::Unsendable(_)) => return Err(bad.to_string()),
+        }
+    }
+    Ok(kept)
+}
+
 fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
     let written: Written = serde_json::from_slice(line).map_err(|error| format!("this is no dead letter: {error}"))?;
     if written.queue == adhoc::NAME {
         // A URL that somebody hands in, like any other.
         submit::outside(&written.original.path, &Reach::new(live.config.server.allow_private.clone()))?;
+    } else if written.original.path != ASTERISK {
+        submit::checked_path(written.original.path.clone())?;
     }
-    let mut headers: Vec<(String, String)> =
-        written.original.headers.into_iter().filter(|(name, _)| !discretion::is_secret(name)).collect();
+    let mut headers = headers(written.original.headers)?;
     let body = submit::body(written.original.body, written.original.body_encoding.as_deref(), &mut headers)?;
     // What an export does not show, an import does not have.
     let is_whole = !discretion::secrets(&written.original.path).any(|secret| secret == REDACTED);

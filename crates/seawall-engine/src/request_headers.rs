@@ -1,0 +1,122 @@
+//! The headers of a request, besides the few that the gateway writes itself.
+
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, TE, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue};
+use std::ops::Deref;
+
+/// The headers of a request on its way to an upstream. None of them says where the request goes or where it ends: those are
+/// written once, by us, and a second one beside ours would be read as the sender of a forged request wishes.
+#[derive(Clone, Debug, Default)]
+pub struct RequestHeaders(HeaderMap);
+
+/// The reason why a header cannot go into a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    #[error("the header `{0}` cannot be sent")]
+    Unsendable(String),
+    #[error("the header `{0}` is not yours to set")]
+    Reserved(String),
+}
+
+/// Headers that belong to one connection or frame a message, by their names in lower case. The sender of a message writes them.
+const RESERVED: [&str; 11] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+impl RequestHeaders {
+    /// Takes a caller's headers over, without the headers that frame a message.
+    #[must_use]
+    pub fn new(mut headers: HeaderMap) -> Self {
+        if !headers.is_empty() {
+            for name in [HOST, CONTENT_LENGTH, TRANSFER_ENCODING] {
+                headers.remove(name);
+            }
+            // `TE: trailers` is ours to pass on, and has to be nominated. Nothing else of a connection is.
+            if headers.get(CONNECTION).is_some_and(|value| value != "te") || headers.get(TE).is_some_and(|value| value != "trailers") {
+                headers.remove(CONNECTION);
+                headers.remove(TE);
+            }
+        }
+        Self(headers)
+    }
+
+    /// Reads headers out of a store, a file or an import. Those of a connection are left out.
+    ///
+    /// # Errors
+    /// When a name or a value has bytes that no header can carry.
+    pub fn read<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<HeaderMap, BadHeader> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            match Self::check(name, value) {
+                Ok((name, value)) => drop(headers.append(name, value)),
+                Err(BadHeader::Reserved(_)) => {}
+                Err(bad @ BadHeader::Unsendable(_)) => return Err(bad),
+            }
+        }
+        Ok(headers)
+    }
+
+    /// Checks one header from outside.
+    ///
+    /// # Errors
+    /// When it cannot be sent, or only we may set it.
+    pub fn check(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), BadHeader> {
+        let (Ok(header), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
+            return Err(BadHeader::Unsendable(name.to_owned()));
+        };
+        // Some servers read `_` as `-`.
+        let plain = header.as_str().replace('_', "-");
+        if RESERVED.contains(&plain.as_str()) || plain.starts_with("seawall-") {
+            return Err(BadHeader::Reserved(name.to_owned()));
+        }
+        Ok((header, value))
+    }
+}
+
+impl Deref for RequestHeaders {
+    type Target = HeaderMap;
+
+    fn deref(&self) -> &HeaderMap {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        headers.keys().map(HeaderName::as_str).collect()
+    }
+
+    #[test]
+    fn framing_is_ours_to_write() {
+        let sent = map(&[("host", "h"), ("content-length", "3"), ("transfer-encoding", "chunked"), ("connection", "close"), ("x-a", "b")]);
+        assert_eq!(names(&RequestHeaders::new(sent)), ["x-a"]);
+        let trailers = map(&[("te", "trailers"), ("connection", "te")]);
+        assert_eq!(RequestHeaders::new(trailers).len(), 2);
+    }
+
+    #[test]
+    fn what_a_store_holds_is_checked_before_it_is_sent() {
+        let kept = [("Accept", "*/*"), ("Host", "h"), ("Transfer_Encoding", "chunked"), ("seawall-token", "t"), ("x-a", "b")];
+        assert_eq!(names(&RequestHeaders::read(kept).unwrap()), ["accept", "x-a"]);
+        for (name, value) in [("a b", "c"), ("", "c"), ("x-a:", "b"), ("x-a", "b\r\nx: y"), ("x-a", "b\0")] {
+            assert_eq!(RequestHeaders::read([(name, value)]).unwrap_err(), BadHeader::Unsendable(name.to_owned()), "{name}: {value}");
+        }
+    }
+}

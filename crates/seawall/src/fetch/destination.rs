@@ -1,0 +1,33 @@
+//! The destination of a row: its upstream or origin, and the request target there.
+
+use crate::target::target;
+use seawall_core::request_target::{BadTarget, RequestTarget};
+use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use std::sync::Arc;
+
+pub(super) struct Destination {
+    pub upstream: Arc<LiveUpstream>,
+    pub endpoint: Arc<LiveEndpoint>,
+    pub configured: bool,
+}
+
+impl Destination {
+    /// The request target of a row.
+    ///
+    /// # Errors
+    /// When that cannot stand in a request line.
+    pub(super) fn request_target(&self, below: &str) -> Result<RequestTarget, BadTarget> {
+        if self.configured { target(&self.upstream, below) } else { RequestTarget::new(below) }
+    }
+
+    /// The whole URL of a row, without any key.
+    pub(super) fn url(&self, below: &str) -> String {
+        let base = &self.upstream.spec.url;
+        let mut url = String::with_capacity(base.host.len() + base.path.len() + below.len() + 16);
+        url.push_str(if base.tls { "https://" } else { "http://" });
+        url.push_str(&base.authority());
+        url.push_str(&base.path);
+        url.push_str(below);
+        url
+    }
+}
