@@ -1,7 +1,9 @@
 //! Bodies on their way through: requests that can be sent again, and answers that hand their connection back when
 //! they have been read to the end.
 
+use crate::fault::Fault;
 use crate::h1::{Cut, Upload};
+use crate::h2::StreamBody;
 use crate::pool::Lent;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
@@ -106,10 +108,11 @@ impl Feed {
         self.0.store(state, Ordering::Relaxed);
     }
 
-    /// Whose fault it is, once an attempt has failed: a body that was waited for until then came too slowly.
-    pub(crate) fn blame(&self) -> Option<Blame> {
+    /// What the caller did wrong, once an attempt has failed with `fault`. A body that is waited for says nothing by itself:
+    /// the caller was too slow only where time ran out. An upstream that hangs up meanwhile has failed by itself.
+    pub(crate) fn blame(&self, fault: Fault) -> Option<Blame> {
         match self.0.load(Ordering::Relaxed) {
-            Self::WAITS => Some(Blame::TooSlow),
+            Self::WAITS if fault == Fault::TIMEOUT => Some(Blame::TooSlow),
             Self::BROKE => Some(Blame::Broke),
             Self::TOO_LARGE => Some(Blame::TooLarge),
             _ => None,
@@ -206,7 +209,7 @@ pub(crate) enum Arriving {
     /// Read to its end, or given up.
     Over,
     H1(Lent),
-    H2(Incoming),
+    H2(StreamBody),
 }
 
 impl Arriving {
@@ -226,7 +229,7 @@ impl Body for Arriving {
         match &mut *self {
             Self::Over => Poll::Ready(None),
             Self::H1(lent) => Pin::new(lent.conn()).poll_frame(cx).map_err(RelayError::Cut),
-            Self::H2(incoming) => Pin::new(incoming).poll_frame(cx).map_err(RelayError::Broken),
+            Self::H2(body) => Pin::new(&mut body.incoming).poll_frame(cx).map_err(RelayError::Broken),
         }
     }
 
@@ -234,7 +237,7 @@ impl Body for Arriving {
         match self {
             Self::Over => true,
             Self::H1(lent) => lent.answer().is_end_stream(),
-            Self::H2(incoming) => incoming.is_end_stream(),
+            Self::H2(body) => body.incoming.is_end_stream(),
         }
     }
 
@@ -242,7 +245,7 @@ impl Body for Arriving {
         match self {
             Self::Over => SizeHint::with_exact(0),
             Self::H1(lent) => lent.answer().size_hint(),
-            Self::H2(incoming) => incoming.size_hint(),
+            Self::H2(body) => body.incoming.size_hint(),
         }
     }
 }

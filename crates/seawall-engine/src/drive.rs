@@ -46,8 +46,8 @@ pub trait Transport {
     /// The last answer as the rules see it.
     fn answer(&self) -> Option<Answered<'_>>;
 
-    /// What the caller did wrong with its body, if that is why the last attempt failed.
-    fn blame(&self) -> Option<Blame> {
+    /// What the caller did wrong with its body, if that is why the last attempt failed with this fault.
+    fn blame(&self, _fault: Fault) -> Option<Blame> {
         None
     }
 
@@ -272,7 +272,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 now = scene.clock.now();
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
-                if let Some(blame) = fault.and_then(|_| transport.blame()) {
+                if let Some(blame) = fault.and_then(|fault| transport.blame(fault)) {
                     let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
                     let finish = guarded.cancel(code, now);
                     return Drove::Ended(guarded.ended(finish, None, Some(blame), now));
@@ -323,6 +323,7 @@ fn beyond_rules(fault: Fault) -> Option<&'static Verdict> {
     match fault {
         Fault::TOKEN => Some(&UNAUTHORIZED),
         Fault::OUT_OF_REACH => Some(&PROHIBITED),
+        Fault::CERTIFICATE => Some(&UNTRUSTED),
         _ => None,
     }
 }
@@ -333,6 +334,9 @@ const UNAUTHORIZED: Verdict =
 
 /// Only an operator makes an address reachable, and no wait does.
 const PROHIBITED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
+
+/// A certificate that does not hold now does not hold in a second. Nothing was sent.
+const UNTRUSTED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
 
 async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outward) -> Result<(), Fault> {
     let limit = outward.now.mono + outward.timeout;

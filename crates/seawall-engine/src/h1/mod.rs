@@ -21,7 +21,7 @@ use head::Answer;
 pub use head::Writer;
 use http::response;
 use http_body::{Body, Frame, SizeHint};
-use out::{Framing, Out};
+use out::{Framing, Out, Start};
 pub use reading::Cut;
 use reading::Reading;
 pub use served::{End, Heard, Served, Upload};
@@ -67,7 +67,8 @@ impl Conn {
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        self.out.begin(body, framing, write);
+        let start = if matches!(body, Outgoing::Stream(..)) { Start::AfterHead } else { Start::WithHead };
+        self.out.begin(body, framing, start, write);
     }
 
     /// Whether any of the request may have reached the upstream.
@@ -75,9 +76,9 @@ impl Conn {
         self.out.has_sent()
     }
 
-    /// The body of a request of which nothing was sent.
-    pub(crate) fn unsent(&mut self) -> Outgoing {
-        self.out.take_body()
+    /// The body of a request of which nothing was sent, if nothing was taken out of it either.
+    pub(crate) fn untouched(&mut self) -> Option<Outgoing> {
+        self.out.take_untouched()
     }
 
     /// Sends, and waits for the head of the answer, whose headers are apart where all of them pass. Bodies of requests may go on

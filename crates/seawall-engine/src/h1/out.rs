@@ -71,13 +71,27 @@ pub(super) struct Out<B> {
     piece: Bytes,
     body: B,
     chunked: bool,
+    start: Start,
+    /// Something was taken out of the body.
+    is_touched: bool,
     /// Bytes that the peer has taken.
     sent: u64,
 }
 
+/// When a message's body is first asked for its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Start {
+    /// At once: a small body leaves together with its head.
+    #[default]
+    WithHead,
+    /// When the peer has taken some of the head. A body that can be read only once is then still whole where a connection
+    /// turns out to be dead, and can go over another one.
+    AfterHead,
+}
+
 impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
     /// Starts a message: `write` puts its head down, framing aside.
-    pub(super) fn begin(&mut self, body: B, framing: Framing, write: impl FnOnce(&mut Writer<'_>)) {
+    pub(super) fn begin(&mut self, body: B, framing: Framing, start: Start, write: impl FnOnce(&mut Writer<'_>)) {
         self.frame.clear();
         let mut writer = Writer::new(&mut self.frame);
         write(&mut writer);
@@ -88,7 +102,10 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         }
         writer.end();
         self.chunked = framing == Framing::Chunked;
+        self.start = start;
+        self.is_touched = false;
         self.at = 0;
+        self.piece = Bytes::new();
         self.sent = 0;
         let is_whole = matches!(framing, Framing::Bare | Framing::Length(0));
         (self.state, self.body) = if is_whole { (State::Closing, B::default()) } else { (State::Sending, body) };
@@ -117,8 +134,10 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         matches!(self.state, State::Done | State::Refused | State::Broken)
     }
 
-    pub(super) fn take_body(&mut self) -> B {
-        std::mem::take(&mut self.body)
+    /// The body of a message of which nothing was sent, if all of it is still there. "Nothing was sent" does not say so:
+    /// what was moved from the body into a buffer of ours is gone from the body.
+    pub(super) fn take_untouched(&mut self) -> Option<B> {
+        (!self.has_sent() && !self.is_touched).then(|| std::mem::take(&mut self.body))
     }
 
     /// Sends what can be sent. One that fails may still bring an answer, such as a refusal of the rest of the body.
@@ -136,20 +155,20 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
             }
             Poll::Ready(Err(state)) => self.state = state,
         }
-        // Of what nobody has seen all can be sent again. Anything else is over, and so is what its body holds.
-        if self.has_sent() {
+        // An untouched body may go over another connection. Any other is over, and so is what it holds.
+        if self.has_sent() || self.is_touched {
             self.body = B::default();
         }
     }
 
     fn poll(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
         loop {
-            // A small body that is there already leaves together with its head.
-            while self.state == State::Sending && self.piece.is_empty() && self.frame.len() - self.at < JOINED {
+            while self.state == State::Sending && self.piece.is_empty() && self.frame.len() - self.at < JOINED && self.may_read() {
                 match Pin::new(&mut self.body).poll_frame(cx) {
                     Poll::Pending => break,
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(State::Broken)),
                     Poll::Ready(Some(Ok(frame))) => {
+                        self.is_touched = true;
                         if let Ok(data) = frame.into_data() {
                             self.put(data);
                         }
@@ -167,6 +186,10 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
             }
             ready!(self.write(io, cx))?;
         }
+    }
+
+    fn may_read(&self) -> bool {
+        self.start == Start::WithHead || self.has_sent()
     }
 
     fn close(&mut self) {

@@ -4,7 +4,7 @@
 
 use super::asked::{self, Unheard};
 use super::head::Writer;
-use super::out::{Framing, Out, Socket};
+use super::out::{Framing, Out, Socket, Start};
 use super::reading::{Cut, Reading};
 use super::unread::Unread;
 use super::verbatim::Verbatim;
@@ -176,7 +176,7 @@ impl Served {
         let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
         let body = std::mem::replace(response.body_mut(), Relay::Empty);
         let body = if to_head { Relay::Empty } else { body };
-        self.out.begin(body, framing, |out: &mut Writer<'_>| {
+        self.out.begin(body, framing, Start::WithHead, |out: &mut Writer<'_>| {
             out.status(version, response.status(), response.extensions().get::<ReasonPhrase>());
             if let Some(verbatim) = verbatim {
                 verbatim.write(out, keeps_length);

@@ -107,3 +107,34 @@ fn empty_lines_between_requests_are_forgiven_and_bounded() {
     }
     assert_eq!(gateway.caller().send("\r\n".repeat(1000)).reply().status, 400);
 }
+
+/// Reads so much of a request and resets the connection while more is to come.
+fn resetting(after: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut seen, mut space) = (stream.unwrap(), 0, [0; 1024]);
+            while seen < after {
+                seen += stream.read(&mut space).unwrap();
+            }
+            socket2::Socket::from(stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        }
+    });
+    at
+}
+
+#[test]
+fn an_upstream_that_resets_during_an_upload_is_to_blame_for_it() {
+    let breaker = "breaker = { consecutive = 2, min_calls = 100 }\n";
+    let at = resetting(2 * 1024);
+    let gateway = Start::with(&format!("[upstreams.api]\nurl = \"http://{at}\"\n{breaker}{FAST}")).server("replay_body = \"1KiB\"").go();
+    for _ in 0..2 {
+        let mut caller = gateway.caller();
+        // The rest of the body is never sent: the gateway waits for it when the upstream hangs up.
+        caller.send(format!("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n")).send("x".repeat(4 * 1024));
+        let reply = caller.reply();
+        assert_eq!((reply.status, reply.json()["code"].as_str()), (502, Some("upstream_unreachable")));
+    }
+    assert_eq!(gateway.get("/api/x").json()["code"], "circuit_open", "both count in the breaker");
+}

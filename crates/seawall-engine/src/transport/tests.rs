@@ -1,0 +1,239 @@
+//! Uploads over sockets that fail: what an upstream takes for a whole request is the caller's request, or the call fails.
+
+use super::*;
+use crate::drive::Outward;
+use crate::h1::Served;
+use crate::io::Io;
+use crate::live::{Around, Live};
+use proptest::prelude::*;
+use seawall_core::time::Nanos;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::sync::mpsc::{Receiver, Sender};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// The behaviour of an upstream, connection by connection.
+#[derive(Clone, Copy, Debug)]
+struct Script {
+    /// Bytes of the second request that the first connection reads before it resets; 0: it resets while it is idle.
+    first: usize,
+    /// Bytes that the second connection reads before it resets; all others answer.
+    second: Option<usize>,
+}
+
+/// A caller's body, and how it comes.
+#[derive(Clone, Debug)]
+struct Upload {
+    body: Vec<u8>,
+    is_chunked: bool,
+    /// The first connection to the upstream was used before.
+    is_reused: bool,
+}
+
+/// Closes a connection so that the peer's next write fails.
+fn reset(stream: TcpStream) {
+    let stream = socket2::Socket::from(stream);
+    stream.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// The first request among these bytes, where all of it is there: its length, and its body.
+fn whole(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let mut rest = &bytes[end..];
+    if !head.contains("transfer-encoding: chunked") {
+        let length = head.split_once("content-length: ").map_or(0, |(_, text)| text.split_once('\r').unwrap().0.parse().unwrap());
+        return Some((end + length, rest.get(..length)?.to_vec()));
+    }
+    let mut body = Vec::new();
+    loop {
+        let line = rest.windows(2).position(|window| window == b"\r\n")?;
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
+        body.extend_from_slice(rest.get(line + 2..line + 2 + size)?);
+        rest = rest.get(line + 2 + size + 2..)?;
+        if size == 0 {
+            return Some((bytes.len() - rest.len(), body));
+        }
+    }
+}
+
+/// Serves connections by the script, and hands over the body of each request that came whole. `idle` is the order to reset an
+/// idle connection, which is confirmed.
+fn upstream(script: Script, is_reused: bool, idle: Receiver<Sender<()>>, to: Sender<Vec<u8>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for number in 0..3 {
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let (mut seen, mut space) = (Vec::new(), [0; 4096]);
+            if number == 0 && is_reused {
+                while whole(&seen).is_none() {
+                    let read = stream.read(&mut space).unwrap();
+                    seen.extend_from_slice(&space[..read]);
+                }
+                stream.write_all(OK).unwrap();
+                seen.clear();
+            }
+            let most = match number {
+                0 => Some(script.first),
+                1 => script.second,
+                _ => None,
+            };
+            if most == Some(0) && number == 0 {
+                let done = idle.recv().unwrap();
+                reset(stream);
+                done.send(()).unwrap();
+                continue;
+            }
+            while whole(&seen).is_none() {
+                let room = most.map_or(space.len(), |most| (most - seen.len()).min(space.len()));
+                match stream.read(&mut space[..room]) {
+                    Ok(read @ 1..) => seen.extend_from_slice(&space[..read]),
+                    Ok(0) | Err(_) => break,
+                }
+            }
+            if let Some((_, body)) = whole(&seen) {
+                to.send(body).unwrap();
+            }
+            if most.is_some_and(|most| seen.len() >= most) {
+                reset(stream);
+            } else {
+                let _gone = stream.write_all(OK);
+            }
+        }
+    });
+    at
+}
+
+/// A caller's request as the gateway reads it: the beginning of its body, and the rest as it comes.
+async fn uploaded(upload: &Upload) -> (Served, Replay) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let Upload { body, is_chunked, .. } = upload.clone();
+    std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(at).unwrap();
+        let _gone = if is_chunked {
+            let chunks = body.chunks(10_000).map(|chunk| [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat());
+            let head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+            stream.write_all(&[head, chunks.flatten().collect(), b"0\r\n\r\n".to_vec()].concat())
+        } else {
+            let head = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.write_all(&[head.as_bytes(), &body].concat())
+        };
+        let _closed = stream.read(&mut [0; 1]);
+    });
+    let mut served = Served::new(Io::Plain(listener.accept().await.unwrap().0));
+    let (mut head, ()) = Request::new(()).into_parts();
+    let heard = std::future::poll_fn(|cx| served.poll_request(&mut head, cx)).await.unwrap();
+    let (mut incoming, _) = heard.unwrap();
+    let ahead = std::future::poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await.unwrap().unwrap();
+    (served, Replay::once(ahead.into_data().unwrap(), incoming, u64::MAX))
+}
+
+struct Bench {
+    sending: Sending,
+    upstream: Arc<LiveUpstream>,
+}
+
+impl Bench {
+    fn before(at: SocketAddr) -> Self {
+        let text = format!("[upstreams.api]\nurl = \"http://{at}\"\n");
+        let config = seawall_core::config::load("test", text.as_bytes()).unwrap();
+        let around = Around { vault: &|_| Err("no secrets".to_owned()), files: &|_| Err("no files".to_owned()) };
+        let live = Live::new(config, around, None).unwrap();
+        let sending = Sending { clock: Clock::start(), pool: Pool::default(), connector: Connector::new() };
+        Self { sending, upstream: Arc::clone(live.named("api").unwrap()) }
+    }
+
+    async fn send(&self, method: Method, body: Replay) -> Result<StatusCode, Fault> {
+        let endpoint = Arc::clone(self.upstream.endpoint(method.as_str(), "/x"));
+        let mut transport = HttpTransport {
+            sending: &self.sending,
+            upstream: &self.upstream,
+            endpoint: &endpoint,
+            method,
+            target: RequestTarget::new("/x").unwrap(),
+            headers: RequestHeaders::default(),
+            unread: None,
+            body,
+            answer: None,
+            token: None,
+            trace: None,
+            detail: None,
+            ahead: 1024,
+            spares_streams: false,
+            diagnoses: false,
+            passes: None,
+            repeated: false,
+        };
+        let (timeout, now) = (Nanos::from_secs(10), self.sending.clock.now());
+        transport.send(Outward { number: 1, key: None, timeout, remaining: timeout, now }).await?;
+        Ok(transport.answer.take().unwrap().response.status())
+    }
+}
+
+/// The result of the call, and the bodies of requests that arrived whole.
+fn attempt(upload: &Upload, script: Script) -> (Result<StatusCode, Fault>, Vec<Vec<u8>>) {
+    let ((order, idle), (to, taken)) = (mpsc::channel(), mpsc::channel());
+    let at = upstream(script, upload.is_reused, idle, to);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(async {
+        let bench = Bench::before(at);
+        let (_served, body) = uploaded(upload).await;
+        if upload.is_reused {
+            assert_eq!(bench.send(Method::GET, Replay::Empty).await, Ok(StatusCode::OK));
+        }
+        if script.first == 0 {
+            // Nothing awaits here, so that the reactor does not hear of the reset before the request is written.
+            let (done, confirmed) = mpsc::channel();
+            order.send(done).unwrap();
+            if upload.is_reused {
+                confirmed.recv().unwrap();
+            }
+        }
+        bench.send(Method::POST, body).await
+    });
+    drop(runtime);
+    (result, taken.try_iter().collect())
+}
+
+fn body_of(size: usize) -> Vec<u8> {
+    (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect()
+}
+
+#[test]
+fn an_upload_that_meets_a_dead_connection_goes_over_a_new_one_whole() {
+    for (size, is_chunked) in [(10, false), (10, true), (60_000, false), (60_000, true), (400_000, false)] {
+        let upload = Upload { body: body_of(size), is_chunked, is_reused: true };
+        let (result, taken) = attempt(&upload, Script { first: 0, second: None });
+        assert_eq!((result, taken), (Ok(StatusCode::OK), vec![upload.body]), "{size} {is_chunked}");
+    }
+}
+
+#[test]
+fn a_body_that_went_through_once_is_not_sent_again() {
+    let mut body = Replay::once(Bytes::from_static(b"paid once"), Inbound::None, 0);
+    assert!(body.take().is_some());
+    assert!(body.take().is_none() && !body.restore(None) && body.take().is_none());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_an_upstream_takes_for_whole_is_what_the_caller_sent(
+        size in prop_oneof![1..200usize, 1..150_000usize],
+        is_chunked in any::<bool>(),
+        is_reused in any::<bool>(),
+        first in prop_oneof![Just(0), 1..300usize, 1..150_000usize],
+        second in proptest::option::of(prop_oneof![1..300usize, 1..150_000usize]),
+    ) {
+        let upload = Upload { body: body_of(size), is_chunked, is_reused };
+        let first = if is_reused { first } else { first.max(1) };
+        let (result, taken) = attempt(&upload, Script { first, second });
+        prop_assert!(taken.iter().all(|body| *body == upload.body), "{} bytes became {:?}", size, taken.iter().map(Vec::len).collect::<Vec<_>>());
+        prop_assert!(result.is_err() || taken.len() == 1, "{:?} but the upstream has {} requests", result, taken.len());
+    }
+}
