@@ -362,7 +362,7 @@ impl Call {
         } else {
             let failed = match verdict.class {
                 Class::Transient | Class::Ambiguous => true,
-                Class::Permanent => status == Status::Error(ErrorKind::Malformed),
+                Class::Permanent => matches!(status, Status::Error(ErrorKind::Malformed | ErrorKind::Tls)),
                 Class::Success | Class::Quota | Class::Auth => false,
             };
             settle.sample = self.held.permit.map(|permit| (permit, Sample { failed, latency }));

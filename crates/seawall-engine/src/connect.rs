@@ -1,10 +1,14 @@
 //! New connections to upstreams: name lookup, TCP, TLS with verified certificates, and which HTTP is spoken.
 
+mod race;
+
 use crate::fault::Fault;
 use crate::h1::Conn;
 use crate::h2::Shared;
 use crate::io::Io;
-use crate::reach::Reach;
+use crate::reach::{OUT_OF_REACH, Reach};
+use race::{Winners, race};
+use rustls::CertificateError;
 use rustls::pki_types::ServerName;
 use seawall_core::config::url::Base;
 use seawall_core::time::Nanos;
@@ -21,11 +25,27 @@ pub(crate) enum Sender {
     H2(Shared),
 }
 
+/// The reason why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectError {
+    pub(crate) fault: Fault,
+    /// What a person has to know in order to mend it.
+    pub(crate) detail: Option<String>,
+}
+
+impl From<Fault> for ConnectError {
+    fn from(fault: Fault) -> Self {
+        // Without its name: a URL may be a secret.
+        Self { fault, detail: (fault == Fault::OUT_OF_REACH).then(|| format!("where it leads {OUT_OF_REACH}")) }
+    }
+}
+
 #[derive(Clone)]
 pub struct Connector {
     tls: TlsConnector,
     /// Which addresses may be spoken to; any, for upstreams that an operator configured.
     reach: Option<Arc<Reach>>,
+    winners: Arc<Winners>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -50,25 +70,25 @@ impl Connector {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Self { tls: TlsConnector::from(Arc::new(config)), reach: None }
+        Self { tls: TlsConnector::from(Arc::new(config)), reach: None, winners: Arc::default() }
     }
 
     /// The same for targets that somebody else names: only addresses within reach.
     #[must_use]
     pub fn within(&self, reach: Reach) -> Self {
-        Self { tls: self.tls.clone(), reach: Some(Arc::new(reach)) }
+        Self { tls: self.tls.clone(), reach: Some(Arc::new(reach)), winners: Arc::clone(&self.winners) }
     }
 
-    pub(crate) async fn connect(&self, to: &Base, timeout: Nanos) -> Result<Sender, Fault> {
+    pub(crate) async fn connect(&self, to: &Base, timeout: Nanos) -> Result<Sender, ConnectError> {
         let limit = Duration::from_nanos(timeout.0);
-        match tokio::time::timeout(limit, self.establish(to)).await {
+        match tokio::time::timeout(limit, self.establish(to, limit)).await {
             Ok(result) => result,
-            Err(_) => Err(Fault::CONNECT_TIMEOUT),
+            Err(_) => Err(Fault::CONNECT_TIMEOUT.into()),
         }
     }
 
-    async fn establish(&self, to: &Base) -> Result<Sender, Fault> {
-        let stream = self.tcp(to).await?;
+    async fn establish(&self, to: &Base, limit: Duration) -> Result<Sender, ConnectError> {
+        let stream = self.tcp(to, limit).await?;
         // Requests are small and written whole; waiting for more only adds latency.
         stream.set_nodelay(true).map_err(|error| Fault::of_connect(&error))?;
         if !to.tls {
@@ -76,31 +96,32 @@ impl Connector {
         }
         let bare = to.host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(bare).map_err(|_| Fault::TLS)?;
-        let stream = self.tls.connect(name, stream).await.map_err(|error| tls_fault(&error))?;
+        let stream = self.tls.connect(name, stream).await.map_err(|error| tls_error(&to.host, &error))?;
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if speaks_h2 { Shared::open(stream).await.map(Sender::H2) } else { Ok(h1(Io::Tls(Box::new(stream.into())))) }
+        if speaks_h2 { Ok(Sender::H2(Shared::open(stream).await?)) } else { Ok(h1(Io::Tls(Box::new(stream.into())))) }
     }
 
-    /// Tries the addresses of a name in turn; the last failure is the one reported. Reach is asked about each address and
-    /// not about the name, which may mean something else the next time.
-    async fn tcp(&self, to: &Base) -> Result<TcpStream, Fault> {
+    /// Tries the addresses of a name side by side. Reach is asked about each address and not about the name, which may mean
+    /// something else the next time.
+    async fn tcp(&self, to: &Base, limit: Duration) -> Result<TcpStream, Fault> {
         let bare = to.host.trim_start_matches('[').trim_end_matches(']');
-        let open = async |address: SocketAddr| match &self.reach {
-            Some(reach) if !reach.permits(address.ip()) => Err(Fault::OUT_OF_REACH),
-            _ => TcpStream::connect(address).await.map_err(|error| Fault::of_connect(&error)),
-        };
+        let within_reach = |address: &SocketAddr| self.reach.as_ref().is_none_or(|reach| reach.permits(address.ip()));
         if let Ok(ip) = bare.parse() {
-            return open(SocketAddr::new(ip, to.port)).await;
+            let address = SocketAddr::new(ip, to.port);
+            let open = TcpStream::connect(address);
+            return if within_reach(&address) { open.await.map_err(|error| Fault::of_connect(&error)) } else { Err(Fault::OUT_OF_REACH) };
         }
-        let addresses = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| Fault::DNS)?;
-        let mut last = Fault::DNS;
-        for address in addresses {
-            match open(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(fault) => last = fault,
-            }
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| Fault::DNS)?.collect();
+        let permitted: Vec<SocketAddr> = found.iter().copied().filter(within_reach).collect();
+        if permitted.is_empty() {
+            return Err(if found.is_empty() { Fault::DNS } else { Fault::OUT_OF_REACH });
         }
-        Err(last)
+        let order = self.winners.order(bare, permitted);
+        let (stream, address) = race(&order, limit, TcpStream::connect).await?;
+        if order.len() > 1 {
+            self.winners.remember(bare, address);
+        }
+        Ok(stream)
     }
 }
 
@@ -110,11 +131,27 @@ impl Default for Connector {
     }
 }
 
-fn tls_fault(error: &std::io::Error) -> Fault {
-    let certificate = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match certificate {
-        Some(rustls::Error::InvalidCertificate(_)) => Fault::CERTIFICATE,
-        _ => Fault::TLS,
+fn tls_error(host: &str, error: &std::io::Error) -> ConnectError {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            ConnectError { fault: Fault::CERTIFICATE, detail: Some(format!("the certificate of {host} {}", untrusted(why))) }
+        }
+        Some(_) | None => Fault::TLS.into(),
+    }
+}
+
+/// What is wrong with a certificate, and what to do about it.
+fn untrusted(why: &CertificateError) -> String {
+    match why {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "has expired".to_owned(),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "is not valid yet".to_owned(),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "is for another name".to_owned(),
+        CertificateError::Revoked => "was revoked".to_owned(),
+        // A stranger may have the name of an authority that is known, but not its key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "is of an authority that is not trusted here; add the authority to the system's certificates or to SSL_CERT_FILE".to_owned()
+        }
+        other => format!("does not hold ({other})"),
     }
 }
 

@@ -11,16 +11,59 @@ use http::{Request, response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::cell::Cell;
 use std::error::Error as _;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+/// Streams that are begun before a peer has said how many it allows.
+const BEFORE_SETTINGS: usize = 1;
 /// Longer header sections of an answer are refused.
 const MOST_HEADER_BYTES: u32 = 64 * 1024;
 
-/// A connection that any number of calls send over.
+/// A connection that several calls send over at once, as many as its peer allows.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared(http2::SendRequest<Outgoing>);
+pub(crate) struct Shared {
+    sender: http2::SendRequest<Outgoing>,
+    load: Rc<Load>,
+}
+
+/// How many streams a connection has, and how many its peer allows. hyper would take more requests than that and hold them back,
+/// and the time that they wait there would be the upstream's fault.
+#[derive(Debug)]
+struct Load {
+    streams: Cell<usize>,
+    limit: Cell<usize>,
+}
+
+/// One stream, from its request until its response has been read or given up.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    load: Rc<Load>,
+}
+
+impl Stream {
+    fn of(load: &Rc<Load>) -> Self {
+        load.streams.set(load.streams.get() + 1);
+        Self { load: Rc::clone(load) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.load.streams.set(self.load.streams.get().saturating_sub(1));
+    }
+}
+
+/// A response's body, and the stream that it comes over.
+#[derive(Debug)]
+pub(crate) struct StreamBody {
+    pub(crate) incoming: Incoming,
+    _stream: Stream,
+}
 
 /// A request that got no answer.
 #[derive(Debug)]
@@ -40,19 +83,35 @@ impl Shared {
             .timer(TokioTimer::new())
             .max_header_list_size(MOST_HEADER_BYTES)
             .keep_alive_interval(Duration::from_secs(30))
+            .initial_max_send_streams(BEFORE_SETTINGS)
             .adaptive_window(true);
         let (sender, connection) = builder.handshake(TokioIo::new(Hearing::new(io))).await.map_err(|error| Fault::of(&error))?;
-        tokio::task::spawn_local(async move { drop(connection.await) });
-        Ok(Self(sender))
+        let load = Rc::new(Load { streams: Cell::new(0), limit: Cell::new(BEFORE_SETTINGS) });
+        tokio::task::spawn_local(run(connection, Rc::clone(&load)));
+        Ok(Self { sender, load })
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.is_closed()
+        self.sender.is_closed()
     }
 
-    pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<(response::Parts, Incoming), Failure> {
-        match self.0.try_send_request(request).await {
-            Ok(answer) => Ok(answer.into_parts()),
+    /// Whether its peer allows one more stream.
+    pub(crate) fn has_room(&self) -> bool {
+        self.load.streams.get() < self.load.limit.get()
+    }
+
+    /// Whether nothing goes over it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.load.streams.get() == 0
+    }
+
+    pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<(response::Parts, StreamBody), Failure> {
+        let stream = Stream::of(&self.load);
+        match self.sender.try_send_request(request).await {
+            Ok(answer) => {
+                let (head, incoming) = answer.into_parts();
+                Ok((head, StreamBody { incoming, _stream: stream }))
+            }
             Err(mut failed) => {
                 let unsent = failed.take_message().map(Request::into_body);
                 let is_unprocessed = unsent.is_some() || is_unprocessed(failed.error());
@@ -61,6 +120,20 @@ impl Shared {
             }
         }
     }
+}
+
+/// Keeps a connection going, and writes down how many streams its peer allows.
+async fn run<I>(connection: http2::Connection<TokioIo<Hearing<I>>, Outgoing, LocalExecutor>, load: Rc<Load>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut connection = pin!(connection);
+    let ended = poll_fn(|cx| {
+        let polled = connection.as_mut().poll(cx);
+        load.limit.set(connection.current_max_send_streams());
+        polled
+    });
+    drop(ended.await);
 }
 
 /// Whether the server has said that it did not look at the request (RFC 9113 §8.7): it refused the stream, or goes away

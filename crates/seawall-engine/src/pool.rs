@@ -1,13 +1,12 @@
 //! Idle connections of one thread, last in first out: the warmest is used, the coldest dies of age. Each thread has its
 //! own pool, so that taking a connection costs no lock and no other core's cache.
 
-use crate::connect::{Connector, Sender};
-use crate::fault::Fault;
+use crate::connect::{ConnectError, Connector, Sender};
 use crate::h1::Conn;
 use crate::h2::Shared;
 use seawall_core::config::url::Base;
 use seawall_core::time::{Mono, Nanos};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -18,14 +17,30 @@ const IDLE_FOR: Nanos = Nanos::from_secs(55);
 
 #[derive(Debug, Default)]
 struct Shelf {
+    /// With the time at which each was given back.
     idle: Vec<(Box<Conn>, Mono)>,
-    /// One connection carries many requests.
-    shared: Option<Shared>,
+    /// Each carries as many requests as its peer allows. With the time since which nothing has gone over it, as far as sweeps
+    /// have seen.
+    shared: Vec<(Shared, Option<Mono>)>,
 }
 
 /// The connections of one thread, by upstream.
 #[derive(Clone, Debug, Default)]
-pub struct Pool(Rc<RefCell<BTreeMap<u32, Shelf>>>);
+pub struct Pool(Rc<Shelves>);
+
+#[derive(Debug, Default)]
+struct Shelves {
+    by_upstream: RefCell<BTreeMap<u32, Shelf>>,
+    /// The last time that anybody told. A connection that is given back came back then or a little later, which saves a look
+    /// at the clock; sweeps tell every ten seconds.
+    latest: Cell<Mono>,
+}
+
+impl Shelves {
+    fn is(&self, now: Mono) {
+        self.latest.set(self.latest.get().max(now));
+    }
+}
 
 /// A connection in use, that goes back to its shelf once the answer has been read.
 #[derive(Debug)]
@@ -33,7 +48,6 @@ pub(crate) struct Lent {
     conn: Box<Conn>,
     pool: Pool,
     upstream: u32,
-    now: Mono,
 }
 
 impl Lent {
@@ -41,10 +55,11 @@ impl Lent {
         if !self.conn.can_go_on() {
             return;
         }
-        let mut shelves = self.pool.0.borrow_mut();
+        let mut shelves = self.pool.0.by_upstream.borrow_mut();
         let idle = &mut shelves.entry(self.upstream).or_default().idle;
         if idle.len() < MOST_IDLE {
-            idle.push((self.conn, self.now));
+            // Not when it was lent: a response may take longer than an idle connection is trusted for.
+            idle.push((self.conn, self.pool.0.latest.get()));
         }
     }
 }
@@ -68,35 +83,32 @@ impl Lent {
 
 impl Pool {
     /// A new connection.
-    pub(crate) async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos, now: Mono) -> Result<Line, Fault> {
+    pub(crate) async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<Line, ConnectError> {
         // Connecting is rare and its future is large: boxed, it does not weigh on every call that finds a connection.
         match Box::pin(connector.connect(to, timeout)).await? {
-            Sender::H1(conn) => Ok(Line::H1 { lent: Lent { conn, pool: self.clone(), upstream, now }, reused: false }),
+            Sender::H1(conn) => Ok(Line::H1 { lent: Lent { conn, pool: self.clone(), upstream }, reused: false }),
             Sender::H2(shared) => {
-                self.0.borrow_mut().entry(upstream).or_default().shared = Some(shared.clone());
+                self.0.by_upstream.borrow_mut().entry(upstream).or_default().shared.push((shared.clone(), None));
                 Ok(Line::H2 { shared, reused: false })
             }
         }
     }
 
-    /// The warmest idle connection.
+    /// The warmest idle connection, or one that has room for another request.
     pub(crate) fn idle(&self, upstream: u32, now: Mono) -> Option<Line> {
-        let mut shelves = self.0.borrow_mut();
+        self.0.is(now);
+        let mut shelves = self.0.by_upstream.borrow_mut();
         let shelf = shelves.get_mut(&upstream)?;
-        if let Some(shared) = shelf.shared.as_ref() {
-            if !shared.is_closed() {
+        if !shelf.shared.is_empty() {
+            shelf.shared.retain(|(shared, _)| !shared.is_closed());
+            // The first that has room, so that those behind it fall idle when there is less to do.
+            if let Some((shared, _)) = shelf.shared.iter().find(|(shared, _)| shared.has_room()) {
                 return Some(Line::H2 { shared: shared.clone(), reused: true });
             }
-            shelf.shared = None;
         }
         while let Some((mut conn, since)) = shelf.idle.pop() {
-            if now.since(since) > IDLE_FOR {
-                // Those below have been idle for longer still.
-                shelf.idle.clear();
-                break;
-            }
-            if !conn.is_dead() {
-                let lent = Lent { conn, pool: self.clone(), upstream, now };
+            if now.since(since) <= IDLE_FOR && !conn.is_dead() {
+                let lent = Lent { conn, pool: self.clone(), upstream };
                 return Some(Line::H1 { lent, reused: true });
             }
         }
@@ -105,13 +117,61 @@ impl Pool {
 
     /// Closes what has been idle for too long, for upstreams that nobody calls any more.
     pub fn sweep(&self, now: Mono) {
-        let mut shelves = self.0.borrow_mut();
+        self.0.is(now);
+        let mut shelves = self.0.by_upstream.borrow_mut();
         for shelf in shelves.values_mut() {
             shelf.idle.retain_mut(|(conn, since)| now.since(*since) <= IDLE_FOR && !conn.is_dead());
-            if shelf.shared.as_ref().is_some_and(Shared::is_closed) {
-                shelf.shared = None;
-            }
+            // The first stays for as long as its peer likes; others were opened because there was no room.
+            let mut place = 0;
+            shelf.shared.retain_mut(|(shared, quiet)| {
+                let since = if shared.is_idle() {
+                    *quiet.get_or_insert(now)
+                } else {
+                    *quiet = None;
+                    now
+                };
+                place += 1;
+                !shared.is_closed() && (place == 1 || now.since(since) <= IDLE_FOR)
+            });
         }
-        shelves.retain(|_, shelf| !shelf.idle.is_empty() || shelf.shared.is_some());
+        shelves.retain(|_, shelf| !shelf.idle.is_empty() || !shelf.shared.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h1::Conn;
+    use crate::io::Io;
+    use tokio::net::{TcpListener, TcpStream};
+
+    const UPSTREAM: u32 = 1;
+
+    async fn lent(pool: &Pool, listener: &TcpListener, peers: &mut Vec<TcpStream>) -> Lent {
+        let (ours, theirs) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        peers.push(theirs.unwrap().0);
+        Lent { conn: Box::new(Conn::new(Io::Plain(ours.unwrap()))), pool: pool.clone(), upstream: UPSTREAM }
+    }
+
+    fn idle(pool: &Pool) -> usize {
+        pool.0.by_upstream.borrow().get(&UPSTREAM).map_or(0, |shelf| shelf.idle.len())
+    }
+
+    #[tokio::test]
+    async fn a_long_response_costs_no_idle_connection() {
+        let (pool, at) = (Pool::default(), |seconds: u64| Mono(seconds * 1_000_000_000));
+        let (listener, mut peers) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Vec::new());
+        assert!(pool.idle(UPSTREAM, at(1)).is_none());
+        let (long, short) = (lent(&pool, &listener, &mut peers).await, lent(&pool, &listener, &mut peers).await);
+        pool.sweep(at(58));
+        short.give_back();
+        pool.sweep(at(60));
+        long.give_back();
+        assert_eq!(idle(&pool), 2);
+        assert!(pool.idle(UPSTREAM, at(61)).is_some(), "one that was just given back is fresh, however long it was in use");
+        assert_eq!(idle(&pool), 1, "and the one below it is not thrown away");
+        assert!(pool.idle(UPSTREAM, at(61)).is_some());
+        pool.sweep(at(200));
+        assert_eq!(idle(&pool), 0);
     }
 }

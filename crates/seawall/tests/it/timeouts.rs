@@ -1,9 +1,14 @@
 //! Four bounds that a call can go over, each told apart in log and metrics.
 
+use super::caller::eventually;
 use super::gateway::{Gateway, Start};
-use super::upstream::Upstream;
-use serde_json::Value;
+use super::jobs::{over, submit};
+use super::upstream::{Turn, Upstream};
+use serde_json::{Value, json};
+use std::io::Write as _;
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[track_caller]
 fn counted(gateway: &Gateway, expected: &str) {
@@ -70,8 +75,44 @@ fn an_answer_that_goes_silent_is_over_the_bound_for_silence() {
     let gateway = Start::before(&upstream, "timeout = { attempt = \"200ms\", total = \"5s\" }").go();
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.complete), (200, false));
-    super::caller::eventually("the log has it", || gateway.stdout().contains("\"event\":\"timeout\""));
+    eventually("the log has it", || gateway.stdout().contains("\"event\":\"timeout\""));
     let line = gateway.log(1).into_iter().find(|line| line["event"] == "timeout").unwrap();
     assert_eq!((&line["upstream"], &line["timeout"]), (&"api".into(), &"idle".into()));
     counted(&gateway, "idle");
+}
+
+/// Says how long its body is and then sends a byte at a time, for three seconds at most; whether somebody listens to the end.
+fn drips(turn: &mut Turn) -> bool {
+    turn.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
+    for _ in 0..100 {
+        if turn.pause(30).stream.write_all(b"x").is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn a_body_that_drips_is_over_the_attempts_bound_where_it_is_read_as_a_whole() {
+    let upstream = Upstream::with(|turn| assert!(!drips(turn), "nobody waits for this"));
+    let gateway = Start::before(&upstream, "retry = { attempts = 1 }\ntimeout = { attempt = \"300ms\", total = \"600ms\" }").go();
+    let id = submit(&gateway, &json!({ "upstream": "api", "path": "/job" }));
+    let ended = over(&gateway, &id);
+    assert_eq!((&ended["state"], &ended["error"]), (&json!("dead"), &json!("timeout")), "{ended}");
+}
+
+#[test]
+fn a_body_that_drips_holds_no_revalidation_for_longer_than_the_call_may_take() {
+    let waited = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&waited);
+    let upstream = Upstream::with(move |turn| match turn.number {
+        0 => turn.say(super::upstream::OK),
+        _ => told.store(drips(turn), Ordering::SeqCst),
+    });
+    let cache = "cache = { ttl = \"50ms\", stale_while_revalidate = \"1h\" }\ntimeout = { attempt = \"300ms\", total = \"400ms\" }";
+    let gateway = Start::before(&upstream, cache).go();
+    assert_eq!(gateway.get("/api/x").text(), "ok");
+    // Each is answered at once out of the cache; a second revalidation begins when the first was given up.
+    eventually("another revalidation begins", || gateway.get("/api/x").text() == "ok" && upstream.count() >= 3);
+    assert!(!waited.load(Ordering::SeqCst), "the first was not read to its end");
 }

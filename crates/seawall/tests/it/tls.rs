@@ -3,7 +3,7 @@
 mod front;
 mod listener;
 
-use super::caller::Reply;
+use super::caller::{Reply, eventually};
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer};
 use front::{Authority, Does, Farewell, Frames, front};
@@ -43,7 +43,7 @@ fn refused(gateway: &Gateway, upstream: &Upstream) -> Reply {
     assert_eq!(upstream.raw(), "");
     let log = gateway.log(1);
     let statuses: Vec<&str> = log.iter().filter(|line| line["event"] == "attempt").filter_map(|line| line["status"].as_str()).collect();
-    assert_eq!(statuses, ["tls", "tls"]);
+    assert_eq!(statuses, ["tls"], "what does not hold now does not hold in a second either");
     reply
 }
 
@@ -51,13 +51,15 @@ fn refused(gateway: &Gateway, upstream: &Upstream) -> Reply {
 fn certificates_that_do_not_hold_are_refused() {
     let (authority, stranger, upstream) = (Authority::new(), Authority::new(), Upstream::fine());
     for (what, acceptor) in [
-        ("for another name", authority.certify("other.test", 4000, &[])),
-        ("expired", authority.certify("localhost", 2020, &[])),
-        ("of an unknown authority", stranger.certify("localhost", 4000, &[])),
+        ("is for another name", authority.certify("other.test", 4000, &[])),
+        ("has expired", authority.certify("localhost", 2020, &[])),
+        ("is of an authority that is not trusted here", stranger.certify("localhost", 4000, &[])),
     ] {
         let gateway = gateway(&authority, "localhost", front(upstream.at, acceptor, Farewell::Proper));
         let reply = refused(&gateway, &upstream);
         assert_eq!(reply.header("proxy-status"), Some("seawall; error=tls_certificate_error"), "{what}");
+        let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(&format!("the certificate of localhost {what}")), "{detail}");
     }
 }
 
@@ -128,6 +130,19 @@ fn http_2_is_spoken_where_the_server_offers_it() {
         assert_eq!((reply.status, reply.text().as_str(), reply.header("seawall-attempts")), (200, "ok", Some("1")));
     }
     assert_eq!((server.posts(), server.connections()), (3, 1));
+}
+
+#[test]
+fn a_server_that_takes_no_more_streams_gets_another_connection() {
+    let (gateway, server) = frames(&[Does::Hangs, Does::Answers]);
+    let mut first = gateway.caller();
+    first.send("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n");
+    eventually("the first stream is open", || server.posts() == 1);
+    for _ in 0..2 {
+        let reply = gateway.post("/api/x", "Seawall-Timeout-Ms: 2000\r\n", "");
+        assert_eq!((reply.status, reply.header("seawall-attempts")), (200, Some("1")));
+    }
+    assert_eq!((server.posts(), server.connections()), (3, 2));
 }
 
 const REFUSED_STREAM: u32 = 7;

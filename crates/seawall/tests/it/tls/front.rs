@@ -122,6 +122,8 @@ pub(crate) enum Does {
     Cuts,
     /// `GOAWAY` that includes this request among the processed ones, and the end of the connection.
     DiesWorking,
+    /// Nothing, on a connection that takes one request at a time.
+    Hangs,
 }
 
 /// An HTTP/2 server.
@@ -171,7 +173,10 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 async fn speak(mut stream: TlsStream<TcpStream>, script: &[Does], posts: &AtomicUsize) -> std::io::Result<()> {
     stream.read_exact(&mut [0; 24]).await?;
-    stream.write_all(&frame(SETTINGS, 0, 0, &[])).await?;
+    let takes_one = script.iter().any(|does| matches!(does, Does::Hangs));
+    // `SETTINGS_MAX_CONCURRENT_STREAMS`.
+    let settings: &[u8] = if takes_one { &[0, 3, 0, 0, 0, 1] } else { &[] };
+    stream.write_all(&frame(SETTINGS, 0, 0, settings)).await?;
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head).await?;
@@ -188,6 +193,7 @@ async fn speak(mut stream: TlsStream<TcpStream>, script: &[Does], posts: &Atomic
                 match script[number.min(script.len() - 1)] {
                     Does::Answers => [frame(HEADERS, 4, id, &[0x88]), frame(DATA, 1, id, b"ok")].concat(),
                     Does::Resets(reason) => frame(RST_STREAM, 0, id, &reason.to_be_bytes()),
+                    Does::Hangs => continue,
                     Does::GoesAway => frame(GOAWAY, 0, 0, &[0; 8]),
                     Does::Cuts => {
                         // The rest of the request is there by now.
