@@ -199,8 +199,8 @@ static TIMEOUT: Table = Table {
     what: "`timeout`",
     keys: &[&[
         key("connect", TIME, "TCP and TLS"),
-        key("attempt", TIME, "one send, first byte to last"),
-        key("total", TIME, "the whole call, waits included"),
+        key("attempt", TIME, "one send, up to the response's head, and to the end of a body that is read as a whole"),
+        key("total", TIME, "the call up to the first byte that the caller gets, waits included"),
     ]],
 };
 
