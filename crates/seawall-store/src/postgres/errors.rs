@@ -16,6 +16,11 @@ pub(super) async fn bounded<T>(answer: impl Future<Output = Result<T, tokio_post
     }
 }
 
+/// Whether the server refused to write.
+pub(super) fn is_read_only(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+}
+
 pub(super) fn failed(error: &tokio_postgres::Error) -> Error {
     let Some(said) = error.as_db_error() else {
         let source = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
@@ -26,9 +31,9 @@ pub(super) fn failed(error: &tokio_postgres::Error) -> Error {
     let code = said.code();
     match code.code().get(..2).unwrap_or_default() {
         _ if *code == SqlState::DISK_FULL => Error::Full,
-        _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Error::ReadOnly(text),
         _ if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => Error::Damaged(text),
-        // Connections, resources, rolled-back transactions, locks, operators' interventions.
+        // Connections, resources, rolled-back transactions, locks, operators' interventions; and a server that does not write now: a
+        // standby that is about to be promoted, or one that an operator holds still for a switchover.
         "08" | "53" | "40" | "55" | "57" | "25" => Error::Unavailable(text),
         _ => Error::Failed(text),
     }

@@ -1,18 +1,20 @@
 //! Who is at a batch run: a lock of the server's that lasts as long as its connection.
 
 use super::Postgres;
+use super::pool::Connection;
 use super::tx::ask;
 use crate::error::Error;
 use crate::journal::Run;
-use deadpool_postgres::Object;
 
 #[derive(Debug)]
-pub(crate) struct RunLock(Option<Object>);
+pub(crate) struct RunLock(Option<Connection>);
 
 impl Drop for RunLock {
     fn drop(&mut self) {
         // The lock is the connection's, so nobody may inherit it.
-        drop(self.0.take().map(Object::take));
+        if let Some(connection) = self.0.take() {
+            connection.close();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Jobs come in: many at once, each batch in one statement.
 
 use super::batch::Batch;
-use super::pool::Pool;
+use super::pool::{Connection, Pool};
 use super::turns::{FIRST, Groups, given};
 use super::tx::ask;
 use crate::error::Error;
@@ -10,7 +10,6 @@ use crate::progress;
 use crate::rows::{PLACED, STATE};
 use crate::sql::{json, text};
 use crate::words;
-use deadpool_postgres::Object;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use std::borrow::Cow;
@@ -89,7 +88,7 @@ fn insert_statement() -> &'static str {
 const ROUNDS: usize = 5;
 
 /// Keeps jobs that are not there yet; the answers are in order.
-pub(super) async fn insert(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Enqueued>, Error> {
+pub(super) async fn insert(connection: &Connection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Enqueued>, Error> {
     let mut answers: Vec<Option<Enqueued>> = vec![None; jobs.len()];
     let mut open: Vec<usize> = (0..jobs.len()).collect();
     for _ in 0..ROUNDS {
@@ -106,7 +105,7 @@ pub(super) async fn insert(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Res
 }
 
 /// What became of each. Of one that was refused for a key that is free by now, nothing is known yet.
-async fn once(connection: &Object, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Option<Enqueued>>, Error> {
+async fn once(connection: &Connection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Option<Enqueued>>, Error> {
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -189,7 +188,7 @@ struct Found {
     created_at: Wall,
 }
 
-async fn there(connection: &Object, jobs: &[&NewJob]) -> Result<There, Error> {
+async fn there(connection: &Connection, jobs: &[&NewJob]) -> Result<There, Error> {
     let ids: Vec<Vec<u8>> = jobs.iter().map(|job| job.id.to_bytes().to_vec()).collect();
     let dedups: Vec<&[u8]> = jobs.iter().filter_map(|job| job.dedup.as_ref().map(|hash| &hash[..])).collect();
     let found = format!("SELECT jobs.dedup, jobs.id, {STATE}, jobs.fingerprint, jobs.upstream, jobs.created_at FROM {PLACED}");

@@ -1,11 +1,11 @@
 //! The ends of reservations that jobs were settled under: all of a batch at once. What an end means is the core's rule.
 
+use super::pool::Connection;
 use super::tx::ask;
 use crate::error::Error;
 use crate::idempotency::Finish;
 use crate::job::Response;
 use crate::statements::idempotency::{ENTRY, entry, number};
-use deadpool_postgres::Object;
 use seawall_core::admit::idempotency::{self as rule, Entry};
 use seawall_core::time::Wall;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const WRITE: &str = "UPDATE keys SET state = e.state, lease_until = e.until, exp
                      FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::text[], $8::bytea[]) \
                      AS e(scope, state, until, expires, status, cut, headers, body) WHERE keys.scope = e.scope";
 
-pub(super) async fn finish(connection: &Object, ends: &[&Finish]) -> Result<(), Error> {
+pub(super) async fn finish(connection: &Connection, ends: &[&Finish]) -> Result<(), Error> {
     if ends.is_empty() {
         return Ok(());
     }
@@ -35,7 +35,7 @@ pub(super) async fn finish(connection: &Object, ends: &[&Finish]) -> Result<(), 
 }
 
 /// In the order of scopes, as everybody locks them.
-async fn read<'a>(connection: &Object, ends: &[&Finish]) -> Result<BTreeMap<[u8; 32], Slot<'a>>, Error> {
+async fn read<'a>(connection: &Connection, ends: &[&Finish]) -> Result<BTreeMap<[u8; 32], Slot<'a>>, Error> {
     let scopes: Vec<&[u8]> = ends.iter().map(|end| &end.scope[..]).collect();
     let statement = format!("SELECT scope, {ENTRY} FROM keys WHERE scope = ANY($1) ORDER BY scope FOR UPDATE");
     let mut slots = BTreeMap::new();
@@ -56,7 +56,7 @@ fn decided<'a>(mut slots: BTreeMap<[u8; 32], Slot<'a>>, ends: &[&'a Finish]) -> 
     slots
 }
 
-async fn write(connection: &Object, kept: &[(&[u8], Entry, Option<&Response>)]) -> Result<(), Error> {
+async fn write(connection: &Connection, kept: &[(&[u8], Entry, Option<&Response>)]) -> Result<(), Error> {
     let scopes: Vec<&[u8]> = kept.iter().map(|(scope, ..)| *scope).collect();
     let (states, until): (Vec<i64>, Vec<Option<Wall>>) = kept.iter().map(|(_, entry, _)| number(entry.state)).unzip();
     let until: Vec<Option<i64>> = until.into_iter().map(|at| at.map(|at| at.0)).collect();

@@ -1,16 +1,19 @@
 //! Connections: how they are made, shared, waited for and given up on.
 
-use super::errors::{bounded, failed};
+use super::errors::{bounded, failed, is_read_only};
 use super::pulse::Pulse;
+use super::tx::ask;
 use super::wake::Bell;
 use crate::error::Error;
 use deadpool_postgres::{Connect, Hook, HookError, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime, TimeoutType};
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -58,6 +61,54 @@ pub(super) struct Pool {
     away: Arc<AtomicBool>,
 }
 
+/// A connection of the pool's. The pool does not get one back on which the server refused to write: its server is a standby by now, or
+/// an operator made it read-only, and a new connection may find another one.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// `None` only while it is dropped.
+    lent: Option<Object>,
+    is_read_only: AtomicBool,
+}
+
+impl Connection {
+    const fn of(lent: Object) -> Self {
+        Self { lent: Some(lent), is_read_only: AtomicBool::new(false) }
+    }
+
+    /// Waits for an answer, but not for ever.
+    pub(super) async fn answer<T>(&self, answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Error> {
+        let watched = async {
+            let answered = answer.await;
+            if answered.as_ref().is_err_and(is_read_only) {
+                self.is_read_only.store(true, Ordering::Relaxed);
+            }
+            answered
+        };
+        bounded(watched).await
+    }
+
+    /// Closes it: nobody may inherit what it is in the middle of.
+    pub(super) fn close(mut self) {
+        drop(self.lent.take().map(Object::take));
+    }
+}
+
+impl Deref for Connection {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        self.lent.as_ref().expect("a connection is lent until it is dropped")
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if *self.is_read_only.get_mut() {
+            drop(self.lent.take().map(Object::take));
+        }
+    }
+}
+
 /// Connections that end when nothing more is heard of the server, with everything that was asked on them.
 struct WhileHeard {
     tls: MakeRustlsConnect,
@@ -90,7 +141,8 @@ impl Pool {
         // Its errors name the part that cannot be read, never the password.
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| Error::Failed(cause(&error)))?;
         let own = config.get_options().map_or_else(|| SETTINGS.to_owned(), |theirs| format!("{SETTINGS} {theirs}"));
-        config.options(own).application_name("seawall").connect_timeout(CONNECT);
+        // All of them write. Of several servers that a URL names, this finds the one that can.
+        config.options(own).application_name("seawall").connect_timeout(CONNECT).target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(CONNECT);
         }
@@ -119,13 +171,13 @@ impl Pool {
     }
 
     /// A connection; waits a while for a server that is not there, and not for one that is silent.
-    pub(super) async fn get(&self) -> Result<Object, Error> {
+    pub(super) async fn get(&self) -> Result<Connection, Error> {
         let mut pauses = PAUSES_MS.iter();
         loop {
             let error = match self.pulse.during(self.connections.get()).await? {
                 Ok(connection) => {
                     self.away.store(false, Ordering::Relaxed);
-                    return Ok(connection);
+                    return Ok(Connection::of(connection));
                 }
                 Err(error) => error,
             };
@@ -150,10 +202,16 @@ impl Pool {
         self.away.load(Ordering::Relaxed) || self.pulse.is_silent()
     }
 
-    /// Whether the server answers right now.
+    /// Whether the server answers right now, and writes.
     pub(super) async fn probe(&self) -> Result<(), Error> {
-        let connection = self.pulse.during(self.connections.get()).await?.map_err(|error| refused(&error))?;
-        bounded(connection.batch_execute("SELECT 1")).await
+        let connection = Connection::of(self.pulse.during(self.connections.get()).await?.map_err(|error| refused(&error))?);
+        let answer = ask(&connection, "SELECT current_setting('transaction_read_only') = 'on'", &[]).await?;
+        let is_read_only: bool = answer.into_iter().next().map_or(Ok(false), |mut row| row.take())?;
+        if is_read_only {
+            connection.close();
+            return Err(Error::Unavailable("the server is read-only".to_owned()));
+        }
+        Ok(())
     }
 
     /// A connection of one's own, whose messages come by hand.

@@ -2,12 +2,11 @@
 
 use super::errors::bounded;
 use super::jobs;
-use super::pool::Pool;
+use super::pool::{Connection, Pool};
 use super::wake::Bell;
 use crate::error::Error;
 use crate::job::{Enqueued, NewJob};
 use crate::sql::{Row, Sql, Value, Write, text};
-use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 #[derive(Debug)]
 pub(crate) struct Tx {
     /// `None` only after the end.
-    connection: Option<Object>,
+    connection: Option<Connection>,
     bell: Arc<Bell>,
     /// There is something new to claim once this is committed.
     rings: bool,
@@ -28,7 +27,7 @@ pub(crate) struct Tx {
 pub(super) const RELAXED: &str = "set_config('synchronous_commit', 'off', true) IS NULL";
 
 #[derive(Debug)]
-pub(crate) struct Look(Object);
+pub(crate) struct Look(Connection);
 
 impl Look {
     pub(super) async fn new(pool: &Pool) -> Result<Self, Error> {
@@ -43,7 +42,7 @@ impl Tx {
         Ok(tx)
     }
 
-    pub(super) fn connection(&self) -> Result<&Object, Error> {
+    pub(super) fn connection(&self) -> Result<&Connection, Error> {
         self.connection.as_ref().ok_or_else(|| Error::Failed("the transaction is over".to_owned()))
     }
 
@@ -70,7 +69,7 @@ impl Tx {
 impl Drop for Tx {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            drop(Object::take(connection));
+            connection.close();
         }
     }
 }
@@ -111,22 +110,22 @@ impl Sql for Look {
     }
 }
 
-async fn query(connection: &Object, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+async fn query(connection: &Connection, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
     let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
     ask(connection, sql, &values).await
 }
 
 /// A statement that is prepared once for each connection.
-pub(super) async fn ask(connection: &Object, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
-    let statement = bounded(connection.prepare_cached(sql)).await?;
-    let rows = bounded(connection.query(&statement, values)).await?;
+pub(super) async fn ask(connection: &Connection, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+    let statement = connection.answer(connection.prepare_cached(sql)).await?;
+    let rows = connection.answer(connection.query(&statement, values)).await?;
     rows.iter().map(row).collect()
 }
 
-async fn execute(connection: &Object, sql: &str, values: &[Value]) -> Result<u64, Error> {
-    let statement = bounded(connection.prepare_cached(sql)).await?;
+async fn execute(connection: &Connection, sql: &str, values: &[Value]) -> Result<u64, Error> {
+    let statement = connection.answer(connection.prepare_cached(sql)).await?;
     let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
-    bounded(connection.execute(&statement, &values)).await
+    connection.answer(connection.execute(&statement, &values)).await
 }
 
 fn row(row: &tokio_postgres::Row) -> Result<Row, Error> {

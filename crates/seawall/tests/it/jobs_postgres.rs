@@ -111,6 +111,45 @@ fn a_database_that_says_nothing_is_found_out_and_so_is_its_return() {
     eventually("jobs go on", || state(&gateway, &after) == "done");
 }
 
+/// A server that an operator holds still for a switchover.
+fn read_only(server: &'static Cluster, is_on: bool) {
+    let value = if is_on { "on" } else { "off" };
+    awaited(server.execute("postgres", &format!("ALTER SYSTEM SET default_transaction_read_only = {value}")));
+    awaited(server.execute("postgres", "SELECT pg_reload_conf()"));
+}
+
+#[test]
+fn a_database_that_is_read_only_for_a_while_makes_no_job_run_twice() {
+    let go = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&go);
+    let upstream = Upstream::with(move |turn| {
+        while !gone.load(Ordering::SeqCst) {
+            turn.pause(10);
+        }
+        turn.say(OK);
+    });
+    let server: &'static Cluster = Box::leak(Box::new(Cluster::start("")));
+    let gateway = start(&upstream, &awaited(server.database()));
+    let post = json!({ "upstream": "api", "method": "POST", "path": "/x" });
+    let id = submit(&gateway, &post);
+    eventually("it is under way", || upstream.count() == 1);
+    read_only(server, true);
+    go.store(true, Ordering::SeqCst);
+    let refused = gateway.admin("POST", "/v1/jobs", &post.to_string());
+    assert_eq!((refused.status, refused.code().as_str()), (503, "store_unavailable"), "{}", refused.text());
+    read_only(server, false);
+    eventually("its end is kept", || state(&gateway, &id) == "done");
+    assert_eq!(upstream.count(), 1);
+    let mut after = None;
+    eventually("jobs are taken again", || {
+        let reply = gateway.admin("POST", "/v1/jobs", &post.to_string());
+        after = (reply.status == 202).then(|| reply.json()["id"].as_str().unwrap().to_owned());
+        after.is_some()
+    });
+    eventually("and run", || state(&gateway, after.as_ref().unwrap()) == "done");
+    assert_eq!(gateway.metric("seawall_job_leases_lost_total"), Some(0.0));
+}
+
 #[test]
 fn an_end_whose_answer_is_lost_with_the_database_is_known_to_be_kept_when_it_is_back() {
     let upstream = Upstream::with(|turn| turn.say(answer("200 OK", "", "a canary sings")));
