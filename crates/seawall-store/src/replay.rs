@@ -76,8 +76,13 @@ pub struct Replay {
     /// The last letter that was looked at; letters come newest first.
     pub position: Option<CallId>,
     pub counts: Counts,
+    /// Of the last [`RECENT`] letters that ended since it was started or resumed, those that failed again.
+    pub recent_failures: u32,
     pub updated_at: Wall,
 }
+
+/// Letters whose ends a replay remembers.
+pub const RECENT: u32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {

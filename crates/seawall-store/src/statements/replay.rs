@@ -5,13 +5,13 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::job::NewJob;
 use crate::page::{Page, Window};
-use crate::replay::{Counts, Created, NewReplay, Replay, State, Stepped};
+use crate::replay::{Counts, Created, NewReplay, RECENT, Replay, State, Stepped};
 use crate::sql::{Row, Sql, Write, first, json, values};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
 const REPLAY: &str = "id, state, reason, name, who, filter, upstreams, rate, canary, created_at, position, started, worked, failed, \
-                      held_back, updated_at";
+                      held_back, updated_at, recent";
 
 fn replay(mut row: Row) -> Result<Replay, Error> {
     let id = row.take()?;
@@ -29,7 +29,8 @@ fn replay(mut row: Row) -> Result<Replay, Error> {
     };
     let position = row.take()?;
     let counts = Counts { started: row.take()?, worked: row.take()?, failed: row.take()?, held_back: row.take()? };
-    Ok(Replay { new, state, position, counts, updated_at: row.take()? })
+    let (updated_at, recent): (Wall, i64) = (row.take()?, row.take()?);
+    Ok(Replay { new, state, position, counts, recent_failures: recent.count_ones(), updated_at })
 }
 
 /// Starts a replay, unless one is at an upstream that both mean.
@@ -75,8 +76,11 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, window: &Window) -> Result<Page<Re
 /// Pauses, resumes or ends a replay. `false` when it is over, or not there.
 pub(crate) async fn set<S: Sql>(sql: &mut S, id: &CallId, state: &State, now: &Wall) -> Result<bool, Error> {
     let reason = if let State::Paused(reason) = state { Some(reason.as_str()) } else { None };
-    let statement = "UPDATE replays SET state = $2, reason = $3, updated_at = $4 WHERE id = $1 AND state < 2";
-    let changed = sql.execute(statement, values![*id, state.number(), reason, *now]).await? > 0;
+    // Whoever lets it go on knows what failed before.
+    let statement = "UPDATE replays SET state = $2, reason = $3, updated_at = $4, recent = recent * $5 \
+                     WHERE id = $1 AND state < 2";
+    let keeps_recent = i64::from(*state != State::Running);
+    let changed = sql.execute(statement, values![*id, state.number(), reason, *now, keeps_recent]).await? > 0;
     if changed && matches!(state, State::Done | State::Cancelled) {
         sql.execute("DELETE FROM replaying WHERE replay = $1", values![*id]).await?;
     }
@@ -104,7 +108,8 @@ pub(crate) async fn step<S: Write>(sql: &mut S, id: &CallId, letter: &CallId, jo
 
 /// Counts the end of a letter's job in the replay that it belongs to, if any.
 pub(super) async fn ended<S: Sql>(sql: &mut S, letter: i64, worked: bool) -> Result<(), Error> {
-    let count = if worked { "worked = worked + 1" } else { "failed = failed + 1" };
+    let (count, bit) = if worked { ("worked = worked + 1", 0) } else { ("failed = failed + 1", 1) };
+    let count = format!("{count}, recent = (recent * 2 + {bit}) & {}", (1_i64 << RECENT) - 1);
     let belongs = "(SELECT replay FROM letters WHERE row = $1 AND replay IS NOT NULL)";
     if sql.execute(&format!("UPDATE replays SET {count} WHERE id = {belongs}"), values![letter]).await? > 0 {
         sql.execute("UPDATE letters SET replay = NULL WHERE row = $1", values![letter]).await?;

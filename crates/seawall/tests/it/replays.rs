@@ -82,6 +82,35 @@ fn what_is_meant_is_replayed_once_and_its_letters_are_done() {
 }
 
 #[test]
+fn a_replay_stops_where_more_than_half_fail_again_and_says_why() {
+    let (works, worked) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let now = Arc::clone(&works);
+    let upstream = Upstream::with(move |turn| {
+        turn.say(match now.load(Ordering::SeqCst) {
+            false => answer("503 No", "", "down"),
+            // The first is fine, so that others follow it.
+            true if !worked.swap(true, Ordering::SeqCst) => OK.to_owned(),
+            true => answer("422 No", "", "not like this"),
+        });
+    });
+    let gateway = Start::before(&upstream, POLICY).go();
+    die(&gateway, &gets(100));
+    works.store(true, Ordering::SeqCst);
+    let id = started(&gateway, &json!({ "filter": { "upstream": "api" }, "rate": "100/s" }));
+    eventually("it stops", || found(&gateway, &id)["state"] == "paused");
+    let paused = found(&gateway, &id);
+    let reason = paused["reason"].as_str().unwrap();
+    assert!(reason.starts_with("more than half failed again: ") && reason.contains("of the last 20"), "{paused}");
+    let burned = paused["started"].as_u64().unwrap();
+    assert!(burned < 60, "{paused}");
+    assert_eq!(gateway.admin("POST", &format!("/v1/replays/{id}/resume"), "").status, 200);
+    eventually("whoever lets it go on is obeyed, and told again", || {
+        let replay = found(&gateway, &id);
+        replay["state"] == "paused" && replay["started"].as_u64() > Some(burned)
+    });
+}
+
+#[test]
 fn what_cannot_help_or_may_harm_is_held_back_with_its_reason_unless_somebody_insists() {
     let (upstream, works) = patient();
     let gateway = Start::before(&upstream, POLICY).go();

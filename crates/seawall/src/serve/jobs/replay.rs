@@ -118,7 +118,8 @@ impl Plan {
         if kept.body_cut {
             return Some("the body was longer than what is kept: there is nothing whole to send".to_owned());
         }
-        if self.reevaluates.is_some() && !(is_worth_a_second_look(kept.class) && letter.replays == 0) {
+        let is_poison = kept.code == crate::letter::POISON;
+        if self.reevaluates.is_some() && (is_poison || !is_worth_a_second_look(kept.class) || letter.replays > 0) {
             return Some("re-evaluation tries what may pass, once".to_owned());
         }
         crate::letter::why_not(kept).filter(|_| !self.force).map(str::to_owned)

@@ -10,9 +10,9 @@ use seawall_core::id::CallId;
 use seawall_core::policy::Rate;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Error;
-use seawall_store::dead::{Filter, Letter};
+use seawall_store::dead::{Filter, Letter, Status};
 use seawall_store::page::Window;
-use seawall_store::replay::{Replay, State, Stepped};
+use seawall_store::replay::{RECENT, Replay, State, Stepped};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -156,12 +156,26 @@ async fn obstacle(shared: &Shared, replay: &Replay) -> Result<Option<String>, Er
             return Ok(Some(format!("the breaker of `{}` ({}) is open", upstream.spec.name, endpoint.names.endpoint)));
         }
     }
+    if replay.recent_failures > RECENT / 2 {
+        return Ok(Some(format!(
+            "more than half failed again: {} of the last {RECENT}{}",
+            replay.recent_failures,
+            last_words(shared, replay).await?
+        )));
+    }
     let counts = replay.counts;
     let canary_failed = counts.worked < u64::from(replay.new.canary) && counts.failed > 0 && counts.started == counts.failed;
     let (true, Some(last)) = (canary_failed, replay.position) else { return Ok(None) };
     // What failed before somebody said "go on" is known to them.
     let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.letter.dead_at >= replay.updated_at);
     Ok(failed.map(|letter| format!("the first letter failed again: {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()))
+}
+
+/// What the last letter that failed says, as an example.
+async fn last_words(shared: &Shared, replay: &Replay) -> Result<String, Error> {
+    let Some(last) = replay.position else { return Ok(String::new()) };
+    let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.status == Status::Kept && letter.replays > 0);
+    Ok(failed.map(|letter| format!(", with {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()).unwrap_or_default())
 }
 
 /// Stops a replay until somebody has looked; one that nobody started is over instead, so that it is in nobody's way.
