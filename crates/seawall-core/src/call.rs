@@ -8,7 +8,8 @@
 //!
 //! The gateway, the job worker, the batch door, the simulator and the library all drive this machine; there is no
 //! second copy of any rule. A driver does what the action says and reports what happened; it never decides.
-//! Stages that an endpoint does not use are skipped without a question.
+//! Stages that an endpoint does not use are skipped without a question. Before the first send of a job that may not be repeated, the
+//! driver notes that it begins.
 
 mod action;
 mod ask;
@@ -23,16 +24,15 @@ pub use ask::{Answer, Ask, KeyReport, Reservation, Settle};
 pub use cells::{BUDGET_CAPACITY, Cells, Reply};
 pub use first::First;
 pub use plan::Plan;
-use plan::QUOTA_WITHOUT_RESET;
 
 use crate::admit::idempotency;
-use crate::classify::{Hint, Seen, Verdict};
-use crate::decide::{Deadline, Facts, Funding, Next, Progress, next, repeatable};
+use crate::classify::{Seen, Verdict};
+use crate::decide::{Deadline, Facts, Funding, Next, Progress, next};
 use crate::guard::{Permit, Sample};
 use crate::lease::{KeySet, Lease, Until};
 use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Scope, Status};
 use crate::rng::Rng;
-use crate::time::{Mono, Nanos, Now, Wall};
+use crate::time::{Mono, Nanos, Now};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +45,7 @@ enum State {
     Permit,
     Key,
     KeyWait,
+    Begin,
     Sending { since: Mono },
     Settling(Then),
     BackingOff,
@@ -91,6 +92,8 @@ pub struct Call {
     last: Option<(Class, Status)>,
     /// The last answer is the key's: asked again, the call would get it again.
     final_answer: bool,
+    /// It is noted, where that outlives the process, that this call sends.
+    begun: bool,
     /// A send of this call went out and no answer came: nobody knows whether it was executed.
     doubt: bool,
     record: Option<Attempt>,
@@ -105,7 +108,7 @@ impl Call {
     pub fn resume(plan: Arc<Plan>, request: &Request<'_>, progress: Progress, now: Now) -> (Self, Action) {
         let total = if request.patient { Nanos::MAX } else { plan.timeout.total };
         let mut call = Self {
-            repeatable: repeatable(request.method, plan.retry.unsafe_methods, request.keyed),
+            repeatable: request.is_repeatable(&plan),
             replayable: request.replayable,
             keyed: request.keyed,
             patient: request.patient,
@@ -116,6 +119,7 @@ impl Call {
             held: Held::default(),
             last: None,
             final_answer: false,
+            begun: false,
             // What became of the sends before it was put aside is not known any more.
             doubt: progress.attempts > 0,
             record: None,
@@ -193,6 +197,10 @@ impl Call {
         let Some(timeout) = self.deadline.attempt_timeout(self.plan.timeout.attempt, now.mono) else {
             return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
         };
+        if self.patient && !self.repeatable && !self.begun {
+            self.state = State::Begin;
+            return Action::Ask(Ask::Begin);
+        }
         self.progress.attempts += 1;
         self.held.funding = None;
         self.state = State::Sending { since: now.mono };
@@ -234,6 +242,11 @@ impl Call {
             }
             (State::Key, Answer::Cooling { wait }) => self.cooling(wait, now),
             (State::Key, Answer::Dead) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
+            (State::Begin, Answer::Begun) => {
+                self.begun = true;
+                self.send(now)
+            }
+            (State::Begin, Answer::NotBegun) => self.refuse(Code::StoreUnavailable, Reason::TurnedAway, Some(now.mono + RETRY_KEY), now),
             (State::Settling(then), Answer::Settled { funding }) => self.settled(then, funding, now),
             (state, answer) => unreachable!("the driver answers the question that was asked: {state:?} got {answer:?}"),
         }
@@ -302,7 +315,7 @@ impl Call {
 
     /// As [`Call::responded`], for a driver that has classified the result by other means.
     pub fn judged(&mut self, result: Result<u16, ErrorKind>, verdict: &Verdict, now: Now, rng: &mut Rng) -> Action {
-        let hint = self.length(verdict, now.wall);
+        let hint = self.plan.wait_length(verdict, now.wall);
         let facts = Facts {
             retry: &self.plan.retry,
             progress: &self.progress,
@@ -380,32 +393,12 @@ impl Call {
             (Class::Success, _) => KeyReport::Succeeded,
             (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
             (Class::Auth, _) => KeyReport::Rejected,
-            (Class::Quota, _) => KeyReport::Cool { group, until: self.cool_until(verdict, hint, now) },
+            (Class::Quota, _) => KeyReport::Cool { group, until: self.plan.cool_until(verdict, hint, now) },
             (Class::Transient, Scope::Key | Scope::Group) => match hint {
                 Some(hint) => KeyReport::Cool { group, until: Until::Mono(now.mono + hint) },
                 None => KeyReport::Failed,
             },
             (Class::Transient | Class::Permanent | Class::Ambiguous, _) => KeyReport::Neutral,
-        }
-    }
-
-    /// A quota ends when its rule says, or else at the provider's next reset.
-    fn cool_until(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> Until {
-        match (verdict.wait, hint, &self.plan.reset) {
-            (Hint::After(_), Some(length), _) => Until::Mono(now.mono + length),
-            (Hint::Until(at), _, _) => Until::Wall(at),
-            (_, _, Some(reset)) => Until::Wall(reset.next_after(now.wall) + verdict.skew),
-            (_, _, None) => Until::Mono(now.mono + QUOTA_WITHOUT_RESET),
-        }
-    }
-
-    /// A verdict's wait as a length from now; `None` leaves it to backoff.
-    fn length(&self, verdict: &Verdict, now: Wall) -> Option<Nanos> {
-        match verdict.wait {
-            Hint::None | Hint::Backoff => None,
-            Hint::After(length) => Some(length),
-            Hint::Until(at) => Some(at.since(now)),
-            Hint::UntilReset => self.plan.reset.as_ref().map(|reset| reset.next_after(now).since(now) + verdict.skew),
         }
     }
 

@@ -72,6 +72,8 @@ pub struct Scene<'a> {
     pub trail: Option<&'a RefCell<Vec<(Wall, Attempt)>>>,
     /// Who keeps the call's idempotency key, where it has one.
     pub keeper: Option<&'a dyn Keeper>,
+    /// Where a job's send is noted that may not be repeated.
+    pub start_log: Option<&'a dyn StartLog>,
 }
 
 /// Names keys for logs.
@@ -86,6 +88,12 @@ pub trait Keeper: std::fmt::Debug {
 
     /// How the reservation ends. It is written down by whoever has the answer to write with it, before that is passed on.
     fn settle(&self, reservation: Reservation);
+}
+
+/// Notes, where it outlives the process, that a request is about to be sent that may not be sent twice.
+pub trait StartLog: std::fmt::Debug {
+    /// Returns once that is on disk, or cannot be.
+    fn begin(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>>;
 }
 
 /// How a call ended, and the last failure that had no answer.
@@ -158,18 +166,19 @@ impl Guarded<'_> {
         if let Ask::Settle(settle) = &ask {
             self.scene.ended_key(settle);
         }
-        let Scene { endpoint, who, keeper, .. } = self.scene;
-        let kept = ask == Ask::Reserve && keeper.is_some();
+        let Scene { endpoint, who, keeper, start_log, .. } = self.scene;
+        let kept = (ask == Ask::Reserve && keeper.is_some()) || (ask == Ask::Begin && start_log.is_some());
         (!kept && endpoint.state.link().is_none()).then(|| endpoint.state.answer(ask, who, &mut self.visit, now))
     }
 
     /// Asks whoever keeps keys, or state that other instances share, which takes time.
     async fn ask_elsewhere(&mut self, ask: Ask, now: &mut Now) -> (Answer, Option<Change>) {
-        let Scene { clock, endpoint, who, keeper, .. } = self.scene;
-        let answered = match (keeper, endpoint.state.link()) {
-            (Some(keeper), _) if ask == Ask::Reserve => (keeper.reserve().await, None),
-            (_, Some(link)) => endpoint.state.answer_shared(link, ask, who, &mut self.visit, clock).await,
-            (_, None) => endpoint.state.answer(ask, who, &mut self.visit, *now),
+        let Scene { clock, endpoint, who, keeper, start_log, .. } = self.scene;
+        let answered = match (keeper, start_log, endpoint.state.link()) {
+            (Some(keeper), ..) if ask == Ask::Reserve => (keeper.reserve().await, None),
+            (_, Some(log), _) if ask == Ask::Begin => (log.begin().await, None),
+            (.., Some(link)) => endpoint.state.answer_shared(link, ask, who, &mut self.visit, clock).await,
+            (.., None) => endpoint.state.answer(ask, who, &mut self.visit, *now),
         };
         *now = clock.now();
         answered

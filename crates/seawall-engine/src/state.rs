@@ -340,6 +340,8 @@ impl EndpointState {
             Ask::Pool { give_up } => self.enter(give_up, visit, now.mono),
             // Whoever has nobody to keep keys has never seen one before.
             Ask::Reserve => Answer::Reserved,
+            // Nor has it a place that outlives the process.
+            Ask::Begin => Answer::Begun,
         };
         (answer, None)
     }
@@ -399,7 +401,7 @@ impl EndpointState {
                 let change = link.report(&settle, &receipts, clock).await;
                 return (Answer::Settled { funding }, change);
             }
-            Ask::Pool { .. } | Ask::Reserve => return self.answer(ask, who, visit, now),
+            Ask::Pool { .. } | Ask::Reserve | Ask::Begin => return self.answer(ask, who, visit, now),
         };
         (answer, None)
     }

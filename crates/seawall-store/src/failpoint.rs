@@ -46,6 +46,8 @@ pub const NAMES: &[&str] = &[
     "cancel-before-commit",
     "cancel-in-transaction",
     "cancel-after-commit",
+    "begin-before-commit",
+    "begin-after-commit",
     "blame-before-commit",
     "blame-after-commit",
     "hasten-before-commit",

@@ -135,6 +135,7 @@ impl NewJob {
             progress: self.progress,
             history: self.history,
             crashes: 0,
+            begun_at: None,
             idempotency_key: self.idempotency_key,
             correlation_id: self.correlation_id,
             callback: self.callback,
@@ -199,6 +200,8 @@ pub struct Job {
     pub history: Vec<Attempted>,
     /// How often a worker vanished while it had this job; from [`SUSPECT`] on, while it ran this job.
     pub crashes: u32,
+    /// When a send was begun whose worker was lost before it could tell the outcome, where that send may not be repeated.
+    pub begun_at: Option<Wall>,
     pub idempotency_key: Option<String>,
     pub correlation_id: Option<String>,
     pub callback: Option<String>,
@@ -236,12 +239,36 @@ pub struct Claimed {
     pub job: Job,
 }
 
+/// One run of a program, as the tokens of its claims name it: a lease that runs out while its own process lives is not the end of
+/// that process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder(u32);
+
+impl Holder {
+    /// Of a number that was drawn by chance.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The token of its claim with this number.
+    #[must_use]
+    pub fn token(self, claim: u32) -> u64 {
+        u64::from(self.0) << 32 | u64::from(claim)
+    }
+
+    /// What all of its tokens begin with, as databases keep them.
+    pub(crate) fn prefix(self) -> i64 {
+        i64::from_ne_bytes(self.token(0).to_ne_bytes()) >> 32
+    }
+}
+
 /// A wish for work.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// How many jobs of which upstream.
     pub lanes: Vec<(String, usize)>,
-    /// What tells this worker's claims from anybody else's: drawn by chance for each claim.
+    /// What tells this claim from any other: a [`Holder`]'s, or drawn by chance.
     pub token: u64,
     pub lease: Nanos,
     pub now: Wall,

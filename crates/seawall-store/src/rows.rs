@@ -20,7 +20,7 @@ macro_rules! columns {
             $progress,
             ", jobs.idempotency_key, jobs.correlation_id, jobs.callback, jobs.origin, jobs.method, jobs.path, ",
             $history,
-            ", jobs.headers"
+            ", jobs.headers, jobs.begun_at"
         )
     };
 }
@@ -96,6 +96,7 @@ pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Leas
     let lease = Lease { row, id, token, by_caller: origin == Origin::Caller };
     let (method, path) = (c.take()?, c.take()?);
     let (history, headers) = (c.json()?, c.json()?);
+    let begun_at = c.take()?;
     let request = Request { method, path, headers, body: Bytes::new() };
     let job = Job {
         id,
@@ -108,6 +109,7 @@ pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Leas
         progress,
         history,
         crashes,
+        begun_at,
         idempotency_key,
         correlation_id,
         callback,

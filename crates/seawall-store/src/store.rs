@@ -4,7 +4,9 @@
 use crate::dead::{self, Depth, Expiry, Issue, Letter, NewLetter};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hastened, Job, Lease, NewJob, Renewed, Settle, Settled, Tick};
+use crate::job::{
+    self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hastened, Holder, Job, Lease, NewJob, Renewed, Settle, Settled, Tick,
+};
 use crate::location::Location;
 use crate::page::{Page, Window};
 use crate::postgres::Postgres;
@@ -198,9 +200,10 @@ impl Store {
         }
     }
 
-    /// Makes ready what is due, and what a vanished worker left behind.
-    pub async fn tick(&self, now: Wall) -> Result<Tick, Error> {
-        let tick = on_each!(self, tick, now)?;
+    /// Makes ready what is due, and jobs whose lease is over. Each of these counts as a crash of its worker, but for those of the holder
+    /// that asks: it lives.
+    pub async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
+        let tick = on_each!(self, tick, now, holder)?;
         if tick.recovered + tick.due > 0 {
             failpoint::hit("tick-after-commit")?;
         }
@@ -215,6 +218,15 @@ impl Store {
     /// still ours; as often as it is asked.
     pub async fn blame(&self, lease: Lease) -> Result<bool, Error> {
         change!(self, at "blame", repeats statements::jobs::blame, lease)
+    }
+
+    /// Notes on disk that the request of a job is about to be sent, where it may not be sent twice: if the lease is lost after that, nobody
+    /// knows the outcome. Whether the job is still ours; as often as it is asked.
+    pub async fn begin_send(&self, lease: Lease, now: Wall) -> Result<bool, Error> {
+        failpoint::hit("begin-before-commit")?;
+        let begun = on_each!(self, begin_send, lease, now)?;
+        failpoint::hit("begin-after-commit")?;
+        Ok(begun)
     }
 
     /// Makes jobs due that wait for what is over, a batch at a time.

@@ -19,6 +19,9 @@ const MOST_BODY: usize = 256 * 1024;
 /// What is kept of the upstream's or the checker's words.
 const MOST_DETAIL: usize = 2000;
 
+/// The code of jobs that were given up on because workers ended while they had them.
+pub(crate) const POISON: &str = "poison";
+
 /// What is shorter may be a word of anybody's.
 const LEAST_SECRET: usize = 6;
 
@@ -50,13 +53,20 @@ impl Cause {
         Self { class, reason: finish.reason.as_str().to_owned(), code, detail }
     }
 
+    /// Nothing is known to be wrong with the request: it may have been executed, and it may have ended its workers.
     pub(crate) fn poison(crashes: u32) -> Self {
         Self {
-            class: Class::Permanent,
-            reason: "poison".to_owned(),
-            code: "poison".to_owned(),
-            detail: format!("{crashes} workers in a row ended while they had this job"),
+            class: Class::Ambiguous,
+            reason: POISON.to_owned(),
+            code: POISON.to_owned(),
+            detail: format!("{crashes} workers in a row ended while they had this job; each may have sent it"),
         }
+    }
+
+    /// A send that may not be repeated was begun, and nobody knows what came of it.
+    pub(crate) fn outcome_unknown(detail: String) -> Self {
+        let code = Code::OutcomeUnknown.as_str().to_owned();
+        Self { class: Class::Ambiguous, reason: code.clone(), code, detail }
     }
 
     pub(crate) fn no_upstream(name: &str) -> Self {
@@ -261,6 +271,16 @@ pub(crate) fn history(before: &[Attempted], trail: &[(Wall, Attempt)]) -> Vec<At
         at: at.to_string(),
     });
     before.iter().cloned().chain(new).collect()
+}
+
+/// The status of an attempt of which nobody knows whether it was executed.
+const UNKNOWN: &str = "unknown";
+
+/// The history of a job after a send whose outcome nobody knows.
+pub(crate) fn with_unknown(before: &[Attempted], attempt: u32, at: Wall) -> Vec<Attempted> {
+    let outcome = Class::Ambiguous.as_str().to_owned();
+    let unknown = Attempted { attempt, status: UNKNOWN.to_owned(), latency_ms: 0.0, outcome, at: at.to_string() };
+    before.iter().cloned().chain([unknown]).collect()
 }
 
 /// What an answer says about itself, as far as it is text.

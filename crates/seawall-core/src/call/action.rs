@@ -1,6 +1,7 @@
 //! What a driver gives to a call, what the call tells it to do, and how a call ends.
 
-use super::Ask;
+use super::{Ask, Plan};
+use crate::decide::repeatable;
 use crate::record::{Class, Code, ErrorKind, Reason, Status};
 use crate::time::{Mono, Nanos};
 
@@ -76,4 +77,12 @@ pub struct Request<'a> {
     pub deadline: Option<Nanos>,
     /// A job: it waits where a caller would be refused.
     pub patient: bool,
+}
+
+impl Request<'_> {
+    /// Whether sending it twice is harmless by what it is, under this plan.
+    #[must_use]
+    pub fn is_repeatable(&self, plan: &Plan) -> bool {
+        repeatable(self.method, plan.retry.unsafe_methods, self.keyed)
+    }
 }

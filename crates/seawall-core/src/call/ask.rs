@@ -27,6 +27,8 @@ pub enum Ask {
     Key {
         tried: KeySet,
     },
+    /// Note that the request is about to be sent, where that outlives the process: a job's that may not be sent twice.
+    Begin,
     Settle(Settle),
 }
 
@@ -61,6 +63,10 @@ pub enum Answer {
     },
     /// Every key was rejected by the provider.
     Dead,
+    /// The send is noted, or nobody has to know of it.
+    Begun,
+    /// It could not be noted, so nothing may be sent.
+    NotBegun,
     Settled {
         funding: Option<Funding>,
     },

@@ -83,6 +83,8 @@ impl Cells {
             Ask::Pool { give_up } => self.enter(give_up, now.mono),
             // Idempotency keys need a store; a single place without one has never seen any key before.
             Ask::Reserve => Answer::Reserved.into(),
+            // Nothing here outlives the process.
+            Ask::Begin => Answer::Begun.into(),
             Ask::Permit { lease } => self.admit(lease, now.mono).into(),
             Ask::Key { tried } => self.lease(now, tried).into(),
             Ask::Settle(settle) => self.settle(&settle, now),

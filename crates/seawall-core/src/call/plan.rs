@@ -1,11 +1,11 @@
 //! What the call machine needs to know of an endpoint, put together once when the configuration is loaded.
 
-use crate::classify::RuleSet;
+use crate::classify::{Hint, RuleSet, Verdict};
 use crate::config::{Config, Endpoint, Policy, Upstream};
-use crate::lease::Reset;
+use crate::lease::{Reset, Until};
 use crate::policy::{IdempotencyMode, Mode, Retry, Timeout};
 use crate::record::Scope;
-use crate::time::Nanos;
+use crate::time::{Nanos, Now, Wall};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -70,6 +70,26 @@ impl Plan {
             margin: margin(policy.timeout),
         }
     }
+
+    /// A quota ends when its rule says, or else at the provider's next reset.
+    pub(super) fn cool_until(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> Until {
+        match (verdict.wait, hint, &self.reset) {
+            (Hint::After(_), Some(length), _) => Until::Mono(now.mono + length),
+            (Hint::Until(at), _, _) => Until::Wall(at),
+            (_, _, Some(reset)) => Until::Wall(reset.next_after(now.wall) + verdict.skew),
+            (_, _, None) => Until::Mono(now.mono + QUOTA_WITHOUT_RESET),
+        }
+    }
+
+    /// A verdict's wait as a length from now; `None` leaves it to backoff.
+    pub(super) fn wait_length(&self, verdict: &Verdict, now: Wall) -> Option<Nanos> {
+        match verdict.wait {
+            Hint::None | Hint::Backoff => None,
+            Hint::After(length) => Some(length),
+            Hint::Until(at) => Some(at.since(now)),
+            Hint::UntilReset => self.reset.as_ref().map(|reset| reset.next_after(now).since(now) + verdict.skew),
+        }
+    }
 }
 
 /// Whether an answer can make other calls wait too.
@@ -83,4 +103,4 @@ fn margin(timeout: Timeout) -> Nanos {
 }
 
 /// A quota failure without any word on when it ends.
-pub(super) const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);
+const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);

@@ -213,6 +213,7 @@ impl Shared {
             Ask::Pool { give_up } => self.enter(id, site, give_up, holding, now.mono),
             // Every simulated call is the first with its idempotency key.
             Ask::Reserve => Answer::Reserved,
+            Ask::Begin => Answer::Begun,
             Ask::Permit { lease } => self.admit(site, lease, now.mono),
             Ask::Key { tried } => self.lease(site, tried, now),
             Ask::Settle(settle) => self.settle(site, &settle, holding, now),

@@ -13,7 +13,7 @@ use seawall_core::config::{self, Config};
 use seawall_core::decide::Progress;
 use seawall_core::guard::{Admission, State};
 use seawall_core::policy::Rate;
-use seawall_core::record::Decision;
+use seawall_core::record::{Decision, ErrorKind, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::sync::Arc;
@@ -216,6 +216,58 @@ fn a_job_keeps_its_idempotency_key_while_it_is_put_off() {
         };
     }
     assert_eq!((reserved, settled), (1, vec![seawall_core::call::Reservation::Done]));
+}
+
+/// The questions of a job, up to its end.
+fn questions(policy: &str, request: &Request<'_>, begun: Answer, results: &[Result<u16, ErrorKind>]) -> (Vec<Ask>, Vec<Reason>, u32) {
+    let (mut cells, plan) = parts(&format!("[upstreams.api]\nurl = \"https://api.test\"\nbreaker.mode = \"off\"\n{policy}"));
+    let (mut call, mut action) = Call::begin(plan, &Request { patient: true, ..*request }, START);
+    let (mut asks, mut waits, mut sends, mut results) = (Vec::new(), Vec::new(), 0, results.iter());
+    loop {
+        action = match action {
+            Action::Ask(Ask::Begin) => {
+                asks.push(Ask::Begin);
+                call.answered(begun, START)
+            }
+            Action::Ask(ask) => call.answered(cells.answer(ask, START).answer, START),
+            Action::Send { .. } => {
+                sends += 1;
+                call.responded(&Seen { method: request.method, result: *results.next().unwrap(), ..seen(200) }, START, &mut Rng::seeded(1))
+            }
+            Action::Wait { reason, .. } => {
+                waits.push(reason);
+                if begun == Answer::NotBegun {
+                    return (asks, waits, sends);
+                }
+                call.waited(START)
+            }
+            Action::Refresh => unreachable!(),
+            Action::Finish(_) => return (asks, waits, sends),
+        };
+    }
+}
+
+#[test]
+fn only_a_job_that_may_not_be_repeated_is_noted_before_it_is_sent_and_once() {
+    let post = Request { method: "POST", ..GET };
+    let noted = |policy, request| questions(policy, &request, Answer::Begun, &[Ok(200)]).0.len();
+    assert_eq!(noted("", post), 1);
+    assert_eq!(noted("retry.unsafe = \"never\"", Request { keyed: true, ..post }), 1);
+    for (policy, request) in
+        [("", GET), ("", Request { method: "PUT", ..GET }), ("", Request { keyed: true, ..post }), ("retry.unsafe = \"always\"", post)]
+    {
+        assert_eq!(noted(policy, request), 0, "{policy} {request:?}");
+    }
+    assert_eq!(
+        questions("", &post, Answer::Begun, &[Err(ErrorKind::Connect), Ok(200)]),
+        (vec![Ask::Begin], vec![Reason::TransientFailure], 2),
+        "one note for both"
+    );
+    assert_eq!(
+        questions("", &post, Answer::NotBegun, &[]),
+        (vec![Ask::Begin], vec![Reason::TurnedAway], 0),
+        "what is not noted is not sent"
+    );
 }
 
 #[test]

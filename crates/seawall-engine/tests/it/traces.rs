@@ -229,6 +229,7 @@ fn gateway(case: &Case) -> Story {
         who: Who { ip: IpAddr::from([127, 0, 0, 1]), caller: "", user: "", tenant: "", headers: &headers, credential: "" },
         trail: None,
         keeper: None,
+        start_log: None,
     };
     let sent = Cell::new(0);
     let mut transport = Scripted { case, clock: clock.clone(), sent: &sent, sends: Vec::new(), last: None };

@@ -1,6 +1,7 @@
 //! The server backend: set-based statements over a pool of connections. What many ask at once is written together.
 
 mod batch;
+mod begin;
 mod changes;
 mod claim;
 mod errors;
@@ -18,9 +19,10 @@ mod tx;
 mod wake;
 
 use crate::error::Error;
-use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Renewed, Settled, Tick};
+use crate::job::{Claim, Claimed, Enqueued, Holder, Lease, NewJob, Renewed, Settled, Tick};
 use crate::settled::Worded;
 use batch::Batcher;
+use begin::Begin;
 pub(crate) use hold::RunLock;
 use pool::Pool;
 use seawall_core::time::Wall;
@@ -38,6 +40,7 @@ struct Inner {
     pool: Pool,
     enqueue: Batcher<jobs::Enqueue>,
     settle: Batcher<Worded>,
+    begin: Batcher<Begin>,
     woken: Arc<Notify>,
     /// Ends with the last handle.
     _tasks: JoinSet<()>,
@@ -50,9 +53,10 @@ impl Postgres {
         let (mut tasks, woken) = (JoinSet::new(), Arc::new(Notify::new()));
         let enqueue = Batcher::start(&pool, &mut tasks);
         let settle = Batcher::start(&pool, &mut tasks);
+        let begin = Batcher::start(&pool, &mut tasks);
         tasks.spawn(wake::listen(pool.clone(), Arc::clone(&woken)));
         tasks.spawn(wake::ring(pool.clone()));
-        Ok(Self(Arc::new(Inner { pool, enqueue, settle, woken, _tasks: tasks })))
+        Ok(Self(Arc::new(Inner { pool, enqueue, settle, begin, woken, _tasks: tasks })))
     }
 
     pub(crate) fn is_heard(&self) -> bool {
@@ -75,6 +79,10 @@ impl Postgres {
         self.0.settle.run_all(settles).await
     }
 
+    pub(crate) async fn begin_send(&self, lease: Lease, now: Wall) -> Result<bool, Error> {
+        self.0.begin.run(Begin { lease, now }).await
+    }
+
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
         claim::claim(&self.0.pool, &claim).await
     }
@@ -83,8 +91,8 @@ impl Postgres {
         settle::renew(&self.0.pool, &leases, until).await
     }
 
-    pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
-        tick::tick(&self.0.pool, now).await
+    pub(crate) async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
+        tick::tick(&self.0.pool, now, holder).await
     }
 
     pub(crate) async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {

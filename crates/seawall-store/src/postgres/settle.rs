@@ -2,7 +2,7 @@
 
 use super::batch::Batch;
 use super::changes::Columns;
-use super::pool::Pool;
+use super::pool::{Connection, Pool};
 use super::turns::{FIRST, Groups, given};
 use super::tx::{RELAXED, Tx, ask};
 use super::{changes, jobs, keys};
@@ -11,7 +11,6 @@ use crate::failpoint;
 use crate::job::{Ending, Lease, NewJob, Renewed, Settled};
 use crate::rows::{GIVEN_BACK, LEFT, PLACED};
 use crate::settled::{self, Besides, Change, Held, Left, Worded};
-use deadpool_postgres::Object;
 use seawall_core::time::Wall;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -60,13 +59,13 @@ impl Batch for Worded {
 }
 
 /// Leases as columns, in the order of rows, as everybody locks them.
-struct Leases {
-    rows: Vec<i64>,
-    tokens: Vec<i64>,
+pub(super) struct Leases {
+    pub(super) rows: Vec<i64>,
+    pub(super) tokens: Vec<i64>,
 }
 
 impl Leases {
-    fn of(leases: impl Iterator<Item = Lease>) -> Self {
+    pub(super) fn of(leases: impl Iterator<Item = Lease>) -> Self {
         let mut leases: Vec<(i64, i64)> = leases.map(|lease| (lease.row, lease.token)).collect();
         leases.sort_unstable();
         let (rows, tokens) = leases.into_iter().unzip();
@@ -79,7 +78,7 @@ const HELD: &str = "SELECT held.row, held.token, upstream, tenant, cancel, origi
                     CROSS JOIN LATERAL (SELECT upstream, tenant, origin FROM jobs WHERE jobs.row = held.row OFFSET 0) AS job";
 
 /// Settlements whose answer was lost with the connection are found by what they left.
-async fn left(connection: &Object, leases: &Leases) -> Result<HashMap<(i64, i64), Left>, Error> {
+async fn left(connection: &Connection, leases: &Leases) -> Result<HashMap<(i64, i64), Left>, Error> {
     let statement = format!(
         "SELECT held.row, held.token, {LEFT} FROM {PLACED} JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
          ON jobs.row = held.row AND {GIVEN_BACK} = held.token"
@@ -151,7 +150,7 @@ fn write_statement() -> &'static str {
     })
 }
 
-async fn write(connection: &Object, changes: &[(Lease, Change<'_>)], held: &[Held]) -> Result<(), Error> {
+async fn write(connection: &Connection, changes: &[(Lease, Change<'_>)], held: &[Held]) -> Result<(), Error> {
     if changes.is_empty() {
         return Ok(());
     }
@@ -178,7 +177,7 @@ fn plain_statement() -> &'static str {
 }
 
 /// One statement for all that need no more than that; what each of these came to.
-async fn plainly(connection: &Object, batch: &[Worded]) -> Result<Vec<Option<Settled>>, Error> {
+async fn plainly(connection: &Connection, batch: &[Worded]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
     for (index, one) in batch.iter().enumerate().filter(|(_, one)| one.settle.follow.is_empty() && one.settle.key.is_none()) {

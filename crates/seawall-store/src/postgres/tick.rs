@@ -1,12 +1,11 @@
 //! What time brings about: due jobs, vanished workers, and old jobs that are forgotten.
 
-use super::pool::Pool;
+use super::pool::{Connection, Pool};
 use super::turns::{FIRST, ORDER, given};
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{SUSPECT, State, Tick};
-use deadpool_postgres::Object;
+use crate::job::{Holder, SUSPECT, State, Tick};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use std::sync::OnceLock;
@@ -32,31 +31,35 @@ fn ready_statement() -> &'static str {
         format!(
             "WITH over AS MATERIALIZED (SELECT ctid AS t FROM claims WHERE lease_until <= $1 \
              ORDER BY lease_until LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             gone AS (DELETE FROM claims WHERE ctid = ANY(ARRAY(SELECT t FROM over)) RETURNING row AS r, lease_until AS at, cancel), \
-             late AS MATERIALIZED (SELECT r, upstream, tenant, at, cancel FROM gone JOIN jobs ON jobs.row = gone.r), \
+             gone AS (DELETE FROM claims WHERE ctid = ANY(ARRAY(SELECT t FROM over)) RETURNING row AS r, lease_until AS at, cancel, begun_at, \
+             CASE WHEN token >> 32 = $2 THEN 0 ELSE 1 END AS crashed), \
+             late AS MATERIALIZED (SELECT r, upstream, tenant, at, cancel, crashed, gone.begun_at FROM gone JOIN jobs ON jobs.row = gone.r), \
              due AS MATERIALIZED (SELECT row AS r, upstream, tenant, due AS at FROM jobs WHERE waits = 1 AND due <= $1 \
              ORDER BY due LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             picked AS (SELECT r, upstream, tenant, at, cancel, 1 AS crashed FROM late UNION ALL SELECT r, upstream, tenant, at, 0, 0 FROM due), \
-             placed AS (SELECT r, cancel, crashed, row_number() OVER (PARTITION BY upstream, tenant ORDER BY crashed DESC, at, r) - 1 AS place, \
+             picked AS (SELECT r, upstream, tenant, at, cancel, 1 AS lost, crashed, begun_at FROM late \
+             UNION ALL SELECT r, upstream, tenant, at, 0, 0, 0, NULL FROM due), \
+             placed AS (SELECT r, cancel, lost, crashed, begun_at, row_number() OVER (PARTITION BY upstream, tenant ORDER BY lost DESC, at, r) - 1 AS place, \
              dense_rank() OVER (ORDER BY {ORDER}) AS own FROM picked), {given}, \
              back AS (UPDATE jobs SET waits = 0, turn = {FIRST}[placed.own] + placed.place, due = $1, \
-             crashes = crashes + CASE WHEN crashes < {SUSPECT} THEN placed.crashed ELSE 0 END \
-             FROM placed WHERE jobs.row = placed.r RETURNING jobs.row, jobs.priority, jobs.turn, jobs.upstream, placed.cancel, placed.crashed), \
+             crashes = CASE WHEN placed.crashed = 1 AND crashes < {SUSPECT} THEN crashes + 1 \
+             WHEN placed.lost > placed.crashed THEN least(crashes, {SUSPECT}) ELSE crashes END, \
+             begun_at = coalesce(placed.begun_at, jobs.begun_at) \
+             FROM placed WHERE jobs.row = placed.r RETURNING jobs.row, jobs.priority, jobs.turn, jobs.upstream, placed.cancel, placed.lost), \
              queued AS (INSERT INTO queue (row, priority, turn, due, cancel, upstream) SELECT row, priority, turn, $1, cancel, upstream FROM back) \
-             SELECT crashed, (SELECT {RELAXED}) FROM back"
+             SELECT lost, (SELECT {RELAXED}) FROM back"
         )
     })
 }
 
-pub(super) async fn tick(pool: &Pool, now: Wall) -> Result<Tick, Error> {
+pub(super) async fn tick(pool: &Pool, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
     let connection = pool.get().await?;
     let mut tick = Tick::default();
     let mut seen = look(&connection).await?;
     if [seen.lease_over, seen.due].into_iter().flatten().any(|at| at <= now) {
         failpoint::hit("tick-before-commit")?;
-        for mut row in ask(&connection, ready_statement(), &[&now.0]).await? {
-            let crashed: bool = row.take()?;
-            *(if crashed { &mut tick.recovered } else { &mut tick.due }) += 1;
+        for mut row in ask(&connection, ready_statement(), &[&now.0, &holder.map(Holder::prefix)]).await? {
+            let lost: bool = row.take()?;
+            *(if lost { &mut tick.recovered } else { &mut tick.due }) += 1;
         }
         pool.bell().positions.clear();
         seen = look(&connection).await?;
@@ -72,7 +75,7 @@ struct Seen {
     lanes: Vec<String>,
 }
 
-async fn look(connection: &Object) -> Result<Seen, Error> {
+async fn look(connection: &Connection) -> Result<Seen, Error> {
     let next = ask(connection, NEXT, &[]).await?;
     let mut next = next.into_iter().next().ok_or_else(|| Error::Failed("a look found nothing".to_owned()))?;
     let (lease_over, due) = (next.take()?, next.take()?);
@@ -112,7 +115,7 @@ pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Re
 /// The ids of some jobs of one state that are forgotten now. Ids sort by age, so old ones are found without reading the young; and the
 /// walk begins after the last ones that were, whose places in the index are not cleared yet. State and id are compared and sorted as one,
 /// and the number is no parameter: otherwise the planner reads all that are over, or walks past all that are not.
-async fn forget(connection: &Object, state: State, after: &[u8], finished_before: Wall, most: usize) -> Result<Vec<Vec<u8>>, Error> {
+async fn forget(connection: &Connection, state: State, after: &[u8], finished_before: Wall, most: usize) -> Result<Vec<Vec<u8>>, Error> {
     let before = CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes();
     let statement = format!(
         "WITH gone AS (DELETE FROM ended WHERE ctid = ANY(ARRAY(SELECT ctid FROM ended WHERE (state, id) > ({state}, $1) \

@@ -30,8 +30,7 @@ const QUEUE_AGAIN: &str = "INSERT INTO queue SELECT upstream, priority, turn, jo
 pub(super) const NEXT_IN_LANE: &str = "FROM queue CROSS JOIN jobs ON jobs.row = queue.row WHERE queue.upstream = ?1 \
      ORDER BY queue.priority DESC, queue.turn, queue.row LIMIT ?2";
 /// All of one priority that are claimed from a lane, and the first of it: to look for each of them would cost more than to move it.
-pub(super) const MARK: &str =
-    "INSERT INTO claims SELECT row, ?5, ?6, cancel FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
+pub(super) const MARK: &str = "INSERT INTO claims (row, token, lease_until, cancel) SELECT row, ?5, ?6, cancel FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
 pub(super) const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
 pub(super) const RELEASE: &str = "DELETE FROM claims WHERE row = ? AND token = ? AND cancel <= ?";
 pub(super) const END: &str = "INSERT INTO ended (row, id, state, token, finished_at, progress, history, error, response_status, response_cut, \
@@ -55,6 +54,14 @@ impl Sqlite {
 
     pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
         self.repeat(move |tx| leases.iter().map(|lease| renew(tx.db, *lease, until)).collect()).await
+    }
+
+    pub(crate) async fn begin_send(&self, lease: Lease, now: Wall) -> Result<bool, Error> {
+        self.finish(move |tx| {
+            let mut begin = tx.db.prepare_cached("UPDATE claims SET begun_at = ? WHERE row = ? AND token = ?")?;
+            Ok(begin.execute(params![now.0, lease.row, lease.token])? > 0)
+        })
+        .await
     }
 
     pub(crate) async fn settle_all(&self, settles: Vec<Worded>) -> Vec<Result<Settled, Error>> {

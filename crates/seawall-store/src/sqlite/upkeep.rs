@@ -4,7 +4,7 @@
 use super::{Sqlite, Tx, jobs};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{SUSPECT, State, Tick};
+use crate::job::{Holder, SUSPECT, State, Tick};
 use crate::sql::count;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
@@ -18,10 +18,10 @@ const TICK: usize = 2000;
 const SWEEP: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
-pub(super) const LATE: &str = "SELECT claims.row, upstream, tenant FROM claims CROSS JOIN jobs ON jobs.row = claims.row \
+pub(super) const LATE: &str = "SELECT claims.row, upstream, tenant, claims.token >> 32, claims.begun_at FROM claims CROSS JOIN jobs ON jobs.row = claims.row \
                                WHERE lease_until <= ?1 ORDER BY lease_until, claims.row LIMIT ?2";
 pub(super) const DUE: &str =
-    "SELECT row, upstream, tenant FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 AND due <= ?1 ORDER BY due LIMIT ?2";
+    "SELECT row, upstream, tenant, 0, NULL FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 AND due <= ?1 ORDER BY due LIMIT ?2";
 pub(super) const NEXT: &str = "SELECT due FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 ORDER BY due LIMIT 1";
 pub(super) const LEASED: &str = "SELECT min(lease_until) FROM claims";
 /// One look into the queue for each lane, however many jobs it has.
@@ -30,16 +30,31 @@ pub(super) const LANE: &str = "SELECT upstream FROM queue WHERE upstream > ?1 OR
 pub(super) const OLD: &str = "SELECT number, row, id FROM ended INDEXED BY ended_listed WHERE state = ?1 AND id > ?2 AND id < ?3 \
                               AND finished_at < ?4 ORDER BY id LIMIT ?5";
 
-static RECOVER: LazyLock<String> =
-    LazyLock::new(|| format!("UPDATE jobs SET turn = ?, due = ?, crashes = crashes + (crashes < {SUSPECT}) WHERE row = ?"));
+static READY: LazyLock<String> = LazyLock::new(|| {
+    let (crashed, lapsed) = (Why::Crashed as i64, Why::Lapsed as i64);
+    let crashes =
+        format!("CASE ?4 WHEN {crashed} THEN crashes + (crashes < {SUSPECT}) WHEN {lapsed} THEN min(crashes, {SUSPECT}) ELSE crashes END");
+    format!("UPDATE jobs SET waits = 0, turn = ?1, due = ?2, crashes = {crashes}, begun_at = coalesce(?5, begun_at) WHERE row = ?3")
+});
+
+/// Why a job is made ready.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// It waited, and its time has come.
+    Due = 0,
+    /// Its lease is over, and the process that held it lives: no crash, and a suspect's blame is taken back.
+    Lapsed = 1,
+    /// Its lease is over, and its worker is gone.
+    Crashed = 2,
+}
 
 impl Sqlite {
-    pub(crate) async fn tick(&self, now: Wall) -> Result<Tick, Error> {
+    pub(crate) async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
         let version = match self.lull.tick(now) {
             Ok(tick) => return Ok(tick),
             Err(version) => version,
         };
-        let (tick, lease_over) = self.repeat(move |tx| tick(tx, now)).await?;
+        let (tick, lease_over) = self.repeat(move |tx| tick(tx, now, holder)).await?;
         self.lull.keep(version, &tick, lease_over);
         Ok(tick)
     }
@@ -65,12 +80,13 @@ impl Sqlite {
 }
 
 /// What time brought about, and when the first lease runs out.
-fn tick(tx: &mut Tx<'_>, now: Wall) -> Result<(Tick, Option<Wall>), Error> {
-    let recovered = ready(tx, LATE, &RECOVER, now)?;
+fn tick(tx: &mut Tx<'_>, now: Wall, holder: Option<Holder>) -> Result<(Tick, Option<Wall>), Error> {
+    let lost_by = |prefix| if holder.is_some_and(|alive| alive.prefix() == prefix) { Why::Lapsed } else { Why::Crashed };
+    let recovered = ready(tx, LATE, now, lost_by)?;
     for row in &recovered {
         tx.db.prepare_cached("DELETE FROM claims WHERE row = ?")?.execute(params![row])?;
     }
-    let (recovered, due) = (recovered.len(), ready(tx, DUE, "UPDATE jobs SET waits = 0, turn = ?, due = ? WHERE row = ?", now)?.len());
+    let (recovered, due) = (recovered.len(), ready(tx, DUE, now, |_| Why::Due)?.len());
     // A tick that moves nothing is no step of anything.
     if recovered + due > 0 {
         failpoint::hit("tick-before-commit")?;
@@ -89,16 +105,16 @@ pub(super) fn orphan_all(db: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts jobs back in line, each at its tenant's next turn. Their rows.
-fn ready(tx: &mut Tx<'_>, which: &str, update: &str, now: Wall) -> Result<Vec<i64>, Error> {
-    let found: Vec<(i64, String, String)> = tx
+/// Puts jobs back in line, each at its tenant's next turn; why, is told by the first half of a claim's token. Their rows.
+fn ready(tx: &mut Tx<'_>, which: &str, now: Wall, why: impl Fn(i64) -> Why) -> Result<Vec<i64>, Error> {
+    let found: Vec<(i64, String, String, i64, Option<i64>)> = tx
         .db
         .prepare_cached(which)?
-        .query_map(params![now.0, count(TICK)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map(params![now.0, count(TICK)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))?
         .collect::<Result<_, _>>()?;
-    let mut update = tx.db.prepare_cached(update)?;
-    for (row, upstream, tenant) in &found {
-        update.execute(params![tx.turns.next(upstream, tenant), now.0, row])?;
+    let mut update = tx.db.prepare_cached(&READY)?;
+    for (row, upstream, tenant, prefix, begun_at) in &found {
+        update.execute(params![tx.turns.next(upstream, tenant), now.0, row, why(*prefix) as i64, begun_at])?;
         jobs::queue_again(tx.db, *row)?;
     }
     Ok(found.into_iter().map(|(row, ..)| row).collect())

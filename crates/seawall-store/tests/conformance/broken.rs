@@ -266,7 +266,7 @@ async fn restarts_of_the_server_lose_no_job_and_end_none_twice() {
     assert!(ended.values().all(|times| *times == 1), "nothing ends twice");
     // What a lost claim left behind comes back by its lease.
     let late = Wall(NOON.0 + 700_000);
-    while in_the_end(async || stage.store.tick(late).await).await.recovered > 0 {}
+    while in_the_end(async || stage.store.tick(late, None).await).await.recovered > 0 {}
     for id in ids {
         let job = in_the_end(async || stage.store.job(id).await).await.expect("what was acknowledged is there");
         let expected = if ended.contains_key(&id) { State::Done } else { State::Queued };

@@ -2,7 +2,7 @@
 
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
 use seawall_core::time::Wall;
-use seawall_store::job::{Cancelled, Ending, Enqueued, NewJob, Origin, Renewed, Settled, State};
+use seawall_store::job::{Cancelled, Claim, Ending, Enqueued, Holder, NewJob, Origin, Renewed, Settled, State};
 
 on_each_backend!(
     a_job_is_claimed_by_exactly_one_of_many,
@@ -17,8 +17,11 @@ on_each_backend!(
     a_lane_is_claimed_by_itself,
     a_lane_that_nobody_serves_is_reported,
     a_lease_that_runs_out_gives_the_job_back_and_counts_a_crash,
+    a_lease_that_its_own_process_finds_over_counts_no_crash,
     a_suspect_is_blamed_only_for_what_it_was_begun_before,
     a_renewed_lease_does_not_run_out,
+    a_begun_send_is_known_after_its_lease_is_lost,
+    a_begun_send_that_is_settled_leaves_nothing,
     a_late_worker_cannot_overwrite_its_successor,
     the_same_key_is_the_same_job,
     the_same_key_for_another_request_is_a_mistake,
@@ -109,9 +112,9 @@ async fn a_job_for_later_is_not_claimed_before_its_time(stage: Stage) {
     job.run_at = after(10);
     let id = stage.enqueue(job).await;
     assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Waiting);
-    stage.store.tick(Wall(after(10).0 - 1)).await.unwrap();
+    stage.store.tick(Wall(after(10).0 - 1), None).await.unwrap();
     assert!(stage.claim_at("u", 1, after(9)).await.is_empty());
-    assert_eq!(stage.store.tick(after(10)).await.unwrap().due, 1);
+    assert_eq!(stage.store.tick(after(10), None).await.unwrap().due, 1);
     assert_eq!(stage.claim_at("u", 1, after(10)).await.len(), 1);
 }
 
@@ -121,8 +124,8 @@ async fn the_next_due_time_is_known(stage: Stage) {
         job.run_at = after(seconds);
         stage.enqueue(job).await;
     }
-    assert_eq!(stage.store.tick(NOON).await.unwrap().next, Some(after(10)));
-    assert_eq!(stage.store.tick(after(10)).await.unwrap().next, Some(after(20)));
+    assert_eq!(stage.store.tick(NOON, None).await.unwrap().next, Some(after(10)));
+    assert_eq!(stage.store.tick(after(10), None).await.unwrap().next, Some(after(20)));
 }
 
 async fn higher_priority_goes_first_and_then_the_older(stage: Stage) {
@@ -152,7 +155,7 @@ async fn one_tenant_with_many_jobs_does_not_starve_one_with_few(stage: Stage) {
 
 async fn retries_of_many_do_not_starve_newcomers(stage: Stage) {
     of_tenant(&stage, "many", 500, after(5)).await;
-    stage.store.tick(after(5)).await.unwrap();
+    stage.store.tick(after(5), None).await.unwrap();
     of_tenant(&stage, "few", 10, NOON).await;
     let next = stage.claim_at("u", 22, after(5)).await;
     assert!(next.iter().filter(|claimed| claimed.job.tenant == "few").count() >= 10);
@@ -169,7 +172,7 @@ async fn a_lane_that_nobody_serves_is_reported(stage: Stage) {
     for upstream in ["b", "a", "b"] {
         stage.enqueue(stage.job(upstream)).await;
     }
-    assert_eq!(stage.store.tick(NOON).await.unwrap().lanes, ["a", "b"]);
+    assert_eq!(stage.store.tick(NOON, None).await.unwrap().lanes, ["a", "b"]);
 }
 
 async fn a_suspect_is_blamed_only_for_what_it_was_begun_before(stage: Stage) {
@@ -177,7 +180,7 @@ async fn a_suspect_is_blamed_only_for_what_it_was_begun_before(stage: Stage) {
     let again = |seconds| {
         let stage = &stage;
         async move {
-            stage.store.tick(after(seconds)).await.unwrap();
+            stage.store.tick(after(seconds), None).await.unwrap();
             stage.claim_at("u", 1, after(seconds)).await.remove(0)
         }
     };
@@ -207,28 +210,79 @@ async fn a_suspect_is_blamed_only_for_what_it_was_begun_before(stage: Stage) {
 async fn a_lease_that_runs_out_gives_the_job_back_and_counts_a_crash(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     stage.claim("u", 1).await;
-    assert_eq!(stage.store.tick(after(29)).await.unwrap().recovered, 0);
+    assert_eq!(stage.store.tick(after(29), None).await.unwrap().recovered, 0);
     assert!(stage.claim_at("u", 1, after(29)).await.is_empty());
-    assert_eq!(stage.store.tick(after(30)).await.unwrap().recovered, 1);
-    assert_eq!(stage.store.tick(after(30)).await.unwrap().recovered, 0, "two who look do not both find it");
+    assert_eq!(stage.store.tick(after(30), None).await.unwrap().recovered, 1);
+    assert_eq!(stage.store.tick(after(30), None).await.unwrap().recovered, 0, "two who look do not both find it");
     let again = stage.claim_at("u", 1, after(30)).await;
     assert_eq!(again[0].job.crashes, 1);
     assert_eq!(again[0].job.progress.attempts, 0, "a crash is no attempt");
+}
+
+async fn a_lease_that_its_own_process_finds_over_counts_no_crash(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    // The highest bit too: databases keep tokens as numbers with a sign.
+    let (us, others) = (Holder::new(0xf000_0001), Holder::new(0xf000_0002));
+    let claim = async |now| {
+        let wish = Claim { lanes: vec![("u".to_owned(), 1)], token: us.token(u32::MAX), lease: LEASE, now };
+        stage.store.claim(wish).await.unwrap().remove(0)
+    };
+    claim(NOON).await;
+    assert_eq!(stage.store.tick(after(30), Some(us)).await.unwrap().recovered, 1);
+    assert_eq!(claim(after(30)).await.job.crashes, 0, "nobody has vanished");
+    for (seconds, crashes) in [(100, 1), (200, 2)] {
+        assert_eq!(stage.store.tick(after(seconds), Some(others)).await.unwrap().recovered, 1);
+        assert_eq!(claim(after(seconds)).await.job.crashes, crashes);
+    }
+    stage.store.tick(after(300), Some(us)).await.unwrap();
+    let suspect = claim(after(300)).await;
+    assert!(stage.store.blame(suspect.lease).await.unwrap());
+    assert_eq!(stage.store.tick(after(400), Some(us)).await.unwrap().recovered, 1);
+    assert_eq!(claim(after(400)).await.job.crashes, 2, "a suspect is not blamed for a worker that lives");
+}
+
+async fn a_begun_send_is_known_after_its_lease_is_lost(stage: Stage) {
+    let (id, other) = (stage.enqueue(stage.job("u")).await, stage.enqueue(stage.job("u")).await);
+    let claimed = stage.claim("u", 2).await;
+    let begun = claimed.iter().find(|claimed| claimed.job.id == id).unwrap();
+    assert_eq!(begun.job.begun_at, None);
+    for seconds in [1, 2] {
+        assert!(stage.store.begin_send(begun.lease, after(seconds)).await.unwrap(), "whoever did not hear it asks again");
+    }
+    stage.store.tick(after(30), None).await.unwrap();
+    assert!(!stage.store.begin_send(begun.lease, after(31)).await.unwrap(), "it is not ours any more");
+    let again = stage.claim_at("u", 2, after(31)).await;
+    let at = |wanted| again.iter().find(|claimed| claimed.job.id == wanted).unwrap().job.begun_at;
+    assert_eq!((at(id), at(other)), (Some(after(2)), None));
+    for one in &again {
+        stage.settle_at(one, Ending::Release, after(32)).await;
+    }
+    let last = stage.claim_at("u", 2, after(33)).await;
+    assert_eq!(last.iter().filter(|claimed| claimed.job.begun_at == Some(after(2))).count(), 1, "nobody has found out meanwhile");
+}
+
+async fn a_begun_send_that_is_settled_leaves_nothing(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    let first = stage.claim("u", 1).await.remove(0);
+    assert!(stage.store.begin_send(first.lease, NOON).await.unwrap());
+    stage.settle(&first, Ending::Wait { until: after(1), reason: "transient_failure" }).await;
+    stage.store.tick(after(1), None).await.unwrap();
+    assert_eq!(stage.claim_at("u", 1, after(1)).await[0].job.begun_at, None);
 }
 
 async fn a_renewed_lease_does_not_run_out(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     assert_eq!(stage.store.renew(vec![claimed.lease], after(20) + LEASE).await.unwrap(), [Renewed::Held]);
-    assert_eq!(stage.store.tick(after(49)).await.unwrap().recovered, 0);
-    assert_eq!(stage.store.tick(after(50)).await.unwrap().recovered, 1);
+    assert_eq!(stage.store.tick(after(49), None).await.unwrap().recovered, 0);
+    assert_eq!(stage.store.tick(after(50), None).await.unwrap().recovered, 1);
     assert_eq!(stage.store.renew(vec![claimed.lease], after(99)).await.unwrap(), [Renewed::Lost]);
 }
 
 async fn a_late_worker_cannot_overwrite_its_successor(stage: Stage) {
     let id = stage.enqueue(stage.job("u")).await;
     let first = stage.claim("u", 1).await.remove(0);
-    stage.store.tick(after(30)).await.unwrap();
+    stage.store.tick(after(30), None).await.unwrap();
     let second = stage.claim_at("u", 1, after(30)).await.remove(0);
     let late = Ending::Wait { until: after(90), reason: "transient_failure" };
     assert_eq!(stage.settle_at(&first, late, after(31)).await, Settled::Lost);

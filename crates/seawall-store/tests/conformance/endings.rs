@@ -114,7 +114,7 @@ async fn of_two_leases_of_one_job_the_later_one_counts(stage: Stage) {
         for is_late_first in [true, false] {
             let id = stage.enqueue(stage.job("u")).await;
             let early = stage.claim("u", 1).await.remove(0);
-            assert_eq!(stage.store.tick(after(3600)).await.unwrap().recovered, 1);
+            assert_eq!(stage.store.tick(after(3600), None).await.unwrap().recovered, 1);
             let late = stage.claim("u", 1).await.remove(0);
             let mut both = [(&early, Settled::Lost), (&late, Settled::Kept)];
             if is_late_first {
@@ -136,7 +136,7 @@ async fn a_job_that_waits_goes_on_where_it_was(stage: Stage) {
     stage.settle(&claimed, Ending::Wait { until: after(5), reason: "circuit_open" }).await;
     let job = stage.store.job(id).await.unwrap().unwrap();
     assert_eq!((job.state, job.next_attempt_at, job.error.as_deref()), (State::Waiting, Some(after(5)), Some("circuit_open")));
-    stage.store.tick(after(5)).await.unwrap();
+    stage.store.tick(after(5), None).await.unwrap();
     let again = stage.claim_at("u", 1, after(5)).await.remove(0);
     assert_eq!((again.job.progress.attempts, again.job.crashes), (3, 0));
 }
@@ -179,7 +179,7 @@ async fn what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one(stage: Stag
     for other in others {
         assert_eq!(due(other).await, later);
     }
-    assert_eq!(stage.store.tick(NOON).await.unwrap().due, 1, "the first goes at once");
+    assert_eq!(stage.store.tick(NOON, None).await.unwrap().due, 1, "the first goes at once");
 }
 
 async fn a_released_job_is_ready_at_once_and_no_crash(stage: Stage) {

@@ -22,7 +22,7 @@ on_each_backend!(
 
 /// What a worker finds that looks now: a tick, and a claim wherever there may be something.
 async fn found(store: &Store, now: Wall) -> Vec<Claimed> {
-    store.tick(now).await.unwrap();
+    store.tick(now, None).await.unwrap();
     let lanes = vec![("u".to_owned(), 9), ("v".to_owned(), 9)];
     store.claim(Claim { lanes, token: 1, lease: LEASE, now }).await.unwrap()
 }
@@ -100,10 +100,10 @@ async fn a_lease_that_ends_in_a_lull_is_found(stage: Stage) {
 async fn a_lull_in_one_lane_is_none_in_another(stage: Stage) {
     stage.enqueue(stage.job("w")).await;
     lull(&stage, NOON).await;
-    assert_eq!(stage.store.tick(NOON).await.unwrap().lanes, ["w"]);
+    assert_eq!(stage.store.tick(NOON, None).await.unwrap().lanes, ["w"]);
     assert_eq!(stage.claim("w", 9).await.len(), 1);
     lull(&stage, NOON).await;
-    assert_eq!(stage.store.tick(NOON).await.unwrap().lanes, [""; 0]);
+    assert_eq!(stage.store.tick(NOON, None).await.unwrap().lanes, [""; 0]);
 }
 
 async fn what_another_program_does_in_a_lull_is_found(stage: Stage) {
@@ -120,7 +120,7 @@ async fn what_another_program_does_in_a_lull_is_found(stage: Stage) {
 }
 
 async fn what_is_next_in_a_lull_is_up_to_date(stage: Stage) {
-    let next = async || stage.store.tick(NOON).await.unwrap().next;
+    let next = async || stage.store.tick(NOON, None).await.unwrap().next;
     assert_eq!((next().await, next().await), (None, None));
     let id = stage.enqueue(NewJob { run_at: after(20), ..stage.job("u") }).await;
     assert_eq!((next().await, next().await), (Some(after(20)), Some(after(20))));

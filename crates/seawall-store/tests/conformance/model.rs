@@ -207,7 +207,7 @@ impl World {
                 due += 1;
             }
         }
-        let tick = self.stage.store.tick(now).await.unwrap();
+        let tick = self.stage.store.tick(now, None).await.unwrap();
         assert_eq!((tick.recovered, tick.due), (recovered, due));
         let mut lanes: Vec<String> = self.jobs.values().filter(|job| job.state == State::Queued).map(|job| job.lane.clone()).collect();
         lanes.sort();

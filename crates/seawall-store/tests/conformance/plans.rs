@@ -18,7 +18,7 @@ async fn live(stage: &Stage, jobs: usize) {
             stage.settle(one, ok()).await;
         }
     }
-    stage.store.tick(after(1)).await.unwrap();
+    stage.store.tick(after(1), None).await.unwrap();
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ async fn everything_is_there(stage: Stage) {
     assert_eq!(store.enqueue(vec![again], NOON).await.unwrap(), [Enqueued::Known(ids[3], State::Done)]);
     // What nobody holds any more and what is due are worked off, along with what was queued and what comes now.
     let new = stage.enqueue(stage.job("u")).await;
-    let tick = store.tick(after(10)).await.unwrap();
+    let tick = store.tick(after(10), None).await.unwrap();
     assert_eq!((tick.recovered, tick.due), (1, 1));
     let claimed = stage.claim_at("u", 9, after(10)).await;
     let seen: HashSet<CallId> = claimed.iter().map(|one| one.job.id).collect();

@@ -276,6 +276,7 @@ impl Work {
             who: Who::here(&self.caller, "", &nothing),
             trail: Some(&trail),
             keeper: None,
+            start_log: None,
         };
         let mut transport = HttpTransport {
             sending: if to.configured { &self.sending } else { &self.outside },

@@ -429,6 +429,7 @@ impl Gateway {
             who: from.who(&self.bare),
             trail,
             keeper: keyed.map(|keyed| keyed as _),
+            start_log: None,
         }
     }
 

@@ -153,6 +153,16 @@ impl Keyed {
         held.own.map(|reservation| Finish { reservation, ..end })
     }
 
+    /// How the reservation ends that workers left behind which were lost with a job, now that the job is given up on. Where a request with
+    /// its key may be repeated, the key is free for whoever comes with it again.
+    pub(super) async fn give_up(&self, ending: &job::Ending, is_repeatable: bool) -> Option<Finish> {
+        if self.ask().await != Answer::Reserved {
+            return None;
+        }
+        self.settle(if is_repeatable { Reservation::Released } else { Reservation::Unknown });
+        self.close(ending).await
+    }
+
     /// Writes down how the reservation ended. When this returns, the answer may be passed on: if the store failed, the key
     /// stays reserved and then in doubt, so that nothing is executed twice.
     pub(super) async fn finish(&self, response: Option<Response>) {

@@ -40,7 +40,8 @@ const SCENES: &[(&str, Scene)] = &[
 ];
 
 /// Those that leave a lease behind: on PostgreSQL somebody would have to wait until it is over, for half a minute.
-const LEASED: &[(&str, Scene)] = &[("tick", a_worker_vanishes), ("blame", a_suspect_is_begun), ("renew", a_job_takes_long)];
+const LEASED: &[(&str, Scene)] =
+    &[("tick", a_worker_vanishes), ("begin", a_post_is_begun), ("blame", a_suspect_is_begun), ("renew", a_job_takes_long)];
 
 /// A point at which the program dies, and where it keeps what it knows.
 struct Trial {
@@ -125,6 +126,18 @@ fn a_worker_vanishes(trial: &Trial) {
     let ended = over(&gateway, &id);
     assert_eq!((&ended["state"], &ended["crashes"]), (&json!("done"), &json!(1)), "the end of one worker is counted once");
     assert_eq!(upstream.count(), 2);
+}
+
+/// A request that may not be sent twice. From the moment in which it is noted, nobody knows whether it was sent.
+fn a_post_is_begun(trial: &Trial) {
+    let upstream = Upstream::fine();
+    let start = || trial.before(&upstream, POLICY);
+    let ask = json!({ "upstream": "api", "method": "POST", "path": "/x" }).to_string();
+    let gateway = start().go_in(trial.dies_of(start(), tempfile::tempdir().unwrap(), ("POST", "/v1/jobs", &ask)));
+    let id = items(&gateway, "/v1/jobs")[0]["id"].as_str().unwrap().to_owned();
+    let ended = over(&gateway, &id);
+    let expected = if trial.was_kept() { (json!("outcome_unknown"), 0) } else { (Value::Null, 1) };
+    assert_eq!((ended["error"].clone(), upstream.count()), expected, "{ended}");
 }
 
 fn a_suspect_is_begun(trial: &Trial) {

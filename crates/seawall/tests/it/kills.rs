@@ -48,7 +48,11 @@ fn submit(admin: std::net::SocketAddr, number: u64) -> Option<String> {
 
 /// Submits one job; what was said to it, if anything was.
 fn answer(admin: std::net::SocketAddr, number: u64) -> Option<(u16, Value)> {
-    let body = json!({ "upstream": "api", "method": "POST", "path": "/x", "idempotency_key": format!("key-{number}") }).to_string();
+    submitted(admin, &json!({ "upstream": "api", "method": "POST", "path": "/x", "idempotency_key": format!("key-{number}") }))
+}
+
+fn submitted(admin: std::net::SocketAddr, job: &Value) -> Option<(u16, Value)> {
+    let body = job.to_string();
     let mut stream = std::net::TcpStream::connect(admin).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
     let head = format!("POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -87,7 +91,12 @@ fn kills() -> u32 {
 }
 
 /// Submits to whoever is there, until it is told to stop; what was acknowledged.
-fn produce(admin: std::net::SocketAddr, stop: &Arc<AtomicBool>, number: &Arc<AtomicU64>) -> std::thread::JoinHandle<Vec<String>> {
+fn produce(
+    admin: std::net::SocketAddr,
+    stop: &Arc<AtomicBool>,
+    number: &Arc<AtomicU64>,
+    submit: fn(std::net::SocketAddr, u64) -> Option<String>,
+) -> std::thread::JoinHandle<Vec<String>> {
     let (stop, number) = (Arc::clone(stop), Arc::clone(number));
     std::thread::spawn(move || {
         let mut kept = Vec::new();
@@ -209,7 +218,7 @@ fn nothing_acknowledged_is_lost_however_often_the_power_goes() {
     for _ in 0..kills {
         let gateway = Start::before(&upstream, POLICY).go_in(directory.take().unwrap());
         let stop = Arc::new(AtomicBool::new(false));
-        let producers: Vec<_> = (0..4).map(|_| produce(gateway.admin, &stop, &number)).collect();
+        let producers: Vec<_> = (0..4).map(|_| produce(gateway.admin, &stop, &number, submit)).collect();
         std::thread::sleep(Duration::from_millis(5 + chance.below(200)));
         let left = gateway.kill();
         stop.store(true, Ordering::SeqCst);
@@ -226,6 +235,40 @@ fn nothing_acknowledged_is_lost_however_often_the_power_goes() {
     assert!(spared.is_none(), "it was under way at a kill, and nobody noticed: {spared:?}");
 }
 
+/// The path of a request is the number of its job.
+fn submit_post(admin: std::net::SocketAddr, number: u64) -> Option<String> {
+    let body = json!({ "upstream": "api", "method": "POST", "path": format!("/{number}") });
+    let (status, told) = submitted(admin, &body)?;
+    matches!(status, 200 | 202).then(|| told["id"].as_str().map(str::to_owned))?
+}
+
+#[test]
+fn no_post_without_a_key_is_sent_twice_however_often_the_power_goes() {
+    let upstream = Upstream::with(|turn| turn.pause(5).say(OK));
+    let (number, mut acknowledged) = (Arc::new(AtomicU64::new(0)), BTreeSet::new());
+    let mut directory = Some(tempfile::tempdir().unwrap());
+    let mut chance = Chance(0x1234_5678_9abc_def1);
+    for _ in 0..kills().div_ceil(3) {
+        let gateway = Start::before(&upstream, POLICY).go_in(directory.take().unwrap());
+        let stop = Arc::new(AtomicBool::new(false));
+        let producers: Vec<_> = (0..4).map(|_| produce(gateway.admin, &stop, &number, submit_post)).collect();
+        std::thread::sleep(Duration::from_millis(50 + chance.below(200)));
+        directory = Some(gateway.kill());
+        stop.store(true, Ordering::SeqCst);
+        acknowledged.extend(producers.into_iter().flat_map(|producer| producer.join().unwrap()));
+    }
+    let gateway = Start::before(&upstream, POLICY).go_in(directory.take().unwrap());
+    let all = settled(&gateway, &acknowledged);
+    let mut sent: BTreeMap<String, u32> = BTreeMap::new();
+    upstream.seen().iter().for_each(|seen| *sent.entry(seen.line().to_owned()).or_default() += 1);
+    let twice: Vec<_> = sent.iter().filter(|(_, times)| **times > 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    let (done, dead): (Vec<&Value>, Vec<&Value>) = all.values().partition(|job| job["state"] == "done");
+    assert!(dead.iter().all(|job| job["error"] == "outcome_unknown"), "{dead:?}");
+    assert!(!done.is_empty() && !dead.is_empty(), "nothing was under way at any kill");
+    println!("{} acknowledged, {} done, {} left to a person", acknowledged.len(), done.len(), dead.len());
+}
+
 /// Three instances on one PostgreSQL, of which one after the other is killed and replaced while the rest go on.
 #[test]
 fn three_instances_on_one_database_lose_nothing_when_one_is_killed() {
@@ -239,7 +282,7 @@ fn three_instances_on_one_database_lose_nothing_when_one_is_killed() {
     let mut instances: Vec<Gateway> = (0..3).map(|_| start()).collect();
     for kill in 0..kills {
         let stop = Arc::new(AtomicBool::new(false));
-        let producers: Vec<_> = instances.iter().map(|instance| produce(instance.admin, &stop, &number)).collect();
+        let producers: Vec<_> = instances.iter().map(|instance| produce(instance.admin, &stop, &number, submit)).collect();
         std::thread::sleep(Duration::from_millis(20 + chance.below(300)));
         let victim = instances.remove(usize::try_from(kill % 3).unwrap());
         drop(victim.kill());

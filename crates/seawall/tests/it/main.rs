@@ -102,6 +102,8 @@ mod timeouts;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod unrepeatable;
+#[cfg(test)]
 mod uploads;
 #[cfg(test)]
 mod upstream;

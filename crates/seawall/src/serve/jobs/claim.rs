@@ -22,6 +22,8 @@ const TICK: Duration = Duration::from_millis(100);
 const SWEEP: Duration = Duration::from_secs(10);
 /// What a lease has beyond the longest attempt.
 const GRACE: Nanos = Nanos::from_secs(10);
+/// The pause after a renewal that failed.
+const RENEW_AGAIN: Nanos = Nanos::from_secs(1);
 /// How long the last settlements may take when the process stops at once.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(2);
 
@@ -30,8 +32,14 @@ pub(crate) fn work(shared: &Arc<Shared>, number: usize, phases: watch::Receiver<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, async {
         let table = Rc::new(Table::new(shared.desk.crew.size()));
-        let worker = Worker { number, bench: Rc::new(Bench::new(Arc::clone(shared))), table };
+        let worker = Rc::new(Worker { number, bench: Rc::new(Bench::new(Arc::clone(shared))), table });
+        // Beside whatever else it waits for: a claim may take as long as a lease.
+        let renewals = tokio::task::spawn_local({
+            let worker = Rc::clone(&worker);
+            async move { worker.keep_leases().await }
+        });
         worker.serve(phases).await;
+        renewals.abort();
         Ok(())
     })
 }
@@ -49,11 +57,9 @@ impl Worker {
         desk.keep_secret().await;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         let mut sweep = tokio::time::interval(SWEEP);
-        // Not at once: there is nothing to renew yet, and a tick or a sweep says that so much time was lived through.
+        // Not at once: a tick or a sweep says that so much time was lived through.
         tick.reset();
-        renewal.reset();
         sweep.reset();
         // A tick moves so many at most; where it moved some, there may be more.
         let (mut lanes, mut more) = self.look(Vec::new()).await;
@@ -76,10 +82,6 @@ impl Worker {
                     NEWS
                 }
                 () = self.table.freed.notified() => BATCH,
-                _ = renewal.tick() => {
-                    self.renew().await;
-                    BATCH
-                }
                 _ = sweep.tick() => {
                     self.sweep();
                     BATCH
@@ -144,7 +146,7 @@ impl Worker {
 
     /// Lets time do its work.
     async fn tick(&self, now: Wall) -> (Vec<String>, bool) {
-        match self.bench.desk().store.tick(now).await {
+        match self.bench.desk().store.tick(now, Some(self.bench.desk().holder)).await {
             Ok(tick) => {
                 let recovered = u64::try_from(tick.recovered).unwrap_or(u64::MAX);
                 self.bench.desk().counts.recovered.fetch_add(recovered, Ordering::Relaxed);
@@ -186,8 +188,8 @@ impl Worker {
             return lanes;
         }
         let desk = self.bench.desk();
-        let (now, lease) = (desk.now(), self.lease());
-        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.draw(), lease, now }).await else {
+        let (now, lease, begun) = (desk.now(), self.lease(), self.bench.shared.clock.now().mono);
+        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.next_token(), lease, now }).await else {
             return Vec::new();
         };
         if claimed.len() < wishes.iter().map(|(_, most)| most).sum() {
@@ -196,6 +198,9 @@ impl Worker {
                 missing.entry(&claimed.job.upstream).and_modify(|most| *most = most.saturating_sub(1));
             }
             lanes.retain(|lane| missing.get(lane.as_str()).is_none_or(|missing| *missing == 0));
+        }
+        if !claimed.is_empty() {
+            self.table.renew_within(lease, begun);
         }
         claimed.into_iter().for_each(|claimed| take_up(&self.bench, &self.table, claimed, now + lease));
         // Some were claimed, or a lane is known to have none: the next look is another one.
@@ -206,18 +211,33 @@ impl Worker {
     /// Whether it was not over: one that has just ended needs no stopping.
     fn stop(&self, lease: Lease, why: Stop) -> bool {
         let Some(claimed) = self.table.stop(&lease) else { return false };
-        match given_up(&claimed, why, self.bench.desk().now()) {
+        match given_up(&self.bench, &self.table, &claimed, why) {
             Some(settle) => hand_in(&self.bench, &self.table, settle),
             None => self.table.end(&lease),
         }
         true
     }
 
+    /// Renews leases when the first of them needs it, for as long as the worker lives.
+    async fn keep_leases(&self) {
+        loop {
+            tokio::time::sleep(TICK).await;
+            if self.table.takes_renewal(self.bench.shared.clock.now().mono) {
+                self.renew().await;
+            }
+        }
+    }
+
+    /// Renews all that is held. A lease is as long as the configuration of this moment says.
     async fn renew(&self) {
         let desk = self.bench.desk();
-        let leases = self.table.leases();
-        let until = desk.now() + self.lease();
+        let (leases, lease, begun) = (self.table.leases(), self.lease(), self.bench.shared.clock.now().mono);
+        let until = desk.now() + lease;
         let renewed = if leases.is_empty() { Ok(Vec::new()) } else { desk.store.renew(leases.clone(), until).await };
+        if !leases.is_empty() {
+            // What could not be renewed is tried again soon, for as long as it is held.
+            self.table.renew_within(if renewed.is_ok() { lease } else { Nanos(3 * RENEW_AGAIN.0) }, begun);
+        }
         let lost: u64 = match renewed {
             Ok(answers) => leases.iter().zip(answers).map(|(lease, answer)| self.renewed(*lease, answer, until)).sum(),
             // Whoever cannot renew stops before somebody else may begin.
@@ -239,11 +259,9 @@ impl Worker {
     /// Finishes what it holds while there is time, and gives back the rest.
     async fn let_go(&self, mut phases: watch::Receiver<Phase>) {
         self.bench.desk().crew.close();
-        let mut renewal = tokio::time::interval(Duration::from_nanos(self.lease().0 / 3));
         while !self.table.is_empty() {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(10)) => {}
-                _ = renewal.tick() => self.renew().await,
                 _ = phases.wait_for(|phase| *phase >= Phase::Stopping) => break,
             }
         }

@@ -11,10 +11,10 @@ use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::clock::Clock;
 use seawall_engine::shared;
-use seawall_store::job::{Enqueued, Hasten, NewJob};
+use seawall_store::job::{Enqueued, Hasten, Holder, NewJob};
 use seawall_store::{Error, Store};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The database has no clock, or has not told it yet.
@@ -29,6 +29,9 @@ pub(crate) struct Desk {
     /// When this process began, by the database's clock, if it has one. From there it is carried on by ours that nobody can
     /// set: a step of the machine's clock is none of the jobs'.
     began_ms: AtomicI64,
+    /// Names this run of the program in its claims.
+    pub(super) holder: Holder,
+    claims: AtomicU32,
     rng: Mutex<Rng>,
     /// Signs callbacks where the configuration has no key for that.
     secret: ArcSwap<String>,
@@ -64,6 +67,8 @@ impl Desk {
             crew: Crew::new(threads),
             clock,
             began_ms: AtomicI64::new(UNKNOWN),
+            holder: Holder::new(u32::try_from(entropy() >> 32).unwrap_or_default()),
+            claims: AtomicU32::new(0),
             rng: Mutex::new(Rng::seeded(entropy())),
             secret: ArcSwap::from_pointee(secret),
             alarms: Mutex::default(),
@@ -129,8 +134,9 @@ impl Desk {
         draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn draw(&self) -> u64 {
-        self.by_chance(Rng::draw)
+    /// A token for the next claim of any worker.
+    pub(super) fn next_token(&self) -> u64 {
+        self.holder.token(self.claims.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn new_id(&self) -> CallId {

@@ -2,7 +2,7 @@
 //! nothing of what they do.
 
 use super::pace::Pace;
-use seawall_core::time::{Nanos, Wall};
+use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_store::job::{Claimed, Lease, SUSPECT, Settle};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -30,6 +30,8 @@ pub(super) const ANY: usize = 1;
 struct Held {
     claimed: Rc<Claimed>,
     until: Wall,
+    /// When its request was begun, where that may not be repeated.
+    begun_at: Option<Wall>,
     standing: Standing,
 }
 
@@ -64,6 +66,8 @@ pub(super) struct Table {
     /// How often it was dealt.
     dealt: Cell<usize>,
     pub freed: Notify,
+    /// When the first of the leases has to be renewed; none where nothing is held.
+    renew_at: Cell<Option<Mono>>,
     /// Ends that are about to be handed to the store, together.
     ends: RefCell<Vec<Arc<Settle>>>,
 }
@@ -79,6 +83,7 @@ impl Table {
             slots: Cell::new((FIRST_SLOTS / workers).max(1)),
             dealt: Cell::new(0),
             freed: Notify::new(),
+            renew_at: Cell::new(None),
             ends: RefCell::default(),
         }
     }
@@ -137,7 +142,7 @@ impl Table {
             pace.take(&job.upstream, job.priority, Rc::clone(&claimed));
             pace.next(&job.upstream)
         };
-        self.held.borrow_mut().insert(claimed.lease, Held { claimed, until, standing: Standing::InHand });
+        self.held.borrow_mut().insert(claimed.lease, Held { claimed, until, begun_at: None, standing: Standing::InHand });
         next
     }
 
@@ -243,8 +248,36 @@ impl Table {
         }
     }
 
+    /// Leases of this length begin now, besides those that are held: a third of each may pass before it is renewed. By its own length,
+    /// which may be another than that of leases before or after it.
+    pub(super) fn renew_within(&self, lease: Nanos, now: Mono) {
+        let at = now + Nanos(lease.0 / 3);
+        self.renew_at.set(Some(self.renew_at.get().map_or(at, |sooner| sooner.min(at))));
+    }
+
+    /// Whether a lease has to be renewed. Whoever asks renews all of them, and says how long they are then.
+    pub(super) fn takes_renewal(&self, now: Mono) -> bool {
+        let is_due = self.renew_at.get().is_some_and(|at| at <= now);
+        if is_due {
+            self.renew_at.set(None);
+        }
+        is_due
+    }
+
     pub(super) fn is_ours(&self, lease: &Lease, now: Wall) -> bool {
         self.held.borrow().get(lease).is_some_and(|held| now < held.until)
+    }
+
+    /// The request of a job that may not be repeated is about to be sent.
+    pub(super) fn mark_begun(&self, lease: &Lease, at: Wall) {
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.begun_at = Some(at);
+        }
+    }
+
+    /// When the request of a job that may not be repeated was begun, if it was.
+    pub(super) fn begun_at(&self, lease: &Lease) -> Option<Wall> {
+        self.held.borrow().get(lease).and_then(|held| held.begun_at)
     }
 
     /// Stops a job where it is, and gives it to whoever says what becomes of it. None where it has just come to its end.
@@ -423,6 +456,20 @@ mod tests {
         table.end(first);
         over(&table, &leases[0]);
         assert_eq!((table.taken(), table.in_lane("u")), (FEW - 1, FEW - 1));
+    }
+
+    #[test]
+    fn every_lease_is_renewed_before_half_of_it_is_over_whatever_a_reload_does_to_the_next_ones() {
+        let (at, lease) = (|seconds| Mono::default() + Nanos::from_secs(seconds), Nanos::from_secs);
+        let table = Table::new(1);
+        assert!(!table.takes_renewal(at(1_000)), "nothing is held");
+        table.renew_within(lease(610), at(0));
+        table.renew_within(lease(30), at(1));
+        assert!(!table.takes_renewal(at(10)) && table.takes_renewal(at(11)), "the shorter one counts");
+        assert!(!table.takes_renewal(at(1_000)), "it is asked for once");
+        table.renew_within(lease(30), at(11));
+        table.renew_within(lease(610), at(12));
+        assert!(!table.takes_renewal(at(20)) && table.takes_renewal(at(21)), "a longer one puts nothing off");
     }
 
     #[tokio::test]

@@ -5,8 +5,11 @@ use super::Desk;
 use super::held::Table;
 use super::run::{Bench, Ran, Unbegun};
 use super::schedule;
+use seawall_core::call::Answer;
 use seawall_core::time::{Nanos, Wall};
+use seawall_engine::drive::StartLog;
 use seawall_store::job::{Claimed, Ending, Lease, Settle, Settled};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +24,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)
 /// Why a job is stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// It goes back as if it had not been claimed.
+    /// It goes back as if it had not been claimed, unless its request was begun and may not be repeated.
     Release,
     Cancel,
     /// It is somebody else's: nothing may be written.
@@ -69,7 +72,7 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
     if !table.is_ours(&lease, now) {
         return hand_in(bench, table, back(claimed, Ending::Release, now));
     }
-    match bench.run(claimed).await {
+    match bench.run(claimed, &Start { bench, table, lease }).await {
         Ok(Ran { settle, told: None, place: None }) => hand_in(bench, table, settle),
         // Somebody waits for these to be on disk. There are few, and what they need is in a place of its own.
         Ok(Ran { settle, told, place }) => {
@@ -87,10 +90,43 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
     }
 }
 
+/// The beginning of a job that may not be repeated: in the store, and then in the worker's own table.
+struct Start<'a> {
+    bench: &'a Bench,
+    table: &'a Table,
+    lease: Lease,
+}
+
+impl std::fmt::Debug for Start<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Start").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+impl StartLog for Start<'_> {
+    fn begin(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>> {
+        Box::pin(async {
+            let now = self.bench.desk().now();
+            match self.bench.desk().store.begin_send(self.lease, now).await {
+                Ok(true) => {
+                    self.table.mark_begun(&self.lease, now);
+                    Answer::Begun
+                }
+                // It is somebody else's by now, which is found out where it is written back; or the store does not answer.
+                Ok(false) | Err(_) => Answer::NotBegun,
+            }
+        })
+    }
+}
+
 /// What becomes of a job that was stopped before its end, where we may say so.
-pub(super) fn given_up(claimed: &Claimed, why: Stop, now: Wall) -> Option<Settle> {
+pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Stop) -> Option<Settle> {
+    let now = bench.desk().now();
     match why {
-        Stop::Release => Some(back(claimed, Ending::Release, now)),
+        Stop::Release => Some(match table.begun_at(&claimed.lease) {
+            Some(begun_at) => bench.cut_off(claimed, begun_at),
+            None => back(claimed, Ending::Release, now),
+        }),
         Stop::Cancel => Some(back(claimed, Ending::Cancelled, now)),
         Stop::Lost => None,
     }
@@ -141,13 +177,15 @@ async fn write_all(bench: &Rc<Bench>, table: &Rc<Table>) {
     }
 }
 
-/// Writes how a job ended, for as long as the job is ours to write about. Whether it was.
+/// Writes how a job ended, until the store says whether that was ours to write. Our own clock does not end this: a lease that has run
+/// out may still be nobody else's, because the store could not be written to by anybody, and then the job need not run again. A failure
+/// that does not pass by itself is left alone once the lease is over.
 async fn write(bench: &Bench, table: &Table, mut settle: Arc<Settle>) -> bool {
     let [mut pause, longest] = PAUSES;
     loop {
         match bench.desk().store.settle(Arc::clone(&settle)).await {
             Ok(settled) => return note(bench.desk(), &settle, settled),
-            Err(error) if error.passes() && table.is_ours(&settle.lease, bench.desk().now()) => {
+            Err(error) if error.passes() || table.is_ours(&settle.lease, bench.desk().now()) => {
                 settle = in_doubt(settle);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(longest);

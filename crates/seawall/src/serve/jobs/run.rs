@@ -19,7 +19,7 @@ use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
 use seawall_engine::deadlines::Deadlines;
-use seawall_engine::drive::{Drove, Ended, Scene, drive_job};
+use seawall_engine::drive::{Drove, Ended, Scene, StartLog, drive_job};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::pool::Pool;
@@ -107,27 +107,59 @@ impl Bench {
         self.outside.pool.sweep(now);
     }
 
-    /// Runs a job as far as it goes now.
-    pub(super) async fn run(&self, claimed: &Claimed) -> Result<Ran<'_>, Unbegun> {
+    /// Runs a job as far as it goes now. A request that may not be repeated is noted in `log` before it is sent.
+    pub(super) async fn run(&self, claimed: &Claimed, log: &dyn StartLog) -> Result<Ran<'_>, Unbegun> {
         let job = &claimed.job;
         // In a place of its own, as all that few jobs need: hundreds of them run side by side, and what is small stays near.
         let place = if job.crashes == SUSPECT { Some(Box::pin(self.suspected(claimed.lease)).await?) } else { None };
-        let verdict = if job.crashes >= MOST_CRASHES {
-            self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
-            self.refused(job, None, Cause::poison(job.crashes))
-        } else {
-            match self.locate(job) {
-                Ok(target) => Box::pin(self.drive(job, &target)).await,
-                Err((upstream, cause)) => self.refused(job, upstream.as_deref(), cause),
-            }
+        let verdict = match self.locate(job) {
+            Ok(target) => Box::pin(self.drive(job, &target, log)).await,
+            Err((upstream, cause)) => self.refused(job, upstream.as_deref(), cause),
         };
-        let now = self.desk().now();
+        let (settle, told) = self.settlement(claimed, verdict);
+        Ok(Ran { settle, told, place })
+    }
+
+    /// What is written of a run, and what its schedule is told.
+    fn settlement(&self, claimed: &Claimed, verdict: Verdict) -> (Settle, Option<Told>) {
+        let (job, now) = (&claimed.job, self.desk().now());
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
         let Verdict { ending, progress, history, answer, key } = verdict;
-        let settle = Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false };
-        Ok(Ran { settle, told, place })
+        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false }, told)
+    }
+
+    /// What is written of a job whose request was begun at that time and is cut off now, where it may not be repeated.
+    pub(super) fn cut_off(&self, claimed: &Claimed, begun_at: Wall) -> Settle {
+        let (job, target) = (&claimed.job, self.locate(&claimed.job).ok());
+        let cause = outcome_unknown(job, begun_at, "it was cut off when the process stopped");
+        let verdict = self.lost(job, target.as_ref(), cause, 1, begun_at);
+        self.settlement(claimed, verdict).0
+    }
+
+    /// A job that was sent so many times at most, or about to be, by workers that could not tell the outcome, and is given up on.
+    fn lost(&self, job: &Job, target: Option<&Target>, cause: Cause, sends: u32, at: Wall) -> Verdict {
+        let attempts = job.progress.attempts.saturating_add(sends);
+        let progress = Progress { attempts, ..job.progress };
+        let history = letter::with_unknown(&job.history, attempts, at);
+        let place = Place { upstream: target.map(|to| &*to.upstream), endpoint: target.map(|to| &*to.endpoint) };
+        let job = Job { progress, ..job.clone() };
+        let letter = letter::letter(&job, Door::Jobs, &place, cause, &history, self.desk().now());
+        Verdict { ending: Ending::Dead(Box::new(letter)), progress, history, answer: None, key: None }
+    }
+
+    /// A job that workers were lost with, and that is not given to another: the one that was begun and may not be repeated, and the one
+    /// that seems to end its workers.
+    fn given_up(&self, job: &Job, to: &Target, is_repeatable: bool) -> Option<Verdict> {
+        if let Some(begun_at) = job.begun_at.filter(|_| !is_repeatable) {
+            let cause = outcome_unknown(job, begun_at, "its worker was lost before it could tell the outcome");
+            return Some(self.lost(job, Some(to), cause, 1, begun_at));
+        }
+        (job.crashes >= MOST_CRASHES).then(|| {
+            self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
+            self.lost(job, Some(to), Cause::poison(job.crashes), job.crashes, self.desk().now())
+        })
     }
 
     /// A suspect's end is written down: others may take its place, and one more.
@@ -178,7 +210,7 @@ impl Bench {
         Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone(), answer: None, key: None }
     }
 
-    async fn drive(&self, job: &Job, to: &Target) -> Verdict {
+    async fn drive(&self, job: &Job, to: &Target, log: &dyn StartLog) -> Verdict {
         let mut headers = match self.headers(job) {
             Ok(headers) => headers,
             Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(why)),
@@ -200,6 +232,14 @@ impl Bench {
             deadline: job.expires_at.map(|at| at.since(now)),
             patient: true,
         };
+        let is_repeatable = request.is_repeatable(&to.endpoint.plan);
+        if let Some(verdict) = self.given_up(job, to, is_repeatable) {
+            let key = match &reservation {
+                Some(reservation) => Box::pin(reservation.give_up(&verdict.ending, is_repeatable)).await,
+                None => None,
+            };
+            return Verdict { key, ..verdict };
+        }
         let trail = RefCell::new(Vec::new());
         let caller: Arc<str> = Arc::from(job.caller.as_str());
         let nothing = HeaderMap::new();
@@ -215,6 +255,7 @@ impl Bench {
             who: Who::here(&caller, &job.tenant, &nothing),
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
+            start_log: Some(log),
         };
         let mut transport = self.transport(job, to, method, headers);
         let drove = drive_job(&scene, &request, job.progress, &mut transport).await;
@@ -374,6 +415,12 @@ impl Bench {
         let ended = Job { state, error, response, progress, finished_at: Some(now), next_attempt_at: None, ..job.clone() };
         callback::for_job(&ended, self.desk()).into_iter().collect()
     }
+}
+
+/// What is known of a request that was begun and may not be repeated.
+fn outcome_unknown(job: &Job, begun_at: Wall, why: &str) -> Cause {
+    let attempt = job.progress.attempts.saturating_add(1);
+    Cause::outcome_unknown(format!("attempt {attempt} was begun at {begun_at}, and {why}; the request may have been executed"))
 }
 
 /// What a job has used up once its call is over.
