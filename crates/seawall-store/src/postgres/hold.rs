@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::journal::Run;
 
 #[derive(Debug)]
-pub(crate) struct RunLock(Option<Connection>);
+pub(crate) struct RunLock(Option<Box<Connection>>);
 
 impl Drop for RunLock {
     fn drop(&mut self) {
@@ -25,6 +25,6 @@ impl Postgres {
         let lock = i64::from_be_bytes([a, b, c, d, e, f, g, h]);
         let answer = ask(&connection, "SELECT pg_try_advisory_lock($1)", &[&lock]).await?;
         let held: bool = answer.into_iter().next().map_or(Ok(false), |mut row| row.take())?;
-        Ok(held.then_some(RunLock(Some(connection))))
+        Ok(held.then_some(RunLock(Some(Box::new(connection)))))
     }
 }

@@ -151,15 +151,24 @@ impl Bench {
 
     /// A job that workers were lost with, and that is not given to another: the one that was begun and may not be repeated, and the one
     /// that seems to end its workers.
-    fn given_up(&self, job: &Job, to: &Target, is_repeatable: bool) -> Option<Verdict> {
-        if let Some(begun_at) = job.begun_at.filter(|_| !is_repeatable) {
-            let cause = outcome_unknown(job, begun_at, "its worker was lost before it could tell the outcome");
-            return Some(self.lost(job, Some(to), cause, 1, begun_at));
-        }
-        (job.crashes >= MOST_CRASHES).then(|| {
-            self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
-            self.lost(job, Some(to), Cause::poison(job.crashes), job.crashes, self.desk().now())
-        })
+    async fn given_up(&self, job: &Job, to: &Target, request: &call::Request<'_>, reservation: Option<&Keyed>) -> Option<Verdict> {
+        let is_repeatable = request.is_repeatable(&to.endpoint.plan);
+        let verdict = match job.begun_at {
+            Some(begun_at) if !is_repeatable => {
+                let cause = outcome_unknown(job, begun_at, "its worker was lost before it could tell the outcome");
+                self.lost(job, Some(to), cause, 1, begun_at)
+            }
+            Some(_) | None if job.crashes >= MOST_CRASHES => {
+                self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
+                self.lost(job, Some(to), Cause::poison(job.crashes), job.crashes, self.desk().now())
+            }
+            Some(_) | None => return None,
+        };
+        let key = match reservation {
+            Some(reservation) => reservation.give_up(&verdict.ending, is_repeatable).await,
+            None => None,
+        };
+        Some(Verdict { key, ..verdict })
     }
 
     /// A suspect's end is written down: others may take its place, and one more.
@@ -232,13 +241,8 @@ impl Bench {
             deadline: job.expires_at.map(|at| at.since(now)),
             patient: true,
         };
-        let is_repeatable = request.is_repeatable(&to.endpoint.plan);
-        if let Some(verdict) = self.given_up(job, to, is_repeatable) {
-            let key = match &reservation {
-                Some(reservation) => Box::pin(reservation.give_up(&verdict.ending, is_repeatable)).await,
-                None => None,
-            };
-            return Verdict { key, ..verdict };
+        if let Some(verdict) = Box::pin(self.given_up(job, to, &request, reservation.as_ref())).await {
+            return verdict;
         }
         let trail = RefCell::new(Vec::new());
         let caller: Arc<str> = Arc::from(job.caller.as_str());
