@@ -261,7 +261,7 @@ impl Gateway {
     }
 
     /// The refusal of a call that others come before.
-    fn shed(&self) -> Refusal {
+    pub(super) fn shed(&self) -> Refusal {
         let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
         let mut refusal = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1) + spread));
         refusal.reason = Reason::Shed;

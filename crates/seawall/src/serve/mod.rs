@@ -10,6 +10,7 @@ mod degrade;
 mod ends;
 mod eyes;
 mod gateway;
+mod http2;
 mod hush;
 mod hygiene;
 mod intake;

@@ -48,6 +48,11 @@ impl Seats {
         self.taken.load(Ordering::Relaxed)
     }
 
+    /// Whether nine of ten seats are taken.
+    pub(super) fn is_short(&self) -> bool {
+        self.taken() >= self.most - self.most / 10
+    }
+
     pub(super) fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }

@@ -2,6 +2,7 @@
 
 use super::answer::{Answered, Refusal};
 use super::gateway::Gateway;
+use super::http2::Streams;
 use super::hush::Hushing;
 use super::wire::{LINGER, Wire};
 use super::worker::draining;
@@ -28,6 +29,8 @@ pub(super) struct Spoken {
     turns: Cell<u32>,
     awaited: Cell<Option<Awaited>>,
     pub hush: Hushing,
+    /// The streams of a connection that speaks HTTP/2.
+    pub streams: Streams,
 }
 
 /// What the caller is waited for.
@@ -41,7 +44,7 @@ pub(super) enum Awaited {
 
 impl Default for Spoken {
     fn default() -> Self {
-        Self { turns: Cell::new(0), awaited: Cell::new(Some(Awaited::Request(0))), hush: Hushing::default() }
+        Self { turns: Cell::new(0), awaited: Cell::new(Some(Awaited::Request(0))), hush: Hushing::default(), streams: Streams::default() }
     }
 }
 
@@ -51,8 +54,7 @@ impl Talk {
     }
 
     fn begin(&self) {
-        self.0.turns.set(self.0.turns.get().wrapping_add(1));
-        self.0.awaited.set(None);
+        self.0.begin();
     }
 
     /// The answer is on its way; `stuck` where the caller does not take it.
@@ -61,11 +63,22 @@ impl Talk {
     }
 
     fn end(&self) {
-        self.0.awaited.set(Some(Awaited::Request(self.0.turns.get())));
+        self.0.end();
     }
 }
 
 impl Spoken {
+    /// A request has begun.
+    pub(super) fn begin(&self) {
+        self.turns.set(self.turns.get().wrapping_add(1));
+        self.awaited.set(None);
+    }
+
+    /// No request is under way any more, and the next one is waited for.
+    pub(super) fn end(&self) {
+        self.awaited.set(Some(Awaited::Request(self.turns.get())));
+    }
+
     pub(super) fn awaited(&self) -> Option<Awaited> {
         self.awaited.get()
     }

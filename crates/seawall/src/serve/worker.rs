@@ -3,18 +3,10 @@
 use super::gateway::Gateway;
 use super::hush::Hush;
 use super::talk::{Talk, converse};
-use super::wire::Wire;
-use super::{Phase, Shared};
+use super::{Phase, Shared, http2};
 use anyhow::Context as _;
-use http::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use seawall_engine::body::Inbound;
-use seawall_engine::io::{Io, LocalExecutor};
+use seawall_engine::io::Io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +14,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-const MAX_HEADER_BYTES: u32 = 64 * 1024;
 /// When draining, how long a connection that is new may take to say what it wants.
 const LAST_WORD: Duration = Duration::from_millis(100);
 /// How often a thread looks after its idle connections.
@@ -64,7 +55,7 @@ pub(super) fn run(shared: &Arc<Shared>, listener: std::net::TcpListener, phases:
         let listener = TcpListener::from_std(listener)?;
         let gateway = Rc::new(Gateway::new(Arc::clone(shared)));
         let hush = Hush::default();
-        tokio::task::spawn_local(hush.clone().watch(shared.head_timeout));
+        tokio::task::spawn_local(hush.clone().watch(shared.head_timeout, gateway.seats()));
         // A task of its own: what a `LocalSet` runs until its end is polled after every event of the thread.
         let connections = tokio::task::spawn_local(accept(gateway, hush, listener, phases.clone())).await?;
         drain(connections, phases).await;
@@ -142,27 +133,8 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     if !speaks_h2 {
         return converse(&gateway, stream, peer, phases, &talk).await;
     }
-    let service = service_fn(move |request: Request<Incoming>| {
-        let gateway = Rc::clone(&gateway);
-        Box::pin(async move {
-            let (mut head, body) = request.into_parts();
-            Ok::<_, std::convert::Infallible>(gateway.handle(&mut head, (Inbound::H2(body), None), peer).await.whole())
-        })
-    });
-    let mut builder = http2::Builder::new(LocalExecutor);
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(256)
-        .max_header_list_size(MAX_HEADER_BYTES)
-        .keep_alive_interval(Duration::from_secs(30));
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(Wire::new(stream, phases.clone())), service));
-    tokio::select! {
-        // In this order: what has arrived by now is read before the connection is told to end.
-        biased;
-        _ = connection.as_mut() => return,
-        () = draining(phases) => connection.as_mut().graceful_shutdown(),
-    }
-    drop(connection.await);
+    // In a box: most connections speak HTTP/1, and should not carry its weight.
+    Box::pin(http2::serve(gateway, stream, peer, phases, &talk)).await;
 }
 
 pub(super) async fn draining(mut phases: watch::Receiver<Phase>) {

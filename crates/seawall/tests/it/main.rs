@@ -60,6 +60,8 @@ mod forwarding;
 #[cfg(test)]
 mod gateway;
 #[cfg(test)]
+mod h2_callers;
+#[cfg(test)]
 mod hardship;
 #[cfg(test)]
 mod hostile;
