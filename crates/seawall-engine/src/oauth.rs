@@ -30,6 +30,12 @@ const MOST_ANSWER: usize = 64 * 1024;
 const DENIED_FOR: Nanos = Nanos::from_secs(1);
 /// A token is renewed a tenth of its life early, at most by this.
 const EARLY: Nanos = Nanos::from_secs(30);
+/// A token is used for at least this long, whatever life its provider gives it. Otherwise a provider that says
+/// `expires_in: 0` would be asked again for ever by the first call that waits for a token.
+const MIN_LIFE: Nanos = Nanos::from_millis(500);
+/// Refusals by the upstream renew the token at most this often: a request that is refused with every token must not make a
+/// token request each time it is sent.
+const RENEWAL_PAUSE: Nanos = Nanos::from_secs(1);
 
 /// Where an upstream's tokens come from, and the one in force.
 #[derive(Debug)]
@@ -53,6 +59,8 @@ struct Cell {
     /// Closed when the request under way is over.
     flight: Option<watch::Receiver<()>>,
     denied: Option<(Mono, Denied)>,
+    /// When a refusal by the upstream last renewed the token.
+    renewed: Option<Mono>,
 }
 
 #[derive(Debug)]
@@ -119,7 +127,15 @@ impl Tokens {
                 }
                 match cell.flight.as_ref().filter(|flight| flight.has_changed().is_ok()) {
                     Some(flight) => flight.clone(),
-                    None => self.depart(&mut cell, sending),
+                    None => {
+                        if rejected.is_some() {
+                            if cell.renewed.is_some_and(|at| now.since(at) < RENEWAL_PAUSE) {
+                                return Err(denied("the upstream has just refused a new one too"));
+                            }
+                            cell.renewed = Some(now);
+                        }
+                        self.depart(&mut cell, sending)
+                    }
                 }
             };
             // An error says that the sender is gone, which is how a request ends.
@@ -180,7 +196,7 @@ impl Tokens {
         let sent = sent(&self.inject, &Secret::new(access)).map_err(|_| denied("its token fits into no header"))?;
         let until = token::seconds(answer).map_or(Mono::MAX, |seconds| {
             let life = Nanos::from_secs(seconds);
-            now + Nanos(life.0 - (life.0 / 10).min(EARLY.0))
+            now + Nanos(life.0 - (life.0 / 10).min(EARLY.0)).max(MIN_LIFE)
         });
         Ok((Token { turn, until, sent }, text("refresh_token").map(Secret::new)))
     }

@@ -110,9 +110,12 @@ impl SharedToken {
     }
 }
 
-/// How long a token lives, by its provider's word; some write the number as text.
+/// How long a token lives, by its provider's word; some write the number as text. A life that is over already is zero.
 pub(crate) fn seconds(answer: &Value) -> Option<u64> {
-    answer["expires_in"].as_u64().or_else(|| answer["expires_in"].as_str()?.parse().ok())
+    let said = answer["expires_in"].as_f64().or_else(|| answer["expires_in"].as_str()?.trim().parse().ok())?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the conversion saturates, and NaN becomes zero")]
+    let seconds = said.floor() as u64;
+    Some(seconds)
 }
 
 /// What was kept, as the provider would say it now.

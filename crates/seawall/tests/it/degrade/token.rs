@@ -118,6 +118,29 @@ fn a_token_is_renewed_before_it_expires() {
 }
 
 #[test]
+fn a_token_without_a_life_is_used_and_not_fetched_for_ever() {
+    for life in ["0", "-5", "\"0\"", "0.2"] {
+        let provider = scripted(move |_, _| answer("200 X", "", &format!(r#"{{"access_token":"t","expires_in":{life}}}"#)));
+        let upstream = scripted(|_, _| answer("200 X", "", "in"));
+        let gateway = gateway(upstream.at, provider.at, "client-credentials");
+        let got = gateway.get("/a/x");
+        assert_eq!((got.status, got.text().as_str(), provider.count()), (200, "in", 1), "expires_in {life}");
+    }
+}
+
+#[test]
+fn a_request_that_no_token_is_accepted_for_does_not_ask_for_one_each_time() {
+    let provider = scripted(|n, _| answer("200 X", "", &format!(r#"{{"access_token":"token-{n}"}}"#)));
+    let upstream = scripted(|_, request| answer(if request.contains("/out") { "401 X" } else { "200 X" }, "", ""));
+    let gateway = gateway(upstream.at, provider.at, "client-credentials");
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/a/out").status, 401);
+    }
+    assert!(provider.count() < 10, "{} token requests", provider.count());
+    assert_eq!(gateway.get("/a/in").status, 200, "the token is as good as before for everybody else");
+}
+
+#[test]
 fn a_call_waits_for_a_token_no_longer_than_its_own_deadline() {
     let provider = scripted(|_, _| {
         std::thread::sleep(std::time::Duration::from_secs(5));
