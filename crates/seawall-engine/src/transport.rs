@@ -93,6 +93,9 @@ pub struct HttpTransport<'a> {
     pub target: RequestTarget,
     /// Clean of hop-by-hop headers and of the caller's own credentials.
     pub headers: RequestHeaders,
+    /// Conditions of our own (`If-None-Match`, `If-Modified-Since`). They are apart from the caller's headers, because the
+    /// response to them is for us: a job or dead letter that is made of this request must not have them.
+    pub conditions: HeaderMap,
     /// What goes before them as it came.
     pub unread: Option<Unread>,
     pub body: Replay,
@@ -152,6 +155,9 @@ impl HttpTransport<'_> {
     /// What this attempt says beside the request's own headers, the credential among it. But for what a
     /// schema asks, none of these names is left among the request's own.
     fn additions(&self, attempt: Outward, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
+        for (name, value) in &self.conditions {
+            put(name, value);
+        }
         if let Some(name) = &self.endpoint.deadline_header {
             put(name, &HeaderValue::from(attempt.remaining.as_millis()));
         }

@@ -4,11 +4,12 @@
 use super::input::Before;
 use super::row::Row;
 use super::spill::Spill;
+use crate::letter::Cause;
 use crate::setup::Scratch;
 use seawall_core::admit::limit::{Answer, Cell, Limit};
 use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Code};
+use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -412,6 +413,17 @@ impl Lanes {
             self.active.retain(|other| *other != at);
         }
     }
+}
+
+/// Why rows of a lane that was given up are not sent, by the code that it was refused with last.
+pub(super) fn too_long_away(code: Code) -> Cause {
+    let (reason, class) = match code {
+        Code::CircuitOpen => (Reason::CircuitOpen, Class::Transient),
+        Code::Paused => (Reason::ProviderPause, Class::Transient),
+        _ => (Reason::KeysCooling, Class::Quota),
+    };
+    let detail = "its host had been away for longer than --max-outage".to_owned();
+    Cause { class, reason: reason.as_str().to_owned(), code: code.as_str().to_owned(), detail }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use super::answer::{Content, Unfit, Wanted, unfit};
 use super::destination::Destination;
 use super::input::{Before, Read};
-use super::lanes::{Lanes, Next, Run};
+use super::lanes::{self, Lanes, Next, Run};
 use super::output::{Dead, Done, End};
 use super::pages::{Page, Pages};
 use super::row::{Bad, Row};
@@ -216,11 +216,7 @@ impl Work {
             }
         };
         if let Some(code) = given_up {
-            let detail = "its host had been away for longer than --max-outage".to_owned();
-            let reason = if code == Code::CircuitOpen { Reason::CircuitOpen } else { Reason::KeysCooling };
-            let class = if code == Code::CircuitOpen { Class::Transient } else { Class::Quota };
-            let cause = Cause { class, reason: reason.as_str().to_owned(), code: code.as_str().to_owned(), detail };
-            self.dead(&run, Some(&to), cause, None, None).await;
+            self.dead(&run, Some(&to), lanes::too_long_away(code), None, None).await;
             return self.lanes.borrow_mut().leave(lane);
         }
         loop {
@@ -258,6 +254,7 @@ impl Work {
         let known = trail.borrow().len();
         let request = call::Request {
             method: &run.row.method,
+            mark: to.endpoint.plan.mark(&run.row.method, &run.row.below),
             keyed: run.row.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")),
             replayable: true,
             // What its host has everybody wait is not the row's own time, so the row's time is counted here.
@@ -285,6 +282,7 @@ impl Work {
             method: Method::from_bytes(run.row.method.as_bytes()).unwrap_or_default(),
             target,
             headers: RequestHeaders::new(self.headers(&run.row)),
+            conditions: HeaderMap::new(),
             unread: None,
             body: if run.row.body.is_empty() { Replay::Empty } else { Replay::Kept(run.row.body.clone()) },
             answer: None,
@@ -330,6 +328,7 @@ impl Work {
         let now = aside.at.mono;
         let of_lane = match aside.reason {
             Reason::CircuitOpen => Some(Some(Code::CircuitOpen)),
+            Reason::ProviderPause => Some(Some(Code::Paused)),
             Reason::KeysCooling => Some(Some(Code::KeysExhausted)),
             Reason::RateLimited | Reason::PoolFull | Reason::Shed | Reason::QueueTimeout => Some(None),
             _ => None,

@@ -88,16 +88,18 @@ impl Lookup {
         Counts::count(&self.counts.miss);
     }
 
-    /// Asks the upstream whether the entry is still good, unless the caller has a question of that kind itself.
-    pub(super) fn validate(&mut self, headers: &mut HeaderMap) {
+    /// The conditions that ask the upstream whether the entry is still good; none if the caller has conditions itself.
+    pub(super) fn validate(&mut self, headers: &HeaderMap) -> HeaderMap {
+        let mut conditions = HeaderMap::new();
         let own = headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE);
-        let Some(entry) = self.entry.as_ref().filter(|entry| !own && entry.has_validator()) else { return };
+        let Some(entry) = self.entry.as_ref().filter(|entry| !own && entry.has_validator()) else { return conditions };
         self.validating = true;
         for (validator, question) in [(ETAG, IF_NONE_MATCH), (LAST_MODIFIED, IF_MODIFIED_SINCE)] {
             if let Some(value) = entry.headers.get(validator) {
-                headers.insert(question, value.clone());
+                conditions.insert(question, value.clone());
             }
         }
+        conditions
     }
 
     /// The entry, where the upstream says that it is still good.

@@ -82,7 +82,10 @@ impl Gateway {
             tenant: from.caller.tenant.clone(),
             caller: from.caller.name.to_string(),
             priority: 0,
-            dedup: call.key.as_ref().map(|key| jobs::dedup(&from.caller.name, call.upstream, call.method, call.below, key)),
+            dedup: call.key.as_ref().map(|key| {
+                let Described { upstream, method, below, headers, .. } = call;
+                jobs::KeyedRequest { caller: &from.caller.name, upstream, method, path: below, headers, key }.scope()
+            }),
             fingerprint: jobs::fingerprint(call.method, call.below, content_type, &call.body),
             correlation_id: call.headers.get(CORRELATION).and_then(text).filter(|id| id.len() <= 255),
             request: Request {
@@ -222,14 +225,18 @@ impl Gateway {
         if policy.on_exhausted == OnExhausted::Enqueue && safe && jobs::is_worth_keeping(finish.outcome) {
             let rest = jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
             job.run_at = self.shared.desk.now() + rest;
-            let enqueued_as = self.shared.desk.enqueue(vec![job.clone()]).await;
-            if let (Ok([Enqueued::New(_)]), Some(keyed)) = (enqueued_as.as_deref(), keyed) {
-                keyed.leave();
-            }
-            if matches!(enqueued_as.as_deref(), Ok([Enqueued::New(_) | Enqueued::Known(..)])) {
+            // The store may know the request already: then its job is the one to ask about.
+            let known = match self.shared.desk.enqueue(vec![job.clone()]).await.as_deref() {
+                Ok([Enqueued::New(new)]) => {
+                    keyed.iter().for_each(|keyed| keyed.leave());
+                    Some((*new, if rest == Nanos::ZERO { State::Queued } else { State::Waiting }))
+                }
+                Ok([Enqueued::Known(known, state)]) => Some((*known, *state)),
+                Ok(_) | Err(_) => None,
+            };
+            if let Some((known, state)) = known {
                 self.log(transport.endpoint, id, finish.attempts, "enqueued", from);
-                let begins = if rest == Nanos::ZERO { State::Queued } else { State::Waiting };
-                return Some(enqueued(id, begins, finish.attempts));
+                return Some(enqueued(known, state, finish.attempts));
             }
         }
         if policy.dead_letter.from.contains(&Door::Gateway) {

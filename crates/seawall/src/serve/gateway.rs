@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, request};
 use http_body::Body as _;
 use seawall_core::call::{self, Outcome};
 use seawall_core::id::CallId;
+use seawall_core::lease::RequestMark;
 use seawall_core::policy::Cache;
 use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::request_target::RequestTarget;
@@ -315,6 +316,7 @@ impl Gateway {
         let repeated = marks.has(Marks::OURS) && is_repeat(&head.headers, upstream);
         let request = call::Request {
             method: method.as_str(),
+            mark: endpoint.plan.mark(method.as_str(), head.uri.path()),
             keyed: has_key || made,
             replayable: body.is_replayable() && !early && !repeated,
             deadline: Some(routed.from.left),
@@ -345,11 +347,10 @@ impl Gateway {
             self.record(endpoint, id, &ended, from, "success", None);
             return Self::sign(response, id, &ended, "success").into();
         }
-        if let Some(lookup) = &mut lookup {
-            lookup.validate(&mut head.headers);
-        }
+        let conditions = lookup.as_mut().map(|lookup| lookup.validate(&head.headers)).unwrap_or_default();
         let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
         let mut transport = self.transport(upstream, endpoint, sent, body);
+        transport.conditions = conditions;
         if keyed.is_some() {
             (transport.ahead, transport.spares_streams) = (keyed::MOST_ANSWER + 1, true);
         }
@@ -395,6 +396,7 @@ impl Gateway {
             method,
             target,
             headers: RequestHeaders::new(headers),
+            conditions: HeaderMap::new(),
             unread,
             body,
             answer: None,
@@ -434,23 +436,24 @@ impl Gateway {
     }
 
     /// Fetches a new answer for the cache while the caller has the old one: a call of our own, with the same policy.
-    fn revalidate(
-        &self,
-        claim: Revalidation,
-        mut lookup: Lookup,
-        upstream: &Arc<LiveUpstream>,
-        endpoint: &Arc<LiveEndpoint>,
-        mut sent: Sent,
-    ) {
+    fn revalidate(&self, claim: Revalidation, mut lookup: Lookup, upstream: &Arc<LiveUpstream>, endpoint: &Arc<LiveEndpoint>, sent: Sent) {
         let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
         let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
         tokio::task::spawn_local(async move {
             let from = From::ourselves(endpoint.spec.policy.timeout.total);
             let method = sent.method.clone();
-            let request = call::Request { method: method.as_str(), keyed: false, replayable: true, deadline: None, patient: false };
-            lookup.validate(&mut sent.headers);
+            let request = call::Request {
+                method: method.as_str(),
+                mark: RequestMark::NONE,
+                keyed: false,
+                replayable: true,
+                deadline: None,
+                patient: false,
+            };
+            let conditions = lookup.validate(&sent.headers);
             let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
+            transport.conditions = conditions;
             let ended = drive(&gateway.scene(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
             let answered = gateway.finish(id, &ended, &mut transport, Some(lookup), http::Version::HTTP_11, &from);
             cached::drained(answered.response.into_body(), from.left).await;

@@ -6,7 +6,7 @@ use super::deferred;
 use super::gateway::{From, Gateway, Routed};
 use super::hygiene::{self, Pseudonym};
 use super::intake;
-use super::jobs::{self, Desk};
+use super::jobs::{self, Desk, KeyedRequest};
 use super::ledger::{Held, Needs, Told};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -18,7 +18,6 @@ use seawall_core::policy::{Idempotency, IdempotencyMode};
 use seawall_core::record::{Attempt, Code};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
-use seawall_engine::cache;
 use seawall_engine::drive::{Ended, Keeper};
 use seawall_engine::transport::{self, HttpTransport, Replay};
 use seawall_store::idempotency::{Finish, Reserve};
@@ -90,11 +89,10 @@ impl Keyed {
     pub(super) fn of(asked: Asked<'_>, idempotency: &Idempotency, key: &str, owner: CallId, desk: &Arc<Desk>) -> Self {
         let Asked { caller, upstream, method, below, headers, body, left } = asked;
         let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-        let credentials = cache::Caller::of(headers);
         let required = idempotency.mode == IdempotencyMode::Required;
         Self {
             desk: Arc::clone(desk),
-            scope: jobs::scope(caller, credentials.as_ref().map_or(&[], cache::Caller::as_bytes), upstream, method, below, key),
+            scope: KeyedRequest { caller, upstream, method, path: below, headers, key }.scope(),
             claim: Claim {
                 fingerprint: Fingerprint(jobs::fingerprint(method, below, content_type, body)),
                 lease: left + SLACK,

@@ -9,6 +9,10 @@ mod admin_matrix;
 #[cfg(test)]
 mod admission;
 #[cfg(test)]
+mod async_identity;
+#[cfg(test)]
+mod blame;
+#[cfg(test)]
 mod caller;
 #[cfg(test)]
 mod check;
@@ -77,6 +81,8 @@ mod kills;
 mod notifications;
 #[cfg(test)]
 mod operate;
+#[cfg(test)]
+mod pauses;
 #[cfg(test)]
 mod relaying;
 #[cfg(test)]

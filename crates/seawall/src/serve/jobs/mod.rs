@@ -28,7 +28,7 @@ mod view;
 use super::admin::paths::Paths;
 pub(super) use claim::work;
 pub(crate) use desk::{Counts, Desk};
-pub(super) use identity::{dedup, fingerprint, scope};
+pub(super) use identity::{KeyedRequest, fingerprint};
 pub(super) use run::{is_failure, is_worth_keeping, rest};
 pub(super) use submit::{outside, plain_key};
 pub(super) use upkeep::keep_up;

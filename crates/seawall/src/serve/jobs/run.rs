@@ -236,6 +236,7 @@ impl Bench {
         let reservation = self.reservation(job, to, &method, &headers);
         let request = call::Request {
             method: &job.request.method,
+            mark: to.endpoint.plan.mark(&job.request.method, &job.request.path),
             keyed: job.idempotency_key.is_some() || made,
             replayable: true,
             deadline: job.expires_at.map(|at| at.since(now)),
@@ -299,6 +300,7 @@ impl Bench {
             method,
             target: to.target.clone(),
             headers: RequestHeaders::new(headers),
+            conditions: HeaderMap::new(),
             unread: None,
             body: if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) },
             answer: None,
@@ -475,15 +477,15 @@ pub(crate) const fn is_worth_keeping(outcome: Outcome) -> bool {
     match outcome {
         Outcome::Failed(class) => matches!(class, Class::Transient | Class::Ambiguous | Class::Quota),
         Outcome::Refused(code) => {
-            matches!(code, Code::CircuitOpen | Code::KeysExhausted | Code::UpstreamUnreachable | Code::DeadlineExceeded)
+            matches!(code, Code::CircuitOpen | Code::Paused | Code::KeysExhausted | Code::UpstreamUnreachable | Code::DeadlineExceeded)
         }
         Outcome::Success | Outcome::Replayed => false,
     }
 }
 
 /// How long an exhausted call rests before it goes on as a job: those that made it fail need the time. Not where it is an open
-/// breaker or a cooling key: the job finds it itself, and then waits for it by name, so that it can be woken.
+/// breaker, a pause or a cooling key: the job finds it itself, and then waits for it by name, so that it can be woken.
 pub(crate) fn rest(reason: Reason, retry_after: Option<Nanos>, cap: Nanos) -> Nanos {
-    let by_name = matches!(reason, Reason::CircuitOpen | Reason::KeysCooling);
+    let by_name = matches!(reason, Reason::CircuitOpen | Reason::ProviderPause | Reason::KeysCooling);
     if by_name { Nanos::ZERO } else { retry_after.unwrap_or(Nanos::ZERO).max(cap) }
 }

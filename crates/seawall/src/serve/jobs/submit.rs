@@ -6,7 +6,7 @@ use crate::shape::Time;
 use crate::target::target;
 use base64::Engine as _;
 use bytes::Bytes;
-use http::Method;
+use http::{HeaderMap, HeaderName, Method};
 use seawall_core::config::parse;
 use seawall_core::config::url::Base;
 use seawall_core::decide::Progress;
@@ -122,7 +122,10 @@ pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>
     let content_type = headers.iter().find(|(name, _)| name == "content-type").map_or(&b""[..], |(_, value)| value.as_bytes());
     Ok(NewJob {
         id: desk.new_id(),
-        dedup: key.as_ref().map(|key| identity::dedup(by.caller, &upstream, &method, &path, key)),
+        dedup: key.as_ref().map(|key| {
+            let headers = &header_map(&headers);
+            identity::KeyedRequest { caller: by.caller, upstream: &upstream, method: &method, path: &path, headers, key }.scope()
+        }),
         fingerprint: identity::fingerprint(&method, &path, content_type, &body),
         upstream,
         tenant: submission.tenant.unwrap_or_else(|| by.tenant.to_owned()),
@@ -138,6 +141,11 @@ pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>
         progress: Progress::default(),
         history: Vec::new(),
     })
+}
+
+fn header_map(headers: &[(String, String)]) -> HeaderMap {
+    let parsed = headers.iter().filter_map(|(name, value)| Some((name.parse::<HeaderName>().ok()?, value.parse().ok()?)));
+    parsed.collect()
 }
 
 fn bounded(text: String) -> Result<String, String> {
