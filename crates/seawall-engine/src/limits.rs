@@ -8,6 +8,7 @@ use seawall_core::admit::layered::{self, Answers};
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::admit::table::Table;
 use seawall_core::call::Answer;
+use seawall_core::guard::pause::FIRST_PROBE;
 use seawall_core::policy::{self, LimitKey, Mode};
 use seawall_core::time::{Mono, Nanos};
 use sha2::{Digest as _, Sha256};
@@ -41,12 +42,33 @@ impl<'a> Who<'a> {
     }
 }
 
+/// The cells of one limit, by key.
+///
+/// Layers of several endpoints may share them, each endpoint in its own order. A thread that locks several tables locks
+/// them by ascending `rank`, so that two threads never wait for each other.
+#[derive(Debug)]
+struct Cells {
+    rank: u64,
+    table: Locked<Table>,
+}
+
+impl Cells {
+    fn new() -> Self {
+        static NEXT_RANK: AtomicU64 = AtomicU64::new(0);
+        Self { rank: NEXT_RANK.fetch_add(1, Ordering::Relaxed), table: Locked::new(Table::new(MOST_KEYS)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock()
+    }
+}
+
 /// One limit with the cells of its keys.
 #[derive(Clone, Debug)]
 pub struct Layer {
     spec: policy::Limit,
     limit: Limit,
-    cells: Arc<Locked<Table>>,
+    cells: Arc<Cells>,
     /// What tells it from the other limits of a configuration, on every instance alike.
     place: Arc<str>,
     refused: Arc<AtomicU64>,
@@ -59,7 +81,7 @@ impl Layer {
         Self {
             limit: Limit::from(spec),
             spec: spec.clone(),
-            cells: Arc::new(Locked::new(Table::new(MOST_KEYS))),
+            cells: Arc::new(Cells::new()),
             place: Arc::from(""),
             refused: Arc::default(),
             shadowed: Arc::default(),
@@ -160,9 +182,13 @@ impl Layer {
     }
 }
 
-/// The layers of one endpoint, in a fixed order, so that locks are always taken in the same one.
+/// The layers of one endpoint, in the order of the configuration. No two of them share cells.
 #[derive(Clone, Debug, Default)]
-pub struct Limits(Vec<Layer>);
+pub struct Limits {
+    layers: Vec<Layer>,
+    /// Indices of `layers` by ascending rank of their cells: the order in which tables are locked.
+    lock_order: Vec<usize>,
+}
 
 /// What a call took, so that it can be given back and shown.
 #[derive(Clone, Debug, Default)]
@@ -184,35 +210,44 @@ static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
 impl Limits {
     #[must_use]
     pub fn new(layers: Vec<Layer>) -> Self {
-        Self(layers.into_iter().filter(|layer| layer.mode() != Mode::Off).collect())
+        let mut distinct: Vec<Layer> = Vec::with_capacity(layers.len());
+        for layer in layers.into_iter().filter(|layer| layer.mode() != Mode::Off) {
+            // A limit that is listed twice counts once: its table cannot be locked twice by one thread.
+            if !distinct.iter().any(|other| other.is_same(&layer)) {
+                distinct.push(layer);
+            }
+        }
+        let mut lock_order: Vec<usize> = (0..distinct.len()).collect();
+        lock_order.sort_unstable_by_key(|at| distinct[*at].cells.rank);
+        Self { layers: distinct, lock_order }
     }
 
     /// Those that count by credential apart from the others, since they cannot be counted before the credential is known.
     #[must_use]
     pub fn by_credential(self) -> (Self, Self) {
-        let (with, without) = self.0.into_iter().partition(|layer| layer.spec.key.contains(&LimitKey::Key));
-        (Self(without), Self(with))
+        let (with, without) = self.layers.into_iter().partition(|layer| layer.spec.key.contains(&LimitKey::Key));
+        (Self::new(without), Self::new(with))
     }
 
     #[must_use]
     pub fn layers(&self) -> &[Layer] {
-        &self.0
+        &self.layers
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.layers.is_empty()
     }
 
     /// Whether any of them counts by what a caller's headers say.
     #[must_use]
     pub fn look_at_headers(&self) -> bool {
-        self.0.iter().flat_map(|layer| &layer.spec.key).any(|key| matches!(key, LimitKey::Header(_)))
+        self.layers.iter().flat_map(|layer| &layer.spec.key).any(|key| matches!(key, LimitKey::Header(_)))
     }
 
     /// Takes the cost from every layer, or from none.
     pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (Answer, Taken) {
-        let mut taken = Taken { keys: self.0.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
+        let mut taken = Taken { keys: self.layers.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
         let answers = self.with_cells(&taken.keys, now, |layers| layered::take(layers, now, cost));
         match answers {
             Answers::Go { shadowed, .. } => {
@@ -226,11 +261,11 @@ impl Limits {
 
     /// Counts which layer refused, or which would have.
     pub(crate) fn count(&self, refused: Option<usize>, shadowed: u64) {
-        if let Some(layer) = refused.and_then(|at| self.0.get(at)) {
+        if let Some(layer) = refused.and_then(|at| self.layers.get(at)) {
             layer.refused.fetch_add(1, Ordering::Relaxed);
         }
         if shadowed != 0 {
-            for (_, layer) in (0u32..).zip(&self.0).filter(|(at, _)| shadowed.checked_shr(*at).unwrap_or(0) & 1 == 1) {
+            for (_, layer) in (0u32..).zip(&self.layers).filter(|(at, _)| shadowed.checked_shr(*at).unwrap_or(0) & 1 == 1) {
                 layer.shadowed.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -241,9 +276,20 @@ impl Limits {
         self.with_cells(&taken.keys, now, |layers| layered::refund(layers, taken.at, cost, taken.shadowed));
     }
 
-    /// The provider said: nothing before `until`. Layers that stand for the provider hear it.
+    /// An operator lifted the provider's pause: layers that it emptied are full again.
+    pub fn refill(&self, names: &Names, now: Mono) {
+        let headers = HeaderMap::new();
+        let anyone = Who::here("", "", &headers);
+        for layer in self.layers.iter().filter(|layer| layer.stands_for_provider()) {
+            *layer.cells.lock().cell(&layer.limit, key(&layer.spec, &anyone, names), now) = Cell::default();
+        }
+    }
+
+    /// The provider said: nothing before `until`. Layers that stand for the provider hear it. Limits are asked before a pause
+    /// lets its probe through, so that they are not empty for longer than it takes to the first probe.
     pub fn drain(&self, taken: &Taken, until: Mono, now: Mono) {
-        for (layer, key) in self.0.iter().zip(&taken.keys) {
+        let until = until.min(now + FIRST_PROBE);
+        for (layer, key) in self.layers.iter().zip(&taken.keys) {
             if layer.stands_for_provider() {
                 let mut cells = layer.cells.lock();
                 let cell = cells.cell(&layer.limit, *key, now);
@@ -255,7 +301,7 @@ impl Limits {
     /// `RateLimit-Policy` and `RateLimit` as they stand for this caller.
     #[must_use]
     pub fn fields(&self, taken: &Taken, now: Mono) -> Option<(String, String)> {
-        Layer::fields(self.0.iter().zip(&taken.keys).map(|(layer, key)| {
+        Layer::fields(self.layers.iter().zip(&taken.keys).map(|(layer, key)| {
             let cell = layer.cells.lock().find(*key).copied().unwrap_or_default();
             let (remaining, reset) = layer.limit.remaining(&cell, now);
             (layer, remaining, reset)
@@ -266,14 +312,17 @@ impl Limits {
     #[must_use]
     pub fn share(&self, instances: u32) -> Self {
         let layer = |layer: &Layer| Layer { limit: Limit::from(&layer.spec.share(instances)), ..layer.clone() };
-        Self(self.0.iter().map(layer).collect())
+        Self { layers: self.layers.iter().map(layer).collect(), lock_order: self.lock_order.clone() }
     }
 
-    /// Lends the cells of all layers at once. Tables are locked in the order of the layers, which is the same for all.
+    /// Lends the cells of all layers at once.
     fn with_cells<R>(&self, keys: &[u128], now: Mono, act: impl FnOnce(&mut [(&Limit, &mut Cell)]) -> R) -> R {
-        let mut tables: Few<MutexGuard<'_, Table>> = self.0.iter().map(|layer| layer.cells.lock()).collect();
+        let mut tables: Few<Option<MutexGuard<'_, Table>>> = self.layers.iter().map(|_| None).collect();
+        for at in &self.lock_order {
+            tables[*at] = Some(self.layers[*at].cells.lock());
+        }
         let mut layers: Few<(&Limit, &mut Cell)> = Few::with_capacity(keys.len());
-        for ((layer, table), key) in self.0.iter().zip(&mut tables).zip(keys) {
+        for ((layer, table), key) in self.layers.iter().zip(tables.iter_mut().flatten()).zip(keys) {
             layers.push((&layer.limit, table.cell(&layer.limit, *key, now)));
         }
         act(&mut layers)
@@ -394,5 +443,53 @@ mod tests {
         limits.drain(&taken, Mono(5_000_000_000), Mono(0));
         let (answer, _) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
         assert_eq!(answer, Answer::OverLimit { retry_at: Some(Mono(5_000_000_000)) });
+    }
+
+    /// Two endpoints that share two limits, each in its own order.
+    fn mirrored() -> [Limits; 2] {
+        let (x, y) = (Layer::new(&spec("x", LimitKey::Global, 1_000)), Layer::new(&spec("y", LimitKey::Global, 1_000)));
+        [Limits::new(vec![x.clone(), y.clone()]), Limits::new(vec![y, x])]
+    }
+
+    #[test]
+    fn threads_that_take_shared_limits_in_opposite_order_do_not_wait_for_each_other() {
+        const THREADS: usize = 4;
+        let both = Arc::new(mirrored());
+        let (ended, ends) = std::sync::mpsc::channel();
+        for at in 0..THREADS {
+            let (both, ended) = (Arc::clone(&both), ended.clone());
+            std::thread::spawn(move || {
+                let headers = HeaderMap::new();
+                for round in 0..50_000 {
+                    let limits = &both[at % 2];
+                    let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(round));
+                    limits.refund(&taken, 1, Mono(round));
+                }
+                ended.send(at).unwrap();
+            });
+        }
+        for left in (0..THREADS).rev() {
+            let end = ends.recv_timeout(std::time::Duration::from_secs(30));
+            assert!(end.is_ok(), "{} threads wait for each other", left + 1);
+        }
+    }
+
+    #[test]
+    fn shared_limits_keep_the_order_of_each_endpoint() {
+        let headers = HeaderMap::new();
+        let policies = mirrored().map(|limits| {
+            let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
+            limits.fields(&taken, Mono(0)).unwrap().0
+        });
+        assert_eq!(policies, ["\"x\";q=1000;w=1, \"y\";q=1000;w=1", "\"y\";q=1000;w=1, \"x\";q=1000;w=1"]);
+    }
+
+    #[test]
+    fn a_limit_that_is_listed_twice_counts_once() {
+        let layer = Layer::new(&spec("x", LimitKey::Global, 2));
+        let limits = Limits::new(vec![layer.clone(), layer]);
+        let headers = HeaderMap::new();
+        let go = Answer::Limited { after: Nanos::ZERO };
+        assert_eq!([0, 1].map(|_| limits.take(&who("a", &headers), &names(), 1, Mono(0)).0), [go, go]);
     }
 }

@@ -175,7 +175,7 @@ impl Live {
             None => shared(&config.server, around.vault)?,
         };
         let global_before = before.map(|(live, now)| (live.global.as_slice(), now.mono));
-        let global: Vec<Layer> = config.limits.iter().map(|spec| layer(spec, global_before).at(&spec.name)).collect();
+        let global: Vec<Layer> = config.limits.iter().map(|spec| layer(spec, &spec.name, global_before)).collect();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for spec in &config.upstreams {
             let previous = before.and_then(|(live, now)| Some((live.named(&spec.name)?, now)));
@@ -288,10 +288,11 @@ fn pool(spec: &policy::Pool, before: Option<&Live>) -> Arc<Pool> {
     same.map_or_else(|| Arc::new(Pool::new(spec)), Arc::clone)
 }
 
-/// A limit keeps its cells as long as its name stays, also when its rate changes.
-fn layer(spec: &policy::Limit, before: Option<(&[Layer], Mono)>) -> Layer {
-    let previous = before.and_then(|(layers, now)| Some((layers.iter().find(|layer| layer.name() == spec.name)?, now)));
-    previous.map_or_else(|| Layer::new(spec), |(layer, now)| layer.changed(spec, now))
+/// Makes the limit of a place. It keeps its cells as long as its place stays, also when its rate changes. Cells never go
+/// to two places, because a call locks the cells of all its places.
+fn layer(spec: &policy::Limit, place: &str, before: Option<(&[Layer], Mono)>) -> Layer {
+    let previous = before.and_then(|(layers, now)| Some((layers.iter().find(|layer| layer.place() == place)?, now)));
+    previous.map_or_else(|| Layer::new(spec).at(place), |(layer, now)| layer.changed(spec, now))
 }
 
 /// What all upstreams of a configuration are built from.
@@ -411,7 +412,7 @@ fn own_layers(endpoint: &Endpoint, upstream: &str, shared: &mut Vec<Layer>, befo
         own.push(found.unwrap_or_else(|| {
             // Endpoints may give one name to different limits.
             let namesakes = shared.iter().filter(|layer| layer.name() == spec.name).count();
-            let made = layer(spec, before).at(&format!("{upstream}/{}/{namesakes}", spec.name));
+            let made = layer(spec, &format!("{upstream}/{}/{namesakes}", spec.name), before);
             shared.push(made.clone());
             made
         }));
@@ -445,4 +446,33 @@ fn state(spec: &Arc<Upstream>, before: Option<(&Arc<LiveUpstream>, Now)>) -> Arc
 fn key_ids(upstream: &Upstream) -> Vec<(&str, Option<&str>)> {
     let keys = upstream.auth.iter().flat_map(|auth| &auth.keys);
     keys.map(|key| (key.id.as_str(), key.group.as_deref())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::config;
+    use seawall_core::time::Wall;
+
+    /// Two endpoints with a limit of the same name each.
+    fn namesakes(rate: &str, before: Option<&Live>) -> Live {
+        let endpoint = |name: &str, rate: &str| {
+            format!(
+                "[[upstreams.u.endpoints]]\nname = \"{name}\"\nmatch = \"GET /{name}\"\nlimits = [{{ name = \"same\", rate = \"{rate}\" }}]\n"
+            )
+        };
+        let text = format!("[upstreams.u]\nurl = \"http://127.0.0.1:1\"\n{}{}", endpoint("a", rate), endpoint("b", "9/s"));
+        let around = Around { vault: &|_| Err("none".to_owned()), files: &|_| Err("none".to_owned()) };
+        let now = Now { mono: Mono(1), wall: Wall(1) };
+        Live::new(config::load("t", text.as_bytes()).unwrap(), around, before.map(|live| (live, now))).unwrap()
+    }
+
+    #[test]
+    fn limits_of_one_name_stay_apart_through_a_reload() {
+        let before = namesakes("5/s", None);
+        let after = namesakes("6/s", Some(&before));
+        let (old, new): (Vec<_>, Vec<_>) = (before.layers().collect(), after.layers().collect());
+        assert!(!new[0].1.is_same(new[1].1), "each has cells of its own");
+        assert!(new[0].1.is_same(old[0].1) && new[1].1.is_same(old[1].1), "and keeps them");
+    }
 }
