@@ -161,7 +161,7 @@ pub(crate) struct Running {
     pub shared: Arc<Shared>,
     admin_listener: std::net::TcpListener,
     phase: watch::Sender<Phase>,
-    workers: Vec<thread::JoinHandle<anyhow::Result<()>>>,
+    workers: Vec<Worker>,
     writer: thread::JoinHandle<()>,
 }
 
@@ -227,10 +227,8 @@ impl Running {
 }
 
 /// Workers first, so that what they recorded last is still written.
-fn finish(shared: &Shared, workers: Vec<thread::JoinHandle<anyhow::Result<()>>>, writer: thread::JoinHandle<()>) -> anyhow::Result<()> {
-    for worker in workers {
-        worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
-    }
+fn finish(shared: &Shared, workers: Vec<Worker>, writer: thread::JoinHandle<()>) -> anyhow::Result<()> {
+    let joined = join_within(workers, LAST_WORKER, &shared.clock);
     shared.recorder.stop();
     // Whoever reads the log may have stopped reading: what it does not take is lost, but the process ends.
     let patience = shared.live.load().config.server.drain.min(LAST_LINES);
@@ -240,8 +238,30 @@ fn finish(shared: &Shared, workers: Vec<thread::JoinHandle<anyhow::Result<()>>>,
     }
     let written = if writer.is_finished() { writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked")) } else { Ok(()) };
     operate::keep_last(shared)?;
-    written
+    joined.and(written)
 }
+
+/// Waits for threads that were told to stop. One that does not stop in time is left behind: the process ends with it, and the
+/// error names it.
+fn join_within(workers: Vec<Worker>, patience: Nanos, clock: &Clock) -> anyhow::Result<()> {
+    let give_up = clock.now().mono + patience;
+    while workers.iter().any(|worker| !worker.is_finished()) && clock.now().mono < give_up {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (ended, stuck): (Vec<_>, Vec<_>) = workers.into_iter().partition(Worker::is_finished);
+    for worker in ended {
+        worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
+    }
+    let names: Vec<&str> = stuck.iter().map(|worker| worker.thread().name().unwrap_or("a thread")).collect();
+    anyhow::ensure!(names.is_empty(), "{} did not stop within {} s", names.join(", "), patience.as_secs_ceil());
+    Ok(())
+}
+
+/// A thread that serves requests or runs jobs.
+type Worker = thread::JoinHandle<anyhow::Result<()>>;
+
+/// How long workers may take to stop once they are told to stop at once.
+const LAST_WORKER: Nanos = Nanos::from_secs(10);
 
 /// How long the last log lines may take to be read.
 const LAST_LINES: Nanos = Nanos::from_secs(2);
@@ -253,4 +273,21 @@ fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'stati
 /// An address as people type it.
 fn shown(address: SocketAddr, is_tls: bool) -> String {
     format!("{}://{address}", if is_tls { "https" } else { "http" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_hangs_does_not_keep_the_process_from_ending() {
+        let (_never, blocked) = std::sync::mpsc::channel::<()>();
+        let hung = spawn("worker-7", move || {
+            blocked.recv().unwrap_or_default();
+            Ok(())
+        });
+        let workers = vec![spawn("worker-6", || Ok(())).unwrap(), hung.unwrap()];
+        let error = join_within(workers, Nanos::from_millis(50), &Clock::start()).unwrap_err();
+        assert_eq!(error.to_string(), "worker-7 did not stop within 1 s");
+    }
 }
