@@ -89,12 +89,12 @@ impl Memory {
                 upstream.state.with_keys(|pool| pool.import(&keys.pool.on(|at| clocks.to_mono(at), |span| span)));
             }
             if let Some(until) = known.paused_until {
-                upstream.state.pause(Mono(clocks.to_mono(until)));
+                upstream.state.pause(Mono(clocks.to_mono(until)), now.mono);
             }
             for endpoint in &upstream.endpoints {
                 let Some(known) = known.endpoints.get(&endpoint.spec.name).cloned() else { continue };
                 if let Some(until) = known.paused_until {
-                    endpoint.state.pause(Mono(clocks.to_mono(until)));
+                    endpoint.state.pause(Mono(clocks.to_mono(until)), now.mono);
                 }
                 if let Some(breaker) = known.breaker {
                     let breaker = bounded(breaker.on(|at| clocks.to_mono(at), |span| span), now.mono);
@@ -114,14 +114,15 @@ fn bounded(mut breaker: BreakerData, now: Mono) -> BreakerData {
 }
 
 fn kept(upstream: &LiveUpstream, clocks: Clocks) -> Upstream {
-    let ahead = |until: Mono| (until.0 > clocks.mono).then(|| clocks.to_wall(until.0));
+    let now = Mono(clocks.mono);
+    let end = |span: Option<(Mono, Mono)>| span.map(|(_, until)| clocks.to_wall(until.0));
     let endpoints = upstream.endpoints.iter().map(|endpoint| {
-        let kept = Endpoint { breaker: breaker(&endpoint.state, clocks), paused_until: ahead(endpoint.state.paused_until()) };
+        let kept = Endpoint { breaker: breaker(&endpoint.state, clocks), paused_until: end(endpoint.state.paused(now)) };
         (endpoint.spec.name.clone(), kept)
     });
     Upstream {
         keys: keys(&upstream.state, clocks),
-        paused_until: ahead(upstream.state.paused_until()),
+        paused_until: end(upstream.state.paused(now)),
         endpoints: endpoints.filter(|(_, endpoint)| *endpoint != Endpoint::default()).collect(),
     }
 }
@@ -144,7 +145,7 @@ fn keys(state: &UpstreamState, clocks: Clocks) -> Option<Keys> {
     let over = |cooldown: &CooldownData| cooldown.mono <= clocks.mono && cooldown.wall.is_none_or(past);
     pool.turn = 0;
     for key in &mut pool.keys {
-        (key.uses, key.fails) = (0, 0);
+        (key.uses, key.fails, key.refused) = (0, 0, Default::default());
     }
     let cooldowns = pool.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut pool.groups);
     cooldowns.filter(|cooldown| over(cooldown)).for_each(|cooldown| *cooldown = CooldownData::default());

@@ -7,12 +7,16 @@ use seawall_core::time::Nanos;
 /// What most jobs are claimed with.
 const FRESH: &str = "0 0 0 0 0 0 0";
 
+/// The number of the first key. Zero stands for none; one was written by a version that did not say which key it was.
+const FIRST_KEY: u64 = 2;
+
 pub(crate) fn write(progress: &Progress) -> String {
-    let Progress { attempts, ambiguous, waits, previous_wait, refreshed, replaced, tried } = *progress;
+    let Progress { attempts, ambiguous, waits, previous_wait, refreshed, refused_key, tried } = *progress;
+    let refused = refused_key.map_or(0, |key| u64::from(key) + FIRST_KEY);
     let mut out = String::with_capacity(48);
     // One by one: to format them together costs ten times as much, and every job that ends pays for it.
     let mut digits = itoa::Buffer::new();
-    for number in [attempts.into(), ambiguous.into(), waits.into(), previous_wait.0, refreshed.into(), replaced.into()] {
+    for number in [attempts.into(), ambiguous.into(), waits.into(), previous_wait.0, refreshed.into(), refused] {
         out.push_str(digits.format::<u64>(number));
         out.push(' ');
     }
@@ -33,9 +37,10 @@ pub(crate) fn read(text: &str) -> Progress {
     let narrow = |wide: u64| u32::try_from(wide).unwrap_or(u32::MAX);
     let (attempts, ambiguous, waits) = (narrow(number()), narrow(number()), narrow(number()));
     let previous_wait = Nanos(number());
-    let (refreshed, replaced) = (number() == 1, number() == 1);
+    let (refreshed, refused) = (number() == 1, number());
+    let refused_key = refused.checked_sub(FIRST_KEY).and_then(|key| u16::try_from(key).ok());
     let tried = parts.next().and_then(|hex| u128::from_str_radix(hex, 16).ok()).unwrap_or(0);
-    Progress { attempts, ambiguous, waits, previous_wait, refreshed, replaced, tried: KeySet::from_bits(tried) }
+    Progress { attempts, ambiguous, waits, previous_wait, refreshed, refused_key, tried: KeySet::from_bits(tried) }
 }
 
 #[cfg(test)]
@@ -46,7 +51,7 @@ mod tests {
     fn what_is_written_reads_back() {
         let mut tried = KeySet::default();
         tried.insert(127);
-        let used = Progress { attempts: 3, ambiguous: 1, waits: 2, previous_wait: Nanos(7), refreshed: true, replaced: false, tried };
+        let used = Progress { attempts: 3, ambiguous: 1, waits: 2, previous_wait: Nanos(7), refreshed: true, refused_key: Some(5), tried };
         for progress in [Progress::default(), used] {
             assert_eq!(read(&write(&progress)), progress);
         }

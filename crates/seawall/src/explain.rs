@@ -9,6 +9,7 @@ use seawall_core::call::{Action, Call, Cells, Outcome, Plan, Request};
 use seawall_core::classify::{self, Seen, Verdict};
 use seawall_core::config::url::Base;
 use seawall_core::config::{Config, Endpoint, Upstream};
+use seawall_core::lease::RequestMark;
 use seawall_core::record::{Attempt, Class, Decision, ErrorKind, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now};
@@ -162,7 +163,7 @@ fn once(
 ) -> (Attempt, Option<Outcome>) {
     let mut cells = Cells::new(config, upstream, &endpoint.policy);
     let mut rng = Rng::seeded(seed);
-    let request = Request { method: seen.method, keyed, replayable: true, deadline: None, patient: false };
+    let request = Request { method: seen.method, mark: RequestMark::NONE, keyed, replayable: true, deadline: None, patient: false };
     let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
     loop {
         action = match action {

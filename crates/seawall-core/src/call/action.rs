@@ -2,6 +2,7 @@
 
 use super::{Ask, Plan};
 use crate::decide::repeatable;
+use crate::lease::RequestMark;
 use crate::record::{Class, Code, ErrorKind, Reason, Status};
 use crate::time::{Mono, Nanos};
 
@@ -69,6 +70,8 @@ impl Outcome {
 pub struct Request<'a> {
     /// Upper case.
     pub method: &'a str,
+    /// Tells whether two refusals of a key are about different requests; see [`super::Plan::mark`].
+    pub mark: RequestMark,
     /// It carries an idempotency key.
     pub keyed: bool,
     /// Its body can be sent again.

@@ -4,6 +4,7 @@
 
 use super::{Action, Answer, Ask, Call, Plan, Request, Settle};
 use crate::guard::{Admission, Breaker, Permit, Sample};
+use crate::lease::RequestMark;
 use crate::policy;
 use crate::time::{Mono, Nanos, Now};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ impl First {
     /// `None` where a call without an idempotency key has more to ask before its first attempt.
     #[must_use]
     pub fn of(plan: &Arc<Plan>, guard: &policy::Breaker) -> Option<Self> {
-        let request = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: false };
+        let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
         let now = Now::default();
         let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
         let mut lease = None;
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_success_tells_shared_state_what_the_machine_would() {
-        let request = Request { method: "POST", keyed: false, replayable: true, deadline: None, patient: false };
+        let request = Request { method: "POST", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
         for text in ["", "idempotency.mode = \"off\"", "profile = \"payment\"", "breaker.mode = \"off\""] {
             let (mut cells, plan, first) = parts(text);
             let first = first.unwrap();

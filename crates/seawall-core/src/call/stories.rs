@@ -4,6 +4,7 @@ use super::{Action, Call, Cells, Plan, Request};
 use crate::classify::Seen;
 use crate::config::{self, Config};
 use crate::guard::Forced;
+use crate::lease::RequestMark;
 use crate::record::{ErrorKind, Reason};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now, Wall};
@@ -55,15 +56,21 @@ impl World {
     }
 
     fn call(&mut self, script: &[Step]) -> &mut Self {
-        self.request(&Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: false }, script)
+        self.request(
+            &Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false },
+            script,
+        )
     }
 
     fn post(&mut self, keyed: bool, script: &[Step]) -> &mut Self {
-        self.request(&Request { method: "POST", keyed, replayable: true, deadline: None, patient: false }, script)
+        self.request(&Request { method: "POST", mark: RequestMark::NONE, keyed, replayable: true, deadline: None, patient: false }, script)
     }
 
     fn job(&mut self, script: &[Step]) -> &mut Self {
-        self.request(&Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: true }, script)
+        self.request(
+            &Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: true },
+            script,
+        )
     }
 
     fn pass(&mut self, length: Nanos) -> &mut Self {
@@ -275,6 +282,27 @@ fn a_rejected_key_is_replaced_once() {
 }
 
 #[test]
+fn a_request_that_no_key_is_accepted_for_kills_no_key() {
+    let mut world = World::new(KEYS);
+    for _ in 0..9 {
+        world.call(&[status(401), status(401)]);
+    }
+    world.trace.clear();
+    world.call(&[status(200)]).check(expect![[r#"
+          #1 200 key 0: success, return (succeeded)
+        Success (succeeded) after 1 attempts
+    "#]]);
+}
+
+#[test]
+fn a_key_that_is_refused_where_another_is_accepted_is_dead() {
+    let mut world = World::new(KEYS);
+    world.call(&[status(401), status(200)]);
+    assert!(world.cells.keys.as_ref().unwrap().status(0, world.now).unwrap().dead);
+    assert!(!world.cells.keys.as_ref().unwrap().status(1, world.now).unwrap().dead);
+}
+
+#[test]
 fn unsafe_methods_go_again_only_where_it_is_harmless() {
     World::new("").post(false, &[status(503)]).check(expect![[r#"
           #1 503: transient, return (not_idempotent)
@@ -337,7 +365,7 @@ fn a_500_is_tried_once_more_where_a_repetition_may_harm() {
 
 #[test]
 fn a_body_that_streamed_is_not_sent_again() {
-    let request = Request { method: "PUT", keyed: false, replayable: false, deadline: None, patient: false };
+    let request = Request { method: "PUT", mark: RequestMark::NONE, keyed: false, replayable: false, deadline: None, patient: false };
     World::new("").request(&request, &[status(503)]).check(expect![[r#"
           #1 503: transient, return (body_not_replayable)
         Failed(Transient) (body_not_replayable) after 1 attempts
@@ -372,7 +400,7 @@ fn the_breaker_opens_refuses_probes_and_closes() {
 fn a_job_waits_for_as_long_as_somebody_holds_the_breaker_open() {
     let mut world = World::new("");
     world.cells.breaker.force(Forced::Open, world.now.mono).unwrap();
-    let request = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: true };
+    let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: true };
     let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &request, world.now);
     while let Action::Ask(ask) = action {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
@@ -428,7 +456,14 @@ fn a_limit_refuses_and_says_when() {
 
 #[test]
 fn the_callers_deadline_shortens_ours() {
-    let request = Request { method: "GET", keyed: false, replayable: true, deadline: Some(Nanos::from_millis(300)), patient: false };
+    let request = Request {
+        method: "GET",
+        mark: RequestMark::NONE,
+        keyed: false,
+        replayable: true,
+        deadline: Some(Nanos::from_millis(300)),
+        patient: false,
+    };
     let mut world = World::new("");
     world.request(&request, &[(10_000, Err(ErrorKind::Timeout), &[], "")]).check(expect![[r#"
           #1 timeout: transient, return (deadline_exceeded)
@@ -443,7 +478,7 @@ fn a_cancelled_call_gives_everything_back() {
         "breaker = { consecutive = 1, open = \"5s\", probes = 1, successes = 1 }\nretry.attempts = 1\nlimits = [{ name = \"qps\", rate = \"100/s\", burst = 100 }]",
     );
     world.call(&[status(500)]).pass(Nanos::from_secs(5));
-    let request = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: false };
+    let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
     let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &request, world.now);
     while let Action::Ask(ask) = action {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);

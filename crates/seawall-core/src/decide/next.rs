@@ -20,8 +20,8 @@ pub struct Progress {
     pub previous_wait: Nanos,
     /// The token has been refreshed once in this call.
     pub refreshed: bool,
-    /// A rejected key has been replaced once in this call.
-    pub replaced: bool,
+    /// The key that was refused and replaced in this call.
+    pub refused_key: Option<u16>,
     /// Keys that failed in this call.
     pub tried: KeySet,
 }
@@ -103,11 +103,11 @@ fn quota(facts: &Facts<'_>, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> Nex
     }
 }
 
-/// An expired token is refreshed once; a rejected key is replaced once; a second rejection is final.
+/// An expired token is refreshed once; a refused key is replaced once; a second refusal is about the request and final.
 fn auth(facts: &Facts<'_>) -> Next {
     let next = if facts.refreshes && !facts.progress.refreshed {
         Next::Refresh
-    } else if facts.keys > 1 && !facts.progress.replaced {
+    } else if facts.keys > 1 && facts.progress.refused_key.is_none() {
         Next::Rotate(Reason::KeyRejected)
     } else {
         return Next::Return(Reason::AuthFailed);

@@ -1,7 +1,7 @@
 //! A key pool as plain numbers, for whoever keeps one elsewhere: a shared state across instances, or a snapshot on disk.
 //! Which keys there are, and in which groups, stays with the configuration.
 
-use super::pool::{Cooldown, Health, KeyPool};
+use super::pool::{Cooldown, Health, KeyPool, REFUSALS, RequestMark};
 use crate::time::{Mono, Nanos, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ pub struct KeyData {
     /// Rejected: when it is probed next, and how long after the last probe that is.
     pub dead: Option<(u64, u64)>,
     pub cooldown: CooldownData,
+    /// Marks of the requests it was refused for since it was last accepted; zero stands for none.
+    #[serde(default)]
+    pub refused: [u32; REFUSALS],
 }
 
 /// Zero and none: never cooled.
@@ -61,6 +64,7 @@ impl KeyPool {
                         Health::Dead { probe_at, pause } => Some((probe_at.0, pause.0)),
                     },
                     cooldown: key.cooldown.into(),
+                    refused: key.refused.map(RequestMark::number),
                 })
                 .collect(),
             groups: self.groups.iter().map(|group| (*group).into()).collect(),
@@ -78,6 +82,7 @@ impl KeyPool {
             key.uses = data.uses;
             key.health = data.dead.map_or(Health::Live, |(probe_at, pause)| Health::Dead { probe_at: Mono(probe_at), pause: Nanos(pause) });
             key.cooldown = data.cooldown.into();
+            key.refused = data.refused.map(RequestMark::from_number);
         }
         for (group, data) in self.groups.iter_mut().zip(&data.groups) {
             *group = (*data).into();

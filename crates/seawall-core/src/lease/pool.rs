@@ -4,6 +4,35 @@
 use crate::policy::Pick;
 use crate::time::{Mono, Nanos, Now, Wall};
 
+/// Tells requests apart by method and path, as evidence against a key. Zero stands for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestMark(u32);
+
+impl RequestMark {
+    pub const NONE: Self = Self(0);
+
+    /// FNV-1a: stable across instances, and a collision only costs one more refusal.
+    #[must_use]
+    pub fn of(method: &str, path: &str) -> Self {
+        let bytes = method.bytes().chain([b' ']).chain(path.bytes());
+        let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        Self(hash.max(1))
+    }
+
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+/// Different requests that a key may be refused for in a row and still be used: one more, and it is dead.
+pub const REFUSALS: usize = 2;
+
 /// Keys already tried in a call; the pool holds no more than this can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeySet(u128);
@@ -116,6 +145,8 @@ pub(super) struct Key {
     pub(super) uses: u64,
     pub(super) health: Health,
     pub(super) cooldown: Cooldown,
+    /// The requests it was refused for since it was last accepted.
+    pub(super) refused: [RequestMark; REFUSALS],
 }
 
 #[derive(Clone, Debug)]
@@ -131,6 +162,8 @@ impl KeyPool {
     /// The first look at a rejected key; each later one waits twice as long.
     pub const FIRST_PROBE: Nanos = Nanos::from_secs(60);
     pub const LAST_PROBE: Nanos = Nanos::from_secs(3_600);
+    /// The first look at a key that no other key has proven to be at fault.
+    pub const UNPROVEN_PROBE: Nanos = Nanos::from_secs(5);
 
     /// One key for each group number, in the order of the configuration; at most [`KeySet::MOST`].
     #[must_use]
@@ -145,6 +178,7 @@ impl KeyPool {
             uses: 0,
             health: Health::Live,
             cooldown: Cooldown::NONE,
+            refused: Default::default(),
         };
         Self { pick, keys: groups.iter().map(key).collect(), groups: vec![Cooldown::NONE; names.len()], turn: 0 }
     }
@@ -233,6 +267,7 @@ impl KeyPool {
     pub fn succeeded(&mut self, lease: Lease) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         key.fails = key.fails.saturating_sub(1);
+        key.refused = Default::default();
         if lease.probe {
             key.health = Health::Live;
         }
@@ -244,7 +279,21 @@ impl KeyPool {
         }
     }
 
-    /// The provider refuses this key: it is dead until a probe says otherwise.
+    /// The provider refused this key for one request. A request can be to blame as well as a key, so the key is dead only
+    /// once it was refused for several different requests in a row; it is then probed soon, since nothing is proven.
+    pub fn refuse(&mut self, lease: Lease, request: RequestMark, now: Mono) {
+        self.failed(lease);
+        let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
+        if matches!(key.health, Health::Dead { .. }) || key.refused.contains(&request) {
+            return;
+        }
+        match key.refused.iter_mut().find(|mark| **mark == RequestMark::NONE) {
+            Some(free) => *free = request,
+            None => key.health = Health::Dead { probe_at: now + Self::UNPROVEN_PROBE, pause: Self::UNPROVEN_PROBE },
+        }
+    }
+
+    /// The provider refuses this key and accepts another for the same request: it is dead until a probe says otherwise.
     pub fn reject(&mut self, lease: Lease, now: Mono) {
         self.failed(lease);
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
@@ -283,6 +332,7 @@ impl KeyPool {
         key.fails = 0;
         key.health = Health::Live;
         key.cooldown = Cooldown::NONE;
+        key.refused = Default::default();
         self.groups[key.group] = Cooldown::NONE;
     }
 

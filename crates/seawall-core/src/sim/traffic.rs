@@ -1,6 +1,7 @@
 //! Many calls at once on the real machine: answers what can be answered from shared state and hands back what takes
 //! time. Whoever drives it owns the clock, the network and the question when calls begin.
 
+use crate::lease::RequestMark;
 use std::sync::Arc;
 
 use super::shared::{Called, Callers, Holding, Shared};
@@ -71,7 +72,7 @@ impl Traffic {
     /// Calls are known by a number that is used again once they are over.
     pub(super) fn begin(&mut self, site: usize, keyed: bool, now: Now) -> (u32, Pause) {
         let own = &self.shared.sites[site];
-        let request = Request { method: &own.method, keyed, replayable: true, deadline: None, patient: false };
+        let request = Request { method: &own.method, mark: RequestMark::NONE, keyed, replayable: true, deadline: None, patient: false };
         let (call, action) = Call::begin(Arc::clone(&own.plan), &request, now);
         let flight = Some(Flight { call, site, holding: Holding::default(), moment: 0 });
         let id = match self.free.pop() {

@@ -12,6 +12,7 @@ use seawall_core::classify::Seen;
 use seawall_core::config::{self, Config};
 use seawall_core::decide::Progress;
 use seawall_core::guard::{Admission, State};
+use seawall_core::lease::RequestMark;
 use seawall_core::policy::Rate;
 use seawall_core::record::{Decision, ErrorKind, Reason};
 use seawall_core::rng::Rng;
@@ -85,7 +86,8 @@ proptest! {
     }
 }
 
-const GET: Request<'static> = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: false };
+const GET: Request<'static> =
+    Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
 const START: Now = Now { mono: Mono(0), wall: Wall(1_782_864_000_000) };
 
 /// Answers questions until the machine wants something else.
@@ -161,7 +163,7 @@ fn a_key_is_in_doubt_as_soon_as_one_of_its_sends_is() {
     ];
     for (script, expected) in scripts {
         let (mut cells, plan) = parts(text);
-        let request = Request { method: "POST", keyed: true, ..GET };
+        let request = Request { method: "POST", mark: RequestMark::NONE, keyed: true, ..GET };
         let (mut now, mut rng, mut results) = (START, Rng::seeded(1), script.iter());
         let (mut call, mut action) = Call::begin(plan, &request, now);
         let mut ended = None;
@@ -194,7 +196,7 @@ fn a_job_keeps_its_idempotency_key_while_it_is_put_off() {
     let (mut cells, plan) = parts(
         "[upstreams.api]\nurl = \"https://api.test\"\nretry = { attempts = 3 }\nbreaker = { consecutive = 1, open = \"5s\", probes = 1, successes = 1 }",
     );
-    let request = Request { method: "POST", keyed: true, patient: true, ..GET };
+    let request = Request { method: "POST", mark: RequestMark::NONE, keyed: true, patient: true, ..GET };
     let (mut now, mut rng) = (START, Rng::seeded(1));
     let (mut call, mut action) = Call::begin(plan, &request, now);
     let (mut reserved, mut settled, mut results) = (0, Vec::new(), [503, 200].into_iter());
@@ -284,7 +286,7 @@ fn a_server_that_tells_everybody_to_stay_away_is_heard_without_a_breaker() {
     let (mut next, action) = Call::begin(plan, &GET, START);
     let Action::Ask(ask) = action else { panic!("{action:?}") };
     let answer = cells.answer(ask, START).answer;
-    assert_eq!(answer, Answer::Open { retry_at: Some(Mono(0) + Nanos::from_secs(9)) });
+    assert_eq!(answer, Answer::Paused { until: Mono(0) + Nanos::from_secs(9) });
     let Action::Finish(finish) = next.answered(answer, START) else { panic!("it is refused at once") };
     assert_eq!(finish.retry_after, Some(Nanos::from_secs(9)));
 }

@@ -13,6 +13,7 @@ use crate::state::Visit;
 use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request};
 use seawall_core::classify::{Headers, Seen};
 use seawall_core::guard::Change;
+use seawall_core::lease::RequestMark;
 use seawall_core::policy::IdempotencyMode;
 use seawall_core::record::{Class, Code, ErrorKind, Reason};
 use seawall_core::time::{Mono, Nanos, Now};
@@ -66,8 +67,14 @@ impl Driver {
             None if asks_for_keys => "POST",
             None => "GET",
         };
-        let request =
-            Request { method, keyed: key.is_some(), replayable: true, deadline: terms.deadline.map(nanos), patient: terms.patient };
+        let request = Request {
+            method,
+            mark: RequestMark::NONE,
+            keyed: key.is_some(),
+            replayable: true,
+            deadline: terms.deadline.map(nanos),
+            patient: terms.patient,
+        };
         let (mut call, mut action) = Call::begin(Arc::clone(&policy.0.plan), &request, now);
         if let Some(answer) = answered {
             action = call.answered(answer, now);

@@ -47,16 +47,17 @@ impl SharedKeys {
     pub(crate) async fn report(&self, settle: &Settle, clock: &Clock) {
         let Some((lease, report)) = settle.key else { return };
         let now = clock.now();
-        let (what, cool) = match report {
+        let (what, detail) = match report {
             KeyReport::Neutral => return,
-            KeyReport::Succeeded => (1, 0),
+            // Keys are counted from one here, so that zero stands for none.
+            KeyReport::Succeeded { instead_of } => (1, instead_of.map_or(0, |key| u64::from(key) + 1)),
             KeyReport::Failed => (2, 0),
-            KeyReport::Rejected => (3, 0),
+            KeyReport::Refused { request } => (3, u64::from(request.number())),
             KeyReport::Unused => (4, 0),
             KeyReport::Cool { group: false, until } => (5, ticks(left(until, now))),
             KeyReport::Cool { group: true, until } => (6, ticks(left(until, now))),
         };
-        if !self.tell([what, u64::from(lease.key), u64::from(lease.probe), cool], clock).await {
+        if !self.tell([what, u64::from(lease.key), u64::from(lease.probe), detail], clock).await {
             self.copy.with_keys(|pool| settle.tell_keys(pool, now.mono));
         }
     }
@@ -116,8 +117,8 @@ impl SharedKeys {
 }
 
 fn policy(pool: &KeyPool) -> Vec<i64> {
-    let pauses = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE].map(ticks);
-    let numbers = [numbers::of_pick(pool.pick()), pauses[0], pauses[1]].into_iter().chain([pool.len() as u64]);
+    let [first, last, unproven] = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE, KeyPool::UNPROVEN_PROBE].map(ticks);
+    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven].into_iter().chain([pool.len() as u64]);
     numbers.chain(pool.groups().map(|group| group as u64)).map(numbers::signed).collect()
 }
 

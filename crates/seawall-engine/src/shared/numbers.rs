@@ -5,7 +5,7 @@
 
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::guard::{BreakerData, Cause, Forced, PhaseData, State, Tally, WindowData};
-use seawall_core::lease::{CooldownData, KeyData, KeyPoolData};
+use seawall_core::lease::{CooldownData, KeyData, KeyPoolData, REFUSALS};
 use seawall_core::policy::{self, Algorithm, Mode, Pick};
 use seawall_core::time::{Mono, Nanos};
 
@@ -226,18 +226,21 @@ pub fn of_pool(data: &KeyPoolData) -> Vec<i64> {
         numbers.extend([i64::from(key.fails), signed(key.uses), probe_at, pause, signed(key.cooldown.mono)]);
     }
     numbers.extend(data.groups.iter().map(|group| signed(group.mono)));
+    numbers.extend(data.keys.iter().flat_map(|key| key.refused).map(i64::from));
     numbers
 }
 
 /// A pool of so many keys from a script's array; `None` where it is none.
 #[must_use]
 pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
-    let groups = numbers.get(1 + keys * 5..)?;
-    let keys = numbers[1..=keys * 5].chunks_exact(5).map(|key| KeyData {
+    let (groups, refused) = numbers.get(1 + keys * 5..)?.split_at_checked(numbers.len().checked_sub(1 + keys * (5 + REFUSALS))?)?;
+    let marks = refused.chunks_exact(REFUSALS).map(|marks| std::array::from_fn(|at| u32::try_from(marks[at]).unwrap_or(0)));
+    let keys = numbers[1..=keys * 5].chunks_exact(5).zip(marks).map(|(key, refused)| KeyData {
         fails: u32::try_from(key[0]).unwrap_or(u32::MAX),
         uses: number(key, 1),
         dead: u64::try_from(key[2]).ok().map(|probe_at| (probe_at, number(key, 3))),
         cooldown: CooldownData { mono: number(key, 4), wall: None },
+        refused,
     });
     Some(KeyPoolData {
         turn: u16::try_from(numbers[0]).unwrap_or(0),

@@ -8,6 +8,7 @@ use seawall_core::call::{Finish, Outcome, Request};
 use seawall_core::classify::Headers;
 use seawall_core::config::{self, Config};
 use seawall_core::id::CallId;
+use seawall_core::lease::RequestMark;
 use seawall_core::record::{Class, ErrorKind};
 use seawall_core::rng::Rng;
 use seawall_core::sim::script::{self, Fate};
@@ -237,7 +238,8 @@ fn gateway(case: &Case) -> Story {
     clock.run(async {
         for gap in &case.gaps {
             clock.sleep(Duration::from_nanos(gap.0)).await;
-            let request = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: false };
+            let request =
+                Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
             let ended = drive(&scene, &request, &mut transport).await;
             ends.push(end(ended.finish.outcome == Outcome::Success, &ended.finish));
         }

@@ -6,7 +6,7 @@ use redis::{Pipeline, Script};
 use seawall_core::admit::layered::{self, Answers};
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, PhaseData, Sample};
-use seawall_core::lease::{self, KeyPool, KeySet, Lease, Until};
+use seawall_core::lease::{self, KeyPool, KeySet, Lease, RequestMark, Until};
 use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, Share};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
@@ -254,7 +254,8 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let groups: Vec<u16> = (0..1 + rng.up_to(3)).map(|_| u16::try_from(rng.up_to(2)).unwrap()).collect();
     let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
     let key = [format!("{{twins}}:k:{sequence}")];
-    let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, groups.len() as u64];
+    let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
+    policy.push(groups.len() as u64);
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
     let mut now = 1 + rng.up_to(1 << 50);
@@ -279,12 +280,22 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
             run.op(format!("lease {text} at {now}"), &scripts::LEASE, &key, (&arguments, Some(&text), &[]), expected);
         } else {
             let lease = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
-            let (what, cool) = (1 + rng.up_to(7), rng.up_to(100_000_000_000));
-            let until = Until::Mono(Mono(now + cool));
+            let what = 1 + rng.up_to(7);
+            let detail = match what {
+                1 => rng.up_to(groups.len() as u64),
+                3 => 1 + rng.up_to(4),
+                _ => rng.up_to(100_000_000_000),
+            };
+            let until = Until::Mono(Mono(now + detail));
             match what {
-                1 => pool.succeeded(lease),
+                1 => {
+                    pool.succeeded(lease);
+                    if let Some(key) = detail.checked_sub(1) {
+                        pool.reject(Lease { key: u16::try_from(key).unwrap(), probe: false }, Mono(now));
+                    }
+                }
                 2 => pool.failed(lease),
-                3 => pool.reject(lease, Mono(now)),
+                3 => pool.refuse(lease, RequestMark::from_number(u32::try_from(detail).unwrap()), Mono(now)),
                 4 => pool.cancel(lease, Mono(now)),
                 5 => {
                     pool.failed(lease);
@@ -297,7 +308,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
                 7 => pool.cool_key(lease.key, until),
                 _ => pool.restore(lease.key),
             }
-            let told = [signed(what), i64::from(lease.key), i64::from(lease.probe), signed(cool)];
+            let told = [signed(what), i64::from(lease.key), i64::from(lease.probe), signed(detail)];
             let expected = [signed(now)].into_iter().chain(numbers::of_pool(&pool.export())).collect();
             run.op(format!("report {what} of {lease:?} at {now}"), &scripts::KEY_REPORT, &key, (&arguments, None, &told), expected);
         }

@@ -115,6 +115,41 @@ fn a_rejected_key_is_out_until_its_probe_and_dead_is_not_cooling() {
     assert_eq!(pool.lease(later(60), KeySet::default()), Answer::Dead, "one probe at a time");
 }
 
+/// Refuses the only key for one request to each of these paths.
+fn refuse(pool: &mut KeyPool, paths: &[&str]) {
+    for path in paths {
+        let lease = lease(pool, NOW);
+        pool.refuse(lease, RequestMark::of("GET", path), NOW.mono);
+    }
+}
+
+#[test]
+fn a_key_is_dead_once_several_different_requests_in_a_row_are_refused() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    refuse(&mut pool, &["/a", "/a", "/a", "/b", "/a", "/b"]);
+    assert!(!pool.status(0, NOW).unwrap().dead, "two requests are to blame for all of it");
+    refuse(&mut pool, &["/c"]);
+    assert_eq!(pool.lease(later(4), KeySet::default()), Answer::Dead);
+    assert_eq!(lease(&mut pool, later(5)), Lease { key: 0, probe: true }, "nothing is proven, so it is looked at soon");
+}
+
+#[test]
+fn a_success_clears_what_a_key_was_refused_for() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    refuse(&mut pool, &["/a", "/b"]);
+    let accepted = lease(&mut pool, NOW);
+    pool.succeeded(accepted);
+    refuse(&mut pool, &["/c", "/d"]);
+    assert!(!pool.status(0, NOW).unwrap().dead);
+}
+
+#[test]
+fn requests_are_told_apart_by_method_and_path() {
+    assert_eq!(RequestMark::of("GET", "/a"), RequestMark::of("GET", "/a"));
+    assert_ne!(RequestMark::of("GET", "/a"), RequestMark::of("POST", "/a"));
+    assert_ne!(RequestMark::of("GET", "/a"), RequestMark::of("GET", "/b"));
+}
+
 #[test]
 fn probes_of_a_dead_key_come_half_as_often_each_time_down_to_one_an_hour() {
     let mut pool = pool(Pick::FewestFailures, 1);

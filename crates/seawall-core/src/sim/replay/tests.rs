@@ -1,6 +1,7 @@
 //! Replays of the shipped log, and of lines that are no log. The shipped log is written by the generator below:
 //! `UPDATE_EXPECT=1 cargo test -p seawall-core the_shipped_log` writes it anew.
 
+use crate::lease::RequestMark;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ fn stamp(at: Wall) -> String {
 fn record(number: u64, place: (&str, &str), plan: &Arc<Plan>, cells: &mut Cells, rng: &mut Rng, lines: &mut Vec<(Wall, String)>) {
     let began = Nanos(number * 150_000_000_000 / CALLS);
     let mut now = Now { mono: Mono(0) + began, wall: EPOCH + began };
-    let request = Request { method: "GET", keyed: false, replayable: true, deadline: None, patient: false };
+    let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
     let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
     let head = format!("\"call\":\"c{number:04}\",\"upstream\":\"{}\",\"endpoint\":\"{}\"", place.0, place.1);
     loop {

@@ -6,6 +6,7 @@ use seawall_core::admit::bulkhead::Ticket;
 use seawall_core::call::{Action, Ask, Call, Cells, Finish, Plan, Request};
 use seawall_core::classify::{Hint, Seen, Verdict};
 use seawall_core::config::{Config, Policy};
+use seawall_core::lease::RequestMark;
 use seawall_core::policy::Unsafe;
 use seawall_core::record::{Class, Decision, ErrorKind, Reason, Scope};
 use seawall_core::rng::Rng;
@@ -110,7 +111,14 @@ impl World {
         let (now, plan) = (self.now, Arc::clone(&self.plan));
         // A job that is taken up again has what is left of its deadline.
         let deadline = job.deadline_ms.map(|ms| Nanos::from_millis(ms) - now.mono.since(Mono(0) + Nanos::from_millis(job.start_ms)));
-        let request = Request { method: job.method, keyed: job.keyed, replayable: job.replayable, deadline, patient: job.patient };
+        let request = Request {
+            method: job.method,
+            mark: RequestMark::NONE,
+            keyed: job.keyed,
+            replayable: job.replayable,
+            deadline,
+            patient: job.patient,
+        };
         match std::mem::replace(&mut self.running[i].pending, Pending::Timer) {
             Pending::Start => {
                 let (call, action) = Call::begin(plan, &request, now);

@@ -1,30 +1,41 @@
 -- The twin of seawall-core's lease/pool.rs. A pool is one array: where the next round begins, five numbers for each key
--- (failures, uses, when a dead one is probed, its pause, end of its cooldown), then the end of each group's cooldown.
+-- (failures, uses, when a dead one is probed, its pause, end of its cooldown), then the end of each group's cooldown, then for each
+-- key the marks of two different requests that it was refused for since it was last accepted (zero: none).
 local FEWEST_FAILURES, LEAST_USED, ROUND_ROBIN = 1, 2, 3
 local FAILS, USES, PROBE_AT, PAUSE, COOL = 0, 1, 2, 3, 4
 local TURN, LIVE = 1, -1
--- ARGV: now, pick, first and last pause of a dead key, how many keys, the group of each (from zero), and what follows.
+-- ARGV: now, pick, first and last pause of a dead key, first pause of one that nothing is proven of, how many keys, the group of each
+-- (from zero), and what follows.
 local now, pick = read_clock(ARGV[1]), tonumber(ARGV[2])
-local FIRST_PROBE, LAST_PROBE = tonumber(ARGV[3]), tonumber(ARGV[4])
-local count, group_of, groups = tonumber(ARGV[5]), {}, 0
+local FIRST_PROBE, LAST_PROBE, UNPROVEN_PROBE = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local count, group_of, groups = tonumber(ARGV[6]), {}, 0
 for i = 0, count - 1 do
-  group_of[i] = tonumber(ARGV[6 + i])
+  group_of[i] = tonumber(ARGV[7 + i])
   groups = max(groups, group_of[i] + 1)
 end
-local rest = 6 + count
+local rest = 7 + count
 
 local function at(key, field) return 2 + key * 5 + field end
 local function of_group(group) return 2 + count * 5 + group end
+local function of_refusal(key, slot) return 2 + count * 5 + groups + key * 2 + slot end
+
+local function forget_refusals(p, key) p[of_refusal(key, 0)], p[of_refusal(key, 1)] = 0, 0 end
 
 local function load_pool(seed)
   local stored = redis.call('GET', KEYS[1])
-  if stored then return cmsgpack.unpack(stored) end
+  if stored then
+    local p = cmsgpack.unpack(stored)
+    -- Written by a version that kept no refusals.
+    for i = #p + 1, of_refusal(count, 0) - 1 do p[i] = 0 end
+    return p
+  end
   local p = { 0 }
   for key = 0, count - 1 do
     for field = FAILS, COOL do p[at(key, field)] = 0 end
     p[at(key, PROBE_AT)] = LIVE
   end
   for group = 0, groups - 1 do p[of_group(group)] = 0 end
+  for key = 0, count - 1 do forget_refusals(p, key) end
   if #ARGV - seed + 1 == #p then
     for i = seed, #ARGV do p[i - seed + 1] = tonumber(ARGV[i]) end
   end

@@ -174,7 +174,7 @@ impl Alarms {
     pub(super) fn record(&mut self, record: &Record, live: &Live, bus: &Bus) {
         match record {
             Record::Breaker(record) => self.breaker(record, bus),
-            Record::Call(record) => self.call(record, bus),
+            Record::Call(record) => self.call(record, live, bus),
             Record::Attempt(record) => self.attempt(record, live, bus),
             Record::Token(TokenRecord { at, names, error, .. }) => {
                 if self.is_news("auth-failed", names.upstream.clone(), *at) {
@@ -196,7 +196,7 @@ impl Alarms {
     }
 
     /// Ends of calls that say something about the upstream.
-    fn call(&mut self, record: &CallRecord, bus: &Bus) {
+    fn call(&mut self, record: &CallRecord, live: &Live, bus: &Bus) {
         let upstream = &record.names.upstream;
         if record.outcome == "success" && !self.denied.is_empty() && self.denied.remove(upstream) {
             self.told.remove(&("auth-failed", upstream.clone()));
@@ -207,7 +207,9 @@ impl Alarms {
             bus.raise(&event.detail("calls are refused until the first one is viable").of(upstream, None), record.at);
             self.exhausted.insert(upstream.clone());
         }
-        let denied = record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed;
+        // Where a caller brings its own credential, a refusal is between the caller and the upstream.
+        let ours = || live.named(upstream).is_some_and(|upstream| upstream.spec.auth.is_some());
+        let denied = (record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed) && ours();
         if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
             let event = Event::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
             let words = self.words(upstream, "it refused what it was sent and did not say why");
