@@ -28,8 +28,9 @@ pub use plan::Plan;
 use crate::admit::idempotency;
 use crate::classify::{Seen, Verdict};
 use crate::decide::{Deadline, Facts, Funding, Next, Progress, next};
+use crate::guard::pause::MAX_PAUSE;
 use crate::guard::{Permit, Sample};
-use crate::lease::{KeySet, Lease, Until};
+use crate::lease::{KeySet, Lease, RequestMark, Until};
 use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Scope, Status};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
@@ -83,6 +84,7 @@ pub struct Call {
     replayable: bool,
     keyed: bool,
     patient: bool,
+    mark: RequestMark,
     started: Mono,
     deadline: Deadline,
     progress: Progress,
@@ -112,6 +114,7 @@ impl Call {
             replayable: request.replayable,
             keyed: request.keyed,
             patient: request.patient,
+            mark: request.mark,
             started: now.mono,
             deadline: Deadline::starting(now.mono, total, request.deadline, plan.margin),
             progress,
@@ -236,6 +239,7 @@ impl Call {
                 self.key(now)
             }
             (State::Permit, Answer::Open { retry_at }) => self.circuit_open(retry_at.unwrap_or(now.mono + self.plan.held_open), now),
+            (State::Permit, Answer::Paused { until }) => self.refuse(Code::Paused, Reason::ProviderPause, Some(until), now),
             (State::Key, Answer::Key(lease)) => {
                 self.held.key = Some(lease);
                 self.send(now)
@@ -382,7 +386,8 @@ impl Call {
         }
         settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, now)));
         if let (Some(hint), Scope::Endpoint | Scope::Upstream) = (hint, verdict.scope) {
-            settle.pause = Some((verdict.scope, now.mono + hint));
+            // Limits hear of it too, so that it is bounded here for everybody.
+            settle.pause = Some((verdict.scope, now.mono + hint.min(MAX_PAUSE)));
         }
         settle
     }
@@ -390,9 +395,9 @@ impl Call {
     fn key_report(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> KeyReport {
         let group = verdict.scope != Scope::Key;
         match (verdict.class, verdict.scope) {
-            (Class::Success, _) => KeyReport::Succeeded,
+            (Class::Success, _) => KeyReport::Succeeded { instead_of: self.progress.refused_key },
             (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
-            (Class::Auth, _) => KeyReport::Rejected,
+            (Class::Auth, _) => KeyReport::Refused { request: self.mark },
             (Class::Quota, _) => KeyReport::Cool { group, until: self.plan.cool_until(verdict, hint, now) },
             (Class::Transient, Scope::Key | Scope::Group) => match hint {
                 Some(hint) => KeyReport::Cool { group, until: Until::Mono(now.mono + hint) },
@@ -419,7 +424,9 @@ impl Call {
                 if let Some(lease) = self.held.key {
                     self.progress.tried.insert(lease.key);
                 }
-                self.progress.replaced |= reason == Reason::KeyRejected;
+                if reason == Reason::KeyRejected {
+                    self.progress.refused_key = self.held.key.map(|lease| lease.key);
+                }
                 (Then::Send, Decision::RotateKey, Nanos::ZERO, reason)
             }
             Next::Refresh => {
@@ -533,7 +540,7 @@ impl Call {
         }
         let outcome = match self.last {
             // There is no answer to relay, and "come back then" says more than "it broke".
-            Some((_, Status::Error(_))) if reason == Reason::CircuitOpen => Outcome::Refused(code),
+            Some((_, Status::Error(_))) if matches!(reason, Reason::CircuitOpen | Reason::ProviderPause) => Outcome::Refused(code),
             Some((class, status)) => Outcome::of(class, status, reason),
             None => Outcome::Refused(code),
         };

@@ -86,6 +86,7 @@ words! {
         KeysRejected = "keys_rejected",
         Overloaded = "overloaded",
         CircuitOpen = "circuit_open",
+        Paused = "paused",
         DeadlineExceeded = "deadline_exceeded",
         UpstreamUnreachable = "upstream_unreachable",
         SchemaMismatch = "schema_mismatch",
@@ -118,7 +119,7 @@ impl Code {
             Self::BadRequest | Self::LoopDetected | Self::MethodNotAllowed | Self::NotFound | Self::NotImplemented => "admit",
             Self::RequestTimeout | Self::StorageFull | Self::StoreUnavailable => "admit",
             Self::KeysExhausted | Self::KeysRejected => "lease",
-            Self::CircuitOpen => "guard",
+            Self::CircuitOpen | Self::Paused => "guard",
             Self::UpstreamUnreachable | Self::SchemaMismatch | Self::Cancelled => "attempt",
             Self::DeadlineExceeded => "decide",
         }
@@ -173,6 +174,8 @@ words! {
         BodyNotReplayable = "body_not_replayable",
         AuthFailed = "auth_failed",
         CircuitOpen = "circuit_open",
+        /// A provider asked everybody on the endpoint or upstream to stay away.
+        ProviderPause = "provider_pause",
         KeysCooling = "keys_cooling",
         KeysDead = "keys_dead",
         RateLimited = "rate_limited",

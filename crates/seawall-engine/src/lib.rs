@@ -26,6 +26,7 @@ pub mod live;
 pub mod memory;
 pub mod metrics;
 pub mod oauth;
+mod pause_cell;
 pub mod pool;
 pub mod pools;
 pub mod reach;

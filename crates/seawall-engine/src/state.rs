@@ -4,6 +4,7 @@
 use crate::clock::Clock;
 use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
+use crate::pause_cell::PauseCell;
 use crate::pools::{Entered, Place, Pool, Waiting};
 use crate::shared::{Link, OwnCells, Receipts, Store, Took};
 use parking_lot::{Mutex, MutexGuard};
@@ -17,7 +18,6 @@ use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A cell behind a lock. A panic elsewhere must not take the cell with it: its value is plain data, valid at any time.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct UpstreamState {
     /// Which keys those are, for whoever keeps them elsewhere.
     fingerprint: String,
     ids: Vec<String>,
-    paused_until: Arc<AtomicU64>,
+    pause: Arc<PauseCell>,
 }
 
 impl UpstreamState {
@@ -54,7 +54,7 @@ impl UpstreamState {
             keys: keys.map(Locked::new),
             fingerprint: auth.map(fingerprint).unwrap_or_default(),
             ids: auth.map(|auth| auth.keys.iter().map(|key| key.id.clone()).collect()).unwrap_or_default(),
-            paused_until: Arc::default(),
+            pause: Arc::default(),
         }
     }
 
@@ -62,13 +62,14 @@ impl UpstreamState {
         &self.fingerprint
     }
 
-    /// Until when a server asked that nothing be sent.
-    pub(crate) fn paused_until(&self) -> Mono {
-        Mono(self.paused_until.load(Ordering::Relaxed))
+    /// The pause that the provider asked all endpoints to keep, while it lasts: when it began and when it ends.
+    #[must_use]
+    pub fn paused(&self, now: Mono) -> Option<(Mono, Mono)> {
+        self.pause.span(now)
     }
 
-    pub(crate) fn pause(&self, until: Mono) {
-        self.paused_until.fetch_max(until.0, Ordering::Relaxed);
+    pub(crate) fn pause(&self, until: Mono, now: Mono) {
+        self.pause.extend(until, now);
     }
 
     /// Lends the key pool, where there is one.
@@ -81,7 +82,7 @@ impl UpstreamState {
     #[must_use]
     pub fn after(mut self, before: &Self, same: impl Fn(u16) -> Option<u16>, now: Now) -> Self {
         self.budget = Arc::clone(&before.budget);
-        self.paused_until = Arc::clone(&before.paused_until);
+        self.pause = Arc::clone(&before.pause);
         if let Some(keys) = &self.keys {
             let mut keys = keys.lock();
             for key in 0..u16::try_from(keys.len()).unwrap_or(u16::MAX) {
@@ -142,7 +143,7 @@ fn fingerprint(auth: &Auth) -> String {
 pub struct EndpointState {
     pub upstream: Arc<UpstreamState>,
     breaker: Arc<Locked<Breaker>>,
-    paused_until: Arc<AtomicU64>,
+    pause: Arc<PauseCell>,
     guard: policy::Breaker,
     retry: policy::Retry,
     names: Arc<Names>,
@@ -227,7 +228,7 @@ impl EndpointState {
         Self {
             upstream,
             breaker: breaker.0,
-            paused_until: Arc::default(),
+            pause: Arc::default(),
             guard: policy.breaker,
             retry: policy.retry,
             cost: policy.cost,
@@ -249,7 +250,8 @@ impl EndpointState {
     }
 
     fn own_cells(&self) -> OwnCells {
-        OwnCells { breaker: Arc::clone(&self.breaker), paused_until: Arc::clone(&self.paused_until) }
+        let pauses = [Arc::clone(&self.pause), Arc::clone(&self.upstream.pause)];
+        OwnCells { breaker: Arc::clone(&self.breaker), pauses }
     }
 
     /// Where its state is shared, if it is.
@@ -262,18 +264,28 @@ impl EndpointState {
     #[must_use]
     pub fn after(mut self, before: Option<&Self>) -> Self {
         if let Some(before) = before {
-            self.paused_until = Arc::clone(&before.paused_until);
+            self.pause = Arc::clone(&before.pause);
         }
         self
     }
 
-    /// Until when a server asked that nothing be sent to this endpoint.
-    pub(crate) fn paused_until(&self) -> Mono {
-        Mono(self.paused_until.load(Ordering::Relaxed))
+    /// The pause that the provider asked this endpoint to keep, while it lasts: when it began and when it ends.
+    #[must_use]
+    pub fn paused(&self, now: Mono) -> Option<(Mono, Mono)> {
+        self.pause.span(now)
     }
 
-    pub(crate) fn pause(&self, until: Mono) {
-        self.paused_until.fetch_max(until.0, Ordering::Relaxed);
+    pub(crate) fn pause(&self, until: Mono, now: Mono) {
+        self.pause.extend(until, now);
+    }
+
+    /// An operator ends the pause of this endpoint or, with all of its upstream, that of the upstream; on every instance.
+    pub async fn lift_pause(&self, of_upstream: bool, clock: &Clock) {
+        if of_upstream { &self.upstream.pause } else { &self.pause }.lift();
+        self.limits.refill(&self.names, clock.now().mono);
+        if let Some(link) = &self.link {
+            link.pause.lift(of_upstream, clock).await;
+        }
     }
 
     /// Lends the breaker, which endpoints may share.
@@ -362,16 +374,16 @@ impl EndpointState {
 
     #[inline]
     pub(crate) fn admit(&self, lease: Nanos, now: Mono) -> Answer {
-        match self.paused(now) {
-            Some(paused) => paused,
-            None => self.breaker.lock().admit(&self.guard, lease, now).into(),
+        match self.heed_pauses(now) {
+            Err(until) => Answer::Paused { until },
+            Ok(()) => self.breaker.lock().admit(&self.guard, lease, now).into(),
         }
     }
 
-    /// The refusal of an upstream that asked everybody to stay away.
-    fn paused(&self, now: Mono) -> Option<Answer> {
-        let paused = self.paused_until.load(Ordering::Relaxed).max(self.upstream.paused_until.load(Ordering::Relaxed));
-        (now.0 < paused).then_some(Answer::Open { retry_at: Some(Mono(paused)) })
+    /// Whether the provider lets this call be sent; otherwise when its pause ends.
+    #[inline]
+    fn heed_pauses(&self, now: Mono) -> Result<(), Mono> {
+        self.upstream.pause.admit(now).and_then(|()| self.pause.admit(now))
     }
 
     /// [`answer`](Self::answer) where state is shared: asks Redis first, and our own copy where that does not answer.
@@ -390,9 +402,9 @@ impl EndpointState {
                 visit.took = Some(took);
                 answer
             }
-            Ask::Permit { lease } => match self.paused(now.mono) {
-                Some(paused) => paused,
-                None => link.breaker.permit(lease, clock).await,
+            Ask::Permit { lease } => match self.heed_pauses(now.mono) {
+                Err(until) => Answer::Paused { until },
+                Ok(()) => link.breaker.permit(lease, clock).await,
             },
             Ask::Key { tried } => self.lease_shared(link, tried, who, visit, clock).await,
             Ask::Settle(settle) => {
@@ -506,11 +518,12 @@ impl EndpointState {
     fn settle_own(&self, settle: &Settle, visit: &mut Visit, now: Now) -> Option<Funding> {
         self.settle_admission(settle, visit, now.mono);
         if let Some((scope, until)) = settle.pause {
-            if scope == Scope::Upstream {
-                self.upstream.pause(until);
-            } else {
-                self.pause(until);
-            }
+            let pause = if scope == Scope::Upstream { &self.upstream.pause } else { &self.pause };
+            // Where the pause is shared, Redis keeps it, and ours only follows.
+            if self.link.is_some() { pause.hear(until, now.mono) } else { pause.extend(until, now.mono) }
+        }
+        if self.link.is_none() {
+            self.end_pauses(settle, now.mono);
         }
         if settle.earn || settle.withdraw || settle.refund.is_some() {
             settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)
@@ -523,8 +536,18 @@ impl EndpointState {
     #[inline(always)] // As `tell_breaker`.
     pub(crate) fn settle_plain(&self, settle: &Settle, now: Mono) -> Option<Change> {
         let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
+        self.end_pauses(settle, now);
         let _: Option<Funding> = settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now);
         change
+    }
+
+    /// A probe that succeeded ends the pause that it was sent in.
+    #[inline]
+    fn end_pauses(&self, settle: &Settle, now: Mono) {
+        if let Some(sent_at) = settle.success_sent_at(now) {
+            self.pause.succeeded(sent_at, now);
+            self.upstream.pause.succeeded(sent_at, now);
+        }
     }
 
     /// What limits and pools hear of an attempt's end.

@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Keys(remote::keys::Args),
     /// Show the breakers of a running Seawall, or hold one open or closed
     Breakers(remote::breakers::Args),
+    /// Show the pauses that providers asked a running Seawall for, or end one
+    Pauses(remote::pauses::Args),
     /// Validate a policy and show what it will do
     Check(check::Args),
     /// Dry run: which endpoint, rule, class, decision and wait would apply
@@ -102,6 +104,7 @@ pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<
         Command::Dlq(args) => remote::letters::run(&args, terminal),
         Command::Keys(args) => remote::keys::run(&args, terminal),
         Command::Breakers(args) => remote::breakers::run(&args, terminal),
+        Command::Pauses(args) => remote::pauses::run(&args, terminal),
         Command::Check(args) => check::run(&args, terminal),
         Command::Explain(args) => explain::run(&args, terminal),
         Command::Sim(args) => sim::run(&args, &mut terminal.out(), &mut terminal.err()),

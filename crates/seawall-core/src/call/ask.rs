@@ -4,7 +4,7 @@
 use crate::admit::layered::Answers;
 use crate::decide::Funding;
 use crate::guard::{Admission, Permit, Sample};
-use crate::lease::{self, KeySet, Lease, Until};
+use crate::lease::{self, KeySet, Lease, RequestMark, Until};
 use crate::record::{Code, Scope};
 use crate::time::{Mono, Nanos};
 
@@ -55,6 +55,10 @@ pub enum Answer {
     Permitted(Permit),
     Open {
         retry_at: Option<Mono>,
+    },
+    /// The provider asked to be left alone until then.
+    Paused {
+        until: Mono,
     },
     Key(Lease),
     /// Every key is cooling; the first is viable after this long.
@@ -107,7 +111,10 @@ impl From<Option<lease::Answer>> for Answer {
 /// What an attempt did to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyReport {
-    Succeeded,
+    Succeeded {
+        /// A key that the provider refused for the same request: now it is known that the key was to blame.
+        instead_of: Option<u16>,
+    },
     /// Used, and neither better nor worse for it.
     Neutral,
     Failed,
@@ -116,7 +123,10 @@ pub enum KeyReport {
         group: bool,
         until: Until,
     },
-    Rejected,
+    /// The provider did not accept it for this request. Whether the key or the request is to blame is not known yet.
+    Refused {
+        request: RequestMark,
+    },
     /// Leased and never sent.
     Unused,
 }

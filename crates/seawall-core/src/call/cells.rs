@@ -8,9 +8,10 @@ use crate::admit::layered;
 use crate::admit::limit::{Cell, Limit};
 use crate::config::{Config, Policy, Upstream};
 use crate::decide::{Budget, Funding};
-use crate::guard::{Breaker, Change};
-use crate::lease::{self, KeyPool};
+use crate::guard::{Breaker, Change, Pause};
+use crate::lease::{self, KeyPool, Lease};
 use crate::policy;
+use crate::record::Scope;
 use crate::time::{Mono, Nanos, Now};
 
 /// Retries that successes may save up. More would let a long calm pay for a storm.
@@ -24,8 +25,8 @@ pub struct Cells {
     pub keys: Option<KeyPool>,
     pub limits: Vec<(Limit, Cell)>,
     pub pool: Option<Bulkhead>,
-    /// The upstream asked everybody to stay away until then.
-    pub paused_until: Mono,
+    /// The pauses of the endpoint and of its upstream.
+    pub pauses: (Pause, Pause),
     retry: policy::Retry,
     guard: policy::Breaker,
     cost: u64,
@@ -69,7 +70,7 @@ impl Cells {
             keys: None,
             limits: Vec::new(),
             pool: None,
-            paused_until: Mono(0),
+            pauses: <(Pause, Pause)>::default(),
             retry: policy.retry,
             guard: policy.breaker,
             cost: policy.cost,
@@ -106,8 +107,8 @@ impl Cells {
     }
 
     fn admit(&mut self, lease: Nanos, now: Mono) -> Answer {
-        if now < self.paused_until {
-            return Answer::Open { retry_at: Some(self.paused_until) };
+        if let Err(until) = self.pauses.1.admit(now).and_then(|()| self.pauses.0.admit(now)) {
+            return Answer::Paused { until };
         }
         self.breaker.admit(&self.guard, lease, now).into()
     }
@@ -122,9 +123,7 @@ impl Cells {
         if let Some(keys) = &mut self.keys {
             settle.tell_keys(keys, now.mono);
         }
-        if let Some((_, until)) = settle.pause {
-            self.paused_until = self.paused_until.max(until);
-        }
+        settle.tell_pauses(&mut self.pauses.0, &mut self.pauses.1, now.mono);
         if settle.untake {
             let mut layers: Vec<(&Limit, &mut Cell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
             layered::refund(&mut layers, now.mono, self.cost, 0);
@@ -162,15 +161,40 @@ impl Settle {
     pub fn tell_keys(&self, keys: &mut KeyPool, now: Mono) {
         let Some((lease, report)) = self.key else { return };
         match report {
-            KeyReport::Succeeded => keys.succeeded(lease),
+            KeyReport::Succeeded { instead_of } => {
+                keys.succeeded(lease);
+                if let Some(key) = instead_of {
+                    keys.reject(Lease { key, probe: false }, now);
+                }
+            }
             KeyReport::Failed => keys.failed(lease),
-            KeyReport::Rejected => keys.reject(lease, now),
+            KeyReport::Refused { request } => keys.refuse(lease, request, now),
             KeyReport::Neutral => {}
             KeyReport::Unused => keys.cancel(lease, now),
             KeyReport::Cool { group, until } => {
                 keys.failed(lease);
                 if group { keys.cool_group(lease.key, until) } else { keys.cool_key(lease.key, until) }
             }
+        }
+    }
+
+    /// When the attempt that succeeded was sent, if this one did.
+    #[must_use]
+    pub fn success_sent_at(&self, now: Mono) -> Option<Mono> {
+        let (_, sample) = self.sample.filter(|_| self.earn)?;
+        Some(Mono(now.0.saturating_sub(sample.latency.0)))
+    }
+
+    /// Tells the pauses of an endpoint and of its upstream about an attempt.
+    pub fn tell_pauses(&self, endpoint: &mut Pause, upstream: &mut Pause, now: Mono) {
+        match self.pause {
+            Some((Scope::Upstream, until)) => upstream.extend(until, now),
+            Some((_, until)) => endpoint.extend(until, now),
+            None => {}
+        }
+        if let Some(sent_at) = self.success_sent_at(now) {
+            endpoint.succeeded(sent_at);
+            upstream.succeeded(sent_at);
         }
     }
 }

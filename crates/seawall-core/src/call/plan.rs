@@ -2,7 +2,7 @@
 
 use crate::classify::{Hint, RuleSet, Verdict};
 use crate::config::{Config, Endpoint, Policy, Upstream};
-use crate::lease::{Reset, Until};
+use crate::lease::{RequestMark, Reset, Until};
 use crate::policy::{IdempotencyMode, Mode, Retry, Timeout};
 use crate::record::Scope;
 use crate::time::{Nanos, Now, Wall};
@@ -48,6 +48,12 @@ impl Plan {
             reset: auth.map(|auth| auth.reset.clone()),
             ..Self::alone(policy)
         }
+    }
+
+    /// Marks a request, as evidence against keys; only where there are keys. A query is no part of it.
+    #[must_use]
+    pub fn mark(&self, method: &str, path: &str) -> RequestMark {
+        if self.keys == 0 { RequestMark::NONE } else { RequestMark::of(method, path.split('?').next().unwrap_or(path)) }
     }
 
     /// The policy by itself: no limits, no pool, no keys.

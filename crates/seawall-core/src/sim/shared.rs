@@ -12,10 +12,9 @@ use crate::admit::limit::{Cell, Limit};
 use crate::call::{Answer, Ask, BUDGET_CAPACITY, Plan, Settle};
 use crate::config::{Config, Endpoint, Upstream};
 use crate::decide::Budget;
-use crate::guard::Breaker;
+use crate::guard::{Breaker, Pause};
 use crate::lease::{KeyPool, KeySet};
 use crate::policy::{self, BreakerPer, LimitKey};
-use crate::record::Scope;
 use crate::time::{Mono, Nanos, Now};
 
 /// Where an adaptive pool begins to look for its height.
@@ -44,7 +43,7 @@ pub(super) struct Site {
     breaker: usize,
     retry: policy::Retry,
     guard: policy::Breaker,
-    paused_until: Mono,
+    pause: Pause,
 }
 
 /// What one upstream's endpoints share.
@@ -52,7 +51,7 @@ pub(super) struct Site {
 struct Dependency {
     budget: Budget,
     keys: Option<KeyPool>,
-    paused_until: Mono,
+    pause: Pause,
 }
 
 /// One cell of a limit, and what makes it this cell and no other.
@@ -146,7 +145,7 @@ impl Shared {
             shared.upstreams.push(Dependency {
                 budget: Budget::empty(BUDGET_CAPACITY),
                 keys: auth.map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
-                paused_until: Mono(0),
+                pause: Pause::default(),
             });
             for endpoint in &upstream.endpoints {
                 let site = shared.site(config, (index, upstream), endpoint, callers);
@@ -180,7 +179,7 @@ impl Shared {
             breaker,
             retry: policy.retry,
             guard: policy.breaker,
-            paused_until: Mono(0),
+            pause: Pause::default(),
         }
     }
 
@@ -256,10 +255,9 @@ impl Shared {
     }
 
     fn admit(&mut self, site: usize, lease: Nanos, now: Mono) -> Answer {
-        let site = &self.sites[site];
-        let paused_until = site.paused_until.max(self.upstreams[site.upstream].paused_until);
-        if now < paused_until {
-            return Answer::Open { retry_at: Some(paused_until) };
+        let site = &mut self.sites[site];
+        if let Err(until) = self.upstreams[site.upstream].pause.admit(now).and_then(|()| site.pause.admit(now)) {
+            return Answer::Paused { until };
         }
         self.breakers[site.breaker].admit(&site.guard, lease, now).into()
     }
@@ -276,11 +274,7 @@ impl Shared {
         if let Some(keys) = &mut upstream.keys {
             settle.tell_keys(keys, now.mono);
         }
-        match settle.pause {
-            Some((Scope::Upstream, until)) => upstream.paused_until = upstream.paused_until.max(until),
-            Some((_, until)) => site.paused_until = site.paused_until.max(until),
-            None => {}
-        }
+        settle.tell_pauses(&mut site.pause, &mut upstream.pause, now.mono);
         if settle.untake {
             let (taken_at, shadowed) = (holding.taken_at, holding.shadowed);
             with_layers(&mut self.limits, &site.limits, |layers| layered::refund(layers, taken_at, site.cost, shadowed));

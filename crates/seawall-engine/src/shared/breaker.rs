@@ -5,6 +5,7 @@ use super::redis::{Arguments, Seed, Store};
 use super::scripts;
 use crate::clock::Clock;
 use crate::live::Names;
+use crate::pause_cell::PauseCell;
 use crate::state::Locked;
 use seawall_core::call::{Answer, Settle};
 use seawall_core::guard::breaker::ramp_pause;
@@ -18,11 +19,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// where every probe counts, is always asked.
 const FRESH: Nanos = Nanos::from_millis(100);
 
+/// What the script that gives leave to send answers first.
+const GO: i64 = 0;
+const REFUSED: i64 = 1;
+const RAMP: i64 = 3;
+const PAUSED: i64 = 4;
+/// The provider's pause lasts, and this call is its probe.
+const PROBE: i64 = 5;
+
 /// The cells of this process that follow what is shared.
 #[derive(Debug)]
 pub(crate) struct OwnCells {
     pub breaker: Arc<Locked<Breaker>>,
-    pub paused_until: Arc<AtomicU64>,
+    /// Of the endpoint and of its upstream.
+    pub pauses: [Arc<PauseCell>; 2],
 }
 
 #[derive(Debug)]
@@ -33,21 +43,21 @@ pub(crate) struct SharedBreaker {
     key: String,
     /// When the copy was last known to be closed, on our clock.
     closed_at: AtomicU64,
-    pauses: [String; 2],
-    /// Until when the endpoint pauses, as this process knows it.
-    paused_until: Arc<AtomicU64>,
+    pause_keys: [String; 2],
+    /// The pauses of the endpoint and of its upstream, as this process knows them.
+    pauses: [Arc<PauseCell>; 2],
     seed: Seed,
 }
 
 impl SharedBreaker {
-    pub(super) fn new(store: &Arc<Store>, names: &Names, own: OwnCells, guard: policy::Breaker, pauses: [String; 2]) -> Self {
-        let OwnCells { breaker: copy, paused_until } = own;
+    pub(super) fn new(store: &Arc<Store>, names: &Names, own: OwnCells, guard: policy::Breaker, pause_keys: [String; 2]) -> Self {
+        let OwnCells { breaker: copy, pauses } = own;
         let place = match guard.per {
             BreakerPer::Upstream => String::new(),
             BreakerPer::Endpoint => format!(":{}", names.endpoint),
         };
         let key = format!("{{seawall:{}}}:breaker{place}", names.upstream);
-        Self { store: Arc::clone(store), copy, guard, key, closed_at: AtomicU64::new(0), pauses, paused_until, seed: Seed::default() }
+        Self { store: Arc::clone(store), copy, guard, key, closed_at: AtomicU64::new(0), pause_keys, pauses, seed: Seed::default() }
     }
 
     /// Leave to send once.
@@ -57,27 +67,36 @@ impl SharedBreaker {
             return Answer::Permitted(Permit { generation, probe: None });
         }
         let arguments = Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from));
-        let [endpoint, upstream] = &self.pauses;
+        let [endpoint, upstream] = &self.pause_keys;
         let Some(reply) = self.run(&scripts::PERMIT, &[&self.key, endpoint, upstream], arguments, clock).await else {
-            return self.copy.lock().admit(&self.guard, lease, clock.now().mono).into();
+            let now = clock.now().mono;
+            // Nobody knows of a probe that would be due, so the pause is kept to its end.
+            return match self.pauses.iter().find_map(|pause| pause.span(now)) {
+                Some((_, until)) => Answer::Paused { until },
+                None => self.copy.lock().admit(&self.guard, lease, now).into(),
+            };
         };
         let met = self.learn(&reply, number(&reply, 4), clock);
-        if self.known().is_some() {
+        let let_through = reply.first() == Some(&GO);
+        if self.known().is_some() && let_through {
             // Reports do not renew this: only who asks hears of pauses.
             self.closed_at.store(met.mono.0, Ordering::Relaxed);
         }
         match (reply.first(), number(&reply, 1)) {
-            (Some(0), _) => {
+            (Some(&(GO | PROBE)), _) => {
+                if let_through {
+                    self.pauses.iter().for_each(|pause| pause.lift());
+                }
                 let generation = u32::try_from(number(&reply, 2)).unwrap_or(0);
                 Answer::Permitted(Permit { generation, probe: reply.get(3).and_then(|slot| u32::try_from(*slot).ok()) })
             }
-            (Some(1), wait) => Answer::Open { retry_at: Some(met.mono + nanos(wait)) },
-            (Some(4), wait) => {
+            (Some(&REFUSED), wait) => Answer::Open { retry_at: Some(met.mono + nanos(wait)) },
+            (Some(&PAUSED), wait) => {
                 let until = met.mono + nanos(wait);
-                self.paused_until.fetch_max(until.0, Ordering::Relaxed);
-                Answer::Open { retry_at: Some(until) }
+                self.pauses[0].hear(until, met.mono);
+                Answer::Paused { until }
             }
-            (Some(3), _) => Answer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
+            (Some(&RAMP), _) => Answer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
             (_, _) => Answer::Open { retry_at: None },
         }
     }

@@ -10,6 +10,7 @@ use crate::live::Names;
 use crate::state::Locked;
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::call::{Answer, Settle};
+use seawall_core::guard::pause::FIRST_PROBE;
 use seawall_core::policy::{Fail, Mode};
 use seawall_core::time::{Mono, Nanos};
 use std::sync::Arc;
@@ -128,7 +129,9 @@ impl SharedLimits {
             self.refund(receipt).await;
         }
         if let Some((_, until)) = settle.pause {
-            let arguments = Arguments::default().number(0).number(ticks(until.since(clock.now().mono)));
+            // As long as limits of this process are, and no longer.
+            let length = until.since(clock.now().mono).min(FIRST_PROBE);
+            let arguments = Arguments::default().number(0).number(ticks(length));
             self.change(&scripts::DRAIN, receipt, arguments, |_, layer| layer.stands_for_provider()).await;
         }
     }

@@ -22,7 +22,7 @@ pub struct Link {
     pub(crate) key_limits: SharedLimits,
     pub(crate) breaker: SharedBreaker,
     pub(crate) keys: SharedKeys,
-    pause: SharedPause,
+    pub(crate) pause: SharedPause,
 }
 
 /// What an attempt holds of shared limits.
@@ -42,7 +42,7 @@ impl Link {
         upstream: Arc<UpstreamState>,
         (limits, key_limits): (&Limits, &Limits),
     ) -> Self {
-        let pause = SharedPause::new(store, names);
+        let pause = SharedPause::new(store, names, own.pauses.clone());
         Self {
             store: Arc::clone(store),
             limits: SharedLimits::new(store, names, limits, policy.cost),

@@ -1,26 +1,29 @@
-//! A pause that a server asked for, told to every instance. It is heard together with the breaker, by whoever asks for leave
-//! to send; ours is kept in the endpoint's own cell, and goes on when nobody answers.
+//! A pause that a provider asked for, told to every instance. It is heard together with the breaker, by whoever asks for leave
+//! to send; ours is kept in the endpoint's own cell, and goes on when Redis does not answer.
 
 use super::numbers::{number, ticks};
 use super::redis::{Arguments, Store};
 use super::scripts;
 use crate::clock::Clock;
 use crate::live::Names;
+use crate::pause_cell::PauseCell;
 use seawall_core::call::Settle;
 use seawall_core::record::Scope;
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(super) struct SharedPause {
+pub(crate) struct SharedPause {
     store: Arc<Store>,
     upstream: String,
     endpoint: String,
+    /// Our own copies, of the endpoint's pause and of its upstream's.
+    copies: [Arc<PauseCell>; 2],
 }
 
 impl SharedPause {
-    pub(super) fn new(store: &Arc<Store>, names: &Names) -> Self {
-        let upstream = format!("{{seawall:{}}}:pause", names.upstream);
-        Self { store: Arc::clone(store), endpoint: format!("{upstream}:{}", names.endpoint), upstream }
+    pub(super) fn new(store: &Arc<Store>, names: &Names, copies: [Arc<PauseCell>; 2]) -> Self {
+        let upstream = format!("{{seawall:{}}}:paused", names.upstream);
+        Self { store: Arc::clone(store), endpoint: format!("{upstream}:{}", names.endpoint), upstream, copies }
     }
 
     /// Where the pauses are that this endpoint heeds.
@@ -29,11 +32,30 @@ impl SharedPause {
     }
 
     pub(super) async fn report(&self, settle: &Settle, clock: &Clock) {
-        let Some((scope, until)) = settle.pause else { return };
-        let key = if scope == Scope::Upstream { &self.upstream } else { &self.endpoint };
-        let arguments = Arguments::default().number(0).number(ticks(until.since(clock.now().mono)));
-        // While Redis is away the pause is ours alone.
-        if let Some(reply) = self.store.run::<Vec<i64>>(&scripts::PAUSE, &[key], &arguments).await {
+        let now = clock.now().mono;
+        if let Some((scope, until)) = settle.pause {
+            let key = if scope == Scope::Upstream { &self.upstream } else { &self.endpoint };
+            let arguments = Arguments::default().number(0).number(ticks(until.since(now)));
+            // While Redis is away the pause is ours alone.
+            if let Some(reply) = self.store.run::<Vec<i64>>(&scripts::PAUSE, &[key], &arguments).await {
+                self.store.met(number(&reply, 0), clock);
+            }
+        }
+        let Some(sent_at) = settle.success_sent_at(now) else { return };
+        // Not `any`: both copies have to hear of it.
+        let ended = self.copies.iter().filter(|copy| copy.succeeded(sent_at, now)).count();
+        if ended > 0 {
+            self.remove(&[&self.endpoint, &self.upstream], clock).await;
+        }
+    }
+
+    /// By hand: the pause is over, on every instance. The others hear of it within a second.
+    pub(crate) async fn lift(&self, of_upstream: bool, clock: &Clock) {
+        self.remove(&[if of_upstream { &self.upstream } else { &self.endpoint }], clock).await;
+    }
+
+    async fn remove(&self, keys: &[&str], clock: &Clock) {
+        if let Some(reply) = self.store.run::<Vec<i64>>(&scripts::LIFT, keys, &Arguments::default().number(0)).await {
             self.store.met(number(&reply, 0), clock);
         }
     }

@@ -25,6 +25,8 @@ scripts! {
     FORCE = "clock.lua", "breaker.lua", "force.lua";
     /// Tells everybody that a server asked them to stay away.
     PAUSE = "clock.lua", "pause.lua";
+    /// Ends such pauses.
+    LIFT = "clock.lua", "lift.lua";
     /// Leases a key.
     LEASE = "clock.lua", "keys.lua", "lease.lua";
     /// Tells a key pool what an attempt did to a key.

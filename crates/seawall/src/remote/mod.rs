@@ -1,10 +1,11 @@
-//! Doors to a running Seawall: jobs, dead letters, keys and breakers through its admin API.
+//! Doors to a running Seawall: jobs, dead letters, keys, breakers and pauses through its admin API.
 
 pub(crate) mod breakers;
 mod client;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod letters;
+pub(crate) mod pauses;
 mod table;
 
 use crate::terminal::Terminal;

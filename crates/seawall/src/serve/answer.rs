@@ -218,7 +218,7 @@ impl Refusal {
         refusal.token = match (code, fault) {
             (Code::UpstreamUnreachable | Code::DeadlineExceeded | Code::SchemaMismatch, Some(fault)) => fault.token,
             (Code::DeadlineExceeded, None) => "http_response_timeout",
-            (Code::CircuitOpen | Code::KeysExhausted | Code::KeysRejected, _) => "destination_unavailable",
+            (Code::CircuitOpen | Code::Paused | Code::KeysExhausted | Code::KeysRejected, _) => "destination_unavailable",
             (Code::Overloaded, _) => "connection_limit_reached",
             _ => "http_request_denied",
         };
@@ -335,6 +335,7 @@ const fn describe(code: Code) -> (u16, &'static str) {
         Code::KeysRejected => (502, "the upstream has rejected every key"),
         Code::Overloaded => (503, "there is no room for this call right now"),
         Code::CircuitOpen => (503, "the upstream is failing and is given time to recover"),
+        Code::Paused => (503, "the upstream asked for a pause, and it is not over"),
         Code::DeadlineExceeded => (504, "the deadline passed before the upstream answered"),
         Code::UpstreamUnreachable => (502, "the upstream could not be reached or did not answer properly"),
         Code::SchemaMismatch => (502, "the upstream's answer does not have the expected shape"),

@@ -29,7 +29,7 @@ pub(super) const fn is_degradable(outcome: Outcome, status: Option<StatusCode>) 
         Outcome::Failed(Class::Permanent) => matches!(status, Some(status) if status.as_u16() >= 500),
         Outcome::Failed(_) => true,
         Outcome::Refused(code) => match code {
-            Code::KeysExhausted | Code::KeysRejected | Code::Overloaded | Code::CircuitOpen => true,
+            Code::KeysExhausted | Code::KeysRejected | Code::Overloaded | Code::CircuitOpen | Code::Paused => true,
             Code::DeadlineExceeded | Code::UpstreamUnreachable | Code::SchemaMismatch => true,
             Code::RateLimited | Code::NoUpstream | Code::CallerUnknown | Code::TooLarge | Code::Cancelled => false,
             Code::IdempotencyKeyMissing | Code::IdempotencyKeyMismatch | Code::IdempotencyKeyInFlight | Code::OutcomeUnknown => false,

@@ -44,6 +44,7 @@ const fn names_a_time(code: Code) -> bool {
             | Code::KeysExhausted
             | Code::Overloaded
             | Code::CircuitOpen
+            | Code::Paused
             | Code::IdempotencyKeyInFlight
             | Code::StoreUnavailable
     )

@@ -175,11 +175,12 @@ fn lively() -> (Upstream, Gateway) {
             "Content-Type: application/json\r\n",
             r#"{"error":{"code":"teapot","message":"key canary-in-use-1234 is short and stout"}}"#,
         )),
+        "/waits" => turn.say(answer("529 Wait", "Retry-After: 300\r\n", "")),
         "/denied" => turn.say(answer("401 No", "", "canary-in-use-1234 is not welcome")),
         "/broken" => turn.say(answer("500 Oops", "", "canary-in-use-1234")),
         _ => turn.say(OK),
     });
-    let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\" }\nbreaker = { consecutive = 50 }\npool = \"p\"\ndead_letter = { from = [\"jobs\", \"gateway\"] }\nlimits = [{ name = \"qps\", key = \"caller\", rate = \"10/h\", burst = 1000 }]\n[pools.p]\nconcurrent = 5\nqueue = 5\n[upstreams.api.auth]\ninject = \"query:key\"\nmax_wait = \"1ms\"\nkeys = [{ id = \"k\", secret = \"env:CANARY\", group = \"g\" }, { id = \"l\", secret = \"env:CANARY2\" }]\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n[[schedules]]\nname = \"sync\"\nupstream = \"api\"\nrequest = { path = \"/ok?{subject}\" }\nevery = \"1h\"\nsubjects = [\"alice\"]\n";
+    let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\" }\nbreaker = { consecutive = 50 }\npool = \"p\"\ndead_letter = { from = [\"jobs\", \"gateway\"] }\nlimits = [{ name = \"qps\", key = \"caller\", rate = \"10/h\", burst = 1000 }]\n[pools.p]\nconcurrent = 5\nqueue = 5\n[upstreams.api.auth]\ninject = \"query:key\"\nmax_wait = \"1ms\"\nkeys = [{ id = \"k\", secret = \"env:CANARY\", group = \"g\" }, { id = \"l\", secret = \"env:CANARY2\" }]\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n[[upstreams.api.endpoints]]\nname = \"waits\"\nmatch = \"GET /waits\"\n[[upstreams.api.endpoints.classify]]\nwhen = { status = [529] }\nas = \"transient\"\nscope = \"endpoint\"\nwait = \"retry-after\"\n[[schedules]]\nname = \"sync\"\nupstream = \"api\"\nrequest = { path = \"/ok?{subject}\" }\nevery = \"1h\"\nsubjects = [\"alice\"]\n";
     let gateway = Start::before(&upstream, keys).secret("CANARY", "canary-in-use-1234").secret("CANARY2", "canary-in-use-5678").go();
     (upstream, gateway)
 }
@@ -189,12 +190,12 @@ fn what_is_said_is_what_is_described_and_no_key_is_in_it() {
     let (_upstream, gateway) = lively();
     let mut events = Caller::connect(gateway.admin);
     events.send("GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    for path in ["/api/ok", "/api/search", "/api/odd", "/api/broken", "/api/denied", "/api/ok"] {
+    for path in ["/api/ok", "/api/search", "/api/odd", "/api/broken", "/api/denied", "/api/waits", "/api/ok"] {
         gateway.get(path);
     }
     let job = gateway.admin_with("POST", "/v1/jobs", "", &json!({ "upstream": "api", "path": "/odd" }).to_string());
     assert_eq!(job.status, 202, "{}", job.text());
-    gateway.log(7);
+    gateway.log(8);
     eventually("the job is dead", || gateway.look("/v1/dead-letters")["items"].as_array().unwrap().len() >= 2);
     assert_eq!(gateway.admin_with("PUT", "/v1/breakers/api/search", "", r#"{"state":"open"}"#).status, 200);
     let mut told = String::new();

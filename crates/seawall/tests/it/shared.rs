@@ -303,7 +303,7 @@ fn a_pause_that_a_server_asked_for_is_kept_by_all_instances() {
         let wait: u64 = b.get("/api/x").header("retry-after").unwrap().parse().unwrap();
         assert!((20..=31).contains(&wait), "{wait}");
         let sent = upstream.count();
-        assert_eq!([a.get("/api/x").code(), b.get("/api/x").code()], ["circuit_open", "circuit_open"], "{scope}");
+        assert_eq!([a.get("/api/x").code(), b.get("/api/x").code()], ["paused", "paused"], "{scope}");
         assert_eq!(upstream.count(), sent);
     }
 }

@@ -30,7 +30,7 @@ impl Layer {
         Some(match finish.reason {
             Reason::RateLimited | Reason::ExceedsCapacity => Self::Limit,
             Reason::PoolFull | Reason::QueueTimeout | Reason::Shed => Self::Pool,
-            Reason::CircuitOpen => Self::Breaker,
+            Reason::CircuitOpen | Reason::ProviderPause => Self::Breaker,
             Reason::DeadlineExceeded => Self::Deadline,
             // In this model nothing else is left that refuses before the first send.
             _ => Self::Keys,

@@ -1,5 +1,14 @@
--- A server asked everybody to stay away. KEYS: the pause. ARGV: now, for how long. Answers: now, until when it lasts.
+-- The twin of seawall-core's guard/pause.rs. A provider asked everybody to stay away. KEYS: the pause. ARGV: now, for how long.
+-- Answers: now, until when it lasts. A pause is an array: its end, when a probe is let through, how long after the probe before.
+local FIRST_PROBE = 600000000
 local now = read_clock(ARGV[1])
-local till = max(now + tonumber(ARGV[2]), tonumber(redis.call('GET', KEYS[1]) or '0'))
-keep(KEYS[1], string.format('%.0f', till), till - now)
-return { now, till }
+local till = now + tonumber(ARGV[2])
+local stored = redis.call('GET', KEYS[1])
+local pause = stored and cmsgpack.unpack(stored) or { 0, 0, 0 }
+if pause[1] <= now then
+  pause = { till, now + FIRST_PROBE, FIRST_PROBE }
+else
+  pause[1] = max(pause[1], till)
+end
+keep(KEYS[1], cmsgpack.pack(pause), pause[1] - now)
+return { now, pause[1] }

@@ -1,12 +1,28 @@
 -- Asks to send once. KEYS: the breaker, pauses that a server asked for. ARGV: now, how long a probe may be out, the generation the asker knows (-1:
 -- none), the policy, a seed. Answers: kind, wait, generation, probe, now, then the breaker if it is another than known.
-local GO, REFUSED, FORCED, RAMP, PAUSED = 0, 1, 2, 3, 4
+local GO, REFUSED, FORCED, RAMP, PAUSED, PROBE = 0, 1, 2, 3, 4, 5
 local now, lease, known, policy = read_clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), read_policy(4)
 local b, stored = load_breaker(KEYS[1], 16)
 local kind, wait, probe, changed = GO, 0, -1, false
 
-local paused = 0
-for i = 2, #KEYS do paused = max(paused, tonumber(redis.call('GET', KEYS[i]) or '0')) end
+-- Each pause that lasts refuses, unless its probe is due. A call that passes all of them is the probe of all of them.
+local due, paused = {}, 0
+for i = 2, #KEYS do
+  local stored = redis.call('GET', KEYS[i])
+  local pause = stored and cmsgpack.unpack(stored)
+  if pause and now < pause[1] then
+    if now >= pause[2] then due[#due + 1] = { KEYS[i], pause } else paused = max(paused, pause[1]) end
+  end
+end
+if paused == 0 then
+  for _, found in ipairs(due) do
+    local key, pause = found[1], found[2]
+    pause[3] = pause[3] * 2
+    pause[2] = now + pause[3]
+    keep(key, cmsgpack.pack(pause), pause[1] - now)
+    kind = PROBE
+  end
+end
 
 if now < paused then
   kind, wait = PAUSED, paused - now

@@ -12,6 +12,7 @@ mod limits;
 mod metrics;
 mod openapi;
 pub(super) mod paths;
+mod pauses;
 pub(super) mod query;
 mod status;
 mod upstreams;
@@ -44,6 +45,7 @@ fn paths() -> Paths {
         .merge(status::paths())
         .merge(upstreams::paths())
         .merge(breakers::paths())
+        .merge(pauses::paths())
         .merge(keys::paths())
         .merge(limits::paths())
         .merge(calls::paths())

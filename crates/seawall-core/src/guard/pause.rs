@@ -1,0 +1,132 @@
+//! A pause that a provider asked for: nothing is sent before its end, except a probe now and then.
+
+use crate::time::{Mono, Nanos};
+
+/// No provider can pause an endpoint for longer than this at a time, whatever it asks for.
+pub const MAX_PAUSE: Nanos = Nanos::from_secs(3_600);
+/// How long a pause lasts before its first probe; each later probe waits twice as long. Shorter pauses are not probed.
+pub const FIRST_PROBE: Nanos = Nanos::from_secs(60);
+
+/// One pause, of an endpoint or of a whole upstream. The default is no pause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pause {
+    since: Mono,
+    until: Mono,
+    /// The next call at or after this time is sent as a probe.
+    probe_at: Mono,
+    /// How long after the probe before it that is.
+    gap: Nanos,
+}
+
+impl Pause {
+    /// A provider asked to be left alone until then.
+    pub fn extend(&mut self, until: Mono, now: Mono) {
+        let until = until.min(now + MAX_PAUSE);
+        if self.is_over(now) {
+            *self = Self { since: now, until, probe_at: now + FIRST_PROBE, gap: FIRST_PROBE };
+        } else {
+            self.until = self.until.max(until);
+        }
+    }
+
+    /// Whether a call may be sent; otherwise when the pause ends. A call that is let through while the pause lasts is its
+    /// probe, and the next probe is later.
+    pub fn admit(&mut self, now: Mono) -> Result<(), Mono> {
+        if self.is_over(now) {
+            return Ok(());
+        }
+        if now < self.probe_at {
+            return Err(self.until);
+        }
+        self.gap = self.gap.times(2);
+        self.probe_at = now + self.gap;
+        Ok(())
+    }
+
+    /// An attempt that was sent then succeeded. One that was sent before the pause began proves nothing.
+    pub fn succeeded(&mut self, sent_at: Mono) {
+        if sent_at > self.since {
+            *self = Self::default();
+        }
+    }
+
+    /// Ends the pause now.
+    pub fn lift(&mut self) {
+        *self = Self::default();
+    }
+
+    #[must_use]
+    pub fn is_over(&self, now: Mono) -> bool {
+        now >= self.until
+    }
+
+    /// When it began and when it ends, while it lasts.
+    #[must_use]
+    pub fn span(&self, now: Mono) -> Option<(Mono, Mono)> {
+        (!self.is_over(now)).then_some((self.since, self.until))
+    }
+
+    /// As another keeper of the same pause tells it. It is asked again after `recheck`, which is how a lifted pause is heard of.
+    #[must_use]
+    pub fn heard(until: Mono, recheck: Nanos, now: Mono) -> Self {
+        Self { since: now, until, probe_at: now + recheck, gap: recheck }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    fn paused(until: Mono) -> Pause {
+        let mut pause = Pause::default();
+        pause.extend(until, at(1));
+        pause
+    }
+
+    #[test]
+    fn a_short_pause_is_kept_to_the_end_and_not_probed() {
+        let mut pause = paused(at(31));
+        for second in [1, 15, 30] {
+            assert_eq!(pause.admit(at(second)), Err(at(31)));
+        }
+        assert_eq!(pause.admit(at(31)), Ok(()));
+    }
+
+    #[test]
+    fn no_provider_pauses_for_longer_than_an_hour() {
+        let mut pause = paused(at(864_000));
+        assert_eq!(pause.admit(at(2)), Err(at(3_601)));
+        assert_eq!(pause.admit(at(3_601)), Ok(()));
+    }
+
+    #[test]
+    fn a_long_pause_lets_one_probe_through_now_and_then() {
+        let mut pause = paused(at(3_601));
+        let sent: Vec<u64> = (1..3_601).filter(|second| pause.admit(at(*second)).is_ok()).collect();
+        assert_eq!(sent, [61, 181, 421, 901, 1_861]);
+    }
+
+    #[test]
+    fn a_success_ends_the_pause_unless_it_was_sent_before_the_pause_began() {
+        let mut pause = paused(at(100));
+        pause.succeeded(at(1));
+        assert!(!pause.is_over(at(2)));
+        pause.succeeded(at(61));
+        assert!(pause.is_over(at(62)));
+    }
+
+    #[test]
+    fn a_second_answer_only_makes_it_longer() {
+        let mut pause = paused(at(50));
+        pause.extend(at(20), at(2));
+        assert_eq!(pause.span(at(3)), Some((at(1), at(50))));
+        pause.extend(at(70), at(3));
+        assert_eq!(pause.span(at(3)), Some((at(1), at(70))));
+        pause.lift();
+        assert_eq!(pause.span(at(3)), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! A provider's pause, shared by threads. While there is none, asking costs one atomic read.
+
+use parking_lot::Mutex;
+use seawall_core::guard::Pause;
+use seawall_core::time::{Mono, Nanos};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How soon an instance asks Redis again about a pause that it has heard of, so that a lifted pause is soon over everywhere.
+const RECHECK: Nanos = Nanos::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct PauseCell {
+    /// The end of `pause`: before it, the lock is worth taking.
+    until: AtomicU64,
+    pause: Mutex<Pause>,
+}
+
+impl PauseCell {
+    /// Whether a call may be sent; otherwise when the pause ends.
+    #[inline]
+    pub(crate) fn admit(&self, now: Mono) -> Result<(), Mono> {
+        if self.is_over(now) { Ok(()) } else { self.with(|pause| pause.admit(now)) }
+    }
+
+    #[inline]
+    pub(crate) fn is_over(&self, now: Mono) -> bool {
+        now.0 >= self.until.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn extend(&self, until: Mono, now: Mono) {
+        self.with(|pause| pause.extend(until, now));
+    }
+
+    /// Takes over what Redis said of the pause.
+    pub(crate) fn hear(&self, until: Mono, now: Mono) {
+        self.with(|pause| *pause = Pause::heard(until, RECHECK, now));
+    }
+
+    /// Whether a success of an attempt that was sent then ended the pause.
+    #[inline]
+    pub(crate) fn succeeded(&self, sent_at: Mono, now: Mono) -> bool {
+        if self.is_over(now) {
+            return false;
+        }
+        self.with(|pause| {
+            pause.succeeded(sent_at);
+            pause.is_over(now)
+        })
+    }
+
+    pub(crate) fn lift(&self) {
+        self.with(Pause::lift);
+    }
+
+    /// When it began and when it ends, while it lasts.
+    pub(crate) fn span(&self, now: Mono) -> Option<(Mono, Mono)> {
+        self.pause.lock().span(now)
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut Pause) -> R) -> R {
+        let mut pause = self.pause.lock();
+        let result = act(&mut pause);
+        // Written under the lock, so that it never falls behind the pause that it stands for.
+        self.until.store(pause.span(Mono(0)).map_or(0, |(_, until)| until.0), Ordering::Relaxed);
+        result
+    }
+}

@@ -1,0 +1,121 @@
+//! Pauses that providers asked for, and how an operator ends one.
+
+use super::guard::Operator;
+use super::paths::paths;
+use super::query::{List, either, not_found, object, whole};
+use crate::serve::Shared;
+use crate::serve::answer::Refusal;
+use crate::serve::eyes::audit;
+use crate::shape::Time;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use seawall_core::record::Reason;
+use seawall_core::time::{Mono, Now, Wall};
+use seawall_engine::live::{Live, LiveUpstream};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+paths!(list, lift_upstream, lift_endpoint);
+
+/// A pause that a provider asked for.
+#[derive(Debug, Serialize, ToSchema)]
+struct Pause {
+    upstream: String,
+    /// Null where the whole upstream pauses.
+    endpoint: Option<String>,
+    since: Time,
+    until: Time,
+}
+
+/// What is to become of a pause.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PauseWish {
+    #[expect(dead_code, reason = "there is one thing to wish for, and it has to be said")]
+    state: Lifted,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Lifted {
+    Lifted,
+}
+
+/// Every pause that lasts, as this instance knows it
+#[utoipa::path(get, path = "/v1/pauses", operation_id = "listPauses", tag = "breakers", responses((status = 200, body = List<Pause>)))]
+async fn list(State(shared): State<Arc<Shared>>) -> Response {
+    whole(all(&shared.live.load(), shared.clock.now()))
+}
+
+fn all(live: &Live, now: Now) -> Vec<Pause> {
+    live.upstreams.iter().flat_map(|upstream| of(upstream, now)).collect()
+}
+
+fn of(upstream: &LiveUpstream, now: Now) -> Vec<Pause> {
+    let whole = upstream.state.paused(now.mono).map(|span| (None, span));
+    let own = upstream.endpoints.iter().filter_map(|one| Some((Some(one.spec.name.clone()), one.state.paused(now.mono)?)));
+    let pause = |(endpoint, (since, until)): (Option<String>, (Mono, Mono))| Pause {
+        upstream: upstream.spec.name.clone(),
+        endpoint,
+        since: Time(Wall(now.wall.0.saturating_sub(i64::try_from(now.mono.since(since).as_millis()).unwrap_or(0)))),
+        until: Time(now.wall + until.since(now.mono)),
+    };
+    whole.into_iter().chain(own).map(pause).collect()
+}
+
+/// End every pause of an upstream
+#[utoipa::path(
+    put, path = "/v1/pauses/{upstream}", operation_id = "liftPauses", tag = "breakers",
+    params(("upstream" = String, Path)),
+    request_body = PauseWish,
+    responses((status = 200, body = List<Pause>), (status = 404, description = "There is no such upstream")),
+)]
+async fn lift_upstream(
+    State(shared): State<Arc<Shared>>,
+    Extension(who): Extension<Operator>,
+    Path(upstream): Path<String>,
+    body: Body,
+) -> Response {
+    either(lift(&shared, &who, &upstream, None, body).await)
+}
+
+/// End the pause of an endpoint
+#[utoipa::path(
+    put, path = "/v1/pauses/{upstream}/{endpoint}", operation_id = "liftPause", tag = "breakers",
+    params(("upstream" = String, Path), ("endpoint" = String, Path)),
+    request_body = PauseWish,
+    responses((status = 200, body = List<Pause>), (status = 404, description = "There is no such upstream or endpoint")),
+)]
+async fn lift_endpoint(
+    State(shared): State<Arc<Shared>>,
+    Extension(who): Extension<Operator>,
+    Path((upstream, endpoint)): Path<(String, String)>,
+    body: Body,
+) -> Response {
+    either(lift(&shared, &who, &upstream, Some(&endpoint), body).await)
+}
+
+/// Answers with the pauses of the upstream that last even so: one of the whole upstream is not ended for one endpoint.
+async fn lift(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
+    let PauseWish { .. } = object(body).await?;
+    let live = shared.live.load_full();
+    let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;
+    let mut found = false;
+    for one in named.endpoints.iter().filter(|one| endpoint.is_none_or(|name| one.spec.name == name)) {
+        found = true;
+        one.state.lift_pause(false, &shared.clock).await;
+        if endpoint.is_none() {
+            one.state.lift_pause(true, &shared.clock).await;
+        }
+    }
+    if !found {
+        return Err(not_found("there is no such endpoint"));
+    }
+    shared.desk.hasten(upstream, Reason::ProviderPause);
+    let place = endpoint.map_or_else(|| upstream.to_owned(), |endpoint| format!("{upstream}/{endpoint}"));
+    audit(shared, &who.0, "pause", format!("{place}: lifted")).await;
+    Ok(whole(of(named, shared.clock.now())))
+}
