@@ -72,6 +72,11 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// About what it takes in memory.
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.content_type.capacity() + self.body.capacity()
+    }
+
     /// What is kept of a body.
     const MOST: usize = 8 * 1024;
 
@@ -128,9 +133,18 @@ const MOST_WAITING: usize = 1 << 18;
 /// With more than this waiting, lines are no longer written, only counted.
 const MOST_WRITTEN: usize = 1 << 15;
 
+/// Bytes of samples that may wait for the writer. Beyond that a record goes without its sample.
+const MAX_SAMPLE_BYTES: usize = 16 << 20;
+
+#[derive(Debug, Default)]
+struct Waiting {
+    records: Vec<Record>,
+    sample_bytes: usize,
+}
+
 #[derive(Debug)]
 pub struct Recorder {
-    waiting: Locked<Vec<Record>>,
+    waiting: Locked<Waiting>,
     pub metrics: Metrics,
     dropped: AtomicU64,
     stopping: AtomicBool,
@@ -141,7 +155,7 @@ pub struct Recorder {
 impl Default for Recorder {
     fn default() -> Self {
         Self {
-            waiting: Locked::new(Vec::with_capacity(1024)),
+            waiting: Locked::new(Waiting { records: Vec::with_capacity(1024), sample_bytes: 0 }),
             metrics: Metrics::default(),
             dropped: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -157,13 +171,23 @@ impl Recorder {
         Self { silent: true, ..Self::default() }
     }
 
-    pub fn push(&self, record: Record) {
+    pub fn push(&self, mut record: Record) {
         if self.silent {
             return;
         }
         let mut waiting = self.waiting.lock();
-        if waiting.len() < MOST_WAITING {
-            waiting.push(record);
+        if waiting.records.len() < MOST_WAITING {
+            if let Record::Attempt(attempt) = &mut record
+                && let Some(sample) = &attempt.sample
+            {
+                let bytes = waiting.sample_bytes + sample.size();
+                if bytes <= MAX_SAMPLE_BYTES {
+                    waiting.sample_bytes = bytes;
+                } else {
+                    attempt.sample = None;
+                }
+            }
+            waiting.records.push(record);
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -185,7 +209,11 @@ impl Recorder {
         sink: &mut dyn Write,
         watch: &mut dyn FnMut(&[Record]),
     ) -> bool {
-        std::mem::swap(&mut *self.waiting.lock(), batch);
+        {
+            let mut waiting = self.waiting.lock();
+            std::mem::swap(&mut waiting.records, batch);
+            waiting.sample_bytes = 0;
+        }
         watch(batch);
         if batch.is_empty() {
             return false;
@@ -228,5 +256,47 @@ impl Recorder {
 
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::record::{Class, Decision, Status};
+    use seawall_core::rng::Rng;
+
+    fn attempt(names: &Arc<Names>) -> Record {
+        let attempt = Attempt {
+            number: 1,
+            status: Status::Http(418),
+            key: None,
+            latency: Nanos::ZERO,
+            elapsed: Nanos::ZERO,
+            class: Class::Permanent,
+            named: false,
+            decision: Decision::Return,
+            wait: Nanos::ZERO,
+            reason: Reason::PermanentFailure,
+        };
+        let sample = Some(Box::new(Sample { content_type: String::new(), body: vec![b'x'; Sample::MOST] }));
+        let call = CallId::new(Wall(0), &mut Rng::seeded(1));
+        let (names, caller) = (Arc::clone(names), Arc::from("anonymous"));
+        Record::Attempt(AttemptRecord { at: Wall(0), call, names, caller, attempt, key_tail: None, timeout: None, sample })
+    }
+
+    #[test]
+    fn samples_that_wait_for_the_writer_are_bounded_in_bytes() {
+        let (recorder, names) = (Recorder::default(), Arc::new(Names::new("u", "e")));
+        for _ in 0..10_000 {
+            recorder.push(attempt(&names));
+        }
+        let waiting = recorder.waiting.lock();
+        assert_eq!(waiting.records.len(), 10_000, "every record is kept");
+        let samples = waiting.records.iter().filter_map(|record| match record {
+            Record::Attempt(attempt) => attempt.sample.as_deref(),
+            _ => None,
+        });
+        let bytes: usize = samples.map(Sample::size).sum();
+        assert!((MAX_SAMPLE_BYTES / 2..=MAX_SAMPLE_BYTES).contains(&bytes), "{bytes}");
     }
 }
