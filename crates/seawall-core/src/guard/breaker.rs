@@ -1,7 +1,7 @@
 //! The circuit breaker of one upstream or endpoint: counts results, and stops asking while asking is pointless.
 //! Policy and time are arguments of every call, so one cell survives a reload and a simulator can drive it.
 
-use super::phase::{Phase, Probes, open_until};
+use super::phase::{Phase, Probes};
 use super::window::{Counts, Window};
 use crate::policy::{self, Mode, Share};
 use crate::time::{Mono, Nanos};
@@ -22,7 +22,6 @@ words! {
         Consecutive = "consecutive",
         OpenElapsed = "open-elapsed",
         ProbeFailed = "probe-failed",
-        ProbeExpired = "probe-expired",
         ProbesSucceeded = "probes-succeeded",
         Forced = "forced",
     }
@@ -77,7 +76,7 @@ pub struct Change {
 /// ```text
 ///          rate, slow rate or failures in a row
 ///   Closed ───────────────────────────────────► Open ◄──────────────┐
-///     ▲ ▲                                        │ open time over   │ a probe failed or its lease expired:
+///     ▲ ▲                                        │ open time over   │ a probe failed:
 ///     │ └─ Ramping (share grows to the whole)    ▼                  │ open again, twice as long
 ///     │        ▲                              HalfOpen ─────────────┘
 ///     │        └──── enough probes succeeded ────┘
@@ -107,7 +106,8 @@ impl Breaker {
         Self { phase: Phase::Closed, generation: 0, consecutive: 0, crossed: false, window: Window::default(), opened_for: Nanos::ZERO }
     }
 
-    /// Asks to send once; `lease` is how long a probe may be out before it counts as failed.
+    /// Asks to send once; `lease` is how long a probe may be out before its slot is free again. An attempt ends before its lease does, so
+    /// that only a probe nobody will report on outlives it: its process died, or never heard that it has the permit.
     #[inline]
     pub fn admit(&mut self, policy: &policy::Breaker, lease: Nanos, now: Mono) -> Admission {
         if matches!(self.phase, Phase::Closed) {
@@ -139,7 +139,7 @@ impl Breaker {
                 }
             }
             Phase::Open { until, .. } => Admission::Refused { retry_at: Some(*until) },
-            Phase::HalfOpen { probes, .. } => match probes.lease(now + lease) {
+            Phase::HalfOpen { probes, .. } => match probes.lease(now + lease, now) {
                 Some(slot) => Admission::Go(Permit { generation, probe: Some(slot) }),
                 None => Admission::Refused { retry_at: probes.first_expiry() },
             },
@@ -187,7 +187,7 @@ impl Breaker {
 
     #[cold]
     fn record_guarded(&mut self, policy: &policy::Breaker, permit: Permit, unhealthy: bool, now: Mono) -> Option<Change> {
-        // Time first: a probe that outlived its lease has failed already, and its result is of an old generation.
+        // Time first: an open time that is over makes results of before it results of an old generation.
         if let Some(change) = self.settle(policy, now) {
             return Some(change);
         }
@@ -213,12 +213,12 @@ impl Breaker {
         Some(Change { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: now })
     }
 
-    /// What time alone has done, one step a call: open times end and probe leases expire without any traffic.
+    /// What time alone has done: open times end without any traffic.
     /// [`admit`](Self::admit) settles too; call this before it to hear of the change.
     #[inline]
     pub fn settle(&mut self, policy: &policy::Breaker, now: Mono) -> Option<Change> {
         match &self.phase {
-            Phase::Closed | Phase::Ramping { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => None,
+            Phase::Closed | Phase::Ramping { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => None,
             Phase::Open { since, until, length } => {
                 if now < *until {
                     return None;
@@ -228,12 +228,6 @@ impl Breaker {
                 let probes = Probes::new(policy.probes);
                 self.enter(Phase::HalfOpen { probes, successes: 0, length });
                 Some(Change { from: State::Open, to: State::HalfOpen, cause: Cause::OpenElapsed, at: until })
-            }
-            Phase::HalfOpen { probes, length, .. } => {
-                let expired = probes.first_expiry().filter(|expiry| now >= *expiry)?;
-                let length = doubled(policy, *length);
-                self.open(length, expired);
-                Some(Change { from: State::HalfOpen, to: State::Open, cause: Cause::ProbeExpired, at: expired })
             }
         }
     }
@@ -254,11 +248,7 @@ impl Breaker {
         match &self.phase {
             Phase::ForcedOpen { .. } => State::Open,
             _ if policy.mode != Mode::Enforce => State::Closed,
-            Phase::HalfOpen { probes, length, .. } => match probes.first_expiry() {
-                Some(expiry) if now >= expiry => open_until(expiry + doubled(policy, *length), now),
-                Some(_) | None => State::HalfOpen,
-            },
-            phase @ (Phase::Closed | Phase::Ramping { .. } | Phase::Open { .. } | Phase::ForcedClosed) => phase.state(now),
+            phase => phase.state(now),
         }
     }
 
@@ -267,8 +257,7 @@ impl Breaker {
     pub fn retry_at(&self, policy: &policy::Breaker, now: Mono) -> Option<Mono> {
         let until = match &self.phase {
             Phase::Open { until, .. } => *until,
-            Phase::HalfOpen { probes, length, .. } => probes.first_expiry().filter(|expiry| now >= *expiry)? + doubled(policy, *length),
-            Phase::Closed | Phase::Ramping { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => return None,
+            Phase::Closed | Phase::Ramping { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => return None,
         };
         (policy.mode == Mode::Enforce && now < until).then_some(until)
     }

@@ -55,8 +55,9 @@ impl Probes {
     /// More probes at once than this would be no probing any more.
     const MOST: u32 = 1_000;
 
-    pub(super) fn lease(&mut self, expires: Mono) -> Option<u32> {
-        let free = self.0.iter().position(Option::is_none)?;
+    /// A slot that is free, or whose lease is over.
+    pub(super) fn lease(&mut self, expires: Mono, now: Mono) -> Option<u32> {
+        let free = self.0.iter().position(|slot| slot.is_none_or(|lease| now >= lease))?;
         self.0[free] = Some(expires);
         u32::try_from(free).ok()
     }

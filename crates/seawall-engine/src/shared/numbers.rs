@@ -200,7 +200,6 @@ pub fn change(from: i64, to: i64, cause: i64) -> Option<(State, State, Cause)> {
         3 => Cause::Consecutive,
         4 => Cause::OpenElapsed,
         5 => Cause::ProbeFailed,
-        6 => Cause::ProbeExpired,
         7 => Cause::ProbesSucceeded,
         8 => Cause::Forced,
         _ => return None,

@@ -3,7 +3,7 @@
 local CLOSED, RAMPING, OPEN, HALF_OPEN, FORCED_OPEN, FORCED_CLOSED = 0, 1, 2, 3, 4, 5
 local ENFORCE, SHADOW, OFF = 1, 2, 3
 local WHOLE, RAMP_START, SLOTS, MOST_PROBES = 1000000, 100000, 10, 1000
-local FAILURE_RATE, SLOW_RATE, CONSECUTIVE, OPEN_ELAPSED, PROBE_FAILED, PROBE_EXPIRED, PROBES_SUCCEEDED = 1, 2, 3, 4, 5, 6, 7
+local FAILURE_RATE, SLOW_RATE, CONSECUTIVE, OPEN_ELAPSED, PROBE_FAILED, PROBES_SUCCEEDED = 1, 2, 3, 4, 5, 7
 -- Places in the array. Slots and probes follow the fixed part.
 local PHASE, SINCE, UNTIL, LENGTH, SUCCESSES, CREDIT = 1, 2, 3, 4, 5, 6
 local GENERATION, FAILED_IN_A_ROW, CROSSED, OPENED_FOR = 7, 8, 9, 10
@@ -76,7 +76,7 @@ local function first_expiry(b)
   return first
 end
 
--- What time alone has done, one step a call: from, to, cause, at; or nothing.
+-- What time alone has done: from, to, cause, at; or nothing.
 local function settle(b, policy, now)
   if b[PHASE] == OPEN then
     if now < b[UNTIL] then return nil end
@@ -86,11 +86,6 @@ local function settle(b, policy, now)
     b[LENGTH] = length
     for i = 0, min(max(policy.probes, 1), MOST_PROBES) - 1 do b[PROBES + i] = FREE end
     return { OPEN, HALF_OPEN, OPEN_ELAPSED, at }
-  elseif b[PHASE] == HALF_OPEN then
-    local expired = first_expiry(b)
-    if not expired or now < expired then return nil end
-    open(b, doubled(policy, b[LENGTH]), expired)
-    return { HALF_OPEN, OPEN, PROBE_EXPIRED, expired }
   end
   return nil
 end

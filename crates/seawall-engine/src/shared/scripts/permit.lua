@@ -49,7 +49,8 @@ else
     kind, wait = REFUSED, b[UNTIL] - now
   elseif phase == HALF_OPEN then
     for i = PROBES, #b do
-      if b[i] == FREE then
+      -- A lease that is over is of a probe that nobody will report on: its instance died, or never heard this answer.
+      if b[i] == FREE or b[i] <= now then
         b[i], probe, changed = now + lease, i - PROBES, true
         break
       end

@@ -81,7 +81,6 @@ impl Moved {
             (Self::By(Cause::SlowRate), _) => "too many of its recent calls were slow; further ones are refused until a probe succeeds",
             (Self::By(Cause::Consecutive), _) => "too many calls failed in a row; further ones are refused until a probe succeeds",
             (Self::By(Cause::ProbeFailed), _) => "a probe failed, so it is left alone for a while longer",
-            (Self::By(Cause::ProbeExpired), _) => "a probe was never answered, so it is left alone for a while longer",
             (Self::By(Cause::OpenElapsed), _) => "it was left alone for long enough; a few probes are let through",
             (Self::By(Cause::ProbesSucceeded), _) => "its probes succeeded; calls are let through again",
             (Self::By(Cause::Forced), State::Open) => "an operator opened it; calls are refused until an operator lets go of it",
