@@ -82,7 +82,13 @@ pub struct Request<'a> {
     pub patient: bool,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// A request without a key whose body can be sent again.
+    #[must_use]
+    pub const fn plain(method: &'a str) -> Self {
+        Self { method, mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false }
+    }
+
     /// Whether sending it twice is harmless by what it is, under this plan.
     #[must_use]
     pub fn is_repeatable(&self, plan: &Plan) -> bool {

@@ -156,6 +156,7 @@ impl Bench {
             method,
             target: RequestTarget::new("/x").unwrap(),
             headers: RequestHeaders::default(),
+            conditions: HeaderMap::new(),
             unread: None,
             body,
             answer: None,

@@ -13,7 +13,6 @@ use http::{HeaderMap, HeaderValue, Method, Response, request};
 use http_body::Body as _;
 use seawall_core::call::{self, Outcome};
 use seawall_core::id::CallId;
-use seawall_core::lease::RequestMark;
 use seawall_core::policy::Cache;
 use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::request_target::RequestTarget;
@@ -442,14 +441,7 @@ impl Gateway {
         tokio::task::spawn_local(async move {
             let from = From::ourselves(endpoint.spec.policy.timeout.total);
             let method = sent.method.clone();
-            let request = call::Request {
-                method: method.as_str(),
-                mark: RequestMark::NONE,
-                keyed: false,
-                replayable: true,
-                deadline: None,
-                patient: false,
-            };
+            let request = call::Request::plain(method.as_str());
             let conditions = lookup.validate(&sent.headers);
             let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
