@@ -20,6 +20,14 @@ impl CallId {
         Self(time << 80 | chance)
     }
 
+    /// Of that moment, with chance from whoever has it.
+    #[must_use]
+    pub fn from_parts(now: Wall, chance: [u8; 10]) -> Self {
+        let mut bytes = Self::first_at(now).to_bytes();
+        bytes[6..].copy_from_slice(&chance);
+        Self::from_bytes(bytes)
+    }
+
     /// As a database keeps it: sorts the way the ids do.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {

@@ -18,6 +18,7 @@ pub mod fault;
 pub mod front;
 pub mod h1;
 mod h2;
+pub mod ids;
 pub mod io;
 pub mod library;
 pub mod limits;

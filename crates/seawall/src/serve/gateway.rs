@@ -44,6 +44,7 @@ pub(super) struct Gateway {
     sending: Sending,
     deadlines: Deadlines,
     rng: RefCell<Rng>,
+    ids: RefCell<seawall_engine::ids::Ids>,
     /// What a request is filed under that named no upstream, and whoever sent it.
     nowhere: Arc<Names>,
     nobody: Arc<str>,
@@ -119,10 +120,9 @@ impl Drop for InFlight {
 impl Gateway {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
-        let nowhere = Arc::new(Names::new("none", "none"));
-        let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
-        let (deadlines, date) = (Deadlines::default(), Dated::default());
-        Self { shared, sending, deadlines, rng, nowhere, nobody: Arc::from("anonymous"), bare: HeaderMap::new(), date }
+        let (nowhere, nobody, bare) = (Arc::new(Names::new("none", "none")), Arc::from("anonymous"), HeaderMap::new());
+        let (rng, ids) = (RefCell::new(Rng::seeded(crate::setup::entropy())), RefCell::default());
+        Self { shared, sending, deadlines: Deadlines::default(), rng, ids, nowhere, nobody, bare, date: Dated::default() }
     }
 
     pub(super) fn seats(&self) -> Arc<Seats> {
@@ -284,7 +284,7 @@ impl Gateway {
     /// A request that never became a call leaves a line and a number all the same.
     pub(super) fn noted(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Refusal {
         let now = self.sending.clock.now();
-        let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
+        let id = self.ids.borrow_mut().next(now.wall);
         refusal.call = Some(id.to_string());
         if let Some(endpoint) = endpoint {
             refusal.upstream = Some(endpoint.names.upstream.clone());
@@ -330,7 +330,7 @@ impl Gateway {
         let caller = if cached { cache::Caller::of(&head.headers) } else { None };
         let unread = self.outward(head, marks, routed);
         let now = self.sending.clock.now();
-        let id = CallId::new(now.wall, &mut self.rng.borrow_mut());
+        let id = self.ids.borrow_mut().next(now.wall);
         let keyed = match request.keyed.then(|| self.keyed(id, routed, made, head, &body)).transpose() {
             Ok(keyed) => keyed.flatten(),
             Err(refusal) => return self.turn_away(*refusal, Some(endpoint)).into(),
@@ -443,7 +443,7 @@ impl Gateway {
             let method = sent.method.clone();
             let request = call::Request::plain(method.as_str());
             let conditions = lookup.validate(&sent.headers);
-            let id = CallId::new(gateway.sending.clock.now().wall, &mut gateway.rng.borrow_mut());
+            let id = gateway.ids.borrow_mut().next(gateway.sending.clock.now().wall);
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
             transport.conditions = conditions;
             let ended = drive(&gateway.scene(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
