@@ -209,8 +209,15 @@ pub(super) fn why_not(letter: &NewLetter) -> Option<&'static str> {
     Some(match letter.class {
         Class::Permanent | Class::Success => "the request itself was refused: sending it again cannot help",
         _ if would_do => "a part of the request was not kept: its credential or the end of its body",
-        _ => "it may have been executed, and has no idempotency key: sending it again may execute it twice",
+        _ => MAY_HAVE_RUN,
     })
+}
+
+const MAY_HAVE_RUN: &str = "it may have been executed, and has no idempotency key: sending it again may execute it twice";
+
+/// Whether sending it again may execute it twice.
+pub(crate) fn may_have_run(letter: &NewLetter) -> bool {
+    why_not(letter) == Some(MAY_HAVE_RUN)
 }
 
 /// Headers that are not kept with a letter: who replays it need not have been given its caller's credential. Others that are
@@ -226,7 +233,8 @@ fn kept(request: &Request) -> (Request, bool, bool) {
     let stripped = request.headers.iter().any(|(name, _)| is_credential(name));
     let headers = request.headers.iter().filter(|(name, _)| !is_credential(name)).cloned().collect();
     let body_cut = request.body.len() > MOST_BODY;
-    let body = if body_cut { request.body.slice(..MOST_BODY) } else { request.body.clone() };
+    // A copy: a slice would keep all of the body in memory.
+    let body = if body_cut { Bytes::copy_from_slice(&request.body[..MOST_BODY]) } else { request.body.clone() };
     (Request { method: request.method.clone(), path: request.path.clone(), headers, body }, body_cut, stripped)
 }
 

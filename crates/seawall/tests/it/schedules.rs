@@ -92,6 +92,20 @@ fn a_subject_that_fails_is_put_off_and_disturbs_no_other() {
     });
 }
 
+/// Its backoff would send it again before the next tick.
+#[test]
+fn a_tick_that_may_have_been_executed_is_not_sent_again_before_the_next() {
+    let upstream = Upstream::with(|turn| turn.close());
+    let policy =
+        policy(&upstream, "every = \"1h\"\nspread = \"0%\"\nsubjects = [\"alice\"]\nbackoff = { base = \"100ms\", cap = \"200ms\" }");
+    let posts = policy.replace("request = { path", "request = { method = \"POST\", path");
+    let gateway = Start::with(&posts).go();
+    eventually("it has failed", || subject(&gateway, "alice")["consecutive_failures"] == 1);
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    let alice = subject(&gateway, "alice");
+    assert_eq!((&alice["next_retry_at"], upstream.count()), (&Value::Null, 1), "{alice}");
+}
+
 #[test]
 fn a_refused_credential_stops_the_subject_until_somebody_lets_it_go_on() {
     let refused = Arc::new(AtomicBool::new(true));

@@ -3,6 +3,7 @@
 
 use super::upkeep::note;
 use super::{Desk, identity};
+use crate::letter;
 use crate::serve::Shared;
 use crate::serve::eyes::{Event, Severity};
 use bytes::Bytes;
@@ -187,6 +188,8 @@ pub(super) struct Told {
 enum How {
     Worked,
     Failed(String),
+    /// It may have been executed, and may not be repeated before its next tick.
+    Unknown(String),
     /// Somebody has to do something about a credential.
     Unwelcome(String),
 }
@@ -199,7 +202,11 @@ pub(super) fn told(job: &Job, ending: Ending) -> (Ending, Option<Told>) {
     match ending {
         Ending::Dead(letter) => {
             let error = format!("{} {}", letter.code, letter.detail).trim_end().to_owned();
-            let how = if letter.class == Class::Auth { How::Unwelcome(error) } else { How::Failed(error) };
+            let how = match letter.class {
+                Class::Auth => How::Unwelcome(error),
+                _ if letter::may_have_run(&letter) => How::Unknown(error),
+                Class::Success | Class::Transient | Class::Permanent | Class::Ambiguous | Class::Quota => How::Failed(error),
+            };
             (Ending::Failed { code: letter.code }, told(how))
         }
         Ending::Done(response) => (Ending::Done(response), told(How::Worked)),
@@ -235,6 +242,7 @@ pub(super) async fn report(shared: &Shared, told: Told) {
             let retry_at = named(&live.config.schedules, &name).map(|schedule| desk.by_chance(|rng| schedule.retry_at(before, now, rng)));
             Report::Failed { error, retry_at }
         }
+        How::Unknown(error) => Report::Failed { error, retry_at: None },
         How::Unwelcome(reason) => {
             let fields = vec![("schedule", name.clone()), ("subject", subject.clone()), ("reason", reason.clone())];
             note(shared, "schedule_stopped", fields);
