@@ -207,7 +207,15 @@ pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyho
     };
     let shown = shown_store(place);
     let opened = on_a_thread_of_its_own(location, purpose)?;
-    Ok(opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?)
+    let store = opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?;
+    if purpose == Purpose::Jobs {
+        let is_ours = store.claim_serving().map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?;
+        if !is_ours {
+            let why = "another `seawall serve` runs its jobs; end that one, or set `server.store` to another file or to PostgreSQL";
+            return Err(Failure::store(format!("cannot use the store {shown}: {why}")).into());
+        }
+    }
+    Ok(store)
 }
 
 /// A server's store has connections to look after for as long as the process lives, whichever thread asks it something.

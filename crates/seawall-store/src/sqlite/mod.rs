@@ -24,7 +24,7 @@ use crate::sql::{Row, Source, Sql, Value, Write};
 use bound::Bound;
 pub(crate) use hold::RunLock;
 use lull::Lull;
-use owner::Owner;
+use owner::{Owner, Serving};
 use reader::Reader;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
@@ -33,7 +33,7 @@ use seawall_core::time::Wall;
 use std::future::{Future, ready};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use turns::Turns;
 use writer::Writer;
@@ -48,6 +48,8 @@ pub(crate) struct Sqlite {
     path: Arc<Path>,
     /// Says that somebody is using the database, for as long as any clone lives.
     _owner: Arc<Owner>,
+    /// Whether that is somebody who runs its jobs.
+    serving: Arc<OnceLock<Serving>>,
 }
 
 /// What a write works on: the open transaction, and whose turn it is in each lane.
@@ -104,7 +106,17 @@ impl Sqlite {
             woken,
             path: Arc::from(path),
             _owner: Arc::new(owner),
+            serving: Arc::default(),
         })
+    }
+
+    /// Takes the right to run jobs, for as long as any clone lives. Whether nobody else has it.
+    pub(crate) fn claim_serving(&self) -> Result<bool, Error> {
+        if self.serving.get().is_some() {
+            return Ok(true);
+        }
+        // Whoever of ours comes second drops a lock that it could not get.
+        Ok(Serving::claim(&self.path)?.is_some_and(|serving| self.serving.set(serving).is_ok()))
     }
 
     /// Runs `work` in a transaction; returns once it is on disk.

@@ -26,3 +26,22 @@ impl Owner {
         Ok(Self { _lock: lock })
     }
 }
+
+/// The right to run the jobs of a database, of which there is one: its holder decides what of them is whose by its own clock and its own life.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    _lock: File,
+}
+
+impl Serving {
+    /// None where another process has it.
+    pub(super) fn claim(database: &Path) -> Result<Option<Self>, Error> {
+        let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
+        let lock = File::options().create(true).truncate(false).write(true).open(beside(database, "-serving")).map_err(unavailable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(Self { _lock: lock })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(unavailable(error)),
+        }
+    }
+}

@@ -460,18 +460,22 @@ fn a_worker_that_was_stopped_cannot_overwrite_its_successor() {
 }
 
 #[test]
-fn a_second_process_leaves_alone_what_the_first_holds() {
+fn a_second_process_on_the_same_file_is_refused_and_leaves_alone_what_the_first_holds() {
     let upstream = Upstream::with(|turn| {
-        turn.pause(1500).say(OK);
+        turn.pause(500).say(OK);
     });
     let directory = tempfile::tempdir().unwrap();
     let store = format!("store = \"sqlite:{}\"", directory.path().join("shared.db").display());
-    let start = || Start::before(&upstream, POLICY).server(&store).go();
-    let first = start();
+    let start = || Start::before(&upstream, POLICY).server(&store);
+    let first = start().go();
     let id = submit(first.admin, 1).unwrap();
     eventually("the first has it", || upstream.count() == 1);
-    let second = start();
-    let found = || second.look(&format!("/v1/jobs/{id}"));
+    let mut second = *start().try_in(tempfile::tempdir().unwrap()).err().expect("the second does not start");
+    assert_eq!(second.ended(), Some(11), "{}", second.stderr());
+    assert!(second.stderr().contains("another `seawall serve` runs its jobs"), "{}", second.stderr());
+    let found = || first.look(&format!("/v1/jobs/{id}"));
     eventually("the first ends it", || found()["state"] == "done");
     assert_eq!((&found()["crashes"], upstream.count()), (&json!(0), 1));
+    drop(first.kill());
+    drop(start().go());
 }
