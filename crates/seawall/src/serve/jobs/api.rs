@@ -1,6 +1,6 @@
 //! Jobs over the admin API: submit one or many, list, look at, cancel.
 
-use super::lines::{self, Bounds};
+use super::lines::{self, BYTES_TOGETHER, Bounds};
 use super::submit::{self, By};
 use super::{Desk, view};
 use crate::serve::Shared;
@@ -272,7 +272,7 @@ fn told(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refus
 /// A line for each job.
 fn created_many(shared: Arc<Shared>, body: Body) -> Response {
     let live = shared.live.load_full();
-    let bounds = Bounds { bytes_of_a_line: longest(&live), lines: MOST_LINES, together: BATCH };
+    let bounds = Bounds { bytes_of_a_line: longest(&live), lines: MOST_LINES, together: BATCH, bytes_together: BYTES_TOGETHER };
     lines::answer(body, bounds, move |lines| {
         let (shared, live) = (Arc::clone(&shared), Arc::clone(&live));
         async move {

@@ -20,7 +20,12 @@ pub(super) struct Bounds {
     pub lines: u64,
     /// Lines that are kept together.
     pub together: usize,
+    /// What lines that are kept together may have in memory, but for the last of them.
+    pub bytes_together: usize,
 }
+
+/// What one submission has in memory, but for one line.
+pub(super) const BYTES_TOGETHER: usize = 4 << 20;
 
 /// Answers with what `keep` says of each batch of numbered lines.
 pub(super) fn answer<K, F>(body: Body, bounds: Bounds, keep: K) -> Response
@@ -49,7 +54,7 @@ where
     F: Future<Output = Bytes>,
 {
     let (mut pending, mut batch, mut number, mut taken) = (BytesMut::new(), Vec::new(), 0u64, 0u64);
-    let mut over = false;
+    let (mut over, mut bytes, mut searched) = (false, 0, 0);
     while !over {
         match body.frame().await {
             Some(Ok(frame)) => {
@@ -63,8 +68,10 @@ where
                 pending.extend_from_slice(b"\n");
             }
         }
-        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-            let line = pending.split_to(end + 1).freeze();
+        // Not from its beginning each time: a long line comes in many pieces.
+        while let Some(end) = pending[searched..].iter().position(|byte| *byte == b'\n') {
+            let line = pending.split_to(searched + end + 1).freeze();
+            searched = 0;
             number += 1;
             if line.trim_ascii().is_empty() {
                 continue;
@@ -76,11 +83,16 @@ where
                 over = true;
                 break;
             }
+            bytes += line.len();
             batch.push((number, Ok(line)));
-            if batch.len() >= bounds.together && answers.send(keep(std::mem::take(&mut batch)).await).await.is_err() {
-                return;
+            if batch.len() >= bounds.together || bytes >= bounds.bytes_together {
+                bytes = 0;
+                if answers.send(keep(std::mem::take(&mut batch)).await).await.is_err() {
+                    return;
+                }
             }
         }
+        searched = pending.len();
         if pending.len() > bounds.bytes_of_a_line {
             batch.push((number + 1, Err("a line longer than `max_body` allows; it and the rest were not read".to_owned())));
             over = true;
@@ -101,4 +113,36 @@ pub(super) fn text(said: &impl Serialize) -> String {
 
 pub(super) fn written(said: &impl Serialize) -> Bytes {
     Bytes::from(text(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// How many lines were kept together each time.
+    async fn batches(pieces: Vec<Bytes>, bounds: Bounds) -> Vec<usize> {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&seen);
+        let pieces = pieces.into_iter().map(Ok::<_, std::convert::Infallible>);
+        let (sender, _answers) = mpsc::channel(100);
+        let keep = move |lines: Vec<(u64, Line)>| {
+            kept.lock().unwrap().push(lines.len());
+            std::future::ready(Bytes::new())
+        };
+        read(Body::from_stream(futures_util::stream::iter(pieces)), bounds, &keep, &sender).await;
+        let seen = seen.lock().unwrap();
+        seen.clone()
+    }
+
+    #[tokio::test]
+    async fn long_lines_are_not_gathered() {
+        let bounds = Bounds { bytes_of_a_line: 100, lines: 1_000, together: 4, bytes_together: 60 };
+        let line = |bytes: usize| Bytes::from(format!("{}\n", "x".repeat(bytes - 1)));
+        assert_eq!(batches(vec![line(10); 10], bounds).await, [4, 4, 2], "short ones are kept together");
+        assert_eq!(batches(vec![line(50); 5], bounds).await, [2, 2, 1], "long ones as far as there is room");
+        assert_eq!(batches(vec![line(90); 3], bounds).await, [1, 1, 1]);
+        let split = vec![Bytes::from("aaa"), Bytes::from("a\nbb"), Bytes::from("b\n\ncc"), Bytes::from("c")];
+        assert_eq!(batches(split, bounds).await, [3], "lines come in pieces");
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::api::RefusedLine;
 use super::letters_api::{self, LetterFilter};
-use super::lines::{self, Bounds, Line};
+use super::lines::{self, BYTES_TOGETHER, Bounds, Line};
 use super::view::{self, DeadLetter};
 use super::{api, submit};
 use crate::adhoc;
@@ -109,7 +109,12 @@ async fn write(shared: &Shared, filter: Filter, to: &mpsc::Sender<Bytes>) -> Res
 )]
 async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Body) -> Response {
     audit(&shared, &who.0, "import", "dead letters".to_owned()).await;
-    let bounds = Bounds { bytes_of_a_line: api::longest(&shared.live.load()), lines: MOST_LINES, together: TOGETHER };
+    let bounds = Bounds {
+        bytes_of_a_line: api::longest(&shared.live.load()),
+        lines: MOST_LINES,
+        together: TOGETHER,
+        bytes_together: BYTES_TOGETHER,
+    };
     lines::answer(body, bounds, move |lines| {
         let shared = Arc::clone(&shared);
         async move { join_all(lines.into_iter().map(|(number, line)| keep(&shared, number, line))).await.concat().into() }
