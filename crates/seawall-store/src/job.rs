@@ -237,7 +237,12 @@ impl std::hash::Hash for Lease {
 pub struct Claimed {
     pub lease: Lease,
     pub job: Job,
+    /// The length of a body that was left in the store, where it is longer than [`SHORT_BODY`].
+    pub body_left: Option<usize>,
 }
+
+/// Bodies up to this length come with their claim: a worker may claim hundreds of jobs long before it begins them.
+pub const SHORT_BODY: usize = 16 * 1024;
 
 /// One run of a program, as the tokens of its claims name it: a lease that runs out while its own process lives is not the end of
 /// that process.

@@ -196,6 +196,15 @@ pub(crate) fn letter(c: &mut Row) -> Result<Letter, Error> {
     Ok(Letter { letter, status, replays, replayed_by })
 }
 
+/// The body of a claimed job, or the length of one that was left where it is: from the columns of [`Sql::CLAIMED_BODY`](crate::sql::Sql).
+pub(crate) fn claimed_body(c: &mut Row<impl Source>) -> Result<(Bytes, Option<usize>), Error> {
+    let (found, length): (Option<Bytes>, Option<i64>) = (c.take()?, c.take()?);
+    match (found, length) {
+        (None, Some(length)) => Ok((Bytes::new(), Some(usize::try_from(length).unwrap_or(usize::MAX)))),
+        (found, _) => Ok((body(found)?, None)),
+    }
+}
+
 /// A body must be there, if only an empty one.
 pub(crate) fn body(found: Option<Bytes>) -> Result<Bytes, Error> {
     found.ok_or_else(|| Error::Damaged("a job has lost its body".to_owned()))

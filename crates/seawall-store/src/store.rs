@@ -15,7 +15,7 @@ use crate::sql::at_once;
 use crate::sqlite::Sqlite;
 use crate::statements;
 use seawall_core::id::CallId;
-use seawall_core::time::Wall;
+use seawall_core::time::{Nanos, Wall};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -101,6 +101,18 @@ impl Store {
     #[must_use]
     pub const fn is_private(&self) -> bool {
         matches!(self, Self::Sqlite(_))
+    }
+
+    /// Takes the right to run its jobs, for as long as a handle of ours lives. Whether there is such a right: a file has one, and a server as
+    /// many as it has users.
+    ///
+    /// # Errors
+    /// When a lock cannot be made beside the file.
+    pub fn claim_serving(&self) -> Result<bool, Error> {
+        match self {
+            Self::Sqlite(SqliteStore(backend)) => backend.claim_serving(),
+            Self::Postgres(_) => Ok(true),
+        }
     }
 
     /// Whether anything is heard of it, where that can be told without asking.
@@ -210,6 +222,16 @@ impl Store {
         Ok(tick)
     }
 
+    /// The clock that times here were written by was set back by that much: what waits keeps what remained of its wait. How many do.
+    pub async fn set_back(&self, now: Wall, by: Nanos) -> Result<u64, Error> {
+        change!(self, ends statements::clock::set_back, now, by)
+    }
+
+    /// When the newest job was made, by the clock of that time.
+    pub async fn newest_job(&self) -> Result<Option<Wall>, Error> {
+        look!(self, statements::clock::newest)
+    }
+
     pub async fn cancel(&self, id: CallId, now: Wall) -> Result<Cancelled, Error> {
         change!(self, at "cancel", ends statements::jobs::cancel, id, now)
     }
@@ -232,6 +254,11 @@ impl Store {
     /// Makes jobs due that wait for what is over, a batch at a time.
     pub async fn hasten(&self, wish: Hasten) -> Result<Hastened, Error> {
         change!(self, at "hasten", ends statements::jobs::hasten, wish)
+    }
+
+    /// The body that a claim left behind. None where the job is gone.
+    pub async fn body(&self, lease: Lease) -> Result<Option<bytes::Bytes>, Error> {
+        look!(self, statements::jobs::body, lease)
     }
 
     pub async fn job(&self, id: CallId) -> Result<Option<Job>, Error> {

@@ -4,12 +4,16 @@ use super::pool::Pool;
 use super::position::Position;
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
-use crate::job::{Claim, Claimed};
+use crate::job::{Claim, Claimed, SHORT_BODY};
 use crate::rows::{self, CLAIMED};
 use crate::sql::{Row, count};
 use std::borrow::Cow;
 use std::sync::OnceLock;
 use tokio_postgres::types::ToSql;
+
+/// A short body, and the length of any: a long one is not even read for that.
+const BODY: &str = concat!("CASE WHEN octet_length(jobs.body) <= ", 16384, " THEN jobs.body END, octet_length(jobs.body)");
+const _: () = assert!(SHORT_BODY == 16384, "as it is written above");
 
 /// What a lane is asked for: from its front, or from where the last claim ended.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +38,7 @@ fn claim_statement(from: From) -> &'static str {
                  marked AS (INSERT INTO claims (row, token, lease_until, cancel) SELECT row, $1, $2, cancel FROM gone), \
                  moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM gone GROUP BY 1 ORDER BY 1 \
                  ON CONFLICT (upstream) DO UPDATE SET present = excluded.present WHERE l.present < excluded.present) \
-                 SELECT {CLAIMED}, jobs.turn, jobs.body, (SELECT {RELAXED}) FROM jobs WHERE jobs.row = ANY(ARRAY(SELECT row FROM gone)) \
+                 SELECT {CLAIMED}, jobs.turn, {BODY}, (SELECT {RELAXED}) FROM jobs WHERE jobs.row = ANY(ARRAY(SELECT row FROM gone)) \
                  ORDER BY jobs.priority DESC, jobs.turn"
             )
         })
@@ -90,7 +94,7 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
         // The connection broke, perhaps after the claim was written: what has this token is ours.
         Err(Error::Unavailable(_)) => {
             let mine = format!(
-                "SELECT {CLAIMED}, jobs.turn, jobs.body FROM claims JOIN jobs ON jobs.row = claims.row \
+                "SELECT {CLAIMED}, jobs.turn, {BODY} FROM claims JOIN jobs ON jobs.row = claims.row \
                  WHERE claims.token = $1 AND jobs.upstream = ANY($2)"
             );
             ask(&pool.get().await?, &mine, &[&token, &upstreams]).await?
@@ -103,6 +107,7 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
 fn claimed(mut row: Row, token: i64) -> Result<(i64, Claimed), Error> {
     let (mut job, lease) = rows::claimed(&mut row, token)?;
     let turn: i64 = row.take()?;
-    job.request.body = rows::body(row.take()?)?;
-    Ok((turn, Claimed { lease, job }))
+    let (body, body_left) = rows::claimed_body(&mut row)?;
+    job.request.body = body;
+    Ok((turn, Claimed { lease, job, body_left }))
 }

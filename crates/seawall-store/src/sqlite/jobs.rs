@@ -4,7 +4,7 @@ use super::bound::{maybe, text};
 use super::{Columns, Sqlite, Tx};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
+use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SHORT_BODY, SUSPECT, Settle, Settled, State};
 use crate::progress;
 use crate::rows::{self, CLAIMED, GIVEN_BACK, LEFT, PLACED, STATE};
 use crate::settled::{self, Change, Held, Left, Worded};
@@ -171,9 +171,10 @@ fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
             let mut columns = Row::from(Columns::of(next));
             let (mut job, lease) = rows::claimed(&mut columns, token)?;
             let turn: i64 = columns.take()?;
-            job.request.body = rows::body(columns.take()?)?;
+            let (body, body_left) = rows::claimed_body(&mut columns)?;
+            job.request.body = body;
             tx.turns.claimed(upstream, turn);
-            claimed.push((turn, Claimed { lease, job }));
+            claimed.push((turn, Claimed { lease, job, body_left }));
         }
         mark(tx.db, upstream, &claimed[first..], claim.now + claim.lease)?;
     }
@@ -181,7 +182,12 @@ fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
     Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())
 }
 
-static CLAIM: LazyLock<String> = LazyLock::new(|| format!("SELECT {CLAIMED}, queue.turn, {} {NEXT_IN_LANE}", Tx::BODY));
+static CLAIM: LazyLock<String> = LazyLock::new(|| {
+    let apart = "(SELECT {} FROM bodies b WHERE b.row = jobs.row{})";
+    let short = apart.replacen("{}", "b.body", 1).replacen("{}", &format!(" AND length(b.body) <= {SHORT_BODY}"), 1);
+    let length = apart.replacen("{}", "length(b.body)", 1).replacen("{}", "", 1);
+    format!("SELECT {CLAIMED}, queue.turn, coalesce(jobs.body, {short}), {length} {NEXT_IN_LANE}")
+});
 
 /// Writes down whose the first of a lane are now, which are given in their order.
 fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], until: Wall) -> Result<(), Error> {

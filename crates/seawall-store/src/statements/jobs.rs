@@ -96,6 +96,12 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>,
     Ok(Some(job))
 }
 
+/// The body of a job that is claimed. None where the job is gone.
+pub(crate) async fn body<S: Sql>(sql: &mut S, lease: &Lease) -> Result<Option<bytes::Bytes>, Error> {
+    let found = first(sql, &format!("SELECT {} FROM jobs WHERE jobs.row = $1", S::BODY), values![lease.row]).await?;
+    found.map(|mut row| rows::body(row.take()?)).transpose()
+}
+
 /// A page of one state is looked for among so many of the newest before anything else: where most jobs have that state, it is there.
 const NEWEST: usize = 1000;
 /// Up to so many open jobs of one state are sorted for a list; among more, the newest are found by walking from the newest.

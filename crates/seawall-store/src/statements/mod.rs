@@ -1,6 +1,7 @@
 //! Statements that both databases understand, and the rules between them, written once.
 
 pub(crate) mod alarms;
+pub(crate) mod clock;
 pub(crate) mod idempotency;
 pub(crate) mod issues;
 pub(crate) mod jobs;

@@ -1,16 +1,18 @@
 //! Who gets which job, in which order, and for how long.
 
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
-use seawall_core::time::Wall;
-use seawall_store::job::{Cancelled, Claim, Ending, Enqueued, Holder, NewJob, Origin, Renewed, Settled, State};
+use seawall_core::time::{Nanos, Wall};
+use seawall_store::job::{Cancelled, Claim, Ending, Enqueued, Holder, NewJob, Origin, Renewed, SHORT_BODY, Settled, State};
 
 on_each_backend!(
     a_job_is_claimed_by_exactly_one_of_many,
     what_was_enqueued_comes_back_whole,
     jobs_that_come_together_keep_what_is_theirs,
     a_long_body_comes_back_whole,
+    a_short_body_comes_with_its_claim,
     a_job_for_later_is_not_claimed_before_its_time,
     the_next_due_time_is_known,
+    a_clock_that_is_set_back_leaves_retries_what_remained_of_their_wait,
     higher_priority_goes_first_and_then_the_older,
     one_tenant_with_many_jobs_does_not_starve_one_with_few,
     retries_of_many_do_not_starve_newcomers,
@@ -103,8 +105,21 @@ async fn a_long_body_comes_back_whole(stage: Stage) {
     let mut job = stage.job("u");
     job.request.body = bytes::Bytes::from(vec![7; 300_000]);
     let id = stage.enqueue(job).await;
-    assert_eq!(stage.claim("u", 1).await[0].job.request.body.len(), 300_000);
+    let claimed = stage.claim("u", 1).await.remove(0);
+    assert_eq!((claimed.body_left, claimed.job.request.body.len()), (Some(300_000), 0), "hundreds may be claimed before one is begun");
+    assert_eq!(stage.store.body(claimed.lease).await.unwrap().unwrap(), vec![7; 300_000]);
     assert_eq!(stage.store.job(id).await.unwrap().unwrap().request.body.len(), 300_000);
+}
+
+async fn a_short_body_comes_with_its_claim(stage: Stage) {
+    for length in [0, 1, 5_000, SHORT_BODY, SHORT_BODY + 1] {
+        let mut job = stage.job("u");
+        job.request.body = bytes::Bytes::from(vec![7; length]);
+        stage.enqueue(job).await;
+        let claimed = stage.claim("u", 1).await.remove(0);
+        let expected = if length > SHORT_BODY { (0, Some(length)) } else { (length, None) };
+        assert_eq!((claimed.job.request.body.len(), claimed.body_left), expected);
+    }
 }
 
 async fn a_job_for_later_is_not_claimed_before_its_time(stage: Stage) {
@@ -126,6 +141,21 @@ async fn the_next_due_time_is_known(stage: Stage) {
     }
     assert_eq!(stage.store.tick(NOON, None).await.unwrap().next, Some(after(10)));
     assert_eq!(stage.store.tick(after(10), None).await.unwrap().next, Some(after(20)));
+}
+
+async fn a_clock_that_is_set_back_leaves_retries_what_remained_of_their_wait(stage: Stage) {
+    const DAY: i64 = 86_400;
+    let (retry, named) = (stage.enqueue(stage.job("u")).await, NewJob { run_at: after(DAY + 60), ..stage.job("u") });
+    let named = stage.enqueue(named).await;
+    assert_eq!(stage.store.newest_job().await.unwrap(), Some(NOON));
+    let claimed = stage.claim("u", 1).await.remove(0);
+    stage.settle(&claimed, Ending::Wait { until: after(60), reason: "transient_failure" }).await;
+    // A day earlier.
+    let now = after(-DAY);
+    assert_eq!(stage.store.set_back(now, Nanos::from_secs(DAY.unsigned_abs())).await.unwrap(), 1);
+    let due = async |id| stage.store.job(id).await.unwrap().unwrap().next_attempt_at;
+    assert_eq!((due(retry).await, due(named).await), (Some(after(60 - DAY)), Some(after(DAY + 60))), "what somebody named stays");
+    assert_eq!(stage.store.set_back(now, Nanos::from_secs(DAY.unsigned_abs())).await.unwrap(), 0, "what was moved is near");
 }
 
 async fn higher_priority_goes_first_and_then_the_older(stage: Stage) {

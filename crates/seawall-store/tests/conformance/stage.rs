@@ -122,7 +122,7 @@ impl Stage {
 
 /// How a job is given back at noon, with nothing besides.
 pub(crate) fn settlement(claimed: &Claimed, ending: Ending) -> Settle {
-    let Claimed { lease, job } = claimed;
+    let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());
     Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, now: NOON, again: false }
 }

@@ -10,7 +10,8 @@ use seawall_store::location::Location;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Output;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const POLICY: &str = "timeout = { attempt = \"5s\", total = \"20s\" }\nretry = { attempts = 5, base = \"30ms\", cap = \"60ms\" }";
 const HOURS: i64 = 3_600_000;
@@ -155,6 +156,38 @@ fn a_clock_that_is_set_by_hours_takes_no_job_from_its_worker() {
         let again = Start::before(&upstream, POLICY).secret("SEAWALL_CLOCK_STEP", &format!("{}:0", 12 * HOURS)).go_in(gateway.kill());
         done(&again, &waiting);
         done(&again, &later);
+    }
+}
+
+/// In the middle of the process's life, and between two of them.
+#[test]
+fn a_clock_that_is_set_back_leaves_retries_and_schedules_what_remained_of_their_wait() {
+    let policy = |upstream: &Upstream| {
+        format!(
+            "[upstreams.api]\nurl = \"http://{}\"\nretry = {{ attempts = 9, base = \"1500ms\", cap = \"1500ms\" }}\nbreaker = {{ mode = \"off\" }}\n\
+             [[schedules]]\nname = \"sync\"\nupstream = \"api\"\nevery = \"2s\"\nspread = \"0%\"\nsubjects = [\"alice\"]\nrequest = {{ path = \"/tick\" }}\n",
+            upstream.at
+        )
+    };
+    for after_ms in [1_000, 0] {
+        let works = Arc::new(AtomicBool::new(false));
+        let now = Arc::clone(&works);
+        let upstream = Upstream::with(move |turn| {
+            let ok = now.load(Ordering::SeqCst) || turn.seen.line().contains("/tick");
+            turn.say(if ok { OK.to_owned() } else { answer("503 No", "", "") });
+        });
+        let start = || Start::with(&policy(&upstream));
+        let step = format!("{}:{after_ms}", -6 * HOURS);
+        let first = if after_ms > 0 { start().secret("SEAWALL_CLOCK_STEP", &step) } else { start() };
+        let gateway = first.go();
+        let id = submit(&gateway, &json!({ "upstream": "api", "path": "/x" }));
+        eventually("it waits", || job(&gateway, &id)["state"] == "waiting");
+        works.store(true, Ordering::SeqCst);
+        let gateway = if after_ms > 0 { gateway } else { start().secret("SEAWALL_CLOCK_STEP", &step).go_in(gateway.kill()) };
+        let ticks = || upstream.seen().iter().filter(|seen| seen.line().contains("/tick")).count();
+        done(&gateway, &id);
+        let before = ticks();
+        eventually("its schedule goes on", || ticks() > before);
     }
 }
 

@@ -5,7 +5,7 @@ use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const QUICK: &str =
@@ -374,7 +374,7 @@ fn an_acknowledged_job_survives_a_power_cut() {
 
 #[test]
 fn of_many_that_were_under_way_at_three_crashes_one_is_blamed() {
-    let hangs = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let hangs = Arc::new(AtomicBool::new(true));
     let now = Arc::clone(&hangs);
     let upstream = Upstream::with(move |turn| if now.load(Ordering::SeqCst) { turn.hang(20_000) } else { turn.say(OK) });
     let keys = "timeout = { attempt = \"30s\", total = \"60s\" }";
@@ -475,6 +475,37 @@ fn a_drain_in_the_middle_of_a_backlog_runs_nothing_twice() {
     assert_eq!(upstream.count(), MANY);
     let crashed = again.metric("seawall_jobs_recovered_total");
     assert_eq!(crashed, Some(0.0), "none was left behind by the first");
+}
+
+/// 64 MiB of long bodies are in memory at once, however many jobs are claimed.
+#[test]
+fn jobs_with_long_bodies_run_as_far_as_there_is_room_for_them() {
+    const MANY: usize = 20;
+    let go = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&go);
+    let upstream = Upstream::with(move |turn| {
+        while !gone.load(Ordering::SeqCst) {
+            turn.pause(10);
+        }
+        turn.say(OK);
+    });
+    let gateway = Start::before(&upstream, "timeout = { attempt = \"30s\", total = \"60s\" }").go();
+    let job = json!({ "upstream": "api", "method": "PUT", "path": "/x", "body": "x".repeat(8 << 20) });
+    let ids: Vec<String> = (0..MANY).map(|_| submit(&gateway, &job)).collect();
+    eventually("some run", || upstream.count() == 8);
+    eventually("all are claimed", || ids.iter().all(|id| job_state(&gateway, id) == "running"));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(upstream.count(), 8, "the others wait for room");
+    go.store(true, Ordering::SeqCst);
+    eventually("all are done", || ids.iter().all(|id| job_state(&gateway, id) == "done"));
+    assert!(upstream.seen().iter().all(|seen| seen.body.len() == 8 << 20));
+}
+
+/// Without its body.
+fn job_state(gateway: &Gateway, id: &str) -> String {
+    let listed = gateway.look("/v1/jobs?limit=100");
+    let found = listed["items"].as_array().unwrap().iter().find(|job| job["id"] == id).cloned().unwrap();
+    found["state"].as_str().unwrap().to_owned()
 }
 
 fn backlog(gateway: &Gateway, jobs: usize) {

@@ -55,6 +55,9 @@ impl Worker {
         let desk = self.bench.desk();
         desk.follow().await;
         desk.keep_secret().await;
+        if self.number == 0 {
+            desk.notice_step_before_start().await;
+        }
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut sweep = tokio::time::interval(SWEEP);
@@ -168,6 +171,13 @@ impl Worker {
         let (clock, now) = self.bench.desk().offset();
         if crew.was_set(self.number, clock) {
             self.renew().await;
+            // One does so for all, and again until the store has heard it.
+            let by = crew.set_back_by(self.number, clock).filter(|_| self.number == 0);
+            if let Some(by) = by
+                && !self.bench.desk().keep_waits(now, by).await
+            {
+                return None;
+            }
         }
         crew.holds_by(self.number, clock);
         crew.all_hold_by(clock).then_some(now)

@@ -6,15 +6,17 @@ use arc_swap::ArcSwap;
 use seawall_core::time::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Workers at most: a few of them are as fast as the store.
 const MOST: usize = 4;
 /// Suspects that run side by side at most. The first runs alone, and each that comes to an end makes room for one more: if the process
 /// dies soon after its start, over and over, one is blamed for each time and not several of which most are not the cause.
 const SUSPECTS: usize = 4;
+/// What the long bodies of all jobs that run in a process may take together, in kibibytes. One that is longer runs alone.
+const BODIES_KIB: u32 = 64 * 1024;
 /// What two clocks may differ by without one of them having been set.
-const STEP: Nanos = Nanos::from_secs(2);
+pub(super) const STEP: Nanos = Nanos::from_secs(2);
 /// A worker looks at the clock before it holds anything.
 const UNSEEN: i64 = i64::MIN;
 
@@ -34,6 +36,7 @@ pub(crate) struct Crew {
     /// The lanes in which the last tick found work.
     found: ArcSwap<Vec<String>>,
     suspects: Semaphore,
+    bodies: Arc<Semaphore>,
     /// Places for suspects by now.
     places: AtomicUsize,
     pub(super) adhoc: AdHoc,
@@ -48,6 +51,7 @@ impl Crew {
             more: Notify::new(),
             found: ArcSwap::default(),
             suspects: Semaphore::new(1),
+            bodies: Arc::new(Semaphore::new(BODIES_KIB as usize)),
             places: AtomicUsize::new(1),
             adhoc: AdHoc::new(RECEIVERS),
         }
@@ -89,6 +93,12 @@ impl Crew {
         self.suspects.acquire().await
     }
 
+    /// Waits until there is room for a body of this length among those that are in memory, first come, first served.
+    pub(super) async fn room_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(BODIES_KIB);
+        Arc::clone(&self.bodies).acquire_many_owned(kib).await
+    }
+
     /// Something was lived through, so one more suspect may run beside the others.
     pub(super) fn trust(&self) {
         let one_more = |places| (places < SUSPECTS).then_some(places + 1);
@@ -105,6 +115,13 @@ impl Crew {
     /// Whether the clock that leases live by was set since the worker last made sure of its own.
     pub(super) fn was_set(&self, worker: usize, clock: i64) -> bool {
         !is_near(&self.clocks[worker], clock)
+    }
+
+    /// By how much the clock was set back since the worker last made sure of its leases.
+    pub(super) fn set_back_by(&self, worker: usize, clock: i64) -> Option<Nanos> {
+        let seen = self.clocks[worker].load(Ordering::Relaxed);
+        let by = Nanos::from_millis(u64::try_from(seen.saturating_sub(clock)).unwrap_or(0));
+        (seen != UNSEEN && by > STEP).then_some(by)
     }
 
     /// The worker's leases are held by this clock.
@@ -135,6 +152,7 @@ mod tests {
         crew.holds_by(1, 1_400);
         assert!(!crew.was_set(0, 2_900) && crew.all_hold_by(2_900), "clocks differ a little");
         assert!(crew.was_set(0, 60_000) && crew.was_set(0, -60_000));
+        assert_eq!((crew.set_back_by(0, 60_000), crew.set_back_by(0, -60_000)), (None, Some(Nanos::from_secs(61))));
         crew.holds_by(0, 60_000);
         assert!(!crew.was_set(0, 60_000) && !crew.all_hold_by(60_000));
         crew.holds_by(1, 60_001);
@@ -152,6 +170,26 @@ mod tests {
         assert_eq!(crew.suspects.available_permits(), SUSPECTS);
         crew.close();
         assert!(crew.suspect().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn bodies_wait_until_there_is_room_and_the_longest_is_let_in_alone() {
+        let crew = Arc::new(Crew::new(1));
+        let wait = |bytes| {
+            let crew = Arc::clone(&crew);
+            tokio::spawn(async move { crew.room_for(bytes).await.unwrap() })
+        };
+        let small = crew.room_for(1).await.unwrap();
+        let huge = wait(usize::MAX);
+        tokio::task::yield_now().await;
+        assert!(!huge.is_finished(), "not beside another");
+        drop(small);
+        let huge = huge.await.unwrap();
+        let next = wait(1);
+        tokio::task::yield_now().await;
+        assert!(!next.is_finished(), "nor another beside it");
+        drop(huge);
+        drop(next.await.unwrap());
     }
 
     #[test]

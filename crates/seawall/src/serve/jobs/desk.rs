@@ -1,7 +1,7 @@
 //! What every part of the job machinery shares: the store, whose clock counts, and the crew that does the work.
 
 use super::alarm::Place;
-use super::crew::Crew;
+use super::crew::{Crew, STEP};
 use crate::serve::ledger::Ledger;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
@@ -10,6 +10,7 @@ use seawall_core::record::Reason;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::clock::Clock;
+use seawall_engine::ids::Ids;
 use seawall_engine::shared;
 use seawall_store::job::{Enqueued, Hasten, Holder, NewJob};
 use seawall_store::{Error, Store};
@@ -33,6 +34,7 @@ pub(crate) struct Desk {
     pub(super) holder: Holder,
     claims: AtomicU32,
     rng: Mutex<Rng>,
+    ids: Mutex<Ids>,
     /// Signs callbacks where the configuration has no key for that.
     secret: ArcSwap<String>,
     /// Queues that are too deep, as far as it is known here.
@@ -70,6 +72,7 @@ impl Desk {
             holder: Holder::new(u32::try_from(entropy() >> 32).unwrap_or_default()),
             claims: AtomicU32::new(0),
             rng: Mutex::new(Rng::seeded(entropy())),
+            ids: Mutex::default(),
             secret: ArcSwap::from_pointee(secret),
             alarms: Mutex::default(),
             counts: Counts::default(),
@@ -129,6 +132,24 @@ impl Desk {
         }
     }
 
+    /// The clock was set back: what waits in a store of our own keeps what remained of its wait. A server's store has a clock of its own. Whether
+    /// the store has heard it.
+    pub(super) async fn keep_waits(&self, now: Wall, by: Nanos) -> bool {
+        !self.store.is_private() || self.store.set_back(now, by).await.is_ok()
+    }
+
+    /// A job that was made later than now shows that the clock was set back while nobody was here.
+    pub(super) async fn notice_step_before_start(&self) {
+        let now = self.now();
+        if self.store.is_private()
+            && let Ok(Some(newest)) = self.store.newest_job().await
+            && newest.since(now) > STEP
+        {
+            // A store that does not answer now leaves what waits as it is.
+            let _heard = self.keep_waits(now, newest.since(now)).await;
+        }
+    }
+
     /// Something that is left to chance.
     pub(crate) fn by_chance<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
         draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
@@ -139,8 +160,9 @@ impl Desk {
         self.holder.token(self.claims.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// An id that nobody can guess.
     pub(crate) fn new_id(&self) -> CallId {
-        self.by_chance(|rng| CallId::new(self.now(), rng))
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).next(self.now())
     }
 
     /// Keeps jobs and wakes the workers. When this returns, they are on disk.

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::AbortHandle;
 
 /// Jobs that a worker runs side by side, those in hand included.
@@ -33,6 +33,8 @@ struct Held {
     /// When its request was begun, where that may not be repeated.
     begun_at: Option<Wall>,
     standing: Standing,
+    /// The room that its body takes.
+    room: Option<OwnedSemaphorePermit>,
 }
 
 /// How far a job that is held has come, and whether it takes a slot.
@@ -142,7 +144,7 @@ impl Table {
             pace.take(&job.upstream, job.priority, Rc::clone(&claimed));
             pace.next(&job.upstream)
         };
-        self.held.borrow_mut().insert(claimed.lease, Held { claimed, until, begun_at: None, standing: Standing::InHand });
+        self.held.borrow_mut().insert(claimed.lease, Held { claimed, until, begun_at: None, standing: Standing::InHand, room: None });
         next
     }
 
@@ -266,6 +268,13 @@ impl Table {
 
     pub(super) fn is_ours(&self, lease: &Lease, now: Wall) -> bool {
         self.held.borrow().get(lease).is_some_and(|held| now < held.until)
+    }
+
+    /// The body of a job is in memory now, and takes that room until the job is over.
+    pub(super) fn load(&self, claimed: Rc<Claimed>, room: OwnedSemaphorePermit) {
+        if let Some(held) = self.held.borrow_mut().get_mut(&claimed.lease) {
+            (held.claimed, held.room) = (claimed, Some(room));
+        }
     }
 
     /// The request of a job that may not be repeated is about to be sent.

@@ -8,7 +8,7 @@ use super::schedule;
 use seawall_core::call::Answer;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::drive::StartLog;
-use seawall_store::job::{Claimed, Ending, Lease, Settle, Settled};
+use seawall_store::job::{Claimed, Ending, Job, Lease, Request, Settle, Settled};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -66,7 +66,18 @@ fn begin(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
 }
 
 /// From its beginning to its end, but for its stay at the disk.
-async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
+async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
+    let loaded;
+    let claimed = match claimed.body_left {
+        None => claimed,
+        Some(bytes) => match Box::pin(load(bench, table, claimed, bytes)).await {
+            Some(whole) => {
+                loaded = whole;
+                &loaded
+            }
+            None => return table.end(&claimed.lease),
+        },
+    };
     let (lease, now) = (claimed.lease, bench.desk().now());
     // It may have been in hand for longer than it is ours, if all of us stood still; where only the clock was set, it comes back soon.
     if !table.is_ours(&lease, now) {
@@ -88,6 +99,24 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Claimed) {
         Err(Unbegun::Lost) => table.end(&lease),
         Err(Unbegun::Late) => hand_in(bench, table, back(claimed, Ending::Release, bench.desk().now())),
     }
+}
+
+/// Reads a body that its claim left behind, once there is room for it. None where the job is gone.
+async fn load(bench: &Bench, table: &Table, claimed: &Claimed, bytes: usize) -> Option<Rc<Claimed>> {
+    let desk = bench.desk();
+    let room = desk.crew.room_for(bytes).await.ok()?;
+    let body = loop {
+        match desk.store.body(claimed.lease).await {
+            Ok(body) => break body?,
+            // Its worker is stopped when the lease is over.
+            Err(_) => tokio::time::sleep(PAUSES[1]).await,
+        }
+    };
+    let Claimed { lease, job, .. } = claimed;
+    let job = Job { request: Request { body, ..job.request.clone() }, ..job.clone() };
+    let whole = Rc::new(Claimed { lease: *lease, job, body_left: None });
+    table.load(Rc::clone(&whole), room);
+    Some(whole)
 }
 
 /// The beginning of a job that may not be repeated: in the store, and then in the worker's own table.
@@ -134,7 +163,7 @@ pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Sto
 
 /// What it had used up before is what it has used up.
 fn back(claimed: &Claimed, ending: Ending, now: Wall) -> Settle {
-    let Claimed { lease, job } = claimed;
+    let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());
     Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, now, again: false }
 }
