@@ -1,5 +1,6 @@
 //! The tables of the configuration file (see `shape` for what an entry means).
 
+use super::model::ForwardedHeader;
 use super::shape::{Key, Kind, Table, key, required};
 use crate::policy::{Algorithm, BackoffKind, BreakerPer, Door, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Severity, Unsafe};
 use crate::record::{Class, Scope};
@@ -91,7 +92,8 @@ static SERVER: Table = Table {
         key("drain", TIME0, "how long SIGTERM waits for calls in flight"),
         key("require_caller", Kind::Bool, "refuse requests without a caller's token"),
         key("default_upstream", Kind::Text, "takes requests that name no upstream"),
-        key("trust_forwarded", Kind::List(&Kind::Cidr), "networks whose Forwarded headers are believed"),
+        key("trust_forwarded", Kind::List(&Kind::Cidr), "networks of proxies that are believed who calls"),
+        key("forwarded_header", Kind::Word(ForwardedHeader::WORDS), "where those proxies say who calls; the other header is not read"),
         key("tls", Kind::Table(&TLS), "the gateway speaks TLS to its callers"),
         key("allow_private", Kind::List(&Kind::Cidr), "private networks that URLs handed in by users may reach"),
     ]],
@@ -158,6 +160,7 @@ pub static UPSTREAM: Table = Table {
             key("hosts", Kind::List(&Kind::Text), "requests with one of these Host names go here with their whole path"),
             key("seawall", Kind::Bool, "it is a Seawall itself: it is told which requests are repeats, and does not repeat those again"),
             key("via", Kind::Bool, "requests to it say in `Via` that they came through here"),
+            key("forwarded", Kind::Bool, "it gets the callers' own `Forwarded`, `X-Forwarded-*` and `X-Real-IP`; others do not"),
             key("preset", Kind::Text, "error conventions of a real API"),
             key("auth", Kind::Table(&AUTH), "credentials"),
             key("endpoints", Kind::Tables(&ENDPOINT), "named method and path patterns with their own policy"),
@@ -375,7 +378,7 @@ pub static REQUEST: Table = Table {
     keys: &[&[
         key("method", Kind::Text, "HTTP method"),
         required("path", Kind::Text, "path below the upstream's URL"),
-        key("headers", Kind::Strings, "headers"),
+        key("headers", Kind::Strings, "headers; a secret by reference, as in \"Bearer env:NAME\""),
         key("body", Kind::Text, "body"),
     ]],
 };

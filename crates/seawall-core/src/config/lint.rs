@@ -126,7 +126,7 @@ pub trait Surroundings {
 pub fn warnings(config: &Config, around: &dyn Surroundings) -> Vec<Warning> {
     let mut found = Vec::new();
     for (path, secret) in config.secrets() {
-        if !around.has_secret(secret) {
+        if !around.has_secret(&secret) {
             found.push(warning("SW008", path, format!("{secret} is not there")));
         }
     }

@@ -20,7 +20,7 @@ pub mod url;
 mod walk;
 
 pub use model::{Auth, CATCH_ALL, Config, Endpoint, Policy, Refresh, Server, Tls, Upstream};
-pub use problem::{Invalid, Problem};
+pub use problem::{Invalid, Problem, masked};
 pub use resolve::MAX_KEYS;
 
 use node::Layer;

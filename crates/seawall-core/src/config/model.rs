@@ -2,7 +2,7 @@
 
 use super::endpoint::Match;
 use super::node::Tree;
-use super::place::{Inject, SecretRef};
+use super::place::{self, Inject, SecretRef};
 use super::url::Base;
 use crate::classify::{Rule, RuleSet};
 use crate::lease::Reset;
@@ -10,6 +10,7 @@ use crate::policy::{
     Backoff, Breaker, Cache, DeadLetter, Fallback, Idempotency, Limit, OnExhausted, Pick, Pool, Rate, Retry, Share, Timeout,
 };
 use crate::time::Nanos;
+use crate::words::words;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -23,6 +24,14 @@ pub struct Config {
     pub upstreams: Vec<Arc<Upstream>>,
     pub schedules: Vec<Schedule>,
     pub notify: Vec<Notify>,
+}
+
+words! {
+    /// The header in which trusted proxies say who calls.
+    pub enum ForwardedHeader {
+        XForwardedFor = "x-forwarded-for",
+        Forwarded = "forwarded",
+    }
 }
 
 /// What the gateway shows to callers who want TLS.
@@ -47,6 +56,7 @@ pub struct Server {
     pub require_caller: bool,
     pub default_upstream: Option<String>,
     pub trust_forwarded: Vec<ipnet::IpNet>,
+    pub forwarded_header: ForwardedHeader,
     pub allow_private: Vec<ipnet::IpNet>,
     pub tls: Option<Tls>,
 }
@@ -68,6 +78,8 @@ pub struct Upstream {
     pub seawall: bool,
     /// Requests to it say that they came through here.
     pub via: bool,
+    /// It gets the headers in which callers, or proxies before us, say where a request came from.
+    pub forwarded: bool,
     pub preset: Option<String>,
     pub auth: Option<Auth>,
     /// In the order of the file; the last one takes whatever no other does.
@@ -171,6 +183,16 @@ pub struct Schedule {
     pub run_missed: bool,
 }
 
+impl Schedule {
+    /// Headers that end with a reference to a secret: name, what stands before the secret, and the reference.
+    pub fn header_secrets(&self) -> impl Iterator<Item = (&str, &str, SecretRef)> {
+        self.headers.iter().filter_map(|(name, value)| {
+            let (before, secret) = place::header_secret(value)?;
+            Some((name.as_str(), before, secret))
+        })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notify {
     pub url: String,
@@ -240,7 +262,24 @@ impl Config {
 
     /// Every reference to a secret, with the key path that holds it.
     #[must_use]
-    pub fn secrets(&self) -> Vec<(String, &SecretRef)> {
+    pub fn secrets(&self) -> Vec<(String, SecretRef)> {
+        let mut all = self.key_secrets();
+        let places = [("server.store", &self.server.store), ("server.shared", &self.server.shared)];
+        all.extend(places.into_iter().filter_map(|(path, place)| Some((path.to_owned(), SecretRef::parse(place)?))));
+        all.extend(
+            self.notify.iter().enumerate().filter_map(|(i, notify)| Some((format!("notify[{i}].url"), SecretRef::parse(&notify.url)?))),
+        );
+        for (i, schedule) in self.schedules.iter().enumerate() {
+            let deliver = schedule.deliver.as_deref().and_then(SecretRef::parse);
+            all.extend(deliver.map(|secret| (format!("schedules[{i}].deliver"), secret)));
+            let headers = schedule.header_secrets().map(|(name, _, secret)| (format!("schedules[{i}].request.headers.{name}"), secret));
+            all.extend(headers);
+        }
+        all
+    }
+
+    /// Those that stand under keys of their own.
+    fn key_secrets(&self) -> Vec<(String, SecretRef)> {
         let mut all: Vec<(String, &SecretRef)> = self.server.admin_token.iter().map(|s| ("server.admin_token".to_owned(), s)).collect();
         all.extend(self.server.webhook_secret.iter().map(|s| ("server.webhook_secret".to_owned(), s)));
         all.extend(self.server.tls.iter().map(|tls| ("server.tls.key".to_owned(), &tls.key)));
@@ -256,7 +295,7 @@ impl Config {
             }
         }
         all.extend(self.notify.iter().enumerate().filter_map(|(i, n)| Some((format!("notify[{i}].secret"), n.secret.as_ref()?))));
-        all
+        all.into_iter().map(|(path, secret)| (path, secret.clone())).collect()
     }
 }
 

@@ -44,6 +44,13 @@ pub(crate) fn secret(text: &str) -> Result<SecretRef, String> {
     }
 }
 
+/// A header's value that is a reference to a secret, or ends with one behind a space: what stands before it, and the reference.
+#[must_use]
+pub fn header_secret(value: &str) -> Option<(&str, SecretRef)> {
+    let start = value.rfind(' ').map_or(0, |space| space + 1);
+    Some((&value[..start], SecretRef::parse(&value[start..])?))
+}
+
 pub(crate) fn place(text: &str, prefixes: &[&str]) -> Result<(), String> {
     let Some(prefix) = prefixes.iter().find(|prefix| text.starts_with(**prefix)) else {
         let known: Vec<&str> = prefixes.iter().filter(|prefix| !matches!(**prefix, "env:" | "file:")).copied().collect();
@@ -81,9 +88,18 @@ pub fn is_loopback(address: &str) -> bool {
 }
 
 pub(crate) fn cidr(text: &str) -> Result<ipnet::IpNet, String> {
-    text.parse()
-        .or_else(|_| text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from))
-        .map_err(|_| "not a network; write it as \"10.0.0.0/8\" or \"fd00::/8\"".to_owned())
+    let network = text.parse().or_else(|_| text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from));
+    network.map(canonical).map_err(|_| "not a network; write it as \"10.0.0.0/8\" or \"fd00::/8\"".to_owned())
+}
+
+/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: addresses are compared in their own family.
+fn canonical(network: ipnet::IpNet) -> ipnet::IpNet {
+    match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
+        (address @ std::net::IpAddr::V4(_), Some(length)) if network.max_prefix_len() == 128 => {
+            ipnet::IpNet::new(address, length).unwrap_or(network)
+        }
+        _ => network,
+    }
 }
 
 pub(crate) fn limit_key(text: &str) -> Result<LimitKey, String> {
@@ -215,6 +231,22 @@ mod tests {
         }
         assert!(place("postgres://u:p@h/db", &["postgres://"]).unwrap_err().contains("inline secret"));
         assert!(place("postgres://u@h/db", &["postgres://"]).is_ok());
+    }
+
+    #[test]
+    fn a_header_may_end_with_a_reference() {
+        assert_eq!(header_secret("Bearer env:T"), Some(("Bearer ", SecretRef::Env("T".into()))));
+        assert_eq!(header_secret("file:/run/t"), Some(("", SecretRef::File("/run/t".into()))));
+        for plain in ["Bearer abc", "", "environment", "env:", "Bearer env:T x"] {
+            assert_eq!(header_secret(plain), None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn mapped_networks_are_those_of_ipv4() {
+        assert_eq!(cidr("::ffff:10.0.0.0/104"), cidr("10.0.0.0/8"));
+        assert_eq!(cidr("::ffff:10.1.2.3"), cidr("10.1.2.3"));
+        assert_eq!(cidr("fd00::/8").unwrap().to_string(), "fd00::/8");
     }
 
     #[test]

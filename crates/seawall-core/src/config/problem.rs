@@ -2,6 +2,7 @@
 //! Secrets that were written inline are masked before anything is rendered.
 
 use super::parse::nearest;
+use crate::discretion;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use regex::Regex;
 use std::ops::Range;
@@ -144,8 +145,13 @@ const ANYWHERE: [&str; 4] = [
 /// Names that hold secrets, or were meant to.
 const SECRETS: [&str; 8] = ["secret", "token", "password", "passwd", "credential", "api_key", "apikey", "client_id"];
 
-/// Blanks out whatever may be a secret and is no reference to one, keeping every byte offset.
-fn masked(text: &str) -> String {
+/// Keys of ours that end like secrets and are none.
+const OPEN: [&str; 2] = ["key", "client_auth"];
+
+/// Blanks out whatever may be a secret and is no reference to one, keeping every byte offset. For every text of a configuration that
+/// is shown: also one that was not taken may hold a secret.
+#[must_use]
+pub fn masked(text: &str) -> String {
     static PATTERNS: LazyLock<(Regex, [Regex; 4])> = LazyLock::new(|| {
         let pattern = |pattern| Regex::new(pattern).expect("the patterns are constants that the tests use");
         (pattern(ASSIGNED), ANYWHERE.map(pattern))
@@ -176,7 +182,8 @@ fn masked(text: &str) -> String {
 /// Whether the name, or the one that was meant by it, holds a secret.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    SECRETS.iter().any(|secret| name.contains(secret)) || nearest(&name, SECRETS).is_some()
+    let is_header = || !OPEN.contains(&name.as_str()) && discretion::is_secret(&name);
+    SECRETS.iter().any(|secret| name.contains(secret)) || nearest(&name, SECRETS).is_some() || is_header()
 }
 
 /// As long as the text in bytes; line breaks stay where they are.
@@ -218,13 +225,20 @@ mod tests {
             "inject = \"header:Authorization: Bearer canary\"",
             "inject = \"header:X-Key: canary\"",
             "secret = canary",
+            "headers = { Authorization = \"Bearer canary\", \"X-Key\" = \"canary\" }",
         ];
         for way in ways {
             let hidden = masked(way);
             assert!(!hidden.contains("canary"), "{way} → {hidden}");
             assert_eq!(hidden.len(), way.len(), "{way} → {hidden}");
         }
-        for kept in ["secret = \"env:CANARY\"", "keys = [{ id = \"a\" }]", "inject = \"header:X: Bearer {secret}\"", "rate = \"50/s\""] {
+        for kept in [
+            "secret = \"env:CANARY\"",
+            "keys = [{ id = \"a\" }]",
+            "inject = \"header:X: Bearer {secret}\"",
+            "rate = \"50/s\"",
+            "key = \"global\"",
+        ] {
             assert_eq!(masked(kept), kept);
         }
     }

@@ -3,11 +3,14 @@
 use super::endpoint::Match;
 use super::fields::{as_table, as_text, boolean, count, duration, float, int, optional, rate, secret, share, size, text, texts, word};
 use super::layers::{self, each, unknown};
-use super::model::{Auth, CATCH_ALL, Caller, Config, Endpoint, Key, Notify, Refresh, Schedule, Server, Tls, Upstream, default_burst};
+use super::model::{
+    Auth, CATCH_ALL, Caller, Config, Endpoint, ForwardedHeader, Key, Notify, Refresh, Schedule, Server, Tls, Upstream, default_burst,
+};
 use super::node::{Node, Tree};
 use super::place::{self, Inject};
 use super::problem::Problem;
 use super::url::Base;
+use crate::discretion;
 use crate::lease::Reset;
 use crate::policy::{Algorithm, Backoff, BackoffKind, Fail, Limit, Mode, Pick, Pool};
 use crate::request_target::RequestTarget;
@@ -55,6 +58,7 @@ fn server(tree: &Tree) -> Server {
         require_caller: boolean(tree, "require_caller"),
         default_upstream: optional(tree, "default_upstream"),
         trust_forwarded: networks(tree, "trust_forwarded"),
+        forwarded_header: word(tree, "forwarded_header", ForwardedHeader::from_word),
         allow_private: networks(tree, "allow_private"),
         tls: tree.table("tls").and_then(|tls| Some(Tls { cert: tls.text("cert")?.to_owned(), key: secret(tls, "key")? })),
     }
@@ -114,7 +118,7 @@ fn limit(own: &Tree) -> Option<Limit> {
 
 fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &mut Vec<Problem>) -> Option<Arc<Upstream>> {
     let path = format!("upstreams.{name}");
-    let policy_keys = own.without(&["url", "hosts", "seawall", "via", "auth", "endpoints"]);
+    let policy_keys = own.without(&["url", "hosts", "seawall", "via", "forwarded", "auth", "endpoints"]);
     let merged = layers::level(&ground.without(&["auth"]), &policy_keys, &path, problems);
     let preset = optional(&merged, "preset");
     let auth = auth(own, defaults, preset.as_deref(), &path, problems);
@@ -122,7 +126,9 @@ fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &m
     let url = Base::parse(own.text("url")?).ok()?;
     let seawall = own.node("seawall").is_some() && boolean(own, "seawall");
     let via = own.node("via").is_none() || boolean(own, "via");
-    Some(Arc::new(Upstream { name: name.to_owned(), url, hosts: texts(own, "hosts"), seawall, via, preset, auth, endpoints }))
+    let forwarded = own.node("forwarded").is_some() && boolean(own, "forwarded");
+    let (name, hosts) = (name.to_owned(), texts(own, "hosts"));
+    Some(Arc::new(Upstream { name, url, hosts, seawall, via, forwarded, preset, auth, endpoints }))
 }
 
 fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Problem>) -> Vec<Arc<Endpoint>> {
@@ -289,6 +295,7 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
             ));
         }
     }
+    schedule_headers(tree, problems);
     let mut hosts = std::collections::BTreeMap::new();
     for upstream in &config.upstreams {
         for host in &upstream.hosts {
@@ -311,6 +318,22 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
     }
     callers(tree, config, problems);
     exposed(tree, config, problems);
+}
+
+/// Headers that are called like secrets hold references, as every secret of the file does.
+fn schedule_headers(tree: &Tree, problems: &mut Vec<Problem>) {
+    for (i, node) in tree.list("schedules").iter().enumerate() {
+        let headers = as_table(node).and_then(|schedule| schedule.table("request")?.table("headers"));
+        for (name, node) in headers.into_iter().flat_map(|headers| &headers.0) {
+            let Some(value) = as_text(node) else { continue };
+            let is_inline = place::header_secret(value).is_none() && !value.contains("{subject}");
+            if is_inline && discretion::is_secret(name) {
+                let path = format!("schedules[{i}].request.headers.{name}");
+                let message = "inline secret: write where it is kept instead, as \"Bearer env:NAME\" or \"file:PATH\"";
+                problems.push(Problem::new(node.origin.span.clone(), path, message));
+            }
+        }
+    }
 }
 
 /// A token says who is calling, so it can be only one caller's.
