@@ -5,9 +5,10 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
 use ipnet::IpNet;
 use seawall_core::config::Config;
+use seawall_core::config::model::ForwardedHeader;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub const TOKEN: HeaderName = HeaderName::from_static("seawall-token");
@@ -30,6 +31,7 @@ pub struct Callers {
     anonymous: Arc<Caller>,
     required: bool,
     trusted: Vec<IpNet>,
+    forwarded: ForwardedHeader,
 }
 
 /// Who it is, and whether `Authorization` was spent on telling us.
@@ -54,7 +56,13 @@ impl Callers {
             }
         }
         let anonymous = Arc::new(Caller { name: Arc::from("anonymous"), tenant: String::new(), user: String::new() });
-        Ok(Self { known, anonymous, required: config.server.require_caller, trusted: config.server.trust_forwarded.clone() })
+        Ok(Self {
+            known,
+            anonymous,
+            required: config.server.require_caller,
+            trusted: config.server.trust_forwarded.clone(),
+            forwarded: config.server.forwarded_header,
+        })
     }
 
     /// The caller, or `None` where one is required and the request names none that is known.
@@ -72,15 +80,24 @@ impl Callers {
         (!self.required).then(|| Identified { caller: Arc::clone(&self.anonymous), by_authorization: false })
     }
 
-    /// The address that a request comes from: the peer's, unless the peer is a forwarder that we were told to believe.
+    /// The address that a request comes from: the peer's, unless the peer is a proxy that we were told to believe. Only the header
+    /// that the configuration names is read: the other one may be the client's own.
     #[must_use]
     pub fn address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         if self.trusted.is_empty() || !self.trusts(peer) {
             return peer;
         }
-        let named = forwarded(headers);
+        let mut nearest = peer;
         // From the nearest hop outward: the first that nobody vouches for is the caller.
-        named.iter().rev().find(|ip| !self.trusts(**ip)).or(named.first()).copied().unwrap_or(peer)
+        for hop in hops(self.forwarded, headers).iter().rev() {
+            // What cannot be read was said by a proxy that we believe, or by nobody that we do: nothing beyond it counts.
+            let Some(address) = hop else { break };
+            nearest = *address;
+            if !self.trusts(nearest) {
+                break;
+            }
+        }
+        nearest
     }
 
     fn trusts(&self, ip: IpAddr) -> bool {
@@ -98,24 +115,40 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }
 
-/// Addresses in the order in which hops added them: `Forwarded` (RFC 7239) where there is one, else `X-Forwarded-For`.
-fn forwarded(headers: &HeaderMap) -> Vec<IpAddr> {
-    let texts = |name: &HeaderName| headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",");
-    let standard = texts(&FORWARDED);
-    if !standard.is_empty() {
-        let parts = standard.split([',', ';']).filter_map(|part| part.trim().split_once('='));
-        return parts.filter(|(name, _)| name.eq_ignore_ascii_case("for")).filter_map(|(_, value)| address(value)).collect();
+/// What each hop says of the one before it, in the order in which they said it; nothing for what is no address.
+fn hops(header: ForwardedHeader, headers: &HeaderMap) -> Vec<Option<IpAddr>> {
+    let name = match header {
+        ForwardedHeader::XForwardedFor => FORWARDED_FOR,
+        ForwardedHeader::Forwarded => FORWARDED,
+    };
+    let lines = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or(""));
+    let hops = lines.flat_map(|line| line.split(','));
+    match header {
+        ForwardedHeader::XForwardedFor => hops.map(address).collect(),
+        ForwardedHeader::Forwarded => hops.map(forwarded_for).collect(),
     }
-    texts(&FORWARDED_FOR).split(',').filter_map(address).collect()
+}
+
+/// The `for` of one element of `Forwarded` (RFC 7239).
+fn forwarded_for(element: &str) -> Option<IpAddr> {
+    let pairs = element.split(';').filter_map(|pair| pair.trim().split_once('='));
+    pairs.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("for")).and_then(|(_, value)| address(value))
+}
+
+/// A peer as everybody counts it: IPv4 through a socket of both families is IPv4.
+#[must_use]
+pub fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
 /// An address with or without port, brackets and quotes.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim().trim_matches('"');
-    if let Some(inside) = text.strip_prefix('[') {
-        return inside.split(']').next()?.parse().ok();
-    }
-    text.parse().ok().or_else(|| text.rsplit_once(':')?.0.parse().ok())
+    let address: IpAddr = match text.strip_prefix('[') {
+        Some(inside) => inside.split(']').next()?.parse().ok()?,
+        None => text.parse().ok().or_else(|| text.rsplit_once(':')?.0.parse().ok())?,
+    };
+    Some(address.to_canonical())
 }
 
 #[cfg(test)]
@@ -166,14 +199,47 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_forwarders_are_believed() {
+    fn only_trusted_proxies_are_believed() {
         let callers = callers("trust_forwarded = [\"10.0.0.0/8\"]");
         let spoofed = headers(&[("x-forwarded-for", "1.1.1.1, 2.2.2.2:80, 10.0.0.9")]);
         let (inside, outside) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([9, 9, 9, 9]));
         assert_eq!(callers.address(outside, &spoofed), outside);
         assert_eq!(callers.address(inside, &spoofed), IpAddr::from([2, 2, 2, 2]));
-        let standard = headers(&[("forwarded", "for=\"[2001:db8::1]:8080\";proto=https, for=10.1.1.1")]);
-        assert_eq!(callers.address(inside, &standard), "2001:db8::1".parse::<IpAddr>().unwrap());
         assert_eq!(callers.address(inside, &headers(&[])), inside);
+        let within = headers(&[("x-forwarded-for", "10.0.0.7, 10.0.0.8")]);
+        assert_eq!(callers.address(inside, &within), IpAddr::from([10, 0, 0, 7]));
+    }
+
+    #[test]
+    fn the_header_that_is_not_named_is_the_clients_own_and_not_read() {
+        let inside = IpAddr::from([10, 0, 0, 1]);
+        let both = headers(&[("forwarded", "for=7.7.7.7"), ("x-forwarded-for", "6.6.6.6")]);
+        let by = |header: &str| callers(&format!("trust_forwarded = [\"10.0.0.0/8\"]\n{header}")).address(inside, &both);
+        assert_eq!(by(""), IpAddr::from([6, 6, 6, 6]), "what most proxies write is read by default");
+        assert_eq!(by("forwarded_header = \"x-forwarded-for\""), IpAddr::from([6, 6, 6, 6]));
+        assert_eq!(by("forwarded_header = \"forwarded\""), IpAddr::from([7, 7, 7, 7]));
+    }
+
+    #[test]
+    fn nothing_beyond_a_hop_that_cannot_be_read_counts() {
+        let (inside, server) = (IpAddr::from([10, 0, 0, 1]), "trust_forwarded = [\"10.0.0.0/8\"]");
+        let named = |text| callers(server).address(inside, &headers(&[("x-forwarded-for", text)]));
+        assert_eq!(named("1.1.1.1, unknown"), inside, "a client may write whatever it likes before that");
+        assert_eq!(named("1.1.1.1, , 10.0.0.2"), IpAddr::from([10, 0, 0, 2]));
+        let standard = callers(&format!("{server}\nforwarded_header = \"forwarded\""));
+        let named = |text| standard.address(inside, &headers(&[("forwarded", text)]));
+        assert_eq!(named("for=\"[2001:db8::1]:8080\";proto=https, for=10.1.1.1"), "2001:db8::1".parse::<IpAddr>().unwrap());
+        assert_eq!(named("for=1.1.1.1, for=_hidden"), inside);
+        assert_eq!(named("for=1.1.1.1, proto=https"), inside);
+        assert_eq!(named("for=\"1.1.1.1, for=2.2.2.2"), IpAddr::from([2, 2, 2, 2]));
+    }
+
+    #[test]
+    fn ipv4_is_the_same_through_a_socket_of_both_families() {
+        let callers = callers("trust_forwarded = [\"::ffff:10.0.0.0/104\"]");
+        let mapped = canonical("[::ffff:10.0.0.1]:80".parse().unwrap()).ip();
+        assert_eq!(mapped, IpAddr::from([10, 0, 0, 1]));
+        let named = headers(&[("x-forwarded-for", "::ffff:2.2.2.2")]);
+        assert_eq!(callers.address(mapped, &named), IpAddr::from([2, 2, 2, 2]));
     }
 }

@@ -5,6 +5,7 @@ use super::hush::Hush;
 use super::talk::{Talk, converse};
 use super::{Phase, Shared, http2};
 use anyhow::Context as _;
+use seawall_engine::caller::canonical;
 use seawall_engine::io::Io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::rc::Rc;
@@ -72,6 +73,7 @@ async fn accept(gateway: Rc<Gateway>, hush: Hush, listener: TcpListener, mut pha
     let watched = phases.clone();
     let seats = gateway.seats();
     let admit = |(stream, peer): (TcpStream, SocketAddr)| {
+        let peer = canonical(peer);
         let Some(seat) = seats.take() else { return seats.turn_away(stream, gateway.front().is_none().then(|| gateway.wall())) };
         let (gateway, phases, open, talk) = (Rc::clone(&gateway), watched.clone(), Rc::clone(&open), hush.talk());
         tokio::task::spawn_local(async move {

@@ -14,6 +14,7 @@ use seawall_core::admit::table::Table;
 use seawall_core::config::place;
 use seawall_core::policy::{self, Algorithm, Fail, LimitKey, Mode, Rate};
 use seawall_core::time::{Mono, Nanos};
+use seawall_engine::caller::canonical;
 use seawall_engine::secret::Secret;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -103,6 +104,7 @@ pub(super) async fn guard(
 }
 
 fn admit(shared: &Shared, failures: &Failures, peer: SocketAddr, request: &Request) -> Result<String, Box<Refusal>> {
+    let peer = canonical(peer);
     let path = request.uri().path();
     // Health is for everybody: whoever asks for it has no token and many names for us.
     if matches!(path, "/healthz" | "/readyz") {
