@@ -88,6 +88,8 @@ pub(super) struct Ours<'a> {
     pub deadline: Option<&'a str>,
     /// What we call ourselves, where the upstream is told.
     pub name: Option<&'a Pseudonym>,
+    /// The upstream may see where callers say that they come from.
+    pub forwards: bool,
 }
 
 impl<'a> Ours<'a> {
@@ -96,6 +98,7 @@ impl<'a> Ours<'a> {
             credentials: upstream.credentials.as_ref(),
             deadline: endpoint.spec.policy.deadline_header.as_deref(),
             name: upstream.spec.via.then_some(name),
+            forwards: upstream.spec.forwarded,
         }
     }
 
@@ -108,7 +111,8 @@ impl<'a> Ours<'a> {
         let injected = self.credentials.is_some_and(|own| {
             disguises(name, AUTHORIZATION.as_str()) || own.header().is_some_and(|header| disguises(name, header.as_str()))
         });
-        injected || self.deadline.is_some_and(|deadline| disguises(name, deadline)) || is_ours(name)
+        let told = || !self.forwards && says_where_from(name);
+        injected || self.deadline.is_some_and(|deadline| disguises(name, deadline)) || is_ours(name) || told()
     }
 }
 
@@ -173,6 +177,17 @@ fn disguises(name: &str, as_name: &str) -> bool {
 fn is_ours(name: &str) -> bool {
     let mut bytes = name.bytes().map(|b| if b == b'_' { b'-' } else { b });
     b"seawall-".iter().all(|expected| bytes.next() == Some(*expected))
+}
+
+/// Whether a header says where a request came from, also in disguise. Callers' addresses, and the names of hosts before us, are no
+/// business of a third party, and one that believes them could be told anything.
+fn says_where_from(name: &str) -> bool {
+    const PREFIX: &str = "x-forwarded-";
+    const NAMES: [&str; 7] =
+        ["forwarded", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-cluster-client-ip", "x-original-forwarded-for"];
+    // Most names begin with none of these letters.
+    matches!(name.as_bytes().first(), Some(b'x' | b'X' | b'f' | b'F' | b't' | b'T' | b'c' | b'C'))
+        && (name.get(..PREFIX.len()).is_some_and(|start| disguises(start, PREFIX)) || NAMES.iter().any(|known| disguises(name, known)))
 }
 
 /// Whether the caller may see a header of an answer just as it came, by its name in whatever case.
@@ -286,13 +301,22 @@ mod tests {
             ("seawall_token", "t"),
             ("host", "here"),
             ("x-end", "2"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x_forwarded_host", "inside"),
+            ("x-forwarded-anything", "1"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-real-ip", "1.2.3.4"),
         ]);
+        let told = headers.clone();
         let marks = Marks::of(&headers);
         let name = Pseudonym::new("seawall-1");
         outward(&mut headers, marks, Ours { name: Some(&name), ..Ours::default() }, Version::HTTP_11);
         let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");
+        let mut shown = told;
+        outward(&mut shown, marks, Ours { forwards: true, ..Ours::default() }, Version::HTTP_11);
+        assert_eq!((shown.len(), &shown["x-forwarded-for"]), (6, &HeaderValue::from_static("1.2.3.4")), "where the upstream is trusted");
         assert!(is_loop(&headers, &Pseudonym::new("seawall-1")) && !is_loop(&headers, &Pseudonym::new("seawall-2")));
     }
 
