@@ -58,6 +58,18 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The longest secret: a private key with room to spare.
+const MAX_SECRET: u64 = 64 * 1024;
+
+/// Never more than a secret may have, whatever the file is.
+fn read_secret(path: &Path) -> Result<String, String> {
+    use std::io::Read as _;
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    file.take(MAX_SECRET + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > MAX_SECRET { Err(format!("it is longer than {MAX_SECRET} bytes")) } else { Ok(text) }
+}
+
 /// Reads the script of a faulty upstream.
 pub(crate) fn script(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path)
@@ -148,7 +160,7 @@ impl Environment {
                 Some((_, value)) => value.clone(),
                 None => env::var(name).map_err(|_| "the variable is not set".to_owned())?,
             },
-            SecretRef::File(path) => std::fs::read_to_string(self.beside.join(path)).map_err(|error| error.to_string())?,
+            SecretRef::File(path) => read_secret(&self.beside.join(path))?,
         };
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
