@@ -1,6 +1,7 @@
 //! Credentials on their way into a request: put in last, after everything that is logged, hashed or cached.
 
 use crate::live::{MissingSecret, Vault};
+use crate::mask::{Mask, Probe};
 use crate::oauth::{Token, Tokens};
 use crate::secret::Secret;
 use crate::shared::Store;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 pub struct Credentials {
     place: Place,
     keys: Vec<Ready>,
+    /// Every key, in every form in which it goes out.
+    mask: Mask,
     /// Where the only credential comes from, if it is one that expires.
     pub tokens: Option<Arc<Tokens>>,
 }
@@ -29,6 +32,7 @@ enum Place {
 struct Ready {
     tail: Arc<str>,
     sent: Sent,
+    probe: Probe,
 }
 
 /// A parameter of a query that carries a credential, encoded so that it stays one parameter.
@@ -82,29 +86,36 @@ impl Credentials {
             Inject::Basic => Place::Header(AUTHORIZATION),
         };
         let mut keys = Vec::with_capacity(auth.keys.len());
+        let mut mask = Mask::default();
         for (i, key) in auth.keys.iter().enumerate() {
             let missing = |why: String| MissingSecret { path: format!("{path}.keys[{i}].secret"), reference: key.secret.to_string(), why };
             let secret = fetch(&key.secret, vault).map_err(missing)?;
             let sent = sent(&auth.inject, &secret).map_err(missing)?;
-            keys.push(Ready { tail: Arc::from(secret.tail()), sent });
+            hide(&auth.inject, &secret, &secret.tail(), &mut mask);
+            keys.push(Ready { tail: Arc::from(secret.tail()), sent, probe: probe(&auth.inject, &secret) });
         }
         let before = before.and_then(|before| before.tokens.as_ref());
         let tokens = auth.refresh.as_ref().map(|spec| Tokens::new(auth, spec, path, vault, before, shared)).transpose()?;
-        Ok(Self { place, keys, tokens })
+        Ok(Self { place, keys, mask, tokens })
     }
 
-    /// Text in which somebody may have written one of the keys, without them.
+    /// Hides the keys, and the tokens that were in force lately.
     #[must_use]
-    pub fn mask(&self, text: &str) -> String {
-        self.keys.iter().fold(text.to_owned(), |text, key| {
-            let sent = match &key.sent {
-                Sent::Query(secret) => secret.reveal(),
-                Sent::Header(value) => value.to_str().unwrap_or_default(),
-            };
-            // What stands before the secret in a header is no secret.
-            let secret = sent.rsplit(' ').next().unwrap_or(sent);
-            if secret.is_empty() { text } else { text.replace(secret, &key.tail) }
-        })
+    pub fn mask(&self) -> Mask {
+        let mut mask = self.mask.clone();
+        if let Some(tokens) = &self.tokens {
+            tokens.hide(&mut mask);
+        }
+        mask
+    }
+
+    /// Finds the credential of one attempt in the headers of its response.
+    pub(crate) fn probe<'a>(&'a self, key: Option<u16>, token: Option<&'a Token>) -> Option<&'a Probe> {
+        match (key, token) {
+            (Some(key), _) => self.keys.get(usize::from(key)).map(|key| &key.probe),
+            (None, Some(token)) => Some(&token.probe),
+            (None, None) => None,
+        }
     }
 
     /// What logs show of a key.
@@ -171,6 +182,21 @@ impl Credentials {
 pub(crate) fn fetch(reference: &SecretRef, vault: Vault<'_>) -> Result<Secret, String> {
     let secret = vault(reference)?;
     if secret.reveal().is_empty() { Err("it is empty".to_owned()) } else { Ok(secret) }
+}
+
+/// Hides a credential in each form in which it is sent.
+pub(crate) fn hide(inject: &Inject, secret: &Secret, shown: &str, mask: &mut Mask) {
+    match inject {
+        Inject::Basic => mask.hide_basic(secret.reveal(), shown),
+        Inject::Query(_) | Inject::Header { .. } => mask.hide(secret.reveal(), shown),
+    }
+}
+
+pub(crate) fn probe(inject: &Inject, secret: &Secret) -> Probe {
+    match inject {
+        Inject::Basic => Probe::new(secret.reveal(), base64(secret.reveal().as_bytes()).trim_end_matches('=')),
+        Inject::Query(_) | Inject::Header { .. } => Probe::new(secret.reveal(), &encode(secret.reveal())),
+    }
 }
 
 pub(crate) fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {

@@ -6,6 +6,7 @@ use crate::deadlines::Deadlines;
 use crate::fault::Fault;
 use crate::limits::Who;
 use crate::live::LiveEndpoint;
+use crate::mask::Mask;
 use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder, Sample};
 use crate::state::Visit;
@@ -45,6 +46,11 @@ pub trait Transport {
 
     /// The last answer as the rules see it.
     fn answer(&self) -> Option<Answered<'_>>;
+
+    /// Hides the secrets that the request was sent with, for whoever keeps a part of the answer.
+    fn mask(&self) -> Mask {
+        Mask::default()
+    }
 
     /// What the caller did wrong with its body, if that is why the last attempt failed with this fault.
     fn blame(&self, _fault: Fault) -> Option<Blame> {
@@ -261,7 +267,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
     loop {
         if let Some(attempt) = guarded.call.take_record() {
             let is_looked_at = !attempt.named || attempt.class == Class::Auth;
-            let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer())));
+            let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
             scene.record(attempt, sample, bound.take(), now);
         }
         action = match action {

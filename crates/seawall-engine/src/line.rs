@@ -135,7 +135,7 @@ fn token_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &TokenRecord) {
     head(out, stamp.begin(record.at), b"token\"");
     id(out, record.call);
     field(out, ",\"upstream\":", &record.names.upstream);
-    field(out, ",\"error\":", &record.error);
+    field(out, ",\"error\":", record.error.as_str());
     out.push(b'}');
 }
 
@@ -293,7 +293,7 @@ pub fn text(out: &mut Vec<u8>, record: &Record) {
             put(out, format_args!("{at} timeout {}/{} went silent in the middle of its answer ({call})", names.upstream, names.endpoint));
         }
         Record::Token(TokenRecord { at, call, names, error }) => {
-            put(out, format_args!("{at} token   {} {} ({call})", names.upstream, error.escape_debug()));
+            put(out, format_args!("{at} token   {} {} ({call})", names.upstream, error.as_str().escape_debug()));
         }
         Record::Note(NoteRecord { at, event, fields }) => {
             put(out, format_args!("{at} {event}"));

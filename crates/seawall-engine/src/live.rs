@@ -16,7 +16,7 @@ use crate::state::{EndpointState, UpstreamState};
 use http::{HeaderName, HeaderValue};
 use seawall_core::admit::shed;
 use seawall_core::call::Plan;
-use seawall_core::config::model::Notify;
+use seawall_core::config::model::{Notify, Schedule};
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{Config, Endpoint, Server, Tls, Upstream};
 use seawall_core::lease::Until;
@@ -46,6 +46,8 @@ pub struct Live {
     pub webhook_secret: Option<Secret>,
     /// What signs messages to each of `config.notify`, where it says.
     notify_secrets: Vec<Option<Secret>>,
+    /// Headers of each of `config.schedules` that hold secrets.
+    schedule_headers: Vec<Vec<SecretHeader>>,
     /// The bulkheads, by name.
     pub pools: BTreeMap<String, Arc<Pool>>,
     /// Of those pools.
@@ -54,6 +56,15 @@ pub struct Live {
     pub shared: Option<Arc<Store>>,
     /// Limits that span upstreams.
     global: Vec<Layer>,
+}
+
+/// A header of a schedule's requests that ends with a secret.
+#[derive(Debug)]
+pub struct SecretHeader {
+    pub name: String,
+    /// What stands before the secret.
+    pub before: String,
+    pub secret: Secret,
 }
 
 #[derive(Debug)]
@@ -160,6 +171,12 @@ impl Live {
         self.config.notify.iter().zip(&self.notify_secrets).find(|(spec, _)| spec.url == url)?.1.as_ref()
     }
 
+    /// The headers with secrets of the schedule of this name; nothing where there is no such schedule.
+    #[must_use]
+    pub fn schedule_headers(&self, name: &str) -> Option<&[SecretHeader]> {
+        self.config.schedules.iter().zip(&self.schedule_headers).find(|(spec, _)| spec.name == name).map(|(_, headers)| headers.as_slice())
+    }
+
     /// # Errors
     /// When a secret that an upstream needs is missing, or a schema cannot be used.
     pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Now)>) -> Result<Self, Unusable> {
@@ -168,6 +185,8 @@ impl Live {
         let webhook_secret = server_secret("webhook_secret", config.server.webhook_secret.as_ref(), around.vault)?;
         let front = config.server.tls.as_ref().map(|tls| front(tls, around)).transpose()?;
         let notify_secrets = config.notify.iter().enumerate().map(|(i, spec)| receiver(i, spec, around.vault)).collect::<Result<_, _>>()?;
+        let schedule_headers =
+            config.schedules.iter().enumerate().map(|(i, spec)| scheduled(i, spec, around.vault)).collect::<Result<_, _>>()?;
         let pools: BTreeMap<String, Arc<Pool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let shared = match before {
@@ -194,6 +213,7 @@ impl Live {
             admin_token,
             webhook_secret,
             notify_secrets,
+            schedule_headers,
             priorities: pools.values().map(|pool| pool.priority).collect(),
             pools,
             shared,
@@ -252,6 +272,21 @@ fn receiver(place: usize, spec: &Notify, vault: Vault<'_>) -> Result<Option<Secr
         fetch("url", &reference)?;
     }
     spec.secret.as_ref().map(|reference| fetch("secret", reference)).transpose()
+}
+
+/// The secrets in a schedule's headers. That the receiver of its results is to be had is part of being put to work.
+fn scheduled(place: usize, spec: &Schedule, vault: Vault<'_>) -> Result<Vec<SecretHeader>, MissingSecret> {
+    let fetch = |key: String, reference: &SecretRef| {
+        vault(reference).map_err(|why| MissingSecret { path: format!("schedules[{place}].{key}"), reference: reference.to_string(), why })
+    };
+    if let Some(reference) = spec.deliver.as_deref().and_then(SecretRef::parse) {
+        fetch("deliver".to_owned(), &reference)?;
+    }
+    let headers = spec.header_secrets().map(|(name, before, reference)| {
+        let secret = fetch(format!("request.headers.{name}"), &reference)?;
+        Ok(SecretHeader { name: name.to_ascii_lowercase(), before: before.to_owned(), secret })
+    });
+    headers.collect()
 }
 
 fn server_secret(key: &str, reference: Option<&SecretRef>, vault: Vault<'_>) -> Result<Option<Secret>, MissingSecret> {

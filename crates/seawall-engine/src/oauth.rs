@@ -2,9 +2,10 @@
 
 use crate::body::Outgoing;
 use crate::connect::{ConnectError, Sender};
-use crate::credential::{Sent, base64, encode, fetch, sent};
+use crate::credential::{Sent, base64, encode, fetch, hide, probe, sent};
 use crate::fault::Fault;
 use crate::live::{MissingSecret, Vault};
+use crate::mask::{Mask, Masked, Probe};
 use crate::secret::Secret;
 use crate::shared::Store;
 use crate::shared::token::{self, SharedToken, Turn};
@@ -19,6 +20,7 @@ use seawall_core::record::ErrorKind;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::{Mono, Nanos};
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -36,6 +38,10 @@ const MIN_LIFE: Nanos = Nanos::from_millis(500);
 /// Refusals by the upstream renew the token at most this often: a request that is refused with every token must not make a
 /// token request each time it is sent.
 const RENEWAL_PAUSE: Nanos = Nanos::from_secs(1);
+/// Characters of what a provider says.
+const MAX_WORDS: usize = 300;
+/// Replaced tokens that are still hidden.
+const MAX_PAST: usize = 8;
 
 /// Where an upstream's tokens come from, and the one in force.
 #[derive(Debug)]
@@ -56,6 +62,8 @@ struct Cell {
     turn: u64,
     /// The provider may replace it with each token.
     refresh: Option<Secret>,
+    /// Access tokens that were replaced lately: a response to an earlier request may still repeat one.
+    past: VecDeque<Secret>,
     /// Closed when the request under way is over.
     flight: Option<watch::Receiver<()>>,
     denied: Option<(Mono, Denied)>,
@@ -67,13 +75,15 @@ struct Cell {
 pub struct Token {
     turn: u64,
     until: Mono,
+    secret: Secret,
     pub(crate) sent: Sent,
+    pub(crate) probe: Probe,
 }
 
 /// Why there is no token.
 #[derive(Clone, Debug)]
 pub struct Denied {
-    pub why: Arc<str>,
+    pub why: Masked,
     pub fault: Fault,
 }
 
@@ -182,7 +192,11 @@ impl Tokens {
         match result.and_then(|answer| self.read(&answer, turn, now)) {
             Ok((token, refresh)) => {
                 cell.turn = turn;
-                cell.token = Some(Arc::new(token));
+                let replaced = cell.token.replace(Arc::new(token)).map(|token| token.secret.clone());
+                cell.past.extend(replaced);
+                if cell.past.len() > MAX_PAST {
+                    cell.past.pop_front();
+                }
                 cell.denied = None;
                 cell.refresh = refresh.or_else(|| cell.refresh.take());
             }
@@ -193,12 +207,14 @@ impl Tokens {
     fn read(&self, answer: &Value, turn: u64, now: Mono) -> Result<(Token, Option<Secret>), Denied> {
         let text = |name: &str| answer[name].as_str().filter(|text| !text.is_empty());
         let access = text("access_token").ok_or_else(|| denied("its answer has no access_token"))?;
-        let sent = sent(&self.inject, &Secret::new(access)).map_err(|_| denied("its token fits into no header"))?;
+        let secret = Secret::new(access);
+        let sent = sent(&self.inject, &secret).map_err(|_| denied("its token fits into no header"))?;
         let until = token::seconds(answer).map_or(Mono::MAX, |seconds| {
             let life = Nanos::from_secs(seconds);
             now + Nanos(life.0 - (life.0 / 10).min(EARLY.0)).max(MIN_LIFE)
         });
-        Ok((Token { turn, until, sent }, text("refresh_token").map(Secret::new)))
+        let probe = probe(&self.inject, &secret);
+        Ok((Token { turn, until, secret, sent, probe }, text("refresh_token").map(Secret::new)))
     }
 
     async fn ask(&self, sending: &Sending, refresh: Option<&Secret>) -> Result<Value, Denied> {
@@ -237,7 +253,8 @@ impl Tokens {
             status @ (408 | 429 | 500..) => Err(unreachable(&format!("it answered {status}"))),
             status => {
                 let said = ["error", "error_description"].iter().filter_map(|name| answer[*name].as_str());
-                Err(denied(&self.masked(&format!("it answered {status} {}", said.collect::<Vec<_>>().join(": ")))))
+                let said = self.masked(&said.collect::<Vec<_>>().join(": "));
+                Err(denied(&format!("it answered {status} {said}")))
             }
         }
     }
@@ -270,27 +287,37 @@ impl Tokens {
         Ok(request)
     }
 
-    /// The provider's words, short and without anything of ours that it repeats.
-    fn masked(&self, text: &str) -> String {
-        let mut text: String = text.chars().take(300).collect();
-        let refresh = self.cell.lock().refresh.clone();
-        for secret in [Some(&self.client_secret), self.first_refresh.as_ref(), refresh.as_ref()].into_iter().flatten() {
-            text = text.replace(secret.reveal(), "…");
+    /// Hides the tokens in force and those before, and what they are asked for with.
+    pub(crate) fn hide(&self, mask: &mut Mask) {
+        let cell = self.cell.lock();
+        for token in cell.token.iter().map(|token| &token.secret).chain(&cell.past) {
+            hide(&self.inject, token, "…", mask);
         }
-        text
+        for secret in [Some(&self.client_secret), self.first_refresh.as_ref(), cell.refresh.as_ref()].into_iter().flatten() {
+            mask.hide(secret.reveal(), "…");
+        }
+        // As RFC 6749 sends both in a header.
+        mask.hide_basic(&format!("{}:{}", encode(self.client_id.reveal()), encode(self.client_secret.reveal())), "…");
+    }
+
+    /// The provider's words, short and without anything of ours that it repeats.
+    fn masked(&self, text: &str) -> Masked {
+        let mut mask = Mask::default();
+        self.hide(&mut mask);
+        Masked::ours(mask.words(text.as_bytes()).as_str().chars().take(MAX_WORDS).collect::<String>())
     }
 }
 
 fn denied(why: &str) -> Denied {
-    Denied { why: Arc::from(format!("the token was refused: {}", why.trim_end())), fault: Fault::TOKEN }
+    Denied { why: Masked::ours(format!("the token was refused: {}", why.trim_end())), fault: Fault::TOKEN }
 }
 
 fn untrusted(why: &str) -> Denied {
-    Denied { why: Arc::from(format!("the token's provider is not trusted: {why}")), fault: Fault::TOKEN }
+    Denied { why: Masked::ours(format!("the token's provider is not trusted: {why}")), fault: Fault::TOKEN }
 }
 
 /// Nothing went to the upstream, so the call may be tried again whatever its method.
 fn unreachable(why: &str) -> Denied {
     let fault = Fault { kind: ErrorKind::Connect, token: "destination_unavailable" };
-    Denied { why: Arc::from(format!("the token's provider cannot be reached: {why}")), fault }
+    Denied { why: Masked::ours(format!("the token's provider cannot be reached: {why}")), fault }
 }

@@ -16,6 +16,12 @@ impl Reach {
         Self { allow }
     }
 
+    /// Whether this is the reach of those who may speak to these networks besides.
+    #[must_use]
+    pub fn is_of(&self, allow: &[IpNet]) -> bool {
+        self.allow == allow
+    }
+
     #[must_use]
     pub fn permits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -33,6 +39,9 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
+/// Azure's address for the platform itself, which hands out certificates and settings of the machine. It is in no private block.
+const AZURE: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
 /// Everything but the special-purpose blocks (RFC 6890 and its registry).
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
@@ -46,7 +55,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || (a == 100 && (64..128).contains(&b))
         || (a == 192 && b == 0 && c == 0)
         || (a == 192 && b == 88 && c == 99)
-        || (a == 198 && (18..20).contains(&b));
+        || (a == 198 && (18..20).contains(&b))
+        || address == AZURE;
     !special
 }
 
@@ -96,6 +106,17 @@ mod tests {
             "2002:7f00:1::",
             "2001:db8::1",
             "2001:0:53aa::1",
+            "168.63.129.16",
+            "::ffff:168.63.129.16",
+            "::168.63.129.16",
+            "64:ff9b::a83f:8110",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:a83f:8110::",
+            "192.0.0.192",
+            "100.100.100.200",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "::ffff:0:7f00:1",
         ];
         for address in inside {
             assert!(!permits(&reach, address), "{address}");
@@ -107,5 +128,6 @@ mod tests {
         let reach = Reach::new(vec!["127.0.0.0/8".parse().unwrap()]);
         assert!(permits(&reach, "127.0.0.1") && permits(&reach, "::ffff:127.9.9.9"));
         assert!(!permits(&reach, "10.0.0.1") && !permits(&reach, "::1"));
+        assert!(permits(&Reach::new(vec!["168.63.129.16/32".parse().unwrap()]), "168.63.129.16"));
     }
 }

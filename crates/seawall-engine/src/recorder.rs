@@ -3,6 +3,7 @@
 //! dropped and counted; nothing ever waits for a log.
 
 use crate::live::Names;
+use crate::mask::{Mask, Masked};
 use crate::metrics::Metrics;
 use crate::state::Locked;
 use crate::{line, metrics};
@@ -64,7 +65,7 @@ pub struct AttemptRecord {
     pub sample: Option<Box<Sample>>,
 }
 
-/// The beginning of an answer, as it came. It may hold anything, so nobody shows it as it is.
+/// The beginning of a response, without the secrets that it repeats. It may hold anything else.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     pub content_type: String,
@@ -81,8 +82,10 @@ impl Sample {
     const MOST: usize = 8 * 1024;
 
     #[must_use]
-    pub fn of(answer: Option<(u16, &dyn Headers, &[u8])>) -> Self {
+    pub fn of(answer: Option<(u16, &dyn Headers, &[u8])>, mask: &Mask) -> Self {
         let Some((_, headers, body)) = answer else { return Self::default() };
+        // Before the cut, which could leave the half of a secret that nobody knows again.
+        let body = mask.bytes(body);
         let content_type = headers.first("content-type").map(|value| String::from_utf8_lossy(value).into_owned());
         Self { content_type: content_type.unwrap_or_default(), body: body[..body.len().min(Self::MOST)].to_vec() }
     }
@@ -117,8 +120,8 @@ pub struct TokenRecord {
     pub at: Wall,
     pub call: CallId,
     pub names: Arc<Names>,
-    /// The provider's words, without any secret.
-    pub error: String,
+    /// The provider's words.
+    pub error: Masked,
 }
 
 #[derive(Clone, Debug)]

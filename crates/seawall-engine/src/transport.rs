@@ -4,14 +4,16 @@
 use crate::body::{Arriving, Blame, Feed, Inbound, Limited, Outgoing, Relay};
 use crate::clock::Clock;
 use crate::connect::Connector;
-use crate::credential::QueryParameter;
+use crate::credential::{Credentials, QueryParameter};
 use crate::drive::{KeyTail, Outward, Transport};
 use crate::fault::Fault;
 use crate::h1::{Passes, Unread, Verbatim, Writer};
 use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
+use crate::mask::{Mask, Masked};
 use crate::oauth::Token;
 use crate::pool::{Line, Pool};
+use crate::repeated;
 use crate::request_headers::RequestHeaders;
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
@@ -104,7 +106,7 @@ pub struct HttpTransport<'a> {
     pub token: Option<Arc<Token>>,
     pub trace: Option<Trace>,
     /// What was wrong with the last answer, for the caller.
-    pub detail: Option<String>,
+    pub detail: Option<Masked>,
     /// So much of an answer is read before it counts as one: all of it, for whoever keeps it. What breaks off before is
     /// a failure that can be retried.
     pub ahead: usize,
@@ -206,8 +208,11 @@ impl HttpTransport<'_> {
         if let Some(unread) = &self.unread {
             unread.write(out);
         }
+        let injected = self.upstream.credentials.as_ref().and_then(Credentials::header);
         for (name, value) in &*self.headers {
-            if self.endpoint.schema.is_none() || name != ACCEPT_ENCODING {
+            // Ours takes the place of one that the request brought along.
+            let is_replaced = injected == Some(name) || (self.endpoint.schema.is_some() && name == ACCEPT_ENCODING);
+            if !is_replaced {
                 out.field(name, value);
             }
         }
@@ -251,7 +256,7 @@ impl HttpTransport<'_> {
                 None => match pool.fresh(id, base, connector, connect).await {
                     Ok(line) => line,
                     Err(error) => {
-                        self.detail = error.detail;
+                        self.detail = error.detail.map(Masked::ours);
                         return Err(error.fault);
                     }
                 },
@@ -290,7 +295,7 @@ impl HttpTransport<'_> {
         match Box::pin(tokens.token(self.sending, rejected)).await {
             Ok(token) => self.token = Some(token),
             Err(denied) => {
-                self.detail = Some(denied.why.to_string());
+                self.detail = Some(denied.why);
                 return Err(denied.fault);
             }
         }
@@ -302,7 +307,7 @@ impl HttpTransport<'_> {
             Mismatch::NotJson(why) => (why, Fault::GARBAGE),
             Mismatch::Shape(why) => (why, Fault::SCHEMA),
         };
-        self.detail = Some(why);
+        self.detail = Some(self.mask().words(why.as_bytes()));
         fault
     }
 
@@ -324,6 +329,10 @@ impl Transport for HttpTransport<'_> {
         self.detail = None;
         self.authorize(None).await?;
         let (mut head, mut verbatim, mut incoming) = self.exchange(attempt).await?;
+        if let Some(credentials) = &self.upstream.credentials {
+            let probe = credentials.probe(attempt.key, self.token.as_deref());
+            repeated::strip(credentials, probe, &mut head.headers, &mut verbatim);
+        }
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
             return Err(Fault::GARBAGE);
@@ -364,6 +373,13 @@ impl Transport for HttpTransport<'_> {
     fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])> {
         let answer = self.answer.as_ref()?;
         Some((answer.response.status().as_u16(), answer, &answer.legible))
+    }
+
+    /// Hides our credentials, and what the caller sent along in confidence.
+    fn mask(&self) -> Mask {
+        let own = self.upstream.credentials.as_ref().map(Credentials::mask).unwrap_or_default();
+        let headers = self.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+        own.and_request(headers, &self.target)
     }
 
     fn blame(&self, fault: Fault) -> Option<Blame> {

@@ -25,7 +25,8 @@ impl Headers {
     }
 
     /// As rows keep them.
-    pub(crate) fn as_json(&self) -> &str {
+    #[must_use]
+    pub fn as_json(&self) -> &str {
         &self.0
     }
 

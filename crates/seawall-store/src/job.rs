@@ -12,6 +12,7 @@ use crate::headers::Headers;
 use crate::idempotency::Finish;
 use bytes::Bytes;
 use seawall_core::decide::Progress;
+use seawall_core::discretion;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,14 @@ pub struct Request {
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
+}
+
+impl Request {
+    /// Whether it holds values that are called like secrets.
+    #[must_use]
+    pub fn has_secrets(&self) -> bool {
+        self.headers.iter().any(|(name, _)| discretion::is_secret(name)) || discretion::secrets(&self.path).next().is_some()
+    }
 }
 
 /// The lane of jobs whose target is a whole URL that somebody handed in: callbacks and notifications.
@@ -321,6 +330,8 @@ pub struct Settle {
     pub follow: Vec<NewJob>,
     /// The end of the reservation that it ran under, in the same transaction: a job is never over before its key is.
     pub key: Option<Finish>,
+    /// The secrets of its request are needed no longer once it is over.
+    pub forgets: bool,
     pub now: Wall,
     /// The very same was asked before, and nobody knows what came of it: what it left is looked for.
     pub again: bool,

@@ -3,14 +3,17 @@
 
 use bytes::Bytes;
 use seawall_core::call::{Finish, Outcome};
-use seawall_core::discretion::{self, REDACTED, is_secret};
 use seawall_core::policy::Door;
 use seawall_core::record::{Attempt, Class, Code, Reason, Status};
 use seawall_core::time::Wall;
-use seawall_engine::drive::Ended;
+use seawall_engine::credential::Credentials;
+use seawall_engine::drive::{Ended, Transport as _};
+use seawall_engine::fault::Fault;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::mask::{Mask, Masked};
 use seawall_engine::transport::HttpTransport;
 use seawall_store::dead::NewLetter;
+use seawall_store::headers::Headers;
 use seawall_store::job::{AD_HOC, Attempted, Job, NewJob, Request, Response};
 use std::borrow::Cow;
 
@@ -22,22 +25,19 @@ const MOST_DETAIL: usize = 2000;
 /// The code of jobs that were given up on because workers ended while they had them.
 pub(crate) const POISON: &str = "poison";
 
-/// What is shorter may be a word of anybody's.
-const LEAST_SECRET: usize = 6;
-
 /// Why a call is given up on.
 #[derive(Clone, Debug)]
 pub(crate) struct Cause {
     pub class: Class,
     pub reason: String,
     pub code: String,
-    pub detail: String,
+    pub detail: Masked,
 }
 
 impl Cause {
     /// How a call ended that did not end well. What the upstream answered last, where it did, is the code: a breaker that
     /// opened between two attempts does not make another failure of it.
-    pub(crate) fn of(finish: &Finish, trail: &[(Wall, Attempt)], detail: String) -> Self {
+    pub(crate) fn of(finish: &Finish, trail: &[(Wall, Attempt)], detail: Masked) -> Self {
         let mut attempts = trail.iter().rev().map(|(_, attempt)| attempt);
         let (class, code) = match finish.outcome {
             Outcome::Refused(code) => match attempts.next().filter(|attempt| matches!(attempt.status, Status::Error(_))) {
@@ -59,12 +59,12 @@ impl Cause {
             class: Class::Ambiguous,
             reason: POISON.to_owned(),
             code: POISON.to_owned(),
-            detail: format!("{crashes} workers in a row ended while they had this job; each may have sent it"),
+            detail: Masked::ours(format!("{crashes} workers in a row ended while they had this job; each may have sent it")),
         }
     }
 
     /// A send that may not be repeated was begun, and nobody knows what came of it.
-    pub(crate) fn outcome_unknown(detail: String) -> Self {
+    pub(crate) fn outcome_unknown(detail: Masked) -> Self {
         let code = Code::OutcomeUnknown.as_str().to_owned();
         Self { class: Class::Ambiguous, reason: code.clone(), code, detail }
     }
@@ -74,11 +74,11 @@ impl Cause {
             class: Class::Permanent,
             reason: Reason::TurnedAway.as_str().to_owned(),
             code: Code::NoUpstream.as_str().to_owned(),
-            detail: format!("no upstream named `{name}` is configured"),
+            detail: Masked::ours(format!("no upstream named `{name}` is configured")),
         }
     }
 
-    pub(crate) fn unusable(detail: String) -> Self {
+    pub(crate) fn unusable(detail: Masked) -> Self {
         Self { class: Class::Permanent, reason: Reason::TurnedAway.as_str().to_owned(), code: "bad_request".to_owned(), detail }
     }
 }
@@ -131,7 +131,7 @@ pub(crate) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
         class: cause.class,
         reason: cause.reason,
         code: cause.code,
-        detail: cut(discreet(cause.detail, place.upstream, &job.request), MOST_DETAIL),
+        detail: cut(cause.detail.into_string(), MOST_DETAIL),
         last_attempt_at: (!trail.is_empty()).then_some(now),
         attempts: job.progress.attempts,
         correlation_id: job.correlation_id.clone(),
@@ -146,41 +146,44 @@ pub(crate) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
     }
 }
 
-/// The upstream's words, without what it was told in confidence.
-fn discreet(words: String, upstream: Option<&LiveUpstream>, request: &Request) -> String {
-    without(masked(words, upstream), request)
+/// Hides our own credentials for an upstream.
+pub(crate) fn own_mask(upstream: Option<&LiveUpstream>) -> Mask {
+    upstream.and_then(|upstream| upstream.credentials.as_ref()).map(Credentials::mask).unwrap_or_default()
 }
 
-/// What the upstream answered to a job, as it may be shown to others than who asked for it.
-pub(crate) fn discreet_answer(mut answer: Response, upstream: Option<&LiveUpstream>, request: &Request) -> Response {
-    let shown = answer.headers.pairs().into_iter().map(|(name, value)| (name, discreet(value, upstream, request)));
-    answer.headers = shown.collect();
-    if let Ok(words) = std::str::from_utf8(&answer.body) {
-        let shown = discreet(words.to_owned(), upstream, request);
-        if shown != words {
-            answer.body = Bytes::from(shown);
+/// Hides all that an upstream was told in confidence: our credentials, and the request's own.
+pub(crate) fn mask(upstream: Option<&LiveUpstream>, request: &Request) -> Mask {
+    and_request(own_mask(upstream), request)
+}
+
+pub(crate) fn and_request(mask: Mask, request: &Request) -> Mask {
+    mask.and_request(request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())), &request.path)
+}
+
+/// A response without what the mask hides. `legible` is its body where that is compressed: one that repeats a secret is kept
+/// as plain text.
+pub(crate) fn masked_response(mut response: Response, legible: Option<&Bytes>, mask: &Mask) -> Response {
+    if mask.is_empty() {
+        return response;
+    }
+    if let Cow::Owned(_) = mask.bytes(response.headers.as_json().as_bytes()) {
+        let shown = response.headers.pairs().into_iter().map(|(name, value)| (name, mask.words(value.as_bytes()).into_string()));
+        response.headers = shown.collect();
+    }
+    let text = legible.unwrap_or(&response.body);
+    if let Cow::Owned(masked) = mask.bytes(text) {
+        if *text != response.body {
+            let plain = |(name, _): &(String, String)| !name.eq_ignore_ascii_case("content-encoding");
+            response.headers = response.headers.pairs().into_iter().filter(plain).collect::<Headers>();
         }
+        response.body = Bytes::from(masked);
     }
-    answer
+    response
 }
 
-/// An upstream may repeat the key that it was sent.
-fn masked(detail: String, upstream: Option<&LiveUpstream>) -> String {
-    match upstream.and_then(|upstream| upstream.credentials.as_ref()) {
-        Some(credentials) => credentials.mask(&detail),
-        None => detail,
-    }
-}
-
-/// Nor may the upstream's words repeat what the caller sent along in confidence.
-fn without(detail: String, request: &Request) -> String {
-    let headers = request.headers.iter().filter(|(name, _)| is_secret(name));
-    // What stands before the secret in a header is no secret: a scheme, or the name of a cookie.
-    let headers = headers.flat_map(|(_, value)| value.split("; ")).map(|part| part.rsplit(' ').next().unwrap_or(part));
-    let headers = headers.flat_map(|part| [part, part.split_once('=').map_or(part, |(_, value)| value)]).map(Cow::Borrowed);
-    let parameters = discretion::secrets(&request.path).flat_map(|value| [Cow::Borrowed(value), discretion::decoded(value)]);
-    let secrets = headers.chain(parameters).filter(|secret| secret.len() >= LEAST_SECRET);
-    secrets.fold(detail, |detail, secret| if detail.contains(&*secret) { detail.replace(&*secret, REDACTED) } else { detail })
+/// How an attempt failed that has no response.
+pub(crate) fn fault_words(fault: Option<Fault>) -> Masked {
+    fault.map(|fault| Masked::ours(fault.token)).unwrap_or_default()
 }
 
 /// What the last attempt came to, if there was one.
@@ -260,7 +263,7 @@ pub(crate) fn gateway_letter(
     trail: &[(Wall, Attempt)],
     now: Wall,
 ) -> NewLetter {
-    let said = transport.answer.as_ref().map(|answer| words(answer.seen()));
+    let said = transport.answer.as_ref().map(|answer| transport.mask().words(answer.seen()));
     let detail = transport.detail.clone().or(said).unwrap_or_default();
     let cause = Cause::of(&ended.finish, trail, detail);
     let place = Place { upstream: Some(transport.upstream), endpoint: Some(transport.endpoint) };
@@ -289,12 +292,6 @@ pub(crate) fn with_unknown(before: &[Attempted], attempt: u32, at: Wall) -> Vec<
     let outcome = Class::Ambiguous.as_str().to_owned();
     let unknown = Attempted { attempt, status: UNKNOWN.to_owned(), latency_ms: 0.0, outcome, at: at.to_string() };
     before.iter().cloned().chain([unknown]).collect()
-}
-
-/// What an answer says about itself, as far as it is text.
-pub(crate) fn words(body: &Bytes) -> String {
-    let head = &body[..body.len().min(MOST_DETAIL)];
-    String::from_utf8_lossy(head).into_owned()
 }
 
 #[cfg(test)]
@@ -327,17 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_that_repeats_what_it_was_sent_in_confidence_is_not_quoted() {
-        let request = Request {
-            path: "/x?api_key=planted-1&q=word".to_owned(),
-            headers: vec![("authorization".to_owned(), "Bearer planted-2".to_owned()), ("x-plain".to_owned(), "word".to_owned())],
-            ..Request::default()
-        };
-        let said = "planted-2 may not, nor planted-1, ask for a word".to_owned();
-        assert_eq!(without(said, &request), "[redacted] may not, nor [redacted], ask for a word");
-    }
-
-    #[test]
     fn details_are_cut_between_characters() {
         assert_eq!(cut("ü".repeat(10), 3), "ü…");
         assert_eq!(without_query_values("https://x/y?token=1"), "https://x/y?…");
@@ -354,9 +340,9 @@ mod tests {
         };
         let ended = |outcome| Finish { outcome, reason: Reason::AttemptsExhausted, attempts: 1, elapsed: Nanos::ZERO, retry_after: None };
         let trail = [attempt(1, Status::Http(503)), attempt(2, Status::CircuitOpen)];
-        assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &trail, String::new()).code, "503");
-        assert_eq!(Cause::of(&ended(Outcome::Refused(Code::CircuitOpen)), &trail, String::new()).code, "circuit_open");
+        assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &trail, Masked::default()).code, "503");
+        assert_eq!(Cause::of(&ended(Outcome::Refused(Code::CircuitOpen)), &trail, Masked::default()).code, "circuit_open");
         let reset = [attempt(1, Status::Error(ErrorKind::Reset))];
-        assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &reset, String::new()).code, "reset");
+        assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &reset, Masked::default()).code, "reset");
     }
 }

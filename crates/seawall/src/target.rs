@@ -23,16 +23,23 @@ pub(crate) fn target(upstream: &LiveUpstream, below: &str) -> Result<RequestTarg
         target.push('/');
     }
     target.push_str(below);
-    if let (Some(name), Some((path, query))) =
-        (upstream.credentials.as_ref().and_then(|credentials| credentials.parameter()), target.split_once('?'))
-    {
-        let own = |pair: &&str| !is_spelt(pair.split('=').next().unwrap_or(pair), name);
-        if !query.split('&').all(|pair| own(&pair)) {
-            let kept: Vec<&str> = query.split('&').filter(own).collect();
-            target = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
-        }
+    RequestTarget::new(without_ours(upstream, target))
+}
+
+/// The same without the upstream's base path: where a page says that the next one is.
+pub(crate) fn below(upstream: &LiveUpstream, below: String) -> String {
+    without_ours(upstream, below)
+}
+
+fn without_ours(upstream: &LiveUpstream, target: String) -> String {
+    let parameter = upstream.credentials.as_ref().and_then(|credentials| credentials.parameter());
+    let Some((name, (path, query))) = parameter.zip(target.split_once('?')) else { return target };
+    let own = |pair: &&str| !is_spelt(pair.split('=').next().unwrap_or(pair), name);
+    if query.split('&').all(|pair| own(&pair)) {
+        return target;
     }
-    RequestTarget::new(target)
+    let kept: Vec<&str> = query.split('&').filter(own).collect();
+    if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) }
 }
 
 /// Whether a parameter's name, once its escapes are read, is this one.

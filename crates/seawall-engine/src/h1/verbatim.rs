@@ -96,6 +96,11 @@ impl Verbatim {
         self.length.is_some()
     }
 
+    /// All lines as they came.
+    pub(crate) fn fields(&self) -> &[u8] {
+        &self.fields
+    }
+
     /// The first header of that name.
     pub(crate) fn first(&self, name: &str) -> Option<&[u8]> {
         let mut lines = self.pieces(true).into_iter().flat_map(|rest| Lines { rest });

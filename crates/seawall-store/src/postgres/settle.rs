@@ -8,9 +8,10 @@ use super::tx::{RELAXED, Tx, ask};
 use super::{changes, jobs, keys};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Ending, Lease, NewJob, Renewed, Settled};
+use crate::job::{Ending, Lease, NewJob, Renewed, Settle, Settled};
 use crate::rows::{GIVEN_BACK, LEFT, PLACED};
 use crate::settled::{self, Besides, Change, Held, Left, Worded};
+use crate::statements::jobs::forget_secrets;
 use seawall_core::time::Wall;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -99,7 +100,7 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
     let in_doubt = batch.iter().any(|(_, doubt)| *doubt);
     let mut left = if in_doubt { left(tx.connection()?, &leases).await? } else { HashMap::new() };
     let (mut answers, mut changes, mut letters, mut follow) = (Vec::new(), Vec::new(), Vec::new(), Vec::<(&NewJob, Wall)>::new());
-    let (mut over, mut ended) = (Vec::new(), Vec::new());
+    let (mut over, mut ended, mut forgotten) = (Vec::new(), Vec::new(), Vec::new());
     for (worded, doubt) in batch {
         let settle = &worded.settle;
         // Taken out: a lease that is settled twice in one batch is lost the second time.
@@ -117,6 +118,7 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
             letters.push(besides);
         }
         ended.extend(&settle.key);
+        forgotten.extend((settle.forgets && change.finished_at.is_some()).then_some(settle.lease.row));
         changes.push((settle.lease, change));
         over.push(held);
         answers.push(settled);
@@ -128,6 +130,10 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
     }
     for besides in letters {
         besides.write(tx).await?;
+    }
+    forgotten.sort_unstable();
+    for row in forgotten {
+        forget_secrets(tx, row).await?;
     }
     keys::finish(tx.connection()?, &ended).await?;
     jobs::insert(tx.connection()?, &follow).await?;
@@ -176,11 +182,16 @@ fn plain_statement() -> &'static str {
     })
 }
 
+/// Whether a settlement changes nothing but where its job is.
+const fn is_short(settle: &Settle) -> bool {
+    settle.follow.is_empty() && settle.key.is_none() && !settle.forgets
+}
+
 /// One statement for all that need no more than that; what each of these came to.
 async fn plainly(connection: &Connection, batch: &[Worded]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
-    for (index, one) in batch.iter().enumerate().filter(|(_, one)| one.settle.follow.is_empty() && one.settle.key.is_none()) {
+    for (index, one) in batch.iter().enumerate().filter(|(_, one)| is_short(&one.settle)) {
         plain.extend(settled::plain(one)?.map(|(settled, change)| (index, settled, (one.settle.lease, change))));
     }
     if plain.is_empty() {

@@ -9,7 +9,8 @@ use crate::progress;
 use crate::rows::{self, CLAIMED, GIVEN_BACK, LEFT, PLACED, STATE};
 use crate::settled::{self, Change, Held, Left, Worded};
 use crate::sql::{Row, Sql as _, at_once, count, json, values};
-use crate::statements::{idempotency, jobs::FREE_KEY};
+use crate::statements::idempotency;
+use crate::statements::jobs::{FREE_KEY, forget_secrets};
 use crate::words;
 use rusqlite::types::ValueRef::{Blob, Integer};
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -241,7 +242,7 @@ fn settle_one(tx: &mut Tx<'_>, worded: &Worded) -> Result<Settled, Error> {
         && release(tx, settle.lease, Cancel::No)?
     {
         failpoint::hit("settle-in-transaction")?;
-        write(tx, settle.lease, 0, &change)?;
+        write(tx, settle, 0, &change)?;
         return conclude(tx, settle, settled);
     }
     let Some(held) = held(tx.db, settle.lease)? else {
@@ -251,7 +252,7 @@ fn settle_one(tx: &mut Tx<'_>, worded: &Worded) -> Result<Settled, Error> {
     let (settled, change, besides) = settled::settle(worded, &held)?;
     let turn = if change.is_queued() { tx.turns.next(&held.upstream, &held.tenant) } else { 0 };
     release(tx, settle.lease, Cancel::Perhaps)?;
-    write(tx, settle.lease, turn, &change)?;
+    write(tx, settle, turn, &change)?;
     failpoint::hit("settle-in-transaction")?;
     at_once(besides.write(tx))?;
     conclude(tx, settle, settled)
@@ -283,9 +284,13 @@ fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settle
 }
 
 /// Puts a job that nobody holds any more where it belongs.
-fn write(tx: &mut Tx<'_>, lease: Lease, turn: i64, change: &Change<'_>) -> Result<(), Error> {
+fn write(tx: &mut Tx<'_>, settle: &Settle, turn: i64, change: &Change<'_>) -> Result<(), Error> {
+    let (lease, forgets) = (settle.lease, settle.forgets);
     if let Some(finished_at) = change.finished_at {
         end(tx, lease, finished_at, change)?;
+        if forgets {
+            at_once(forget_secrets(tx, lease.row))?;
+        }
         return if change.keeps_dedup { Ok(()) } else { at_once(tx.execute(FREE_KEY, values![lease.row])).map(drop) };
     }
     tx.put_off()?.execute([

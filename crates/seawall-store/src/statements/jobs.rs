@@ -6,8 +6,10 @@ use crate::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, Lease, SUSPEC
 use crate::page::{Page, Window};
 use crate::rows::{self, JOB, PLACED, STATE};
 use crate::settled::{CANCELLED, letter_of};
-use crate::sql::{Sql, Value, count, first, values};
+use crate::sql::{Sql, Value, count, first, read_json, values};
 use crate::statements::letters;
+use crate::words;
+use seawall_core::discretion::{self, REDACTED};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
@@ -28,6 +30,7 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
             let end = "INSERT INTO ended (row, id, state, token, finished_at, error) VALUES ($1, $2, 5, 0, $3, $4)";
             sql.execute(end, values![row, *id, *now, CANCELLED]).await?;
             sql.execute(FREE_KEY, values![row]).await?;
+            forget_secrets(sql, row).await?;
             failpoint::hit("cancel-in-transaction")?;
             if let Some(letter) = letter_of(job.take::<Option<String>>()?.as_deref())? {
                 letters::replay_ended(sql, letter, false).await?;
@@ -42,6 +45,21 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
         }
     }
     Err(Error::Unavailable("the job is changing hands".to_owned()))
+}
+
+/// Takes the values that are called like secrets out of the request of a job that is over: it is not sent again, and a dead letter
+/// has what a replay needs.
+pub(crate) async fn forget_secrets<S: Sql>(sql: &mut S, row: i64) -> Result<(), Error> {
+    let Some(mut job) = first(sql, "SELECT path, headers, callback FROM jobs WHERE row = $1", values![row]).await? else { return Ok(()) };
+    let (path, headers, callback): (String, String, Option<String>) = (job.take()?, job.take()?, job.take()?);
+    let mut pairs: Vec<(String, String)> = read_json(&headers)?;
+    for (_, value) in pairs.iter_mut().filter(|(name, _)| discretion::is_secret(name)) {
+        REDACTED.clone_into(value);
+    }
+    let callback = callback.map(|url| discretion::target(&url).into_owned());
+    let statement = "UPDATE jobs SET path = $2, headers = $3, callback = $4 WHERE row = $1";
+    sql.execute(statement, values![row, &*discretion::target(&path), words::pairs(&pairs), callback]).await?;
+    Ok(())
 }
 
 const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = $1 AND priority = $2 AND turn = $3 AND row = $4";

@@ -24,6 +24,8 @@ on_each_backend!(
     jobs_are_counted,
     old_jobs_are_forgotten_and_young_ones_are_not,
     history_is_kept_to_its_end,
+    a_job_that_is_over_forgets_what_its_caller_sent_in_confidence,
+    a_job_that_waits_keeps_what_it_has_to_send,
 );
 
 const PAGE: Window = Window { after: None, limit: 10 };
@@ -305,4 +307,45 @@ async fn history_is_kept_to_its_end(stage: Stage) {
     stage.settle(&claimed, ok()).await;
     let history = stage.store.job(id).await.unwrap().unwrap().history;
     assert_eq!((history.len(), history.last()), (MOST_HISTORY, Some(&entry(60))));
+}
+
+fn confidential(stage: &Stage) -> NewJob {
+    let mut job = stage.job("u");
+    job.request.path = "/x?page=2&api_key=planted".to_owned();
+    job.request.headers = [("authorization", "Bearer planted"), ("accept", "a")].map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
+    job.callback = Some("https://h/hook?token=planted".to_owned());
+    job
+}
+
+async fn a_job_that_is_over_forgets_what_its_caller_sent_in_confidence(stage: Stage) {
+    let endings = [ok(), Ending::Failed { code: "503".to_owned() }, Ending::Cancelled];
+    for ending in endings {
+        let id = stage.enqueue(confidential(&stage)).await;
+        let claimed = stage.claim("u", 1).await.remove(0);
+        assert!(claimed.job.request.has_secrets());
+        stage.store.settle(Settle { forgets: true, ..settlement(&claimed, ending) }).await.unwrap();
+        forgotten(&stage, id).await;
+    }
+    let id = stage.enqueue(confidential(&stage)).await;
+    assert_eq!(stage.store.cancel(id, after(1)).await.unwrap(), Cancelled::Now);
+    forgotten(&stage, id).await;
+}
+
+async fn forgotten(stage: &Stage, id: seawall_core::id::CallId) {
+    let job = stage.store.job(id).await.unwrap().unwrap();
+    assert!(job.state.is_over());
+    assert_eq!(job.request.path, "/x?page=2&api_key=[redacted]");
+    let headers: Vec<_> = job.request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(headers, [("authorization", "[redacted]"), ("accept", "a")]);
+    assert_eq!(job.callback.as_deref(), Some("https://h/hook?token=[redacted]"));
+}
+
+async fn a_job_that_waits_keeps_what_it_has_to_send(stage: Stage) {
+    let new = confidential(&stage);
+    let id = stage.enqueue(new.clone()).await;
+    let claimed = stage.claim("u", 1).await.remove(0);
+    let ending = Ending::Wait { until: after(60), reason: "backoff" };
+    stage.store.settle(Settle { forgets: true, ..settlement(&claimed, ending) }).await.unwrap();
+    let job = stage.store.job(id).await.unwrap().unwrap();
+    assert_eq!((job.request.headers, job.request.path, job.callback), (new.request.headers, new.request.path, new.callback));
 }

@@ -124,7 +124,18 @@ impl Stage {
 pub(crate) fn settlement(claimed: &Claimed, ending: Ending) -> Settle {
     let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());
-    Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, now: NOON, again: false }
+    Settle {
+        lease: *lease,
+        ending,
+        progress,
+        history,
+        answer: None,
+        follow: Vec::new(),
+        key: None,
+        forgets: false,
+        now: NOON,
+        again: false,
+    }
 }
 
 pub(crate) fn ok() -> Ending {

@@ -8,6 +8,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use seawall_core::record::{Class, ErrorKind, Reason};
 use seawall_engine::body::Relay;
+use seawall_engine::mask::Mask;
 use seawall_engine::schema::{Mismatch, Schema};
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -44,19 +45,30 @@ pub(super) struct Wanted {
     pub parsed: bool,
 }
 
-/// A body that is not what it should be, and what there was of it.
+/// A body that is not what it should be, and what there was of it. Both may repeat what the upstream was told in confidence.
 #[derive(Debug)]
 pub(super) struct Unfit {
-    pub cause: Cause,
-    pub body: Bytes,
+    code: &'static str,
+    detail: String,
+    body: Bytes,
+}
+
+impl Unfit {
+    /// Why the row ends, and its body, without what the mask hides.
+    pub(super) fn masked(self, mask: &Mask) -> (Cause, Bytes) {
+        let reason = Reason::PermanentFailure.as_str().to_owned();
+        let cause = Cause { class: Class::Permanent, reason, code: self.code.to_owned(), detail: mask.words(self.detail.as_bytes()) };
+        (cause, mask.body(&self.body))
+    }
 }
 
 impl Wanted {
     /// The body, looked at; and its JSON where somebody needs it.
-    pub(super) fn look(&self, headers: &HeaderMap, body: Relay) -> Result<(Content, Option<Value>), Box<Unfit>> {
+    pub(super) fn look(&self, headers: &HeaderMap, body: Relay, mask: &Mask) -> Result<(Content, Option<Value>), Box<Unfit>> {
         let body = match body {
             Relay::Empty => Bytes::new(),
-            Relay::Full(bytes) if bytes.len() <= self.most => bytes,
+            // An upstream that repeats its key would write it into the output.
+            Relay::Full(bytes) if bytes.len() <= self.most => mask.body(&bytes),
             Relay::Full(_) | Relay::Stream(_) => {
                 return Err(unfit("too_large", format!("the body is longer than {} bytes", self.most), Bytes::new()));
             }
@@ -81,9 +93,8 @@ impl Wanted {
     }
 }
 
-pub(super) fn unfit(code: &str, detail: String, body: Bytes) -> Box<Unfit> {
-    let reason = Reason::PermanentFailure.as_str().to_owned();
-    Box::new(Unfit { cause: Cause { class: Class::Permanent, reason, code: code.to_owned(), detail }, body })
+pub(super) fn unfit(code: &'static str, detail: String, body: Bytes) -> Box<Unfit> {
+    Box::new(Unfit { code, detail, body })
 }
 
 /// What claims to be JSON must be; what claims nothing may be.
@@ -117,13 +128,13 @@ mod tests {
             headers.insert(CONTENT_TYPE, kind.parse().unwrap());
         }
         let relay = if body.is_empty() { Relay::Empty } else { Relay::Full(Bytes::from_static(body)) };
-        match wanted.look(&headers, relay) {
+        match wanted.look(&headers, relay, &Mask::default()) {
             Ok((Content::Nothing, _)) => "nothing".to_owned(),
             Ok((Content::Json(_), _)) => "json".to_owned(),
             Ok((Content::Text(_), _)) => "text".to_owned(),
             Ok((Content::Binary(_), _)) => "binary".to_owned(),
             Ok((Content::Items(items), _)) => items.join(" "),
-            Err(unfit) => format!("{} {}", unfit.cause.code, unfit.cause.detail),
+            Err(unfit) => format!("{} {}", unfit.code, unfit.detail),
         }
     }
 

@@ -11,6 +11,7 @@ use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
 use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::time::{Mono, Nanos, Now, Wall};
+use seawall_engine::mask::Masked;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::io;
@@ -422,7 +423,7 @@ pub(super) fn too_long_away(code: Code) -> Cause {
         Code::Paused => (Reason::ProviderPause, Class::Transient),
         _ => (Reason::KeysCooling, Class::Quota),
     };
-    let detail = "its host had been away for longer than --max-outage".to_owned();
+    let detail = Masked::ours("its host had been away for longer than --max-outage");
     Cause { class, reason: reason.as_str().to_owned(), code: code.as_str().to_owned(), detail }
 }
 

@@ -258,7 +258,7 @@ fn head(done: &Done, outcome: &str, item: Option<u64>, to: &mut Vec<u8>) -> io::
 fn dead_line(done: &Done, dead: &Dead, to: &mut Vec<u8>) -> io::Result<()> {
     head(done, dead.outcome, None, to)?;
     let Cause { class, reason, code, detail } = &dead.cause;
-    let error = serde_json::json!({ "class": class.as_str(), "code": code, "reason": reason, "detail": detail });
+    let error = serde_json::json!({ "class": class.as_str(), "code": code, "reason": reason, "detail": detail.as_str() });
     write!(to, ",\"line\":{},\"error\":{error}}}", done.line)?;
     to.push(b'\n');
     Ok(())

@@ -31,7 +31,7 @@ impl Quarantine {
         };
         let id: serde_json::Value = serde_json::from_str(id).unwrap_or_else(|_| line.into());
         let row = serde_json::json!({
-            "id": id, "line": line, "url": url, "code": cause.code, "detail": cause.detail, "body": String::from_utf8_lossy(body),
+            "id": id, "line": line, "url": url, "code": cause.code, "detail": cause.detail.as_str(), "body": String::from_utf8_lossy(body),
         });
         self.rows += 1;
         writeln!(file, "{row}")

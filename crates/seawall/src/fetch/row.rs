@@ -1,6 +1,9 @@
 //! One row of a batch: what is asked for, and which line of the input asked for it.
 
+use crate::letter;
 use bytes::Bytes;
+use seawall_engine::live::LiveUpstream;
+use seawall_engine::mask::Mask;
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
@@ -46,6 +49,12 @@ impl Row {
         }
         let digest: [u8; 32] = hasher.finalize().into();
         u64::from_be_bytes([digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7]])
+    }
+
+    /// Hides what the upstream is told in confidence: our credentials, and the row's own.
+    pub(super) fn mask(&self, upstream: &LiveUpstream) -> Mask {
+        let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        letter::own_mask(Some(upstream)).and_request(headers, &self.below)
     }
 
     /// What it takes in memory, roughly.

@@ -11,6 +11,7 @@ use super::row::{Bad, Row};
 use super::tally::Tally;
 use crate::adhoc::AdHoc;
 use crate::letter::{self, Cause, Place};
+use crate::target::below;
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -28,6 +29,7 @@ use seawall_engine::drive::{Aside, Drove, Ended, Scene, drive_job};
 use seawall_engine::fault::Fault;
 use seawall_engine::limits::Who;
 use seawall_engine::live::Live;
+use seawall_engine::mask::Masked;
 use seawall_engine::recorder::{CallRecord, Record, Recorder};
 use seawall_engine::request_headers::RequestHeaders;
 use seawall_engine::transport::{Answer, HttpTransport, Replay, Sending};
@@ -89,16 +91,13 @@ pub(super) struct Work {
 /// What an attempt or more came to.
 enum Came {
     Aside(Aside),
-    Ended(Box<Ended>, Option<Answer>, Option<String>),
+    Ended(Box<Ended>, Option<Answer>, Option<Masked>),
 }
 
 impl Work {
     /// Stops the run: nothing new is started.
     pub(super) fn halt(&self, why: Stop) {
-        let mut stop = self.stop.borrow_mut();
-        if stop.is_none() {
-            *stop = Some(why);
-        }
+        self.stop.borrow_mut().get_or_insert(why);
         self.lanes.borrow_mut().stopping = true;
         self.rows.notify_waiters();
         self.hungry.notify_one();
@@ -211,7 +210,7 @@ impl Work {
         let to = match self.locate(&run.row) {
             Ok(to) => to,
             Err(why) => {
-                self.dead(&run, None, Cause::unusable(why), None, None).await;
+                self.dead(&run, None, Cause::unusable(Masked::ours(why)), None, None).await;
                 return self.lanes.borrow_mut().leave(lane);
             }
         };
@@ -224,7 +223,7 @@ impl Work {
             let target = match to.request_target(&run.row.below) {
                 Ok(target) => target,
                 Err(bad) => {
-                    self.dead(&run, Some(&to), Cause::unusable(bad.to_string()), None, None).await;
+                    self.dead(&run, Some(&to), Cause::unusable(Masked::ours(bad.to_string())), None, None).await;
                     break;
                 }
             };
@@ -342,7 +341,8 @@ impl Work {
             let last = run.history.last().map(|(_, attempt)| *attempt);
             let (class, code) =
                 last.map_or((Class::Transient, Code::DeadlineExceeded.as_str().to_owned()), |last| (last.class, last.status.to_string()));
-            let detail = format!("its next attempt would come after the {} that it has", to.endpoint.spec.policy.timeout.total);
+            let detail =
+                Masked::ours(format!("its next attempt would come after the {} that it has", to.endpoint.spec.policy.timeout.total));
             let cause = Cause { class, reason: Reason::DeadlineExceeded.as_str().to_owned(), code, detail };
             return self.dead(&run, Some(to), cause, None, None).await;
         }
@@ -351,12 +351,12 @@ impl Work {
     }
 
     /// Whether the row goes on, with its next page.
-    async fn ended(&self, run: &mut Box<Run>, to: &Destination, ended: &Ended, answer: Option<Answer>, detail: Option<String>) -> bool {
+    async fn ended(&self, run: &mut Box<Run>, to: &Destination, ended: &Ended, answer: Option<Answer>, detail: Option<Masked>) -> bool {
         run.progress.attempts = ended.finish.attempts;
         let status = answer.as_ref().map(|answer| answer.response.status().as_u16());
         if !matches!(ended.finish.outcome, Outcome::Success | Outcome::Replayed) {
-            let said = answer.map(|answer| letter::words(answer.seen()));
-            let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
+            let said = answer.map(|answer| run.row.mask(&to.upstream).words(answer.seen()));
+            let detail = detail.or(said).unwrap_or_else(|| letter::fault_words(ended.fault));
             let cause = Cause::of(&ended.finish, &run.history, detail);
             // What the engine found unfit by the policy's own schema is suspect as well, but nothing of it was kept.
             let suspect = matches!(cause.code.as_str(), "schema" | "malformed").then(Bytes::new);
@@ -372,7 +372,7 @@ impl Work {
         match self.good(run, to, answer) {
             Ok((content, next)) => self.done(run, to, content, next, status).await,
             Err(unfit) => {
-                let Unfit { cause, body } = *unfit;
+                let (cause, body) = unfit.masked(&run.row.mask(&to.upstream));
                 self.dead(run, Some(to), cause, status, Some(body)).await;
                 false
             }
@@ -383,7 +383,7 @@ impl Work {
     fn good(&self, run: &Run, to: &Destination, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
         let (head, body) = answer.response.into_parts();
         let headers = head.headers;
-        let (content, json) = self.wanted.look(&headers, body)?;
+        let (content, json) = self.wanted.look(&headers, body, &letter::own_mask(Some(&to.upstream)))?;
         let Some(pages) = &self.pages else { return Ok((content, None)) };
         let page = Page {
             base: &to.upstream.spec.url,
@@ -395,7 +395,7 @@ impl Work {
         };
         match pages.next(&page) {
             Ok(Some(_)) if run.page >= MOST_PAGES => Err(unfit("bad_page", format!("it has more than {MOST_PAGES} pages"), Bytes::new())),
-            Ok(next) => Ok((content, next)),
+            Ok(next) => Ok((content, next.map(|next| below(&to.upstream, next)))),
             Err(why) => Err(unfit("bad_page", why, Bytes::new())),
         }
     }
@@ -504,7 +504,7 @@ impl Work {
         let (progress, history) = (Progress::default(), Vec::new());
         let run = Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, lane: 0 };
         self.tally.borrow_mut().bad_line(format!("line {}: {}", bad.line, bad.why));
-        let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(format!("line {}: {}", bad.line, bad.why)) };
+        let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(Masked::ours(format!("line {}: {}", bad.line, bad.why))) };
         self.dead(&run, None, cause, None, Some(Bytes::from(bad.text))).await;
     }
 

@@ -8,6 +8,7 @@ use super::hygiene::{self, Pseudonym};
 use super::intake;
 use super::jobs::{self, Desk, KeyedRequest};
 use super::ledger::{Held, Needs, Told};
+use crate::letter;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -19,6 +20,7 @@ use seawall_core::record::{Attempt, Code};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
 use seawall_engine::drive::{Ended, Keeper};
+use seawall_engine::mask::Mask;
 use seawall_engine::transport::{self, HttpTransport, Replay};
 use seawall_store::idempotency::{Finish, Reserve};
 use seawall_store::job::{self, Response};
@@ -307,7 +309,8 @@ impl Gateway {
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
             return Some(Self::sign(response, id, ended, "success"));
         }
-        keyed.finish(transport.answer.as_ref().map(|answer| kept(answer, &self.shared.pseudonym))).await;
+        let mask = letter::own_mask(Some(transport.upstream));
+        keyed.finish(transport.answer.as_ref().map(|answer| kept(answer, &self.shared.pseudonym, &mask))).await;
         outlived
     }
 }
@@ -321,8 +324,8 @@ pub(super) fn whole(body: &Replay) -> Option<Bytes> {
     }
 }
 
-/// An answer as it is kept: as the caller gets it, but for what we say about each call.
-pub(super) fn kept(answer: &transport::Answer, pseudonym: &Pseudonym) -> Response {
+/// An answer as it is kept: as the caller gets it, but for what we say about each call, and for our credentials.
+pub(super) fn kept(answer: &transport::Answer, pseudonym: &Pseudonym, mask: &Mask) -> Response {
     let response = &answer.response;
     let headers = hygiene::kept(response.headers().clone(), answer.verbatim.as_ref(), response.version(), pseudonym);
     let body = match response.body() {
@@ -331,7 +334,8 @@ pub(super) fn kept(answer: &transport::Answer, pseudonym: &Pseudonym) -> Respons
         Relay::Stream(_) => None,
     };
     let status = response.status().as_u16();
-    Response { status, headers, truncated: body.is_none(), body: body.unwrap_or_default() }
+    let kept = Response { status, headers, truncated: body.is_none(), body: body.unwrap_or_default() };
+    letter::masked_response(kept, Some(answer.seen()), mask)
 }
 
 /// The refusal of a request that should have had a key.

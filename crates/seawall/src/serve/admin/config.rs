@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use seawall_core::config::lint::{self, Warning};
-use seawall_core::config::{Config, Invalid, explain};
+use seawall_core::config::{Config, Invalid, explain, masked};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ paths!(show, reload);
 #[schema(as = Config)]
 struct ConfigNow {
     file: String,
-    /// The file as it is now; null where it cannot be read.
+    /// The file as it is now, without what may be a secret; null where it cannot be read.
     toml: Option<String>,
     checklist: Vec<figures::Policy>,
     warnings: Vec<ConfigWarning>,
@@ -68,8 +68,8 @@ async fn show(State(shared): State<Arc<Shared>>) -> Response {
         .map(|(upstream, endpoint)| figures::endpoint(&live.config, upstream, endpoint, figures::Load::default()))
         .collect();
     let warnings = lint::warnings(&live.config, &Environment::beside(&shared.file));
-    // Secrets are references, so the file holds none; one that cannot be read any more has no text.
-    let toml = setup::script(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    // The file may have been changed since, and refused for a secret that stands in it. One that cannot be read any more has no text.
+    let toml = setup::script(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| masked(&text));
     let warnings = warnings.into_iter().map(warned).collect();
     document(200, &ConfigNow { file: shared.file.display().to_string(), toml, checklist, warnings })
 }

@@ -174,11 +174,11 @@ impl Alarms {
         match record {
             Record::Breaker(record) => self.breaker(record, bus),
             Record::Call(record) => self.call(record, live, bus),
-            Record::Attempt(record) => self.attempt(record, live, bus),
+            Record::Attempt(record) => self.attempt(record, bus),
             Record::Token(TokenRecord { at, names, error, .. }) => {
                 if self.is_news("auth-failed", names.upstream.clone(), *at) {
                     let event = Event::new("auth-failed", Severity::Fatal, format!("{} gets no token", names.upstream));
-                    bus.raise(&event.detail(redacted(error)).of(&names.upstream, None), *at);
+                    bus.raise(&event.detail(redacted(error.as_str())).of(&names.upstream, None), *at);
                     self.denied.insert(names.upstream.clone());
                 }
             }
@@ -222,12 +222,12 @@ impl Alarms {
         self.words.get(upstream).filter(|words| !words.is_empty()).map_or_else(|| otherwise.to_owned(), |words| format!("it says: {words}"))
     }
 
-    fn attempt(&mut self, record: &AttemptRecord, live: &Live, bus: &Bus) {
+    fn attempt(&mut self, record: &AttemptRecord, bus: &Bus) {
         let Names { upstream, endpoint, .. } = &*record.names;
         if record.attempt.class == Class::Auth
             && let Some(sample) = &record.sample
         {
-            self.words.insert(upstream.clone(), super::said(sample, upstream, live));
+            self.words.insert(upstream.clone(), super::said(sample));
         }
         if record.attempt.status == Status::Error(ErrorKind::Schema)
             && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)

@@ -148,7 +148,7 @@ impl Eyes {
         let live = shared.live.load();
         // Records of one endpoint and second follow each other for the most part; their places are looked for once.
         for run in records.chunk_by(is_alike) {
-            seen.run(run, &live);
+            seen.run(run);
         }
         for record in records {
             seen.alarms.record(record, &live, &self.bus);
@@ -203,7 +203,7 @@ impl Eyes {
 
 impl Seen {
     /// Takes in what belongs to the same points and the same row.
-    fn run(&mut self, run: &[Record], live: &Live) {
+    fn run(&mut self, run: &[Record]) {
         let Some((at, names)) = run.first().and_then(place) else { return };
         let Self { calls, all, endpoints, rollups, errors, overloaded, rejected, .. } = self;
         let all = all.at(at);
@@ -217,7 +217,7 @@ impl Seen {
                     own.attempt(record);
                     row.iter_mut().for_each(|row| row.attempt(&record.attempt));
                     if let Some(sample) = record.sample.as_ref().filter(|_| !record.attempt.named) {
-                        errors.attempt(record, sample, live);
+                        errors.attempt(record, sample);
                     }
                 }
                 Record::Call(record) => {
@@ -242,11 +242,10 @@ impl Seen {
     }
 }
 
-/// What an upstream says in an answer, in one line without secrets: it may repeat the key it was sent.
-fn said(sample: &Sample, upstream: &str, live: &Live) -> String {
-    let said = diagnostic(&sample.body, &sample.content_type);
-    let credentials = live.named(upstream).and_then(|upstream| upstream.credentials.as_ref());
-    redacted(&credentials.map_or(said.clone(), |credentials| credentials.mask(&said)))
+/// What an upstream says in an answer, in one line without words that look like secrets. Those that are known to be secrets were
+/// taken out when the sample was taken.
+fn said(sample: &Sample) -> String {
+    redacted(&diagnostic(&sample.body, &sample.content_type))
 }
 
 pub(crate) fn in_flight(live: &Live) -> u32 {

@@ -6,7 +6,7 @@ use crate::shape::{ClassWord, Time};
 use seawall_core::classify::{Condition, Fingerprint, Rule, fingerprint};
 use seawall_core::record::{Class, Status};
 use seawall_core::time::Wall;
-use seawall_engine::live::{Live, Names};
+use seawall_engine::live::Names;
 use seawall_engine::recorder::{AttemptRecord, Sample};
 use seawall_store::notes;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub(crate) struct Unnamed {
 pub(crate) struct Errors(HashMap<Fingerprint, Unnamed>);
 
 impl Errors {
-    pub(super) fn attempt(&mut self, record: &AttemptRecord, sample: &Sample, live: &Live) {
+    pub(super) fn attempt(&mut self, record: &AttemptRecord, sample: &Sample) {
         let status = record.attempt.status;
         let result = match status {
             Status::Http(code) => Ok(code),
@@ -60,7 +60,7 @@ impl Errors {
             fresh: 1,
             first_at: record.at,
             last_at: record.at,
-            sample: super::said(sample, &record.names.upstream, live),
+            sample: super::said(sample),
             named_as: None,
         };
         self.0.insert(print, error);

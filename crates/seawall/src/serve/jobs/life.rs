@@ -165,7 +165,8 @@ pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Sto
 fn back(claimed: &Claimed, ending: Ending, now: Wall) -> Settle {
     let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());
-    Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, now, again: false }
+    let forgets = job.request.has_secrets();
+    Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, forgets, now, again: false }
 }
 
 /// Hands a job's end over with those of all whose turn it is in this moment: the task that takes them comes behind these in line.

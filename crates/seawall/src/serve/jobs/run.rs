@@ -2,16 +2,18 @@
 //! up for the store.
 
 use super::schedule::{self, Told};
-use super::{Desk, callback, view};
+use super::{Desk, callback};
 use crate::adhoc;
 use crate::letter::{self, Cause, Place};
+use crate::serve::Shared;
+use crate::serve::hygiene::{self, Marks, Ours};
 use crate::serve::keyed::{self, Asked, KEY, Keyed, MOST_ANSWER};
-use crate::serve::{Shared, hygiene};
 use crate::setup::Environment;
 use crate::target::target;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method, Version};
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::decide::Progress;
+use seawall_core::discretion;
 use seawall_core::policy::{Door, IdempotencyMode};
 use seawall_core::record::{Attempt, Class, Reason};
 use seawall_core::request_target::RequestTarget;
@@ -22,13 +24,13 @@ use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Drove, Ended, Scene, StartLog, drive_job};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::mask::{Mask, Masked};
 use seawall_engine::pool::Pool;
 use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::request_headers::RequestHeaders;
 use seawall_engine::trace::Trace;
-use seawall_engine::transport::{HttpTransport, Replay, Sending};
-use seawall_store::headers::Headers;
+use seawall_engine::transport::{Answer, HttpTransport, Replay, Sending};
 use seawall_store::idempotency;
 use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
 use std::cell::RefCell;
@@ -47,8 +49,8 @@ const BLAME_AGAIN: Duration = Duration::from_millis(500);
 pub(super) struct Bench {
     pub shared: Arc<Shared>,
     sending: Sending,
-    /// For targets that somebody handed in.
-    outside: Sending,
+    /// For targets that somebody handed in, with the guard of its connections.
+    outside: RefCell<(Reach, Sending)>,
     deadlines: Deadlines,
     rng: RefCell<Rng>,
 }
@@ -58,7 +60,8 @@ struct Target {
     upstream: Arc<LiveUpstream>,
     endpoint: Arc<LiveEndpoint>,
     target: RequestTarget,
-    outside: bool,
+    /// The whole URL that somebody handed in, where there is one.
+    url: Option<String>,
 }
 
 /// How a run went.
@@ -91,8 +94,7 @@ struct Verdict {
 impl Bench {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
-        let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
-        let outside = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.within(reach) };
+        let outside = RefCell::new(guarded(&shared));
         let rng = RefCell::new(Rng::seeded(crate::setup::entropy()));
         Self { shared, sending, outside, deadlines: Deadlines::default(), rng }
     }
@@ -104,7 +106,17 @@ impl Bench {
     pub(super) fn sweep(&self) {
         let now = self.shared.clock.now().mono;
         self.sending.pool.sweep(now);
-        self.outside.pool.sweep(now);
+        self.outside.borrow().1.pool.sweep(now);
+    }
+
+    /// What sends to targets that somebody handed in, by the configuration of now. Connections that another one allowed are not used
+    /// again.
+    fn outside(&self) -> Sending {
+        let mut outside = self.outside.borrow_mut();
+        if !outside.0.is_of(&self.shared.live.load().config.server.allow_private) {
+            *outside = guarded(&self.shared);
+        }
+        outside.1.clone()
     }
 
     /// Runs a job as far as it goes now. A request that may not be repeated is noted in `log` before it is sent.
@@ -126,8 +138,9 @@ impl Bench {
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
+        let forgets = forgets(job, &verdict.ending);
         let Verdict { ending, progress, history, answer, key } = verdict;
-        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, now, again: false }, told)
+        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, forgets, now, again: false }, told)
     }
 
     /// What is written of a job whose request was begun at that time and is cut off now, where it may not be repeated.
@@ -197,19 +210,20 @@ impl Bench {
         let path = &job.request.path;
         if job.upstream == AD_HOC {
             // What the configuration refers to is kept as the reference, so that no list shows what it stands for.
-            let path = Environment::beside(&self.shared.file).resolve(path).map_err(|why| (None, Cause::unusable(why)))?;
-            let (origin, below) = adhoc::split(&path).map_err(|why| (None, Cause::unusable(why)))?;
-            let upstream = self.desk().crew.adhoc.upstream(&origin).map_err(|why| (None, Cause::unusable(why)))?;
+            let url = Environment::beside(&self.shared.file).resolve(path).map_err(|why| (None, Cause::unusable(Masked::ours(why))))?;
+            let unusable = |why: String| (None, Cause::unusable(Mask::default().and_url(&url).words(why.as_bytes())));
+            let (origin, below) = adhoc::split(&url).map_err(unusable)?;
+            let upstream = self.desk().crew.adhoc.upstream(&origin).map_err(unusable)?;
             let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
-            let target = RequestTarget::new(below).map_err(|bad| (None, Cause::unusable(bad.to_string())))?;
-            return Ok(Target { upstream, endpoint, target, outside: true });
+            let target = RequestTarget::new(below).map_err(|bad| (None, Cause::unusable(Masked::ours(bad.to_string()))))?;
+            return Ok(Target { upstream, endpoint, target, url: Some(url) });
         }
         let live = self.shared.live.load();
         let Some(upstream) = live.named(&job.upstream) else { return Err((None, Cause::no_upstream(&job.upstream))) };
         let endpoint = Arc::clone(upstream.endpoint(&job.request.method, path));
         // Whatever wrote the row, a path that could end a request line is not sent.
-        let target = target(upstream, path).map_err(|bad| (Some(Arc::clone(upstream)), Cause::unusable(bad.to_string())))?;
-        Ok(Target { upstream: Arc::clone(upstream), endpoint, target, outside: false })
+        let target = target(upstream, path).map_err(|bad| (Some(Arc::clone(upstream)), Cause::unusable(Masked::ours(bad.to_string()))))?;
+        Ok(Target { upstream: Arc::clone(upstream), endpoint, target, url: None })
     }
 
     /// A job that cannot be run at all.
@@ -220,12 +234,12 @@ impl Bench {
     }
 
     async fn drive(&self, job: &Job, to: &Target, log: &dyn StartLog) -> Verdict {
-        let mut headers = match self.headers(job) {
+        let mut headers = match self.headers(job, to) {
             Ok(headers) => headers,
-            Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(why)),
+            Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::ours(why))),
         };
         let Ok(method) = Method::from_bytes(job.request.method.as_bytes()) else {
-            return self.refused(job, Some(&to.upstream), Cause::unusable(format!("`{}` is no method", job.request.method)));
+            return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::ours(format!("`{}` is no method", job.request.method))));
         };
         let now = self.desk().now();
         // A job's id is the same for all its attempts, as a key has to be.
@@ -262,7 +276,8 @@ impl Bench {
             keeper: reservation.as_ref().map(|keyed| keyed as _),
             start_log: Some(log),
         };
-        let mut transport = self.transport(job, to, method, headers);
+        let outside = to.url.as_ref().map(|_| self.outside());
+        let mut transport = self.transport(job, to, (method, headers), outside.as_ref().unwrap_or(&self.sending));
         let drove = drive_job(&scene, &request, job.progress, &mut transport).await;
         let trail = trail.into_inner();
         let history = letter::history(&job.history, &trail);
@@ -278,7 +293,7 @@ impl Bench {
                     Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
                     stored => {
                         let (ending, answer) = self.ended(job, to, &ended, transport, &trail, &history);
-                        (ending, answer.or(stored).map(|answer| letter::discreet_answer(answer, Some(&to.upstream), &job.request)))
+                        (ending, answer.or(stored.map(|stored| letter::masked_response(stored, None, &self.mask(job, to)))))
                     }
                 };
                 let key = match &reservation {
@@ -291,10 +306,16 @@ impl Bench {
     }
 
     /// The job's request, sent as often as the call machine says.
-    fn transport<'a>(&'a self, job: &Job, to: &'a Target, method: Method, mut headers: HeaderMap) -> HttpTransport<'a> {
+    fn transport<'a>(
+        &'a self,
+        job: &Job,
+        to: &'a Target,
+        (method, mut headers): (Method, HeaderMap),
+        sending: &'a Sending,
+    ) -> HttpTransport<'a> {
         let trace = Trace::take(&mut headers, self.rng.borrow_mut().draw());
         HttpTransport {
-            sending: if to.outside { &self.outside } else { &self.sending },
+            sending,
             upstream: &to.upstream,
             endpoint: &to.endpoint,
             method,
@@ -342,12 +363,7 @@ impl Bench {
         trail: &[(Wall, Attempt)],
         history: &[Attempted],
     ) -> (Ending, Option<Response>) {
-        let (finish, detail) = (&ended.finish, transport.detail.clone());
-        let answer = transport.answer.map(|answer| {
-            let (head, body) = answer.response.into_parts();
-            let headers = hygiene::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
-            response(head.status.as_u16(), headers, body)
-        });
+        let (finish, detail, answer) = (&ended.finish, transport.detail, transport.answer);
         let outcome = match finish.outcome {
             Outcome::Success | Outcome::Replayed => "success",
             Outcome::Failed(class) => class.as_str(),
@@ -355,10 +371,15 @@ impl Bench {
         };
         self.record(job, to, finish, outcome);
         match (finish.outcome, answer) {
-            (Outcome::Success | Outcome::Replayed, Some(answer)) => (Ending::Done(answer), None),
+            (Outcome::Success | Outcome::Replayed, Some(answer)) => {
+                // Its caller gets the result as it came, but for what is ours.
+                (Ending::Done(self.response(answer, &self.own_mask(job, to))), None)
+            }
             (_, answer) => {
-                let said = answer.as_ref().map(|answer| letter::words(&answer.body)).filter(|said| !said.is_empty());
-                let detail = detail.or(said).unwrap_or_else(|| ended.fault.map(|fault| fault.token.to_owned()).unwrap_or_default());
+                let mask = self.mask(job, to);
+                let said = answer.as_ref().map(|answer| mask.words(answer.seen())).filter(|said| !said.as_str().is_empty());
+                let detail = detail.or(said).unwrap_or_else(|| letter::fault_words(ended.fault));
+                let answer = answer.map(|answer| self.response(answer, &mask));
                 let cause = Cause::of(finish, trail, detail);
                 let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
                 let is_tick = matches!(job.origin, Origin::Schedule { .. });
@@ -371,6 +392,18 @@ impl Bench {
                 (ending, answer)
             }
         }
+    }
+
+    /// A response as it is kept: without what the mask hides, and then cut to its length.
+    fn response(&self, answer: Answer, mask: &Mask) -> Response {
+        let legible = answer.seen().clone();
+        let (head, body) = answer.response.into_parts();
+        let headers = hygiene::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
+        let (body, more) = content(body).unwrap_or_default();
+        let truncated = more || body.len() > MOST_ANSWER;
+        let mut kept = letter::masked_response(Response { status: head.status.as_u16(), headers, body, truncated }, Some(&legible), mask);
+        kept.body.truncate(MOST_ANSWER);
+        kept
     }
 
     /// A job that was answered before, under its key.
@@ -394,9 +427,14 @@ impl Bench {
     }
 
     /// The job's own headers, and a signature where the receiver can check one.
-    fn headers(&self, job: &Job) -> Result<HeaderMap, String> {
+    fn headers(&self, job: &Job, to: &Target) -> Result<HeaderMap, String> {
         let kept = job.request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut headers = RequestHeaders::read(kept).map_err(|bad| bad.to_string())?;
+        self.resolve(job, &mut headers)?;
+        // Whoever described the job, or exported it: the same rules as for a caller, by the configuration of now.
+        let ours = Ours { name: None, ..Ours::of(&to.upstream, &to.endpoint, &self.shared.pseudonym) };
+        let marks = Marks::of(&headers);
+        hygiene::outward(&mut headers, marks, ours, Version::HTTP_11);
         if let Some(signer) = callback::signer(&self.shared, job) {
             for (name, value) in signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
                 let (name, value) = RequestHeaders::check(name, &value).map_err(|bad| bad.to_string())?;
@@ -406,13 +444,48 @@ impl Bench {
         Ok(headers)
     }
 
+    /// Puts secrets in the place of references in the headers of a schedule's tick. Those of any other job are sent as they are: a
+    /// reference that somebody hands in is none.
+    fn resolve(&self, job: &Job, headers: &mut HeaderMap) -> Result<(), String> {
+        let Origin::Schedule { name, subject } = &job.origin else { return Ok(()) };
+        let live = self.shared.live.load();
+        let gone = || format!("the schedule `{name}` is not configured any more");
+        for header in live.schedule_headers(name).ok_or_else(gone)? {
+            let value = format!("{}{}", header.before.replace("{subject}", subject), header.secret.reveal());
+            let (name, value) = RequestHeaders::check(&header.name, &value).map_err(|bad| bad.to_string())?;
+            headers.insert(name, value);
+        }
+        Ok(())
+    }
+
+    /// Hides what is ours: credentials of the upstream, and secrets in a schedule's headers.
+    fn own_mask(&self, job: &Job, to: &Target) -> Mask {
+        let mask = letter::own_mask(Some(&to.upstream));
+        let Origin::Schedule { name, .. } = &job.origin else { return mask };
+        let live = self.shared.live.load();
+        let headers = live.schedule_headers(name).unwrap_or_default();
+        headers.iter().fold(mask, |mask, header| mask.and_secret(&header.secret))
+    }
+
+    /// Hides all that the target is told in confidence.
+    fn mask(&self, job: &Job, to: &Target) -> Mask {
+        let mask = letter::and_request(self.own_mask(job, to), &job.request);
+        // A URL that the configuration refers to is a secret itself.
+        match to.url.as_deref().filter(|url| *url != job.request.path) {
+            Some(url) => mask.and_url(url),
+            None => mask,
+        }
+    }
+
     /// What somebody wants to hear of the end.
     fn follow(&self, job: &Job, verdict: &Verdict, now: Wall) -> Vec<NewJob> {
         if job.callback.is_none() {
             return Vec::new();
         }
         let (state, error, response) = match &verdict.ending {
-            Ending::Done(response) => (State::Done, None, Some(view::discreet_answer(job, response, &self.shared.live.load()))),
+            Ending::Done(response) => {
+                (State::Done, None, Some(letter::masked_response(response.clone(), None, &letter::mask(None, &job.request))))
+            }
             Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), verdict.answer.clone()),
             Ending::Failed { code } => (State::Dead, Some(code.clone()), verdict.answer.clone()),
             Ending::Wait { .. } | Ending::Release | Ending::Cancelled => return Vec::new(),
@@ -426,7 +499,23 @@ impl Bench {
 /// What is known of a request that was begun and may not be repeated.
 fn outcome_unknown(job: &Job, begun_at: Wall, why: &str) -> Cause {
     let attempt = job.progress.attempts.saturating_add(1);
-    Cause::outcome_unknown(format!("attempt {attempt} was begun at {begun_at}, and {why}; the request may have been executed"))
+    let words = format!("attempt {attempt} was begun at {begun_at}, and {why}; the request may have been executed");
+    Cause::outcome_unknown(Masked::ours(words))
+}
+
+/// Whether the secrets of a job's request are of no use once it is over. A result that repeats one is its caller's own, and is
+/// hidden from others by what the request has.
+fn forgets(job: &Job, ending: &Ending) -> bool {
+    let has_secrets = job.request.has_secrets() || job.callback.as_deref().is_some_and(|url| discretion::secrets(url).next().is_some());
+    let is_repeated = |response: &Response| letter::masked_response(response.clone(), None, &letter::mask(None, &job.request)) != *response;
+    has_secrets && !matches!(ending, Ending::Done(response) if is_repeated(response))
+}
+
+/// What sends within `allow_private` as it is now.
+fn guarded(shared: &Shared) -> (Reach, Sending) {
+    let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
+    let connector = shared.connector.within(reach.clone());
+    (reach, Sending { clock: shared.clock.clone(), pool: Pool::default(), connector })
 }
 
 /// What a job has used up once its call is over.
@@ -441,13 +530,6 @@ fn content(body: Relay) -> Option<(bytes::Bytes, bool)> {
         Relay::Full(bytes) => Some((bytes, false)),
         Relay::Stream(streaming) => streaming.into_ahead().map(|bytes| (bytes, true)),
     }
-}
-
-fn response(status: u16, headers: Headers, body: Relay) -> Response {
-    let (body, more) = content(body).unwrap_or_default();
-    let truncated = more || body.len() > MOST_ANSWER;
-    let body = body.slice(..body.len().min(MOST_ANSWER));
-    Response { status, headers, body, truncated }
 }
 
 /// Whether a call ended in a way that somebody may want to hear of later.

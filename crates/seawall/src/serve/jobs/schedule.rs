@@ -156,6 +156,7 @@ fn job(desk: &Desk, schedule: &Schedule, subject: &str, run_at: Wall, expires_at
 /// The request of one subject: its name is encoded where it is part of a URL, and escaped where it is part of JSON.
 fn request(schedule: &Schedule, subject: &str) -> Request {
     const PLACE: &str = "{subject}";
+    // A reference stays one until the request is sent, so that the store holds no secret.
     let headers: Vec<(String, String)> =
         schedule.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.replace(PLACE, subject))).collect();
     let is_json = headers.iter().any(|(name, value)| name == "content-type" && value.contains("json"));

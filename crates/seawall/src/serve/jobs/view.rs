@@ -191,13 +191,9 @@ pub(crate) fn job(job: &Job) -> ShownJob {
 
 /// A job as anybody else sees it.
 pub(super) fn discreet_job(job: &Job, live: &Live) -> ShownJob {
-    let response = job.response.as_ref().map(|response| discreet_answer(job, response, live));
+    let mask = || letter::mask(live.named(&job.upstream).map(Arc::as_ref), &job.request);
+    let response = job.response.as_ref().map(|response| letter::masked_response(response.clone(), None, &mask()));
     answered(job, response.as_ref())
-}
-
-/// A job's answer without what the upstream was told in confidence and repeated.
-pub(super) fn discreet_answer(job: &Job, response: &Response, live: &Live) -> Response {
-    letter::discreet_answer(response.clone(), live.named(&job.upstream).map(Arc::as_ref), &job.request)
 }
 
 fn answered(job: &Job, response: Option<&Response>) -> ShownJob {
