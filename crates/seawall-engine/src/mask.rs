@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Parts of a credential, and what callers send, are hidden from this length on: shorter ones may be a word of any text.
 const MIN_PART: usize = 6;
-/// So many characters of a secret at the end of a text are taken for a secret that was cut off there.
+/// A text that ends with at least these characters of a secret has a secret that was cut.
 const MIN_CUT: usize = 4;
 /// Backslashes that may stand before one escaped character: JSON within JSON within JSON.
 const MAX_BACKSLASHES: usize = 8;
@@ -63,7 +63,7 @@ pub struct Mask {
 #[derive(Clone)]
 struct Hidden {
     secret: Arc<str>,
-    /// What stands in its place.
+    /// The text in its place.
     shown: Arc<str>,
 }
 
@@ -235,7 +235,7 @@ fn basic_pair(value: &str) -> Option<String> {
     String::from_utf8(pair).ok()
 }
 
-/// How many bytes at the start of a text are this secret, in any form, or its beginning where the text ends within it.
+/// The number of bytes at the start of a text that are this secret, in any form, or its beginning if the text ends within it.
 fn written(secret: &str, text: &[u8]) -> Option<usize> {
     // Every place that the characters so far may end at. Escapes are ambiguous: `%2541` is `%41`, or `A` encoded twice.
     let mut ends = vec![0];
@@ -366,7 +366,7 @@ fn hex(digits: &[u8]) -> Option<u32> {
 #[derive(Clone)]
 pub(crate) struct Probe {
     raw: Finder<'static>,
-    /// Where encoding it makes a difference.
+    /// Only if percent-encoding changes the secret.
     encoded: Option<Finder<'static>>,
 }
 

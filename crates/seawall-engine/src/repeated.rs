@@ -71,7 +71,7 @@ pub fn without_parameter(text: &str, name: &str) -> Option<String> {
             }
             None => follows,
         };
-        // Which may be of that name as well.
+        // The next pair may be of that name as well.
         while kept.ends_with('?') {
             let end = rest.find(['&', ';', '#', '>', '"', '\'', ' ']).unwrap_or(rest.len());
             if end == 0 || discretion::decoded(rest[..end].split('=').next().unwrap_or("")) != name {

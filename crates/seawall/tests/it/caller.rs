@@ -96,7 +96,11 @@ impl Reply {
 
 impl Caller {
     pub(crate) fn connect(to: SocketAddr) -> Self {
-        let stream = TcpStream::connect(to).unwrap();
+        Self::over(TcpStream::connect(to).unwrap())
+    }
+
+    /// Over a connection that was made elsewhere.
+    pub(crate) fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -24,6 +24,7 @@ pub(crate) struct Gateway {
 
 /// How to start the program.
 pub(crate) struct Start {
+    listen: String,
     server: String,
     policy: String,
     variables: Vec<(String, String)>,
@@ -39,7 +40,22 @@ impl Start {
     }
 
     pub(crate) fn with(policy: &str) -> Self {
-        Self { server: String::new(), policy: policy.to_owned(), variables: Vec::new(), arguments: Vec::new(), threads: 2, unread: false }
+        let listen = "127.0.0.1:0".to_owned();
+        Self {
+            listen,
+            server: String::new(),
+            policy: policy.to_owned(),
+            variables: Vec::new(),
+            arguments: Vec::new(),
+            threads: 2,
+            unread: false,
+        }
+    }
+
+    /// Where the gateway listens.
+    pub(crate) fn listen(mut self, at: &str) -> Self {
+        at.clone_into(&mut self.listen);
+        self
     }
 
     /// Keys of `[server]`.
@@ -128,7 +144,7 @@ impl Start {
     }
 
     pub(crate) fn text(&self) -> String {
-        format!("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{}\n{}\n", self.server, self.policy)
+        format!("[server]\nlisten = \"{}\"\nadmin = \"127.0.0.1:0\"\n{}\n{}\n", self.listen, self.server, self.policy)
     }
 }
 
@@ -242,6 +258,11 @@ impl Gateway {
     /// The value of a metric, by its name and labels as they are printed.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         self.metrics().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// Where its configuration and its store are.
+    pub(crate) fn directory(&self) -> &std::path::Path {
+        self.directory.path()
     }
 
     pub(crate) fn stdout(&self) -> String {

@@ -72,6 +72,8 @@ mod hostile;
 #[cfg(test)]
 mod idempotency;
 #[cfg(test)]
+mod identity;
+#[cfg(test)]
 mod jobs;
 #[cfg(test)]
 mod jobs_postgres;
@@ -85,6 +87,8 @@ mod operate;
 mod pauses;
 #[cfg(test)]
 mod relaying;
+#[cfg(test)]
+mod repeated;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]

@@ -152,7 +152,8 @@ fn what_an_upstream_repeats_is_for_its_caller_alone() {
     let id = gateway.get_with("/api/x?sig=planted-parameter", &headers).json()["id"].as_str().unwrap().to_owned();
     super::caller::eventually("its receiver hears of it", || receiver.count() == 1);
     let own = gateway.get(&format!("/-/jobs/{id}")).json()["response"].clone();
-    assert_eq!((&own["body"], &own["headers"]["x-echo"]), (&serde_json::json!(said), &serde_json::json!("planted-token")));
+    let mine = said.replace("planted-as-key", "…-key");
+    assert_eq!((&own["body"], &own["headers"]["x-echo"]), (&serde_json::json!(mine), &serde_json::json!("planted-token")));
     let list = gateway.look("/v1/jobs");
     assert_eq!(list["items"].as_array().unwrap().len(), 2, "the job and its callback");
     let mut told = vec![list.to_string(), String::from_utf8(receiver.seen().remove(0).body).unwrap(), gateway.stdout()];
