@@ -28,8 +28,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
-/// Streams of one connection. Each may hold a connection to an upstream, so this is what one caller can pin.
-const MAX_STREAMS: u32 = 100;
 /// Bytes of a response that wait for the caller, for each stream.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -147,7 +145,7 @@ impl Body for ReadBody {
 
 /// Serves a connection until the caller leaves, is waited for too long, or the process ends.
 pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, peer: SocketAddr, phases: watch::Receiver<Phase>, talk: &Talk) {
-    let spoken = Rc::clone(talk.spoken());
+    let (spoken, max_streams) = (Rc::clone(talk.spoken()), gateway.seats().max_streams());
     let tasks = StreamTasks(Rc::clone(&spoken));
     let service = service_fn(move |request: Request<Incoming>| {
         let (gateway, seats) = (Rc::clone(&gateway), gateway.seats());
@@ -169,7 +167,7 @@ pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, peer: SocketAddr, ph
     let mut builder = http2::Builder::new(tasks);
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(max_streams)
         .max_send_buf_size(MAX_SEND_BUFFER)
         .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(PING_INTERVAL);

@@ -17,6 +17,13 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// So much of an unwanted request is read, so that its answer is not lost in a reset.
 const MOST_UNHEARD: u64 = 64 * 1024;
 
+/// Streams of one HTTP/2 connection, at least and at most.
+const MIN_STREAMS: usize = 8;
+const MAX_STREAMS: usize = 100;
+/// One connection's streams take no more than this part of all seats. With 100 streams on each, eight connections that read nothing
+/// took every seat of a process with 1,024 descriptors.
+const STREAMS_SHARE: usize = 32;
+
 /// The seats of the whole process.
 #[derive(Debug)]
 pub(crate) struct Seats {
@@ -46,6 +53,11 @@ impl Seats {
 
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Streams that one HTTP/2 connection may have: each may hold a seat and a connection to an upstream.
+    pub(super) fn max_streams(&self) -> u32 {
+        u32::try_from((self.most / STREAMS_SHARE).clamp(MIN_STREAMS, MAX_STREAMS)).unwrap_or(u32::MAX)
     }
 
     /// Whether nine of ten seats are taken.
@@ -88,5 +100,16 @@ impl Seats {
             drop(tokio::time::timeout(FAREWELL, farewell).await);
             drop(seat);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connections_streams_are_a_small_part_of_all_seats() {
+        let streams = |most| Seats::new(most).max_streams();
+        assert_eq!((streams(4), streams(682), streams(50_000)), (8, 21, 100));
     }
 }
