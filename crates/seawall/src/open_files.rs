@@ -1,21 +1,52 @@
-//! How many files, connections among them, this process may have open, and room for them in its table.
+//! How many files, connections among them, this process may have open, who may have how many, and room for them in its table.
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// More callers than this are another machine's business.
 const MOST_CONNECTIONS: usize = 50_000;
 /// More room than this is not made ahead. The system's table takes eight bytes for each.
 const MOST_ROOM: usize = 131_072;
+/// Connections to the admin port, at most.
+const MAX_ADMIN: usize = 256;
+/// Files of our own: the store, the log, runtimes, and callers who are told that there is no place for them.
+const OWN: usize = 128;
 
 /// The soft limit, which is what counts.
 fn allowed() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
-/// Callers that may be connected at once: two thirds of the files that this process may have open. The rest is for
-/// connections to upstreams, for the store and for the log.
+/// Raises the soft limit as far as the hard one allows, up to what this process can use. Shells and service managers set the soft
+/// limit low for programs that cannot tell.
+pub(crate) fn raise_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = u64::try_from(MOST_ROOM).unwrap_or(u64::MAX);
+    let reachable = limit.maximum.map_or(wanted, |hard| hard.min(wanted));
+    if limit.current.is_some_and(|soft| soft < reachable) {
+        limit.current = Some(reachable);
+        // A limit that cannot be raised stays as it is, and callers get their share of it.
+        drop(setrlimit(Resource::Nofile, limit));
+    }
+}
+
+/// Callers that may be connected at once. Each needs two files, its own connection and one to an upstream; the admin port and our
+/// own files have theirs apart.
 pub(crate) fn connections() -> usize {
-    (allowed() / 3 * 2).clamp(1, MOST_CONNECTIONS)
+    callers(allowed())
+}
+
+fn callers(allowed: usize) -> usize {
+    let shared = allowed.saturating_sub(OWN + admin(allowed));
+    (shared / 2).max(allowed / 8).clamp(1, MOST_CONNECTIONS)
+}
+
+/// Connections that the admin port may have at once.
+pub(crate) fn admin_connections() -> usize {
+    admin(allowed())
+}
+
+fn admin(allowed: usize) -> usize {
+    (allowed / 8).clamp(8, MAX_ADMIN)
 }
 
 /// Has the table grow to its size before there are threads. Linux doubles it as it fills up, and where threads share it, whoever
@@ -24,4 +55,24 @@ pub(crate) fn make_room() {
     let Ok(last) = i32::try_from(allowed().min(MOST_ROOM).saturating_sub(1)) else { return };
     // A table that cannot grow now grows later, as ever.
     drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_busy_caller_has_two_files_and_the_rest_have_theirs() {
+        for allowed in [512, 1_024, 4_096, 65_536, 131_072] {
+            let all = 2 * callers(allowed) + admin(allowed) + OWN;
+            assert!(all <= allowed, "{allowed}: {all}");
+        }
+        assert_eq!((callers(1_024), admin(1_024)), (384, 128));
+    }
+
+    #[test]
+    fn there_is_a_place_for_somebody_however_few_files_there_are() {
+        assert_eq!((callers(0), admin(0)), (1, 8));
+        assert_eq!(callers(64), 8);
+    }
 }

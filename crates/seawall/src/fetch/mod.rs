@@ -166,6 +166,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    open_files::raise_limit();
     open_files::make_room();
     let plan = Plan::new(args)?;
     let (ahead, size) = (Arc::clone(&plan.reader.ahead), plan.size);

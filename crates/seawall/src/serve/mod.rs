@@ -75,7 +75,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = wait)]
     head_timeout: Duration,
 
-    /// Callers that may be connected at once [default: two thirds of the open files that the system allows]
+    /// Callers that may be connected at once [default: what the open files that the system allows are enough for, two for each]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     connections: Option<u32>,
 }
@@ -123,6 +123,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         setup::failpoint()?;
         setup::clock_step()?;
     }
+    open_files::raise_limit();
     open_files::make_room();
     let (file, config) = setup::load(args.file.path.as_deref())?;
     let vault = Environment::beside(&file);

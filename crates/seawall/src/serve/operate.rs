@@ -3,6 +3,7 @@
 use super::eyes::{Event, Severity, keep};
 use super::{Phase, Shared, admin, jobs, memory, notify};
 use crate::exit::Exit;
+use crate::open_files;
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -68,15 +69,14 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     runtime.block_on(async {
         let admin = tokio::net::TcpListener::from_std(admin)?;
-        let service = admin::router(Arc::clone(shared)).into_make_service_with_connect_info::<std::net::SocketAddr>();
-        let mut server = std::pin::pin!(axum::serve(admin, service).into_future());
+        let mut server = std::pin::pin!(admin::listener::serve(admin, admin::router(Arc::clone(shared)), open_files::admin_connections()));
         let mut signals = Signals::listen()?;
         let teller = Arc::clone(shared);
         // A task of its own: it goes on while we drain.
         tokio::spawn(async move { teller.eyes.bus.tell().await });
         setup::notify_ready();
         tokio::select! {
-            served = &mut server => served.context("the admin port failed")?,
+            never = &mut server => match never {},
             () = until_stopped(shared, &mut signals) => {}
             () = jobs::keep_up(shared) => {}
             () = keep::run(shared) => {}
@@ -92,7 +92,7 @@ pub(super) fn run(
         // Whoever asks meanwhile is told that we are on our way out.
         tokio::select! {
             exit = wait_for_drain(phase, drain, &mut signals) => Ok(exit),
-            served = server => served.context("the admin port failed").map(|()| Exit::Done),
+            never = server => match never {},
         }
     })
 }

@@ -31,6 +31,7 @@ pub(crate) struct Start {
     arguments: Vec<String>,
     threads: u16,
     unread: bool,
+    files: Option<u32>,
 }
 
 impl Start {
@@ -49,6 +50,7 @@ impl Start {
             arguments: Vec::new(),
             threads: 2,
             unread: false,
+            files: None,
         }
     }
 
@@ -84,6 +86,12 @@ impl Start {
     /// Nobody reads the program's log, so that its pipe fills up.
     pub(crate) fn unread(mut self) -> Self {
         self.unread = true;
+        self
+    }
+
+    /// The system lets the program open so many files.
+    pub(crate) fn files(mut self, files: u32) -> Self {
+        self.files = Some(files);
         self
     }
 
@@ -127,7 +135,7 @@ impl Start {
     fn begin(self, directory: tempfile::TempDir) -> Gateway {
         let file = directory.path().join("seawall.toml");
         std::fs::write(&file, self.text()).unwrap();
-        let mut child = program()
+        let mut child = limited(self.files)
             .args(["serve", "--threads", &self.threads.to_string(), "-c"])
             .arg(&file)
             .args(&self.arguments)
@@ -150,9 +158,20 @@ impl Start {
 
 /// The program, with nothing of the tester's own environment that it would read.
 pub(crate) fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_seawall"));
+    clean(Command::new(env!("CARGO_BIN_EXE_seawall")))
+}
+
+fn clean(mut command: Command) -> Command {
     command.env_remove("SEAWALL_CONFIG").env_remove("NOTIFY_SOCKET").env("NO_COLOR", "1");
     command
+}
+
+/// The program, with so many open files at most.
+fn limited(files: Option<u32>) -> Command {
+    let Some(files) = files else { return program() };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_seawall")]);
+    clean(shell)
 }
 
 fn collect(mut from: impl std::io::Read + Send + 'static) -> Text {

@@ -37,6 +37,8 @@ mod degrade;
 #[cfg(test)]
 mod demo;
 #[cfg(test)]
+mod descriptors;
+#[cfg(test)]
 mod dir;
 #[cfg(test)]
 #[path = "../../../seawall-store/tests/conformance/disks.rs"]

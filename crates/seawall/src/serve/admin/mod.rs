@@ -9,6 +9,7 @@ mod guard;
 mod health;
 mod keys;
 mod limits;
+pub(super) mod listener;
 mod metrics;
 mod openapi;
 pub(super) mod paths;

@@ -1,0 +1,35 @@
+//! Open files are few: nobody who connects takes one from those who are being served.
+
+use super::caller::Caller;
+use super::gateway::Start;
+use super::upstream::{OK, Upstream};
+use std::net::TcpStream;
+
+#[test]
+fn idle_connections_to_the_admin_port_take_none_from_callers() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "").files(256).go();
+    let idle: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(gateway.admin).unwrap()).collect();
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/api/x").status, 200);
+    }
+    drop(idle);
+    assert_eq!(gateway.look("/v1/status")["phase"], "serving", "the port serves again once they are gone");
+}
+
+#[test]
+fn every_caller_that_is_let_in_reaches_its_upstream_and_the_rest_are_told() {
+    let upstream = Upstream::with(|turn| {
+        turn.pause(300);
+        turn.say(OK);
+    });
+    let gateway = Start::before(&upstream, "retry.attempts = 1\n").files(400).go();
+    let mut callers: Vec<Caller> = (0..160).map(|_| gateway.caller()).collect();
+    for caller in &mut callers {
+        caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+    }
+    let statuses: Vec<u16> = callers.iter_mut().map(|caller| caller.reply().status).collect();
+    let count = |status: u16| statuses.iter().filter(|seen| **seen == status).count();
+    assert_eq!(count(200) + count(503), 160, "{statuses:?}");
+    assert!(count(200) >= 100, "{} of 160 were served", count(200));
+}
