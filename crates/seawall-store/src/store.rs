@@ -12,10 +12,11 @@ use crate::page::{Page, Window};
 use crate::postgres::Postgres;
 use crate::settled::Worded;
 use crate::sql::at_once;
-use crate::sqlite::Sqlite;
+use crate::sqlite::{self, Sqlite};
 use crate::statements;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -95,6 +96,50 @@ impl Store {
             }
             Location::Postgres(url) => Ok(Self::Postgres(PostgresStore(Postgres::open(url).await?))),
         }
+    }
+
+    /// Puts everything into the database itself, so that a copy of its file is all of it. Called when nothing more is written.
+    ///
+    /// # Errors
+    /// When the disk fails, or others do not let go of the database in time.
+    pub async fn close(&self) -> Result<(), Error> {
+        match self {
+            Self::Sqlite(SqliteStore(backend)) => backend.close().await,
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+
+    /// Whether the database is a copy that was made without its log, or has lost it: then what the log held is missing.
+    #[must_use]
+    pub const fn lost_its_log(&self) -> bool {
+        match self {
+            Self::Sqlite(SqliteStore(backend)) => backend.lost_its_log(),
+            Self::Postgres(_) => false,
+        }
+    }
+
+    /// Writes a copy of an SQLite database, also while it is in use.
+    ///
+    /// # Errors
+    /// When there is a file of that name already, or the disk fails.
+    pub fn back_up(database: &Path, copy: &Path) -> Result<(), Error> {
+        sqlite::backup::write(database, copy)
+    }
+
+    /// Puts a copy in the place of an SQLite database that nobody uses. Says where the one that was there is now.
+    ///
+    /// # Errors
+    /// When the copy is damaged or newer than this program, or the database is in use.
+    pub fn restore(database: &Path, copy: &Path) -> Result<Option<PathBuf>, Error> {
+        sqlite::backup::restore(database, copy)
+    }
+
+    /// Reads all of an SQLite database and changes nothing.
+    ///
+    /// # Errors
+    /// With what is wrong with it.
+    pub fn check(database: &Path) -> Result<(), Error> {
+        sqlite::backup::check(database)
     }
 
     /// Whether no other process uses it at the same time.

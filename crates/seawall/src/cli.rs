@@ -2,7 +2,7 @@
 
 use crate::exit::Exit;
 use crate::terminal::{Color, Terminal};
-use crate::{check, config, demo, explain, fetch, flaky, remote, serve, sim};
+use crate::{check, config, demo, explain, fetch, flaky, remote, serve, sim, store};
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -58,6 +58,8 @@ pub(crate) enum Command {
     Breakers(remote::breakers::Args),
     /// Show the pauses that providers asked a running Seawall for, or end one
     Pauses(remote::pauses::Args),
+    /// Back up, restore and check the database file
+    Store(store::Args),
     /// Validate a policy and show what it will do
     Check(check::Args),
     /// Dry run: which endpoint, rule, class, decision and wait would apply
@@ -105,6 +107,7 @@ pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<
         Command::Keys(args) => remote::keys::run(&args, terminal),
         Command::Breakers(args) => remote::breakers::run(&args, terminal),
         Command::Pauses(args) => remote::pauses::run(&args, terminal),
+        Command::Store(args) => store::run(&args, terminal),
         Command::Check(args) => check::run(&args, terminal),
         Command::Explain(args) => explain::run(&args, terminal),
         Command::Sim(args) => sim::run(&args, &mut terminal.out(), &mut terminal.err()),

@@ -17,6 +17,7 @@ mod serve;
 mod setup;
 mod shape;
 mod sim;
+mod store;
 mod target;
 mod terminal;
 

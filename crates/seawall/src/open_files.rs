@@ -25,7 +25,7 @@ pub(crate) fn raise_limit() {
     if limit.current.is_some_and(|soft| soft < reachable) {
         limit.current = Some(reachable);
         // A limit that cannot be raised stays as it is, and callers get their share of it.
-        drop(setrlimit(Resource::Nofile, limit));
+        let _: Result<(), rustix::io::Errno> = setrlimit(Resource::Nofile, limit);
     }
 }
 

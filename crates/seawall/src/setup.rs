@@ -1,6 +1,7 @@
 //! The composition root, and the only reader of the environment: finds the configuration file and what it refers to.
 
 use crate::exit::Failure;
+use crate::terminal::Terminal;
 use anyhow::Context as _;
 use seawall_core::config::lint::Surroundings;
 use seawall_core::config::place::SecretRef;
@@ -227,7 +228,22 @@ pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyho
             return Err(Failure::store(format!("cannot use the store {shown}: {why}")).into());
         }
     }
+    if store.lost_its_log() {
+        let why = "was in use when it was copied or left, and its log is not beside it: what was written last may be missing";
+        Terminal::plain().note(&format!("warning: {shown} {why}; see `seawall store --help`"));
+    }
     Ok(store)
+}
+
+/// The file of the store that the configuration names, where it is one.
+pub(crate) fn database_file(place: &str, around: &Environment) -> anyhow::Result<PathBuf> {
+    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
+    match Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))? {
+        Location::Sqlite(path) => Ok(around.path(&path)),
+        Location::Postgres(_) => {
+            Err(Failure::usage("the store is PostgreSQL, which has tools of its own").hint("back it up with pg_dump").into())
+        }
+    }
 }
 
 /// A server's store has connections to look after for as long as the process lives, whichever thread asks it something.

@@ -63,6 +63,12 @@ impl Log {
         }
     }
 
+    /// Folds in all of it. What cannot be folded in now is tried again by whoever asks next.
+    pub(super) fn fold_all(&self, writer: &Connection) {
+        let _alone = self.folding.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(writer.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())));
+    }
+
     fn follow(&self, beside: &Connection, bounds: Bounds) {
         for _ in 0..ROUNDS {
             // A disk that fails says so to the writer too.

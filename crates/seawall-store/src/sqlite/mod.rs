@@ -1,5 +1,6 @@
 //! The embedded backend: one thread writes, and what arrives while it writes is committed together; two threads read.
 
+pub(crate) mod backup;
 mod bound;
 mod hold;
 mod jobs;
@@ -8,6 +9,7 @@ mod lull;
 mod owner;
 #[cfg(test)]
 mod plans;
+mod preflight;
 mod reader;
 mod reserve;
 mod room;
@@ -46,8 +48,9 @@ pub(crate) struct Sqlite {
     lull: Arc<Lull>,
     woken: Arc<Notify>,
     path: Arc<Path>,
+    lost_its_log: bool,
     /// Says that somebody is using the database, for as long as any clone lives.
-    _owner: Arc<Owner>,
+    owner: Arc<Owner>,
     /// Whether that is somebody who runs its jobs.
     serving: Arc<OnceLock<Serving>>,
 }
@@ -95,8 +98,10 @@ pub(crate) struct Look<'a>(&'a Connection);
 impl Sqlite {
     /// Opens or makes the database, and brings its schema up to date.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let found = preflight::look(path).map_err(|error| explained(error, path))?;
         let db = connect(path).and_then(|db| schema::migrate(&db).map(|()| db)).map_err(|error| explained(error, path))?;
         let owner = Owner::claim(path, || upkeep::orphan_all(&db))?;
+        mark_in_use(&db)?;
         let turns = Turns::load(&db)?;
         let woken = Arc::new(Notify::new());
         Ok(Self {
@@ -105,7 +110,8 @@ impl Sqlite {
             lull: Arc::new(Lull::watch(path)?),
             woken,
             path: Arc::from(path),
-            _owner: Arc::new(owner),
+            lost_its_log: found == preflight::Found::WithoutItsLog,
+            owner: Arc::new(owner),
             serving: Arc::default(),
         })
     }
@@ -145,6 +151,28 @@ impl Sqlite {
 
     pub(crate) async fn remember_little(&self) -> Result<(), Error> {
         self.repeat(|tx| Ok(tx.db.pragma_update(None, "cache_size", LITTLE)?)).await
+    }
+
+    /// Whether the database was copied or left without its log, so that what the log held is missing.
+    pub(crate) const fn lost_its_log(&self) -> bool {
+        self.lost_its_log
+    }
+
+    /// Folds the whole log into the database, so that a copy of the one file is all of it. Where another process uses the
+    /// database too, that is left to the last one.
+    pub(crate) async fn close(&self) -> Result<(), Error> {
+        let (path, owner) = (Arc::clone(&self.path), Arc::clone(&self.owner));
+        let fold = move || {
+            if !owner.is_alone()? {
+                return Ok(());
+            }
+            let db = connect_to_fold(&path)?;
+            db.busy_timeout(BUSY)?;
+            db.pragma_update(None, "application_id", preflight::CLOSED)?;
+            let busy: bool = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+            if busy { Err(Error::Unavailable("its log is still in use".to_owned())) } else { Ok(()) }
+        };
+        tokio::task::spawn_blocking(fold).await.map_err(|error| Error::Failed(error.to_string()))?
     }
 
     /// Makes room in the log, to which nobody else writes in a transaction of ours.
@@ -296,8 +324,17 @@ fn connect(path: &Path) -> Result<Connection, Error> {
          PRAGMA journal_size_limit = 67108864;",
     )?;
     db.set_prepared_statement_cache_capacity(64);
+    // Closing a connection would fold the log in and delete it, also where what was found is refused.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     steady(&db)?;
     Ok(db)
+}
+
+/// Says in the file itself that its log belongs to it, for whoever finds the one without the other.
+fn mark_in_use(db: &Connection) -> Result<(), Error> {
+    db.pragma_update(None, "application_id", preflight::IN_USE)?;
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+    Ok(())
 }
 
 /// A plan is made once, not again for every value that is bound: where an index covers some rows only, SQLite would look at the
@@ -320,7 +357,9 @@ const LITTLE: i64 = -2048;
 
 /// For folding the log in, which waits for nobody.
 fn connect_to_fold(path: &Path) -> Result<Connection, Error> {
-    Ok(Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?)
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(db)
 }
 
 /// How long another process may keep the database locked.

@@ -9,13 +9,12 @@ use std::path::Path;
 /// A lock on a file beside the database; the system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub(super) struct Owner {
-    _lock: File,
+    lock: File,
 }
 
 impl Owner {
     /// Runs `alone` if nobody else uses the database, then joins whoever does.
     pub(super) fn claim(database: &Path, alone: impl FnOnce() -> Result<(), Error>) -> Result<Self, Error> {
-        let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
         let lock = File::options().create(true).truncate(false).write(true).open(beside(database, "-lock")).map_err(unavailable)?;
         match lock.try_lock() {
             Ok(()) => alone()?,
@@ -23,7 +22,30 @@ impl Owner {
             Err(TryLockError::Error(error)) => return Err(unavailable(error)),
         }
         lock.lock_shared().map_err(unavailable)?;
-        Ok(Self { _lock: lock })
+        Ok(Self { lock })
+    }
+
+    /// The right to a database that nobody else uses.
+    pub(super) fn claim_alone(database: &Path) -> Result<Self, Error> {
+        let lock = File::options().create(true).truncate(false).write(true).open(beside(database, "-lock")).map_err(unavailable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { lock }),
+            Err(TryLockError::WouldBlock) => Err(Error::Unavailable("another process is using it".to_owned())),
+            Err(TryLockError::Error(error)) => Err(unavailable(error)),
+        }
+    }
+
+    /// Whether nobody else uses the database. Who asks keeps the whole lock then.
+    pub(super) fn is_alone(&self) -> Result<bool, Error> {
+        match self.lock.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => {
+                // The attempt may have let go of the share that we had.
+                self.lock.lock_shared().map_err(unavailable)?;
+                Ok(false)
+            }
+            Err(TryLockError::Error(error)) => Err(unavailable(error)),
+        }
     }
 }
 
@@ -36,7 +58,6 @@ pub(crate) struct Serving {
 impl Serving {
     /// None where another process has it.
     pub(super) fn claim(database: &Path) -> Result<Option<Self>, Error> {
-        let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
         let lock = File::options().create(true).truncate(false).write(true).open(beside(database, "-serving")).map_err(unavailable)?;
         match lock.try_lock() {
             Ok(()) => Ok(Some(Self { _lock: lock })),
@@ -44,4 +65,9 @@ impl Serving {
             Err(TryLockError::Error(error)) => Err(unavailable(error)),
         }
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what `map_err` hands over")]
+fn unavailable(error: std::io::Error) -> Error {
+    Error::Unavailable(error.to_string())
 }

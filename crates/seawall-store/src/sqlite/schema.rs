@@ -18,7 +18,6 @@ const STEPS: &[&str] = &[
 const CHECKED_BYTES: i64 = 64 << 20;
 
 pub(super) fn migrate(db: &Connection) -> Result<(), Error> {
-    check(db)?;
     let known = u32::try_from(STEPS.len()).unwrap_or(u32::MAX);
     let found: u32 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if found > known {
@@ -40,12 +39,26 @@ pub(super) fn migrate(db: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-fn check(db: &Connection) -> Result<(), Error> {
+/// Refuses a database that is damaged, as far as that is seen in a moment, or newer than this program.
+pub(super) fn check(db: &Connection) -> Result<(), Error> {
+    let (found, known) = (db.pragma_query_value(None, "user_version", |row| row.get(0))?, u32::try_from(STEPS.len()).unwrap_or(u32::MAX));
+    if found > known {
+        return Err(Error::NewerSchema { found, known });
+    }
     let pages: i64 = db.pragma_query_value(None, "page_count", |row| row.get(0))?;
     let size: i64 = db.pragma_query_value(None, "page_size", |row| row.get(0))?;
     if pages.saturating_mul(size) > CHECKED_BYTES {
         return Ok(());
     }
-    let verdict: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    verdict(db, "PRAGMA quick_check(1)")
+}
+
+/// Reads every page and every index.
+pub(super) fn check_all(db: &Connection) -> Result<(), Error> {
+    verdict(db, "PRAGMA integrity_check(1)")
+}
+
+fn verdict(db: &Connection, question: &str) -> Result<(), Error> {
+    let verdict: String = db.query_row(question, [], |row| row.get(0))?;
     if verdict == "ok" { Ok(()) } else { Err(Error::Damaged(verdict)) }
 }

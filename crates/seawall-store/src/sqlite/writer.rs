@@ -4,8 +4,8 @@
 use super::log::{Bounds, Log};
 use super::reserve::Reserve;
 use super::turns::Turns;
-use super::{Connection, Error, Tx};
-use std::path::Path;
+use super::{Connection, Error, Tx, beside};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -67,9 +67,11 @@ impl Writer {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reserve = Reserve::beside(path);
         let log = Log::watch(&mut db, path, Bounds::USUAL)?;
+        // What a path leads to is named by SQLite: the log is beside it, and not beside a link.
+        let log_file = beside(db.path().map_or(path, Path::new), "-wal");
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || Thread { db, log, turns, reserve, woken, flushes: true, queue: receiver }.serve())
+            .spawn(move || Thread { db, log, log_file, turns, reserve, woken, flushes: true, queue: receiver }.serve())
             .map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Self(sender))
     }
@@ -93,6 +95,7 @@ fn gone() -> Error {
 struct Thread {
     db: Connection,
     log: Log,
+    log_file: PathBuf,
     turns: Turns,
     reserve: Reserve,
     woken: Arc<Notify>,
@@ -118,6 +121,9 @@ impl Thread {
     }
 
     fn write(&mut self, batch: &mut Vec<Box<dyn Work>>) {
+        if !self.log_file.exists() {
+            return self.refuse_without_log(batch);
+        }
         let is_full = self.reserve.is_spent() && !self.reserve.restore();
         if is_full {
             refuse_what_adds(batch);
@@ -132,6 +138,14 @@ impl Thread {
         for work in batch.drain(..) {
             self.alone(work);
         }
+    }
+
+    /// The log was deleted or moved away. We still have it open, so that what it holds is folded in; but what we would write
+    /// into it from now on nobody else could find, so that nothing more is written.
+    fn refuse_without_log(&self, batch: &mut Vec<Box<dyn Work>>) {
+        self.log.fold_all(&self.db);
+        let gone = Error::Unavailable(format!("its log {} was removed while it was in use; restart Seawall", self.log_file.display()));
+        batch.drain(..).for_each(|work| work.acknowledge(Err(gone.clone())));
     }
 
     fn alone(&mut self, work: Box<dyn Work>) {

@@ -15,6 +15,8 @@ mod endings;
 #[cfg(test)]
 mod failures;
 #[cfg(test)]
+mod files;
+#[cfg(test)]
 mod journal;
 #[cfg(test)]
 mod lulls;

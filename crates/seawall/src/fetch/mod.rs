@@ -185,6 +185,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let (nobody, _) = mpsc::channel(1);
     drop(std::mem::replace(&mut work.to, nobody));
     let quarantine = writing.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+    // What cannot be folded in now stays in the log, where the next run finds it.
+    drop(runtime()?.block_on(plan.store.close()));
     if let Some(logging) = logging {
         work.recorder.stop();
         logging.join().map_err(|_| anyhow::anyhow!("the log's writer panicked"))?;

@@ -59,6 +59,7 @@ pub(super) struct Plan {
     pub recorder: Arc<Recorder>,
     /// Bytes of the input, where that is known.
     pub size: Option<u64>,
+    pub store: Store,
     /// What sends, once it is known where results go.
     pub work: Box<dyn FnOnce(mpsc::Sender<Done>) -> Work>,
 }
@@ -89,7 +90,7 @@ impl Plan {
         let name = name(&run);
         let clock = Clock::start();
         let runtime = super::runtime()?;
-        let (journal, earlier, kept) = runtime.block_on(journal(store, run, args, clock.now().wall))?;
+        let (journal, earlier, kept) = runtime.block_on(journal(store.clone(), run, args, clock.now().wall))?;
         let output = runtime.block_on(output(args, journal, &earlier, kept, clock.clone()))?;
         let ((lines, size, ahead), template, headers) = reader_parts;
         let csv = is_csv(args);
@@ -106,7 +107,7 @@ impl Plan {
         };
         let recorder = Arc::new(if args.log.is_some() { Recorder::default() } else { Recorder::silent() });
         let work = work(args, config, &around, wanted, name, Arc::clone(&recorder), clock)?;
-        Ok(Self { reader, output, recorder, size, work })
+        Ok(Self { reader, output, recorder, size, store, work })
     }
 }
 

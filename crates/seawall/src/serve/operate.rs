@@ -120,6 +120,9 @@ pub(super) fn keep_last(shared: &Shared) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     // Each for itself: what keeps one from being written need not keep the other.
     let (known, seen) = runtime.block_on(async { tokio::join!(within(memory::last(shared)), within(keep::last(shared))) });
+    if let Err(why) = runtime.block_on(within(shared.desk.store.close())) {
+        crate::terminal::Terminal::plain().note(&format!("warning: the store's log is not folded into its file: {why}"));
+    }
     let lost = [("the last second of what is known of breakers and keys", known), ("the last minute of roll-ups", seen)];
     for (what, written) in lost {
         if let Err(why) = written {

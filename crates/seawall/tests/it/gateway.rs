@@ -191,6 +191,11 @@ fn read(text: &Text) -> String {
 }
 
 impl Gateway {
+    /// Where its configuration and its database are.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
     pub(crate) fn caller(&self) -> Caller {
         Caller::connect(self.at)
     }

@@ -11,6 +11,8 @@ mod admission;
 #[cfg(test)]
 mod async_identity;
 #[cfg(test)]
+mod backup;
+#[cfg(test)]
 mod blame;
 #[cfg(test)]
 mod caller;

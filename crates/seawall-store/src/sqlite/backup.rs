@@ -1,0 +1,81 @@
+//! Copies of a database: made while it is used, put in its place while it is not, and checked.
+
+use super::owner::Owner;
+use super::{BUSY, Connection, Error, OpenFlags, beside, preflight, schema};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Writes a copy of the database as it is now. Others go on using the database meanwhile.
+pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
+    if copy.exists() {
+        return Err(Error::Failed(format!("{} is there already", copy.display())));
+    }
+    let unfinished = beside(copy, "-unfinished");
+    remove(&unfinished)?;
+    let db = read_only(database)?;
+    db.execute("VACUUM INTO ?1", [unfinished.to_string_lossy()])?;
+    drop(db);
+    // The copy has everything itself, whatever the original is in the middle of.
+    let written = Connection::open(&unfinished)?;
+    written.pragma_update(None, "application_id", preflight::CLOSED)?;
+    drop(written);
+    sync(&unfinished)?;
+    std::fs::rename(&unfinished, copy).map_err(failed)?;
+    sync(copy.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+}
+
+/// Puts a copy in the place of the database, which nobody may be using. What was there is moved aside; says where to.
+pub(crate) fn restore(database: &Path, copy: &Path) -> Result<Option<PathBuf>, Error> {
+    check(copy)?;
+    let _alone = Owner::claim_alone(database)?;
+    let unfinished = beside(database, "-restored");
+    std::fs::copy(copy, &unfinished).map_err(failed)?;
+    sync(&unfinished)?;
+    let aside = if database.exists() { Some(move_aside(database)?) } else { None };
+    std::fs::rename(&unfinished, database).map_err(failed)?;
+    sync(database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    Ok(aside)
+}
+
+/// The first name that is free; the log goes along with its database, or it would be taken for that of the next one.
+fn move_aside(database: &Path) -> Result<PathBuf, Error> {
+    let free = (1..1000).map(|number| beside(database, &format!(".before-{number}"))).find(|path| !path.exists());
+    let aside = free.ok_or_else(|| Error::Failed("there are too many old databases beside it".to_owned()))?;
+    for ending in ["-wal", ""] {
+        let from = beside(database, ending);
+        if from.exists() {
+            std::fs::rename(from, beside(&aside, ending)).map_err(failed)?;
+        }
+    }
+    remove(&beside(database, "-shm"))?;
+    Ok(aside)
+}
+
+/// Reads all of a database, and says what is wrong with it. Changes nothing.
+pub(crate) fn check(database: &Path) -> Result<(), Error> {
+    if !database.exists() {
+        return Err(Error::Unavailable(format!("there is no file {}", database.display())));
+    }
+    preflight::look(database)?;
+    let db = read_only(database)?;
+    schema::check_all(&db)
+}
+
+fn read_only(database: &Path) -> Result<Connection, Error> {
+    let db = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    db.busy_timeout(BUSY)?;
+    Ok(db)
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    if path.exists() { std::fs::remove_file(path).map_err(failed) } else { Ok(()) }
+}
+
+fn sync(path: &Path) -> Result<(), Error> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(failed)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what `map_err` hands over")]
+fn failed(error: std::io::Error) -> Error {
+    Error::Unavailable(error.to_string())
+}

@@ -1,0 +1,148 @@
+//! The database file and its log: left whole, found whole, or refused and left alone.
+
+use crate::stage::{NOON, Stage};
+use rusqlite::Connection;
+use seawall_store::location::Location;
+use seawall_store::{Error, Store};
+use std::path::{Path, PathBuf};
+
+fn beside(database: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}{ending}", database.display()))
+}
+
+async fn open(database: &Path) -> Result<Store, Error> {
+    Store::open(&Location::Sqlite(database.to_owned())).await
+}
+
+async fn queued(store: &Store) -> u64 {
+    store.job_counts().await.unwrap().by_state[0]
+}
+
+/// Makes jobs, on a database of its own.
+async fn maker() -> Stage {
+    let folder = tempfile::tempdir().unwrap();
+    Stage::at(Location::Sqlite(folder.path().join("maker.db")), Some(folder)).await
+}
+
+/// A database with fifty jobs.
+async fn filled(folder: &Path) -> (PathBuf, Store, Stage) {
+    let database = folder.join("seawall.db");
+    let store = open(&database).await.unwrap();
+    let stage = maker().await;
+    store.enqueue((0..50).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
+    (database, store, stage)
+}
+
+/// The files of a database as they are in this moment, elsewhere: what a kill or a copy leaves.
+fn copied(database: &Path, to: &Path, endings: &[&str]) -> PathBuf {
+    let copy = to.join("copy.db");
+    for ending in endings {
+        std::fs::copy(beside(database, ending), beside(&copy, ending)).unwrap();
+    }
+    copy
+}
+
+#[tokio::test]
+async fn a_closed_database_is_one_file_with_everything_in_it() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (database, store, _) = filled(folder.path()).await;
+    store.close().await.unwrap();
+    let copy = open(&copied(&database, other.path(), &[""])).await.unwrap();
+    assert_eq!((queued(&copy).await, copy.lost_its_log()), (50, false));
+}
+
+#[tokio::test]
+async fn a_copy_without_its_log_is_told_of_and_one_with_its_log_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, _store, _) = filled(folder.path()).await;
+    for (endings, lost) in [(&[""][..], true), (&["", "-wal"], false)] {
+        let other = tempfile::tempdir().unwrap();
+        let copy = open(&copied(&database, other.path(), endings)).await.unwrap();
+        assert_eq!(copy.lost_its_log(), lost, "{endings:?}");
+        if !lost {
+            assert_eq!(queued(&copy).await, 50);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_database_beside_a_full_log_is_refused_and_left_alone() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (database, _store, _) = filled(folder.path()).await;
+    let copy = copied(&database, other.path(), &["-wal"]);
+    let log = std::fs::read(beside(&copy, "-wal")).unwrap();
+    for missing in [true, false] {
+        if !missing {
+            std::fs::write(&copy, b"").unwrap();
+        }
+        let refused = open(&copy).await.unwrap_err();
+        assert!(matches!(&refused, Error::Damaged(why) if why.contains("its log")), "{refused}");
+        assert_eq!(std::fs::read(beside(&copy, "-wal")).unwrap(), log);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_database_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, store, stage) = filled(folder.path()).await;
+    store.close().await.unwrap();
+    store.enqueue(vec![stage.job("u")], NOON).await.unwrap();
+    for damage in [0..64, 4096..4200, 8192..8300] {
+        let other = tempfile::tempdir().unwrap();
+        let copy = copied(&database, other.path(), &["", "-wal"]);
+        let mut bytes = std::fs::read(&copy).unwrap();
+        bytes[damage].fill(0xA5);
+        std::fs::write(&copy, &bytes).unwrap();
+        let log = std::fs::read(beside(&copy, "-wal")).unwrap();
+        if let Err(refused) = open(&copy).await {
+            assert!(!refused.passes(), "{refused}");
+            assert!(std::fs::read(&copy).unwrap() == bytes, "the database was written to");
+            assert!(std::fs::read(beside(&copy, "-wal")).unwrap() == log, "the log was written to");
+        }
+    }
+    let newer = tempfile::tempdir().unwrap();
+    let copy = copied(&database, newer.path(), &["", "-wal"]);
+    Connection::open(&copy).unwrap().pragma_update(None, "user_version", 9999).unwrap();
+    let bytes = std::fs::read(&copy).unwrap();
+    assert!(matches!(open(&copy).await, Err(Error::NewerSchema { found: 9999, .. })));
+    assert!(std::fs::read(&copy).unwrap() == bytes);
+}
+
+#[tokio::test]
+async fn a_log_that_is_removed_underneath_is_noticed_and_nothing_is_lost() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (database, store, stage) = filled(folder.path()).await;
+    std::fs::remove_file(beside(&database, "-wal")).unwrap();
+    let refused = store.enqueue(vec![stage.job("u")], NOON).await.unwrap_err();
+    assert!(matches!(&refused, Error::Unavailable(why) if why.contains("restart Seawall")), "{refused}");
+    let copy = open(&copied(&database, other.path(), &[""])).await.unwrap();
+    assert_eq!(queued(&copy).await, 50, "what was acknowledged before is in the database itself");
+}
+
+#[tokio::test]
+async fn a_backup_under_load_holds_what_was_acknowledged_and_can_be_restored() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (database, store, stage) = filled(folder.path()).await;
+    let copy = other.path().join("backup.db");
+    let (busy, more) = (store.clone(), stage);
+    let load = tokio::spawn(async move {
+        for _ in 0..50 {
+            busy.enqueue(vec![more.job("u")], NOON).await.unwrap();
+        }
+    });
+    let written = copy.clone();
+    tokio::task::spawn_blocking(move || Store::back_up(&database, &written)).await.unwrap().unwrap();
+    load.await.unwrap();
+    assert!(Store::back_up(&folder.path().join("seawall.db"), &copy).is_err(), "nothing is written over");
+    Store::check(&copy).unwrap();
+    let database = folder.path().join("seawall.db");
+    let refused = Store::restore(&database, &copy).unwrap_err();
+    assert!(refused.to_string().contains("another process"), "{refused}");
+    let fresh = tempfile::tempdir().unwrap();
+    let target = fresh.path().join("seawall.db");
+    std::fs::write(&target, b"").unwrap();
+    let aside = Store::restore(&target, &copy).unwrap();
+    assert_eq!(aside, Some(beside(&target, ".before-1")));
+    let restored = open(&target).await.unwrap();
+    assert!(queued(&restored).await >= 50 && !restored.lost_its_log());
+}

@@ -1,0 +1,73 @@
+//! `seawall store`: copies of the database file, made while it is used, put back while it is not, and checked.
+
+use crate::cli::File;
+use crate::exit::{Exit, Failure};
+use crate::setup::{self, Environment};
+use crate::terminal::Terminal;
+use seawall_store::Store;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Examples:
+  seawall store backup seawall-backup.db
+  seawall store check
+  seawall store restore seawall-backup.db
+
+A copy of `seawall.db` alone is not enough while Seawall runs: what was written last is in `seawall.db-wal`. `store backup` writes one \
+file that holds everything, also under load. For PostgreSQL use pg_dump.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Write a copy of the database, also while Seawall runs
+    Backup {
+        #[command(flatten)]
+        file: File,
+        /// The file to write; it must not exist
+        copy: PathBuf,
+    },
+    /// Put a copy in the place of the database, while no Seawall runs
+    Restore {
+        #[command(flatten)]
+        file: File,
+        /// A file that `store backup` wrote
+        copy: PathBuf,
+    },
+    /// Read all of the database and say whether it is whole
+    Check {
+        #[command(flatten)]
+        file: File,
+    },
+}
+
+pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
+    let (Action::Backup { file, .. } | Action::Restore { file, .. } | Action::Check { file }) = &args.action;
+    let (path, config) = setup::load(file.path.as_deref())?;
+    let database = setup::database_file(&config.server.store, &Environment::beside(&path))?;
+    let shown = database.display();
+    let failed = |error: seawall_store::Error| Failure::store(format!("{shown}: {error}"));
+    match &args.action {
+        Action::Backup { copy, .. } => {
+            Store::back_up(&database, copy).map_err(failed)?;
+            terminal.note(&format!("{shown} is copied to {}", copy.display()));
+        }
+        Action::Restore { copy, .. } => {
+            let aside = Store::restore(&database, copy).map_err(failed)?;
+            if let Some(aside) = aside {
+                terminal.note(&format!("what was there is now {}", aside.display()));
+            }
+            terminal.note(&format!("{shown} is restored from {}", copy.display()));
+        }
+        Action::Check { .. } => {
+            Store::check(&database).map_err(failed)?;
+            terminal.note(&format!("{shown} is whole"));
+        }
+    }
+    Ok(Exit::Done)
+}
