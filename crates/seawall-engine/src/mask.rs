@@ -260,12 +260,14 @@ fn written(secret: &str, text: &[u8]) -> Option<usize> {
     ends.into_iter().max()
 }
 
-/// Whether a text ends here, or within the escape that begins here.
+/// Whether a text ends here, or within the character or the escape that begins here.
 fn is_cut_off(rest: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'#' | b'\\');
     match rest.split_first() {
         None => true,
-        Some((b'%', digits)) => digits.len() < 2 && digits.iter().all(is_part),
+        // One character has up to four bytes, each `%41` or `%2541`.
+        Some((b'%', rest)) => rest.len() < 4 * 5 - 1 && rest.iter().all(|byte| byte.is_ascii_hexdigit() || *byte == b'%'),
+        Some((0x80.., rest)) => rest.len() < 3 && rest.iter().all(|byte| *byte >= 0x80),
         Some((b'\\' | b'&', escape)) => escape.len() < MAX_ESCAPE && escape.iter().all(is_part),
         Some(_) => false,
     }
