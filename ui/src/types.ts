@@ -55,6 +55,7 @@ export interface Endpoint {
   name: string;
   match: string;
   breaker: { state: BreakerState; forced: "open" | "closed" | null; retry_at: string | null; open_seconds: number };
+  paused_until: string | null;
   rate: number;
   success_share: number | null;
   retries_per_success: number | null;

@@ -42,7 +42,6 @@ export const CAUSES: Record<string, string> = {
   consecutive: "too many failures in a row",
   "open-elapsed": "its rest is over",
   "probe-failed": "the probe failed",
-  "probe-expired": "the probe was never answered",
   "probes-succeeded": "its probes succeeded",
   forced: "by an operator",
   shared: "as another instance saw it",

@@ -47,7 +47,8 @@ function troubles(status: Status, upstreams: Upstream[]): Trouble[] {
   const found: Trouble[] = [];
   for (const upstream of upstreams) {
     const href = link("upstreams", [upstream.name]);
-    for (const { name, breaker, rate: calls, success_share: good } of upstream.endpoints) {
+    for (const { name, breaker, paused_until: paused, rate: calls, success_share: good } of upstream.endpoints) {
+      if (paused) found.push({ hue: "bad", what: `${upstream.name}/${name} is paused by its provider`, why: `ends ${ahead(paused)}, or when you lift it`, href });
       if (breaker.state === "closed") {
         if (calls * 60 >= FEW && good !== null && good < 0.95) found.push({ hue: "warn", what: `${upstream.name}/${name} succeeds in ${share(good)} of its calls`, why: "over the last minute", href });
         continue;

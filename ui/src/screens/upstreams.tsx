@@ -127,6 +127,16 @@ function Breakers({ upstream, again }: { upstream: Upstream; again: () => void }
       },
     });
   };
+  const lift = () =>
+    confirm({
+      title: `Lift the pauses of ${upstream.name}`,
+      text: <p>The provider asked everybody to stay away. Calls are sent again at once; the next refusal may begin another pause.</p>,
+      verb: "Lift pause",
+      act: async () => {
+        await call("PUT", path("/v1/pauses", upstream.name), { state: "lifted" });
+        again();
+      },
+    });
   return (
     <Panel title="Breakers" note="last hour" flush>
       <ul class="breakers">
@@ -141,12 +151,14 @@ function Breakers({ upstream, again }: { upstream: Upstream; again: () => void }
               </div>
               <div class="breaker-state">
                 <Badge word={endpoint.breaker.state} />
+                {endpoint.paused_until && <Badge word="paused" title="the provider asked everybody to stay away" />}
                 {endpoint.breaker.forced && <Badge word="forced" as="info" title="held by an operator" />}
-                <span class="soft">{endpoint.breaker.retry_at ? `probe ${ahead(endpoint.breaker.retry_at)}` : last ? `${CAUSES[last.cause] ?? last.cause}, ${ago(last.at)}` : "never opened"}</span>
+                <span class="soft">{endpoint.paused_until ? `pause ends ${ahead(endpoint.paused_until)}` : endpoint.breaker.retry_at ? `probe ${ahead(endpoint.breaker.retry_at)}` : last ? `${CAUSES[last.cause] ?? last.cause}, ${ago(last.at)}` : "never opened"}</span>
               </div>
               <Band changes={story?.changes ?? []} state={endpoint.breaker.state} />
               <span class="soft number breaker-open">{span(story?.open_seconds_total ?? endpoint.breaker.open_seconds)} open</span>
               <div class="actions">
+                {endpoint.paused_until && <button type="button" class="small" onClick={lift}>Lift pause</button>}
                 {endpoint.breaker.forced ? (
                   <button type="button" class="small" onClick={() => set(endpoint.name, "auto")}>Release</button>
                 ) : (

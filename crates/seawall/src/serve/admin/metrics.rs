@@ -1,6 +1,7 @@
 //! `GET /metrics`: counters that the log's writer keeps, and what is true at this moment.
 
 use super::paths::paths;
+use super::pauses;
 use crate::serve::Shared;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -34,18 +35,17 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], out)
 }
 
-/// What is true at this moment, read from the state itself.
-fn pauses(out: &mut String, live: &Live, now: Now) {
+fn pause_gauges(out: &mut String, live: &Live, now: Now) {
     family(out, "seawall_pause_seconds", "gauge", "What is left of a pause that the provider asked for");
     for upstream in &live.upstreams {
         for endpoint in &upstream.endpoints {
-            let ends = [upstream.state.paused(now.mono), endpoint.state.paused(now.mono)].into_iter().flatten().map(|(_, until)| until);
-            let left = ends.max().map_or(0.0, |until| until.since(now.mono).as_secs_f64());
+            let left = pauses::end(upstream, endpoint, now.mono).map_or(0.0, |until| until.since(now.mono).as_secs_f64());
             line(out, format_args!("seawall_pause_seconds{{{}}} {left}", labels(&endpoint.names)));
         }
     }
 }
 
+/// What is true at this moment, read from the state itself.
 fn gauges(out: &mut String, live: &Live, now: Now) {
     family(out, "seawall_in_flight", "gauge", "Calls in flight");
     for upstream in &live.upstreams {
@@ -90,7 +90,7 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
         let open = endpoint.state.breaker_state(now.mono).2.as_secs_f64();
         line(out, format_args!("seawall_breaker_open_seconds_total{{{}}} {open}", labels(&endpoint.names)));
     }
-    pauses(out, live, now);
+    pause_gauges(out, live, now);
     family(out, "seawall_retry_budget_tokens", "gauge", "Retries that the budget would pay for now");
     for upstream in &live.upstreams {
         let Some(last) = upstream.endpoints.last() else { continue };

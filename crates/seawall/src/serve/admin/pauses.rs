@@ -13,7 +13,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use seawall_core::record::Reason;
 use seawall_core::time::{Mono, Now, Wall};
-use seawall_engine::live::{Live, LiveUpstream};
+use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -52,6 +52,11 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
 
 fn all(live: &Live, now: Now) -> Vec<Pause> {
     live.upstreams.iter().flat_map(|upstream| of(upstream, now)).collect()
+}
+
+/// When an endpoint may be asked again, where its own pause or that of its upstream lasts.
+pub(super) fn end(upstream: &LiveUpstream, endpoint: &LiveEndpoint, now: Mono) -> Option<Mono> {
+    [upstream.state.paused(now), endpoint.state.paused(now)].into_iter().flatten().map(|(_, until)| until).max()
 }
 
 fn of(upstream: &LiveUpstream, now: Now) -> Vec<Pause> {

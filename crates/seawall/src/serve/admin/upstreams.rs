@@ -2,11 +2,11 @@
 
 use super::paths::paths;
 use super::query::{List, whole};
-use super::{breakers, keys};
+use super::{breakers, keys, pauses};
 use crate::figures;
 use crate::serve::Shared;
 use crate::serve::eyes::{Pace, Point, Seen};
-use crate::shape::Members;
+use crate::shape::{Members, Time};
 use axum::extract::State;
 use axum::response::Response;
 use seawall_core::record::Class;
@@ -44,6 +44,8 @@ struct EndpointNow {
     name: String,
     r#match: String,
     breaker: breakers::BreakerNow,
+    /// The end of a pause that the provider asked for.
+    paused_until: Option<Time>,
     /// Calls a second.
     rate: f64,
     success_share: f64,
@@ -88,6 +90,7 @@ fn row(live: &Live, upstream: &LiveUpstream, endpoint: &LiveEndpoint, minute: &P
         name: endpoint.spec.name.clone(),
         r#match: endpoint.spec.matches.to_string(),
         breaker: breakers::state(endpoint, now),
+        paused_until: pauses::end(upstream, endpoint, now.mono).map(|until| Time(now.wall + until.since(now.mono))),
         rate: minute.rate(now.mono),
         success_share: minute.success_share(),
         retries_per_success: minute.retries_per_success(),
