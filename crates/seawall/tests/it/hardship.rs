@@ -5,8 +5,6 @@ use super::databases::{awaited, postgres};
 use super::disks::{ReadOnly, SmallDisk};
 use super::gateway::{Gateway, Start, program};
 use super::upstream::{OK, Upstream, answer};
-use seawall_store::Store;
-use seawall_store::location::Location;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Output;
@@ -85,11 +83,9 @@ fn left_behind() -> tempfile::TempDir {
     gateway.signal("TERM");
     assert_eq!(gateway.ended(), Some(0));
     let folder = gateway.kill();
-    let database = Location::Sqlite(folder.path().join("seawall.db"));
-    eventually("whoever leaves last folds the log in", || {
-        drop(awaited(Store::open(&database)).unwrap());
-        !folder.path().join("seawall.db-wal").exists()
-    });
+    let log = folder.path().join("seawall.db-wal");
+    assert_eq!(log.metadata().unwrap().len(), 0, "a clean stop leaves nothing in the log");
+    std::fs::remove_file(log).unwrap();
     folder
 }
 

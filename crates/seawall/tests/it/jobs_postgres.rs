@@ -87,7 +87,7 @@ fn a_database_that_is_away_is_said_to_be_so_and_so_is_its_return() {
     gateway.signal("TERM");
     assert_eq!(gateway.ended(), Some(0));
     for lost in ["the last second of what is known of breakers and keys is lost", "the last minute of roll-ups is lost"] {
-        assert!(gateway.stderr().contains(lost), "{}", gateway.stderr());
+        eventually(lost, || gateway.stderr().contains(lost));
     }
 }
 

@@ -272,7 +272,7 @@ fn a_reload_keeps_pauses_and_counts_what_is_in_flight() {
     gateway.signal("HUP");
     eventually("the reload is told", || gateway.stderr().contains("configuration reloaded"));
     assert_eq!(gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}"), Some(1.0));
-    assert_eq!(gateway.get("/api/x").code(), "circuit_open");
+    assert_eq!(gateway.get("/api/x").code(), "paused");
     assert_eq!((upstream.count(), caller.reply().status), (2, 200));
 }
 
