@@ -4,6 +4,7 @@
 use super::beside;
 use crate::error::Error;
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// A lock on a file beside the database; the system lets go of it when the process ends, however it ends.
@@ -69,5 +70,8 @@ impl Serving {
 
 #[expect(clippy::needless_pass_by_value, reason = "what `map_err` hands over")]
 fn unavailable(error: std::io::Error) -> Error {
-    Error::Unavailable(error.to_string())
+    match error.kind() {
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Error::ReadOnly(error.to_string()),
+        _ => Error::Unavailable(error.to_string()),
+    }
 }

@@ -1,7 +1,7 @@
 //! The real program when the disk, the file or the clock below its store is not what it should be.
 
 use super::caller::eventually;
-use super::databases::{awaited, postgres};
+use super::databases::postgres;
 use super::disks::{ReadOnly, SmallDisk};
 use super::gateway::{Gateway, Start, program};
 use super::upstream::{OK, Upstream, answer};
