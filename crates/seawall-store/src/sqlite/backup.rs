@@ -29,9 +29,11 @@ pub(crate) fn restore(database: &Path, copy: &Path) -> Result<Option<PathBuf>, E
     check(copy)?;
     let _alone = Owner::claim_alone(database)?;
     let unfinished = beside(database, "-restored");
-    std::fs::copy(copy, &unfinished).map_err(failed)?;
-    sync(&unfinished)?;
-    let aside = if database.exists() { Some(move_aside(database)?) } else { None };
+    remove(&unfinished)?;
+    // Not a plain copy: the file may have a log of its own.
+    write(copy, &unfinished)?;
+    let is_there = database.exists() || beside(database, "-wal").exists();
+    let aside = if is_there { Some(move_aside(database)?) } else { None };
     std::fs::rename(&unfinished, database).map_err(failed)?;
     sync(database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
     Ok(aside)
@@ -39,7 +41,8 @@ pub(crate) fn restore(database: &Path, copy: &Path) -> Result<Option<PathBuf>, E
 
 /// The first name that is free; the log goes along with its database, or it would be taken for that of the next one.
 fn move_aside(database: &Path) -> Result<PathBuf, Error> {
-    let free = (1..1000).map(|number| beside(database, &format!(".before-{number}"))).find(|path| !path.exists());
+    let is_free = |path: &PathBuf| !path.exists() && !beside(path, "-wal").exists();
+    let free = (1..1000).map(|number| beside(database, &format!(".before-{number}"))).find(is_free);
     let aside = free.ok_or_else(|| Error::Failed("there are too many old databases beside it".to_owned()))?;
     for ending in ["-wal", ""] {
         let from = beside(database, ending);

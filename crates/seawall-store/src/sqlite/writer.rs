@@ -5,6 +5,7 @@ use super::log::{Bounds, Log};
 use super::reserve::Reserve;
 use super::turns::Turns;
 use super::{Connection, Error, Tx, beside};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -67,11 +68,10 @@ impl Writer {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reserve = Reserve::beside(path);
         let log = Log::watch(&mut db, path, Bounds::USUAL)?;
-        // What a path leads to is named by SQLite: the log is beside it, and not beside a link.
-        let log_file = beside(db.path().map_or(path, Path::new), "-wal");
+        let files = Files::of(db.path().map_or(path, Path::new));
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || Thread { db, log, log_file, turns, reserve, woken, flushes: true, queue: receiver }.serve())
+            .spawn(move || Thread { db, log, files, turns, reserve, woken, flushes: true, queue: receiver }.serve())
             .map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Self(sender))
     }
@@ -92,10 +92,35 @@ fn gone() -> Error {
     Error::Unavailable("its writer has stopped".to_owned())
 }
 
+/// The database and its log as they were when they were opened.
+struct Files([(PathBuf, Option<(u64, u64)>); 2]);
+
+impl Files {
+    /// What a path leads to is named by SQLite: the log is beside it, and not beside a link.
+    fn of(database: &Path) -> Self {
+        Self(["", "-wal"].map(|ending| {
+            let file = beside(database, ending);
+            let identity = identity(&file);
+            (file, identity)
+        }))
+    }
+
+    /// A file that is not the one any more that we have open. Its name is not enough: whoever reads a database without a log
+    /// makes a new one.
+    fn missing(&self) -> Option<PathBuf> {
+        self.0.iter().find(|(file, opened)| identity(file) != *opened).map(|(file, _)| file.clone())
+    }
+}
+
+/// Device and number of a file.
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    file.metadata().ok().map(|file| (file.dev(), file.ino()))
+}
+
 struct Thread {
     db: Connection,
     log: Log,
-    log_file: PathBuf,
+    files: Files,
     turns: Turns,
     reserve: Reserve,
     woken: Arc<Notify>,
@@ -121,8 +146,8 @@ impl Thread {
     }
 
     fn write(&mut self, batch: &mut Vec<Box<dyn Work>>) {
-        if !self.log_file.exists() {
-            return self.refuse_without_log(batch);
+        if let Some(gone) = self.files.missing() {
+            return self.refuse_without(&gone, batch);
         }
         let is_full = self.reserve.is_spent() && !self.reserve.restore();
         if is_full {
@@ -140,11 +165,11 @@ impl Thread {
         }
     }
 
-    /// The log was deleted or moved away. We still have it open, so that what it holds is folded in; but what we would write
-    /// into it from now on nobody else could find, so that nothing more is written.
-    fn refuse_without_log(&self, batch: &mut Vec<Box<dyn Work>>) {
+    /// A file was removed, moved away or replaced. We still have it open, so that what the log holds is folded in; but what we
+    /// would write from now on nobody else could find, so that nothing more is written.
+    fn refuse_without(&self, file: &Path, batch: &mut Vec<Box<dyn Work>>) {
         self.log.fold_all(&self.db);
-        let gone = Error::Unavailable(format!("its log {} was removed while it was in use; restart Seawall", self.log_file.display()));
+        let gone = Error::Unavailable(format!("{} was removed or replaced while it was in use; restart Seawall", file.display()));
         batch.drain(..).for_each(|work| work.acknowledge(Err(gone.clone())));
     }
 

@@ -120,6 +120,45 @@ async fn a_log_that_is_removed_underneath_is_noticed_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn a_log_or_database_that_is_replaced_underneath_is_noticed_too() {
+    for (ending, jobs) in [("-wal", 50), ("", 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (database, store, stage) = filled(folder.path()).await;
+        std::fs::remove_file(beside(&database, ending)).unwrap();
+        std::fs::write(beside(&database, ending), b"").unwrap();
+        let refused = store.enqueue(vec![stage.job("u")], NOON).await.unwrap_err();
+        assert!(matches!(&refused, Error::Unavailable(why) if why.contains("restart Seawall")), "{refused}");
+        if jobs > 0 {
+            let other = tempfile::tempdir().unwrap();
+            assert_eq!(queued(&open(&copied(&database, other.path(), &[""])).await.unwrap()).await, jobs);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restore_can_be_undone_and_leaves_no_foreign_log() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (database, store, stage) = filled(folder.path()).await;
+    let copy = other.path().join("backup.db");
+    Store::back_up(&database, &copy).unwrap();
+    store.enqueue((0..10).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
+    // As a kill leaves them.
+    let left = tempfile::tempdir().unwrap();
+    let killed = copied(&database, left.path(), &["", "-wal"]);
+    let aside = Store::restore(&killed, &copy).unwrap().unwrap();
+    assert_eq!(queued(&open(&killed).await.unwrap()).await, 50);
+    let undone = tempfile::tempdir().unwrap();
+    let target = undone.path().join("seawall.db");
+    Store::restore(&target, &aside).unwrap();
+    assert_eq!(queued(&open(&target).await.unwrap()).await, 60, "what was moved aside has its log");
+    let lone = tempfile::tempdir().unwrap();
+    let lone = copied(&database, lone.path(), &["-wal"]);
+    Store::restore(&lone, &copy).unwrap();
+    Store::check(&lone).unwrap();
+    assert_eq!(queued(&open(&lone).await.unwrap()).await, 50, "the log of the database that is gone is not its own");
+}
+
+#[tokio::test]
 async fn a_backup_under_load_holds_what_was_acknowledged_and_can_be_restored() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (database, store, stage) = filled(folder.path()).await;
