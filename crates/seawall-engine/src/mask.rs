@@ -384,8 +384,12 @@ impl Probe {
         Self { raw: finder(secret), encoded: (encoded != secret).then(|| finder(encoded)) }
     }
 
+    /// Whether the credential may be in there. A percent sign, backslash or ampersand may begin an escape of it, so that the
+    /// [`Mask`] has to look itself.
     pub(crate) fn is_in(&self, bytes: &[u8]) -> bool {
-        self.raw.find(bytes).is_some() || self.encoded.as_ref().is_some_and(|finder| finder.find(bytes).is_some())
+        memchr::memchr3(b'%', b'\\', b'&', bytes).is_some()
+            || self.raw.find(bytes).is_some()
+            || self.encoded.as_ref().is_some_and(|finder| finder.find(bytes).is_some())
     }
 }
 

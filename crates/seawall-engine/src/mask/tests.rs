@@ -141,3 +141,12 @@ proptest! {
         prop_assert_eq!(mask("0123456789").bytes(text.as_bytes()), Cow::Borrowed(text.as_bytes()));
     }
 }
+
+#[test]
+fn a_probe_lets_nothing_pass_that_a_mask_would_have_to_look_at() {
+    let probe = Probe::new("aB/cd+ef", "aB%2Fcd%2Bef");
+    for repeated in ["x aB/cd+ef", "aB%2Fcd%2Bef", "aB%2fcd%2bef", "aB%252Fcd%252Bef", "aB\\/cd+ef", "aB&#47;cd+ef"] {
+        assert!(probe.is_in(repeated.as_bytes()), "{repeated}");
+    }
+    assert!(!probe.is_in(b"text/plain; charset=utf-8"));
+}

@@ -76,9 +76,7 @@ mod tests {
         let store = Sqlite::open(&path).unwrap();
         store.make_room().await.unwrap();
         assert_eq!(log(&path).metadata().unwrap().len(), BYTES, "the folder for temporary files has to have 256 MiB left");
-        let mut header = [1; 32];
-        File::open(log(&path)).unwrap().read_exact_at(&mut header, 0).unwrap();
-        assert_eq!((header, count(&copy(&path, "empty.db"))), ([0; 32], 0), "a log of zeros is an empty one");
+        assert_eq!(count(&copy(&path, "empty.db")), 0, "zeros are the end of a log");
         write(&store, "a").await;
         assert_eq!(log(&path).metadata().unwrap().len(), BYTES, "there was room for it");
         assert_eq!(count(&copy(&path, "killed.db")), 1);
