@@ -1,17 +1,19 @@
 //! Copies of a database: made while it is used, put in its place while it is not, and checked.
 
-use super::owner::Owner;
-use super::{BUSY, Connection, Error, OpenFlags, beside, preflight, schema};
+use super::owner::{Owner, Serving};
+use super::{BUSY, Connection, Error, OpenFlags, beside, create_private, preflight, resolved, schema};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// Writes a copy of the database as it is now. Others go on using the database meanwhile.
 pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
+    let database = &resolved(database);
     if copy.exists() {
         return Err(Error::Failed(format!("{} is there already", copy.display())));
     }
     let unfinished = beside(copy, "-unfinished");
     remove(&unfinished)?;
+    create_private(&unfinished);
     let db = read_only(database)?;
     db.execute("VACUUM INTO ?1", [unfinished.to_string_lossy()])?;
     drop(db);
@@ -27,7 +29,10 @@ pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
 /// Puts a copy in the place of the database, which nobody may be using. What was there is moved aside; says where to.
 pub(crate) fn restore(database: &Path, copy: &Path) -> Result<Option<PathBuf>, Error> {
     check(copy)?;
+    let database = &resolved(database);
     let _alone = Owner::claim_alone(database)?;
+    // Held by a process that runs jobs, also where somebody has removed the other lock.
+    let _serving = Serving::claim(database)?.ok_or_else(|| Error::Unavailable("another process is using it".to_owned()))?;
     let unfinished = beside(database, "-restored");
     remove(&unfinished)?;
     // Not a plain copy: the file may have a log of its own.
@@ -56,6 +61,7 @@ fn move_aside(database: &Path) -> Result<PathBuf, Error> {
 
 /// Reads all of a database, and says what is wrong with it. Changes nothing.
 pub(crate) fn check(database: &Path) -> Result<(), Error> {
+    let database = &resolved(database);
     if !database.exists() {
         return Err(Error::Unavailable(format!("there is no file {}", database.display())));
     }

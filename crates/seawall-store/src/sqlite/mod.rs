@@ -34,6 +34,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
@@ -98,7 +99,9 @@ pub(crate) struct Look<'a>(&'a Connection);
 impl Sqlite {
     /// Opens or makes the database, and brings its schema up to date.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let path = &resolved(path);
         let found = preflight::look(path).map_err(|error| explained(error, path))?;
+        create_private(path);
         let db = connect(path).and_then(|db| schema::migrate(&db).map(|()| db)).map_err(|error| explained(error, path))?;
         let owner = Owner::claim(path, || upkeep::orphan_all(&db))?;
         mark_in_use(&db)?;
@@ -109,7 +112,7 @@ impl Sqlite {
             reader: Reader::start(path)?,
             lull: Arc::new(Lull::watch(path)?),
             woken,
-            path: Arc::from(path),
+            path: Arc::from(path.as_path()),
             lost_its_log: found == preflight::Found::WithoutItsLog,
             owner: Arc::new(owner),
             serving: Arc::default(),
@@ -303,6 +306,21 @@ fn beside(database: &Path, ending: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(ending);
     PathBuf::from(name)
+}
+
+/// The file that a path leads to. Locks and logs are beside the file itself, so that two names of one database mean one database.
+fn resolved(path: &Path) -> PathBuf {
+    let of_folder = || {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    };
+    path.canonicalize().ok().or_else(of_folder).unwrap_or_else(|| path.to_owned())
+}
+
+/// Makes an empty file that only its owner may read, where there is none yet; its log gets the same rights. Whoever comes next says
+/// why a file cannot be made.
+fn create_private(path: &Path) {
+    drop(std::fs::File::options().create_new(true).write(true).mode(0o600).open(path));
 }
 
 /// SQLite says only that it cannot open a file; the file itself says why.

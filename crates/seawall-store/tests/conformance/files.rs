@@ -159,6 +159,34 @@ async fn a_restore_can_be_undone_and_leaves_no_foreign_log() {
 }
 
 #[tokio::test]
+async fn a_link_to_a_database_is_the_database() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (database, store, _) = filled(folder.path()).await;
+    let link = other.path().join("link.db");
+    std::os::unix::fs::symlink(&database, &link).unwrap();
+    assert!(store.claim_serving().unwrap());
+    let second = open(&link).await.unwrap();
+    assert!(!second.claim_serving().unwrap(), "one of them runs its jobs");
+    assert_eq!((queued(&second).await, second.lost_its_log()), (50, false));
+    let copy = other.path().join("backup.db");
+    Store::back_up(&link, &copy).unwrap();
+    let refused = Store::restore(&link, &copy).unwrap_err();
+    assert!(refused.to_string().contains("another process"), "{refused}");
+}
+
+#[tokio::test]
+async fn only_its_owner_may_read_a_database_and_its_copies() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let (database, _store, _) = filled(folder.path()).await;
+    let copy = folder.path().join("backup.db");
+    Store::back_up(&database, &copy).unwrap();
+    for file in [database.clone(), beside(&database, "-wal"), copy] {
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
+    }
+}
+
+#[tokio::test]
 async fn a_backup_under_load_holds_what_was_acknowledged_and_can_be_restored() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (database, store, stage) = filled(folder.path()).await;
