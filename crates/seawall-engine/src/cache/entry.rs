@@ -21,8 +21,11 @@ impl Caller {
     /// are the names that APIs give to keys: an answer to `X-Api-Key` is as private as one to `Authorization`.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut found: Vec<_> = headers.iter().filter(|(name, _)| is_credential(name.as_str())).collect();
+        // The order of headers says nothing about who asks. Values of one name keep theirs.
+        found.sort_by_key(|(name, _)| name.as_str());
         let mut hash: Option<Sha256> = None;
-        for (name, value) in headers.iter().filter(|(name, _)| is_credential(name.as_str())) {
+        for (name, value) in found {
             let hash = hash.get_or_insert_default();
             for part in [name.as_str().as_bytes(), value.as_bytes()] {
                 // Lengths keep two neighbours from being read as two others.
@@ -43,8 +46,11 @@ impl Caller {
 }
 
 fn is_credential(name: &str) -> bool {
-    const PARTS: [&str; 8] = ["auth", "cookie", "token", "api-key", "apikey", "secret", "session", "signature"];
-    PARTS.iter().any(|part| name.contains(part))
+    const PARTS: [&str; 12] =
+        ["auth", "cookie", "token", "key", "secret", "session", "signature", "passw", "credential", "assertion", "jwt", "dpop"];
+    // Called a key, and says nothing about who asks.
+    const OTHERS: [&str; 2] = ["idempotency-key", "sec-websocket-key"];
+    PARTS.iter().any(|part| name.contains(part)) && !OTHERS.contains(&name)
 }
 
 /// An answer as it may be served again.

@@ -78,6 +78,15 @@ fn callers_are_told_apart_by_every_credential() {
     seen.dedup();
     assert_eq!(seen.len(), callers.len());
     assert_eq!(Caller::of(&map(&[("accept", "x")])), None);
+    for name in ["ocp-apim-subscription-key", "x-functions-key", "x_api_key", "x-key", "dpop", "x-password", "x-jwt-assertion"] {
+        assert_ne!(Caller::of(&map(&[(name, "a")])), Caller::of(&map(&[(name, "b")])), "{name}");
+    }
+}
+
+#[test]
+fn the_order_of_credentials_says_nothing_about_the_caller() {
+    let (one, two) = (("authorization", "a"), ("cookie", "c"));
+    assert_eq!(Caller::of(&map(&[one, two])), Caller::of(&map(&[two, one])));
 }
 
 #[test]
