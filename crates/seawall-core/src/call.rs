@@ -397,6 +397,8 @@ impl Call {
         match (verdict.class, verdict.scope) {
             (Class::Success, _) => KeyReport::Succeeded { instead_of: self.progress.refused_key },
             (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
+            // Where another key can be asked, its answer is the evidence: it is accepted, or the request is to blame.
+            (Class::Auth, _) if self.plan.keys > 1 => KeyReport::Failed,
             (Class::Auth, _) => KeyReport::Refused { request: self.mark },
             (Class::Quota, _) => KeyReport::Cool { group, until: self.plan.cool_until(verdict, hint, now) },
             (Class::Transient, Scope::Key | Scope::Group) => match hint {
