@@ -65,6 +65,11 @@ const MAX_SECRET: u64 = 64 * 1024;
 /// Never more than a secret may have, whatever the file is.
 fn read_secret(path: &Path) -> Result<String, String> {
     use std::io::Read as _;
+    use std::os::unix::fs::FileTypeExt as _;
+    // Opening a pipe waits for its writer, and so would a reload, and with it the admin port.
+    if path.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
+        return Err("it is a pipe, which a reload could not read again".to_owned());
+    }
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     let mut text = String::new();
     file.take(MAX_SECRET + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;

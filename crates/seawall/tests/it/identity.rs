@@ -144,6 +144,16 @@ fn a_secret_without_an_end_is_refused() {
 }
 
 #[test]
+fn a_secret_that_is_a_pipe_is_refused_and_not_waited_for() {
+    let dir = Dir::with(
+        "[upstreams.a]\nurl = \"https://a.test\"\nauth = { inject = \"header:X-Key\", keys = [{ id = \"a\", secret = \"file:pipe\" }] }\n",
+    );
+    assert!(std::process::Command::new("mkfifo").arg(dir.path("pipe")).status().unwrap().success());
+    let run = dir.run(["serve"]).ends_with(78);
+    assert!(run.err.contains("it is a pipe"), "{}", run.err);
+}
+
+#[test]
 fn pages_are_followed_without_the_key_that_their_links_repeat() {
     for (pages, items) in [("link", "/data"), ("next:/next", "/data")] {
         let upstream = Upstream::with(|turn| {
