@@ -386,7 +386,6 @@ impl Call {
         }
         settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, now)));
         if let (Some(hint), Scope::Endpoint | Scope::Upstream) = (hint, verdict.scope) {
-            // Limits hear of it too, so that it is bounded here for everybody.
             settle.pause = Some((verdict.scope, now.mono + hint.min(MAX_PAUSE)));
         }
         settle
@@ -397,7 +396,6 @@ impl Call {
         match (verdict.class, verdict.scope) {
             (Class::Success, _) => KeyReport::Succeeded { instead_of: self.progress.refused_key },
             (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
-            // Where another key can be asked, its answer is the evidence: it is accepted, or the request is to blame.
             (Class::Auth, _) if self.plan.keys > 1 => KeyReport::Failed,
             (Class::Auth, _) => KeyReport::Refused { request: self.mark },
             (Class::Quota, _) => KeyReport::Cool { group, until: self.plan.cool_until(verdict, hint, now) },

@@ -123,7 +123,8 @@ pub enum KeyReport {
         group: bool,
         until: Until,
     },
-    /// The provider did not accept it for this request. Whether the key or the request is to blame is not known yet.
+    /// The provider did not accept it for this request, and there is no other key to ask. Whether the key or the request is to
+    /// blame is not known. In a pool the replacement's answer is the evidence, so that a refusal there is only `Failed`.
     Refused {
         request: RequestMark,
     },
