@@ -1,14 +1,19 @@
 //! The head of a caller's request, out of bytes. Who can get a head past us that an upstream reads differently can put
 //! words into other callers' mouths, so what is not plainly a request is none.
 
-use super::head::{Fields, Length, Lines};
+use super::head::{BareLineFeed, Fields, Length, Lines};
+use super::reading::Reading;
 use super::unread::{Heard, Unread};
 use bytes::Bytes;
 use http::{Method, Uri, Version, request};
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncRead;
 
 /// Longer heads are refused.
 const MOST_BYTES: usize = 64 * 1024;
 const MOST_HEADERS: usize = 100;
+/// Bytes of empty lines that may stand between two requests.
+const MOST_EMPTY: usize = 1024;
 
 /// Why a request was not understood. Nothing after it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +25,12 @@ pub enum Unheard {
     TooLarge { line: usize },
 }
 
+impl From<BareLineFeed> for Unheard {
+    fn from(_: BareLineFeed) -> Self {
+        Self::Malformed
+    }
+}
+
 /// What a head says about itself and what follows.
 #[derive(Debug)]
 pub(super) struct Asked {
@@ -28,6 +39,45 @@ pub(super) struct Asked {
     pub(super) stays: bool,
     /// Its headers, where all of them may be left as they came. Then it has no others.
     pub(super) unread: Option<Unread>,
+}
+
+/// How far the next head has been read.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// How much of it was there when it was last looked at.
+    looked: usize,
+    /// Bytes of empty lines so far.
+    skipped: usize,
+}
+
+/// Reads from a connection up to the end of a request's head; nothing where the caller closes before.
+pub(super) fn poll(
+    reading: &mut Reading,
+    io: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    progress: &mut Progress,
+    head: &mut request::Parts,
+) -> Poll<Result<Option<Asked>, Unheard>> {
+    loop {
+        let skipped = empty(&reading.ahead);
+        if skipped > 0 {
+            drop(reading.ahead.split_to(skipped));
+            progress.skipped += skipped;
+            if progress.skipped > MOST_EMPTY {
+                return Poll::Ready(Err(Unheard::Malformed));
+            }
+        }
+        if !reading.ahead.is_empty()
+            && let Some(asked) = read(&reading.ahead, &mut progress.looked, head)?
+        {
+            progress.skipped = 0;
+            return Poll::Ready(Ok(Some(asked)));
+        }
+        match ready!(reading.poll_more(io, cx)) {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
+        }
+    }
 }
 
 /// Reads a head once all of it is there, into where it stays: it is large, and every hand it went through would move it.
@@ -41,7 +91,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
         return unfinished(bytes, within);
     }
     *looked = within.len();
-    let Some(first) = lines.next() else { return unfinished(bytes, within) };
+    let Some(first) = lines.next().transpose()? else { return unfinished(bytes, within) };
     let (method, uri, version) = request_line(bytes, first).ok_or(Unheard::Malformed)?;
     if version == Version::HTTP_11
         && let Ok(heard) = Unread::read(bytes, within, within.len() - lines.rest.len(), MOST_HEADERS)
@@ -54,7 +104,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
     }
     let mut fields = Fields::new(version, lines.rest);
     loop {
-        match lines.next() {
+        match lines.next().transpose()? {
             None => return unfinished(bytes, within),
             Some([]) => break,
             Some(_) if fields.headers.len() == MOST_HEADERS => return Err(Unheard::TooLarge { line: first.len() }),
@@ -69,7 +119,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
 }
 
 /// How long the empty lines are that a request is forgiven for (RFC 9112 §2.2).
-pub(super) fn empty(bytes: &[u8]) -> usize {
+fn empty(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let [b'\n', more @ ..] | [b'\r', b'\n', more @ ..] = rest {
         rest = more;
@@ -162,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_head_is_the_same_however_it_is_cut() {
-        let text = "POST /a?b=c HTTP/1.1\r\nHost: h\r\nX-A:  b \nContent-Length: 3\r\n\r\nabc";
+        let text = "POST /a?b=c HTTP/1.1\r\nHost: h\r\nX-A:  b \r\nContent-Length: 3\r\n\r\nabc";
         let bytes = Bytes::from(text);
         for step in 1..bytes.len() {
             let (mut looked, mut found) = (0, None);
@@ -187,6 +237,10 @@ mod tests {
             "GET / HTTP/1.1\r\na b: c\r\n\r\n",
             "GET / HTTP/1.1\r\n a: c\r\n\r\n",
             "GET / HTTP/1.1\r\na\r\n\r\n",
+            "GET / HTTP/1.1\nhost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: h\n\r\n",
+            "GET / HTTP/1.1\r\nhost: h\r\n\n",
+            "GET / HTTP/1.1\r\nhost: h\r\na: b\ntransfer-encoding: chunked\r\n\r\n",
             "GET  / HTTP/1.1\r\n\r\n",
             "GET /  HTTP/1.1\r\n\r\n",
             "GET HTTP/1.1\r\n\r\n",

@@ -1,7 +1,8 @@
-//! The chunked coding of an answer's body, taken apart as it comes. Extensions and trailers belong to this hop and end
-//! here; both are bounded.
+//! The chunked coding of a body, taken apart as it comes. Extensions and trailers belong to this hop and end here; both are
+//! bounded, and held to their grammar: where a reader is lenient, the next one may find the end of a chunk somewhere else.
 
 use super::Cut;
+use super::verbatim::is_token;
 use bytes::Bytes;
 
 /// Bytes of extensions and trailers that one body may carry.
@@ -15,14 +16,26 @@ enum At {
     #[default]
     Size,
     MoreSize,
+    /// Space behind a size, which some servers fill up to a fixed width.
+    SizeSpace,
+    /// The start of an extension, `;name`, `;name=value` or `;name="value"` (RFC 9112 §7.1.1).
     Extension,
+    ExtensionName,
+    ExtensionNameSpace,
+    ExtensionEquals,
+    ExtensionValue,
+    ExtensionQuoted,
+    ExtensionEscaped,
+    /// Space behind an extension's value.
+    ExtensionEnd,
     SizeEnd,
     Data,
     DataCr,
     DataLf,
     /// The start of a trailer line, or the end of all.
     Trailer,
-    TrailerLine,
+    TrailerName,
+    TrailerValue,
     TrailerLf,
     LastLf,
     Over,
@@ -80,27 +93,64 @@ impl Chunks {
                 self.left = self.left.checked_mul(16)?.checked_add(u64::from(digit))?;
                 At::MoreSize
             }
-            (At::MoreSize, b'\r') => At::SizeEnd,
-            (At::MoreSize, b';' | b' ' | b'\t') => At::Extension,
-            (At::Extension, b'\r') => At::SizeEnd,
-            (At::Extension, byte) if byte != b'\n' => self.beside(At::Extension)?,
+            (At::MoreSize | At::SizeSpace, b'\r') => At::SizeEnd,
+            (At::MoreSize | At::SizeSpace, b';') => self.beside(At::Extension)?,
+            (At::MoreSize | At::SizeSpace, b' ' | b'\t') => self.beside(At::SizeSpace)?,
+            (
+                At::Extension
+                | At::ExtensionName
+                | At::ExtensionNameSpace
+                | At::ExtensionEquals
+                | At::ExtensionValue
+                | At::ExtensionQuoted
+                | At::ExtensionEscaped
+                | At::ExtensionEnd,
+                byte,
+            ) => self.extension(byte)?,
             (At::SizeEnd, b'\n') if self.left == 0 => At::Trailer,
             (At::SizeEnd, b'\n') => At::Data,
             (At::DataCr, b'\r') => At::DataLf,
             (At::DataLf, b'\n') => At::Size,
             (At::Trailer, b'\r') => At::LastLf,
-            (At::TrailerLine, b'\r') => At::TrailerLf,
-            (At::Trailer | At::TrailerLine, byte) if byte != b'\n' => self.beside(At::TrailerLine)?,
+            (At::TrailerValue, b'\r') => At::TrailerLf,
+            (At::TrailerName, b':') => self.beside(At::TrailerValue)?,
+            (At::Trailer | At::TrailerName, byte) if is_token(byte) => self.beside(At::TrailerName)?,
+            (At::TrailerValue, byte) if is_text(byte) => self.beside(At::TrailerValue)?,
             (At::TrailerLf, b'\n') => At::Trailer,
             (At::LastLf, b'\n') => At::Over,
             _ => return None,
         })
     }
 
+    /// Where one more byte of an extension leads.
+    fn extension(&mut self, byte: u8) -> Option<At> {
+        let next = match (self.at, byte) {
+            (At::ExtensionName | At::ExtensionNameSpace | At::ExtensionValue | At::ExtensionEnd, b'\r') => return Some(At::SizeEnd),
+            (At::ExtensionName | At::ExtensionNameSpace | At::ExtensionValue | At::ExtensionEnd, b';') => At::Extension,
+            (At::ExtensionName | At::ExtensionNameSpace, b'=') => At::ExtensionEquals,
+            (At::ExtensionName | At::ExtensionNameSpace, b' ' | b'\t') => At::ExtensionNameSpace,
+            (At::ExtensionValue | At::ExtensionEnd, b' ' | b'\t') => At::ExtensionEnd,
+            (At::Extension | At::ExtensionEquals, b' ' | b'\t') => self.at,
+            (At::Extension | At::ExtensionName, byte) if is_token(byte) => At::ExtensionName,
+            (At::ExtensionEquals | At::ExtensionValue, byte) if is_token(byte) => At::ExtensionValue,
+            (At::ExtensionEquals, b'"') => At::ExtensionQuoted,
+            (At::ExtensionQuoted, b'"') => At::ExtensionEnd,
+            (At::ExtensionQuoted, b'\\') => At::ExtensionEscaped,
+            (At::ExtensionQuoted | At::ExtensionEscaped, byte) if is_text(byte) => At::ExtensionQuoted,
+            _ => return None,
+        };
+        self.beside(next)
+    }
+
     fn beside(&mut self, at: At) -> Option<At> {
         self.aside += 1;
         (self.aside <= MOST_ASIDE).then_some(at)
     }
+}
+
+/// What values may be made of: no controls but tabs.
+const fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
 #[cfg(test)]
@@ -130,6 +180,18 @@ mod tests {
     }
 
     #[test]
+    fn extensions_and_trailers_are_left_out() {
+        for line in
+            ["1", "1 ", "1\t ", "1;a", "1;a;b", "1 ; a", "1;a=b", "1;a = b ;c", "1;a=\"\"", "1;a=\"b;c\\\"\t\u{e4}\" ;d", "1;a=\"\\\\\""]
+        {
+            let text = format!("{line}\r\nx\r\n0;e\r\nA:\r\nb: c\td\u{e4}\r\n\r\n");
+            for step in [1, 2, 99] {
+                assert_eq!(decoded(text.as_bytes(), step).unwrap(), (b"x".to_vec(), true, 0), "{line}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_chunk_is_malformed() {
         for text in [
             "\r\n",
@@ -143,6 +205,28 @@ mod tests {
             "fffffffffffffffff\r\n",
             "0\r\na\n",
             "0\r\n\rX",
+            "1 2\r\n",
+            "1 a\r\n",
+            "1;\r\n",
+            "1;=a\r\n",
+            "1;a=\r\n",
+            "1;a b\r\n",
+            "1;a=b c\r\n",
+            "1;a=\"b\r\n",
+            "1;a=\"b\"c\r\n",
+            "1;a=\"\0\"\r\n",
+            "1;a\0\r\n",
+            "1;a\rb\r\n",
+            "1;\u{e4}\r\n",
+            "0\r\na\r\n",
+            "0\r\na b: c\r\n",
+            "0\r\na : c\r\n",
+            "0\r\n: c\r\n",
+            "0\r\n a: c\r\n",
+            "0\r\na: b\r\n c\r\n",
+            "0\r\na: \0\r\n",
+            "0\r\na: b\rc: d\r\n",
+            "0\r\nGET / HTTP/1.1\r\n",
         ] {
             assert_eq!(decoded(text.as_bytes(), 99), Err(Cut::Malformed), "{text:?}");
         }

@@ -1,5 +1,6 @@
 //! Heads of messages: as bytes, an answer's out of bytes, and what headers say about a message itself.
 
+use super::reading::Reading;
 use super::verbatim::{Heard, Passes, Verbatim};
 use crate::credential::QueryParameter;
 use crate::fault::Fault;
@@ -11,6 +12,8 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, response};
 use hyper::ext::ReasonPhrase;
 use seawall_core::request_target::RequestTarget;
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncRead;
 
 /// Longer header sections of an answer are refused.
 pub(super) const MOST_BYTES: usize = 64 * 1024;
@@ -124,22 +127,48 @@ impl Answer {
     }
 }
 
+/// Reads from a connection up to the end of a response's head. Interim responses are passed over.
+pub(super) fn poll(
+    reading: &mut Reading,
+    io: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    to_head: bool,
+    passes: Option<Passes>,
+) -> Poll<Result<Answer, Fault>> {
+    loop {
+        if !reading.ahead.is_empty()
+            && let Some(answer) = read(&reading.ahead, to_head, passes)?
+        {
+            reading.body(answer.length, answer.body);
+            if answer.is_interim() {
+                continue;
+            }
+            return Poll::Ready(Ok(answer));
+        }
+        match ready!(reading.poll_more(io, cx)) {
+            Ok(0) | Err(_) => return Poll::Ready(Err(Fault::RESET)),
+            Ok(_) => {}
+        }
+    }
+}
+
 /// Reads a head once all of it is there; `to_head` says that the request was a HEAD. Names and values are checked once, as
 /// they become headers. Where all of them pass, they are left as they are.
 pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Result<Option<Answer>, Fault> {
     let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
     let mut lines = Lines { rest: within };
-    let Some(first) = lines.next() else { return unfinished(bytes, within) };
+    let Some(first) = lines.next().transpose()? else { return unfinished(bytes, within) };
     let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
     if let Some(Ok(heard)) = passes.map(|passes| Verbatim::read(bytes, within.len() - lines.rest.len(), version, passes)) {
         let Some(Heard { verbatim, length, stays, end }) = heard else { return unfinished(bytes, within) };
         let parts = parts(status, version, HeaderMap::new(), reason)?;
         let body = body(to_head, status, version, None, length).ok_or(Fault::GARBAGE)?;
+        let stays = stays && status != StatusCode::SWITCHING_PROTOCOLS;
         return Ok(Some(Answer { parts, verbatim: Some(verbatim), length: end, body, stays }));
     }
     let mut fields = Fields::new(version, lines.rest);
     loop {
-        match lines.next() {
+        match lines.next().transpose()? {
             None => return unfinished(bytes, within),
             Some([]) => break,
             Some(_) if fields.headers.len() == MOST_HEADERS => return Err(Fault::HEADERS_TOO_LARGE),
@@ -148,7 +177,9 @@ pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Resu
     }
     let length = within.len() - lines.rest.len();
     let body = body(to_head, status, version, fields.coding(), fields.length).ok_or(Fault::GARBAGE)?;
-    let stays = fields.stays();
+    // With both framings a reader between us and the server may have taken the other one (RFC 9112 §6.3).
+    let is_framed_twice = fields.coding().is_some() && fields.length.is_some();
+    let stays = fields.stays() && !is_framed_twice && status != StatusCode::SWITCHING_PROTOCOLS;
     Ok(Some(Answer { parts: parts(status, version, fields.headers, reason)?, verbatim: None, length, body, stays }))
 }
 
@@ -181,19 +212,37 @@ fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Option<Answer>, Fault> {
     if bytes.len() > within.len() { Err(Fault::HEADERS_TOO_LARGE) } else { Ok(None) }
 }
 
-/// Lines that are complete, without their ends. A lone line feed ends one too (RFC 9112 §2.2).
+/// A line that ends with a line feed alone. RFC 9112 §2.2 lets a recipient take that for the end of a line, or not: what is one header
+/// to one reader is two to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BareLineFeed;
+
+/// Lines that are complete, without their ends.
 pub(super) struct Lines<'a> {
     pub(super) rest: &'a [u8],
 }
 
-impl<'a> Iterator for Lines<'a> {
-    type Item = &'a [u8];
+impl<'a> Lines<'a> {
+    /// All lines of what was read as lines before.
+    pub(super) fn of_fields(fields: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        Self { rest: fields }.map(|line| line.expect("what was read as lines are lines"))
+    }
+}
 
-    fn next(&mut self) -> Option<&'a [u8]> {
+impl<'a> Iterator for Lines<'a> {
+    type Item = Result<&'a [u8], BareLineFeed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
         let end = memchr::memchr(b'\n', self.rest)?;
         let (line, rest) = self.rest.split_at(end);
         self.rest = &rest[1..];
-        Some(line.strip_suffix(b"\r").unwrap_or(line))
+        Some(line.strip_suffix(b"\r").ok_or(BareLineFeed))
+    }
+}
+
+impl From<BareLineFeed> for Fault {
+    fn from(_: BareLineFeed) -> Self {
+        Self::GARBAGE
     }
 }
 
@@ -383,6 +432,9 @@ mod tests {
             "HTTP/1.1 200 OK\r\na b: c",
             "HTTP/1.1 200 OK\r\na: b\r\n c",
             "HTTP/1.1 200 OK\r\na : b",
+            "HTTP/1.1 200 OK\na: b",
+            "HTTP/1.1 200 OK\r\na: b\ncontent-length: 0",
+            "HTTP/1.1 200 OK\r\na: b\n\nc: d",
             "HTTP/1.1 200 OK\r\na: b\u{0}c",
             "HTTP/1.1 200 OK\r\na",
             "HTTP/1.1 200OK",
@@ -402,6 +454,9 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nconnection: close\r\nconnection: keep-alive", false),
             ("HTTP/1.0 200 OK", false),
             ("HTTP/1.0 200 OK\r\nconnection: Keep-Alive", true),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked", true),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5", false),
+            ("HTTP/1.1 101 Switching Protocols", false),
         ] {
             assert_eq!(whole(head).2, stays, "{head}");
         }

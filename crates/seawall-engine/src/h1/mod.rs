@@ -4,6 +4,8 @@
 
 mod asked;
 mod chunks;
+#[doc(hidden)]
+pub mod fuzzing;
 mod head;
 mod out;
 mod plain;
@@ -95,26 +97,19 @@ impl Conn {
     ) -> Poll<Result<(response::Parts, Option<Verbatim>), Fault>> {
         self.out.push(&mut self.io, cx);
         if self.out.is_hopeless() {
-            return Poll::Ready(Err(Fault::RESET));
+            let is_callers = self.out.is_broken() && !self.is_hung_up(cx);
+            return Poll::Ready(Err(if is_callers { Fault::ABANDONED } else { Fault::RESET }));
         }
-        loop {
-            if !self.reading.ahead.is_empty()
-                && let Some(answer) = head::read(&self.reading.ahead, to_head, passes)?
-            {
-                let is_interim = answer.is_interim();
-                let Answer { parts, verbatim, length, body, stays } = answer;
-                self.reading.body(length, body);
-                if is_interim {
-                    continue;
-                }
-                self.stays = stays;
-                return Poll::Ready(Ok((parts, verbatim)));
-            }
-            match ready!(self.reading.poll_more(&mut self.io, cx)) {
-                Ok(0) | Err(_) => return Poll::Ready(Err(Fault::RESET)),
-                Ok(_) => {}
-            }
-        }
+        let Answer { parts, verbatim, stays, .. } = ready!(head::poll(&mut self.reading, &mut self.io, cx, to_head, passes))?;
+        self.stays = stays;
+        Poll::Ready(Ok((parts, verbatim)))
+    }
+
+    /// Whether the upstream has ended the connection too. A reset that the reactor has not reported yet counts: caller and upstream
+    /// may stop in the same moment.
+    fn is_hung_up(&mut self, cx: &mut Context<'_>) -> bool {
+        let is_reset = matches!(&self.io, Io::Plain(io) if !matches!(io.take_error(), Ok(None)));
+        is_reset || matches!(self.reading.poll_more(&mut self.io, cx), Poll::Ready(Ok(0) | Err(_)))
     }
 
     /// What is left of the body, where all of that is here already.

@@ -125,6 +125,11 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         self.state == State::Broken || (self.state == State::Refused && !self.has_sent())
     }
 
+    /// The body broke off.
+    pub(super) fn is_broken(&self) -> bool {
+        self.state == State::Broken
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.state == State::Done
     }

@@ -2,13 +2,12 @@
 
 use super::chunks::Chunks;
 use super::head::Length;
-use crate::io::Io;
 use bytes::{Bytes, BytesMut};
 use http_body::SizeHint;
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
 /// Room for most messages in one read.
 const FIRST_READ: usize = 8 * 1024;
@@ -58,7 +57,7 @@ impl Reading {
     }
 
     /// Reads behind what is ahead already.
-    pub(super) fn poll_more(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+    pub(super) fn poll_more(&mut self, io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
         if self.ahead.is_empty() && self.is_over() {
             return self.poll_first(io, cx);
         }
@@ -88,7 +87,7 @@ impl Reading {
 
     /// Reads the beginning of a message. Nobody knows when it will come or how long it is, so it comes into a room that all
     /// connections of the thread share, and leaves it with no more than it needs.
-    fn poll_first(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+    fn poll_first(&mut self, io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
         LOBBY.with_borrow_mut(|lobby| {
             let mut buffer = ReadBuf::new(lobby);
             ready!(Pin::new(io).poll_read(cx, &mut buffer))?;
@@ -120,7 +119,7 @@ impl Reading {
     }
 
     /// The next piece of the body, as soon as there is one.
-    pub(super) fn poll_piece(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+    pub(super) fn poll_piece(&mut self, io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         loop {
             if let Some(piece) = self.take() {
                 return Poll::Ready(Some(piece));

@@ -2,7 +2,7 @@
 //! the same socket, so what is read is shared between the conversation and the body of the moment. What is written is
 //! not: an answer may be waiting for that very body.
 
-use super::asked::{self, Unheard};
+use super::asked::{self, Progress, Unheard};
 use super::head::Writer;
 use super::out::{Framing, Out, Socket, Start};
 use super::reading::{Cut, Reading};
@@ -23,8 +23,6 @@ use tokio::io::AsyncWrite as _;
 
 /// What a caller that asks first is told when its body is wanted.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Bytes of empty lines that may stand between two requests.
-const MOST_EMPTY: usize = 1024;
 
 /// A request's body, and its headers where nobody has read them.
 pub type Heard = (Inbound, Option<Unread>);
@@ -34,10 +32,7 @@ pub type Heard = (Inbound, Option<Unread>);
 pub struct Served {
     line: Rc<RefCell<Line>>,
     out: Out<Relay>,
-    /// How much of a head was there when it was last looked at.
-    looked: usize,
-    /// Empty lines so far.
-    skipped: usize,
+    progress: Progress,
     asked: Turn,
 }
 
@@ -89,7 +84,7 @@ impl Served {
     pub fn new(io: Io) -> Self {
         let line = Line { io: Some(io), reading: Reading::default(), turn: 0, leave: &[], flushes: false, watcher: None };
         let asked = Turn { version: Version::HTTP_11, to_head: false, stays: true };
-        Self { line: Rc::new(RefCell::new(line)), out: Out::default(), looked: 0, skipped: 0, asked }
+        Self { line: Rc::new(RefCell::new(line)), out: Out::default(), progress: Progress::default(), asked }
     }
 
     /// Waits for the next request: its head is put where it is wanted, its body is given, and its headers where they were left as they
@@ -101,7 +96,6 @@ impl Served {
         line.reading.body(length, body);
         line.turn = line.turn.wrapping_add(1);
         self.asked = Turn { version: head.version, to_head: head.method == Method::HEAD, stays };
-        self.skipped = 0;
         if line.reading.is_over() {
             return Poll::Ready(Ok(Some((Inbound::None, unread))));
         }
@@ -114,25 +108,7 @@ impl Served {
     fn poll_asked(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {
         let mut line = self.line.borrow_mut();
         let Line { io: Some(io), reading, .. } = &mut *line else { return Poll::Ready(Ok(None)) };
-        loop {
-            let skipped = asked::empty(&reading.ahead);
-            if skipped > 0 {
-                drop(reading.ahead.split_to(skipped));
-                self.skipped += skipped;
-                if self.skipped > MOST_EMPTY {
-                    return Poll::Ready(Err(Unheard::Malformed));
-                }
-            }
-            if !reading.ahead.is_empty()
-                && let Some(asked) = asked::read(&reading.ahead, &mut self.looked, head)?
-            {
-                return Poll::Ready(Ok(Some(asked)));
-            }
-            match ready!(reading.poll_more(io, cx)) {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return Poll::Ready(Ok(None)),
-            }
-        }
+        asked::poll(reading, io, cx, &mut self.progress, head)
     }
 
     /// Whether nothing of a next request has come.
@@ -174,6 +150,8 @@ impl Served {
         let framing = framing(has_length, response.status(), &response.body().size_hint(), self.asked);
         let keeps_length = framing == Framing::Bare && response.status() != StatusCode::NO_CONTENT;
         let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
+        // The rest of its body may never come, and cannot be told from a next request: the caller is told that none will be heard.
+        stays &= self.line.borrow().reading.is_over();
         let body = std::mem::replace(response.body_mut(), Relay::Empty);
         let body = if to_head { Relay::Empty } else { body };
         self.out.begin(body, framing, Start::WithHead, |out: &mut Writer<'_>| {

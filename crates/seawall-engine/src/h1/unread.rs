@@ -72,7 +72,7 @@ impl Unread {
     }
 
     fn lines(&self) -> impl Iterator<Item = &[u8]> {
-        self.pieces().into_iter().flat_map(|rest| Lines { rest })
+        self.pieces().into_iter().flat_map(Lines::of_fields)
     }
 
     /// Neighbours in one piece.

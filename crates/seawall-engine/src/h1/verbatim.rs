@@ -103,7 +103,7 @@ impl Verbatim {
 
     /// The first header of that name.
     pub(crate) fn first(&self, name: &str) -> Option<&[u8]> {
-        let mut lines = self.pieces(true).into_iter().flat_map(|rest| Lines { rest });
+        let mut lines = self.pieces(true).into_iter().flat_map(Lines::of_fields);
         lines.find_map(|line| {
             let (own, value) = line.split_at_checked(name.len())?;
             let value = value.strip_prefix(b":").filter(|_| own.eq_ignore_ascii_case(name.as_bytes()))?;
@@ -122,14 +122,14 @@ impl Verbatim {
 
     /// Puts them among others, for whoever has to act upon them after all.
     pub fn spell_out(self, headers: &mut HeaderMap) {
-        for line in self.pieces(true).into_iter().flat_map(|rest| Lines { rest }) {
+        for line in self.pieces(true).into_iter().flat_map(Lines::of_fields) {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
     }
 
     /// Those that are text, for whoever keeps them: names as they were spelled, and values.
     pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.pieces(true).into_iter().flat_map(|rest| Lines { rest }).filter(|line| line.is_ascii()).filter_map(|line| {
+        self.pieces(true).into_iter().flat_map(Lines::of_fields).filter(|line| line.is_ascii()).filter_map(|line| {
             let line = std::str::from_utf8(line).expect("what is ASCII is UTF-8");
             // Names are short: a search that is made for long texts takes longer to begin than this to end.
             let colon = line.bytes().position(|byte| byte == b':')?;
@@ -209,7 +209,12 @@ fn is_of_note(name: &[u8]) -> bool {
     }
 }
 
-/// What names are made of (RFC 9110 §5.6.2).
+/// Whether names may have that byte (RFC 9110 §5.6.2).
+pub(super) const fn is_token(byte: u8) -> bool {
+    TOKEN[byte as usize]
+}
+
+/// What names are made of.
 const TOKEN: [bool; 256] = {
     let all = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&'*+-.^_`|~";
     let (mut table, mut at) = ([false; 256], 0);

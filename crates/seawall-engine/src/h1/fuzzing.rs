@@ -1,0 +1,182 @@
+//! A door for fuzz targets and fixtures, which need no socket: the readers of both sides over bytes that arrive in chosen pieces.
+//! Not part of the library.
+
+use super::asked::{self, Asked, Progress};
+use super::head::{self, Answer, Length, Writer};
+use super::reading::{Cut, Reading};
+use super::verbatim::Passes;
+use crate::fault::Fault;
+use http::{HeaderMap, Request, request, response};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// What arrives over a connection, and in which pieces.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    pub bytes: &'a [u8],
+    /// Bytes that one read gives, in turns; all that there is room for where this is empty.
+    pub sizes: &'a [usize],
+    /// The peer closes after the last byte; otherwise nothing more happens.
+    pub closes: bool,
+}
+
+/// A message as it was read.
+#[derive(Debug)]
+pub struct Message<Head> {
+    /// Where its head begins and ends among all bytes.
+    pub place: std::ops::Range<usize>,
+    pub head: Head,
+    /// Its headers, all of them as a map, wherever they were kept.
+    pub headers: HeaderMap,
+    /// Header lines as they go on to the next hop.
+    pub relayed: Vec<u8>,
+    pub body: Vec<u8>,
+    /// The body came to its end.
+    pub is_whole: bool,
+}
+
+/// Why no further message was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// More is waited for.
+    Waits,
+    /// The peer closed between two messages.
+    Closed,
+    /// The last message said that it is the last. So many bytes behind it are not read.
+    Last { unread: usize },
+    /// What came is no message.
+    Refused,
+    /// The peer closed within a message.
+    Cut,
+}
+
+struct Connection<'a> {
+    arrival: Arrival<'a>,
+    rest: &'a [u8],
+    turn: usize,
+}
+
+impl AsyncRead for Connection<'_> {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        if self.rest.is_empty() {
+            return if self.arrival.closes { Poll::Ready(Ok(())) } else { Poll::Pending };
+        }
+        let sizes = self.arrival.sizes;
+        let most = if sizes.is_empty() { usize::MAX } else { sizes[self.turn % sizes.len()].max(1) };
+        let (piece, rest) = self.rest.split_at(most.min(buffer.remaining()).min(self.rest.len()));
+        buffer.put_slice(piece);
+        (self.rest, self.turn) = (rest, self.turn + 1);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// One side of a connection.
+struct Reader<'a> {
+    io: Connection<'a>,
+    reading: Reading,
+    cx: Context<'static>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(arrival: Arrival<'a>) -> Self {
+        let io = Connection { arrival, rest: arrival.bytes, turn: 0 };
+        Self { io, reading: Reading::default(), cx: Context::from_waker(Waker::noop()) }
+    }
+
+    fn unread(&self) -> usize {
+        self.io.rest.len() + self.reading.ahead.len()
+    }
+
+    /// Where a head of that length is that was just read.
+    fn place(&self, length: usize) -> std::ops::Range<usize> {
+        let end = self.io.arrival.bytes.len() - self.unread();
+        end - length..end
+    }
+
+    /// Reads a body; the reason where it did not come to its end.
+    fn body(&mut self) -> (Vec<u8>, Option<End>) {
+        let mut body = Vec::new();
+        loop {
+            match self.reading.poll_piece(&mut self.io, &mut self.cx) {
+                Poll::Pending => return (body, Some(End::Waits)),
+                Poll::Ready(None) => return (body, None),
+                Poll::Ready(Some(Ok(piece))) => body.extend_from_slice(&piece),
+                Poll::Ready(Some(Err(Cut::Short))) => return (body, Some(End::Cut)),
+                Poll::Ready(Some(Err(Cut::Malformed))) => return (body, Some(End::Refused)),
+            }
+        }
+    }
+}
+
+/// Reads requests as a caller's connection does, one after the other.
+#[must_use]
+pub fn requests(arrival: Arrival<'_>) -> (Vec<Message<request::Parts>>, End) {
+    let (mut reader, mut progress, mut messages) = (Reader::new(arrival), Progress::default(), Vec::new());
+    loop {
+        let (mut head, ()) = Request::new(()).into_parts();
+        let polled = asked::poll(&mut reader.reading, &mut reader.io, &mut reader.cx, &mut progress, &mut head);
+        let Asked { length, body, stays, unread } = match polled {
+            Poll::Pending => return (messages, End::Waits),
+            Poll::Ready(Err(_)) => return (messages, End::Refused),
+            Poll::Ready(Ok(None)) => return (messages, if reader.unread() > 0 { End::Cut } else { End::Closed }),
+            Poll::Ready(Ok(Some(asked))) => asked,
+        };
+        reader.reading.body(length, body);
+        let place = reader.place(length);
+        let mut relayed = Vec::new();
+        match &unread {
+            Some(unread) => unread.write(&mut Writer::new(&mut relayed)),
+            None => write(&mut relayed, &head.headers),
+        }
+        let headers = unread.map_or_else(|| head.headers.clone(), |unread| unread.whole());
+        let (body, end) = reader.body();
+        messages.push(Message { place, head, headers, relayed, body, is_whole: end.is_none() });
+        if let Some(end) = end {
+            return (messages, end);
+        }
+        if !stays {
+            return (messages, End::Last { unread: reader.unread() });
+        }
+        reader.reading.shrink();
+    }
+}
+
+/// Reads responses as an upstream's connection does, each of them to a HEAD if `to_head` says so.
+#[must_use]
+pub fn responses(arrival: Arrival<'_>, to_head: bool, passes: Option<Passes>) -> (Vec<Message<response::Parts>>, End) {
+    let (mut reader, mut messages) = (Reader::new(arrival), Vec::new());
+    loop {
+        let Answer { parts: head, verbatim, length, body: framing, stays } =
+            match head::poll(&mut reader.reading, &mut reader.io, &mut reader.cx, to_head, passes) {
+                Poll::Pending => return (messages, End::Waits),
+                Poll::Ready(Err(fault)) if fault != Fault::RESET => return (messages, End::Refused),
+                Poll::Ready(Err(_)) => return (messages, if reader.unread() > 0 { End::Cut } else { End::Closed }),
+                Poll::Ready(Ok(answer)) => answer,
+            };
+        let place = reader.place(length);
+        let (mut relayed, mut headers) = (Vec::new(), head.headers.clone());
+        match verbatim {
+            Some(verbatim) => {
+                verbatim.write(&mut Writer::new(&mut relayed), true);
+                verbatim.spell_out(&mut headers);
+            }
+            None => write(&mut relayed, &headers),
+        }
+        let ends_by_itself = !matches!(framing, Length::UntilClose);
+        let (body, end) = reader.body();
+        messages.push(Message { place, head, headers, relayed, body, is_whole: end.is_none() });
+        if let Some(end) = end {
+            return (messages, end);
+        }
+        if !stays || !ends_by_itself {
+            return (messages, End::Last { unread: reader.unread() });
+        }
+        reader.reading.shrink();
+    }
+}
+
+fn write(out: &mut Vec<u8>, headers: &HeaderMap) {
+    let mut writer = Writer::new(out);
+    headers.iter().for_each(|(name, value)| writer.field(name, value));
+}

@@ -1,0 +1,3 @@
+//! Functions that fuzz targets call.
+
+pub mod http1;
