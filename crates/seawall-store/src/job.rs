@@ -145,6 +145,7 @@ impl NewJob {
             history: self.history,
             crashes: 0,
             begun_at: None,
+            lost_under: None,
             idempotency_key: self.idempotency_key,
             correlation_id: self.correlation_id,
             callback: self.callback,
@@ -211,6 +212,8 @@ pub struct Job {
     pub crashes: u32,
     /// When a send was begun whose worker was lost before it could tell the outcome, where that send may not be repeated.
     pub begun_at: Option<Wall>,
+    /// The rules of the worker that was lost with it, see [`Claim::rules`]; [`MIXED`] where several were lost that went by different ones.
+    pub lost_under: Option<i64>,
     pub idempotency_key: Option<String>,
     pub correlation_id: Option<String>,
     pub callback: Option<String>,
@@ -248,7 +251,12 @@ pub struct Claimed {
     pub job: Job,
     /// The length of a body that was left in the store, where it is longer than [`SHORT_BODY`].
     pub body_left: Option<usize>,
+    /// Those of the [`Claim`].
+    pub rules: i64,
 }
+
+/// The rules of workers that did not go by the same ones. Nobody goes by these.
+pub const MIXED: i64 = -1;
 
 /// Bodies up to this length come with their claim: a worker may claim hundreds of jobs long before it begins them.
 pub const SHORT_BODY: usize = 16 * 1024;
@@ -286,6 +294,8 @@ pub struct Claim {
     pub token: u64,
     pub lease: Nanos,
     pub now: Wall,
+    /// A number for the rules by which the worker tells what may be repeated, and so is begun without a note.
+    pub rules: i64,
 }
 
 /// What a renewal found.

@@ -20,7 +20,7 @@ macro_rules! columns {
             $progress,
             ", jobs.idempotency_key, jobs.correlation_id, jobs.callback, jobs.origin, jobs.method, jobs.path, ",
             $history,
-            ", jobs.headers, jobs.begun_at"
+            ", jobs.headers, jobs.begun_at, jobs.lost_under"
         )
     };
 }
@@ -96,7 +96,7 @@ pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Leas
     let lease = Lease { row, id, token, by_caller: origin == Origin::Caller };
     let (method, path) = (c.take()?, c.take()?);
     let (history, headers) = (c.json()?, c.json()?);
-    let begun_at = c.take()?;
+    let (begun_at, lost_under) = (c.take()?, c.take()?);
     let request = Request { method, path, headers, body: Bytes::new() };
     let job = Job {
         id,
@@ -110,6 +110,7 @@ pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Leas
         history,
         crashes,
         begun_at,
+        lost_under,
         idempotency_key,
         correlation_id,
         callback,

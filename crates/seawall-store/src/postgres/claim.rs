@@ -27,15 +27,16 @@ fn claim_statement(from: From) -> &'static str {
     let statements = STATEMENTS.get_or_init(|| {
         let lanes = ["lane(upstream, most)", "lane(upstream, most, priority, turn)"];
         let given = ["$3::text[], $4::int8[]", "$3::text[], $4::int8[], $5::int8[], $6::int8[]"];
+        let rules = ["$5", "$7"];
         let wanted = ["", "AND queue.priority = lane.priority AND queue.turn >= lane.turn "];
         [0, 1].map(|from| {
-            let (lane, given, wanted) = (lanes[from], given[from], wanted[from]);
+            let (lane, given, wanted, rules) = (lanes[from], given[from], wanted[from], rules[from]);
             format!(
                 "WITH picked AS MATERIALIZED (SELECT j.t FROM unnest({given}) AS {lane} CROSS JOIN LATERAL \
                  (SELECT queue.ctid AS t FROM queue WHERE queue.upstream = lane.upstream {wanted}\
                  ORDER BY queue.priority DESC, queue.turn LIMIT lane.most FOR UPDATE SKIP LOCKED) j), \
                  gone AS (DELETE FROM queue WHERE ctid = ANY(ARRAY(SELECT t FROM picked)) RETURNING row, upstream, turn, cancel), \
-                 marked AS (INSERT INTO claims (row, token, lease_until, cancel) SELECT row, $1, $2, cancel FROM gone), \
+                 marked AS (INSERT INTO claims (row, token, lease_until, cancel, rules) SELECT row, $1, $2, cancel, {rules}::int8 FROM gone), \
                  moved AS (INSERT INTO lanes AS l (upstream, present) SELECT upstream, max(turn) FROM gone GROUP BY 1 ORDER BY 1 \
                  ON CONFLICT (upstream) DO UPDATE SET present = excluded.present WHERE l.present < excluded.present) \
                  SELECT {CLAIMED}, jobs.turn, {BODY}, (SELECT {RELAXED}) FROM jobs WHERE jobs.row = ANY(ARRAY(SELECT row FROM gone)) \
@@ -82,10 +83,10 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
     let until = (claim.now + claim.lease).0;
     let connection = pool.get().await?;
     let taken = match from {
-        None => ask(&connection, claim_statement(From::Front), &[&token, &until, &upstreams, &most]).await,
+        None => ask(&connection, claim_statement(From::Front), &[&token, &until, &upstreams, &most, &claim.rules]).await,
         Some(from) => {
             let (priorities, turns): (Vec<i64>, Vec<i64>) = from.iter().map(|at| (at.priority, at.turn)).unzip();
-            let values: [&(dyn ToSql + Sync); 6] = [&token, &until, &upstreams, &most, &priorities, &turns];
+            let values: [&(dyn ToSql + Sync); 7] = [&token, &until, &upstreams, &most, &priorities, &turns, &claim.rules];
             ask(&connection, claim_statement(From::Position), &values).await
         }
     };
@@ -101,13 +102,13 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
         }
         other => other?,
     };
-    rows.into_iter().map(|row| claimed(row, token)).collect()
+    rows.into_iter().map(|row| claimed(row, token, claim.rules)).collect()
 }
 
-fn claimed(mut row: Row, token: i64) -> Result<(i64, Claimed), Error> {
+fn claimed(mut row: Row, token: i64, rules: i64) -> Result<(i64, Claimed), Error> {
     let (mut job, lease) = rows::claimed(&mut row, token)?;
     let turn: i64 = row.take()?;
     let (body, body_left) = rows::claimed_body(&mut row)?;
     job.request.body = body;
-    Ok((turn, Claimed { lease, job, body_left }))
+    Ok((turn, Claimed { lease, job, body_left, rules }))
 }

@@ -5,7 +5,7 @@ use super::turns::{FIRST, ORDER, given};
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Holder, SUSPECT, State, Tick};
+use crate::job::{Holder, MIXED, SUSPECT, State, Tick};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use std::sync::OnceLock;
@@ -31,19 +31,21 @@ fn ready_statement() -> &'static str {
         format!(
             "WITH over AS MATERIALIZED (SELECT ctid AS t FROM claims WHERE lease_until <= $1 \
              ORDER BY lease_until LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             gone AS (DELETE FROM claims WHERE ctid = ANY(ARRAY(SELECT t FROM over)) RETURNING row AS r, lease_until AS at, cancel, begun_at, \
+             gone AS (DELETE FROM claims WHERE ctid = ANY(ARRAY(SELECT t FROM over)) RETURNING row AS r, lease_until AS at, cancel, begun_at, rules, \
              CASE WHEN token >> 32 = $2 THEN 0 ELSE 1 END AS crashed), \
-             late AS MATERIALIZED (SELECT r, upstream, tenant, at, cancel, crashed, gone.begun_at FROM gone JOIN jobs ON jobs.row = gone.r), \
+             late AS MATERIALIZED (SELECT r, upstream, tenant, at, cancel, crashed, gone.begun_at, gone.rules FROM gone JOIN jobs ON jobs.row = gone.r), \
              due AS MATERIALIZED (SELECT row AS r, upstream, tenant, due AS at FROM jobs WHERE waits = 1 AND due <= $1 \
              ORDER BY due LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
-             picked AS (SELECT r, upstream, tenant, at, cancel, 1 AS lost, crashed, begun_at FROM late \
-             UNION ALL SELECT r, upstream, tenant, at, 0, 0, 0, NULL FROM due), \
-             placed AS (SELECT r, cancel, lost, crashed, begun_at, row_number() OVER (PARTITION BY upstream, tenant ORDER BY lost DESC, at, r) - 1 AS place, \
+             picked AS (SELECT r, upstream, tenant, at, cancel, 1 AS lost, crashed, begun_at, rules FROM late \
+             UNION ALL SELECT r, upstream, tenant, at, 0, 0, 0, NULL, NULL FROM due), \
+             placed AS (SELECT r, cancel, lost, crashed, begun_at, rules, row_number() OVER (PARTITION BY upstream, tenant ORDER BY lost DESC, at, r) - 1 AS place, \
              dense_rank() OVER (ORDER BY {ORDER}) AS own FROM picked), {given}, \
              back AS (UPDATE jobs SET waits = 0, turn = {FIRST}[placed.own] + placed.place, due = $1, \
              crashes = CASE WHEN placed.crashed = 1 AND crashes < {SUSPECT} THEN crashes + 1 \
              WHEN placed.lost > placed.crashed THEN least(crashes, {SUSPECT}) ELSE crashes END, \
-             begun_at = coalesce(placed.begun_at, jobs.begun_at) \
+             begun_at = coalesce(placed.begun_at, jobs.begun_at), \
+             lost_under = CASE WHEN placed.rules IS NULL OR jobs.lost_under = placed.rules THEN jobs.lost_under \
+             WHEN jobs.lost_under IS NULL THEN placed.rules ELSE {MIXED} END \
              FROM placed WHERE jobs.row = placed.r RETURNING jobs.row, jobs.priority, jobs.turn, jobs.upstream, placed.cancel, placed.lost), \
              queued AS (INSERT INTO queue (row, priority, turn, due, cancel, upstream) SELECT row, priority, turn, $1, cancel, upstream FROM back) \
              SELECT lost, (SELECT {RELAXED}) FROM back"

@@ -1,6 +1,7 @@
 //! Copies of a database: made while it is used, put in its place while it is not, and checked.
 
 use super::owner::{Owner, Serving};
+use super::preflight::Found;
 use super::{BUSY, Connection, Error, OpenFlags, beside, create_private, preflight, resolved, schema};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,9 +9,19 @@ use std::path::{Path, PathBuf};
 /// Writes a copy of the database as it is now. Others go on using the database meanwhile.
 pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
     let database = &resolved(database);
+    // A process that uses it under another name has the log beside that name.
+    if database.exists() && preflight::look(database)? == Found::WithoutItsLog {
+        let why = "it is in use, and its log is not beside it: is this another name of the file (a hard link, a bind mount)?";
+        return Err(Error::Unavailable(why.to_owned()));
+    }
     if copy.exists() {
         return Err(Error::Failed(format!("{} is there already", copy.display())));
     }
+    copy_to(database, copy)
+}
+
+/// Replaces whatever has the copy's name.
+fn copy_to(database: &Path, copy: &Path) -> Result<(), Error> {
     let unfinished = beside(copy, "-unfinished");
     remove(&unfinished)?;
     create_private(&unfinished);
@@ -33,14 +44,17 @@ pub(crate) fn restore(database: &Path, copy: &Path) -> Result<Option<PathBuf>, E
     let _alone = Owner::claim_alone(database)?;
     // Held by a process that runs jobs, also where somebody has removed the other lock.
     let _serving = Serving::claim(database)?.ok_or_else(|| Error::Unavailable("another process is using it".to_owned()))?;
-    let unfinished = beside(database, "-restored");
-    remove(&unfinished)?;
+    // One that is left of a restore that was cut short keeps an empty database from being made until it is replaced.
+    let unfinished = beside(database, preflight::RESTORED);
     // Not a plain copy: the file may have a log of its own.
-    write(copy, &unfinished)?;
+    copy_to(&resolved(copy), &unfinished)?;
     let is_there = database.exists() || beside(database, "-wal").exists();
+    let folder = database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let aside = if is_there { Some(move_aside(database)?) } else { None };
+    // Before the copy has its name: a log that is back after a power cut would be taken for the copy's own.
+    sync(folder)?;
     std::fs::rename(&unfinished, database).map_err(failed)?;
-    sync(database.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    sync(folder)?;
     Ok(aside)
 }
 
@@ -49,7 +63,8 @@ fn move_aside(database: &Path) -> Result<PathBuf, Error> {
     let is_free = |path: &PathBuf| !path.exists() && !beside(path, "-wal").exists();
     let free = (1..1000).map(|number| beside(database, &format!(".before-{number}"))).find(is_free);
     let aside = free.ok_or_else(|| Error::Failed("there are too many old databases beside it".to_owned()))?;
-    for ending in ["-wal", ""] {
+    // A log whose database is away is refused; a database whose log is away is only warned about.
+    for ending in ["", "-wal"] {
         let from = beside(database, ending);
         if from.exists() {
             std::fs::rename(from, beside(&aside, ending)).map_err(failed)?;

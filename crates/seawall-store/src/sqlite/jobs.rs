@@ -31,7 +31,7 @@ const QUEUE_AGAIN: &str = "INSERT INTO queue SELECT upstream, priority, turn, jo
 pub(super) const NEXT_IN_LANE: &str = "FROM queue CROSS JOIN jobs ON jobs.row = queue.row WHERE queue.upstream = ?1 \
      ORDER BY queue.priority DESC, queue.turn, queue.row LIMIT ?2";
 /// All of one priority that are claimed from a lane, and the first of it: to look for each of them would cost more than to move it.
-pub(super) const MARK: &str = "INSERT INTO claims (row, token, lease_until, cancel) SELECT row, ?5, ?6, cancel FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
+pub(super) const MARK: &str = "INSERT INTO claims (row, token, lease_until, cancel, rules) SELECT row, ?5, ?6, cancel, ?7 FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
 pub(super) const UNQUEUE: &str = "DELETE FROM queue WHERE upstream = ?1 AND priority = ?2 AND (turn, row) <= (?3, ?4)";
 pub(super) const RELEASE: &str = "DELETE FROM claims WHERE row = ? AND token = ? AND cancel <= ?";
 pub(super) const END: &str = "INSERT INTO ended (row, id, state, token, finished_at, progress, history, error, response_status, response_cut, \
@@ -175,9 +175,9 @@ fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
             let (body, body_left) = rows::claimed_body(&mut columns)?;
             job.request.body = body;
             tx.turns.claimed(upstream, turn);
-            claimed.push((turn, Claimed { lease, job, body_left }));
+            claimed.push((turn, Claimed { lease, job, body_left, rules: claim.rules }));
         }
-        mark(tx.db, upstream, &claimed[first..], claim.now + claim.lease)?;
+        mark(tx.db, upstream, &claimed[first..], claim)?;
     }
     claimed.sort_by_key(|(turn, claimed)| (-claimed.job.priority, *turn));
     Ok(claimed.into_iter().map(|(_, claimed)| claimed).collect())
@@ -191,12 +191,13 @@ static CLAIM: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Writes down whose the first of a lane are now, which are given in their order.
-fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], until: Wall) -> Result<(), Error> {
+fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], claim: &Claim) -> Result<(), Error> {
+    let until = claim.now + claim.lease;
     let (mut mark, mut unqueue) = (db.prepare_cached(MARK)?, db.prepare_cached(UNQUEUE)?);
     for alike in claimed.chunk_by(|(_, one), (_, next)| one.job.priority == next.job.priority) {
         let Some((turn, last)) = alike.last() else { continue };
         let Lease { row, token, .. } = last.lease;
-        let marked = mark.execute(params![upstream, last.job.priority, turn, row, token, until.0])?;
+        let marked = mark.execute(params![upstream, last.job.priority, turn, row, token, until.0, claim.rules])?;
         let gone = unqueue.execute(params![upstream, last.job.priority, turn, row])?;
         // They were found in this very transaction.
         if (marked, gone) != (alike.len(), alike.len()) {

@@ -2,6 +2,7 @@
 //! it. A log that is written to all the time is never folded in to its end, and goes on growing; so when it is long, and
 //! little is left, the writer does the rest between two commits and begins it anew.
 
+use super::owner::FileLock;
 use super::{Connection, Error, connect_to_fold};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +40,7 @@ pub(super) struct Log {
 
 impl Log {
     /// Watches over the log of the connection that writes.
-    pub(super) fn watch(writer: &mut Connection, path: &Path, bounds: Bounds) -> Result<Self, Error> {
+    pub(super) fn watch(writer: &mut Connection, path: &Path, bounds: Bounds, file: Arc<FileLock>) -> Result<Self, Error> {
         // Ends when the writing connection is closed, and its hook with it.
         let (grown, growing) = sync_channel::<()>(1);
         let beside = connect_to_fold(path)?;
@@ -49,6 +50,8 @@ impl Log {
             while growing.recv().is_ok() {
                 own.follow(&beside, bounds);
             }
+            drop(beside);
+            drop(file);
         };
         let thread = std::thread::Builder::new().name("store-folder".to_owned());
         thread.spawn(serve).map_err(|error| Error::Unavailable(error.to_string()))?;
@@ -112,14 +115,17 @@ fn hook(grown: SyncSender<()>, due: Arc<AtomicBool>, bounds: Bounds) -> impl FnM
 mod tests {
     use super::*;
     use crate::sqlite::connect;
+    use crate::sqlite::owner::Owner;
 
     #[test]
     fn a_log_that_is_written_to_all_the_time_stays_short() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("seawall.db");
+        std::fs::write(&path, b"").unwrap();
+        let owner = Owner::claim(&path).unwrap();
         let mut db = connect(&path).unwrap();
         let bounds = Bounds { step: 20, long: 100, longest: 200, little: 10 };
-        let log = Log::watch(&mut db, &path, bounds).unwrap();
+        let log = Log::watch(&mut db, &path, bounds, owner.file()).unwrap();
         db.execute_batch("CREATE TABLE t (body BLOB); PRAGMA synchronous = OFF").unwrap();
         for _ in 0..300 {
             db.execute("INSERT INTO t VALUES (zeroblob(40000))", []).unwrap();

@@ -92,7 +92,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Sqlite::open(&folder.path().join("seawall.db")).unwrap();
         let poll = async || {
-            let claim = Claim { lanes: vec![("u".to_owned(), 9)], token: 1, lease: Nanos::from_secs(1), now: Wall(5) };
+            let claim = Claim { lanes: vec![("u".to_owned(), 9)], token: 1, lease: Nanos::from_secs(1), now: Wall(5), rules: 0 };
             (store.tick(Wall(5), None).await.unwrap(), store.claim(claim).await.unwrap().len())
         };
         assert_eq!(poll().await, (Tick::default(), 0));

@@ -33,7 +33,6 @@ use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
 use std::future::{Future, ready};
-use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -100,16 +99,18 @@ impl Sqlite {
     /// Opens or makes the database, and brings its schema up to date.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let path = &resolved(path);
-        let found = preflight::look(path).map_err(|error| explained(error, path))?;
+        preflight::look_for_its_log(path)?;
         create_private(path);
-        let db = connect(path).and_then(|db| schema::migrate(&db).map(|()| db)).map_err(|error| explained(error, path))?;
-        let owner = Owner::claim(path, || upkeep::orphan_all(&db))?;
+        let mut owner = Owner::claim(path)?;
+        let found = preflight::look(path)?;
+        let db = connect(path).and_then(|db| schema::migrate(&db).map(|()| db))?;
+        owner.settle(|| upkeep::orphan_all(&db))?;
         mark_in_use(&db)?;
         let turns = Turns::load(&db)?;
         let woken = Arc::new(Notify::new());
         Ok(Self {
-            writer: Writer::start(db, turns, path, Arc::clone(&woken))?,
-            reader: Reader::start(path)?,
+            writer: Writer::start(db, turns, path, Arc::clone(&woken), &owner)?,
+            reader: Reader::start(path, &owner)?,
             lull: Arc::new(Lull::watch(path)?),
             woken,
             path: Arc::from(path.as_path()),
@@ -321,15 +322,6 @@ fn resolved(path: &Path) -> PathBuf {
 /// why a file cannot be made.
 fn create_private(path: &Path) {
     drop(std::fs::File::options().create_new(true).write(true).mode(0o600).open(path));
-}
-
-/// SQLite says only that it cannot open a file; the file itself says why.
-fn explained(error: Error, path: &Path) -> Error {
-    let Error::Unavailable(_) = error else { return error };
-    match std::fs::File::options().append(true).open(path) {
-        Err(why) if matches!(why.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) => Error::ReadOnly(why.to_string()),
-        _ => error,
-    }
 }
 
 fn connect(path: &Path) -> Result<Connection, Error> {

@@ -1,5 +1,6 @@
 //! Two threads that read, so that a slow list never holds up a write, and one slow list does not hold up the next.
 
+use super::owner::Owner;
 use super::{Connection, Error, connect_to_read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +16,20 @@ type Query = Box<dyn FnOnce(&Connection) + Send>;
 pub(super) struct Reader(mpsc::Sender<Query>);
 
 impl Reader {
-    pub(super) fn start(path: &Path) -> Result<Self, Error> {
+    pub(super) fn start(path: &Path, owner: &Owner) -> Result<Self, Error> {
         let (sender, receiver) = mpsc::channel::<Query>(QUEUE);
         let receiver = Arc::new(Mutex::new(receiver));
         for number in 0..THREADS {
-            let (db, receiver) = (connect_to_read(path)?, Arc::clone(&receiver));
+            let (file, db, receiver) = (owner.file(), connect_to_read(path)?, Arc::clone(&receiver));
             let serve = move || {
                 loop {
                     // Locked only while waiting: whoever got a query lets the other wait for the next.
                     let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-                    let Some(query) = next else { return };
+                    let Some(query) = next else { break };
                     query(&db);
                 }
+                drop(db);
+                drop(file);
             };
             let thread = std::thread::Builder::new().name(format!("store-reader-{number}"));
             thread.spawn(serve).map_err(|error| Error::Unavailable(error.to_string()))?;

@@ -12,6 +12,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0006.sql"),
     include_str!("migrations/0007.sql"),
     include_str!("migrations/0008.sql"),
+    include_str!("migrations/0009.sql"),
 ];
 
 /// A database of at most this size is checked from end to end before it is trusted.

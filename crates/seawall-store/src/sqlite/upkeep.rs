@@ -4,7 +4,7 @@
 use super::{Sqlite, Tx, jobs};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Holder, SUSPECT, State, Tick};
+use crate::job::{Holder, MIXED, SUSPECT, State, Tick};
 use crate::sql::count;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
@@ -18,10 +18,10 @@ const TICK: usize = 2000;
 const SWEEP: usize = 16;
 const PAUSE: Duration = Duration::from_millis(2);
 
-pub(super) const LATE: &str = "SELECT claims.row, upstream, tenant, claims.token >> 32, claims.begun_at FROM claims CROSS JOIN jobs ON jobs.row = claims.row \
+pub(super) const LATE: &str = "SELECT claims.row, upstream, tenant, claims.token >> 32, claims.begun_at, claims.rules FROM claims CROSS JOIN jobs ON jobs.row = claims.row \
                                WHERE lease_until <= ?1 ORDER BY lease_until, claims.row LIMIT ?2";
 pub(super) const DUE: &str =
-    "SELECT row, upstream, tenant, 0, NULL FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 AND due <= ?1 ORDER BY due LIMIT ?2";
+    "SELECT row, upstream, tenant, 0, NULL, NULL FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 AND due <= ?1 ORDER BY due LIMIT ?2";
 pub(super) const NEXT: &str = "SELECT due FROM jobs INDEXED BY jobs_waiting WHERE waits = 1 ORDER BY due LIMIT 1";
 pub(super) const LEASED: &str = "SELECT min(lease_until) FROM claims";
 /// One look into the queue for each lane, however many jobs it has.
@@ -34,7 +34,11 @@ static READY: LazyLock<String> = LazyLock::new(|| {
     let (crashed, lapsed) = (Why::Crashed as i64, Why::Lapsed as i64);
     let crashes =
         format!("CASE ?4 WHEN {crashed} THEN crashes + (crashes < {SUSPECT}) WHEN {lapsed} THEN min(crashes, {SUSPECT}) ELSE crashes END");
-    format!("UPDATE jobs SET waits = 0, turn = ?1, due = ?2, crashes = {crashes}, begun_at = coalesce(?5, begun_at) WHERE row = ?3")
+    let under = format!("CASE WHEN ?6 IS NULL OR lost_under = ?6 THEN lost_under WHEN lost_under IS NULL THEN ?6 ELSE {MIXED} END");
+    format!(
+        "UPDATE jobs SET waits = 0, turn = ?1, due = ?2, crashes = {crashes}, begun_at = coalesce(?5, begun_at), lost_under = {under} \
+         WHERE row = ?3"
+    )
 });
 
 /// Why a job is made ready.
@@ -107,14 +111,12 @@ pub(super) fn orphan_all(db: &Connection) -> Result<(), Error> {
 
 /// Puts jobs back in line, each at its tenant's next turn; why, is told by the first half of a claim's token. Their rows.
 fn ready(tx: &mut Tx<'_>, which: &str, now: Wall, why: impl Fn(i64) -> Why) -> Result<Vec<i64>, Error> {
-    let found: Vec<(i64, String, String, i64, Option<i64>)> = tx
-        .db
-        .prepare_cached(which)?
-        .query_map(params![now.0, count(TICK)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))?
-        .collect::<Result<_, _>>()?;
+    type Found = (i64, String, String, i64, Option<i64>, Option<i64>);
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?));
+    let found: Vec<Found> = tx.db.prepare_cached(which)?.query_map(params![now.0, count(TICK)], read)?.collect::<Result<_, _>>()?;
     let mut update = tx.db.prepare_cached(&READY)?;
-    for (row, upstream, tenant, prefix, begun_at) in &found {
-        update.execute(params![tx.turns.next(upstream, tenant), now.0, row, why(*prefix) as i64, begun_at])?;
+    for (row, upstream, tenant, prefix, begun_at, rules) in &found {
+        update.execute(params![tx.turns.next(upstream, tenant), now.0, row, why(*prefix) as i64, begun_at, rules])?;
         jobs::queue_again(tx.db, *row)?;
     }
     Ok(found.into_iter().map(|(row, ..)| row).collect())

@@ -2,6 +2,7 @@
 //! flush of the disk pays for many writes; nobody hears of a write that has to last before it is on disk.
 
 use super::log::{Bounds, Log};
+use super::owner::{FileLock, Owner};
 use super::reserve::Reserve;
 use super::turns::Turns;
 use super::{Connection, Error, Tx, beside};
@@ -64,14 +65,15 @@ impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending
 pub(super) struct Writer(mpsc::Sender<Box<dyn Work>>);
 
 impl Writer {
-    pub(super) fn start(mut db: Connection, turns: Turns, path: &Path, woken: Arc<Notify>) -> Result<Self, Error> {
+    pub(super) fn start(mut db: Connection, turns: Turns, path: &Path, woken: Arc<Notify>, owner: &Owner) -> Result<Self, Error> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reserve = Reserve::beside(path);
-        let log = Log::watch(&mut db, path, Bounds::USUAL)?;
+        let log = Log::watch(&mut db, path, Bounds::USUAL, owner.file())?;
+        let file = owner.file();
         let files = Files::of(db.path().map_or(path, Path::new));
         std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || Thread { db, log, files, turns, reserve, woken, flushes: true, queue: receiver }.serve())
+            .spawn(move || Thread { db, log, files, turns, reserve, woken, flushes: true, queue: receiver, _file: file }.serve())
             .map_err(|error| Error::Unavailable(error.to_string()))?;
         Ok(Self(sender))
     }
@@ -127,6 +129,8 @@ struct Thread {
     /// Whether a commit waits until the disk has it.
     flushes: bool,
     queue: mpsc::Receiver<Box<dyn Work>>,
+    /// Dropped after the connection: fields are dropped in their order.
+    _file: Arc<FileLock>,
 }
 
 impl Thread {

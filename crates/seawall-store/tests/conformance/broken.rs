@@ -205,7 +205,7 @@ async fn a_statement_that_takes_long_is_waited_for() {
 async fn work(store: Store, seed: u64, over: Arc<AtomicBool>, settled: Arc<AtomicUsize>) -> HashMap<CallId, usize> {
     let (mut ended, mut rng) = (HashMap::new(), Rng::seeded(seed));
     while !over.load(Ordering::Relaxed) {
-        let wish = Claim { lanes: vec![("u".to_owned(), 20)], token: rng.draw(), lease: Nanos::from_secs(600), now: NOON };
+        let wish = Claim { lanes: vec![("u".to_owned(), 20)], token: rng.draw(), lease: Nanos::from_secs(600), now: NOON, rules: 0 };
         // A claim whose answer got lost twice is left to its lease.
         let Ok(claimed) = store.claim(wish).await else { continue };
         for one in claimed {

@@ -2,7 +2,7 @@
 
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
 use seawall_core::time::{Nanos, Wall};
-use seawall_store::job::{Cancelled, Claim, Ending, Enqueued, Holder, NewJob, Origin, Renewed, SHORT_BODY, Settled, State};
+use seawall_store::job::{Cancelled, Claim, Ending, Enqueued, Holder, MIXED, NewJob, Origin, Renewed, SHORT_BODY, Settled, State};
 
 on_each_backend!(
     a_job_is_claimed_by_exactly_one_of_many,
@@ -24,6 +24,7 @@ on_each_backend!(
     a_renewed_lease_does_not_run_out,
     a_begun_send_is_known_after_its_lease_is_lost,
     a_begun_send_that_is_settled_leaves_nothing,
+    the_rules_of_lost_workers_are_known_afterwards,
     a_late_worker_cannot_overwrite_its_successor,
     the_same_key_is_the_same_job,
     the_same_key_for_another_request_is_a_mistake,
@@ -254,7 +255,7 @@ async fn a_lease_that_its_own_process_finds_over_counts_no_crash(stage: Stage) {
     // The highest bit too: databases keep tokens as numbers with a sign.
     let (us, others) = (Holder::new(0xf000_0001), Holder::new(0xf000_0002));
     let claim = async |now| {
-        let wish = Claim { lanes: vec![("u".to_owned(), 1)], token: us.token(u32::MAX), lease: LEASE, now };
+        let wish = Claim { lanes: vec![("u".to_owned(), 1)], token: us.token(u32::MAX), lease: LEASE, now, rules: 0 };
         stage.store.claim(wish).await.unwrap().remove(0)
     };
     claim(NOON).await;
@@ -289,6 +290,19 @@ async fn a_begun_send_is_known_after_its_lease_is_lost(stage: Stage) {
     }
     let last = stage.claim_at("u", 2, after(33)).await;
     assert_eq!(last.iter().filter(|claimed| claimed.job.begun_at == Some(after(2))).count(), 1, "nobody has found out meanwhile");
+}
+
+async fn the_rules_of_lost_workers_are_known_afterwards(stage: Stage) {
+    stage.enqueue(stage.job("u")).await;
+    let lost = async |seconds: i64, rules: i64| {
+        let wish = Claim { lanes: vec![("u".to_owned(), 1)], token: seconds.unsigned_abs(), lease: LEASE, now: after(seconds), rules };
+        let claimed = stage.store.claim(wish).await.unwrap().remove(0);
+        assert_eq!(claimed.rules, rules);
+        stage.store.tick(after(seconds + 30), None).await.unwrap();
+        claimed.job.lost_under
+    };
+    assert_eq!((lost(0, 7).await, lost(30, 7).await, lost(60, 8).await, lost(90, 7).await), (None, Some(7), Some(7), Some(MIXED)));
+    assert_eq!(lost(120, 7).await, Some(MIXED));
 }
 
 async fn a_begun_send_that_is_settled_leaves_nothing(stage: Stage) {

@@ -111,7 +111,7 @@ async fn a_flipped_page_is_refused_or_harmless_and_never_read_as_work() {
             // A page without structure, as those that hold the rest of a long value.
             Ok(store) => {
                 let lanes = vec![("u".to_owned(), 500)];
-                drop(store.claim(Claim { lanes, token: 1, lease: LEASE, now: NOON }).await);
+                drop(store.claim(Claim { lanes, token: 1, lease: LEASE, now: NOON, rules: 0 }).await);
             }
         }
     }

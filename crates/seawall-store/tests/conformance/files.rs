@@ -213,3 +213,58 @@ async fn a_backup_under_load_holds_what_was_acknowledged_and_can_be_restored() {
     let restored = open(&target).await.unwrap();
     assert!(queued(&restored).await >= 50 && !restored.lost_its_log());
 }
+
+#[tokio::test]
+async fn a_database_with_two_names_is_refused_under_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, store, stage) = filled(folder.path()).await;
+    let link = folder.path().join("link.db");
+    std::fs::hard_link(&database, &link).unwrap();
+    for name in [&link, &database] {
+        let refused = open(name).await.unwrap_err();
+        assert!(refused.to_string().contains("hard links"), "{refused}");
+    }
+    assert!(Store::back_up(&link, &folder.path().join("backup.db")).is_err(), "its log is beside the other name");
+    std::fs::remove_file(&link).unwrap();
+    store.enqueue(vec![stage.job("u")], NOON).await.unwrap();
+    assert_eq!(queued(&open(&database).await.unwrap()).await, 51);
+}
+
+#[tokio::test]
+async fn a_database_in_use_under_another_name_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, _store, _) = filled(folder.path()).await;
+    let renamed = folder.path().join("renamed.db");
+    std::fs::rename(&database, &renamed).unwrap();
+    let refused = open(&renamed).await.unwrap_err();
+    assert!(refused.to_string().contains("under another name"), "{refused}");
+    assert!(!beside(&renamed, "-wal").exists(), "SQLite was not asked");
+}
+
+#[tokio::test]
+async fn another_process_that_has_the_file_under_another_name_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("seawall.db");
+    let other = std::fs::File::create(&database).unwrap();
+    other.lock_shared().unwrap();
+    let refused = open(&database).await.unwrap_err();
+    assert!(refused.to_string().contains("under another name"), "{refused}");
+    drop(other);
+    open(&database).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_holds_a_lock_on_its_own_file_for_as_long_as_it_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (database, store, _) = filled(folder.path()).await;
+    // In a process of its own: closing a descriptor of the file here would drop the locks of SQLite.
+    let is_free = || std::process::Command::new("flock").args(["-n", "-x"]).arg(&database).arg("true").status().unwrap().success();
+    assert!(!is_free());
+    drop(store);
+    let mut tries = 0;
+    while !is_free() {
+        tries += 1;
+        assert!(tries < 500, "the threads of the store end");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

@@ -24,7 +24,7 @@ on_each_backend!(
 async fn found(store: &Store, now: Wall) -> Vec<Claimed> {
     store.tick(now, None).await.unwrap();
     let lanes = vec![("u".to_owned(), 9), ("v".to_owned(), 9)];
-    store.claim(Claim { lanes, token: 1, lease: LEASE, now }).await.unwrap()
+    store.claim(Claim { lanes, token: 1, lease: LEASE, now, rules: 0 }).await.unwrap()
 }
 
 /// Looked at more than once, so that whatever can be remembered is.

@@ -35,7 +35,7 @@ async fn two_programs_share_the_work_and_never_a_job(stage: Stage) {
     let other = stage.open_again().await;
     stage.store.enqueue((0..200).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
     let claim = async |store: &Store, token| {
-        store.claim(Claim { lanes: vec![("u".to_owned(), 15)], token, lease: LEASE, now: NOON }).await.unwrap()
+        store.claim(Claim { lanes: vec![("u".to_owned(), 15)], token, lease: LEASE, now: NOON, rules: 0 }).await.unwrap()
     };
     let mut seen = HashSet::new();
     for round in 0..20 {
@@ -84,7 +84,7 @@ async fn fairness_survives_a_restart(stage: Stage) {
     assert_eq!(stage.claim("u", 100).await.len(), 100);
     let again = stage.open_again().await;
     again.enqueue(of("few", 10), NOON).await.unwrap();
-    let next = again.claim(Claim { lanes: vec![("u".to_owned(), 22)], token: 1, lease: LEASE, now: NOON }).await.unwrap();
+    let next = again.claim(Claim { lanes: vec![("u".to_owned(), 22)], token: 1, lease: LEASE, now: NOON, rules: 0 }).await.unwrap();
     assert_eq!(next.iter().filter(|claimed| claimed.job.tenant == "few").count(), 10);
 }
 

@@ -90,7 +90,7 @@ async fn claims_are_looked_up_one_by_one_however_few_there_were_when_they_were_c
     // With connections that have no plans yet.
     let store = stage.open_again().await;
     let lanes = vec![("u".to_owned(), 300)];
-    let claimed = store.claim(Claim { lanes, token: 7, lease: Nanos::from_secs(60), now: NOON }).await.unwrap();
+    let claimed = store.claim(Claim { lanes, token: 7, lease: Nanos::from_secs(60), now: NOON, rules: 0 }).await.unwrap();
     for (number, one) in claimed.iter().enumerate().take(150) {
         let ending = if number % 2 == 0 { ok() } else { Ending::Failed { code: "no".to_owned() } };
         assert_eq!(store.settle(settlement(one, ending)).await.unwrap(), Settled::Kept);

@@ -85,7 +85,7 @@ impl Stage {
 
     pub(crate) async fn claim_at(&self, upstream: &str, most: usize, now: Wall) -> Vec<Claimed> {
         let token = self.rng.borrow_mut().draw();
-        self.store.claim(Claim { lanes: vec![(upstream.to_owned(), most)], token, lease: LEASE, now }).await.unwrap()
+        self.store.claim(Claim { lanes: vec![(upstream.to_owned(), most)], token, lease: LEASE, now, rules: 0 }).await.unwrap()
     }
 
     pub(crate) async fn claim(&self, upstream: &str, most: usize) -> Vec<Claimed> {
