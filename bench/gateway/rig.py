@@ -1,6 +1,8 @@
 """What both programs of this directory need: servers in a temporary directory, stopped whatever happens."""
 
+import glob
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -273,6 +275,83 @@ def paced(rig, rate, connections, more=""):
     """A script for wrk whose connections think between requests, so that together they ask `rate` times a second."""
     mean = max(1.0, connections / rate * 1000)
     return rig.write("paced.lua", f"function delay() return math.random(0, {round(2 * mean)}) end\n{more}")
+
+
+class Redis(Server):
+    """A Redis of our own that keeps nothing on disk; it may be killed and comes back on its port."""
+
+    def __init__(self, rig):
+        port = rig.port()
+        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", rig.dir]
+        super().__init__(rig, "redis", command, port)
+
+    def first_answer(self, limit=30.0, path=None):
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        sys.exit("redis-server does not listen")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Postgres:
+    """A PostgreSQL of our own behind a socket in its own folder. A server refuses to run as root, so that name is laid down."""
+
+    def __init__(self, rig):
+        self.rig, self.folder = rig, rig.path("pg")
+        found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
+        self.bin = os.path.dirname(found[-1]) if found else os.path.dirname(shutil.which("initdb") or sys.exit("PostgreSQL is not installed"))
+        os.makedirs(self.folder)
+        self.run_as = []
+        if os.getuid() == 0:
+            try:
+                user = pwd.getpwnam("postgres")
+            except KeyError:
+                user = pwd.getpwnam("nobody")
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+            self.run_as = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+    def program(self, name, *arguments):
+        command = [*self.run_as, f"{self.bin}/{name}", *arguments]
+        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(f"{name}: {done.stderr[-2000:]}")
+
+    def launch(self):
+        data = f"{self.folder}/data"
+        self.program("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        settings = f"-k {self.folder} -c listen_addresses= -c max_connections=200"
+        # Its own output goes to the log: a pipe would stay open with the server.
+        command = [*self.run_as, f"{self.bin}/pg_ctl", "-D", data, "-l", f"{data}/log", "-w", "-o", settings, "start"]
+        subprocess.run(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+
+    def first_answer(self):
+        self.sql("create database seawall")
+
+    @property
+    def url(self):
+        return f"postgres://postgres@{self.folder.replace('/', '%2F')}/seawall"
+
+    def sql(self, *statements, database="postgres"):
+        for statement in statements:
+            command = [f"{self.bin}/psql", "-h", self.folder, "-U", "postgres", "-d", database, "-qAtc", statement]
+            env = {**os.environ, "PGOPTIONS": "-c default_transaction_read_only=off"}
+            done = subprocess.run(command, capture_output=True, text=True, env=env, cwd="/")
+            if done.returncode:
+                raise RuntimeError(f"{statement}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def stop(self):
+        if self in self.rig.running:
+            self.rig.running.remove(self)
+        command = [*self.run_as, f"{self.bin}/pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop"]
+        subprocess.run(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def median(values):

@@ -177,6 +177,11 @@ def drain(rig, gateway):
 
 
 def main():
+    if "--storm" in sys.argv:
+        import storm
+
+        sys.argv.remove("--storm")
+        storm.main()
     seconds = int(sys.argv[2]) if len(sys.argv) > 2 else 300
     with Rig(sys.argv[1]) as rig:
         say(r.conditions())

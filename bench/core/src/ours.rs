@@ -120,7 +120,7 @@ fn breaker(times: u64, fails: fn(u64) -> bool) {
         let now = Mono(START + at * STEP);
         let breaker = black_box(&mut breaker);
         if let Admission::Go(permit) = breaker.admit(&policy, Nanos::from_secs(10), now) {
-            black_box(breaker.record(&policy, permit, Sample { failed: fails(at), latency: Nanos(5_000_000) }, now));
+            black_box(breaker.record(&policy, permit, Sample { failed: fails(at), repeated: false, latency: Nanos(5_000_000) }, now));
         }
     }
 }

@@ -187,7 +187,7 @@ async fn fill(store: &Store, rows: usize, run_at: Wall) {
 }
 
 fn claim(most: usize, token: u64) -> Claim {
-    Claim { lanes: vec![("u".to_owned(), most)], token, lease: Nanos::from_secs(60), now: NOON }
+    Claim { lanes: vec![("u".to_owned(), most)], token, lease: Nanos::from_secs(60), now: NOON, rules: 0 }
 }
 
 /// Claims batches and settles each job by itself, with two batches under way, until nothing is left or time is up.
