@@ -16,8 +16,10 @@ mod ask;
 mod cells;
 mod first;
 mod plan;
+mod report;
 #[cfg(test)]
 mod stories;
+mod waiting;
 
 pub use action::{Action, Finish, Outcome, Request};
 pub use ask::{Answer, Ask, KeyReport, Reservation, Settle};
@@ -28,13 +30,13 @@ pub use plan::Plan;
 use crate::admit::idempotency;
 use crate::classify::{Seen, Verdict};
 use crate::decide::{Deadline, Facts, Funding, Next, Progress, next};
-use crate::guard::pause::MAX_PAUSE;
-use crate::guard::{Permit, Sample};
-use crate::lease::{KeySet, Lease, RequestMark, Until};
-use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Scope, Status};
+use crate::guard::Permit;
+use crate::lease::{Lease, RequestMark};
+use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Status};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
 use std::sync::Arc;
+use waiting::Obstacle;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
@@ -45,9 +47,14 @@ enum State {
     Reserve,
     Permit,
     Key,
-    KeyWait,
+    /// A place in the line was asked for.
+    Line(Obstacle),
+    /// In the line, until the next look.
+    InLine,
     Begin,
-    Sending { since: Mono },
+    Sending {
+        since: Mono,
+    },
     Settling(Then),
     BackingOff,
     Deferred,
@@ -58,10 +65,20 @@ enum State {
 /// What follows once shared state has heard the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
-    Retry { wait: Nanos, reason: Reason },
+    Retry {
+        wait: Nanos,
+        reason: Reason,
+    },
     Send,
+    /// The permit was given back; now a place in the line is asked for.
+    Line(Obstacle),
+    /// The line was left; now the attempt is sent.
+    Dispatch,
     Refresh,
-    Defer { until: Mono, reason: Reason },
+    Defer {
+        until: Mono,
+        reason: Reason,
+    },
     Finish(Finish),
 }
 
@@ -74,6 +91,8 @@ struct Held {
     reservation: bool,
     permit: Option<Permit>,
     key: Option<Lease>,
+    /// A place in the line of calls that wait for this upstream.
+    line: bool,
     funding: Option<Funding>,
 }
 
@@ -90,6 +109,12 @@ pub struct Call {
     progress: Progress,
     state: State,
     held: Held,
+    /// Since when the call has been waiting for a key, a pause or a breaker, without a send in between.
+    blocked_since: Option<Mono>,
+    /// How long it has waited so in all.
+    waited: Nanos,
+    /// What it waits for in line.
+    obstacle: Option<Obstacle>,
     /// The last failure's class, once an attempt has failed, and whether the upstream gave an answer with it.
     last: Option<(Class, Status)>,
     /// The last answer is the key's: asked again, the call would get it again.
@@ -120,6 +145,9 @@ impl Call {
             progress,
             state: State::Limits,
             held: Held::default(),
+            blocked_since: None,
+            waited: Nanos::ZERO,
+            obstacle: None,
             last: None,
             final_answer: false,
             begun: false,
@@ -183,9 +211,7 @@ impl Call {
             return self.key(now);
         }
         self.state = State::Permit;
-        // A probe's lease outlives the attempt, so that only a probe that is truly lost expires.
-        let lease = self.plan.timeout.attempt + self.plan.timeout.connect + self.plan.max_wait;
-        Action::Ask(Ask::Permit { lease })
+        Action::Ask(Ask::Permit { lease: self.plan.probe_lease })
     }
 
     fn key(&mut self, now: Now) -> Action {
@@ -197,6 +223,9 @@ impl Call {
     }
 
     fn send(&mut self, now: Now) -> Action {
+        if self.held.line {
+            return self.leave_line(now);
+        }
         let Some(timeout) = self.deadline.attempt_timeout(self.plan.timeout.attempt, now.mono) else {
             return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
         };
@@ -222,6 +251,9 @@ impl Call {
             (State::Pool, Answer::PoolEntered) => self.entered(now),
             (State::Pool, Answer::PoolQueued) => self.queue(now),
             (State::Pool, Answer::PoolFull { shed }) => {
+                if let Some(action) = self.obstacle.and_then(|obstacle| self.pool_is_full(obstacle, now)) {
+                    return action;
+                }
                 let reason = if shed { Reason::Shed } else { Reason::PoolFull };
                 self.refuse(Code::Overloaded, reason, Some(now.mono + RETRY_OVERLOAD), now)
             }
@@ -238,13 +270,17 @@ impl Call {
                 self.held.permit = Some(permit);
                 self.key(now)
             }
-            (State::Permit, Answer::Open { retry_at }) => self.circuit_open(retry_at.unwrap_or(now.mono + self.plan.held_open), now),
-            (State::Permit, Answer::Paused { until }) => self.refuse(Code::Paused, Reason::ProviderPause, Some(until), now),
+            (State::Permit, Answer::Open { retry_at: Some(at) }) => self.blocked(Obstacle::Breaker { retry_at: at }, now),
+            // Held open by an operator: nobody knows until when.
+            (State::Permit, Answer::Open { retry_at: None }) => self.circuit_open(now.mono + self.plan.held_open, now),
+            (State::Permit, Answer::Paused { until }) => self.blocked(Obstacle::Pause { until }, now),
             (State::Key, Answer::Key(lease)) => {
                 self.held.key = Some(lease);
                 self.send(now)
             }
-            (State::Key, Answer::Cooling { wait }) => self.cooling(wait, now),
+            (State::Key, Answer::Cooling { wait, probed }) => self.blocked(Obstacle::Keys { until: now.mono + wait, probed }, now),
+            (State::Line(obstacle), Answer::LookAt { at }) => self.in_line(obstacle, at, now),
+            (State::Line(obstacle), Answer::LineFull) => self.turn_away(obstacle, now),
             (State::Key, Answer::Dead) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
             (State::Begin, Answer::Begun) => {
                 self.begun = true;
@@ -279,34 +315,6 @@ impl Call {
     pub fn granted(&mut self, now: Now) -> Action {
         debug_assert_eq!(self.state, State::Queued, "only a call in line is granted a slot");
         self.entered(now)
-    }
-
-    fn circuit_open(&mut self, retry_at: Mono, now: Now) -> Action {
-        self.record = Some(Attempt {
-            number: self.progress.attempts + 1,
-            status: Status::CircuitOpen,
-            key: None,
-            latency: Nanos::ZERO,
-            elapsed: now.mono.since(self.started),
-            class: Class::Transient,
-            named: true,
-            decision: if self.patient { Decision::Defer } else { Decision::Reject },
-            wait: retry_at.since(now.mono),
-            reason: Reason::CircuitOpen,
-        });
-        self.refuse(Code::CircuitOpen, Reason::CircuitOpen, Some(retry_at), now)
-    }
-
-    /// Every key is cooling: wait for the first if that is soon enough, otherwise say when.
-    fn cooling(&mut self, wait: Nanos, now: Now) -> Action {
-        // Those that failed in this call may be the ones that come back.
-        self.progress.tried = KeySet::default();
-        if !self.patient && wait <= self.plan.max_wait && self.deadline.fits(wait, now.mono) {
-            self.state = State::KeyWait;
-            return Action::Wait { until: now.mono + wait, reason: Reason::KeysCooling };
-        }
-        self.last = None;
-        self.refuse(Code::KeysExhausted, Reason::KeysCooling, Some(now.mono + wait), now)
     }
 
     // ── attempt, classify, decide ────────────────────────────────────────────────────────────────────────────
@@ -370,43 +378,6 @@ impl Call {
         Action::Ask(Ask::Settle(settle))
     }
 
-    /// What shared state learns from the result.
-    fn report(&self, status: Status, verdict: &Verdict, hint: Option<Nanos>, latency: Nanos, now: Now) -> Settle {
-        let mut settle = Settle { earn: verdict.class == Class::Success, ..Settle::default() };
-        // "Later" is not "broken": a deliberate 429 is no sample. A timely 404 or quota answer is a healthy one.
-        if status == Status::Http(429) {
-            settle.cancel = self.held.permit;
-        } else {
-            let failed = match verdict.class {
-                Class::Transient | Class::Ambiguous => true,
-                Class::Permanent => matches!(status, Status::Error(ErrorKind::Malformed | ErrorKind::Tls)),
-                Class::Success | Class::Quota | Class::Auth => false,
-            };
-            settle.sample = self.held.permit.map(|permit| (permit, Sample { failed, latency }));
-        }
-        settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, now)));
-        if let (Some(hint), Scope::Endpoint | Scope::Upstream) = (hint, verdict.scope) {
-            settle.pause = Some((verdict.scope, now.mono + hint.min(MAX_PAUSE)));
-        }
-        settle
-    }
-
-    fn key_report(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> KeyReport {
-        let group = verdict.scope != Scope::Key;
-        match (verdict.class, verdict.scope) {
-            (Class::Success, _) => KeyReport::Succeeded { instead_of: self.progress.refused_key },
-            (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
-            (Class::Auth, _) if self.plan.keys > 1 => KeyReport::Failed,
-            (Class::Auth, _) => KeyReport::Refused { request: self.mark },
-            (Class::Quota, _) => KeyReport::Cool { group, until: self.plan.cool_until(verdict, hint, now) },
-            (Class::Transient, Scope::Key | Scope::Group) => match hint {
-                Some(hint) => KeyReport::Cool { group, until: Until::Mono(now.mono + hint) },
-                None => KeyReport::Failed,
-            },
-            (Class::Transient | Class::Permanent | Class::Ambiguous, _) => KeyReport::Neutral,
-        }
-    }
-
     fn follow(&mut self, next: Next, verdict: &Verdict, status: Status, hint: Option<Nanos>, now: Now) -> (Then, Decision, Nanos, Reason) {
         match next {
             Next::Return(reason) => {
@@ -445,6 +416,8 @@ impl Call {
                 Action::Wait { until: now.mono + wait, reason }
             }
             Then::Send => self.permit(now),
+            Then::Line(obstacle) => self.ask_for_line(obstacle),
+            Then::Dispatch => self.send(now),
             Then::Refresh => {
                 self.state = State::Refreshing;
                 Action::Refresh
@@ -477,7 +450,7 @@ impl Call {
             State::Queued => self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now),
             State::BackingOff if self.held.slot.is_none() => self.pool(now),
             State::BackingOff => self.permit(now),
-            State::KeyWait => self.key(now),
+            State::InLine => self.look_again(now),
             State::Deferred => self.limits(now),
             state => unreachable!("nothing was waited for in {state:?}"),
         }
@@ -548,6 +521,7 @@ impl Call {
     }
 
     fn end(&mut self, outcome: Outcome, reason: Reason, retry_after: Option<Nanos>, now: Now) -> Action {
+        self.stop_waiting(now);
         let finish = self.finish(outcome, reason, retry_after, now);
         self.settle_then(Then::Finish(finish), now)
     }
@@ -582,6 +556,7 @@ impl Call {
         settle.refund = held.funding;
         settle.untake = held.limits && self.progress.attempts == 0;
         settle.leave_pool = settle.leave_pool.or(held.slot);
+        settle.leave_line = held.line;
         settle.reservation = held.reservation.then_some(reservation);
         if let (None, Some(lease)) = (settle.key, held.key) {
             settle.key = Some((lease, KeyReport::Unused));
@@ -589,7 +564,8 @@ impl Call {
     }
 
     fn finish(&self, outcome: Outcome, reason: Reason, retry_after: Option<Nanos>, now: Now) -> Finish {
-        Finish { outcome, reason, attempts: self.progress.attempts, elapsed: now.mono.since(self.started), retry_after }
+        let (attempts, elapsed) = (self.progress.attempts, now.mono.since(self.started));
+        Finish { outcome, reason, attempts, elapsed, waited: self.waited, retry_after }
     }
 }
 

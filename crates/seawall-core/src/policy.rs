@@ -124,6 +124,11 @@ pub struct Retry {
 }
 
 words! {
+    /// Which unsafe requests may be sent again without a key, because a second execution costs no more than money.
+    pub enum Repeat { Never = "never", Declared = "declared", AtCost = "at-cost" }
+}
+
+words! {
     /// Whether a guard acts, only counts, or is not there.
     pub enum Mode { Enforce = "enforce", Shadow = "shadow", Off = "off" }
 }
@@ -154,6 +159,8 @@ pub struct Breaker {
     pub successes: u32,
     /// After closing, the admitted share grows to the whole over this time; zero admits everything at once.
     pub ramp: Nanos,
+    /// How long a call waits to be let through; zero refuses it at once.
+    pub max_wait: Nanos,
 }
 
 words! {

@@ -1,5 +1,7 @@
 //! Request targets that can stand in a request line.
 
+pub mod dots;
+
 use std::borrow::Cow;
 use std::ops::Deref;
 
@@ -15,6 +17,9 @@ pub enum BadTarget {
     NoPath,
     #[error("a path has no spaces, control characters or `#`")]
     BadByte,
+    /// What is below an upstream's base path stays below it: keys and policies are for that part of the server.
+    #[error("a path does not leave the upstream's base path by `..`")]
+    Escapes,
 }
 
 impl RequestTarget {

@@ -109,12 +109,13 @@ impl Feed {
     }
 
     /// What the caller did wrong, once an attempt has failed with `fault`. A body that is waited for says nothing by itself:
-    /// the caller was too slow only where time ran out. An upstream that hangs up meanwhile has failed by itself.
+    /// the caller was too slow only where time ran out. An upstream that hangs up meanwhile, or in the same moment as the caller, has
+    /// failed by itself.
     pub(crate) fn blame(&self, fault: Fault) -> Option<Blame> {
         match self.0.load(Ordering::Relaxed) {
             Self::WAITS if fault == Fault::TIMEOUT => Some(Blame::TooSlow),
-            Self::BROKE => Some(Blame::Broke),
-            Self::TOO_LARGE => Some(Blame::TooLarge),
+            Self::BROKE if fault == Fault::ABANDONED => Some(Blame::Broke),
+            Self::TOO_LARGE if fault == Fault::ABANDONED => Some(Blame::TooLarge),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 mod race;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Shortage};
 use crate::h1::Conn;
 use crate::h2::Shared;
 use crate::io::Io;
@@ -54,6 +54,21 @@ impl std::fmt::Debug for Connector {
     }
 }
 
+impl ConnectError {
+    fn of_io(error: &std::io::Error) -> Self {
+        let detail = Shortage::of(error).map(|shortage| shortage.detail().to_owned());
+        Self { fault: Fault::of_connect(error), detail }
+    }
+
+    /// Why a name was not found. A resolver that gets no open file says only that it failed, so it is tried whether there is one.
+    fn of_lookup() -> Self {
+        match std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) {
+            Err(error) if Shortage::of(&error).is_some() => Self::of_io(&error),
+            Ok(_) | Err(_) => Fault::DNS.into(),
+        }
+    }
+}
+
 impl Connector {
     /// Trusts the system's certificate authorities, and Mozilla's where the system has none.
     #[must_use]
@@ -90,7 +105,7 @@ impl Connector {
     async fn establish(&self, to: &Base, limit: Duration) -> Result<Sender, ConnectError> {
         let stream = self.tcp(to, limit).await?;
         // Requests are small and written whole; waiting for more only adds latency.
-        stream.set_nodelay(true).map_err(|error| Fault::of_connect(&error))?;
+        stream.set_nodelay(true).map_err(|error| ConnectError::of_io(&error))?;
         if !to.tls {
             return Ok(h1(Io::Plain(stream)));
         }
@@ -103,18 +118,20 @@ impl Connector {
 
     /// Tries the addresses of a name side by side. Reach is asked about each address and not about the name, which may mean
     /// something else the next time.
-    async fn tcp(&self, to: &Base, limit: Duration) -> Result<TcpStream, Fault> {
+    async fn tcp(&self, to: &Base, limit: Duration) -> Result<TcpStream, ConnectError> {
         let bare = to.host.trim_start_matches('[').trim_end_matches(']');
         let within_reach = |address: &SocketAddr| self.reach.as_ref().is_none_or(|reach| reach.permits(address.ip()));
         if let Ok(ip) = bare.parse() {
             let address = SocketAddr::new(ip, to.port);
-            let open = TcpStream::connect(address);
-            return if within_reach(&address) { open.await.map_err(|error| Fault::of_connect(&error)) } else { Err(Fault::OUT_OF_REACH) };
+            if !within_reach(&address) {
+                return Err(Fault::OUT_OF_REACH.into());
+            }
+            return TcpStream::connect(address).await.map_err(|error| ConnectError::of_io(&error));
         }
-        let found: Vec<SocketAddr> = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| Fault::DNS)?.collect();
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| ConnectError::of_lookup())?.collect();
         let permitted: Vec<SocketAddr> = found.iter().copied().filter(within_reach).collect();
         if permitted.is_empty() {
-            return Err(if found.is_empty() { Fault::DNS } else { Fault::OUT_OF_REACH });
+            return Err(if found.is_empty() { Fault::DNS } else { Fault::OUT_OF_REACH }.into());
         }
         let order = self.winners.order(bare, permitted);
         let (stream, address) = race(&order, limit, TcpStream::connect).await?;

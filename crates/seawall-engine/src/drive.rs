@@ -57,6 +57,11 @@ pub trait Transport {
         None
     }
 
+    /// What it means that the attempt's time is over before `send` has returned.
+    fn overdue(&mut self) -> Fault {
+        Fault::TIMEOUT
+    }
+
     /// Gets a new token; whether that worked.
     async fn refresh(&mut self) -> bool;
 }
@@ -162,7 +167,7 @@ impl Guarded<'_> {
         self.scene.endpoint.state.abandon(&settle, &mut self.visit, now);
         self.visit.leave_line(&self.scene.endpoint.state, now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, now.mono.since(self.started));
-        Finish { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, retry_after: None }
+        Finish { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, waited: Nanos::ZERO, retry_after: None }
     }
 }
 
@@ -337,6 +342,7 @@ fn seen<'a>(method: &'a str, result: Result<Option<Answered<'a>>, Fault>, latenc
 fn beyond_rules(fault: Fault) -> Option<&'static Verdict> {
     match fault {
         Fault::TOKEN => Some(&UNAUTHORIZED),
+        Fault::UNRELATED | Fault::UNRELATED_TIMEOUT => Some(&UNRELATED),
         Fault::OUT_OF_REACH => Some(&PROHIBITED),
         Fault::CERTIFICATE => Some(&UNTRUSTED),
         _ => None,
@@ -344,18 +350,29 @@ fn beyond_rules(fault: Fault) -> Option<&'static Verdict> {
 }
 
 /// A provider of tokens that says no is an answer to who we are, though no upstream gave it.
-const UNAUTHORIZED: Verdict =
-    Verdict { class: Class::Auth, scope: Scope::Call, wait: Hint::None, skew: Nanos::ZERO, rule: None, named: true, unprocessed: true };
+const UNAUTHORIZED: Verdict = Verdict {
+    class: Class::Auth,
+    scope: Scope::Call,
+    wait: Hint::None,
+    skew: Nanos::ZERO,
+    rule: None,
+    named: true,
+    unprocessed: true,
+    blameless: true,
+};
+
+/// A provider of tokens may be back in a moment, and other calls give their files and ports back. The upstream was not asked.
+const UNRELATED: Verdict = Verdict { class: Class::Transient, wait: Hint::Backoff, ..UNAUTHORIZED };
 
 /// Only an operator makes an address reachable, and no wait does.
 const PROHIBITED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
 
 /// A certificate that does not hold now does not hold in a second. Nothing was sent.
-const UNTRUSTED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
+const UNTRUSTED: Verdict = Verdict { class: Class::Permanent, blameless: false, ..UNAUTHORIZED };
 
 async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outward) -> Result<(), Fault> {
     let limit = outward.now.mono + outward.timeout;
-    scene.deadlines.within(scene.clock, limit, transport.send(outward)).await.unwrap_or(Err(Fault::TIMEOUT))
+    scene.deadlines.within(scene.clock, limit, transport.send(outward)).await.unwrap_or_else(|| Err(transport.overdue()))
 }
 
 impl Scene<'_> {

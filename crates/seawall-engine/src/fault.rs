@@ -32,6 +32,15 @@ impl Fault {
     /// The provider of tokens said no; nothing went to the upstream.
     pub const TOKEN: Self = Self { kind: ErrorKind::Connect, token: "http_request_denied" };
 
+    /// A failure that has nothing to do with the upstream, which was not asked: the provider of its tokens is away, or this
+    /// machine has no open file or local port left.
+    pub const UNRELATED: Self = Self { kind: ErrorKind::Connect, token: "proxy_internal_error" };
+
+    /// The same, found out when the time of the attempt was over.
+    pub const UNRELATED_TIMEOUT: Self = Self { kind: ErrorKind::Timeout, token: "proxy_internal_error" };
+    /// The caller's own body broke off or is too large, so the request was given up. The upstream had not failed by then.
+    pub const ABANDONED: Self = Self { kind: ErrorKind::Reset, token: "http_request_error" };
+
     /// What hyper's error means for the attempt. The request had been handed to a connection.
     #[must_use]
     pub fn of(error: &hyper::Error) -> Self {
@@ -50,9 +59,62 @@ impl Fault {
     #[must_use]
     pub fn of_connect(error: &std::io::Error) -> Self {
         match error.kind() {
+            _ if Shortage::of(error).is_some() => Self::UNRELATED,
             std::io::ErrorKind::ConnectionRefused => Self::REFUSED,
             std::io::ErrorKind::TimedOut => Self::CONNECT_TIMEOUT,
             _ => Self::UNREACHABLE,
         }
+    }
+}
+
+/// What this machine has run out of, so that no connection could be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    Files,
+    Memory,
+    /// Local ports, or an address of the family that the upstream's address is of.
+    Ports,
+}
+
+impl Shortage {
+    pub(crate) fn of(error: &std::io::Error) -> Option<Self> {
+        match error.raw_os_error()? {
+            ENFILE | EMFILE => Some(Self::Files),
+            ENOBUFS | ENOMEM => Some(Self::Memory),
+            _ if error.kind() == std::io::ErrorKind::AddrNotAvailable => Some(Self::Ports),
+            _ => None,
+        }
+    }
+
+    /// What a person has to know in order to mend it.
+    pub(crate) const fn detail(self) -> &'static str {
+        match self {
+            Self::Files => "the gateway has no open file left for a connection; raise its limit of open files (ulimit -n)",
+            Self::Memory => "the gateway's machine has no memory left for a connection",
+            Self::Ports => "the gateway's machine has no local port or address left for a connection to this upstream",
+        }
+    }
+}
+
+// The same numbers on every Unix that this is built for, but for one.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const ENOMEM: i32 = 12;
+const ENOBUFS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind as Io};
+
+    #[test]
+    fn what_this_machine_lacks_is_no_fault_of_the_upstream() {
+        for number in [ENFILE, EMFILE, ENOMEM, ENOBUFS] {
+            assert_eq!(Fault::of_connect(&Error::from_raw_os_error(number)), Fault::UNRELATED, "{number}");
+        }
+        let taken = std::net::TcpListener::bind("192.0.2.1:0").unwrap_err();
+        assert_eq!((Shortage::of(&taken), Fault::of_connect(&taken)), (Some(Shortage::Ports), Fault::UNRELATED));
+        assert_eq!(Fault::of_connect(&Error::from(Io::ConnectionRefused)), Fault::REFUSED);
+        assert_eq!(Fault::of_connect(&Error::from(Io::HostUnreachable)), Fault::UNREACHABLE);
     }
 }

@@ -115,7 +115,11 @@ impl Shared {
             Err(mut failed) => {
                 let unsent = failed.take_message().map(Request::into_body);
                 let is_unprocessed = unsent.is_some() || is_unprocessed(failed.error());
-                let fault = if is_unprocessed { Fault::NOT_PROCESSED } else { Fault::of(failed.error()) };
+                let fault = match failed.error() {
+                    _ if is_unprocessed => Fault::NOT_PROCESSED,
+                    error if is_abandoned(error) => Fault::ABANDONED,
+                    error => Fault::of(error),
+                };
                 Err(Failure { fault, unsent })
             }
         }
@@ -143,4 +147,10 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<::h2::Error>()) else { return false };
     let is_refused = error.is_reset() && error.reason() == Some(::h2::Reason::REFUSED_STREAM);
     error.is_remote() && (is_refused || error.is_go_away())
+}
+
+/// Whether we ended the stream ourselves, which we do where the caller's body breaks off.
+fn is_abandoned(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<::h2::Error>()) else { return error.is_user() };
+    error.is_reset() && !error.is_remote() && !error.is_library()
 }

@@ -12,6 +12,7 @@ pub mod caller;
 pub mod clock;
 pub mod connect;
 pub mod credential;
+pub mod credential_pauses;
 pub mod deadlines;
 pub mod drive;
 pub mod fault;
@@ -42,6 +43,7 @@ pub mod state;
 mod timers;
 pub mod trace;
 pub mod transport;
+mod upstream_state;
 
 pub use clock::Clock;
 pub use library::{Attempt, Classify, Failure, Meaning, Policies, Policy, Usual};

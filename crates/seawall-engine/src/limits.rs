@@ -1,5 +1,6 @@
 //! Rate limits of this process: the core's cells by key behind short locks, layers taken together or not at all.
 
+use crate::credential_pauses::CredentialMark;
 use crate::live::Names;
 use crate::state::Locked;
 use http::HeaderMap;
@@ -8,7 +9,6 @@ use seawall_core::admit::layered::{self, Answers};
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::admit::table::Table;
 use seawall_core::call::Answer;
-use seawall_core::guard::pause::FIRST_PROBE;
 use seawall_core::policy::{self, LimitKey, Mode};
 use seawall_core::time::{Mono, Nanos};
 use sha2::{Digest as _, Sha256};
@@ -32,13 +32,15 @@ pub struct Who<'a> {
     pub headers: &'a HeaderMap,
     /// The id of the key that is to be used, once it is known.
     pub credential: &'a str,
+    /// The caller's own credential.
+    pub mark: CredentialMark,
 }
 
 impl<'a> Who<'a> {
     /// Whoever asks from within this process: a job, or a row of a batch.
     #[must_use]
-    pub const fn here(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
-        Self { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user: "", tenant, headers, credential: "" }
+    pub fn here(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
+        Self { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user: "", tenant, headers, credential: "", mark: CredentialMark::default() }
     }
 }
 
@@ -118,12 +120,6 @@ impl Layer {
             hash.update(bytes);
         });
         hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// It counts what goes to the provider, whoever asks, so a provider's word is about it.
-    pub(crate) fn stands_for_provider(&self) -> bool {
-        self.mode() == Mode::Enforce
-            && self.spec.key.iter().all(|part| matches!(part, LimitKey::Upstream | LimitKey::Endpoint | LimitKey::Global))
     }
 
     /// `RateLimit-Policy` and `RateLimit` (IETF draft) for layers with what is left in them and when they are full again.
@@ -276,28 +272,6 @@ impl Limits {
         self.with_cells(&taken.keys, now, |layers| layered::refund(layers, taken.at, cost, taken.shadowed));
     }
 
-    /// An operator lifted the provider's pause: layers that it emptied are full again.
-    pub fn refill(&self, names: &Names, now: Mono) {
-        let headers = HeaderMap::new();
-        let anyone = Who::here("", "", &headers);
-        for layer in self.layers.iter().filter(|layer| layer.stands_for_provider()) {
-            *layer.cells.lock().cell(&layer.limit, key(&layer.spec, &anyone, names), now) = Cell::default();
-        }
-    }
-
-    /// The provider said: nothing before `until`. Layers that stand for the provider hear it. Limits are asked before a pause
-    /// lets its probe through, so that they are not empty for longer than it takes to the first probe.
-    pub fn drain(&self, taken: &Taken, until: Mono, now: Mono) {
-        let until = until.min(now + FIRST_PROBE);
-        for (layer, key) in self.layers.iter().zip(&taken.keys) {
-            if layer.stands_for_provider() {
-                let mut cells = layer.cells.lock();
-                let cell = cells.cell(&layer.limit, *key, now);
-                layer.limit.drain(cell, until);
-            }
-        }
-    }
-
     /// `RateLimit-Policy` and `RateLimit` as they stand for this caller.
     #[must_use]
     pub fn fields(&self, taken: &Taken, now: Mono) -> Option<(String, String)> {
@@ -389,7 +363,7 @@ mod tests {
     }
 
     fn who<'a>(caller: &'a str, headers: &'a HeaderMap) -> Who<'a> {
-        Who { ip: IpAddr::from([127, 0, 0, 1]), caller, user: "", tenant: "", headers, credential: "" }
+        Who { ip: IpAddr::from([127, 0, 0, 1]), caller, user: "", tenant: "", headers, credential: "", mark: CredentialMark::default() }
     }
 
     #[test]
@@ -433,16 +407,6 @@ mod tests {
         let (policy, limit) = limits.fields(&taken, Mono(0)).unwrap();
         assert_eq!(policy, "\"qps\";q=50;w=1");
         assert!(limit.starts_with("\"qps\";r=30;t="), "{limit}");
-    }
-
-    #[test]
-    fn a_providers_word_empties_the_bucket() {
-        let limits = Limits::new(vec![Layer::new(&spec("qps", LimitKey::Upstream, 50))]);
-        let headers = HeaderMap::new();
-        let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
-        limits.drain(&taken, Mono(5_000_000_000), Mono(0));
-        let (answer, _) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
-        assert_eq!(answer, Answer::OverLimit { retry_at: Some(Mono(5_000_000_000)) });
     }
 
     /// Two endpoints that share two limits, each in its own order.

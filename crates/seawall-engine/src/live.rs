@@ -22,6 +22,7 @@ use seawall_core::config::{Config, Endpoint, Server, Tls, Upstream};
 use seawall_core::lease::Until;
 use seawall_core::policy::{self, BreakerPer, Mode, Share};
 use seawall_core::time::{Mono, Now};
+use siphasher::sip::SipHasher13;
 use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub struct Live {
     pub shared: Option<Arc<Store>>,
     /// Limits that span upstreams.
     global: Vec<Layer>,
+    /// A number for the rules by which requests of jobs may be repeated: another one as soon as any of them is another.
+    pub rules: i64,
 }
 
 /// A header of a schedule's requests that ends with a secret.
@@ -218,6 +221,7 @@ impl Live {
             pools,
             shared,
             global,
+            rules: rules(&config),
             config,
         })
     }
@@ -261,6 +265,18 @@ impl Live {
         }
         self.default.map(|i| (&self.upstreams[i], 0))
     }
+}
+
+/// What tells whether a job's request may be repeated, as one number. It is kept with claims, so it is the same in every process.
+fn rules(config: &Config) -> i64 {
+    let mut hasher = SipHasher13::new();
+    for (upstream, endpoint) in config.endpoints() {
+        let policy = &endpoint.policy;
+        let rule = (policy.retry.unsafe_methods.as_str(), policy.idempotency.mode.as_str(), format!("{:?}", policy.at_cost));
+        (&upstream.name, endpoint.matches.to_string(), rule).hash(&mut hasher);
+    }
+    // Neither what was there before there were rules nor what stands for several.
+    i64::from_ne_bytes(hasher.finish().to_ne_bytes()) & i64::MAX | 1
 }
 
 /// What signs messages to a receiver. That its address is to be had is part of being put to work.

@@ -16,7 +16,6 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Method, Request, Uri};
 use seawall_core::config::place::{Inject, SecretRef};
 use seawall_core::config::{Auth, Refresh};
-use seawall_core::record::ErrorKind;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::{Mono, Nanos};
 use serde_json::Value;
@@ -161,7 +160,7 @@ impl Tokens {
         let (tokens, sending) = (Arc::clone(self), sending.clone());
         tokio::task::spawn_local(async move {
             let asked = tokio::time::timeout(TOTAL, tokens.fetch(&sending, refresh.as_ref())).await;
-            let result = asked.unwrap_or_else(|_| Err(unreachable("it did not answer in time")));
+            let result = asked.unwrap_or_else(|_| Err(tokens.unavailable("did not answer in time")));
             tokens.landed(result, sending.clock.now().mono);
             drop(done);
         });
@@ -219,11 +218,12 @@ impl Tokens {
 
     async fn ask(&self, sending: &Sending, refresh: Option<&Secret>) -> Result<Value, Denied> {
         let base = &self.spec.token_url;
-        let failed = |fault: Fault| unreachable(fault.token);
+        let failed = |fault: Fault| self.unavailable(&format!("did not answer ({})", fault.token));
         let unconnected = |error: ConnectError| match error.detail {
             // No wait makes a certificate good.
             Some(detail) if error.fault == Fault::CERTIFICATE => untrusted(&detail),
-            Some(_) | None => unreachable(error.fault.token),
+            Some(detail) => self.unavailable(&format!("cannot be connected to: {detail}")),
+            None => self.unavailable(&format!("cannot be connected to ({})", error.fault.token)),
         };
         let path = if base.path.is_empty() { "/" } else { &base.path };
         let target = RequestTarget::new(path).map_err(|_| denied("its URL cannot be sent"))?;
@@ -250,7 +250,7 @@ impl Tokens {
         match head.status.as_u16() {
             200..300 => Ok(answer),
             // "Later" is not "no".
-            status @ (408 | 429 | 500..) => Err(unreachable(&format!("it answered {status}"))),
+            status @ (408 | 429 | 500..) => Err(self.unavailable(&format!("answered {status}"))),
             status => {
                 let said = ["error", "error_description"].iter().filter_map(|name| answer[*name].as_str());
                 let said = self.masked(&said.collect::<Vec<_>>().join(": "));
@@ -300,6 +300,13 @@ impl Tokens {
         mask.hide_basic(&format!("{}:{}", encode(self.client_id.reveal()), encode(self.client_secret.reveal())), "…");
     }
 
+    /// The provider gives no token now. Nothing went to the upstream, so that the call may be tried again whatever its method, and
+    /// the upstream is not to blame.
+    pub(crate) fn unavailable(&self, why: &str) -> Denied {
+        let host = &self.spec.token_url.host;
+        Denied { why: Masked::ours(format!("the token provider {host} {why}")), fault: Fault::UNRELATED }
+    }
+
     /// The provider's words, short and without anything of ours that it repeats.
     fn masked(&self, text: &str) -> Masked {
         let mut mask = Mask::default();
@@ -314,10 +321,4 @@ fn denied(why: &str) -> Denied {
 
 fn untrusted(why: &str) -> Denied {
     Denied { why: Masked::ours(format!("the token's provider is not trusted: {why}")), fault: Fault::TOKEN }
-}
-
-/// Nothing went to the upstream, so the call may be tried again whatever its method.
-fn unreachable(why: &str) -> Denied {
-    let fault = Fault { kind: ErrorKind::Connect, token: "destination_unavailable" };
-    Denied { why: Masked::ours(format!("the token's provider cannot be reached: {why}")), fault }
 }

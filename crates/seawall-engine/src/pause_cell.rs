@@ -36,14 +36,14 @@ impl PauseCell {
         self.with(|pause| *pause = Pause::heard(until, RECHECK, now));
     }
 
-    /// Whether a success of an attempt that was sent then ended the pause.
+    /// Whether the answer to an attempt that was sent then ended the pause.
     #[inline]
-    pub(crate) fn succeeded(&self, sent_at: Mono, now: Mono) -> bool {
+    pub(crate) fn answered(&self, sent_at: Mono, now: Mono) -> bool {
         if self.is_over(now) {
             return false;
         }
         self.with(|pause| {
-            pause.succeeded(sent_at);
+            pause.answered(sent_at);
             pause.is_over(now)
         })
     }

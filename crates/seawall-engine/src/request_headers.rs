@@ -33,8 +33,23 @@ const RESERVED: [&str; 11] = [
     "upgrade",
 ];
 
+/// A name as servers may read it that hand headers on as variables: `_`, `.` and the like are as good as `-` to them.
+fn plain(name: &str) -> String {
+    name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }).collect()
+}
+
+fn is_reserved(plain: &str) -> bool {
+    RESERVED.contains(&plain) || plain.starts_with("seawall-")
+}
+
+/// Whether a name is none of ours, and may be read as one: `Transfer_Encoding`, `Content.Length`.
+fn is_imitation(name: &HeaderName) -> bool {
+    let is_odd = name.as_str().bytes().any(|byte| !byte.is_ascii_alphanumeric() && byte != b'-');
+    is_odd && is_reserved(&plain(name.as_str()))
+}
+
 impl RequestHeaders {
-    /// Takes a caller's headers over, without the headers that frame a message.
+    /// Takes a caller's headers over, without those that frame a message and without any that a server may take for one of them.
     #[must_use]
     pub fn new(mut headers: HeaderMap) -> Self {
         if !headers.is_empty() {
@@ -45,6 +60,10 @@ impl RequestHeaders {
             if headers.get(CONNECTION).is_some_and(|value| value != "te") || headers.get(TE).is_some_and(|value| value != "trailers") {
                 headers.remove(CONNECTION);
                 headers.remove(TE);
+            }
+            if headers.keys().any(is_imitation) {
+                let imitations: Vec<HeaderName> = headers.keys().filter(|name| is_imitation(name)).cloned().collect();
+                imitations.iter().for_each(|name| drop(headers.remove(name)));
             }
         }
         Self(headers)
@@ -74,9 +93,7 @@ impl RequestHeaders {
         let (Ok(header), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
             return Err(BadHeader::Unsendable(name.to_owned()));
         };
-        // Some servers read `_` as `-`.
-        let plain = header.as_str().replace('_', "-");
-        if RESERVED.contains(&plain.as_str()) || plain.starts_with("seawall-") {
+        if is_reserved(&plain(header.as_str())) {
             return Err(BadHeader::Reserved(name.to_owned()));
         }
         Ok((header, value))
@@ -107,6 +124,13 @@ mod tests {
     fn framing_is_ours_to_write() {
         let sent = map(&[("host", "h"), ("content-length", "3"), ("transfer-encoding", "chunked"), ("connection", "close"), ("x-a", "b")]);
         assert_eq!(names(&RequestHeaders::new(sent)), ["x-a"]);
+        let imitated =
+            ["transfer_encoding", "content_length", "content.length", "transfer-encoding~", "host", "te_st", "te.", "seawall.token"];
+        let imitations: Vec<(&str, &str)> = imitated.iter().map(|name| (*name, "1")).collect();
+        let taken = RequestHeaders::new(map(&imitations));
+        let mut left = names(&taken);
+        left.sort_unstable();
+        assert_eq!(left, ["te.", "te_st", "transfer-encoding~"]);
         let trailers = map(&[("te", "trailers"), ("connection", "te")]);
         assert_eq!(RequestHeaders::new(trailers).len(), 2);
     }

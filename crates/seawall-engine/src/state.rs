@@ -2,22 +2,25 @@
 //! functions. No lock is ever held across an await.
 
 use crate::clock::Clock;
+use crate::credential_pauses::CredentialMark;
 use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
 use crate::pause_cell::PauseCell;
 use crate::pools::{Entered, Place, Pool, Waiting};
 use crate::shared::{Link, OwnCells, Receipts, Store, Took};
+pub use crate::upstream_state::UpstreamState;
 use parking_lot::{Mutex, MutexGuard};
-use seawall_core::call::{Answer, Ask, BUDGET_CAPACITY, KeyReport, Settle};
-use seawall_core::config::{Auth, Policy};
-use seawall_core::decide::{Budget, Funding};
+use seawall_core::admit::line::WaitingLine;
+use seawall_core::call::{Answer, Ask, KeyReport, Settle};
+use seawall_core::config::Policy;
+use seawall_core::decide::Funding;
 use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, Sample, State};
-use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, PassedOver, Until};
+use seawall_core::lease::{self, KeyPool, PassedOver, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
-use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A cell behind a lock. A panic elsewhere must not take the cell with it: its value is plain data, valid at any time.
 #[derive(Debug)]
@@ -34,110 +37,6 @@ impl<T> Locked<T> {
     }
 }
 
-/// What all endpoints of an upstream share.
-#[derive(Debug)]
-pub struct UpstreamState {
-    budget: Arc<Locked<Budget>>,
-    keys: Option<Locked<KeyPool>>,
-    /// Which keys those are, for whoever keeps them elsewhere.
-    fingerprint: String,
-    ids: Vec<String>,
-    pause: Arc<PauseCell>,
-}
-
-impl UpstreamState {
-    #[must_use]
-    pub fn new(auth: Option<&Auth>) -> Self {
-        let keys = auth.filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers()));
-        Self {
-            budget: Arc::new(Locked::new(Budget::empty(BUDGET_CAPACITY))),
-            keys: keys.map(Locked::new),
-            fingerprint: auth.map(fingerprint).unwrap_or_default(),
-            ids: auth.map(|auth| auth.keys.iter().map(|key| key.id.clone()).collect()).unwrap_or_default(),
-            pause: Arc::default(),
-        }
-    }
-
-    pub(crate) fn fingerprint(&self) -> &str {
-        &self.fingerprint
-    }
-
-    /// The pause that the provider asked all endpoints to keep, while it lasts: when it began and when it ends.
-    #[must_use]
-    pub fn paused(&self, now: Mono) -> Option<(Mono, Mono)> {
-        self.pause.span(now)
-    }
-
-    pub(crate) fn pause(&self, until: Mono, now: Mono) {
-        self.pause.extend(until, now);
-    }
-
-    /// Lends the key pool, where there is one.
-    pub(crate) fn with_keys<R>(&self, act: impl FnOnce(&mut KeyPool) -> R) -> Option<R> {
-        self.keys.as_ref().map(|keys| act(&mut keys.lock()))
-    }
-
-    /// As it follows the state before, whose keys were other ones: budget and pause go on, and so do the cooldowns of
-    /// keys that are still there. `same` gives the index that a key of this pool had before.
-    #[must_use]
-    pub fn after(mut self, before: &Self, same: impl Fn(u16) -> Option<u16>, now: Now) -> Self {
-        self.budget = Arc::clone(&before.budget);
-        self.pause = Arc::clone(&before.pause);
-        if let Some(keys) = &self.keys {
-            let mut keys = keys.lock();
-            for key in 0..u16::try_from(keys.len()).unwrap_or(u16::MAX) {
-                let Some(status) = same(key).and_then(|index| before.key_status(index, now)) else { continue };
-                if let Some(left) = status.cooling {
-                    keys.cool_key(key, Until::Mono(now.mono + left));
-                }
-                if status.dead {
-                    keys.reject(Lease { key, probe: false }, now.mono);
-                }
-            }
-        }
-        self
-    }
-
-    #[must_use]
-    pub fn budget_tokens(&self, retry: &policy::Retry, now: Mono) -> f64 {
-        self.budget.lock().tokens(retry.budget_floor, now)
-    }
-
-    #[must_use]
-    pub fn key_status(&self, key: u16, now: Now) -> Option<KeyStatus> {
-        self.keys.as_ref()?.lock().status(key, now)
-    }
-
-    /// By hand: a key rests until then.
-    pub(crate) fn cool_key(&self, key: u16, until: Until) {
-        if let Some(keys) = &self.keys {
-            keys.lock().cool_key(key, until);
-        }
-    }
-
-    /// By hand: a key is as good as new.
-    pub(crate) fn restore_key(&self, key: u16) {
-        if let Some(keys) = &self.keys {
-            keys.lock().restore(key);
-        }
-    }
-
-    pub(crate) fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
-        self.keys.as_ref().map(|keys| keys.lock().lease(now, tried)).into()
-    }
-}
-
-/// The ids and groups of keys as one word: another set of keys is another pool.
-fn fingerprint(auth: &Auth) -> String {
-    let mut hash = Sha256::new();
-    for (key, group) in auth.keys.iter().zip(auth.group_numbers()) {
-        hash.update(key.id.len().to_be_bytes());
-        hash.update(key.id.as_bytes());
-        hash.update(group.to_be_bytes());
-    }
-    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// What all calls to an endpoint share. The breaker may be shared by a whole upstream.
 #[derive(Debug)]
 pub struct EndpointState {
@@ -148,6 +47,10 @@ pub struct EndpointState {
     retry: policy::Retry,
     names: Arc<Names>,
     cost: u64,
+    /// Calls that wait for a key, a pause or a breaker, to be sent to this endpoint.
+    line: Arc<Locked<WaitingLine>>,
+    /// Calls that may wait at once, of the whole upstream.
+    max_waiting: u32,
     pub limits: Limits,
     /// Limits that count by credential, asked once one is leased.
     key_limits: Limits,
@@ -232,6 +135,8 @@ impl EndpointState {
             guard: policy.breaker,
             retry: policy.retry,
             cost: policy.cost,
+            line: Arc::new(Locked::new(WaitingLine::default())),
+            max_waiting: policy.waiting,
             names,
             limits,
             key_limits,
@@ -260,11 +165,12 @@ impl EndpointState {
         self.link.as_ref()
     }
 
-    /// As it follows the endpoint of that name in the configuration before, whose pause goes on.
+    /// As it follows the endpoint of that name in the configuration before, whose pause and line go on.
     #[must_use]
     pub fn after(mut self, before: Option<&Self>) -> Self {
         if let Some(before) = before {
             self.pause = Arc::clone(&before.pause);
+            self.line = Arc::clone(&before.line);
         }
         self
     }
@@ -281,8 +187,12 @@ impl EndpointState {
 
     /// An operator ends the pause of this endpoint or, with all of its upstream, that of the upstream; on every instance.
     pub async fn lift_pause(&self, of_upstream: bool, clock: &Clock) {
-        if of_upstream { &self.upstream.pause } else { &self.pause }.lift();
-        self.limits.refill(&self.names, clock.now().mono);
+        if of_upstream {
+            self.upstream.pause.lift();
+            self.upstream.credential_pauses.lift();
+        } else {
+            self.pause.lift();
+        }
         if let Some(link) = &self.link {
             link.pause.lift(of_upstream, clock).await;
         }
@@ -338,10 +248,10 @@ impl EndpointState {
     /// The answer to a call's question, and the breaker's change where a result made it change.
     pub(crate) fn answer(&self, ask: Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
         let answer = match ask {
-            Ask::Permit { lease } => self.admit(lease, now.mono),
+            Ask::Permit { lease } => self.admit(lease, Some(who), now.mono),
             Ask::Key { tried } => self.lease(tried, who, visit, now),
             Ask::Settle(settle) => {
-                let (funding, change) = self.settle(&settle, visit, now);
+                let (funding, change) = self.settle(&settle, Some(who), visit, now);
                 return (Answer::Settled { funding }, change);
             }
             Ask::Limits => {
@@ -350,6 +260,7 @@ impl EndpointState {
                 answer
             }
             Ask::Pool { give_up } => self.enter(give_up, visit, now.mono),
+            Ask::Line { joined, ready_at } => self.wait_in_line(joined, ready_at, now.mono),
             // Whoever has nobody to keep keys has never seen one before.
             Ask::Reserve => Answer::Reserved,
             // Nor has it a place that outlives the process.
@@ -361,7 +272,7 @@ impl EndpointState {
     /// An answer broke off after its call had ended well: one failure for the breaker, if it still lets calls through.
     #[must_use]
     pub fn broke_off(&self, now: Now) -> Option<Change> {
-        let sample = Sample { failed: true, latency: Nanos::ZERO };
+        let sample = Sample::failure(Nanos::ZERO);
         let mut breaker = self.breaker.lock();
         if let Some(link) = &self.link {
             let permit = Permit { generation: breaker.closed_generation()?, probe: None };
@@ -373,17 +284,30 @@ impl EndpointState {
     }
 
     #[inline]
-    pub(crate) fn admit(&self, lease: Nanos, now: Mono) -> Answer {
-        match self.heed_pauses(now) {
+    pub(crate) fn admit(&self, lease: Nanos, who: Option<&Who<'_>>, now: Mono) -> Answer {
+        match self.heed_pauses(who, now) {
             Err(until) => Answer::Paused { until },
             Ok(()) => self.breaker.lock().admit(&self.guard, lease, now).into(),
         }
     }
 
+    /// A place in this endpoint's line, where the upstream has one left, or the next look of a call that has one.
+    fn wait_in_line(&self, joined: bool, ready_at: Mono, now: Mono) -> Answer {
+        let waiting = &self.upstream.waiting;
+        if !joined && waiting.fetch_add(1, Ordering::Relaxed) >= self.max_waiting {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            return Answer::LineFull;
+        }
+        self.line.lock().answer(joined, ready_at, u32::MAX, now)
+    }
+
     /// Whether the provider lets this call be sent; otherwise when its pause ends.
     #[inline]
-    fn heed_pauses(&self, now: Mono) -> Result<(), Mono> {
-        self.upstream.pause.admit(now).and_then(|()| self.pause.admit(now))
+    fn heed_pauses(&self, who: Option<&Who<'_>>, now: Mono) -> Result<(), Mono> {
+        self.upstream.pause.admit(now)?;
+        self.pause.admit(now)?;
+        let mark = who.map_or(CredentialMark::NONE, |who| who.mark);
+        self.upstream.credential_pauses.admit(mark, now)
     }
 
     /// [`answer`](Self::answer) where state is shared: asks Redis first, and our own copy where that does not answer.
@@ -402,18 +326,19 @@ impl EndpointState {
                 visit.took = Some(took);
                 answer
             }
-            Ask::Permit { lease } => match self.heed_pauses(now.mono) {
+            Ask::Permit { lease } => match self.heed_pauses(Some(who), now.mono) {
                 Err(until) => Answer::Paused { until },
                 Ok(()) => link.breaker.permit(lease, clock).await,
             },
             Ask::Key { tried } => self.lease_shared(link, tried, who, visit, clock).await,
             Ask::Settle(settle) => {
                 let receipts = visit.receipts();
-                let funding = self.settle_own(&settle, visit, now);
+                let settle = self.scoped(settle, Some(who));
+                let funding = self.settle_own(&settle, Some(who), visit, now);
                 let change = link.report(&settle, &receipts, clock).await;
                 return (Answer::Settled { funding }, change);
             }
-            Ask::Pool { .. } | Ask::Reserve | Ask::Begin => return self.answer(ask, who, visit, now),
+            Ask::Pool { .. } | Ask::Line { .. } | Ask::Reserve | Ask::Begin => return self.answer(ask, who, visit, now),
         };
         (answer, None)
     }
@@ -447,7 +372,8 @@ impl EndpointState {
         loop {
             let lease = match link.keys.lease(passed.tried, clock).await {
                 Answer::Key(lease) if !self.key_limits.is_empty() => lease,
-                Answer::Cooling { wait } => return Some(passed.conclude(lease::Answer::Cooling { wait })).into(),
+                Answer::Cooling { wait, probed: false } => return Some(passed.conclude(lease::Answer::Cooling { wait })).into(),
+                Answer::Cooling { wait, probed: true } => return Some(passed.conclude(lease::Answer::Throttled { wait })).into(),
                 Answer::Dead => return Some(passed.conclude(lease::Answer::Dead)).into(),
                 answer => return answer,
             };
@@ -492,17 +418,18 @@ impl EndpointState {
     /// Takes back and hears what a call that is cut off leaves behind.
     pub(crate) fn abandon(&self, settle: &Settle, visit: &mut Visit, now: Now) {
         match &self.link {
-            None => drop(self.settle(settle, visit, now)),
+            None => drop(self.settle(settle, None, visit, now)),
             Some(link) => {
                 let receipts = visit.receipts();
                 // Nobody asked for a token, so there is none to give back.
-                let _: Option<Funding> = self.settle_own(settle, visit, now);
+                let _: Option<Funding> = self.settle_own(settle, None, visit, now);
                 link.report_late(settle, receipts);
             }
         }
     }
 
-    fn settle(&self, settle: &Settle, visit: &mut Visit, now: Now) -> (Option<Funding>, Option<Change>) {
+    fn settle(&self, settle: &Settle, who: Option<&Who<'_>>, visit: &mut Visit, now: Now) -> (Option<Funding>, Option<Change>) {
+        let settle = &self.scoped(*settle, who);
         let change = if settle.sample.is_some() || settle.cancel.is_some() {
             settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now.mono)
         } else {
@@ -511,19 +438,36 @@ impl EndpointState {
         if let (Some(keys), true) = (&self.upstream.keys, settle.key.is_some()) {
             settle.tell_keys(&mut keys.lock(), now.mono);
         }
-        (self.settle_own(settle, visit, now), change)
+        (self.settle_own(settle, who, visit, now), change)
+    }
+
+    /// A pause of a caller's own credential is one of the endpoint where nobody knows whose call it was.
+    fn scoped(&self, settle: Settle, who: Option<&Who<'_>>) -> Settle {
+        match settle.pause {
+            Some((Scope::Key, until)) if who.is_none() => Settle { pause: Some((Scope::Endpoint, until)), ..settle },
+            _ => settle,
+        }
     }
 
     /// The part of a report that never leaves this process.
-    fn settle_own(&self, settle: &Settle, visit: &mut Visit, now: Now) -> Option<Funding> {
+    fn settle_own(&self, settle: &Settle, who: Option<&Who<'_>>, visit: &mut Visit, now: Now) -> Option<Funding> {
         self.settle_admission(settle, visit, now.mono);
-        if let Some((scope, until)) = settle.pause {
+        if settle.leave_line {
+            self.line.lock().leave();
+            self.upstream.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let (Some((Scope::Key, until)), Some(who)) = (settle.pause, who) {
+            self.upstream.credential_pauses.extend(who.mark, until, now.mono);
+        } else if let Some((scope, until)) = settle.pause {
             let pause = if scope == Scope::Upstream { &self.upstream.pause } else { &self.pause };
             // Where the pause is shared, Redis keeps it, and ours only follows.
             if self.link.is_some() { pause.hear(until, now.mono) } else { pause.extend(until, now.mono) }
         }
         if self.link.is_none() {
             self.end_pauses(settle, now.mono);
+        }
+        if let (Some(sent_at), Some(who)) = (settle.answer_sent_at(now.mono), who) {
+            self.upstream.credential_pauses.answered(who.mark, sent_at, now.mono);
         }
         if settle.earn || settle.withdraw || settle.refund.is_some() {
             settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now.mono)
@@ -537,6 +481,9 @@ impl EndpointState {
     pub(crate) fn settle_plain(&self, settle: &Settle, now: Mono) -> Option<Change> {
         let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
         self.end_pauses(settle, now);
+        if let Some(sent_at) = settle.answer_sent_at(now) {
+            self.upstream.credential_pauses.answered(CredentialMark::NONE, sent_at, now);
+        }
         let _: Option<Funding> = settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now);
         change
     }
@@ -544,9 +491,9 @@ impl EndpointState {
     /// A probe that succeeded ends the pause that it was sent in.
     #[inline]
     fn end_pauses(&self, settle: &Settle, now: Mono) {
-        if let Some(sent_at) = settle.success_sent_at(now) {
-            self.pause.succeeded(sent_at, now);
-            self.upstream.pause.succeeded(sent_at, now);
+        if let Some(sent_at) = settle.answer_sent_at(now) {
+            self.pause.answered(sent_at, now);
+            self.upstream.pause.answered(sent_at, now);
         }
     }
 
@@ -573,9 +520,6 @@ impl EndpointState {
         };
         if settle.untake {
             limits.refund(taken, self.cost, now);
-        }
-        if let Some((_, until)) = settle.pause {
-            limits.drain(taken, until, now);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::h1::{Passes, Unread, Verbatim, Writer};
 use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
-use crate::oauth::Token;
+use crate::oauth::{Token, Tokens};
 use crate::pool::{Line, Pool};
 use crate::repeated;
 use crate::request_headers::RequestHeaders;
@@ -30,6 +30,7 @@ use std::io::Read as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The attempt that a request is, where it is not the first. Only a Seawall is told: what it would repeat is repeated already.
 pub const REPEATED: HeaderName = HeaderName::from_static("seawall-attempt");
@@ -110,6 +111,8 @@ pub struct HttpTransport<'a> {
     /// So much of an answer is read before it counts as one: all of it, for whoever keeps it. What breaks off before is
     /// a failure that can be retried.
     pub ahead: usize,
+    /// Room for long answers among those that are in memory, where there is a bound for them.
+    pub room: Option<Room>,
     /// But not of one that goes on for as long as there is something to say: its caller wants each word as it comes.
     pub spares_streams: bool,
     /// What an answer that is no success says about itself is read, for whoever keeps it.
@@ -118,6 +121,37 @@ pub struct HttpTransport<'a> {
     pub passes: Option<Passes>,
     /// Whoever sent it to us has sent it before.
     pub repeated: bool,
+}
+
+/// Room in memory for answers that are read ahead. Short ones need none; what is longer waits until there is room for all of it, and has
+/// that for as long as this lives.
+#[derive(Debug)]
+pub struct Room {
+    of: Arc<Semaphore>,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    /// Answers up to this length need no room.
+    pub const FREE: usize = 64 * 1024;
+
+    /// Each permit of `of` is for one KiB.
+    #[must_use]
+    pub const fn new(of: Arc<Semaphore>) -> Self {
+        Self { of, taken: None }
+    }
+
+    /// What has been taken, to be kept with the answer.
+    #[must_use]
+    pub fn into_taken(self) -> Option<OwnedSemaphorePermit> {
+        self.taken
+    }
+
+    async fn take(&mut self, bytes: usize) {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        // Nobody closes it.
+        self.taken = Arc::clone(&self.of).acquire_many_owned(kib).await.ok();
+    }
 }
 
 /// An answer, and as much of its body as the rules wanted to see.
@@ -153,7 +187,7 @@ impl KeyTail for Arc<LiveUpstream> {
     }
 }
 
-impl HttpTransport<'_> {
+impl<'a> HttpTransport<'a> {
     /// What this attempt says beside the request's own headers, the credential among it. But for what a
     /// schema asks, none of these names is left among the request's own.
     fn additions(&self, attempt: Outward, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
@@ -289,9 +323,16 @@ impl HttpTransport<'_> {
         }
     }
 
+    fn tokens(&self) -> Option<&'a Arc<Tokens>> {
+        let upstream: &'a Arc<LiveUpstream> = self.upstream;
+        upstream.credentials.as_ref()?.tokens.as_ref()
+    }
+
     /// Has a token in hand where one is needed, and a newer one than `rejected`.
     async fn authorize(&mut self, rejected: Option<&Token>) -> Result<(), Fault> {
-        let Some(tokens) = self.upstream.credentials.as_ref().and_then(|credentials| credentials.tokens.as_ref()) else { return Ok(()) };
+        let Some(tokens) = self.tokens() else { return Ok(()) };
+        // Until there is one: what takes too long now is the provider.
+        self.token = None;
         match Box::pin(tokens.token(self.sending, rejected)).await {
             Ok(token) => self.token = Some(token),
             Err(denied) => {
@@ -311,6 +352,20 @@ impl HttpTransport<'_> {
         fault
     }
 
+    /// So much of a body, once there is room for that in memory. The wait is part of the attempt, like that for a slow upstream.
+    async fn read_ahead(&mut self, incoming: &mut Arriving, most: usize) -> Result<Bytes, Fault> {
+        let Some(room) = self.room.as_mut().filter(|_| most > Room::FREE) else { return read_up_to(incoming, most).await };
+        let first = read_up_to(incoming, Room::FREE).await?;
+        if first.len() < Room::FREE || incoming.is_end_stream() {
+            return Ok(first);
+        }
+        room.take(most).await;
+        let mut whole = BytesMut::with_capacity(first.len() * 2);
+        whole.extend_from_slice(&first);
+        whole.extend_from_slice(&read_up_to(incoming, most - first.len().min(most)).await?);
+        Ok(whole.freeze())
+    }
+
     fn is_harmless(&self) -> bool {
         self.body.is_replayable() && self.method.is_safe()
     }
@@ -327,6 +382,9 @@ impl Transport for HttpTransport<'_> {
     async fn send(&mut self, attempt: Outward) -> Result<(), Fault> {
         self.answer = None;
         self.detail = None;
+        if let Some(room) = &mut self.room {
+            room.taken = None;
+        }
         self.authorize(None).await?;
         let (mut head, mut verbatim, mut incoming) = self.exchange(attempt).await?;
         if let Some(credentials) = &self.upstream.credentials {
@@ -352,9 +410,9 @@ impl Transport for HttpTransport<'_> {
             };
         } else if reads_body {
             let ahead = if self.spares_streams && is_stream(&head.headers) { 0 } else { self.ahead };
-            seen = read_up_to(&mut incoming, BODY_BYTES.max(ahead)).await?;
+            seen = self.read_ahead(&mut incoming, BODY_BYTES.max(ahead)).await?;
         } else if self.ahead > 0 && !(self.spares_streams && is_stream(&head.headers)) {
-            seen = read_up_to(&mut incoming, self.ahead).await?;
+            seen = self.read_ahead(&mut incoming, self.ahead).await?;
         } else if reads_failure {
             seen = read_up_to(&mut incoming, BODY_BYTES).await?;
         }
@@ -386,6 +444,17 @@ impl Transport for HttpTransport<'_> {
         match &self.body {
             Replay::Once(_, feed) => feed.blame(fault),
             Replay::Empty | Replay::Kept(_) => None,
+        }
+    }
+
+    fn overdue(&mut self) -> Fault {
+        match self.tokens() {
+            Some(tokens) if self.token.is_none() => {
+                let late = tokens.unavailable("did not answer in time");
+                self.detail = Some(late.why);
+                Fault::UNRELATED_TIMEOUT
+            }
+            Some(_) | None => Fault::TIMEOUT,
         }
     }
 

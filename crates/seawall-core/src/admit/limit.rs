@@ -157,18 +157,6 @@ impl Limit {
         }
     }
 
-    /// The provider said: nothing before `until`. Buckets come out of it with one call, not with a burst.
-    pub fn drain(&self, cell: &mut Cell, until: Mono) {
-        match self.algorithm {
-            Algorithm::TokenBucket => {
-                cell.held = cell.held.max(until.0);
-                cell.at = cell.at.max(until.0.saturating_add(self.depth - self.interval.min(self.depth)));
-            }
-            Algorithm::LeakyBucket => cell.held = cell.held.max(until.0),
-            Algorithm::FixedWindow | Algorithm::SlidingWindow => self.drain_window(cell, until),
-        }
-    }
-
     /// What could be spent now, and how long until all of it is there again: the `RateLimit` header's two numbers.
     #[must_use]
     pub fn remaining(&self, cell: &Cell, now: Mono) -> (u64, Nanos) {
@@ -183,7 +171,7 @@ impl Limit {
         }
     }
 
-    /// Whether the cell says no more than a fresh one. A drained key is not idle until its time has come.
+    /// Whether the cell says no more than a fresh one.
     #[must_use]
     #[inline]
     pub fn is_idle(&self, cell: &Cell, now: Mono) -> bool {

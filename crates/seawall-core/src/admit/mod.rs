@@ -5,5 +5,6 @@ pub mod bulkhead;
 pub mod idempotency;
 pub mod layered;
 pub mod limit;
+pub mod line;
 pub mod shed;
 pub mod table;

@@ -224,7 +224,7 @@ mod tests {
     fn a_key_in_cooldown_is_never_forgotten() {
         let mut table = Table::new(2);
         let limit = limit();
-        limit.drain(table.cell(&limit, 1, Mono(0)), Mono(u64::MAX / 2));
+        table.cell(&limit, 1, Mono(0)).at = u64::MAX / 2;
         for key in keys(1_000) {
             let _ = take(&mut table, key, Mono(5_000_000_000));
         }
@@ -236,8 +236,7 @@ mod tests {
         let mut table = Table::new(1_000);
         let limit = limit();
         for (n, key) in keys(1_000).enumerate() {
-            let until = if n % 3 == 0 { Mono(u64::MAX / 2) } else { Mono(1) };
-            limit.drain(table.cell(&limit, key, Mono(0)), until);
+            table.cell(&limit, key, Mono(0)).at = if n % 3 == 0 { u64::MAX / 2 } else { 1 };
         }
         // The hand stands somewhere in the middle: its second round sees all.
         assert_eq!(table.sweep(&limit, Mono(10), 1_000) + table.sweep(&limit, Mono(10), 1_000), 666);

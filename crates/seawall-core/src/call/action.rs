@@ -3,6 +3,7 @@
 use super::{Ask, Plan};
 use crate::decide::repeatable;
 use crate::lease::RequestMark;
+use crate::policy::Unsafe;
 use crate::record::{Class, Code, ErrorKind, Reason, Status};
 use crate::time::{Mono, Nanos};
 
@@ -35,6 +36,8 @@ pub struct Finish {
     pub reason: Reason,
     pub attempts: u32,
     pub elapsed: Nanos,
+    /// How much of that the call waited for a key, a pause or a breaker.
+    pub waited: Nanos,
     /// For refusals: when to come back, counted from now.
     pub retry_after: Option<Nanos>,
 }
@@ -74,6 +77,8 @@ pub struct Request<'a> {
     pub mark: RequestMark,
     /// It carries an idempotency key.
     pub keyed: bool,
+    /// Executing it twice costs no more than money; see [`crate::config::AtCost`].
+    pub at_cost: bool,
     /// Its body can be sent again.
     pub replayable: bool,
     /// The caller's own deadline, which only ever shortens ours; for a job, what is left of its life.
@@ -86,12 +91,13 @@ impl<'a> Request<'a> {
     /// A request without a key whose body can be sent again.
     #[must_use]
     pub const fn plain(method: &'a str) -> Self {
-        Self { method, mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false }
+        Self { method, mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false }
     }
 
     /// Whether sending it twice is harmless by what it is, under this plan.
     #[must_use]
     pub fn is_repeatable(&self, plan: &Plan) -> bool {
-        repeatable(self.method, plan.retry.unsafe_methods, self.keyed)
+        let at_cost = self.at_cost && plan.retry.unsafe_methods != Unsafe::Never;
+        at_cost || repeatable(self.method, plan.retry.unsafe_methods, self.keyed)
     }
 }

@@ -27,6 +27,12 @@ pub enum Ask {
     Key {
         tried: KeySet,
     },
+    /// A place in the line of calls that wait for the upstream, unless the call has one, and when to look again for what is ready
+    /// at that time.
+    Line {
+        joined: bool,
+        ready_at: Mono,
+    },
     /// Note that the request is about to be sent, where that outlives the process: a job's that may not be sent twice.
     Begin,
     Settle(Settle),
@@ -64,9 +70,17 @@ pub enum Answer {
     /// Every key is cooling; the first is viable after this long.
     Cooling {
         wait: Nanos,
+        /// A probe may end that sooner.
+        probed: bool,
     },
     /// Every key was rejected by the provider.
     Dead,
+    /// In line; the call looks again then.
+    LookAt {
+        at: Mono,
+    },
+    /// As many calls wait already as may.
+    LineFull,
     /// The send is noted, or nobody has to know of it.
     Begun,
     /// It could not be noted, so nothing may be sent.
@@ -102,7 +116,8 @@ impl From<Option<lease::Answer>> for Answer {
     fn from(answer: Option<lease::Answer>) -> Self {
         match answer {
             Some(lease::Answer::Leased(lease)) => Self::Key(lease),
-            Some(lease::Answer::Cooling { wait }) => Self::Cooling { wait },
+            Some(lease::Answer::Cooling { wait }) => Self::Cooling { wait, probed: false },
+            Some(lease::Answer::Throttled { wait }) => Self::Cooling { wait, probed: true },
             Some(lease::Answer::Dead) | None => Self::Dead,
         }
     }
@@ -117,11 +132,18 @@ pub enum KeyReport {
     },
     /// Used, and neither better nor worse for it.
     Neutral,
+    /// As neutral, but the upstream answered and asked for no wait: a key that was cooling is not throttled any more.
+    Answered,
     Failed,
-    /// Out of quota or told to wait: no use of it, or of its group, before then.
+    /// Out of quota: no use of it, or of its group, before then.
     Cool {
         group: bool,
         until: Until,
+    },
+    /// Told to wait: no use of it, or of its group, before then, but for a probe now and then.
+    Throttle {
+        group: bool,
+        until: Mono,
     },
     /// The provider did not accept it for this request, and there is no other key to ask. Whether the key or the request is to
     /// blame is not known. In a pool the replacement's answer is the evidence, so that a refusal there is only `Failed`.
@@ -151,16 +173,21 @@ pub struct Settle {
     pub key: Option<(Lease, KeyReport)>,
     /// A success funds retries.
     pub earn: bool,
+    /// The upstream answered, and asked nobody to wait: whoever waits because it once did may go on.
+    pub answered: bool,
     /// A retry wants a token.
     pub withdraw: bool,
     /// A token whose retry was never sent.
     pub refund: Option<Funding>,
-    /// The server asked everybody on this endpoint or upstream to stay away.
+    /// The server asked everybody on this endpoint or upstream to stay away, or everybody with the caller's own credential
+    /// (`Scope::Key`).
     pub pause: Option<(Scope, Mono)>,
     /// Limits that were taken by a call that was then refused by us.
     pub untake: bool,
     /// A slot of the pool, held since then.
     pub leave_pool: Option<Mono>,
+    /// The call waits no more.
+    pub leave_line: bool,
     pub reservation: Option<Reservation>,
 }
 

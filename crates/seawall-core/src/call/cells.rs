@@ -6,6 +6,7 @@ use super::{Answer, Ask, KeyReport, Settle};
 use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
 use crate::admit::layered;
 use crate::admit::limit::{Cell, Limit};
+use crate::admit::line::WaitingLine;
 use crate::config::{Config, Policy, Upstream};
 use crate::decide::{Budget, Funding};
 use crate::guard::{Breaker, Change, Pause};
@@ -27,6 +28,8 @@ pub struct Cells {
     pub pool: Option<Bulkhead>,
     /// The pauses of the endpoint and of its upstream.
     pub pauses: (Pause, Pause),
+    pub line: WaitingLine,
+    waiting: u32,
     retry: policy::Retry,
     guard: policy::Breaker,
     cost: u64,
@@ -71,6 +74,8 @@ impl Cells {
             limits: Vec::new(),
             pool: None,
             pauses: <(Pause, Pause)>::default(),
+            line: WaitingLine::default(),
+            waiting: policy.waiting,
             retry: policy.retry,
             guard: policy.breaker,
             cost: policy.cost,
@@ -88,6 +93,7 @@ impl Cells {
             Ask::Begin => Answer::Begun.into(),
             Ask::Permit { lease } => self.admit(lease, now.mono).into(),
             Ask::Key { tried } => self.lease(now, tried).into(),
+            Ask::Line { joined, ready_at } => self.line.answer(joined, ready_at, self.waiting, now.mono).into(),
             Ask::Settle(settle) => self.settle(&settle, now),
         }
     }
@@ -131,7 +137,18 @@ impl Cells {
         if let (Some(pool), Some(since)) = (&mut self.pool, settle.leave_pool) {
             pool.leave(now.mono.since(since));
         }
+        if settle.leave_line {
+            self.line.leave();
+        }
         Reply { answer: Answer::Settled { funding }, change, ticket: None }
+    }
+}
+
+impl WaitingLine {
+    /// A place for a call, or for one that has a place already, its next look.
+    #[must_use]
+    pub fn answer(&mut self, joined: bool, ready_at: Mono, max: u32, now: Mono) -> Answer {
+        if joined || self.join(max, now) { Answer::LookAt { at: self.next_look(ready_at, now) } } else { Answer::LineFull }
     }
 }
 
@@ -170,7 +187,12 @@ impl Settle {
             KeyReport::Failed => keys.failed(lease),
             KeyReport::Refused { request } => keys.refuse(lease, request, now),
             KeyReport::Neutral => {}
+            KeyReport::Answered => keys.answered(lease),
             KeyReport::Unused => keys.cancel(lease, now),
+            KeyReport::Throttle { group, until } => {
+                keys.failed(lease);
+                keys.throttle(lease.key, group, until, now);
+            }
             KeyReport::Cool { group, until } => {
                 keys.failed(lease);
                 if group { keys.cool_group(lease.key, until) } else { keys.cool_key(lease.key, until) }
@@ -178,10 +200,10 @@ impl Settle {
         }
     }
 
-    /// When the attempt that succeeded was sent, if this one did.
+    /// When the attempt was sent that the upstream answered without asking anybody to wait, if this one is.
     #[must_use]
-    pub fn success_sent_at(&self, now: Mono) -> Option<Mono> {
-        let (_, sample) = self.sample.filter(|_| self.earn)?;
+    pub fn answer_sent_at(&self, now: Mono) -> Option<Mono> {
+        let (_, sample) = self.sample.filter(|_| self.answered)?;
         Some(Mono(now.0.saturating_sub(sample.latency.0)))
     }
 
@@ -192,9 +214,9 @@ impl Settle {
             Some((_, until)) => endpoint.extend(until, now),
             None => {}
         }
-        if let Some(sent_at) = self.success_sent_at(now) {
-            endpoint.succeeded(sent_at);
-            upstream.succeeded(sent_at);
+        if let Some(sent_at) = self.answer_sent_at(now) {
+            endpoint.answered(sent_at);
+            upstream.answered(sent_at);
         }
     }
 }

@@ -21,7 +21,15 @@ impl First {
     /// `None` where a call without an idempotency key has more to ask before its first attempt.
     #[must_use]
     pub fn of(plan: &Arc<Plan>, guard: &policy::Breaker) -> Option<Self> {
-        let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
+        let request = Request {
+            method: "GET",
+            mark: RequestMark::NONE,
+            keyed: false,
+            at_cost: false,
+            replayable: true,
+            deadline: None,
+            patient: false,
+        };
         let now = Now::default();
         let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
         let mut lease = None;
@@ -38,8 +46,8 @@ impl First {
     #[must_use]
     #[inline]
     pub fn succeeded(permit: Option<Permit>, started: Mono, now: Mono) -> Settle {
-        let sample = Sample { failed: false, latency: now.since(started) };
-        Settle { sample: permit.map(|permit| (permit, sample)), earn: true, ..Settle::default() }
+        let sample = Sample::success(now.since(started));
+        Settle { sample: permit.map(|permit| (permit, sample)), earn: true, answered: true, ..Settle::default() }
     }
 }
 
@@ -62,7 +70,15 @@ mod tests {
 
     #[test]
     fn a_success_tells_shared_state_what_the_machine_would() {
-        let request = Request { method: "POST", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
+        let request = Request {
+            method: "POST",
+            mark: RequestMark::NONE,
+            keyed: false,
+            at_cost: false,
+            replayable: true,
+            deadline: None,
+            patient: false,
+        };
         for text in ["", "idempotency.mode = \"off\"", "profile = \"payment\"", "breaker.mode = \"off\""] {
             let (mut cells, plan, first) = parts(text);
             let first = first.unwrap();

@@ -1,9 +1,9 @@
 //! What the call machine needs to know of an endpoint, put together once when the configuration is loaded.
 
 use crate::classify::{Hint, RuleSet, Verdict};
-use crate::config::{Config, Endpoint, Policy, Upstream};
+use crate::config::{AtCost, Config, Endpoint, Policy, Upstream};
 use crate::lease::{RequestMark, Reset, Until};
-use crate::policy::{IdempotencyMode, Mode, Retry, Timeout};
+use crate::policy::{IdempotencyMode, Mode, OnExhausted, Retry, Timeout};
 use crate::record::Scope;
 use crate::time::{Nanos, Now, Wall};
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub struct Plan {
     pub timeout: Timeout,
     pub retry: Retry,
+    /// Unsafe requests that may be sent again without a key.
+    pub at_cost: AtCost,
     pub rules: Arc<RuleSet>,
     pub limited: bool,
     /// How long a call may wait for a place in its pool; `None` where it has no pool.
@@ -21,12 +23,19 @@ pub struct Plan {
     pub honoured: bool,
     /// The breaker is asked: also where it is off, if a server can tell everybody to stay away.
     pub guarded: bool,
+    /// How long a probe of the breaker keeps its place: for as long as the breaker would be open, so that slow probes do not hold up a
+    /// healthy upstream, and no longer than an attempt may take.
+    pub probe_lease: Nanos,
     /// How long whoever meets a breaker is told to wait that nobody but an operator will close.
     pub held_open: Nanos,
     pub keys: u16,
     pub refreshes: bool,
     /// How long a call waits for a key to become viable.
-    pub max_wait: Nanos,
+    pub key_wait: Nanos,
+    /// How long a call waits for a breaker to let it through.
+    pub breaker_wait: Nanos,
+    /// How long a call waits for the end of a provider's pause, as it would for an answer of its own that asks for it.
+    pub pause_wait: Nanos,
     pub reset: Option<Reset>,
     /// Kept back at the end of the deadline: no attempt is started that could only answer too late.
     pub margin: Nanos,
@@ -44,7 +53,7 @@ impl Plan {
             queue_timeout: pool.map(|pool| pool.queue_timeout),
             keys: auth.map_or(0, |auth| u16::try_from(auth.keys.len()).unwrap_or(u16::MAX)),
             refreshes: auth.is_some_and(|auth| auth.refresh.is_some()),
-            max_wait: auth.map_or(Nanos::ZERO, |auth| auth.max_wait),
+            key_wait: auth.map_or(Nanos::ZERO, |auth| auth.max_wait.unwrap_or(unless_elsewhere(policy, Nanos::MAX))),
             reset: auth.map(|auth| auth.reset.clone()),
             ..Self::alone(policy)
         }
@@ -62,16 +71,20 @@ impl Plan {
         Self {
             timeout: policy.timeout,
             retry: policy.retry,
+            at_cost: policy.at_cost.clone(),
             rules: Arc::clone(&policy.rules),
             limited: false,
             queue_timeout: None,
             idempotent: policy.idempotency.mode != IdempotencyMode::Off,
             honoured: policy.idempotency.honoured,
             guarded: policy.breaker.mode != Mode::Off || pauses(policy),
-            held_open: policy.breaker.open,
+            probe_lease: policy.breaker.open.max(MIN_PROBE).min(policy.timeout.attempt + policy.timeout.connect),
+            held_open: policy.breaker.open.max(MIN_HELD_OPEN),
             keys: 0,
             refreshes: false,
-            max_wait: Nanos::ZERO,
+            key_wait: Nanos::ZERO,
+            breaker_wait: unless_elsewhere(policy, policy.breaker.max_wait),
+            pause_wait: unless_elsewhere(policy, policy.retry.retry_after_cap),
             reset: None,
             margin: margin(policy.timeout),
         }
@@ -98,15 +111,27 @@ impl Plan {
     }
 }
 
+/// No wait where a call has somewhere else to go: a fallback, a stale answer, or a job.
+fn unless_elsewhere(policy: &Policy, wait: Nanos) -> Nanos {
+    let stale = policy.cache.stale_if_error > Nanos::ZERO;
+    if policy.fallback.is_some() || stale || policy.on_exhausted == OnExhausted::Enqueue { Nanos::ZERO } else { wait }
+}
+
 /// Whether an answer can make other calls wait too.
 fn pauses(policy: &Policy) -> bool {
-    policy.rules.rules().iter().any(|rule| matches!(rule.scope, Scope::Endpoint | Scope::Upstream))
+    policy.rules.rules().iter().any(|rule| rule.scope != Scope::Call)
 }
 
 /// A tenth of an attempt's time, at most ten milliseconds: enough to answer the caller before its own clock runs out.
 fn margin(timeout: Timeout) -> Nanos {
     Nanos(timeout.attempt.0 / 10).min(Nanos::from_millis(10)).min(Nanos(timeout.total.0 / 10))
 }
+
+/// A probe keeps its place for this time at least.
+const MIN_PROBE: Nanos = Nanos::from_millis(250);
+
+/// Only an operator closes a breaker that is held open, and nobody has to look every moment.
+const MIN_HELD_OPEN: Nanos = Nanos::from_secs(5);
 
 /// A quota failure without any word on when it ends.
 const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);

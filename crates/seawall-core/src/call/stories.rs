@@ -12,6 +12,8 @@ use expect_test::{Expect, expect};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+mod waiting;
+
 /// 2026-07-01T00:00:00Z.
 const EPOCH: Wall = Wall(1_782_864_000_000);
 
@@ -57,18 +59,37 @@ impl World {
 
     fn call(&mut self, script: &[Step]) -> &mut Self {
         self.request(
-            &Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false },
+            &Request {
+                method: "GET",
+                mark: RequestMark::NONE,
+                keyed: false,
+                at_cost: false,
+                replayable: true,
+                deadline: None,
+                patient: false,
+            },
             script,
         )
     }
 
     fn post(&mut self, keyed: bool, script: &[Step]) -> &mut Self {
-        self.request(&Request { method: "POST", mark: RequestMark::NONE, keyed, replayable: true, deadline: None, patient: false }, script)
+        self.request(
+            &Request { method: "POST", mark: RequestMark::NONE, keyed, at_cost: false, replayable: true, deadline: None, patient: false },
+            script,
+        )
     }
 
     fn job(&mut self, script: &[Step]) -> &mut Self {
         self.request(
-            &Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: true },
+            &Request {
+                method: "GET",
+                mark: RequestMark::NONE,
+                keyed: false,
+                at_cost: false,
+                replayable: true,
+                deadline: None,
+                patient: true,
+            },
             script,
         )
     }
@@ -365,7 +386,8 @@ fn a_500_is_tried_once_more_where_a_repetition_may_harm() {
 
 #[test]
 fn a_body_that_streamed_is_not_sent_again() {
-    let request = Request { method: "PUT", mark: RequestMark::NONE, keyed: false, replayable: false, deadline: None, patient: false };
+    let request =
+        Request { method: "PUT", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: false, deadline: None, patient: false };
     World::new("").request(&request, &[status(503)]).check(expect![[r#"
           #1 503: transient, return (body_not_replayable)
         Failed(Transient) (body_not_replayable) after 1 attempts
@@ -374,7 +396,9 @@ fn a_body_that_streamed_is_not_sent_again() {
 
 #[test]
 fn the_breaker_opens_refuses_probes_and_closes() {
-    let mut world = World::new("retry.attempts = 1\nbreaker = { consecutive = 2, open = \"5s\", probes = 1, successes = 1 }");
+    let mut world = World::new(
+        "retry.attempts = 1\nbreaker = { consecutive = 2, open = \"5s\", open_max = \"60s\", probes = 1, successes = 1, max_wait = \"0s\" }",
+    );
     world
         .call(&[status(500)])
         .call(&[error(ErrorKind::Connect)])
@@ -400,7 +424,8 @@ fn the_breaker_opens_refuses_probes_and_closes() {
 fn a_job_waits_for_as_long_as_somebody_holds_the_breaker_open() {
     let mut world = World::new("");
     world.cells.breaker.force(Forced::Open, world.now.mono).unwrap();
-    let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: true };
+    let request =
+        Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: true };
     let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &request, world.now);
     while let Action::Ask(ask) = action {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
@@ -460,6 +485,7 @@ fn the_callers_deadline_shortens_ours() {
         method: "GET",
         mark: RequestMark::NONE,
         keyed: false,
+        at_cost: false,
         replayable: true,
         deadline: Some(Nanos::from_millis(300)),
         patient: false,
@@ -478,7 +504,8 @@ fn a_cancelled_call_gives_everything_back() {
         "breaker = { consecutive = 1, open = \"5s\", probes = 1, successes = 1 }\nretry.attempts = 1\nlimits = [{ name = \"qps\", rate = \"100/s\", burst = 100 }]",
     );
     world.call(&[status(500)]).pass(Nanos::from_secs(5));
-    let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
+    let request =
+        Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
     let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &request, world.now);
     while let Action::Ask(ask) = action {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);

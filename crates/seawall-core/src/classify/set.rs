@@ -27,6 +27,8 @@ pub struct Verdict {
     /// Whether a rule other than a catch-all named it. Successes always are.
     pub named: bool,
     pub unprocessed: bool,
+    /// The upstream had no part in it: its breaker counts neither a failure nor a success.
+    pub blameless: bool,
 }
 
 impl Verdict {
@@ -39,6 +41,7 @@ impl Verdict {
         rule: None,
         named: true,
         unprocessed: false,
+        blameless: false,
     };
 }
 
@@ -98,6 +101,7 @@ impl RuleSet {
                     rule: Some(index),
                     named: !rule.fallback || rule.class == Class::Success,
                     unprocessed: rule.unprocessed,
+                    blameless: false,
                 };
             }
         }

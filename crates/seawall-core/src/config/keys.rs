@@ -2,7 +2,7 @@
 
 use super::model::ForwardedHeader;
 use super::shape::{Key, Kind, Table, key, required};
-use crate::policy::{Algorithm, BackoffKind, BreakerPer, Door, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Severity, Unsafe};
+use crate::policy::{Algorithm, BackoffKind, BreakerPer, Door, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Repeat, Severity, Unsafe};
 use crate::record::{Class, Scope};
 
 const COUNT: Kind = Kind::Int { min: 1, max: 1_000_000_000 };
@@ -188,6 +188,13 @@ static POLICY: &[Key] = &[
     key("limits", Kind::Tables(&LIMIT), "rate limits of this upstream or endpoint"),
     key("pool", Kind::Text, "the bulkhead it runs in"),
     key("cost", COUNT, "what a call takes from limits"),
+    key("waiting", COUNT0, "calls that may wait for a key, a pause or a breaker at once, of the whole upstream; more are refused"),
+    key(
+        "repeat",
+        Kind::Word(Repeat::WORDS),
+        "which POST and PATCH requests may be sent again without a key: never, those that the preset declares, or all, at the cost of a second bill",
+    ),
+    key("repeatable", Kind::Table(&REPEATABLE), "the requests that `repeat = \"declared\"` is about"),
     key("deadline_header", Kind::Header, "header that tells the upstream what remains of the deadline"),
     key("cache", Kind::Table(&CACHE), "keep answers for when the upstream fails"),
     key("fallback", Kind::Table(&FALLBACK), "static answer when everything else failed"),
@@ -204,6 +211,14 @@ static TIMEOUT: Table = Table {
         key("connect", TIME, "TCP and TLS"),
         key("attempt", TIME, "one send, up to the response's head, and to the end of a body that is read as a whole"),
         key("total", TIME, "the call up to the first byte that the caller gets, waits included"),
+    ]],
+};
+
+static REPEATABLE: Table = Table {
+    what: "`repeatable`",
+    keys: &[&[
+        key("paths", Kind::List(&Kind::Text), "globs of paths"),
+        key("operations", Kind::List(&Kind::Text), "globs of `X-Amz-Target`"),
     ]],
 };
 
@@ -240,6 +255,7 @@ static BREAKER: Table = Table {
         key("probes", Kind::Int { min: 1, max: 1000 }, "probes in flight while half-open"),
         key("successes", Kind::Int { min: 1, max: 1000 }, "probe successes that close"),
         key("ramp", TIME0, "after closing, let the admitted share grow over this time"),
+        key("max_wait", TIME0, "how long a call waits for an open breaker to let it through; 0s refuses it at once"),
     ]],
 };
 
@@ -289,7 +305,7 @@ pub static AUTH: Table = Table {
         key("inject", Kind::Inject, "where the secret goes"),
         key("pick", Kind::Word(Pick::WORDS), "which viable key is taken"),
         key("reset", Kind::Reset, "when the provider's quota resets"),
-        key("max_wait", TIME0, "how long a call waits for a key to become viable"),
+        key("max_wait", TIME0, "how long a call waits for a key to become viable; absent: what is left of its deadline"),
         key("keys", Kind::Tables(&KEY), "the credentials"),
         key("refresh", Kind::Table(&REFRESH), "a token that is refreshed on 401"),
     ]],
@@ -376,7 +392,7 @@ static SCHEDULE_BACKOFF: Table = Table {
 pub static REQUEST: Table = Table {
     what: "`request`",
     keys: &[&[
-        key("method", Kind::Text, "HTTP method"),
+        key("method", Kind::Method, "HTTP method"),
         required("path", Kind::Text, "path below the upstream's URL"),
         key("headers", Kind::Strings, "headers; a secret by reference, as in \"Bearer env:NAME\""),
         key("body", Kind::Text, "body"),

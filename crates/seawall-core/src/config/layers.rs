@@ -1,6 +1,7 @@
 //! Which layers make up an endpoint's policy, and in which order they are laid over each other.
 
-use super::fields::{self, boolean, count, duration, float, int, optional, rate, share, text, word, words};
+use super::at_cost::AtCost;
+use super::fields::{self, boolean, count, duration, float, int, optional, rate, share, text, texts, word, words};
 use super::keys;
 use super::model::Policy;
 use super::node::{Layer, Tree};
@@ -8,10 +9,11 @@ use super::problem::Problem;
 use super::walk::Walker;
 use super::{parse, resolve};
 use crate::classify::RuleSet;
+use crate::classify::pattern::Pattern;
 use crate::classify::presets::Preset;
 use crate::policy::{
-    Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, Fallback, Idempotency, IdempotencyMode, Mode, OnExhausted, Retry,
-    Severity, Timeout, Unsafe,
+    Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, Fallback, Idempotency, IdempotencyMode, Mode, OnExhausted, Repeat,
+    Retry, Severity, Timeout, Unsafe,
 };
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -132,6 +134,8 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
         limits: resolve::limits(tree.list("limits"), &format!("{path}.limits"), problems),
         pool: optional(tree, "pool"),
         cost: int(tree, "cost"),
+        waiting: count(tree, "waiting"),
+        at_cost: at_cost(tree),
         deadline_header: optional(tree, "deadline_header"),
         cache: Cache {
             ttl: duration(&cache, "ttl"),
@@ -188,6 +192,12 @@ fn retry(tree: &Tree) -> Retry {
     }
 }
 
+fn at_cost(tree: &Tree) -> AtCost {
+    let declared = tree.table("repeatable").cloned().unwrap_or_default();
+    let patterns = |name: &str| texts(&declared, name).iter().filter_map(|text| Pattern::parse(text).ok()).collect();
+    AtCost { repeat: word(tree, "repeat", Repeat::from_word), paths: patterns("paths"), operations: patterns("operations") }
+}
+
 fn breaker(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Breaker {
     contradiction(tree, &format!("{path}.breaker"), ("open", "open_max"), problems);
     let open = duration(tree, "open");
@@ -205,6 +215,7 @@ fn breaker(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Breaker {
         probes: count(tree, "probes"),
         successes: count(tree, "successes"),
         ramp: duration(tree, "ramp"),
+        max_wait: duration(tree, "max_wait"),
     }
 }
 

@@ -57,7 +57,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
     (
         "SW008",
         "a secret is missing",
-        "The environment variable is not set, or the file cannot be read, so calls that need it will be refused.",
+        "The environment variable is not set, or the file cannot be read. `serve` refuses to start, and so does `check` without --elsewhere.",
     ),
     (
         "SW009",

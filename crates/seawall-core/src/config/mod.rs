@@ -1,6 +1,7 @@
 //! Text becomes policy. `walk` checks a file against `shape` and finds every problem at once; `layers` and `resolve`
 //! merge it over the embedded defaults, profiles and presets into a [`Config`] that remembers where each value came from.
 
+mod at_cost;
 pub mod checklist;
 pub mod endpoint;
 pub mod explain;
@@ -19,6 +20,7 @@ pub mod shape;
 pub mod url;
 mod walk;
 
+pub use at_cost::AtCost;
 pub use model::{Auth, CATCH_ALL, Config, Endpoint, Policy, Refresh, Server, Tls, Upstream};
 pub use problem::{Invalid, Problem, masked};
 pub use resolve::MAX_KEYS;

@@ -1,5 +1,6 @@
 //! A configuration that has been read, merged and checked: what the rest of Seawall works with.
 
+use super::at_cost::AtCost;
 use super::endpoint::Match;
 use super::node::Tree;
 use super::place::{self, Inject, SecretRef};
@@ -128,6 +129,9 @@ pub struct Policy {
     pub limits: Vec<Limit>,
     pub pool: Option<String>,
     pub cost: u64,
+    /// Calls that may wait for a key, a pause or a breaker at once.
+    pub waiting: u32,
+    pub at_cost: AtCost,
     pub deadline_header: Option<String>,
     pub cache: Cache,
     pub fallback: Option<Fallback>,
@@ -143,7 +147,8 @@ pub struct Auth {
     pub inject: Inject,
     pub pick: Pick,
     pub reset: Reset,
-    pub max_wait: Nanos,
+    /// How long a call waits for a key; what is left of its deadline where absent.
+    pub max_wait: Option<Nanos>,
     pub keys: Vec<Key>,
     pub refresh: Option<Refresh>,
 }

@@ -133,12 +133,13 @@ fn clamp(text: &str, span: &Range<usize>) -> Range<usize> {
 const ASSIGNED: &str =
     r#"(?i)["']?([a-z0-9_-]+)["']?\s*=\s*("{3}(?s:.*?)(?:"{3}|\z)|'{3}(?s:.*?)(?:'{3}|\z)|"(?:\\.|[^"\\\n])*|'[^'\n]*|[^\s#,}\]\["'{]+)"#;
 
-/// What may be a secret wherever it stands: a list of bare keys, user information and query values of a URL, and a header's
+/// What may be a secret wherever it stands: a list of bare keys, user information and query of a URL, the query of a path, and a header's
 /// value without the place for the secret.
-const ANYWHERE: [&str; 4] = [
+const ANYWHERE: [&str; 5] = [
     r#"(?i)\bkeys\s*=\s*\[([^\]{]*)"#,
     r#"://([^\s"']+)@"#,
     r#"://[^\s"'?]*\?([^\s"']+)"#,
+    r#"["']/[^\s"'?]*\?([^\s"']+)"#,
     r#"(?i)\bheader:[a-z0-9_-]+:\s*(?:(?:bearer|basic|token)\s+)?([^{"'\n]+)["'\n]"#,
 ];
 
@@ -152,7 +153,7 @@ const OPEN: [&str; 2] = ["key", "client_auth"];
 /// is shown: also one that was not taken may hold a secret.
 #[must_use]
 pub fn masked(text: &str) -> String {
-    static PATTERNS: LazyLock<(Regex, [Regex; 4])> = LazyLock::new(|| {
+    static PATTERNS: LazyLock<(Regex, [Regex; 5])> = LazyLock::new(|| {
         let pattern = |pattern| Regex::new(pattern).expect("the patterns are constants that the tests use");
         (pattern(ASSIGNED), ANYWHERE.map(pattern))
     });
@@ -224,6 +225,7 @@ mod tests {
             "url = \"https://host/x?key=canary\"",
             "inject = \"header:Authorization: Bearer canary\"",
             "inject = \"header:X-Key: canary\"",
+            "request.path = \"/x?page=1&api_key=canary\"",
             "secret = canary",
             "headers = { Authorization = \"Bearer canary\", \"X-Key\" = \"canary\" }",
         ];

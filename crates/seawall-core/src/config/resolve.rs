@@ -198,7 +198,7 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
         inject: tree.text("inject").and_then(|text| Inject::parse(text).ok())?,
         pick: word(&tree, "pick", Pick::from_word),
         reset: tree.text("reset").and_then(|text| Reset::parse(text).ok())?,
-        max_wait: duration(&tree, "max_wait"),
+        max_wait: tree.node("max_wait").map(|_| duration(&tree, "max_wait")),
         keys,
         refresh,
     })
@@ -295,7 +295,7 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
             ));
         }
     }
-    schedule_headers(tree, problems);
+    schedule_secrets(tree, problems);
     let mut hosts = std::collections::BTreeMap::new();
     for upstream in &config.upstreams {
         for host in &upstream.hosts {
@@ -320,9 +320,16 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
     exposed(tree, config, problems);
 }
 
-/// Headers that are called like secrets hold references, as every secret of the file does.
-fn schedule_headers(tree: &Tree, problems: &mut Vec<Problem>) {
+/// Headers and parameters that are called like secrets hold references, as every secret of the file does. A path has none.
+fn schedule_secrets(tree: &Tree, problems: &mut Vec<Problem>) {
     for (i, node) in tree.list("schedules").iter().enumerate() {
+        let path = as_table(node).and_then(|schedule| schedule.table("request")?.node("path"));
+        let values =
+            path.into_iter().flat_map(|node| as_text(node).into_iter().flat_map(discretion::secrets).map(move |value| (node, value)));
+        for (node, _) in values.filter(|(_, value)| !value.contains("{subject}")) {
+            let message = "inline secret: leave it out of the path, and let the upstream's `auth` add it, or send it in a header";
+            problems.push(Problem::new(node.origin.span.clone(), format!("schedules[{i}].request.path"), message));
+        }
         let headers = as_table(node).and_then(|schedule| schedule.table("request")?.table("headers"));
         for (name, node) in headers.into_iter().flat_map(|headers| &headers.0) {
             let Some(value) = as_text(node) else { continue };

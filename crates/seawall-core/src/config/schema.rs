@@ -53,6 +53,7 @@ fn kind(kind: &Kind) -> Value {
         Kind::Header => pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
         Kind::HeaderValue => pattern(r"^[ -~]*$"),
         Kind::Label => pattern(r"^[ !#-\[\]-~]{1,64}$"),
+        Kind::Method => pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
         Kind::Match => pattern(r"^(\*|[A-Z]+) /"),
         Kind::Text | Kind::Cidr | Kind::Reset | Kind::LimitKey => json!({ "type": "string" }),
         Kind::List(inner) => json!({ "type": "array", "items": self::kind(inner) }),

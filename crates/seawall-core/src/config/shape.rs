@@ -49,6 +49,8 @@ pub enum Kind {
     LimitKey,
     /// `query:NAME`, `header:NAME`, `header:NAME: PREFIX {secret}`, `basic`.
     Inject,
+    /// A method that may be sent.
+    Method,
     /// `METHOD /path`.
     Match,
     List(&'static Self),

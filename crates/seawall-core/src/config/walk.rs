@@ -273,6 +273,7 @@ fn text_value(kind: &'static Kind, text: &str) -> Result<Value, String> {
         Kind::HeaderValue => place::header_value(text),
         Kind::Label => place::label(text),
         Kind::Match => super::endpoint::Match::parse(text).map(drop),
+        Kind::Method => crate::request_method::check(text).map_err(|bad| bad.to_string()),
         kind => Err(format!("expected {}, found a string", expected(kind))),
     }?;
     Ok(Value::Text(text.to_owned()))
@@ -304,6 +305,7 @@ pub(crate) fn expected(kind: &Kind) -> &'static str {
         Kind::LimitKey => "a limit key such as \"caller\"",
         Kind::Inject => "a place for the secret such as \"header:X-Api-Key\"",
         Kind::Header => "the name of a header such as \"x-request-timeout-ms\"",
+        Kind::Method => "a method such as \"GET\"",
         Kind::Match => "a method and path such as \"GET /search\"",
         Kind::List(_) | Kind::OneOrMany(_) => "a list",
         Kind::Table(_) | Kind::Map(_) | Kind::Strings | Kind::Counts => "a table",

@@ -36,8 +36,26 @@ words! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub failed: bool,
+    /// The same call has failed before. Its retries are one piece of evidence: only the first failure counts towards `consecutive`.
+    pub repeated: bool,
     pub latency: Nanos,
 }
+
+impl Sample {
+    #[must_use]
+    pub const fn success(latency: Nanos) -> Self {
+        Self { failed: false, repeated: false, latency }
+    }
+
+    /// The first failure of a call.
+    #[must_use]
+    pub const fn failure(latency: Nanos) -> Self {
+        Self { failed: true, repeated: false, latency }
+    }
+}
+
+/// While all probes are out, a refused call may ask again after this time: a result is due any moment.
+pub const WHILE_PROBING: Nanos = Nanos::from_secs(1);
 
 /// Leave to send once. It belongs to one generation: a result that comes back in another changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +159,7 @@ impl Breaker {
             Phase::Open { until, .. } => Admission::Refused { retry_at: Some(*until) },
             Phase::HalfOpen { probes, .. } => match probes.lease(now + lease, now) {
                 Some(slot) => Admission::Go(Permit { generation, probe: Some(slot) }),
-                None => Admission::Refused { retry_at: probes.first_expiry() },
+                None => Admission::Refused { retry_at: probes.first_expiry().map(|expiry| expiry.min(now + WHILE_PROBING)) },
             },
             Phase::ForcedOpen { .. } => Admission::Refused { retry_at: None },
         }
@@ -158,7 +176,7 @@ impl Breaker {
             if permit.generation != self.generation {
                 return None;
             }
-            self.consecutive = if sample.failed { self.consecutive.saturating_add(1) } else { 0 };
+            self.consecutive = if sample.failed { self.consecutive.saturating_add(u32::from(!sample.repeated)) } else { 0 };
             let counts = self.window.record(policy.window, sample.failed, slow, now);
             if counts.failed | counts.slow == 0 {
                 self.crossed = false;

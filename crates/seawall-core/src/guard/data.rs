@@ -154,7 +154,7 @@ mod tests {
         let mut breaker = Breaker::new();
         for n in 0..3 {
             let Admission::Go(permit) = breaker.admit(policy, Nanos(1), Mono(n)) else { panic!("it is closed") };
-            breaker.record(policy, permit, Sample { failed: true, latency: Nanos(1) }, Mono(n));
+            breaker.record(policy, permit, Sample::failure(Nanos(1)), Mono(n));
         }
         breaker
     }

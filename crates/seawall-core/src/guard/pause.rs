@@ -1,21 +1,18 @@
-//! A pause that a provider asked for: nothing is sent before its end, except a probe now and then.
+//! A pause that a provider asked for: nothing is sent before its end, except a probe now and then. A probe that is answered ends it,
+//! so that one refusal that was about one call alone does not hold up everybody.
 
+use crate::probing::Probing;
 use crate::time::{Mono, Nanos};
 
 /// No provider can pause an endpoint for longer than this at a time, whatever it asks for.
 pub const MAX_PAUSE: Nanos = Nanos::from_secs(3_600);
-/// How long a pause lasts before its first probe; each later probe waits twice as long. Shorter pauses are not probed.
-pub const FIRST_PROBE: Nanos = Nanos::from_secs(60);
 
 /// One pause, of an endpoint or of a whole upstream. The default is no pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pause {
     since: Mono,
     until: Mono,
-    /// The next call at or after this time is sent as a probe.
-    probe_at: Mono,
-    /// How long after the probe before it that is.
-    gap: Nanos,
+    probing: Probing,
 }
 
 impl Pause {
@@ -23,7 +20,7 @@ impl Pause {
     pub fn extend(&mut self, until: Mono, now: Mono) {
         let until = until.min(now + MAX_PAUSE);
         if self.is_over(now) {
-            *self = Self { since: now, until, probe_at: now + FIRST_PROBE, gap: FIRST_PROBE };
+            *self = Self { since: now, until, probing: Probing::of(until.since(now), now) };
         } else {
             self.until = self.until.max(until);
         }
@@ -35,16 +32,15 @@ impl Pause {
         if self.is_over(now) {
             return Ok(());
         }
-        if now < self.probe_at {
+        if !self.probing.is_due(now) {
             return Err(self.until);
         }
-        self.gap = self.gap.times(2);
-        self.probe_at = now + self.gap;
+        self.probing.sent(now);
         Ok(())
     }
 
-    /// An attempt that was sent then succeeded. One that was sent before the pause began proves nothing.
-    pub fn succeeded(&mut self, sent_at: Mono) {
+    /// An attempt that was sent then was answered, and nobody was asked to wait. One that was sent before the pause began proves nothing.
+    pub fn answered(&mut self, sent_at: Mono) {
         if sent_at > self.since {
             *self = Self::default();
         }
@@ -69,7 +65,7 @@ impl Pause {
     /// As another keeper of the same pause tells it. It is asked again after `recheck`, which is how a lifted pause is heard of.
     #[must_use]
     pub fn heard(until: Mono, recheck: Nanos, now: Mono) -> Self {
-        Self { since: now, until, probe_at: now + recheck, gap: recheck }
+        Self { since: now, until, probing: Probing::after(recheck, now) }
     }
 }
 
@@ -88,34 +84,25 @@ mod tests {
     }
 
     #[test]
-    fn a_short_pause_is_kept_to_the_end_and_not_probed() {
+    fn a_pause_lets_one_probe_through_now_and_then() {
         let mut pause = paused(at(31));
-        for second in [1, 15, 30] {
-            assert_eq!(pause.admit(at(second)), Err(at(31)));
-        }
-        assert_eq!(pause.admit(at(31)), Ok(()));
+        let sent: Vec<u64> = (1..32).filter(|second| pause.admit(at(*second)).is_ok()).collect();
+        assert_eq!(sent, [2, 3, 5, 9, 17, 31], "five probes, and the end");
     }
 
     #[test]
     fn no_provider_pauses_for_longer_than_an_hour() {
         let mut pause = paused(at(864_000));
-        assert_eq!(pause.admit(at(2)), Err(at(3_601)));
+        assert_eq!(pause.admit(at(1)), Err(at(3_601)));
         assert_eq!(pause.admit(at(3_601)), Ok(()));
     }
 
     #[test]
-    fn a_long_pause_lets_one_probe_through_now_and_then() {
-        let mut pause = paused(at(3_601));
-        let sent: Vec<u64> = (1..3_601).filter(|second| pause.admit(at(*second)).is_ok()).collect();
-        assert_eq!(sent, [61, 181, 421, 901, 1_861]);
-    }
-
-    #[test]
-    fn a_success_ends_the_pause_unless_it_was_sent_before_the_pause_began() {
+    fn an_answer_ends_the_pause_unless_it_was_sent_before_the_pause_began() {
         let mut pause = paused(at(100));
-        pause.succeeded(at(1));
+        pause.answered(at(1));
         assert!(!pause.is_over(at(2)));
-        pause.succeeded(at(61));
+        pause.answered(at(61));
         assert!(pause.is_over(at(62)));
     }
 

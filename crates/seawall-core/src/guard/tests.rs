@@ -21,6 +21,7 @@ fn policy() -> policy::Breaker {
         probes: 1,
         successes: 1,
         ramp: Nanos::ZERO,
+        max_wait: Nanos::ZERO,
     }
 }
 
@@ -28,8 +29,8 @@ fn secs(seconds: u64) -> Mono {
     Mono(0) + Nanos::from_secs(seconds)
 }
 
-const OK: Sample = Sample { failed: false, latency: Nanos::ZERO };
-const FAILED: Sample = Sample { failed: true, latency: Nanos::ZERO };
+const OK: Sample = Sample::success(Nanos::ZERO);
+const FAILED: Sample = Sample::failure(Nanos::ZERO);
 
 fn permit(breaker: &mut Breaker, policy: &policy::Breaker, now: Mono) -> Permit {
     match breaker.admit(policy, LEASE, now) {
@@ -89,8 +90,8 @@ fn failures_in_a_row_trip_whatever_the_rate() {
 fn a_result_exactly_at_the_slow_threshold_is_slow() {
     let policy = policy::Breaker { slow: Nanos(100), slow_rate: Share::percent(50), min_calls: 2, ..policy() };
     let mut breaker = Breaker::new();
-    assert_eq!(run(&mut breaker, &policy, Sample { failed: false, latency: Nanos(99) }, Mono(0)), None);
-    let change = run(&mut breaker, &policy, Sample { failed: false, latency: Nanos(100) }, Mono(0)).unwrap();
+    assert_eq!(run(&mut breaker, &policy, Sample::success(Nanos(99)), Mono(0)), None);
+    let change = run(&mut breaker, &policy, Sample::success(Nanos(100)), Mono(0)).unwrap();
     assert_eq!(change.cause, Cause::SlowRate);
 }
 
@@ -135,7 +136,7 @@ fn enough_probe_successes_close_and_one_failure_reopens() {
 fn a_slow_probe_is_no_success() {
     let policy = policy::Breaker { slow: Nanos(100), ..policy() };
     let mut breaker = tripped(&policy);
-    let change = run(&mut breaker, &policy, Sample { failed: false, latency: Nanos(100) }, secs(5)).unwrap();
+    let change = run(&mut breaker, &policy, Sample::success(Nanos(100)), secs(5)).unwrap();
     assert_eq!(change.cause, Cause::ProbeFailed);
 }
 

@@ -2,6 +2,7 @@
 //! Which keys there are, and in which groups, stays with the configuration.
 
 use super::pool::{Cooldown, Health, KeyPool, REFUSALS, RequestMark};
+use crate::probing::Probing;
 use crate::time::{Mono, Nanos, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ pub struct KeyData {
 pub struct CooldownData {
     pub mono: u64,
     pub wall: Option<i64>,
+    /// When it is probed next, and how long after the last probe that is.
+    #[serde(default)]
+    pub probe: Option<(u64, u64)>,
 }
 
 impl KeyPoolData {
@@ -37,12 +41,13 @@ impl KeyPoolData {
     #[must_use]
     pub fn on(mut self, instant: impl Fn(u64) -> u64, length: impl Fn(u64) -> u64) -> Self {
         let warm = |at: u64| if at == 0 { 0 } else { instant(at) };
+        let probe = |probe: Option<(u64, u64)>| probe.map(|(at, gap)| (instant(at), length(gap)));
         for key in &mut self.keys {
-            key.dead = key.dead.map(|(probe_at, pause)| (instant(probe_at), length(pause)));
-            key.cooldown.mono = warm(key.cooldown.mono);
+            key.dead = probe(key.dead);
         }
-        for group in &mut self.groups {
-            group.mono = warm(group.mono);
+        for cooldown in self.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut self.groups) {
+            cooldown.mono = warm(cooldown.mono);
+            cooldown.probe = probe(cooldown.probe);
         }
         self
     }
@@ -92,13 +97,17 @@ impl KeyPool {
 
 impl From<Cooldown> for CooldownData {
     fn from(cooldown: Cooldown) -> Self {
-        Self { mono: cooldown.mono.0, wall: Some(cooldown.wall.0).filter(|wall| *wall != Cooldown::NONE.wall.0) }
+        Self {
+            mono: cooldown.mono.0,
+            wall: Some(cooldown.wall.0).filter(|wall| *wall != Cooldown::NONE.wall.0),
+            probe: cooldown.probing.numbers(),
+        }
     }
 }
 
 impl From<CooldownData> for Cooldown {
     fn from(data: CooldownData) -> Self {
-        Self { mono: Mono(data.mono), wall: data.wall.map_or(Self::NONE.wall, Wall) }
+        Self { mono: Mono(data.mono), wall: data.wall.map_or(Self::NONE.wall, Wall), probing: Probing::from_numbers(data.probe) }
     }
 }
 

@@ -29,8 +29,10 @@ impl PassedOver {
         match (answer, self.soonest) {
             (Answer::Leased(_), _) | (_, None) => answer,
             // Only keys that were passed over are viable, or alive.
-            (Answer::Cooling { wait: Nanos::ZERO } | Answer::Dead, Some(soonest)) => Answer::Cooling { wait: soonest },
-            (Answer::Cooling { wait }, Some(soonest)) => Answer::Cooling { wait: wait.min(soonest) },
+            (Answer::Cooling { wait: Nanos::ZERO } | Answer::Throttled { wait: Nanos::ZERO } | Answer::Dead, Some(soonest)) => {
+                Answer::Cooling { wait: soonest }
+            }
+            (Answer::Cooling { wait } | Answer::Throttled { wait }, Some(soonest)) => Answer::Cooling { wait: wait.min(soonest) },
         }
     }
 }

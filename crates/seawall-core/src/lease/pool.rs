@@ -2,6 +2,7 @@
 //! back only through a probe. Knows indices, not secrets.
 
 use crate::policy::Pick;
+use crate::probing::Probing;
 use crate::time::{Mono, Nanos, Now, Wall};
 
 /// Tells requests apart by method and path, as evidence against a key. Zero stands for none.
@@ -76,7 +77,7 @@ pub enum Until {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub key: u16,
-    /// The key is dead, and this call finds out whether it lives again.
+    /// The key is dead or cools, and this call finds out whether it can be used again.
     pub probe: bool,
 }
 
@@ -88,6 +89,10 @@ pub enum Answer {
     /// No key that this call has not tried is viable; the first one will be after `wait`. Zero means that only keys
     /// it has tried are: another call would get one now.
     Cooling {
+        wait: Nanos,
+    },
+    /// As cooling, for a wait that the provider asked for: a probe may end it sooner.
+    Throttled {
         wait: Nanos,
     },
     /// Every key was rejected by the provider.
@@ -107,15 +112,45 @@ pub struct KeyStatus {
 pub(super) struct Cooldown {
     pub(super) mono: Mono,
     pub(super) wall: Wall,
+    /// When the key is tried while `mono` lasts. A quota that is used up is never tried before its end.
+    pub(super) probing: Probing,
 }
 
 impl Cooldown {
-    pub(super) const NONE: Self = Self { mono: Mono(0), wall: Wall(i64::MIN) };
+    pub(super) const NONE: Self = Self { mono: Mono(0), wall: Wall(i64::MIN), probing: Probing::NEVER };
 
     fn extend(&mut self, until: Until) {
         match until {
             Until::Mono(at) => self.mono = self.mono.max(at),
             Until::Wall(at) => self.wall = self.wall.max(at),
+        }
+        self.probing = Probing::NEVER;
+    }
+
+    /// The provider asked for a wait. A cooldown that lasts already keeps its schedule, or that there is none.
+    fn throttle(&mut self, until: Mono, now: Mono) {
+        if self.mono <= now {
+            self.probing = Probing::of(until.since(now), now);
+        }
+        self.mono = self.mono.max(until);
+    }
+
+    /// Cooling, and a probe may be sent.
+    fn is_probe_due(&self, now: Now) -> bool {
+        self.mono > now.mono && self.wall.0 <= now.wall.0 && self.probing.is_due(now.mono)
+    }
+
+    fn probe_sent(&mut self, now: Now) {
+        if self.is_probe_due(now) {
+            self.probing.sent(now.mono);
+        }
+    }
+
+    /// A probe was answered: what the provider asked for is over, what a quota or an operator says is not.
+    fn probe_answered(&mut self) {
+        if self.probing != Probing::NEVER {
+            self.mono = Mono(0);
+            self.probing = Probing::NEVER;
         }
     }
 
@@ -186,11 +221,17 @@ impl KeyPool {
     /// A key for one send. A dead key whose probe is due goes first, or it would never come back.
     pub fn lease(&mut self, now: Now, tried: KeySet) -> Answer {
         if let Some(key) = self.probe_due(now, tried) {
-            self.schedule_probe(key, now.mono);
+            self.schedule_probe(key, now);
             return self.leased(key, true);
         }
-        match self.pick_live(now, tried) {
-            Some(key) => self.leased(key, false),
+        if let Some(key) = self.pick_live(now, tried) {
+            return self.leased(key, false);
+        }
+        match self.cooling_probe(now, tried) {
+            Some(key) => {
+                self.schedule_probe(key, now);
+                self.leased(key, true)
+            }
             None => self.none_viable(now, tried),
         }
     }
@@ -198,6 +239,15 @@ impl KeyPool {
     fn probe_due(&self, now: Now, tried: KeySet) -> Option<usize> {
         let mut dead = (0..self.keys.len()).filter(|key| self.is_dead(*key));
         dead.find(|key| self.is_viable(*key, now, tried))
+    }
+
+    /// A key that cools, where its cooldown and its group's let a probe through. Asked only where no key is viable.
+    fn cooling_probe(&self, now: Now, tried: KeySet) -> Option<usize> {
+        let passes = |cooldown: &Cooldown| cooldown.is_over(now) || cooldown.is_probe_due(now);
+        (0..self.keys.len()).find(|at| {
+            let key = &self.keys[*at];
+            !self.is_dead(*at) && !tried.contains(index(*at)) && passes(&key.cooldown) && passes(&self.groups[key.group])
+        })
     }
 
     fn pick_live(&self, now: Now, tried: KeySet) -> Option<usize> {
@@ -224,6 +274,7 @@ impl KeyPool {
         let alive = || (0..self.keys.len()).filter(|key| !self.is_dead(*key));
         let untried = alive().filter(|key| !tried.contains(index(*key))).map(|key| self.cooling(key, now)).min();
         match untried.or_else(|| alive().map(|key| self.cooling(key, now)).min()) {
+            Some(wait) if wait > Nanos::ZERO && self.has_probes(now, tried) => Answer::Throttled { wait },
             Some(wait) => Answer::Cooling { wait },
             None => Answer::Dead,
         }
@@ -252,25 +303,50 @@ impl KeyPool {
         key.cooldown.left(now).max(self.groups[key.group].left(now))
     }
 
+    /// Whether what keeps this key from being used is probed before its end.
+    fn is_probed(&self, at: usize, now: Now) -> bool {
+        let key = &self.keys[at];
+        let passes = |cooldown: &Cooldown| cooldown.is_over(now) || cooldown.probing != Probing::NEVER && cooldown.wall.0 <= now.wall.0;
+        !self.is_warm(at, now) && passes(&key.cooldown) && passes(&self.groups[key.group])
+    }
+
+    /// Whether a probe may find a key that was not tried before any cooldown ends.
+    #[must_use]
+    pub fn has_probes(&self, now: Now, tried: KeySet) -> bool {
+        (0..self.keys.len()).any(|key| !self.is_dead(key) && !tried.contains(index(key)) && self.is_probed(key, now))
+    }
+
     fn is_dead(&self, key: usize) -> bool {
         matches!(self.keys[key].health, Health::Dead { .. })
     }
 
-    fn schedule_probe(&mut self, key: usize, now: Mono) {
-        if let Health::Dead { probe_at, pause } = &mut self.keys[key].health {
+    fn schedule_probe(&mut self, key: usize, now: Now) {
+        let key = &mut self.keys[key];
+        if let Health::Dead { probe_at, pause } = &mut key.health {
             *pause = pause.times(2).min(Self::LAST_PROBE);
-            *probe_at = now + *pause;
+            *probe_at = now.mono + *pause;
         }
+        key.cooldown.probe_sent(now);
+        self.groups[key.group].probe_sent(now);
     }
 
-    /// Heals one failure; revives a dead key only if it was probed: an answer to an older call proves nothing.
+    /// Heals one failure; revives a dead or cooling key only if it was probed: an answer to an older call proves nothing.
     pub fn succeeded(&mut self, lease: Lease) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         key.fails = key.fails.saturating_sub(1);
         key.refused = Default::default();
         if lease.probe {
             key.health = Health::Live;
+            key.cooldown.probe_answered();
+            self.groups[key.group].probe_answered();
         }
+    }
+
+    /// A probe of a cooldown was answered, and not with another wait. A key that was rejected stays so.
+    pub fn answered(&mut self, lease: Lease) {
+        let Some(key) = self.keys.get_mut(usize::from(lease.key)).filter(|_| lease.probe) else { return };
+        key.cooldown.probe_answered();
+        self.groups[key.group].probe_answered();
     }
 
     pub fn failed(&mut self, lease: Lease) {
@@ -306,10 +382,15 @@ impl KeyPool {
     pub fn cancel(&mut self, lease: Lease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         key.uses = key.uses.saturating_sub(1);
-        if let (true, Health::Dead { probe_at, pause }) = (lease.probe, &mut key.health) {
+        if !lease.probe {
+            return;
+        }
+        if let Health::Dead { probe_at, pause } = &mut key.health {
             *pause = Nanos((pause.0 / 2).max(Self::FIRST_PROBE.0));
             *probe_at = now;
         }
+        key.cooldown.probing.returned(now);
+        self.groups[key.group].probing.returned(now);
     }
 
     /// Cools every key that shares this one's quota.
@@ -324,6 +405,13 @@ impl KeyPool {
         if let Some(key) = self.keys.get_mut(usize::from(key)) {
             key.cooldown.extend(until);
         }
+    }
+
+    /// The provider asked for a wait: this key is not used before then, or no key of its group, except by a probe now and then.
+    pub fn throttle(&mut self, key: u16, of_group: bool, until: Mono, now: Mono) {
+        let Some(key) = self.keys.get_mut(usize::from(key)) else { return };
+        let cooldown = if of_group { &mut self.groups[key.group] } else { &mut key.cooldown };
+        cooldown.throttle(until, now);
     }
 
     /// By hand: alive, warm and without failures, and its group warm too.

@@ -9,6 +9,7 @@ use crate::admit::adaptive::Adaptive;
 use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
 use crate::admit::layered::{self, Answers};
 use crate::admit::limit::{Cell, Limit};
+use crate::admit::line::WaitingLine;
 use crate::call::{Answer, Ask, BUDGET_CAPACITY, Plan, Settle};
 use crate::config::{Config, Endpoint, Upstream};
 use crate::decide::Budget;
@@ -40,6 +41,7 @@ pub(super) struct Site {
     pub(super) limits: Vec<usize>,
     pub(super) pool: Option<usize>,
     pub(super) cost: u64,
+    waiting: u32,
     breaker: usize,
     retry: policy::Retry,
     guard: policy::Breaker,
@@ -52,6 +54,7 @@ struct Dependency {
     budget: Budget,
     keys: Option<KeyPool>,
     pause: Pause,
+    line: WaitingLine,
 }
 
 /// One cell of a limit, and what makes it this cell and no other.
@@ -146,6 +149,7 @@ impl Shared {
                 budget: Budget::empty(BUDGET_CAPACITY),
                 keys: auth.map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
                 pause: Pause::default(),
+                line: WaitingLine::default(),
             });
             for endpoint in &upstream.endpoints {
                 let site = shared.site(config, (index, upstream), endpoint, callers);
@@ -176,6 +180,7 @@ impl Shared {
             limits,
             pool: policy.pool.as_deref().and_then(|name| config.pools.iter().position(|pool| pool.name == name)),
             cost: policy.cost,
+            waiting: policy.waiting,
             breaker,
             retry: policy.retry,
             guard: policy.breaker,
@@ -215,6 +220,10 @@ impl Shared {
             Ask::Begin => Answer::Begun,
             Ask::Permit { lease } => self.admit(site, lease, now.mono),
             Ask::Key { tried } => self.lease(site, tried, now),
+            Ask::Line { joined, ready_at } => {
+                let Site { upstream, waiting, .. } = self.sites[site];
+                self.upstreams[upstream].line.answer(joined, ready_at, waiting, now.mono)
+            }
             Ask::Settle(settle) => self.settle(site, &settle, holding, now),
         }
     }
@@ -275,6 +284,9 @@ impl Shared {
             settle.tell_keys(keys, now.mono);
         }
         settle.tell_pauses(&mut site.pause, &mut upstream.pause, now.mono);
+        if settle.leave_line {
+            upstream.line.leave();
+        }
         if settle.untake {
             let (taken_at, shadowed) = (holding.taken_at, holding.shadowed);
             with_layers(&mut self.limits, &site.limits, |layers| layered::refund(layers, taken_at, site.cost, shadowed));

@@ -72,7 +72,15 @@ impl Traffic {
     /// Calls are known by a number that is used again once they are over.
     pub(super) fn begin(&mut self, site: usize, keyed: bool, now: Now) -> (u32, Pause) {
         let own = &self.shared.sites[site];
-        let request = Request { method: &own.method, mark: RequestMark::NONE, keyed, replayable: true, deadline: None, patient: false };
+        let request = Request {
+            method: &own.method,
+            mark: RequestMark::NONE,
+            keyed,
+            at_cost: false,
+            replayable: true,
+            deadline: None,
+            patient: false,
+        };
         let (call, action) = Call::begin(Arc::clone(&own.plan), &request, now);
         let flight = Some(Flight { call, site, holding: Holding::default(), moment: 0 });
         let id = match self.free.pop() {

@@ -87,7 +87,7 @@ proptest! {
 }
 
 const GET: Request<'static> =
-    Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
+    Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
 const START: Now = Now { mono: Mono(0), wall: Wall(1_782_864_000_000) };
 
 /// Answers questions until the machine wants something else.
@@ -139,6 +139,7 @@ fn a_result_from_before_the_breaker_opened_counts_nowhere() {
 fn a_job_that_was_put_aside_counts_the_sends_it_had() {
     // Nothing is asked before the first send, so the machine begins by sending.
     let (_, plan) = parts("[upstreams.api]\nurl = \"https://api.test\"\nretry.attempts = 2\nbreaker.mode = \"off\"");
+    let plan = Arc::new(Plan { guarded: false, ..(*plan).clone() });
     let progress = Progress { attempts: 1, ..Progress::default() };
     let (mut call, action) = Call::resume(plan, &Request { patient: true, ..GET }, progress, START);
     assert!(matches!(action, Action::Send { number: 2, .. }), "{action:?}");
@@ -275,8 +276,9 @@ fn only_a_job_that_may_not_be_repeated_is_noted_before_it_is_sent_and_once() {
 #[test]
 fn a_server_that_tells_everybody_to_stay_away_is_heard_without_a_breaker() {
     let (mut cells, plan) = parts(
-        "[upstreams.api]\nurl = \"https://api.test\"\nretry.attempts = 1\nbreaker.mode = \"off\"\n[[upstreams.api.classify]]\nwhen = { status = [429] }\nas = \"transient\"\nscope = \"upstream\"\nwait = \"9s\"",
+        "[upstreams.api]\nurl = \"https://api.test\"\nretry = { attempts = 1, retry_after_cap = \"1s\" }\nbreaker.mode = \"off\"\n[[upstreams.api.classify]]\nwhen = { status = [429] }\nas = \"transient\"\nscope = \"upstream\"\nwait = \"9s\"",
     );
+    let plan = Arc::new(Plan { pause_wait: Nanos::ZERO, ..(*plan).clone() });
     let (mut call, action) = Call::begin(Arc::clone(&plan), &GET, START);
     let action = asked(&mut call, action, &mut cells, START);
     assert!(matches!(action, Action::Send { .. }), "{action:?}");

@@ -1,6 +1,7 @@
 //! One stored answer: whether it may be kept and for whom, how old it is, and what it may still be used for.
 
 use super::directives::Directives;
+use super::harmless;
 use bytes::Bytes;
 use http::header::{
     AGE, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, SET_COOKIE,
@@ -17,11 +18,22 @@ use std::sync::atomic::AtomicBool;
 pub struct Caller([u8; 16]);
 
 impl Caller {
-    /// Everything in a request that may say who asks; nothing for an anonymous one. Besides the standard headers, these
-    /// are the names that APIs give to keys: an answer to `X-Api-Key` is as private as one to `Authorization`.
+    /// The credentials of a request, by the names that APIs give to them; nothing for an anonymous one. A retry under an idempotency
+    /// key has the same ones, whatever else of it may differ.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
-        let mut found: Vec<_> = headers.iter().filter(|(name, _)| is_credential(name.as_str())).collect();
+        Self::by(headers, is_credential)
+    }
+
+    /// Everything in a request that may say who asks: all headers but those that are known to say something else. An answer to
+    /// `X-Api-Key` or `X-Tenant` is as private as one to `Authorization`, whatever an API calls its header.
+    #[must_use]
+    pub fn of_stored(headers: &HeaderMap) -> Option<Self> {
+        Self::by(headers, |name| !harmless::is_harmless(name))
+    }
+
+    fn by(headers: &HeaderMap, says_who: impl Fn(&str) -> bool) -> Option<Self> {
+        let mut found: Vec<_> = headers.iter().filter(|(name, _)| says_who(name.as_str())).collect();
         // The order of headers says nothing about who asks. Values of one name keep theirs.
         found.sort_by_key(|(name, _)| name.as_str());
         let mut hash: Option<Sha256> = None;

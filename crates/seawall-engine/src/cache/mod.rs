@@ -4,6 +4,7 @@
 mod counts;
 mod directives;
 mod entry;
+mod harmless;
 
 pub use counts::Counts;
 pub use directives::Directives;

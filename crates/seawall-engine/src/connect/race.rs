@@ -1,7 +1,8 @@
 //! Connects to one of several addresses of a name (RFC 8305). A silent address costs a quarter of a second instead of the whole
 //! timeout, and the address that answered is tried first the next time.
 
-use crate::fault::Fault;
+use super::ConnectError;
+use crate::fault::{Fault, Shortage};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -54,25 +55,29 @@ impl Winners {
 }
 
 /// Opens the first connection that can be had. The next address is tried as soon as one fails, and otherwise
-/// after a head start. Of several failures the last is reported.
-pub(super) async fn race<S, F>(order: &[SocketAddr], limit: Duration, connect: impl Fn(SocketAddr) -> F) -> Result<(S, SocketAddr), Fault>
+/// after a head start. Of several failures the one that says most about the upstream is reported.
+pub(super) async fn race<S, F>(
+    order: &[SocketAddr],
+    limit: Duration,
+    connect: impl Fn(SocketAddr) -> F,
+) -> Result<(S, SocketAddr), ConnectError>
 where
     S: Send + 'static,
     F: Future<Output = io::Result<S>> + Send + 'static,
 {
     if let [only] = order {
-        return Ok((connect(*only).await.map_err(|error| Fault::of_connect(&error))?, *only));
+        return Ok((connect(*only).await.map_err(|error| ConnectError::of_io(&error))?, *only));
     }
     // A short timeout leaves room for every address too.
     let head_start = HEAD_START.min(limit / u32::try_from(order.len() + 1).unwrap_or(u32::MAX));
-    let (mut waiting, mut running, mut last) = (order.iter().copied(), JoinSet::new(), Fault::DNS);
+    let (mut waiting, mut running, mut last) = (order.iter().copied(), JoinSet::new(), None::<io::Error>);
     loop {
         match waiting.next() {
             Some(address) => {
                 let opening = connect(address);
                 running.spawn(async move { (address, opening.await) });
             }
-            None if running.is_empty() => return Err(last),
+            None if running.is_empty() => return Err(last.as_ref().map_or_else(|| Fault::DNS.into(), ConnectError::of_io)),
             None => {}
         }
         let ended = if waiting.len() == 0 {
@@ -83,9 +88,23 @@ where
         match ended {
             // Those that are still on their way end with the set.
             Some(Ok((address, Ok(stream)))) => return Ok((stream, address)),
-            Some(Ok((_, Err(error)))) => last = Fault::of_connect(&error),
+            Some(Ok((_, Err(error)))) => last = Some(worse(last, error)),
             Some(Err(_)) | None => {}
         }
+    }
+}
+
+/// The failure to report: without open files the other address was not tried at all, and a family that this machine has no address
+/// of says less than another address that refused.
+fn worse(before: Option<io::Error>, now: io::Error) -> io::Error {
+    let weight = |error: &io::Error| match Shortage::of(error) {
+        Some(Shortage::Files | Shortage::Memory) => 2,
+        None => 1,
+        Some(Shortage::Ports) => 0,
+    };
+    match before {
+        Some(before) if weight(&before) > weight(&now) => before,
+        Some(_) | None => now,
     }
 }
 
@@ -113,7 +132,7 @@ mod tests {
     }
 
     /// The address that answered, and the time in milliseconds.
-    async fn raced(limit_ms: u64, script: &[(&str, Does)]) -> Result<(String, u128), Fault> {
+    async fn raced(limit_ms: u64, script: &[(&str, Does)]) -> Result<(String, u128), ConnectError> {
         let order = addresses(&script.iter().map(|(address, _)| *address).collect::<Vec<_>>());
         let began = Instant::now();
         let connect = |address: SocketAddr| {
@@ -151,7 +170,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn all_have_to_fail_before_the_connection_does() {
         let script = [(SIX, Does::Refuses(400)), (FOUR, Does::Refuses(1))];
-        assert_eq!(raced(5000, &script).await, Err(Fault::REFUSED));
+        assert_eq!(raced(5000, &script).await, Err(Fault::REFUSED.into()));
+    }
+
+    #[test]
+    fn what_was_not_tried_for_want_of_files_is_not_the_upstreams_refusal() {
+        let (refused, files) = (|| io::Error::from(ErrorKind::ConnectionRefused), || io::Error::from_raw_os_error(24));
+        let no_address = || std::net::TcpListener::bind("192.0.2.1:0").unwrap_err();
+        let reported = |first: io::Error, second: io::Error| Fault::of_connect(&worse(Some(first), second));
+        assert_eq!([reported(files(), refused()), reported(refused(), files())], [Fault::UNRELATED; 2]);
+        assert_eq!([reported(no_address(), refused()), reported(refused(), no_address())], [Fault::REFUSED; 2]);
+        assert_eq!(reported(no_address(), no_address()), Fault::UNRELATED);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::policy::{Policy, Shared};
 use super::report::Subject;
 use super::request::Terms;
 use crate::clock::{Clock, nanos};
+use crate::credential_pauses::CredentialMark;
 use crate::limits::Who;
 use crate::pools::Turn;
 use crate::state::Visit;
@@ -71,6 +72,7 @@ impl Driver {
             method,
             mark: RequestMark::NONE,
             keyed: key.is_some(),
+            at_cost: false,
             replayable: true,
             deadline: terms.deadline.map(nanos),
             patient: terms.patient,
@@ -219,7 +221,7 @@ impl Drop for Driver {
         self.visit.leave_line(&self.policy.0.endpoint.state, self.now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, self.now.mono.since(self.started));
         let outcome = Outcome::Refused(Code::Cancelled);
-        self.end(&Finish { outcome, reason: Reason::Cancelled, attempts, elapsed, retry_after: None });
+        self.end(&Finish { outcome, reason: Reason::Cancelled, attempts, elapsed, waited: Nanos::ZERO, retry_after: None });
     }
 }
 
@@ -235,7 +237,15 @@ async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut v
 }
 
 fn who<'a>(shared: &'a Shared, caller: Option<&'a str>) -> Who<'a> {
-    Who { ip: NOBODY, caller: caller.unwrap_or(""), user: "", tenant: "", headers: &shared.headers, credential: "" }
+    Who {
+        ip: NOBODY,
+        caller: caller.unwrap_or(""),
+        user: "",
+        tenant: "",
+        headers: &shared.headers,
+        credential: "",
+        mark: CredentialMark::default(),
+    }
 }
 
 /// Limits by address do not tell calls of one process apart.

@@ -122,7 +122,7 @@ impl<E> Failure<E> {
     /// ```
     /// # use seawall_engine::{Clock, Code, Policy};
     /// let clock = Clock::simulated();
-    /// let text = "[defaults]\nretry = { attempts = 1 }\nbreaker = { consecutive = 1 }";
+    /// let text = "[defaults]\nretry = { attempts = 1 }\nbreaker = { consecutive = 1, max_wait = \"0s\" }";
     /// let policy = Policy::from_toml(text).unwrap().with_clock(clock.clone());
     /// let broken = || clock.run(policy.call(|_| async { Err::<(), _>(http::StatusCode::BAD_GATEWAY) })).unwrap_err();
     /// assert_eq!(broken().code(), None);

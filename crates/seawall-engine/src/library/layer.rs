@@ -198,6 +198,7 @@ where
                 reason: Reason::PermanentFailure,
                 attempts: 0,
                 elapsed: Nanos::ZERO,
+                waited: Nanos::ZERO,
                 retry_after: None,
             },
             class: None,

@@ -23,7 +23,7 @@ impl Light {
     pub(super) fn begin(shared: &Shared, first: &First) -> Result<Self, (Answer, Mono)> {
         let started = shared.clock.mono();
         let Some(lease) = first.lease else { return Ok(Self { permit: None, started }) };
-        match shared.endpoint.state.admit(lease, started) {
+        match shared.endpoint.state.admit(lease, None, started) {
             Answer::Permitted(permit) => Ok(Self { permit: Some(permit), started }),
             refused => Err((refused, started)),
         }

@@ -123,7 +123,16 @@ impl<'a> Meaning<'a> {
 }
 
 const fn said(class: Class) -> Verdict {
-    Verdict { class, scope: Scope::Call, wait: Hint::Backoff, skew: Nanos::ZERO, rule: None, named: true, unprocessed: false }
+    Verdict {
+        class,
+        scope: Scope::Call,
+        wait: Hint::Backoff,
+        skew: Nanos::ZERO,
+        rule: None,
+        named: true,
+        unprocessed: false,
+        blameless: false,
+    }
 }
 
 impl From<Class> for Meaning<'_> {

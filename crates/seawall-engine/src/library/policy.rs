@@ -166,7 +166,8 @@ impl Policy {
     /// use std::time::Duration;
     ///
     /// let clock = Clock::simulated();
-    /// let policy = Policy::default().with_clock(clock.clone()).with_seed(7);
+    /// let text = "[defaults.breaker]\nconsecutive = 5\nopen = \"5s\"\nopen_max = \"60s\"\nmax_wait = \"0s\"";
+    /// let policy = Policy::from_toml(text).unwrap().with_clock(clock.clone()).with_seed(7);
     /// let healthy = |clock: &Clock| clock.now().mono.0 >= 600_000_000_000;
     ///
     /// let sent = std::cell::Cell::new(0);

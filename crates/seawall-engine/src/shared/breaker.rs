@@ -8,7 +8,7 @@ use crate::live::Names;
 use crate::pause_cell::PauseCell;
 use crate::state::Locked;
 use seawall_core::call::{Answer, Settle};
-use seawall_core::guard::breaker::ramp_pause;
+use seawall_core::guard::breaker::{WHILE_PROBING, ramp_pause};
 use seawall_core::guard::{Breaker, Change, Forced, Permit, PhaseData, Sample};
 use seawall_core::policy::{self, BreakerPer};
 use seawall_core::time::{Mono, Nanos};
@@ -66,7 +66,8 @@ impl SharedBreaker {
         if let Some(generation) = known.filter(|_| self.is_fresh(clock.now().mono)) {
             return Answer::Permitted(Permit { generation, probe: None });
         }
-        let arguments = Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from));
+        let arguments =
+            Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from)).number(ticks(WHILE_PROBING));
         let [endpoint, upstream] = &self.pause_keys;
         let Some(reply) = self.run(&scripts::PERMIT, &[&self.key, endpoint, upstream], arguments, clock).await else {
             let now = clock.now().mono;
@@ -110,13 +111,13 @@ impl SharedBreaker {
             let probe = permit.and_then(|permit| permit.probe).map_or(-1, i64::from);
             [permit.map_or(-1, |permit| i64::from(permit.generation)), probe]
         };
-        let sample = settle.sample.map_or(Sample { failed: false, latency: Nanos::ZERO }, |(_, sample)| sample);
+        let sample = settle.sample.map_or(Sample::success(Nanos::ZERO), |(_, sample)| sample);
         let arguments = Arguments::default()
             .number(0)
             .signed(self.known().map_or(-1, i64::from))
             .numbers(permit(settle.cancel))
             .numbers(permit(settle.sample.map(|(permit, _)| permit)))
-            .number(u64::from(sample.failed))
+            .number(numbers::of_failure(sample))
             .number(sample.latency.0 / numbers::TICK);
         let Some(reply) = self.run(&scripts::REPORT, &[&self.key], arguments, clock).await else {
             return settle.tell_breaker(&mut self.copy.lock(), &self.guard, clock.now().mono);

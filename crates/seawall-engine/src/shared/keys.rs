@@ -9,6 +9,7 @@ use crate::live::Names;
 use crate::state::UpstreamState;
 use seawall_core::call::{Answer, KeyReport, Settle};
 use seawall_core::lease::{KeyPool, KeySet, Lease, Until};
+use seawall_core::probing::FIRST_GAP;
 use seawall_core::time::{Nanos, Now};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub(crate) struct SharedKeys {
     store: Arc<Store>,
     copy: Arc<UpstreamState>,
     key: String,
-    /// How keys are picked, the pauses of dead ones, and the groups.
+    /// How keys are picked, the pauses of dead ones, the gaps of a cooldown's probes, and the groups.
     policy: Vec<i64>,
     count: u16,
     seed: Seed,
@@ -39,7 +40,10 @@ impl SharedKeys {
         self.learn(reply.get(5..), number(&reply, 4), clock);
         match reply.first() {
             Some(0) => Answer::Key(Lease { key: u16::try_from(number(&reply, 1)).unwrap_or(0), probe: number(&reply, 2) == 1 }),
-            Some(1) => Answer::Cooling { wait: nanos(number(&reply, 3)) },
+            Some(1) => {
+                let probed = self.copy.with_keys(|pool| pool.has_probes(clock.now(), tried)).unwrap_or(false);
+                Answer::Cooling { wait: nanos(number(&reply, 3)), probed }
+            }
             _ => Answer::Dead,
         }
     }
@@ -52,10 +56,12 @@ impl SharedKeys {
             // Keys are counted from one here, so that zero stands for none.
             KeyReport::Succeeded { instead_of } => (1, instead_of.map_or(0, |key| u64::from(key) + 1)),
             KeyReport::Failed => (2, 0),
+            KeyReport::Answered => (11, 0),
             KeyReport::Refused { request } => (3, u64::from(request.number())),
             KeyReport::Unused => (4, 0),
             KeyReport::Cool { group: false, until } => (5, ticks(left(until, now))),
             KeyReport::Cool { group: true, until } => (6, ticks(left(until, now))),
+            KeyReport::Throttle { group, until } => (9 + u64::from(group), ticks(until.since(now.mono))),
         };
         if !self.tell([what, u64::from(lease.key), u64::from(lease.probe), detail], clock).await {
             self.copy.with_keys(|pool| settle.tell_keys(pool, now.mono));
@@ -118,7 +124,8 @@ impl SharedKeys {
 
 fn policy(pool: &KeyPool) -> Vec<i64> {
     let [first, last, unproven] = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE, KeyPool::UNPROVEN_PROBE].map(ticks);
-    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven].into_iter().chain([pool.len() as u64]);
+    let (min_gap, max_gap) = (ticks(FIRST_GAP.0), ticks(FIRST_GAP.1));
+    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven, min_gap, max_gap, pool.len() as u64].into_iter();
     numbers.chain(pool.groups().map(|group| group as u64)).map(numbers::signed).collect()
 }
 

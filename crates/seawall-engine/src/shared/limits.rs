@@ -1,7 +1,7 @@
 //! Limits that instances share, taken together in one step or not at all; and the share of them that is ours while
 //! nobody answers.
 
-use super::numbers::{self, Meeting, nanos, number, ticks};
+use super::numbers::{self, Meeting, nanos, number};
 use super::redis::{Arguments, Store};
 use super::scripts;
 use crate::clock::Clock;
@@ -10,7 +10,6 @@ use crate::live::Names;
 use crate::state::Locked;
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::call::{Answer, Settle};
-use seawall_core::guard::pause::FIRST_PROBE;
 use seawall_core::policy::{Fail, Mode};
 use seawall_core::time::{Mono, Nanos};
 use std::sync::Arc;
@@ -123,16 +122,10 @@ impl SharedLimits {
     }
 
     /// What limits hear of an attempt's end.
-    pub(super) async fn settle(&self, settle: &Settle, receipt: Option<&Receipt>, clock: &Clock) {
+    pub(super) async fn settle(&self, settle: &Settle, receipt: Option<&Receipt>) {
         let Some(receipt) = receipt else { return };
         if settle.untake {
             self.refund(receipt).await;
-        }
-        if let Some((_, until)) = settle.pause {
-            // As long as limits of this process are, and no longer.
-            let length = until.since(clock.now().mono).min(FIRST_PROBE);
-            let arguments = Arguments::default().number(0).number(ticks(length));
-            self.change(&scripts::DRAIN, receipt, arguments, |_, layer| layer.stands_for_provider()).await;
         }
     }
 

@@ -64,7 +64,7 @@ impl Link {
         let (change, (), (), (), ()) = tokio::join!(
             self.breaker.report(settle, clock),
             self.keys.report(settle, clock),
-            self.limits.settle(settle, receipts.call.as_ref(), clock),
+            self.limits.settle(settle, receipts.call.as_ref()),
             self.pause.report(settle, clock),
             key_limits,
         );

@@ -4,7 +4,7 @@
 //! do, whole ticks fit a Lua number for 28 years, and rates up to a million a second are still told apart.
 
 use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::guard::{BreakerData, Cause, Forced, PhaseData, State, Tally, WindowData};
+use seawall_core::guard::{BreakerData, Cause, Forced, PhaseData, Sample, State, Tally, WindowData};
 use seawall_core::lease::{CooldownData, KeyData, KeyPoolData, REFUSALS};
 use seawall_core::policy::{self, Algorithm, Mode, Pick};
 use seawall_core::time::{Mono, Nanos};
@@ -125,6 +125,16 @@ pub fn of_guard(guard: &policy::Breaker, ticks: impl Fn(Nanos) -> u64) -> [u64; 
     ]
 }
 
+/// How a result counts: not failed, failed, failed again in the same call.
+#[must_use]
+pub const fn of_failure(sample: Sample) -> u64 {
+    match (sample.failed, sample.repeated) {
+        (false, _) => 0,
+        (true, false) => 1,
+        (true, true) => 2,
+    }
+}
+
 #[must_use]
 pub fn of_breaker(data: &BreakerData) -> Vec<i64> {
     let mut fixed = [0u64; FIXED];
@@ -226,25 +236,33 @@ pub fn of_pool(data: &KeyPoolData) -> Vec<i64> {
     }
     numbers.extend(data.groups.iter().map(|group| signed(group.mono)));
     numbers.extend(data.keys.iter().flat_map(|key| key.refused).map(i64::from));
+    let cooldowns = data.keys.iter().map(|key| key.cooldown).chain(data.groups.iter().copied());
+    numbers.extend(cooldowns.flat_map(|cooldown| cooldown.probe.map_or([-1, 0], |(at, gap)| [signed(at), signed(gap)])));
     numbers
 }
 
 /// A pool of so many keys from a script's array; `None` where it is none.
 #[must_use]
 pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
-    let (groups, refused) = numbers.get(1 + keys * 5..)?.split_at_checked(numbers.len().checked_sub(1 + keys * (5 + REFUSALS))?)?;
-    let marks = refused.chunks_exact(REFUSALS).map(|marks| std::array::from_fn(|at| u32::try_from(marks[at]).unwrap_or(0)));
-    let keys = numbers[1..=keys * 5].chunks_exact(5).zip(marks).map(|(key, refused)| KeyData {
+    // One for the turn, nine for each key and three for each group.
+    let groups = numbers.len().checked_sub(1 + keys * 9).filter(|rest| rest % 3 == 0)? / 3;
+    let (of_keys, rest) = numbers[1..].split_at(keys * 5);
+    let (of_groups, rest) = rest.split_at(groups);
+    let (marks, probes) = rest.split_at(keys * REFUSALS);
+    let probe = |place: usize| u64::try_from(probes[place * 2]).ok().map(|at| (at, number(probes, place * 2 + 1)));
+    let cooldown = |mono: i64, place: usize| CooldownData { mono: u64::try_from(mono).unwrap_or(0), wall: None, probe: probe(place) };
+    let marks = marks.chunks_exact(REFUSALS).map(|marks| std::array::from_fn(|at| u32::try_from(marks[at]).unwrap_or(0)));
+    let all = of_keys.chunks_exact(5).zip(marks).enumerate().map(|(place, (key, refused))| KeyData {
         fails: u32::try_from(key[0]).unwrap_or(u32::MAX),
         uses: number(key, 1),
         dead: u64::try_from(key[2]).ok().map(|probe_at| (probe_at, number(key, 3))),
-        cooldown: CooldownData { mono: number(key, 4), wall: None },
+        cooldown: cooldown(key[4], place),
         refused,
     });
     Some(KeyPoolData {
         turn: u16::try_from(numbers[0]).unwrap_or(0),
-        keys: keys.collect(),
-        groups: groups.iter().map(|group| CooldownData { mono: u64::try_from(*group).unwrap_or(0), wall: None }).collect(),
+        keys: all.collect(),
+        groups: of_groups.iter().enumerate().map(|(place, group)| cooldown(*group, keys + place)).collect(),
     })
 }
 

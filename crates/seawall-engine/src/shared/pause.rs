@@ -33,7 +33,8 @@ impl SharedPause {
 
     pub(super) async fn report(&self, settle: &Settle, clock: &Clock) {
         let now = clock.now().mono;
-        if let Some((scope, until)) = settle.pause {
+        // A pause of one caller's credential is this instance's own.
+        if let Some((scope @ (Scope::Endpoint | Scope::Upstream), until)) = settle.pause {
             let key = if scope == Scope::Upstream { &self.upstream } else { &self.endpoint };
             let arguments = Arguments::default().number(0).number(ticks(until.since(now)));
             // While Redis is away the pause is ours alone.
@@ -41,9 +42,9 @@ impl SharedPause {
                 self.store.met(number(&reply, 0), clock);
             }
         }
-        let Some(sent_at) = settle.success_sent_at(now) else { return };
+        let Some(sent_at) = settle.answer_sent_at(now) else { return };
         // Not `any`: both copies have to hear of it.
-        let ended = self.copies.iter().filter(|copy| copy.succeeded(sent_at, now)).count();
+        let ended = self.copies.iter().filter(|copy| copy.answered(sent_at, now)).count();
         if ended > 0 {
             self.remove(&[&self.endpoint, &self.upstream], clock).await;
         }

@@ -16,7 +16,6 @@ scripts! {
     /// Gives back what a call took and did not use.
     REFUND = "clock.lua", "limit.lua", "refund.lua";
     /// Empties limits until a provider's time.
-    DRAIN = "clock.lua", "limit.lua", "drain.lua";
     /// Asks a breaker for leave to send.
     PERMIT = "clock.lua", "breaker.lua", "permit.lua";
     /// Tells a breaker how a send went.

@@ -147,12 +147,11 @@ impl Bench {
         Self { sending, upstream: Arc::clone(live.named("api").unwrap()) }
     }
 
-    async fn send(&self, method: Method, body: Replay) -> Result<StatusCode, Fault> {
-        let endpoint = Arc::clone(self.upstream.endpoint(method.as_str(), "/x"));
-        let mut transport = HttpTransport {
+    fn transport<'a>(&'a self, endpoint: &'a Arc<LiveEndpoint>, method: Method, body: Replay) -> HttpTransport<'a> {
+        HttpTransport {
             sending: &self.sending,
             upstream: &self.upstream,
-            endpoint: &endpoint,
+            endpoint,
             method,
             target: RequestTarget::new("/x").unwrap(),
             headers: RequestHeaders::default(),
@@ -164,13 +163,23 @@ impl Bench {
             trace: None,
             detail: None,
             ahead: 1024,
+            room: None,
             spares_streams: false,
             diagnoses: false,
             passes: None,
             repeated: false,
-        };
+        }
+    }
+
+    fn attempt(&self) -> Outward {
         let (timeout, now) = (Nanos::from_secs(10), self.sending.clock.now());
-        transport.send(Outward { number: 1, key: None, timeout, remaining: timeout, now }).await?;
+        Outward { number: 1, key: None, timeout, remaining: timeout, now }
+    }
+
+    async fn send(&self, method: Method, body: Replay) -> Result<StatusCode, Fault> {
+        let endpoint = Arc::clone(self.upstream.endpoint(method.as_str(), "/x"));
+        let mut transport = self.transport(&endpoint, method, body);
+        transport.send(self.attempt()).await?;
         Ok(transport.answer.take().unwrap().response.status())
     }
 }
@@ -237,4 +246,52 @@ proptest! {
         prop_assert!(taken.iter().all(|body| *body == upload.body), "{} bytes became {:?}", size, taken.iter().map(Vec::len).collect::<Vec<_>>());
         prop_assert!(result.is_err() || taken.len() == 1, "{:?} but the upstream has {} requests", result, taken.len());
     }
+}
+
+/// Answers each connection with a body of the next of these lengths.
+fn telling(lengths: &'static [usize]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for length in lengths {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+            let _seen = stream.read(&mut [0; 1024]);
+            let _gone = stream.write_all(&[head.as_bytes(), &body_of(*length)].concat());
+        }
+    });
+    at
+}
+
+#[tokio::test]
+async fn long_answers_wait_until_there_is_room_and_short_ones_do_not() {
+    const LONG: usize = 200_000;
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            let bench = Bench::before(telling(&[LONG, 10, LONG]));
+            let endpoint = Arc::clone(bench.upstream.endpoint("GET", "/x"));
+            let room = Arc::new(Semaphore::new(300));
+            let asking = || {
+                let mut transport = bench.transport(&endpoint, Method::GET, Replay::Empty);
+                (transport.ahead, transport.room) = (LONG + 1, Some(Room::new(Arc::clone(&room))));
+                transport
+            };
+            let mut first = asking();
+            first.send(bench.attempt()).await.unwrap();
+            assert_eq!(first.answer.as_ref().unwrap().seen().len(), LONG);
+            assert_eq!(room.available_permits(), 300 - (LONG + 1).div_ceil(1024));
+            let mut short = asking();
+            short.send(bench.attempt()).await.unwrap();
+            assert_eq!(short.answer.as_ref().unwrap().seen().len(), 10);
+            let mut second = asking();
+            let mut sending = Box::pin(second.send(bench.attempt()));
+            let early = tokio::time::timeout(Duration::from_millis(200), &mut sending).await;
+            assert!(early.is_err(), "there is room for one of them");
+            drop(first);
+            (&mut sending).await.unwrap();
+            drop(sending);
+            assert_eq!(second.answer.as_ref().unwrap().seen().as_ref(), body_of(LONG));
+        })
+        .await;
 }

@@ -25,7 +25,8 @@ fn abandoned<F: Future>(future: F) {
 
 #[test]
 fn clones_share_breaker_and_budget() {
-    let (clock, policy) = simulated("[defaults]\nretry = { attempts = 1 }\nbreaker = { consecutive = 3 }");
+    let (clock, policy) =
+        simulated("[defaults]\nretry = { attempts = 1 }\nbreaker = { consecutive = 3, open = \"5s\", max_wait = \"0s\" }");
     for _ in 0..3 {
         let clone = policy.clone();
         clock.run(clone.call(|_| async { Err::<(), _>(DOWN) })).unwrap_err();

@@ -13,6 +13,7 @@ use seawall_core::record::{Class, ErrorKind};
 use seawall_core::rng::Rng;
 use seawall_core::sim::script::{self, Fate};
 use seawall_core::time::{Mono, Nanos, Wall};
+use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{KeyTail, Outward, Scene, Transport, drive};
 use seawall_engine::fault::Fault;
@@ -227,7 +228,15 @@ fn gateway(case: &Case) -> Story {
         id: id(),
         caller: &who,
         key_tail: &NoKeys,
-        who: Who { ip: IpAddr::from([127, 0, 0, 1]), caller: "", user: "", tenant: "", headers: &headers, credential: "" },
+        who: Who {
+            ip: IpAddr::from([127, 0, 0, 1]),
+            caller: "",
+            user: "",
+            tenant: "",
+            headers: &headers,
+            credential: "",
+            mark: CredentialMark::default(),
+        },
         trail: None,
         keeper: None,
         start_log: None,
@@ -238,8 +247,15 @@ fn gateway(case: &Case) -> Story {
     clock.run(async {
         for gap in &case.gaps {
             clock.sleep(Duration::from_nanos(gap.0)).await;
-            let request =
-                Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
+            let request = Request {
+                method: "GET",
+                mark: RequestMark::NONE,
+                keyed: false,
+                at_cost: false,
+                replayable: true,
+                deadline: None,
+                patient: false,
+            };
             let ended = drive(&scene, &request, &mut transport).await;
             ends.push(end(ended.finish.outcome == Outcome::Success, &ended.finish));
         }
@@ -291,7 +307,7 @@ const fn ok(status: u16) -> Fate {
 
 #[test]
 fn an_outage_is_told_alike_by_library_gateway_and_simulator() {
-    let text = "[upstreams.api]\nurl = \"http://api.test\"\nbreaker = { consecutive = 3, open = \"2s\" }\n".to_owned();
+    let text = "[upstreams.api]\nurl = \"http://api.test\"\nbreaker = { consecutive = 1, open = \"2s\", max_wait = \"0s\" }\n".to_owned();
     let mut fates = vec![ok(200), ok(200)];
     fates.extend([Fate { result: Err(ErrorKind::Reset), ..ok(0) }; 4]);
     fates.push(Fate { retry_after: Some(3), ..ok(503) });

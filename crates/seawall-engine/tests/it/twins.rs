@@ -5,9 +5,11 @@ use super::servers::Redis;
 use redis::{Pipeline, Script};
 use seawall_core::admit::layered::{self, Answers};
 use seawall_core::admit::limit::{Cell, Limit};
+use seawall_core::guard::breaker::WHILE_PROBING;
 use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, PhaseData, Sample};
 use seawall_core::lease::{self, KeyPool, KeySet, Lease, RequestMark, Until};
 use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, Share};
+use seawall_core::probing::FIRST_GAP;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use seawall_engine::shared::{numbers, scripts};
@@ -101,11 +103,6 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
                     );
                 }
             }
-            1 => {
-                let wait = rng.up_to(longest * 2);
-                limits.iter().zip(&mut cells).for_each(|(limit, cell)| limit.drain(cell, Mono(now + wait)));
-                run.op(format!("drain {wait}"), &scripts::DRAIN, &keys, (&[signed(now), signed(wait)], None, &shape), vec![1]);
-            }
             _ => {
                 let cost = 1 + rng.up_to(3);
                 let mut pairs: Vec<(&Limit, &mut Cell)> = limits.iter().zip(&mut cells).collect();
@@ -150,6 +147,7 @@ fn some_guard(rng: &mut Rng) -> policy::Breaker {
         probes: pick(rng, &[0, 1, 2, 3]),
         successes: pick(rng, &[1, 2]),
         ramp: Nanos(pick(rng, &[0, 40, 1_000])),
+        max_wait: Nanos::ZERO,
     }
 }
 
@@ -189,12 +187,12 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
                 format!("permit at {now} {guard:?}"),
                 &scripts::PERMIT,
                 &key,
-                (&[signed(now), signed(lease), -1], None, &policy),
+                (&[signed(now), signed(lease), -1, signed(WHILE_PROBING.0)], None, &policy),
                 expected,
             );
         } else {
             let permit = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
-            let sample = Sample { failed: rng.up_to(1) == 0, latency: Nanos(rng.up_to(80)) };
+            let sample = Sample { failed: rng.up_to(1) == 0, repeated: rng.up_to(2) == 0, latency: Nanos(rng.up_to(80)) };
             let (cancelled, sampled) = if rng.up_to(4) == 0 { (Some(permit), None) } else { (None, Some(permit)) };
             let change = match sampled {
                 None => {
@@ -205,7 +203,7 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
             };
             let mut arguments = vec![signed(now), -1];
             arguments.extend(permit_numbers(cancelled).into_iter().chain(permit_numbers(sampled)));
-            arguments.extend([i64::from(sample.failed), signed(sample.latency.0)]);
+            arguments.extend([signed(numbers::of_failure(sample)), signed(sample.latency.0)]);
             let mut expected = vec![signed(now)];
             match change {
                 None => expected.extend([-1, 0, 0, 0]),
@@ -255,13 +253,13 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
     let key = [format!("{{twins}}:k:{sequence}")];
     let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
-    policy.push(groups.len() as u64);
+    policy.extend([FIRST_GAP.0.0, FIRST_GAP.1.0, groups.len() as u64]);
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
     let mut now = 1 + rng.up_to(1 << 50);
     let mut out: Vec<Lease> = Vec::new();
     for _ in 0..STEPS * 2 {
-        now += pick(rng, &[0, 1, 50, 61_000_000_000, 200_000_000_000]);
+        now += pick(rng, &[0, 1, 50, 300_000_000, 2_000_000_000, 61_000_000_000, 200_000_000_000]);
         let arguments: Vec<i64> = [signed(now)].into_iter().chain(policy.iter().copied()).collect();
         if out.is_empty() || rng.up_to(1) == 0 {
             let mut tried = KeySet::default();
@@ -272,7 +270,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
                     out.push(lease);
                     vec![0, i64::from(lease.key), i64::from(lease.probe), 0]
                 }
-                lease::Answer::Cooling { wait } => vec![1, 0, 0, signed(wait.0)],
+                lease::Answer::Cooling { wait } | lease::Answer::Throttled { wait } => vec![1, 0, 0, signed(wait.0)],
                 lease::Answer::Dead => vec![2, 0, 0, 0],
             };
             expected.push(signed(now));
@@ -280,7 +278,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
             run.op(format!("lease {text} at {now}"), &scripts::LEASE, &key, (&arguments, Some(&text), &[]), expected);
         } else {
             let lease = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
-            let what = 1 + rng.up_to(7);
+            let what = 1 + rng.up_to(10);
             let detail = match what {
                 1 => rng.up_to(groups.len() as u64),
                 3 => 1 + rng.up_to(4),
@@ -306,6 +304,11 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
                     pool.cool_group(lease.key, until);
                 }
                 7 => pool.cool_key(lease.key, until),
+                11 => pool.answered(lease),
+                9 | 10 => {
+                    pool.failed(lease);
+                    pool.throttle(lease.key, what == 10, Mono(now + detail), Mono(now));
+                }
                 _ => pool.restore(lease.key),
             }
             let told = [signed(what), i64::from(lease.key), i64::from(lease.probe), signed(detail)];
@@ -316,8 +319,9 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
 }
 
 fn load(connection: &mut redis::Connection) {
-    let [limits, keys] = [[&scripts::TAKE, &scripts::REFUND, &scripts::DRAIN], [&scripts::LEASE, &scripts::KEY_REPORT, &scripts::FORCE]];
-    for script in limits.into_iter().chain(keys).chain([&scripts::PERMIT, &scripts::REPORT]) {
+    let limits = [&scripts::TAKE, &scripts::REFUND];
+    let keys = [&scripts::LEASE, &scripts::KEY_REPORT];
+    for script in limits.into_iter().chain(keys).chain([&scripts::PERMIT, &scripts::REPORT, &scripts::FORCE]) {
         script.load(connection).unwrap();
     }
 }

@@ -160,30 +160,6 @@ fn one_call_of_seven_waits_as_long_as_seven_calls_of_one() {
 }
 
 #[test]
-fn a_drained_limit_admits_nothing_before_its_time_and_one_call_then() {
-    for &algorithm in Algorithm::ALL {
-        let limit = limit(algorithm, 5, Nanos::from_secs(1), 5);
-        let mut cell = Cell::default();
-        limit.drain(&mut cell, secs(30));
-        assert!(!limit.is_idle(&cell, secs(29)), "{algorithm}");
-        let answer = limit.check(&cell, secs(2), 1);
-        assert!(matches!(answer, Answer::Refused { retry_at } if retry_at > secs(2)), "{algorithm}: {answer:?}");
-        assert_eq!(limit.check(&cell, secs(30), 1), GO, "{algorithm}");
-        limit.refund(&mut cell, secs(1), 5);
-        assert_ne!(limit.check(&cell, secs(2), 1), GO, "{algorithm}: a refund does not undo it");
-    }
-}
-
-#[test]
-fn a_drained_token_bucket_comes_back_without_a_burst() {
-    let limit = per_second(Algorithm::TokenBucket, 5);
-    let mut cell = Cell::default();
-    limit.drain(&mut cell, secs(30));
-    limit.drain(&mut cell, secs(10));
-    assert_eq!(burst(&limit, &mut cell, secs(30)), 1);
-}
-
-#[test]
 fn a_faster_rate_shortens_waits_and_lets_nothing_burst() {
     let slow = per_second(Algorithm::TokenBucket, 1);
     let fast = per_second(Algorithm::TokenBucket, 2);

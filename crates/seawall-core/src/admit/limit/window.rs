@@ -84,12 +84,6 @@ impl Limit {
         }
     }
 
-    pub(super) fn drain_window(&self, cell: &mut Cell, until: Mono) {
-        if until.0 > cell.at {
-            *cell = Cell { at: until.0, held: 0 };
-        }
-    }
-
     pub(super) fn remaining_window(&self, cell: &Cell, now: Mono) -> (u64, Nanos) {
         if now.0 < cell.at {
             return (0, Nanos(cell.at - now.0));

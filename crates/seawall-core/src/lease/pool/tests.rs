@@ -21,7 +21,7 @@ fn tried(keys: &[u16]) -> KeySet {
 fn lease(pool: &mut KeyPool, now: Now) -> Lease {
     match pool.lease(now, KeySet::default()) {
         Answer::Leased(lease) => lease,
-        answer @ (Answer::Cooling { .. } | Answer::Dead) => panic!("{answer:?}"),
+        answer @ (Answer::Cooling { .. } | Answer::Throttled { .. } | Answer::Dead) => panic!("{answer:?}"),
     }
 }
 

@@ -100,5 +100,6 @@ const fn breaker(open_s: u64, probes: u32) -> Breaker {
         probes,
         successes: probes,
         ramp: Nanos::ZERO,
+        max_wait: Nanos::ZERO,
     }
 }

@@ -90,7 +90,7 @@ impl<'a> Gateway<'a> {
     fn ended(&mut self, pass: Pass, failed: bool, now: Mono) {
         self.in_flight -= 1;
         if let (Some(policy), Some(permit)) = (&self.arm.breaker, pass.permit) {
-            self.breaker.record(policy, permit, Sample { failed, latency: now.since(pass.sent) }, now);
+            self.breaker.record(policy, permit, Sample { failed, repeated: false, latency: now.since(pass.sent) }, now);
         }
     }
 

@@ -53,7 +53,8 @@ fn stamp(at: Wall) -> String {
 fn record(number: u64, place: (&str, &str), plan: &Arc<Plan>, cells: &mut Cells, rng: &mut Rng, lines: &mut Vec<(Wall, String)>) {
     let began = Nanos(number * 150_000_000_000 / CALLS);
     let mut now = Now { mono: Mono(0) + began, wall: EPOCH + began };
-    let request = Request { method: "GET", mark: RequestMark::NONE, keyed: false, replayable: true, deadline: None, patient: false };
+    let request =
+        Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
     let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
     let head = format!("\"call\":\"c{number:04}\",\"upstream\":\"{}\",\"endpoint\":\"{}\"", place.0, place.1);
     loop {
@@ -182,7 +183,9 @@ fn a_shared_breaker_spares_attempts_in_bad_weather() {
     let mut guarded = recorded_policy(2);
     for upstream in &mut guarded.upstreams {
         for endpoint in &mut Arc::make_mut(upstream).endpoints {
-            Arc::make_mut(endpoint).policy.breaker = config::default_policy().breaker;
+            let own = &mut Arc::make_mut(endpoint).policy.breaker;
+            *own = config::default_policy().breaker;
+            (own.consecutive, own.open, own.max_wait) = (5, Nanos::from_secs(5), Nanos::ZERO);
         }
     }
     let found = replay(SHIPPED, &guarded);

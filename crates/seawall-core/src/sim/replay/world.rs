@@ -185,5 +185,5 @@ fn remembered(class: Class, verdict: Verdict) -> Verdict {
         Class::Auth => Scope::Key,
         Class::Success | Class::Transient | Class::Permanent | Class::Ambiguous => Scope::Call,
     };
-    Verdict { class, scope, wait: Hint::Backoff, rule: None, named: true, unprocessed: false, ..verdict }
+    Verdict { class, scope, wait: Hint::Backoff, rule: None, named: true, unprocessed: false, blameless: false, ..verdict }
 }

@@ -115,6 +115,7 @@ impl World {
             method: job.method,
             mark: RequestMark::NONE,
             keyed: job.keyed,
+            at_cost: false,
             replayable: job.replayable,
             deadline,
             patient: job.patient,
@@ -221,10 +222,16 @@ impl World {
         self.pause(i, job, self.now.mono + latency.min(timeout), Pending::Result(fate));
     }
 
-    /// Nobody is sent twice who must not be, nothing goes before the server wants it, and no key that cools is used.
+    /// Nobody is sent twice who must not be, nothing goes before the server wants it, and no key that cools is used but for its probe.
     fn may_send(&mut self, i: usize, job: &Job, key: Option<u16>) {
         if let (Some(keys), Some(key)) = (&self.cells.keys, key) {
-            assert_eq!(keys.status(key, self.now).and_then(|status| status.cooling), None, "a leased key is never cooling");
+            let cools = keys.status(key, self.now).is_some_and(|status| status.cooling.is_some());
+            let data = keys.export();
+            let group = keys.groups().nth(usize::from(key)).unwrap();
+            // A probe that was just sent has the next one a gap away.
+            let probe = [data.keys[usize::from(key)].cooldown, data.groups[group]].into_iter().filter_map(|cooldown| cooldown.probe);
+            let is_probe = probe.into_iter().any(|(at, gap)| at == self.now.mono.0 + gap);
+            assert!(!cools || is_probe, "a leased key is never cooling");
         }
         let Some((result, verdict, at)) = &self.running[i].last else { return };
         assert!(job.replayable, "a body that is gone cannot be sent again");

@@ -126,8 +126,9 @@ fn a_retry_that_is_never_sent_gives_its_token_back() {
 
 #[test]
 fn a_late_failure_while_open_neither_opens_again_nor_longer() {
-    let (mut cells, plan) =
-        parts(&format!("{API}retry.attempts = 1\nbreaker = {{ consecutive = 1, open = \"5s\", probes = 1, successes = 1 }}"));
+    let (mut cells, plan) = parts(&format!(
+        "{API}retry.attempts = 1\nbreaker = {{ consecutive = 1, open = \"5s\", probes = 1, successes = 1, max_wait = \"0s\" }}"
+    ));
     let mut rng = Rng::seeded(1);
     let (mut late, action) = Call::begin(Arc::clone(&plan), &GET, START);
     assert!(matches!(asked(&mut late, action, &mut cells, START), Action::Send { .. }));

@@ -98,20 +98,6 @@ proptest! {
     }
 
     #[test]
-    fn nothing_goes_before_a_drain_is_over(limit in limit(), life in life(), wait in 1..100_000_000_000u64, part in 0.0..1.0f64) {
-        let (mut cell, now) = lived(&limit, &life);
-        let until = now + Nanos(wait);
-        limit.drain(&mut cell, until);
-        let at = now + Nanos(wait - 1).scale(part);
-        match limit.check(&cell, at, 1) {
-            Answer::Go { after } => prop_assert!(at + after >= until),
-            Answer::Refused { retry_at } => prop_assert!(retry_at > at),
-            Answer::TooCostly { .. } => prop_assert!(false, "one call always fits"),
-        }
-        prop_assert!(!limit.is_idle(&cell, at));
-    }
-
-    #[test]
     fn a_changed_limit_never_lets_more_through_at_once(was in limit(), new in limit(), life in life()) {
         let (cell, now) = lived(&was, &life);
         if !was.is_idle(&cell, now) {

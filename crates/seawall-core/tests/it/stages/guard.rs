@@ -44,6 +44,7 @@ fn policy() -> impl Strategy<Value = policy::Breaker> {
             probes,
             successes,
             ramp: Nanos::from_secs(ramp),
+            max_wait: Nanos::ZERO,
         }
     })
 }
@@ -101,7 +102,7 @@ impl World {
         let permit = self.out.remove(if newest { self.out.len() - 1 } else { 0 });
         let before = self.breaker.state(&self.policy, self.now);
         while self.breaker.settle(&self.policy, self.now).is_some() {}
-        let change = self.breaker.record(&self.policy, permit, Sample { failed, latency: Nanos::ZERO }, self.now);
+        let change = self.breaker.record(&self.policy, permit, Sample { failed, repeated: false, latency: Nanos::ZERO }, self.now);
         let after = self.breaker.state(&self.policy, self.now);
         match change {
             Some(change) if self.policy.mode == Mode::Enforce => prop_assert_eq!((change.from, change.to), (before, after)),
@@ -128,11 +129,11 @@ proptest! {
         let policy = policy::Breaker {
             mode: Mode::Enforce, per: BreakerPer::Upstream, window: Nanos::from_secs(10), failure_rate: Share::percent(50),
             min_calls: 1, consecutive: 1, slow: Nanos::ZERO, slow_rate: Share::WHOLE, open: Nanos::from_secs(1),
-            open_max: Nanos::from_secs(1), probes, successes: u32::MAX, ramp: Nanos::ZERO,
+            open_max: Nanos::from_secs(1), probes, successes: u32::MAX, ramp: Nanos::ZERO, max_wait: Nanos::ZERO,
         };
         let mut breaker = Breaker::new();
         let Admission::Go(first) = breaker.admit(&policy, LEASE, Mono(0)) else { panic!("a new breaker refuses") };
-        breaker.record(&policy, first, Sample { failed: true, latency: Nanos::ZERO }, Mono(0));
+        breaker.record(&policy, first, Sample::failure(Nanos::ZERO), Mono(0));
         let mut now = Mono(0) + policy.open;
         let mut out: Vec<(Permit, Mono)> = Vec::new();
         for (pause, event) in events {
@@ -146,7 +147,7 @@ proptest! {
                 0 => if let Admission::Go(permit) = breaker.admit(&policy, LEASE, now) { out.push((permit, now)) },
                 1 => if let Some((permit, _)) = out.pop() { breaker.cancel(permit) },
                 _ => if let Some((permit, _)) = out.pop() {
-                    prop_assert_eq!(breaker.record(&policy, permit, Sample { failed: false, latency: Nanos::ZERO }, now), None);
+                    prop_assert_eq!(breaker.record(&policy, permit, Sample::success(Nanos::ZERO), now), None);
                 },
             }
             prop_assert!(out.len() <= probes as usize);
@@ -158,11 +159,11 @@ proptest! {
         let policy = policy::Breaker {
             mode: Mode::Enforce, per: BreakerPer::Upstream, window: Nanos::from_secs(10), failure_rate: Share::percent(50),
             min_calls: 1, consecutive: 1, slow: Nanos::ZERO, slow_rate: Share::WHOLE, open: Nanos(open_ns),
-            open_max: Nanos(open_ns), probes: 1, successes: 1, ramp: Nanos::ZERO,
+            open_max: Nanos(open_ns), probes: 1, successes: 1, ramp: Nanos::ZERO, max_wait: Nanos::ZERO,
         };
         let mut breaker = Breaker::new();
         let Admission::Go(first) = breaker.admit(&policy, LEASE, Mono(at)) else { panic!("a new breaker refuses") };
-        breaker.record(&policy, first, Sample { failed: true, latency: Nanos::ZERO }, Mono(at));
+        breaker.record(&policy, first, Sample::failure(Nanos::ZERO), Mono(at));
         let Admission::Refused { retry_at: Some(retry_at) } = breaker.admit(&policy, LEASE, Mono(at)) else { panic!("not open") };
         prop_assert_eq!(breaker.clone().admit(&policy, LEASE, Mono(retry_at.0 - 1)), Admission::Refused { retry_at: Some(retry_at) });
         prop_assert!(matches!(breaker.admit(&policy, LEASE, retry_at), Admission::Go(_)), "still refused");

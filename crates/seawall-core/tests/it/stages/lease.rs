@@ -81,7 +81,7 @@ fn lease(pool: &mut KeyPool, now: Now, tried: KeySet) -> Result<Option<Lease>, T
             prop_assert_eq!(status.dead, lease.probe);
             Ok(Some(lease))
         }
-        Answer::Cooling { wait } => {
+        Answer::Cooling { wait } | Answer::Throttled { wait } => {
             let later = now.after(wait);
             let viable = wait == Nanos::ZERO || matches!(pool.clone().lease(later, KeySet::default()), Answer::Leased(_));
             prop_assert!(viable, "nobody is viable after the wait");

@@ -12,7 +12,7 @@ fn map(lines: &[(&str, &str)]) -> HeaderMap {
 
 fn entry(asked: &[(&str, &str)], answered: &[(&str, &str)]) -> Option<Entry> {
     let asked = map(asked);
-    let caller = Caller::of(&asked);
+    let caller = Caller::of_stored(&asked);
     Entry::new(Asked { headers: &asked, caller }, StatusCode::OK, map(answered), Bytes::new(), &POLICY, NOW)
 }
 
@@ -130,4 +130,15 @@ fn a_304_renews_the_answer_without_touching_its_body() {
     let new = old.confirmed(asked, &by, &POLICY, later).unwrap();
     assert_eq!((new.headers["x-a"].as_bytes(), new.headers["content-length"].as_bytes()), (&b"2"[..], &b"5"[..]));
     assert!(new.is_fresh(&Directives::default(), Wall(later.0 + 6000)) && !new.is_fresh(&Directives::default(), Wall(later.0 + 7000)));
+}
+
+#[test]
+fn stored_answers_are_kept_apart_by_every_header_that_is_not_known_to_be_harmless() {
+    let of = |name: &'static str, value: &str| Caller::of_stored(&map(&[(name, value)]));
+    for name in ["authorization", "x-api-key", "x-tenant", "x-user-id", "x-never-heard-of"] {
+        assert_ne!(of(name, "a"), of(name, "b"), "{name}");
+    }
+    for name in ["accept", "user-agent", "traceparent", "x-request-id", "date", "sec-fetch-mode", "idempotency-key"] {
+        assert_eq!(of(name, "a"), None, "{name}");
+    }
 }

@@ -1,17 +1,39 @@
 -- What an attempt did to a key. Follows: what (0 nothing, 1 succeeded, 2 failed, 3 refused, 4 unused, 5 cool the key, 6 cool its
--- group; by hand: 7 rest, 8 as good as new), the key, whether it was a probe, a detail, a seed. Answers: now, pool.
+-- group; by hand: 7 rest, 8 as good as new; 9 throttle the key, 10 throttle its group, 11 a probe was answered), the key, whether it was a probe, a detail, a seed. Answers: now, pool.
 -- The detail: of a success, one more than the key that was refused for the same request, or zero; of a refusal, the request's mark;
 -- otherwise how long to cool from now.
 local SUCCEEDED, FAILED, REFUSED, UNUSED, COOL_KEY, COOL_GROUP, REST, RESTORE = 1, 2, 3, 4, 5, 6, 7, 8
+local THROTTLE_KEY, THROTTLE_GROUP, ANSWERED = 9, 10, 11
 local what, key, probe, detail = tonumber(ARGV[rest]), tonumber(ARGV[rest + 1]), ARGV[rest + 2] == '1', tonumber(ARGV[rest + 3])
 local p = load_pool(rest + 4)
+
+local group = group_of[key]
+local cool, key_probe, group_cool, group_probe = at(key, COOL), of_key_probe(key), of_group(group), of_group_probe(group)
+
+-- A probe was answered: what the provider asked for is over, what a quota or an operator says is not.
+local function probe_answered(of, probed)
+  if p[probed] ~= NEVER then
+    p[of] = 0
+    never_probe(p, probed)
+  end
+end
+
+local function probe_returned(probed)
+  if p[probed] ~= NEVER then
+    p[probed], p[probed + 1] = min(p[probed], now), max(math.floor(p[probed + 1] / 2), MIN_GAP)
+  end
+end
 
 local function fail(of) p[at(of, FAILS)] = min(p[at(of, FAILS)] + 1, 4294967295) end
 
 if what == SUCCEEDED then
   p[at(key, FAILS)] = max(p[at(key, FAILS)] - 1, 0)
   forget_refusals(p, key)
-  if probe then p[at(key, PROBE_AT)], p[at(key, PAUSE)] = LIVE, 0 end
+  if probe then
+    p[at(key, PROBE_AT)], p[at(key, PAUSE)] = LIVE, 0
+    probe_answered(cool, key_probe)
+    probe_answered(group_cool, group_probe)
+  end
   local refused = detail - 1
   if refused >= 0 and refused < count then
     fail(refused)
@@ -37,18 +59,34 @@ elseif what == UNUSED then
     p[at(key, PAUSE)] = max(math.floor(p[at(key, PAUSE)] / 2), FIRST_PROBE)
     p[at(key, PROBE_AT)] = now
   end
-elseif what == COOL_KEY then
-  fail(key)
-  p[at(key, COOL)] = max(p[at(key, COOL)], now + detail)
+  if probe then
+    probe_returned(key_probe)
+    probe_returned(group_probe)
+  end
+elseif what == COOL_KEY or what == REST then
+  if what == COOL_KEY then fail(key) end
+  p[cool] = max(p[cool], now + detail)
+  never_probe(p, key_probe)
 elseif what == COOL_GROUP then
   fail(key)
-  local group = of_group(group_of[key])
-  p[group] = max(p[group], now + detail)
-elseif what == REST then
-  p[at(key, COOL)] = max(p[at(key, COOL)], now + detail)
+  p[group_cool] = max(p[group_cool], now + detail)
+  never_probe(p, group_probe)
+elseif what == THROTTLE_KEY then
+  fail(key)
+  throttle(p, cool, key_probe, detail)
+elseif what == ANSWERED then
+  if probe then
+    probe_answered(cool, key_probe)
+    probe_answered(group_cool, group_probe)
+  end
+elseif what == THROTTLE_GROUP then
+  fail(key)
+  throttle(p, group_cool, group_probe, detail)
 elseif what == RESTORE then
-  p[at(key, FAILS)], p[at(key, PROBE_AT)], p[at(key, PAUSE)], p[at(key, COOL)] = 0, LIVE, 0, 0
-  p[of_group(group_of[key])] = 0
+  p[at(key, FAILS)], p[at(key, PROBE_AT)], p[at(key, PAUSE)], p[cool] = 0, LIVE, 0, 0
+  p[group_cool] = 0
+  never_probe(p, key_probe)
+  never_probe(p, group_probe)
   forget_refusals(p, key)
 end
 store_pool(p)

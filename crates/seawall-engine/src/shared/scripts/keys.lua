@@ -1,23 +1,41 @@
 -- The twin of seawall-core's lease/pool.rs. A pool is one array: where the next round begins, five numbers for each key
 -- (failures, uses, when a dead one is probed, its pause, end of its cooldown), then the end of each group's cooldown, then for each
--- key the marks of two different requests that it was refused for since it was last accepted (zero: none).
+-- key the marks of two different requests that it was refused for since it was last accepted (zero: none), then for each key and each
+-- group when its cooldown is probed next and the gap before that (-1: never).
 local FEWEST_FAILURES, LEAST_USED, ROUND_ROBIN = 1, 2, 3
 local FAILS, USES, PROBE_AT, PAUSE, COOL = 0, 1, 2, 3, 4
 local TURN, LIVE = 1, -1
--- ARGV: now, pick, first and last pause of a dead key, first pause of one that nothing is proven of, how many keys, the group of each
--- (from zero), and what follows.
+-- ARGV: now, pick, first and last pause of a dead key, first pause of one that nothing is proven of, the shortest and the longest first
+-- gap of a cooldown's probes, how many keys, the group of each (from zero), and what follows.
 local now, pick = read_clock(ARGV[1]), tonumber(ARGV[2])
 local FIRST_PROBE, LAST_PROBE, UNPROVEN_PROBE = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local count, group_of, groups = tonumber(ARGV[6]), {}, 0
+local MIN_GAP, MAX_GAP, NEVER = tonumber(ARGV[6]), tonumber(ARGV[7]), -1
+local count, group_of, groups = tonumber(ARGV[8]), {}, 0
 for i = 0, count - 1 do
-  group_of[i] = tonumber(ARGV[7 + i])
+  group_of[i] = tonumber(ARGV[9 + i])
   groups = max(groups, group_of[i] + 1)
 end
-local rest = 7 + count
+local rest = 9 + count
 
 local function at(key, field) return 2 + key * 5 + field end
 local function of_group(group) return 2 + count * 5 + group end
 local function of_refusal(key, slot) return 2 + count * 5 + groups + key * 2 + slot end
+
+-- Where the probes of a cooldown are written, of a key or of a group.
+local function of_key_probe(key) return 2 + count * 7 + groups + key * 2 end
+local function of_group_probe(group) return 2 + count * 9 + groups + group * 2 end
+local function last_place() return 1 + count * 9 + groups * 3 end
+
+-- The provider asked for a wait. A cooldown that lasts already keeps its schedule.
+local function throttle(p, cool, probe, length)
+  if p[cool] <= now then
+    local gap = min(max(math.floor(length / 16), MIN_GAP), MAX_GAP)
+    p[probe], p[probe + 1] = now + gap, gap
+  end
+  p[cool] = max(p[cool], now + length)
+end
+
+local function never_probe(p, probe) p[probe], p[probe + 1] = NEVER, 0 end
 
 local function forget_refusals(p, key) p[of_refusal(key, 0)], p[of_refusal(key, 1)] = 0, 0 end
 
@@ -25,8 +43,9 @@ local function load_pool(seed)
   local stored = redis.call('GET', KEYS[1])
   if stored then
     local p = cmsgpack.unpack(stored)
-    -- Written by a version that kept no refusals.
+    -- Written by a version that kept no refusals, or no probes.
     for i = #p + 1, of_refusal(count, 0) - 1 do p[i] = 0 end
+    for i = #p + 1, last_place(), 2 do never_probe(p, i) end
     return p
   end
   local p = { 0 }
@@ -36,6 +55,7 @@ local function load_pool(seed)
   end
   for group = 0, groups - 1 do p[of_group(group)] = 0 end
   for key = 0, count - 1 do forget_refusals(p, key) end
+  for i = of_key_probe(0), last_place(), 2 do never_probe(p, i) end
   if #ARGV - seed + 1 == #p then
     for i = seed, #ARGV do p[i - seed + 1] = tonumber(ARGV[i]) end
   end

@@ -16,6 +16,14 @@ local function leased(key, probe)
   return with_pool(p, { LEASED, key, probe, 0, now })
 end
 
+-- A probe of a cooldown that is due is sent now, and the next one comes after twice the gap.
+local function probe_sent(cool, probe)
+  if p[cool] > now and p[probe] ~= NEVER and now >= p[probe] then
+    p[probe + 1] = p[probe + 1] * 2
+    p[probe] = now + p[probe + 1]
+  end
+end
+
 local function weight(key)
   if pick == FEWEST_FAILURES then return p[at(key, FAILS)] end
   if pick == LEAST_USED then return p[at(key, USES)] end
@@ -26,6 +34,8 @@ for key = 0, count - 1 do
   if is_dead(key) and is_viable(key) then
     p[at(key, PAUSE)] = min(p[at(key, PAUSE)] * 2, LAST_PROBE)
     p[at(key, PROBE_AT)] = now + p[at(key, PAUSE)]
+    probe_sent(at(key, COOL), of_key_probe(key))
+    probe_sent(of_group(group_of[key]), of_group_probe(group_of[key]))
     return leased(key, 1)
   end
 end
@@ -34,6 +44,18 @@ for key = 0, count - 1 do
   if not is_dead(key) and is_viable(key) and (not best or weight(key) < lightest) then best, lightest = key, weight(key) end
 end
 if best then return leased(best, 0) end
+
+-- No key is viable: one that cools, where its cooldown and its group's let a probe through.
+local function is_due(cool, probe) return p[cool] > now and p[probe] ~= NEVER and now >= p[probe] end
+local function passes(cool, probe) return p[cool] <= now or is_due(cool, probe) end
+for key = 0, count - 1 do
+  local group = group_of[key]
+  local places = { { at(key, COOL), of_key_probe(key) }, { of_group(group), of_group_probe(group) } }
+  if not is_dead(key) and not is_tried(key) and passes(places[1][1], places[1][2]) and passes(places[2][1], places[2][2]) then
+    for _, place in ipairs(places) do probe_sent(place[1], place[2]) end
+    return leased(key, 1)
+  end
+end
 
 local untried, any
 for key = 0, count - 1 do

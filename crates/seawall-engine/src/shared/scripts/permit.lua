@@ -1,8 +1,10 @@
 -- Asks to send once. KEYS: the breaker, pauses that a server asked for. ARGV: now, how long a probe may be out, the generation the asker knows (-1:
--- none), the policy, a seed. Answers: kind, wait, generation, probe, now, then the breaker if it is another than known.
+-- none), the wait while probes are out, the policy, a seed. Answers: kind, wait, generation, probe, now, then the breaker if it is another than known.
 local GO, REFUSED, FORCED, RAMP, PAUSED, PROBE = 0, 1, 2, 3, 4, 5
-local now, lease, known, policy = read_clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), read_policy(4)
-local b, stored = load_breaker(KEYS[1], 16)
+local now, lease, known, policy = read_clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), read_policy(5)
+-- While all probes are out, a refused call may ask again after this.
+local while_probing = tonumber(ARGV[4])
+local b, stored = load_breaker(KEYS[1], 17)
 local kind, wait, probe, changed = GO, 0, -1, false
 
 -- Each pause that lasts refuses, unless its probe is due. A call that passes all of them is the probe of all of them.
@@ -55,14 +57,14 @@ else
         break
       end
     end
-    if probe < 0 then kind, wait = REFUSED, first_expiry(b) - now end
+    if probe < 0 then kind, wait = REFUSED, min(first_expiry(b) - now, while_probing) end
   elseif phase == FORCED_OPEN then
     kind = FORCED
   end
   -- Whoever is asked is not forgotten.
   changed = changed or phase >= FORCED_OPEN
 end
-if changed or (not stored and #ARGV >= 16) then store_breaker(KEYS[1], policy, b, now) end
+if changed or (not stored and #ARGV >= 17) then store_breaker(KEYS[1], policy, b, now) end
 local answer = { kind, wait, b[GENERATION], probe, now }
 if b[GENERATION] ~= known or b[PHASE] ~= CLOSED then
   for i = 1, #b do answer[#answer + 1] = b[i] end

@@ -4,7 +4,9 @@
 -- breaker if it is another than known.
 local now, known, policy = read_clock(ARGV[1]), tonumber(ARGV[2]), read_policy(9)
 local cancelled, cancelled_probe = tonumber(ARGV[3]), tonumber(ARGV[4])
-local generation, probe, failed, latency = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1', tonumber(ARGV[8])
+local generation, probe, latency = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+-- A second failure of the same call (2) is no further evidence.
+local failed, repeated = ARGV[7] ~= '0', ARGV[7] == '2'
 local b = load_breaker(KEYS[1], 21)
 
 local function forget_current()
@@ -43,7 +45,7 @@ local function trip()
 end
 
 local function count(slow)
-  b[FAILED_IN_A_ROW] = failed and min(b[FAILED_IN_A_ROW] + 1, 4294967295) or 0
+  b[FAILED_IN_A_ROW] = failed and min(b[FAILED_IN_A_ROW] + (repeated and 0 or 1), 4294967295) or 0
   if now >= b[SLOT_END] then advance() end
   local seen = { 1, failed and 1 or 0, slow and 1 or 0 }
   for i = 0, 2 do

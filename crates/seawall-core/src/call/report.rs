@@ -1,0 +1,63 @@
+//! What shared state learns from an attempt's result: the breaker's sample, what becomes of the key, and whether others have to wait.
+
+use super::{Call, KeyReport, Settle};
+use crate::classify::Verdict;
+use crate::guard::Sample;
+use crate::guard::pause::MAX_PAUSE;
+use crate::record::{Class, ErrorKind, Scope, Status};
+use crate::time::{Mono, Nanos, Now};
+
+impl Call {
+    /// What shared state learns from the result.
+    pub(super) fn report(&self, status: Status, verdict: &Verdict, hint: Option<Nanos>, latency: Nanos, now: Now) -> Settle {
+        let mut settle = Settle { earn: verdict.class == Class::Success, ..Settle::default() };
+        // "Later" is not "broken": a deliberate 429 is no sample. A timely 404 or quota answer is a healthy one.
+        if status == Status::Http(429) || verdict.blameless {
+            settle.cancel = self.held.permit;
+        } else {
+            let failed = match verdict.class {
+                Class::Transient | Class::Ambiguous => true,
+                Class::Permanent => matches!(status, Status::Error(ErrorKind::Malformed | ErrorKind::Tls)),
+                Class::Success | Class::Quota | Class::Auth => false,
+            };
+            settle.sample = self
+                .held
+                .permit
+                .map(|permit| (permit, Sample { failed, repeated: self.last.is_some() || self.progress.waits > 0, latency }));
+        }
+        settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, matches!(status, Status::Http(_)), now)));
+        settle.pause = self.pause(verdict, hint, now);
+        settle.answered = matches!(status, Status::Http(_)) && settle.pause.is_none();
+        settle
+    }
+
+    fn key_report(&self, verdict: &Verdict, hint: Option<Nanos>, is_answer: bool, now: Now) -> KeyReport {
+        let group = verdict.scope != Scope::Key;
+        match (verdict.class, verdict.scope) {
+            (Class::Success, _) => KeyReport::Succeeded { instead_of: self.progress.refused_key },
+            (Class::Auth, _) if self.plan.refreshes => KeyReport::Neutral,
+            (Class::Auth, _) if self.plan.keys > 1 => KeyReport::Failed,
+            (Class::Auth, _) => KeyReport::Refused { request: self.mark },
+            (Class::Quota, _) => KeyReport::Cool { group, until: self.plan.cool_until(verdict, hint, now) },
+            (Class::Transient, Scope::Key | Scope::Group) => match hint {
+                Some(hint) => KeyReport::Throttle { group, until: now.mono + hint },
+                None => KeyReport::Failed,
+            },
+            (Class::Transient | Class::Permanent | Class::Ambiguous, _) if is_answer && self.held.key.is_some_and(|lease| lease.probe) => {
+                KeyReport::Answered
+            }
+            (Class::Transient | Class::Permanent | Class::Ambiguous, _) => KeyReport::Neutral,
+        }
+    }
+
+    /// A wait that the provider asked for binds whatever was refused. Without a pool of keys, what was refused is the caller's own
+    /// credential.
+    fn pause(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> Option<(Scope, Mono)> {
+        let scope = match verdict.scope {
+            Scope::Endpoint | Scope::Upstream => verdict.scope,
+            Scope::Key | Scope::Group if self.plan.keys == 0 && verdict.class == Class::Transient => Scope::Key,
+            Scope::Call | Scope::Key | Scope::Group => return None,
+        };
+        hint.map(|hint| (scope, now.mono + hint.min(MAX_PAUSE)))
+    }
+}

@@ -1,0 +1,240 @@
+//! Calls that meet what will be over in time: they wait in line, and what hit one call does not cost the others theirs.
+
+use super::{EPOCH, KEYS, QUOTA, Step, World, error, status};
+use crate::call::{Action, Call, Cells, Finish, Outcome, Plan, Request};
+use crate::classify::Seen;
+use crate::config;
+use crate::record::{Code, ErrorKind};
+use crate::rng::Rng;
+use crate::time::{Mono, Nanos, Now};
+use expect_test::expect;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+const fn at(ms: u64) -> Mono {
+    Mono(ms * 1_000_000)
+}
+
+/// What many calls to one upstream came to.
+struct Crowd {
+    ends: Vec<Finish>,
+    /// When each send went out.
+    sends: Vec<Mono>,
+    most_waiting: u32,
+}
+
+impl Crowd {
+    /// Calls begin every `gap`, `count` of them; `upstream` says what becomes of the send number n at a time.
+    fn run(policy: &str, count: usize, gap: Nanos, upstream: impl Fn(usize, Mono) -> Step) -> Self {
+        let text = format!("[upstreams.api]\nurl = \"https://api.test\"\n{policy}");
+        let config = config::load("crowd.toml", text.as_bytes()).unwrap_or_else(|invalid| panic!("{invalid}"));
+        let own = Arc::clone(&config.upstreams[0]);
+        let endpoint = &own.endpoints[0];
+        let mut cells = Cells::new(&config, &own, &endpoint.policy);
+        let plan = Arc::new(Plan::new(&config, &own, endpoint));
+        let mut rng = Rng::seeded(7);
+        let mut calls: Vec<Option<(Call, Option<Step>)>> = (0..count).map(|_| None).collect();
+        let mut agenda: BTreeSet<(Mono, usize)> = (0..count).map(|n| (Mono(gap.0 * n as u64), n)).collect();
+        let mut crowd = Self { ends: Vec::new(), sends: Vec::new(), most_waiting: 0 };
+        while let Some((time, n)) = agenda.pop_first() {
+            let now = Now { mono: time, wall: EPOCH }.after(Nanos::ZERO);
+            let mut action = match calls[n].as_mut() {
+                None => {
+                    let (call, action) = Call::begin(Arc::clone(&plan), &Request::plain("GET"), now);
+                    calls[n] = Some((call, None));
+                    action
+                }
+                Some((call, sent)) => match sent.take() {
+                    Some((latency, result, headers, body)) => {
+                        let seen = Seen { method: "GET", result, headers: &headers, body: body.as_bytes(), latency: ms(latency) };
+                        call.responded(&seen, now, &mut rng)
+                    }
+                    None => call.waited(now),
+                },
+            };
+            let (call, sent) = calls[n].as_mut().expect("it has begun");
+            loop {
+                let _ = call.take_record();
+                action = match action {
+                    Action::Ask(ask) => call.answered(cells.answer(ask, now).answer, now),
+                    Action::Send { .. } => {
+                        let step = upstream(crowd.sends.len(), time);
+                        crowd.sends.push(time);
+                        agenda.insert((time + ms(step.0), n));
+                        *sent = Some(step);
+                        break;
+                    }
+                    Action::Wait { until, .. } => {
+                        agenda.insert((until.max(time), n));
+                        break;
+                    }
+                    Action::Refresh => call.refreshed(true, now),
+                    Action::Finish(finish) => {
+                        crowd.ends.push(finish);
+                        break;
+                    }
+                };
+            }
+            crowd.most_waiting = crowd.most_waiting.max(cells.line.waiting());
+        }
+        assert_eq!(cells.line.waiting(), 0, "nobody is left in line");
+        crowd
+    }
+
+    fn succeeded(&self) -> usize {
+        self.ends.iter().filter(|end| end.outcome == Outcome::Success).count()
+    }
+
+    fn longest_wait(&self) -> Nanos {
+        self.ends.iter().map(|end| end.waited).max().unwrap_or_default()
+    }
+}
+
+const ONE_KEY: &str = "[upstreams.api.auth]\nkeys = [{ id = \"a\", secret = \"env:A\" }]\n";
+
+const fn throttled(seconds: &'static [(&'static str, &'static str)]) -> Step {
+    (10, Ok(429), seconds, "")
+}
+
+#[test]
+fn one_throttled_call_costs_the_others_nothing_but_time() {
+    for policy in [ONE_KEY, "preset = \"aws\"", "preset = \"openai\"", ""] {
+        let upstream = |n, _| if n == 0 { throttled(&[("retry-after", "2")]) } else { status(200) };
+        let crowd = Crowd::run(policy, 100, ms(25), upstream);
+        assert_eq!((crowd.succeeded(), crowd.sends.len()), (100, 101), "{policy}");
+    }
+}
+
+#[test]
+fn a_pause_binds_everybody_it_is_meant_for() {
+    // Two hundred calls a second for twelve seconds, and a provider that wants to be left alone for thirty.
+    for policy in [ONE_KEY, ""] {
+        let upstream = |_, time| if time < at(30_000) { throttled(&[("retry-after", "30")]) } else { status(200) };
+        let crowd = Crowd::run(policy, 2_400, ms(5), upstream);
+        let early = crowd.sends.iter().filter(|sent| **sent < at(12_000)).count();
+        assert!(early <= 12, "{policy}: {early} sends");
+        assert_eq!(crowd.most_waiting, 1_000, "{policy}: the line is bounded");
+    }
+}
+
+#[test]
+fn throttles_at_random_do_not_stop_the_traffic() {
+    for policy in [ONE_KEY, "preset = \"openai\"", ""] {
+        let upstream = |n, _| if n % 20 == 7 { throttled(&[("retry-after", "1")]) } else { (50, Ok(200), &[] as &[_], "") };
+        let crowd = Crowd::run(policy, 2_000, ms(25), upstream);
+        assert_eq!(crowd.succeeded(), 2_000, "{policy}");
+        assert!(crowd.longest_wait() < ms(2_500), "{policy}: {}", crowd.longest_wait());
+    }
+}
+
+#[test]
+fn a_blip_costs_no_more_calls_than_it_hits() {
+    for length in [100, 1_000, 3_000, 10_000] {
+        let upstream = |_, time| if time >= at(2_000) && time < at(2_000 + length) { status(503) } else { status(200) };
+        let crowd = Crowd::run("", 1_000, ms(15), upstream);
+        assert_eq!(crowd.succeeded(), 1_000, "{length} ms");
+        assert!(crowd.sends.len() < 1_100, "{length} ms: {} sends", crowd.sends.len());
+    }
+}
+
+#[test]
+fn a_flapping_upstream_is_met_while_it_is_up() {
+    let upstream = |_, time: Mono| if time.0 / 1_000_000_000 % 2 == 1 { status(503) } else { status(200) };
+    let crowd = Crowd::run("", 1_000, ms(10), upstream);
+    assert!(crowd.succeeded() >= 990, "{} of 1000, {} sends", crowd.succeeded(), crowd.sends.len());
+}
+
+#[test]
+fn one_unlucky_call_does_not_open_the_breaker() {
+    let mut world = World::new("retry.attempts = 8\nbreaker.consecutive = 5");
+    world.call(&[status(503), status(503), status(503), status(503), status(503), status(200)]);
+    assert!(world.trace.ends_with("Success (succeeded) after 6 attempts\n"), "{}", world.trace);
+}
+
+#[test]
+fn a_call_waits_for_the_breaker_and_goes_on_where_it_was() {
+    let mut world = World::new("retry.attempts = 2\nbreaker = { consecutive = 1, open = \"2s\", probes = 1, successes = 1 }");
+    world.call(&[status(500), status(200)]).check(expect![[r#"
+          #1 500: transient, retry 1s (transient_failure)
+          wait 1s (transient_failure)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          wait 50ms (circuit_open)
+          #2 200: success, return (succeeded)
+        Success (succeeded) after 2 attempts
+    "#]]);
+}
+
+#[test]
+fn a_wait_that_does_not_fit_is_refused_at_once() {
+    let mut world = World::new("retry.attempts = 1\nbreaker = { consecutive = 1, open = \"6s\", open_max = \"60s\", max_wait = \"5s\" }");
+    world.call(&[error(ErrorKind::Connect)]).call(&[]).check(expect![[r#"
+          #1 connect: transient, return (attempts_exhausted)
+        Refused(UpstreamUnreachable) (attempts_exhausted) after 1 attempts
+          #1 circuit_open: circuit_open, reject 6s (circuit_open)
+        Refused(CircuitOpen) (circuit_open) after 0 attempts, retry after 6s
+    "#]]);
+    let mut world = World::new(KEYS);
+    world.call(&[QUOTA, QUOTA]);
+    assert!(world.trace.ends_with("Refused(KeysExhausted) (keys_cooling) after 2 attempts, retry after 7h\n"), "{}", world.trace);
+}
+
+#[test]
+fn a_line_without_places_refuses() {
+    let upstream = |n, _| if n == 0 { throttled(&[("retry-after", "2")]) } else { status(200) };
+    let crowd = Crowd::run(&format!("waiting = 0\n{ONE_KEY}"), 2, ms(50), upstream);
+    let outcomes: Vec<Outcome> = crowd.ends.iter().map(|end| end.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Refused(Code::KeysExhausted), Outcome::Success], "the throttled call's own wait is no place in line");
+}
+
+#[test]
+fn a_pause_that_is_too_long_to_wait_for_is_waited_for_until_a_probe_ends_it() {
+    for policy in [ONE_KEY, ""] {
+        let upstream = |n, _| if n % 50 == 7 { throttled(&[("retry-after", "120")]) } else { (50, Ok(200), &[] as &[_], "") };
+        let crowd = Crowd::run(policy, 400, ms(25), upstream);
+        // The throttled calls themselves end with their 429: two minutes do not fit.
+        assert!(crowd.succeeded() >= 388, "{policy}: {}", crowd.succeeded());
+    }
+}
+
+#[test]
+fn a_call_in_line_leaves_its_slot_to_others() {
+    let text = "pool = \"p\"\nbreaker = { consecutive = 1, open = \"2s\" }\nretry.attempts = 1\n[pools.p]\nconcurrent = 1\n";
+    let mut world = World::new(text);
+    world.call(&[status(500)]);
+    let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &Request::plain("GET"), world.now);
+    while let Action::Ask(ask) = action {
+        action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
+    }
+    assert!(matches!(action, Action::Wait { .. }), "{action:?}");
+    assert_eq!(world.cells.pool.as_ref().unwrap().running(), 0);
+}
+
+#[test]
+fn a_short_deadline_still_leaves_room_for_a_short_wait() {
+    let request = Request { deadline: Some(ms(900)), ..Request::plain("GET") };
+    let mut world = World::new("retry.attempts = 1\nbreaker = { consecutive = 1, open = \"250ms\", probes = 1, successes = 1 }");
+    world.call(&[status(500)]).request(&request, &[status(200)]);
+    assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "{}", world.trace);
+}

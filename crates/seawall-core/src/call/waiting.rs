@@ -1,0 +1,168 @@
+//! A call that meets a breaker, a provider's pause or cooling keys waits in line if the wait can fit, and is refused at once if it cannot.
+
+use super::{Action, Ask, Call, Settle, State, Then};
+use crate::lease::KeySet;
+use crate::record::{Attempt, Class, Code, Decision, Reason, Status};
+use crate::time::{Mono, Nanos, Now};
+
+/// The reason why a call cannot be sent now, with its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Obstacle {
+    Breaker { retry_at: Mono },
+    Pause { until: Mono },
+    Keys { until: Mono, probed: bool },
+}
+
+impl Obstacle {
+    const fn until(self) -> Mono {
+        match self {
+            Self::Breaker { retry_at: until } | Self::Pause { until } | Self::Keys { until, .. } => until,
+        }
+    }
+
+    const fn is_probed(self) -> bool {
+        matches!(self, Self::Pause { .. } | Self::Keys { probed: true, .. })
+    }
+
+    const fn reason(self) -> Reason {
+        match self {
+            Self::Breaker { .. } => Reason::CircuitOpen,
+            Self::Pause { .. } => Reason::ProviderPause,
+            Self::Keys { .. } => Reason::KeysCooling,
+        }
+    }
+}
+
+/// A job that is put off by a breaker or a pause looks again after this time, at least and at most: each look costs the store a write.
+const JOB_LOOK: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(30));
+
+/// The longest wait for a probe to end a pause that is itself too long to wait for.
+const FOR_PROBES: Nanos = Nanos::from_secs(4);
+
+/// The longest time that a wait leaves for the attempt after it. It leaves a tenth of an attempt's time, or of the call's.
+const MAX_RESERVE: Nanos = Nanos::from_secs(1);
+
+impl Call {
+    /// Nothing can be sent now. A job is put off instead of waiting in line.
+    pub(super) fn blocked(&mut self, obstacle: Obstacle, now: Now) -> Action {
+        if let Obstacle::Keys { .. } = obstacle {
+            // Those that failed in this call may be the ones that come back.
+            self.progress.tried = KeySet::default();
+        }
+        if self.patient || self.waits_until(obstacle, now).is_none() {
+            return self.turn_away(obstacle, now);
+        }
+        // Returns the permit, which may be the breaker's only probe, and the slot, which other calls can use.
+        let settle = Settle { cancel: self.held.permit.take(), leave_pool: self.held.slot.take(), ..Settle::default() };
+        if settle.is_nothing() {
+            return self.ask_for_line(obstacle);
+        }
+        self.state = State::Settling(Then::Line(obstacle));
+        Action::Ask(Ask::Settle(settle))
+    }
+
+    /// Until when the call waits for this; `None` where waiting is no use. The end of a pause may come with any probe of it, so a call
+    /// waits for some probes although the end itself does not fit.
+    fn waits_until(&self, obstacle: Obstacle, now: Now) -> Option<Mono> {
+        let gives_up = self.gives_up_at(obstacle, now);
+        let until = match obstacle.until() <= gives_up {
+            true => gives_up,
+            false if obstacle.is_probed() => gives_up.min(self.blocked_since.unwrap_or(now.mono) + FOR_PROBES),
+            false => return None,
+        };
+        (now.mono < until).then_some(until)
+    }
+
+    /// Until when the call waits for this, at most.
+    fn gives_up_at(&self, obstacle: Obstacle, now: Now) -> Mono {
+        let patience = match obstacle {
+            Obstacle::Breaker { .. } => self.plan.breaker_wait,
+            Obstacle::Pause { .. } => self.plan.pause_wait,
+            Obstacle::Keys { .. } => self.plan.key_wait,
+        };
+        // A send that has no time left would only be a failure more.
+        let whole = self.plan.timeout.attempt.min(self.deadline.at.since(self.started));
+        let reserve = Nanos(whole.0 / 10).min(MAX_RESERVE).max(self.deadline.margin);
+        let last_send = Mono(self.deadline.at.0.saturating_sub(reserve.0));
+        (self.blocked_since.unwrap_or(now.mono) + patience).min(last_send)
+    }
+
+    pub(super) fn ask_for_line(&mut self, obstacle: Obstacle) -> Action {
+        self.state = State::Line(obstacle);
+        Action::Ask(Ask::Line { joined: self.held.line, ready_at: obstacle.until() })
+    }
+
+    /// The line has a place for this call, and says when it looks again.
+    pub(super) fn in_line(&mut self, obstacle: Obstacle, at: Mono, now: Now) -> Action {
+        self.held.line = true;
+        self.obstacle = Some(obstacle);
+        self.blocked_since.get_or_insert(now.mono);
+        self.state = State::InLine;
+        let until = self.waits_until(obstacle, now).map_or(at, |until| at.min(until));
+        Action::Wait { until, reason: obstacle.reason() }
+    }
+
+    pub(super) fn look_again(&mut self, now: Now) -> Action {
+        if self.held.slot.is_none() { self.pool(now) } else { self.permit(now) }
+    }
+
+    /// The pool has no slot for a call that has given up its own to wait: it waits on.
+    pub(super) fn pool_is_full(&mut self, obstacle: Obstacle, now: Now) -> Option<Action> {
+        let until = now.mono;
+        let obstacle = match obstacle {
+            Obstacle::Breaker { .. } => Obstacle::Breaker { retry_at: until },
+            Obstacle::Pause { .. } => Obstacle::Pause { until },
+            Obstacle::Keys { probed, .. } => Obstacle::Keys { until, probed },
+        };
+        self.waits_until(obstacle, now).map(|_| self.ask_for_line(obstacle))
+    }
+
+    /// The way is free: the place in the line goes back before anything is sent.
+    pub(super) fn leave_line(&mut self, now: Now) -> Action {
+        self.held.line = false;
+        self.obstacle = None;
+        self.stop_waiting(now);
+        self.state = State::Settling(Then::Dispatch);
+        Action::Ask(Ask::Settle(Settle { leave_line: true, ..Settle::default() }))
+    }
+
+    /// Adds up what was waited.
+    pub(super) fn stop_waiting(&mut self, now: Now) {
+        if let Some(since) = self.blocked_since.take() {
+            self.waited = self.waited + now.mono.since(since);
+        }
+    }
+
+    /// Refuses a call whose wait does not fit, or for which the line has no place.
+    pub(super) fn turn_away(&mut self, obstacle: Obstacle, now: Now) -> Action {
+        match obstacle {
+            Obstacle::Breaker { retry_at } if self.patient => self.circuit_open(retry_at.max(now.mono + JOB_LOOK.0), now),
+            Obstacle::Breaker { retry_at } => self.circuit_open(retry_at, now),
+            // A job looks again now and then: where there are only jobs, one of them has to be the probe.
+            Obstacle::Pause { until } if self.patient => {
+                self.refuse(Code::Paused, Reason::ProviderPause, Some(until.min(now.mono + JOB_LOOK.1)), now)
+            }
+            Obstacle::Pause { until } => self.refuse(Code::Paused, Reason::ProviderPause, Some(until), now),
+            Obstacle::Keys { until, .. } => {
+                self.last = None;
+                self.refuse(Code::KeysExhausted, Reason::KeysCooling, Some(until), now)
+            }
+        }
+    }
+
+    pub(super) fn circuit_open(&mut self, retry_at: Mono, now: Now) -> Action {
+        self.record = Some(Attempt {
+            number: self.progress.attempts + 1,
+            status: Status::CircuitOpen,
+            key: None,
+            latency: Nanos::ZERO,
+            elapsed: now.mono.since(self.started),
+            class: Class::Transient,
+            named: true,
+            decision: if self.patient { Decision::Defer } else { Decision::Reject },
+            wait: retry_at.since(now.mono),
+            reason: Reason::CircuitOpen,
+        });
+        self.refuse(Code::CircuitOpen, Reason::CircuitOpen, Some(retry_at), now)
+    }
+}

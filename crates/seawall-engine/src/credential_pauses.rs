@@ -1,0 +1,173 @@
+//! Pauses that bind one caller's own credential. A provider that throttles a key which callers bring along means that key, and not
+//! everybody behind the gateway. Callers without a credential are one more caller.
+
+use http::HeaderMap;
+use parking_lot::Mutex;
+use seawall_core::guard::Pause;
+use seawall_core::time::Mono;
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Credentials that are held back at once, for one upstream. One more is not held back: its own calls still wait.
+const MAX_CREDENTIALS: usize = 1_024;
+
+/// Stands for the credential of a request without containing it; zero for a request that has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CredentialMark(u64);
+
+impl CredentialMark {
+    /// A request without a credential.
+    pub const NONE: Self = Self(0);
+
+    /// Hashes with a random key, so that a caller cannot construct another caller's mark.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        // Headers are added up, since their order says nothing.
+        let credentials = headers.iter().filter(|(name, _)| is_credential(name.as_str()));
+        Self(credentials.fold(0, |sum, (name, value)| sum.wrapping_add(KEYS.hash_one((name.as_str(), value.as_bytes())))))
+    }
+}
+
+/// Headers that callers bring their credentials in.
+#[must_use]
+pub fn is_credential(name: &str) -> bool {
+    matches!(
+        name,
+        "authorization"
+            | "cookie"
+            | "api-key"
+            | "apikey"
+            | "x-api-key"
+            | "x-goog-api-key"
+            | "x-auth-token"
+            | "x-access-token"
+            | "api-token"
+            | "x-api-token"
+            | "private-token"
+            | "ocp-apim-subscription-key"
+            | "x-shopify-access-token"
+    )
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct CredentialPauses {
+    /// The end of the longest pause: before it, the lock is worth taking.
+    until: AtomicU64,
+    pauses: Mutex<HashMap<CredentialMark, Pause>>,
+}
+
+impl CredentialPauses {
+    /// Whether a call with this credential may be sent; otherwise when its pause ends.
+    #[inline]
+    pub(crate) fn admit(&self, mark: CredentialMark, now: Mono) -> Result<(), Mono> {
+        if now.0 >= self.until.load(Ordering::Relaxed) { Ok(()) } else { self.admit_paused(mark, now) }
+    }
+
+    #[cold]
+    fn admit_paused(&self, mark: CredentialMark, now: Mono) -> Result<(), Mono> {
+        self.pauses.lock().get_mut(&mark).map_or(Ok(()), |pause| pause.admit(now))
+    }
+
+    pub(crate) fn extend(&self, mark: CredentialMark, until: Mono, now: Mono) {
+        let mut pauses = self.pauses.lock();
+        if pauses.len() >= MAX_CREDENTIALS {
+            pauses.retain(|_, pause| !pause.is_over(now));
+        }
+        if pauses.len() < MAX_CREDENTIALS || pauses.contains_key(&mark) {
+            pauses.entry(mark).or_default().extend(until, now);
+            self.note_end(&pauses);
+        }
+    }
+
+    /// Ends the pause of a credential if the answered call was sent after the pause began.
+    #[inline]
+    pub(crate) fn answered(&self, mark: CredentialMark, sent_at: Mono, now: Mono) {
+        if now.0 < self.until.load(Ordering::Relaxed) {
+            self.end_pause(mark, sent_at, now);
+        }
+    }
+
+    #[cold]
+    fn end_pause(&self, mark: CredentialMark, sent_at: Mono, now: Mono) {
+        let mut pauses = self.pauses.lock();
+        let Some(pause) = pauses.get_mut(&mark) else { return };
+        pause.answered(sent_at);
+        if pause.is_over(now) {
+            pauses.remove(&mark);
+            self.note_end(&pauses);
+        }
+    }
+
+    /// By hand: no credential is held back any more.
+    pub(crate) fn lift(&self) {
+        let mut pauses = self.pauses.lock();
+        pauses.clear();
+        self.note_end(&pauses);
+    }
+
+    /// The number of credentials that are held back, the earliest beginning and the latest end.
+    pub(crate) fn lasting(&self, now: Mono) -> Option<(usize, Mono, Mono)> {
+        let pauses = self.pauses.lock();
+        let spans: Vec<(Mono, Mono)> = pauses.values().filter_map(|pause| pause.span(now)).collect();
+        let (since, until) = (spans.iter().map(|span| span.0).min()?, spans.iter().map(|span| span.1).max()?);
+        Some((spans.len(), since, until))
+    }
+
+    /// Written under the lock, so that it never falls behind the pauses that it stands for.
+    fn note_end(&self, pauses: &HashMap<CredentialMark, Pause>) {
+        let end = pauses.values().filter_map(|pause| pause.span(Mono(0))).map(|(_, until)| until.0).max().unwrap_or(0);
+        self.until.store(end, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    const fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    fn caller(key: &str) -> CredentialMark {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_str(key).unwrap());
+        headers.insert("x-request-id", HeaderValue::from_static("never twice the same"));
+        CredentialMark::of(&headers)
+    }
+
+    #[test]
+    fn a_pause_binds_the_credential_that_was_refused_and_no_other() {
+        let pauses = CredentialPauses::default();
+        pauses.extend(caller("a"), at(30), at(0));
+        assert_eq!(pauses.admit(caller("a"), at(0)), Err(at(30)));
+        assert_eq!(pauses.admit(caller("b"), at(0)), Ok(()));
+        assert_eq!(pauses.lasting(at(1)), Some((1, at(0), at(30))));
+    }
+
+    #[test]
+    fn a_probe_that_is_answered_ends_it() {
+        let pauses = CredentialPauses::default();
+        pauses.extend(caller("a"), at(30), at(0));
+        assert_eq!(pauses.admit(caller("a"), at(2)), Ok(()), "the probe");
+        assert_eq!(pauses.admit(caller("a"), at(2)), Err(at(30)));
+        pauses.answered(caller("a"), at(2), at(3));
+        assert_eq!(pauses.admit(caller("a"), at(3)), Ok(()));
+        assert_eq!(pauses.lasting(at(3)), None);
+    }
+
+    #[test]
+    fn a_full_table_forgets_what_is_over_and_holds_back_nobody_else() {
+        let pauses = CredentialPauses::default();
+        for n in 0..MAX_CREDENTIALS {
+            pauses.extend(caller(&n.to_string()), at(5), at(0));
+        }
+        pauses.extend(caller("late"), at(9), at(1));
+        assert_eq!(pauses.admit(caller("late"), at(1)), Ok(()));
+        pauses.extend(caller("late"), at(9), at(6));
+        assert_eq!(pauses.admit(caller("late"), at(6)), Err(at(9)));
+    }
+}

@@ -1,0 +1,138 @@
+//! What all endpoints of an upstream share in this process: retry budget, keys, pauses, and how many calls wait.
+
+use crate::credential_pauses::CredentialPauses;
+use crate::pause_cell::PauseCell;
+use crate::state::Locked;
+use seawall_core::call::{Answer, BUDGET_CAPACITY};
+use seawall_core::config::Auth;
+use seawall_core::decide::Budget;
+use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, Until};
+use seawall_core::policy;
+use seawall_core::time::{Mono, Now};
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What all endpoints of an upstream share.
+#[derive(Debug)]
+pub struct UpstreamState {
+    pub(crate) budget: Arc<Locked<Budget>>,
+    pub(crate) keys: Option<Locked<KeyPool>>,
+    /// Which keys those are, for whoever keeps them elsewhere.
+    fingerprint: String,
+    pub(crate) ids: Vec<String>,
+    pub(crate) pause: Arc<PauseCell>,
+    /// Pauses that bind one caller's own credential.
+    pub(crate) credential_pauses: Arc<CredentialPauses>,
+    /// Calls that wait for a key, a pause or a breaker.
+    pub(crate) waiting: Arc<AtomicU32>,
+}
+
+impl UpstreamState {
+    #[must_use]
+    pub fn new(auth: Option<&Auth>) -> Self {
+        let keys = auth.filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers()));
+        Self {
+            budget: Arc::new(Locked::new(Budget::empty(BUDGET_CAPACITY))),
+            keys: keys.map(Locked::new),
+            fingerprint: auth.map(fingerprint).unwrap_or_default(),
+            ids: auth.map(|auth| auth.keys.iter().map(|key| key.id.clone()).collect()).unwrap_or_default(),
+            pause: Arc::default(),
+            credential_pauses: Arc::default(),
+            waiting: Arc::default(),
+        }
+    }
+
+    pub(crate) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The pause that the provider asked all endpoints to keep, while it lasts: when it began and when it ends.
+    #[must_use]
+    pub fn paused(&self, now: Mono) -> Option<(Mono, Mono)> {
+        self.pause.span(now)
+    }
+
+    pub(crate) fn pause(&self, until: Mono, now: Mono) {
+        self.pause.extend(until, now);
+    }
+
+    /// Lends the key pool, where there is one.
+    pub(crate) fn with_keys<R>(&self, act: impl FnOnce(&mut KeyPool) -> R) -> Option<R> {
+        self.keys.as_ref().map(|keys| act(&mut keys.lock()))
+    }
+
+    /// As it follows the state before, whose keys were other ones: budget, pauses and the count of waiting calls go on, and so do the cooldowns of
+    /// keys that are still there. `same` gives the index that a key of this pool had before.
+    #[must_use]
+    pub fn after(mut self, before: &Self, same: impl Fn(u16) -> Option<u16>, now: Now) -> Self {
+        self.budget = Arc::clone(&before.budget);
+        self.pause = Arc::clone(&before.pause);
+        self.credential_pauses = Arc::clone(&before.credential_pauses);
+        self.waiting = Arc::clone(&before.waiting);
+        if let Some(keys) = &self.keys {
+            let mut keys = keys.lock();
+            for key in 0..u16::try_from(keys.len()).unwrap_or(u16::MAX) {
+                let Some(status) = same(key).and_then(|index| before.key_status(index, now)) else { continue };
+                if let Some(left) = status.cooling {
+                    keys.cool_key(key, Until::Mono(now.mono + left));
+                }
+                if status.dead {
+                    keys.reject(Lease { key, probe: false }, now.mono);
+                }
+            }
+        }
+        self
+    }
+
+    /// Calls that wait for a key, a pause or a breaker.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How many callers the provider asked to wait, each for its own credential, and when the last of them may go on.
+    #[must_use]
+    pub fn credentials_paused(&self, now: Mono) -> Option<(usize, Mono, Mono)> {
+        self.credential_pauses.lasting(now)
+    }
+
+    #[must_use]
+    pub fn budget_tokens(&self, retry: &policy::Retry, now: Mono) -> f64 {
+        self.budget.lock().tokens(retry.budget_floor, now)
+    }
+
+    #[must_use]
+    pub fn key_status(&self, key: u16, now: Now) -> Option<KeyStatus> {
+        self.keys.as_ref()?.lock().status(key, now)
+    }
+
+    /// By hand: a key rests until then.
+    pub(crate) fn cool_key(&self, key: u16, until: Until) {
+        if let Some(keys) = &self.keys {
+            keys.lock().cool_key(key, until);
+        }
+    }
+
+    /// By hand: a key is as good as new.
+    pub(crate) fn restore_key(&self, key: u16) {
+        if let Some(keys) = &self.keys {
+            keys.lock().restore(key);
+        }
+    }
+
+    pub(crate) fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
+        self.keys.as_ref().map(|keys| keys.lock().lease(now, tried)).into()
+    }
+}
+
+/// The ids and groups of keys as one word: another set of keys is another pool.
+fn fingerprint(auth: &Auth) -> String {
+    let mut hash = Sha256::new();
+    for (key, group) in auth.keys.iter().zip(auth.group_numbers()) {
+        hash.update(key.id.len().to_be_bytes());
+        hash.update(key.id.as_bytes());
+        hash.update(group.to_be_bytes());
+    }
+    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
