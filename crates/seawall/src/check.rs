@@ -30,6 +30,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CODE")]
     explain: Option<String>,
 
+    /// Warn of secrets and files that are missing, and refuse none: for a machine that is not the one that serves
+    #[arg(long)]
+    elsewhere: bool,
+
     /// Layers that retry like this one, for the amplification
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10))]
     layers: u32,
@@ -57,7 +61,13 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         Err(error) => return refused(error, args, terminal),
     };
     terminal.detail(&format!("read {}", path.display()));
-    let warnings = lint::warnings(&config, &Environment::beside(&path));
+    let around = Environment::beside(&path);
+    if !args.elsewhere
+        && let Err(error) = setup::references(&config, &around)
+    {
+        return refused(error, args, terminal);
+    }
+    let warnings = lint::warnings(&config, &around);
     let mut out = terminal.out();
     if args.json {
         let document = document(&config, &warnings, args);
@@ -72,8 +82,11 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 
 /// A file that cannot be used: problems as data where data was asked for.
 fn refused(error: anyhow::Error, args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let Some(invalid) = error.downcast_ref::<Invalid>().filter(|_| args.json) else { return Err(error) };
-    let problems = figures::problems(invalid);
+    let problems = match (error.downcast_ref::<Invalid>(), error.downcast_ref::<Failure>()) {
+        (Some(invalid), _) if args.json => figures::problems(invalid),
+        (None, Some(unfit)) if args.json && unfit.exit == Exit::InvalidConfig => unfit.message.lines().map(figures::unfit).collect(),
+        _ => return Err(error),
+    };
     let mut out = terminal.out();
     serde_json::to_writer_pretty(&mut out, &json!({ "valid": false, "problems": problems })).map_err(io::Error::from)?;
     writeln!(out)?;

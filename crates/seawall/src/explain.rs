@@ -68,7 +68,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let result = args.error.map_or_else(|| Ok(args.status.unwrap_or(200)), Err);
     let seen = Seen { method: &method, result, headers: &args.headers.as_slice(), body: &body, latency: Nanos::from_millis(50) };
     let now = Clock::start().now();
-    let dry = dry_run(&config, upstream, endpoint, &seen, args.keyed, now);
+    let at_cost = endpoint.policy.at_cost.allows(path.split('?').next().unwrap_or(""), || None);
+    let dry = dry_run(&config, upstream, endpoint, &seen, (args.keyed, at_cost), now);
     let story = Story { upstream, endpoint, dry, body: &body, seen: &seen };
     let mut out = terminal.out();
     if args.json { story.write_json(&mut out) } else { story.write_text(&mut out) }?;
@@ -128,15 +129,15 @@ struct DryRun {
 
 /// Drives a call through fresh state to its first result: whether it would be admitted is not what was asked.
 /// Waits are drawn often enough to show their range.
-fn dry_run(config: &Config, upstream: &Upstream, endpoint: &Endpoint, seen: &Seen<'_>, keyed: bool, now: Now) -> DryRun {
+fn dry_run(config: &Config, upstream: &Upstream, endpoint: &Endpoint, seen: &Seen<'_>, repeats: (bool, bool), now: Now) -> DryRun {
     let plan = Arc::new(Plan { limited: false, queue_timeout: None, ..Plan::new(config, upstream, endpoint) });
     let verdict = plan.rules.classify(seen, now.wall);
-    let (mut attempt, mut outcome) = once(config, upstream, endpoint, &plan, seen, keyed, now, 0);
+    let (mut attempt, mut outcome) = once(config, upstream, endpoint, &plan, seen, repeats, now, 0);
     let mut wait = (attempt.wait, attempt.wait);
     let mut hinted = attempt.reason == Reason::ServerHint;
     for seed in 1..200 {
         let again;
-        (again, outcome) = once(config, upstream, endpoint, &plan, seen, keyed, now, seed);
+        (again, outcome) = once(config, upstream, endpoint, &plan, seen, repeats, now, seed);
         wait = (wait.0.min(again.wait), wait.1.max(again.wait));
         hinted |= again.reason == Reason::ServerHint;
         attempt = again;
@@ -157,13 +158,14 @@ fn once(
     endpoint: &Endpoint,
     plan: &Arc<Plan>,
     seen: &Seen<'_>,
-    keyed: bool,
+    (keyed, at_cost): (bool, bool),
     now: Now,
     seed: u64,
 ) -> (Attempt, Option<Outcome>) {
     let mut cells = Cells::new(config, upstream, &endpoint.policy);
     let mut rng = Rng::seeded(seed);
-    let request = Request { method: seen.method, mark: RequestMark::NONE, keyed, replayable: true, deadline: None, patient: false };
+    let request =
+        Request { method: seen.method, mark: RequestMark::NONE, keyed, at_cost, replayable: true, deadline: None, patient: false };
     let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
     loop {
         action = match action {

@@ -149,3 +149,10 @@ pub(crate) fn problems(invalid: &Invalid) -> Vec<ConfigProblem> {
     });
     shown.collect()
 }
+
+/// A reference that cannot be used, as `` `PATH`: MESSAGE ``: the file itself is valid, so no line of it is to blame.
+pub(crate) fn unfit(text: &str) -> ConfigProblem {
+    let parts = text.strip_prefix('`').and_then(|rest| rest.split_once("`: "));
+    let (path, message) = parts.map_or((None, text), |(path, message)| (Some(path.to_owned()), message));
+    ConfigProblem { path, line: None, column: None, message: message.to_owned(), help: None }
+}

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use seawall_core::call::{Finish, Outcome};
+use seawall_core::discretion;
 use seawall_core::policy::Door;
 use seawall_core::record::{Attempt, Class, Code, Reason, Status};
 use seawall_core::time::Wall;
@@ -14,7 +15,7 @@ use seawall_engine::mask::{Mask, Masked};
 use seawall_engine::transport::HttpTransport;
 use seawall_store::dead::NewLetter;
 use seawall_store::headers::Headers;
-use seawall_store::job::{AD_HOC, Attempted, Job, NewJob, Request, Response};
+use seawall_store::job::{AD_HOC, Attempted, Ending, Job, NewJob, Request, Response};
 use std::borrow::Cow;
 
 /// What is kept of a request's body.
@@ -294,6 +295,35 @@ pub(crate) fn with_unknown(before: &[Attempted], attempt: u32, at: Wall) -> Vec<
     before.iter().cloned().chain([unknown]).collect()
 }
 
+/// Whether an attempt was begun whose end nobody knows.
+pub(crate) fn has_unknown(history: &[Attempted]) -> bool {
+    history.iter().any(|attempt| attempt.status == UNKNOWN)
+}
+
+/// What is known of a request that was begun and may not be repeated.
+pub(crate) fn outcome_unknown(job: &Job, begun_at: Wall, why: &str) -> Cause {
+    let attempt = job.progress.attempts.saturating_add(1);
+    let words = format!("attempt {attempt} was begun at {begun_at}, and {why}; the request may have been executed");
+    Cause::outcome_unknown(Masked::ours(words))
+}
+
+/// What is known of a request that may have been begun while it could be repeated.
+pub(crate) fn begun_by_rule(job: &Job) -> Cause {
+    let attempt = job.progress.attempts.saturating_add(1);
+    let words = format!(
+        "attempt {attempt} may have been begun while a rule let it be repeated, which does not hold any more; the request may have been executed"
+    );
+    Cause::outcome_unknown(Masked::ours(words))
+}
+
+/// Whether the secrets of a job's request are of no use once it is over. A result that repeats one is its caller's own, and is
+/// hidden from others by what the request has.
+pub(crate) fn forgets(job: &Job, ending: &Ending) -> bool {
+    let has_secrets = job.request.has_secrets() || job.callback.as_deref().is_some_and(|url| discretion::secrets(url).next().is_some());
+    let is_repeated = |response: &Response| masked_response(response.clone(), None, &mask(None, &job.request)) != *response;
+    has_secrets && !matches!(ending, Ending::Done(response) if is_repeated(response))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,7 +368,14 @@ mod tests {
                 Attempt { number, status, key: None, latency, elapsed, class: Class::Transient, named: true, decision, wait, reason };
             (Wall(0), attempt)
         };
-        let ended = |outcome| Finish { outcome, reason: Reason::AttemptsExhausted, attempts: 1, elapsed: Nanos::ZERO, retry_after: None };
+        let ended = |outcome| Finish {
+            outcome,
+            reason: Reason::AttemptsExhausted,
+            attempts: 1,
+            elapsed: Nanos::ZERO,
+            waited: Nanos::ZERO,
+            retry_after: None,
+        };
         let trail = [attempt(1, Status::Http(503)), attempt(2, Status::CircuitOpen)];
         assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &trail, Masked::default()).code, "503");
         assert_eq!(Cause::of(&ended(Outcome::Refused(Code::CircuitOpen)), &trail, Masked::default()).code, "circuit_open");

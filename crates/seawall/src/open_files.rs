@@ -8,8 +8,12 @@ const MOST_CONNECTIONS: usize = 50_000;
 const MOST_ROOM: usize = 131_072;
 /// Connections to the admin port, at most.
 const MAX_ADMIN: usize = 256;
-/// Files of our own: the store, the log, runtimes, and callers who are told that there is no place for them.
-const OWN: usize = 128;
+/// Files of our own: the store, shared state, the log.
+const OWN: usize = 48;
+/// Files of a thread that serves: its listener and its runtime, and those of a worker for jobs.
+const OF_A_THREAD: usize = 8;
+/// Callers who are being told that there is no place for them, at most.
+const MAX_FAREWELLS: usize = 64;
 
 /// The soft limit, which is what counts.
 fn allowed() -> usize {
@@ -31,13 +35,17 @@ pub(crate) fn raise_limit() {
 
 /// Callers that may be connected at once. Each needs two files, its own connection and one to an upstream; the admin port and our
 /// own files have theirs apart.
-pub(crate) fn connections() -> usize {
-    callers(allowed())
+pub(crate) fn connections(threads: usize) -> usize {
+    callers(allowed(), threads)
 }
 
-fn callers(allowed: usize) -> usize {
-    let shared = allowed.saturating_sub(OWN + admin(allowed));
+fn callers(allowed: usize, threads: usize) -> usize {
+    let shared = allowed.saturating_sub(own(threads) + admin(allowed) + farewell(allowed));
     (shared / 2).max(allowed / 8).clamp(1, MOST_CONNECTIONS)
+}
+
+fn own(threads: usize) -> usize {
+    OWN + OF_A_THREAD * threads
 }
 
 /// Connections that the admin port may have at once.
@@ -47,6 +55,15 @@ pub(crate) fn admin_connections() -> usize {
 
 fn admin(allowed: usize) -> usize {
     (allowed / 8).clamp(8, MAX_ADMIN)
+}
+
+/// Callers who may be told at one time that there is no place for them. Each holds a file until it has heard that.
+pub(crate) fn farewells() -> usize {
+    farewell(allowed())
+}
+
+fn farewell(allowed: usize) -> usize {
+    (allowed / 4).clamp(4, MAX_FAREWELLS)
 }
 
 /// Has the table grow to its size before there are threads. Linux doubles it as it fills up, and where threads share it, whoever
@@ -63,16 +80,16 @@ mod tests {
 
     #[test]
     fn every_busy_caller_has_two_files_and_the_rest_have_theirs() {
-        for allowed in [512, 1_024, 4_096, 65_536, 131_072] {
-            let all = 2 * callers(allowed) + admin(allowed) + OWN;
-            assert!(all <= allowed, "{allowed}: {all}");
+        for (allowed, threads) in [(512, 2), (1_024, 2), (1_024, 32), (4_096, 64), (65_536, 8), (131_072, 128)] {
+            let all = 2 * callers(allowed, threads) + admin(allowed) + farewell(allowed) + own(threads);
+            assert!(all <= allowed, "{allowed} files, {threads} threads: {all}");
         }
-        assert_eq!((callers(1_024), admin(1_024)), (384, 128));
+        assert_eq!((callers(1_024, 2), admin(1_024), farewell(1_024)), (384, 128, 64));
     }
 
     #[test]
     fn there_is_a_place_for_somebody_however_few_files_there_are() {
-        assert_eq!((callers(0), admin(0)), (1, 8));
-        assert_eq!(callers(64), 8);
+        assert_eq!((callers(0, 2), admin(0)), (1, 8));
+        assert_eq!(callers(64, 2), 8);
     }
 }

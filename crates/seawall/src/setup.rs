@@ -7,12 +7,13 @@ use seawall_core::config::lint::Surroundings;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config};
 use seawall_core::time::Now;
-use seawall_engine::live::{Around, Live, Unusable};
+use seawall_engine::live::{Around, Live, MissingSecret, Unusable};
 use seawall_engine::secret::Secret;
 use seawall_store::Store;
 use seawall_store::location::Location;
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The file given, or the first of the usual places that exists.
 pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
@@ -48,32 +49,52 @@ pub(crate) fn load(given: Option<&Path>) -> anyhow::Result<(PathBuf, Config)> {
     Ok((path, config))
 }
 
-/// Never more than a configuration may have, whatever the file is.
+/// No more than a configuration may have.
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let unreadable = |error: std::io::Error| Failure::config(format!("cannot read `{}`: {error}", path.display()));
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let limit = u64::try_from(config::MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
+    let limit = u64::try_from(config::MAX_FILE).unwrap_or(u64::MAX);
+    Ok(read_file(path, limit).map_err(|why| Failure::config(format!("cannot read `{}`: {why}", path.display())))?)
 }
 
 /// The longest secret: a private key with room to spare.
 const MAX_SECRET: u64 = 64 * 1024;
 
-/// Never more than a secret may have, whatever the file is.
 fn read_secret(path: &Path) -> Result<String, String> {
-    use std::io::Read as _;
-    use std::os::unix::fs::FileTypeExt as _;
-    // Opening a pipe waits for its writer, and so would a reload, and with it the admin port.
-    if path.metadata().is_ok_and(|file| file.file_type().is_fifo()) {
-        return Err("it is a pipe, which a reload could not read again".to_owned());
+    let bytes = read_file(path, MAX_SECRET)?;
+    if bytes.len() as u64 > MAX_SECRET {
+        return Err(format!("it is longer than {MAX_SECRET} bytes"));
     }
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    let mut text = String::new();
-    file.take(MAX_SECRET + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    if text.len() as u64 > MAX_SECRET { Err(format!("it is longer than {MAX_SECRET} bytes")) } else { Ok(text) }
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+}
+
+/// The file that is being read, so that an error can name one that does not answer.
+static READING: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// The file of the configuration that is being read now.
+pub(crate) fn being_read() -> Option<PathBuf> {
+    READING.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Reads a file that belongs to the configuration, up to one byte more than it may have. Only a regular file: a pipe keeps its reader waiting
+/// and cannot be read again by a reload, and a device has no end.
+fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    *READING.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_owned());
+    let read = read_regular(path, most);
+    *READING.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    read
+}
+
+fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    use std::io::Read as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    // Otherwise opening a pipe waits for its writer. It means nothing to a regular file.
+    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = std::fs::File::options().read(true).custom_flags(nonblocking).open(path).map_err(|error| error.to_string())?;
+    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
 }
 
 /// Reads the script of a faulty upstream.
@@ -172,6 +193,12 @@ impl Environment {
         if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
     }
 
+    /// What is wrong with a secret at that place of the configuration, if it cannot be used.
+    fn missing(&self, path: String, reference: &SecretRef) -> Option<String> {
+        let why = self.fetch(reference).err()?;
+        Some(MissingSecret { path, reference: reference.to_string(), why }.to_string())
+    }
+
     /// A file that the configuration names, no larger than a configuration may be itself.
     pub(crate) fn read(&self, path: &str) -> Result<Vec<u8>, String> {
         read(&self.beside.join(path)).map_err(|error| error.to_string())
@@ -188,11 +215,15 @@ impl Surroundings for Environment {
     }
 }
 
-/// A configuration with its secrets in hand.
+/// A configuration with its secrets in hand. All that are missing are named at once.
 pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
+    let missing: Vec<String> = config.secrets().into_iter().filter_map(|(path, secret)| vault.missing(path, &secret)).collect();
+    if !missing.is_empty() {
+        return Err(Failure::config(missing.join("\n")).hint(SET_IT).into());
+    }
     put_to_work(config, vault, None).map_err(|unusable| {
         let hint = match unusable {
-            Unusable::Secret(_) => "set it and start again; `seawall check` lists every secret that is missing",
+            Unusable::Secret(_) => SET_IT,
             Unusable::Schema { .. } => "paths are relative to the configuration file",
             Unusable::Tls(_) => "both are PEM; paths are relative to the configuration file",
             Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
@@ -206,6 +237,14 @@ pub(crate) fn put_to_work(config: Config, around: &Environment, before: Option<(
     Live::new(config, around, before)
 }
 
+const SET_IT: &str = "set it and start again; paths are relative to the configuration file";
+
+/// Refuses a configuration whose references keep it from being put to work, as `serve` does.
+pub(crate) fn references(config: &Config, around: &Environment) -> anyhow::Result<()> {
+    live(config.clone(), around)?;
+    location(&config.server.store, around).map(drop)
+}
+
 /// What a store is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -217,12 +256,7 @@ pub(crate) enum Purpose {
 
 /// Opens the store that the configuration names; a file is beside the configuration's own unless its path says otherwise.
 pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyhow::Result<Store> {
-    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
-    let location = Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))?;
-    let location = match location {
-        Location::Sqlite(path) => Location::Sqlite(around.path(&path)),
-        Location::Postgres(url) => Location::Postgres(url),
-    };
+    let location = location(place, around)?;
     let shown = shown_store(place);
     let opened = on_a_thread_of_its_own(location, purpose)?;
     let store = opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?;
@@ -240,11 +274,19 @@ pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyho
     Ok(store)
 }
 
+/// Where the store is that the configuration names.
+fn location(place: &str, around: &Environment) -> anyhow::Result<Location> {
+    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
+    Ok(match Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))? {
+        Location::Sqlite(path) => Location::Sqlite(around.path(&path)),
+        Location::Postgres(url) => Location::Postgres(url),
+    })
+}
+
 /// The file of the store that the configuration names, where it is one.
 pub(crate) fn database_file(place: &str, around: &Environment) -> anyhow::Result<PathBuf> {
-    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
-    match Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))? {
-        Location::Sqlite(path) => Ok(around.path(&path)),
+    match location(place, around)? {
+        Location::Sqlite(path) => Ok(path),
         Location::Postgres(_) => {
             Err(Failure::usage("the store is PostgreSQL, which has tools of its own").hint("back it up with pg_dump").into())
         }

@@ -1,6 +1,6 @@
 //! Where a request goes below its upstream.
 
-use seawall_core::request_target::{BadTarget, RequestTarget};
+use seawall_core::request_target::{BadTarget, RequestTarget, dots};
 use seawall_engine::live::LiveUpstream;
 
 /// What stands for the whole server (RFC 9112 §3.2.4).
@@ -23,6 +23,9 @@ pub(crate) fn target(upstream: &LiveUpstream, below: &str) -> Result<RequestTarg
         target.push('/');
     }
     target.push_str(below);
+    if !base.is_empty() && dots::escapes(below) {
+        return Err(BadTarget::Escapes);
+    }
     RequestTarget::new(without_ours(upstream, target))
 }
 

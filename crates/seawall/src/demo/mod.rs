@@ -67,8 +67,9 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         around,
         threads: Some(1),
         head_timeout: Duration::from_secs(30),
-        connections: open_files::connections(),
+        connections: open_files::connections(1),
     };
+    let control = serve::Control::listen()?;
     let gateway = serve::start(live, start_up, Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();
     let naive = Client::naive(upstream.address);
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         false => view.summary(&tallies.0, &tallies.1, &upstream.stats()),
     };
     let summed_up = RefCell::new(None);
-    let exit = gateway.until(async {
+    let exit = gateway.until(control, async {
         telling.await;
         *summed_up.borrow_mut() = Some(summary());
         if endless {

@@ -10,6 +10,7 @@ use super::template::Template;
 use anyhow::Context as _;
 use bytes::Bytes;
 use seawall_core::id::CallId;
+use seawall_core::request_method;
 use seawall_engine::request_headers::RequestHeaders;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -227,9 +228,7 @@ impl Reader {
         let target = asked.target.ok_or("it has neither `url` nor `path`")?;
         let (lane, below) = self.routes.route(&target)?;
         let method = asked.method.map_or_else(|| "GET".to_owned(), |method| method.to_ascii_uppercase());
-        if http::Method::from_bytes(method.as_bytes()).is_err() || matches!(method.as_str(), "CONNECT" | "TRACE") {
-            return Err(format!("`{method}` is no method that could be sent"));
-        }
+        request_method::check(&method).map_err(|bad| format!("`{method}` is no method that could be sent: {bad}"))?;
         let mut headers = asked.headers;
         for (name, value) in &self.headers {
             if !headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {

@@ -255,6 +255,7 @@ impl Work {
             method: &run.row.method,
             mark: to.endpoint.plan.mark(&run.row.method, &run.row.below),
             keyed: run.row.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")),
+            at_cost: to.endpoint.plan.at_cost.allows(run.row.below.split('?').next().unwrap_or(""), || None),
             replayable: true,
             // What its host has everybody wait is not the row's own time, so the row's time is counted here.
             deadline: None,
@@ -289,6 +290,7 @@ impl Work {
             trace: None,
             detail: None,
             ahead: self.wanted.most.saturating_add(1),
+            room: None,
             repeated: false,
             spares_streams: false,
             diagnoses: false,

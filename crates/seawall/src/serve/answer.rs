@@ -4,6 +4,7 @@ use crate::figures::ConfigProblem;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use seawall_core::call::{Finish, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Wall};
@@ -19,6 +20,8 @@ use utoipa::ToSchema;
 pub(super) const CALL: HeaderName = HeaderName::from_static("seawall-call");
 pub(super) const ATTEMPTS: HeaderName = HeaderName::from_static("seawall-attempts");
 pub(super) const OUTCOME: HeaderName = HeaderName::from_static("seawall-outcome");
+const REASON: HeaderName = HeaderName::from_static("seawall-reason");
+const WAITED: HeaderName = HeaderName::from_static("seawall-waited-ms");
 /// The call as a line, and where its id is in that.
 const SIGNED_CALL: &[u8; 42] = b"seawall-call: 00000000000000000000000000\r\n";
 const SIGNED_CALL_ID: Range<usize> = 14..40;
@@ -61,6 +64,10 @@ pub(super) struct Signed {
     pub call: CallId,
     pub attempts: u32,
     pub outcome: &'static str,
+    /// Why a call that failed was not retried.
+    pub reason: Option<&'static str>,
+    /// How long it waited for a key, a pause or a breaker.
+    pub waited: Nanos,
     /// `RateLimit-Policy` and `RateLimit` of a limited endpoint.
     pub rate_limit: Option<Box<(String, String)>>,
     /// Through whose hands the answer went, where it does not say so yet.
@@ -69,7 +76,9 @@ pub(super) struct Signed {
 
 impl Signed {
     pub(super) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
-        Self { call, attempts: ended.finish.attempts, outcome, rate_limit: ended.rate_limit.clone(), via: None }
+        let Finish { attempts, waited, reason, .. } = ended.finish;
+        let reason = (ended.finish.outcome != Outcome::Success).then(|| explained(reason));
+        Self { call, attempts, outcome, reason, waited, rate_limit: ended.rate_limit.clone(), via: None }
     }
 
     /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
@@ -91,6 +100,12 @@ impl Signed {
         }
         headers.insert(ATTEMPTS, count(self.attempts));
         headers.insert(OUTCOME, HeaderValue::from_static(self.outcome));
+        if let Some(reason) = self.reason {
+            headers.insert(REASON, HeaderValue::from_static(reason));
+        }
+        if let Some(waited) = self.waited_ms() {
+            headers.insert(WAITED, HeaderValue::from(waited));
+        }
         for (name, text) in self.limits() {
             if let Ok(value) = HeaderValue::from_str(text) {
                 headers.insert(name, value);
@@ -112,6 +127,12 @@ impl Signed {
             out.field(&ATTEMPTS, &count(self.attempts));
             out.bytes(&OUTCOME, self.outcome.as_bytes());
         }
+        if let Some(reason) = self.reason {
+            out.bytes(&REASON, reason.as_bytes());
+        }
+        if let Some(waited) = self.waited_ms() {
+            out.field(&WAITED, &HeaderValue::from(waited));
+        }
         for (name, text) in self.limits() {
             out.bytes(&name, text.as_bytes());
         }
@@ -120,9 +141,22 @@ impl Signed {
         }
     }
 
+    /// Rounded up, so that a wait is never shown as none.
+    fn waited_ms(&self) -> Option<u64> {
+        (self.waited > Nanos::ZERO).then(|| self.waited.0.div_ceil(1_000_000))
+    }
+
     fn limits(&self) -> impl Iterator<Item = (HeaderName, &String)> {
         let pair = |(policy, limit)| [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, limit)];
         self.rate_limit.as_deref().map(|(policy, limit)| pair((policy, limit))).into_iter().flatten()
+    }
+}
+
+/// The reason as callers read it. Only a method that may not be repeated without a key ends with `not_idempotent`.
+const fn explained(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NotIdempotent => "post_without_key",
+        reason => reason.as_str(),
     }
 }
 
@@ -222,6 +256,9 @@ impl Refusal {
             (Code::Overloaded, _) => "connection_limit_reached",
             _ => "http_request_denied",
         };
+        if (code, fault) == (Code::UpstreamUnreachable, Some(Fault::UNRELATED)) {
+            NOT_ASKED.clone_into(&mut refusal.detail);
+        }
         refusal
     }
 
@@ -326,6 +363,9 @@ impl Refusal {
         response
     }
 }
+
+/// The explanation where the fault lies with none of the upstream's.
+const NOT_ASKED: &str = "the upstream was not asked";
 
 /// Status and explanation of each code.
 const fn describe(code: Code) -> (u16, &'static str) {

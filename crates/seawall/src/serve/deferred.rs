@@ -2,7 +2,8 @@
 //! their retries are used up, and the place where a caller finds its own jobs again.
 
 use super::answer::{Refusal, Signed};
-use super::gateway::{From, Gateway, Routed};
+use super::caller_context::CallerContext;
+use super::gateway::{Gateway, Routed};
 use super::hygiene::{self, Marks, Ours};
 use super::intake;
 use super::jobs;
@@ -11,9 +12,10 @@ use crate::letter;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
+use seawall_core::config::AtCost;
 use seawall_core::decide::{Progress, repeatable};
 use seawall_core::id::CallId;
-use seawall_core::policy::{Door, OnExhausted};
+use seawall_core::policy::{Door, OnExhausted, Unsafe};
 use seawall_core::record::{Attempt, Code, Reason};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::{Inbound, Relay};
@@ -73,7 +75,7 @@ struct Described<'a> {
 }
 
 impl Gateway {
-    fn describe(&self, call: Described<'_>, id: CallId, from: &From) -> NewJob {
+    fn describe(&self, call: Described<'_>, id: CallId, from: &CallerContext) -> NewJob {
         let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
         let content_type = call.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         NewJob {
@@ -148,7 +150,7 @@ impl Gateway {
     }
 
     /// The job is on disk. Who would rather have its answer may wait a little for it.
-    async fn accepted(&self, id: CallId, prefer: Async, endpoint: &LiveEndpoint, from: &From) -> Response<Relay> {
+    async fn accepted(&self, id: CallId, prefer: Async, endpoint: &LiveEndpoint, from: &CallerContext) -> Response<Relay> {
         let until = tokio::time::sleep(prefer.wait);
         tokio::pin!(until);
         let mut state = State::Queued;
@@ -173,7 +175,7 @@ impl Gateway {
         response
     }
 
-    fn log(&self, endpoint: &LiveEndpoint, call: CallId, attempts: u32, outcome: &'static str, from: &From) {
+    fn log(&self, endpoint: &LiveEndpoint, call: CallId, attempts: u32, outcome: &'static str, from: &CallerContext) {
         self.shared.recorder.push(Record::Call(CallRecord {
             at: self.shared.clock.now().wall,
             call,
@@ -201,7 +203,7 @@ impl Gateway {
         ended: &Ended,
         transport: &HttpTransport<'_>,
         trail: &[(Wall, Attempt)],
-        (from, keyed): (&From, Option<&Keyed>),
+        (from, keyed): (&CallerContext, Option<&Keyed>),
     ) -> Option<Response<Relay>> {
         let body = keyed::whole(&transport.body)?;
         let (policy, finish) = (&transport.endpoint.spec.policy, &ended.finish);
@@ -210,7 +212,11 @@ impl Gateway {
         }
         let key = transport.headers.get(KEY).and_then(|value| jobs::plain_key(value.to_str().ok()?).ok());
         let unsent = finish.attempts == 0 || ended.fault.is_some_and(|fault| fault.kind.is_unsent());
-        let safe = unsent || repeatable(transport.method.as_str(), policy.retry.unsafe_methods, key.is_some());
+        let at_cost = policy
+            .at_cost
+            .allows(transport.target.as_str().split('?').next().unwrap_or(""), || transport.headers.get(AtCost::OPERATION)?.to_str().ok());
+        let at_cost = at_cost && policy.retry.unsafe_methods != Unsafe::Never;
+        let safe = unsent || at_cost || repeatable(transport.method.as_str(), policy.retry.unsafe_methods, key.is_some());
         let described = Described {
             upstream: &transport.upstream.spec.name,
             method: transport.method.as_str(),
@@ -284,7 +290,7 @@ fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
     if let Ok(place) = HeaderValue::from_str(&format!("/-/jobs/{id}")) {
         headers.insert(LOCATION, place);
     }
-    Signed { call: id, attempts, outcome: "enqueued", rate_limit: None, via: None }.put(headers);
+    Signed { call: id, attempts, outcome: "enqueued", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }.put(headers);
     response
 }
 
@@ -299,7 +305,8 @@ pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts
             response.headers_mut().append(name, value);
         }
     }
-    Signed { call: id, attempts, outcome: "success", rate_limit: None, via: None }.put(response.headers_mut());
+    Signed { call: id, attempts, outcome: "success", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }
+        .put(response.headers_mut());
     response
 }
 

@@ -15,7 +15,14 @@ use seawall_engine::live::LiveEndpoint;
 
 /// The end of a call that the cache answered.
 pub(super) const fn unsent(now: Now) -> Ended {
-    let finish = Finish { outcome: Outcome::Success, reason: Reason::Cached, attempts: 0, elapsed: Nanos::ZERO, retry_after: None };
+    let finish = Finish {
+        outcome: Outcome::Success,
+        reason: Reason::Cached,
+        attempts: 0,
+        elapsed: Nanos::ZERO,
+        waited: Nanos::ZERO,
+        retry_after: None,
+    };
     Ended { finish, fault: None, blame: None, at: now, rate_limit: None, place: None }
 }
 

@@ -2,6 +2,7 @@
 
 use super::answer::{Answered, Dated, Refusal, Signed};
 use super::cached::{self, Lookup};
+use super::caller_context::CallerContext;
 use super::ends::{own_path, refusal, unsent};
 use super::hygiene::{self, Marks, Ours};
 use super::keyed::Keyed;
@@ -12,6 +13,7 @@ use crate::target::target;
 use http::{HeaderMap, HeaderValue, Method, Response, request};
 use http_body::Body as _;
 use seawall_core::call::{self, Outcome};
+use seawall_core::config::AtCost;
 use seawall_core::id::CallId;
 use seawall_core::policy::Cache;
 use seawall_core::record::{Attempt, Class, Code, Reason};
@@ -20,12 +22,10 @@ use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::{Broken, Held, Inbound, Relay, RelayError};
 use seawall_engine::cache::{self, Revalidation};
-use seawall_engine::caller::Caller;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::front::Front;
 use seawall_engine::h1::{Heard, Unread};
-use seawall_engine::limits::Who;
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
 use seawall_engine::recorder::{BreakerRecord, CallRecord, IdleRecord, Record, TokenRecord};
@@ -33,7 +33,7 @@ use seawall_engine::request_headers::RequestHeaders;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -59,34 +59,12 @@ type Trail = RefCell<Vec<(Wall, Attempt)>>;
 /// How far apart those come back who were turned away for lack of room.
 const SPREAD: Nanos = Nanos::from_secs(2);
 
-/// Who sent a request, from where, and how long they will wait.
-pub(super) struct From {
-    address: IpAddr,
-    pub(super) caller: Arc<Caller>,
-    pub(super) left: Nanos,
-    /// The caller's own headers, where a limit looks at them.
-    asked: Option<Box<HeaderMap>>,
-}
-
-impl From {
-    /// Whoever asks on behalf of the gateway itself.
-    fn ourselves(left: Nanos) -> Self {
-        let caller = Caller { name: Arc::from("seawall"), tenant: String::new(), user: String::new() };
-        Self { address: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: Arc::new(caller), left, asked: None }
-    }
-
-    fn who<'a>(&'a self, bare: &'a HeaderMap) -> Who<'a> {
-        let Caller { name, tenant, user } = &*self.caller;
-        Who { ip: self.address, caller: name, user, tenant, headers: self.asked.as_deref().unwrap_or(bare), credential: "" }
-    }
-}
-
 /// A request that has found its endpoint.
 pub(super) struct Routed<'a> {
     pub(super) upstream: &'a Arc<LiveUpstream>,
     pub(super) endpoint: &'a Arc<LiveEndpoint>,
     pub(super) target: RequestTarget,
-    pub(super) from: From,
+    pub(super) from: CallerContext,
     /// The caller's headers, where nobody has to look at them. Then it has no others.
     pub(super) unread: Option<Unread>,
 }
@@ -212,7 +190,7 @@ impl Gateway {
         let path = if below.starts_with('/') { below } else { "/" };
         let endpoint = upstream.endpoint(head.method.as_str(), path);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
-        let from = From { address, caller: identified.caller, left, asked: None };
+        let from = CallerContext::new(address, identified.caller, left);
         let target = target(upstream, below).map_err(|bad| Box::new(intake::bad_request(&bad.to_string())))?;
         let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
         Ok(Routed { upstream, endpoint, target, from, unread })
@@ -252,7 +230,7 @@ impl Gateway {
     }
 
     /// The caller's deadline began with its request, not with the end of its body.
-    async fn take_in(&self, incoming: Inbound, live: &Live, from: &mut From) -> Result<Replay, Box<Refusal>> {
+    async fn take_in(&self, incoming: Inbound, live: &Live, from: &mut CallerContext) -> Result<Replay, Box<Refusal>> {
         let server = &live.config.server;
         let started = self.sending.clock.now().mono;
         let body = intake::body(incoming, server.replay_body.min(server.max_body), server.max_body, from.left).await?;
@@ -317,17 +295,15 @@ impl Gateway {
             method: method.as_str(),
             mark: endpoint.plan.mark(method.as_str(), head.uri.path()),
             keyed: has_key || made,
+            at_cost: endpoint.plan.at_cost.allows(head.uri.path(), || head.headers.get(AtCost::OPERATION)?.to_str().ok()),
             replayable: body.is_replayable() && !early && !repeated,
             deadline: Some(routed.from.left),
             patient: false,
         };
-        // Limits look at the caller's own headers, before any is taken out.
-        if endpoint.state.looks_at_headers {
-            routed.from.asked = Some(Box::new(head.headers.clone()));
-        }
+        routed.from.look_at(&head.headers, marks, endpoint);
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
-        let caller = if cached { cache::Caller::of(&head.headers) } else { None };
+        let caller = if cached { cache::Caller::of_stored(&head.headers) } else { None };
         let unread = self.outward(head, marks, routed);
         let now = self.sending.clock.now();
         let id = self.ids.borrow_mut().next(now.wall);
@@ -403,6 +379,7 @@ impl Gateway {
             trace,
             detail: None,
             ahead: 0,
+            room: None,
             spares_streams: false,
             diagnoses: false,
             passes: None,
@@ -415,7 +392,7 @@ impl Gateway {
         id: CallId,
         upstream: &'a Arc<LiveUpstream>,
         endpoint: &'a Arc<LiveEndpoint>,
-        from: &'a From,
+        from: &'a CallerContext,
         (trail, keyed): (Option<&'a Trail>, Option<&'a Keyed>),
     ) -> Scene<'a> {
         Scene {
@@ -439,7 +416,7 @@ impl Gateway {
         let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
         let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
         tokio::task::spawn_local(async move {
-            let from = From::ourselves(endpoint.spec.policy.timeout.total);
+            let from = CallerContext::ourselves(endpoint.spec.policy.timeout.total);
             let method = sent.method.clone();
             let request = call::Request::plain(method.as_str());
             let conditions = lookup.validate(&sent.headers);
@@ -461,7 +438,7 @@ impl Gateway {
         transport: &mut HttpTransport<'_>,
         lookup: Option<Lookup>,
         version: http::Version,
-        from: &From,
+        from: &CallerContext,
     ) -> Answered {
         let HttpTransport { endpoint, answer, headers: sent, detail, .. } = transport;
         let (endpoint, answer) = (*endpoint, answer.take());
@@ -576,7 +553,7 @@ impl Gateway {
         endpoint: &Arc<LiveEndpoint>,
         id: CallId,
         ended: &Ended,
-        from: &From,
+        from: &CallerContext,
         outcome: &'static str,
         refused_by: Option<&'static str>,
     ) {

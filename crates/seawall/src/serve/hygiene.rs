@@ -3,6 +3,7 @@
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, VIA};
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
+use seawall_engine::credential_pauses::is_credential;
 use seawall_engine::h1::{Unread, Verbatim};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_store::headers::Headers;
@@ -28,6 +29,8 @@ impl Marks {
     pub(super) const OURS: Self = Self(1 << 9);
     pub(super) const PREFER: Self = Self(1 << 10);
     pub(super) const LENGTH: Self = Self(1 << 11);
+    /// A credential of the caller's own.
+    pub(super) const CREDENTIAL: Self = Self(1 << 12);
 
     pub(super) fn of(headers: &HeaderMap) -> Self {
         Self(headers.keys().fold(0, |marks, name| marks | Self::mark(name.as_str())))
@@ -52,6 +55,7 @@ impl Marks {
             "early-data" => (Self(0), Self::EARLY),
             "prefer" => (Self(0), Self::PREFER),
             "content-length" => (Self(0), Self::LENGTH),
+            name if is_credential(name) => (Self(0), Self::CREDENTIAL),
             _ => (Self(0), if is_ours(name) { Self::OURS } else { Self(0) }),
         };
         hop.0 | own.0
@@ -167,15 +171,15 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The same name to a server that reads `_` as `-`.
+/// The same name to a server that reads `_`, `.` and the like as `-`.
 fn disguises(name: &str, as_name: &str) -> bool {
-    let plain = |b: u8| if b == b'_' { b'-' } else { b.to_ascii_lowercase() };
+    let plain = |b: u8| if b.is_ascii_alphanumeric() { b.to_ascii_lowercase() } else { b'-' };
     name.len() == as_name.len() && name.bytes().map(plain).eq(as_name.bytes().map(plain))
 }
 
-/// `Seawall-…`, also in disguise: some servers read `_` as `-`.
+/// `Seawall-…`, also in disguise: some servers read `_` and the like as `-`.
 fn is_ours(name: &str) -> bool {
-    let mut bytes = name.bytes().map(|b| if b == b'_' { b'-' } else { b });
+    let mut bytes = name.bytes().map(|b| if b.is_ascii_alphanumeric() { b } else { b'-' });
     b"seawall-".iter().all(|expected| bytes.next() == Some(*expected))
 }
 

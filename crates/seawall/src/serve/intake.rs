@@ -8,6 +8,7 @@ use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version, request};
 use http_body::Body as _;
 use seawall_core::record::Code;
+use seawall_core::request_method;
 use seawall_core::time::Nanos;
 use seawall_engine::body::{Inbound, Unfinished};
 use seawall_engine::h1::Unread;
@@ -26,8 +27,8 @@ const BAD_HOST: &str = "the Host header is malformed";
 /// What no request may do, whatever its upstream. RFC 9110 and 9112 leave a gateway these to check. What is wrong may be
 /// the framing, so nothing after the head of a refused request is read.
 pub(super) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: Marks) -> Result<(), Box<Refusal>> {
-    if head.method == Method::CONNECT || head.method == Method::TRACE {
-        return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, "CONNECT and TRACE are not for gateways")));
+    if let Err(bad) = request_method::check(head.method.as_str()) {
+        return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, &bad.to_string())));
     }
     if head.uri.path_and_query().is_some_and(|target| target.as_str().len() > MAX_TARGET) {
         return Err(Box::new(target_too_long()));

@@ -2,8 +2,9 @@
 //! reservation. What a key means is decided by the core.
 
 use super::answer::Refusal;
+use super::caller_context::CallerContext;
 use super::deferred;
-use super::gateway::{From, Gateway, Routed};
+use super::gateway::{Gateway, Routed};
 use super::hygiene::{self, Pseudonym};
 use super::intake;
 use super::jobs::{self, Desk, KeyedRequest};
@@ -297,7 +298,7 @@ impl Gateway {
         ended: &Ended,
         transport: &HttpTransport<'_>,
         trail: &[(Wall, Attempt)],
-        (from, keyed): (&From, Option<Keyed>),
+        (from, keyed): (&CallerContext, Option<Keyed>),
     ) -> Option<http::Response<Relay>> {
         let endpoint = transport.endpoint;
         let outlived =

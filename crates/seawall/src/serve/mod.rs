@@ -4,6 +4,7 @@ mod admin;
 mod answer;
 mod banner;
 mod cached;
+mod caller_context;
 mod dashboard;
 mod deferred;
 mod degrade;
@@ -33,6 +34,7 @@ use crate::setup::{self, Environment, Purpose};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+pub(crate) use operate::Control;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::cache::Cache;
 use seawall_engine::clock::Clock;
@@ -125,18 +127,33 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     }
     open_files::raise_limit();
     open_files::make_room();
-    let (file, config) = setup::load(args.file.path.as_deref())?;
-    let vault = Environment::beside(&file);
-    let live = setup::live(config, &vault)?;
-    let store = setup::open(&live.config.server.store, &vault, Purpose::Jobs)?;
-    let connections = args.connections.map_or_else(open_files::connections, |most| usize::try_from(most).unwrap_or(usize::MAX));
-    let start_up = StartUp { store, file, around: vault, threads: args.threads, head_timeout: args.head_timeout, connections };
-    let running = start(live, start_up, Box::new(std::io::stdout()))?;
-    let banner = banner::text(&running);
+    let mut control = Control::listen()?;
+    let path = args.file.path.clone();
+    let Some((file, vault, live)) = control.load(move || {
+        let (file, config) = setup::load(path.as_deref())?;
+        let vault = Environment::beside(&file);
+        let live = setup::live(config, &vault)?;
+        Ok((file, vault, live))
+    })?
+    else {
+        return Ok(Exit::Done);
+    };
+    let by_files = || open_files::connections(worker::threads(args.threads));
+    let connections = args.connections.map_or_else(by_files, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    let (threads, head_timeout) = (args.threads, args.head_timeout);
+    let Some((running, banner)) = control.start(move || {
+        let store = setup::open(&live.config.server.store, &vault, Purpose::Jobs)?;
+        let start_up = StartUp { store, file, around: vault, threads, head_timeout, connections };
+        let running = start(live, start_up, Box::new(std::io::stdout()))?;
+        let banner = banner::text(&running);
+        Ok((running, banner))
+    })?
+    else {
+        return Ok(Exit::Done);
+    };
     let jobs = running.shared.desk.crew.size();
     terminal.detail(&format!("{} threads serve, {jobs} work jobs off", running.workers.len() - jobs));
-    // Announced once signals are heard: before that, one would simply end the process.
-    running.until(async {
+    running.until(control, async {
         terminal.note(&banner);
         std::future::pending().await
     })
@@ -188,7 +205,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", setup::instance())),
         file,
         head_timeout,
-        seats: Arc::new(seats::Seats::new(connections)),
+        seats: Arc::new(seats::Seats::new(connections, open_files::farewells())),
         reloads: operate::Reloads::default(),
         draining: AtomicBool::new(false),
         started_at,
@@ -220,8 +237,8 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
 
 impl Running {
     /// Serves until `ended` or until a signal says stop, then takes everything down in order.
-    pub(crate) fn until(self, ended: impl Future<Output = ()>) -> anyhow::Result<Exit> {
-        let exit = operate::run(&self.shared, self.admin_listener, &self.phase, ended)?;
+    pub(crate) fn until(self, control: Control, ended: impl Future<Output = ()>) -> anyhow::Result<Exit> {
+        let exit = operate::run(control, &self.shared, self.admin_listener, &self.phase, ended)?;
         finish(&self.shared, self.workers, self.writer)?;
         Ok(exit)
     }

@@ -2,12 +2,13 @@
 
 use super::eyes::{Event, Severity, keep};
 use super::{Phase, Shared, admin, jobs, memory, notify};
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 use crate::open_files;
 use crate::setup::{self, Environment};
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use seawall_core::config::{Config, Invalid};
+use seawall_core::config::lint::{self, Warning};
+use seawall_core::config::{Config, Invalid, masked};
 use seawall_core::time::Nanos;
 use seawall_engine::live::Live;
 use seawall_engine::shared::{News, Store};
@@ -27,6 +28,8 @@ pub(crate) struct Reloads {
     pub loaded_at: AtomicI64,
     /// Keys that the file had other values for when it was read last, and that only a restart changes.
     pub needs_restart: ArcSwap<Vec<&'static str>>,
+    /// Held by the thread that reads the configuration.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Default for Reloads {
@@ -37,11 +40,13 @@ impl Default for Reloads {
             last_ok: AtomicBool::new(true),
             loaded_at: AtomicI64::new(0),
             needs_restart: ArcSwap::default(),
+            turn: Arc::default(),
         }
     }
 }
 
 /// What an operator can tell a running process.
+#[derive(Debug)]
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -58,19 +63,98 @@ impl Signals {
     }
 }
 
-/// Serves the admin port until `ended` or a signal says stop, then drains within the configured time. `ended` is not
-/// begun before signals are heard.
+/// The runtime that hears signals and serves the admin port. It does no blocking work: that has threads of its own.
+#[derive(Debug)]
+pub(crate) struct Control {
+    runtime: tokio::runtime::Runtime,
+    signals: Signals,
+}
+
+impl Control {
+    /// Hears signals from now on. Before, SIGHUP would end the process.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+        let signals = runtime.block_on(async { Signals::listen() })?;
+        Ok(Self { runtime, signals })
+    }
+
+    /// Reads the files of the configuration. `None` if a signal says stop meanwhile.
+    pub(super) fn load<T: Send + 'static>(
+        &mut self,
+        load: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<Option<T>> {
+        self.unless_stopped(async { within_time(aside("load", load)).await })
+    }
+
+    /// Runs what may take long on a thread of its own. `None` if a signal says stop meanwhile.
+    pub(super) fn start<T: Send + 'static>(
+        &mut self,
+        start: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<Option<T>> {
+        self.unless_stopped(aside("start", start))
+    }
+
+    fn unless_stopped<T>(&mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<Option<T>> {
+        let Self { runtime, signals } = self;
+        runtime.block_on(async {
+            tokio::select! {
+                _ = signals.terminate.recv() => Ok(None),
+                _ = signals.interrupt.recv() => Ok(None),
+                done = work => done.map(Some),
+            }
+        })
+    }
+}
+
+/// How long the files of a configuration may take to be read.
+const READING: Duration = Duration::from_secs(10);
+
+/// Runs what blocks on a thread of its own, so that a disk that does not answer holds up nobody else, nor the end of the process.
+async fn aside<T: Send + 'static>(name: &str, work: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+    let (sender, done) = tokio::sync::oneshot::channel();
+    // The receiver is gone if the time was up.
+    drop(super::spawn(name, move || drop(sender.send(work())))?);
+    done.await.with_context(|| format!("the thread `{name}` panicked"))?
+}
+
+async fn within_time<T>(reading: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::time::timeout(READING, reading).await.unwrap_or_else(|_| {
+        let file = setup::being_read().map_or_else(|| "the configuration".to_owned(), |file| format!("`{}`", file.display()));
+        Err(Failure::config(format!("cannot read {file}: it did not answer within {} s", READING.as_secs())).into())
+    })
+}
+
+/// Reads files of the configuration for a process that serves: on a thread of its own, one at a time and with a time limit.
+async fn read_aside<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    read: impl FnOnce(&Shared) -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let own = Arc::clone(shared);
+    within_time(async move {
+        // Kept by a thread that hangs, so that there is only one of them.
+        let turn = Arc::clone(&own.reloads.turn).lock_owned().await;
+        aside("reload", move || {
+            let done = read(&own);
+            drop(turn);
+            done
+        })
+        .await
+    })
+    .await
+}
+
+/// Serves the admin port until `ended` or a signal says stop, then drains within the configured time.
 pub(super) fn run(
+    control: Control,
     shared: &Arc<Shared>,
     admin: std::net::TcpListener,
     phase: &watch::Sender<Phase>,
     ended: impl Future<Output = ()>,
 ) -> anyhow::Result<Exit> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    let Control { runtime, mut signals } = control;
     runtime.block_on(async {
         let admin = tokio::net::TcpListener::from_std(admin)?;
         let mut server = std::pin::pin!(admin::listener::serve(admin, admin::router(Arc::clone(shared)), open_files::admin_connections()));
-        let mut signals = Signals::listen()?;
         let teller = Arc::clone(shared);
         // A task of its own: it goes on while we drain.
         tokio::spawn(async move { teller.eyes.bus.tell().await });
@@ -101,7 +185,7 @@ pub(super) fn run(
 const KEEPING: Duration = Duration::from_secs(5);
 
 /// Before anybody is served: what operators named in an earlier life, and how upstreams and keys were then.
-pub(super) fn recall(shared: &Shared) -> anyhow::Result<()> {
+pub(super) fn recall(shared: &Arc<Shared>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     // A store that does not answer now is asked again every minute.
     drop(runtime.block_on(async {
@@ -145,7 +229,11 @@ async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {
         tokio::select! {
             _ = signals.terminate.recv() => return,
             _ = signals.interrupt.recv() => return,
-            _ = signals.hangup.recv() => tell(&reload(shared)),
+            _ = signals.hangup.recv() => {
+                let shared = Arc::clone(shared);
+                // A task of its own: other signals are heard meanwhile.
+                tokio::spawn(async move { tell(&reload(&shared).await) });
+            }
             _ = second.tick() => shared.clock.follow(),
         }
     }
@@ -174,7 +262,11 @@ pub(super) struct Ready {
 }
 
 /// Reads the file and makes it ready; nothing is changed by that.
-pub(super) fn prepare(shared: &Shared) -> anyhow::Result<Ready> {
+pub(super) async fn prepare(shared: &Arc<Shared>) -> anyhow::Result<Ready> {
+    read_aside(shared, prepare_here).await
+}
+
+fn prepare_here(shared: &Shared) -> anyhow::Result<Ready> {
     let (file, mut config) = setup::load(Some(&shared.file))?;
     let needs_restart = config.stay_until_restart(&shared.live.load().config);
     shared.eyes.add_named(&mut config);
@@ -182,10 +274,24 @@ pub(super) fn prepare(shared: &Shared) -> anyhow::Result<Ready> {
 }
 
 /// The configuration in force, with the rules that operators have made by now.
-pub(super) fn renamed(shared: &Shared) -> anyhow::Result<Live> {
-    let mut config = shared.live.load().config.clone();
-    shared.eyes.add_named(&mut config);
-    put_to_work(shared, config, &shared.around)
+pub(super) async fn renamed(shared: &Arc<Shared>) -> anyhow::Result<Live> {
+    read_aside(shared, |shared| {
+        let mut config = shared.live.load().config.clone();
+        shared.eyes.add_named(&mut config);
+        put_to_work(shared, config, &shared.around)
+    })
+    .await
+}
+
+/// What there is to say about the configuration in force, and its file as it is now without what may be a secret.
+pub(super) async fn described(shared: &Arc<Shared>) -> anyhow::Result<(Vec<Warning>, Option<String>)> {
+    read_aside(shared, |shared| {
+        let warnings = lint::warnings(&shared.live.load().config, &Environment::beside(&shared.file));
+        // The file may have been changed since, and refused for a secret that stands in it. One that cannot be read any more has no text.
+        let toml = setup::script(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| masked(&text));
+        Ok((warnings, toml))
+    })
+    .await
 }
 
 fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow::Result<Live> {
@@ -194,8 +300,8 @@ fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow:
 }
 
 /// Validates the file and swaps it in; a bad one changes nothing. What is left to a restart is told.
-pub(super) fn reload(shared: &Shared) -> anyhow::Result<Vec<&'static str>> {
-    let result = prepare(shared).map(|ready| {
+pub(super) async fn reload(shared: &Arc<Shared>) -> anyhow::Result<Vec<&'static str>> {
+    let result = prepare(shared).await.map(|ready| {
         shared.live.store(Arc::new(ready.live));
         ready.needs_restart
     });
@@ -273,5 +379,18 @@ fn tell(result: &anyhow::Result<Vec<&str>>) {
             let _: Exit = terminal.fail(error);
             terminal.note("the configuration in force stays as it is");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_does_not_answer_is_given_up_on() {
+        let (_never, blocked) = std::sync::mpsc::channel::<()>();
+        let hung = aside("load", move || Ok(blocked.recv()?));
+        let error = within_time(hung).await.unwrap_err();
+        assert_eq!(error.to_string(), "cannot read the configuration: it did not answer within 10 s");
     }
 }

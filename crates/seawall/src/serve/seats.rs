@@ -10,8 +10,6 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Those who are told to come back at one time; any more are let go without a word.
-const MOST_LEAVING: usize = 64;
 /// How long somebody who is told to come back may take to hear it.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// So much of an unwanted request is read, so that its answer is not lost in a reset.
@@ -28,6 +26,8 @@ const STREAMS_SHARE: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Seats {
     most: usize,
+    /// Those who are told to come back at one time; any more are let go without a word.
+    max_leaving: usize,
     taken: AtomicUsize,
     leaving: AtomicUsize,
     turned_away: AtomicU64,
@@ -47,8 +47,8 @@ impl Drop for Seat {
 }
 
 impl Seats {
-    pub(crate) const fn new(most: usize) -> Self {
-        Self { most, taken: AtomicUsize::new(0), leaving: AtomicUsize::new(0), turned_away: AtomicU64::new(0) }
+    pub(crate) const fn new(most: usize, max_leaving: usize) -> Self {
+        Self { most, max_leaving, taken: AtomicUsize::new(0), leaving: AtomicUsize::new(0), turned_away: AtomicU64::new(0) }
     }
 
     pub(super) fn taken(&self) -> usize {
@@ -87,7 +87,7 @@ impl Seats {
     pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>) {
         let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
         let Some(now) = now else { return };
-        let Some(seat) = self.sit(|seats| &seats.leaving, MOST_LEAVING) else { return };
+        let Some(seat) = self.sit(|seats| &seats.leaving, self.max_leaving) else { return };
         // Spread out, so that they do not all come back in the same second.
         let answer = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().wire(now);
         tokio::task::spawn_local(async move {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_connections_streams_are_a_small_part_of_all_seats() {
-        let streams = |most| Seats::new(most).max_streams();
+        let streams = |most| Seats::new(most, 1).max_streams();
         assert_eq!((streams(4), streams(682), streams(50_000)), (8, 21, 100));
     }
 }

@@ -20,9 +20,14 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 /// How often a thread looks after its idle connections.
 const SWEEP: Duration = Duration::from_secs(10);
 
+/// Threads that serve callers: as many as there are processors, unless somebody says otherwise.
+pub(super) fn threads(wanted: Option<u16>) -> usize {
+    wanted.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
+}
+
 /// One listener for each thread on the same port; the kernel deals connections out.
-pub(super) fn listeners(address: &str, threads: Option<u16>) -> anyhow::Result<Vec<std::net::TcpListener>> {
-    let count = threads.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
+pub(super) fn listeners(address: &str, wanted: Option<u16>) -> anyhow::Result<Vec<std::net::TcpListener>> {
+    let count = threads(wanted);
     // Sharing a port is for our own threads: without this, a second process would silently take half of the requests.
     drop(listen(address, false)?);
     let first = listen(address, true)?;

@@ -33,7 +33,8 @@ fn until(events: &mut Caller, told: &mut String, name: &str) -> Value {
 #[test]
 fn a_breaker_is_seen_to_open_and_close() {
     let upstream = Upstream::with(|turn| turn.say(if turn.number < 2 { answer("500 Oops", "", "") } else { OK.to_owned() }));
-    let keys = "retry = { attempts = 1 }\nbreaker = { consecutive = 2, open = \"1200ms\", successes = 1, ramp = \"0s\" }\n";
+    let keys =
+        "retry = { attempts = 1 }\nbreaker = { consecutive = 2, open = \"1200ms\", successes = 1, ramp = \"0s\", max_wait = \"0s\" }\n";
     let gateway = Start::before(&upstream, keys).go();
     let (mut events, mut told) = (listen(&gateway), String::new());
     assert_eq!([500, 500, 503], [(); 3].map(|()| gateway.get("/api/x").status));
@@ -191,7 +192,7 @@ fn roll_ups_agree_with_the_log_to_the_last_digit_across_restarts() {
             _ => OK.to_owned(),
         });
     });
-    let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\", budget = \"100%\", budget_floor = \"1000/s\" }\nbreaker = { consecutive = 2, open = \"40ms\", open_max = \"40ms\" }\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n";
+    let keys = "retry = { attempts = 2, base = \"1ms\", cap = \"2ms\", budget = \"100%\", budget_floor = \"1000/s\" }\nbreaker = { consecutive = 1, open = \"40ms\", open_max = \"40ms\", max_wait = \"0s\" }\n[[upstreams.api.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n";
     let (mut directory, mut log, mut open) = (tempfile::tempdir().unwrap(), Vec::new(), 0.0);
     for _ in 0..3 {
         let gateway = Start::before(&upstream, keys).go_in(directory);

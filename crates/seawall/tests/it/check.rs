@@ -161,7 +161,7 @@ fn a_file_that_cannot_be_read_is_refused_by_name() {
     let dir = Dir::new();
     std::fs::create_dir(dir.path("folder")).unwrap();
     let run = dir.run(["check", "-c", "folder"]).ends_with(78);
-    assert!(run.err.contains("error: cannot read `folder`: Is a directory"), "{}", run.err);
+    assert!(run.err.contains("error: cannot read `folder`: it is not a regular file"), "{}", run.err);
     let run = dir.run(["check", "-c", "nowhere.toml"]).ends_with(78);
     assert!(run.err.contains("cannot read `nowhere.toml`: No such file"), "{}", run.err);
     let run = dir.run(["check"]).ends_with(78);
@@ -197,7 +197,7 @@ const QUESTIONS: &[&str] = &[
 #[test]
 fn the_contracts_example_is_valid_and_every_endpoint_answers_every_question() {
     let dir = Dir::with(CONTRACT);
-    let text = dir.run(["check"]).ends_with(0).out;
+    let text = dir.run(["check", "--elsewhere"]).ends_with(0).out;
     assert!(text.starts_with("seawall.toml is valid: 2 upstreams, 3 endpoints\n"), "{text}");
     let endpoints: Vec<&str> = text.split("\n\n").filter(|part| part.contains("  profile ")).collect();
     assert_eq!(endpoints.len(), 3, "{text}");
@@ -206,7 +206,7 @@ fn the_contracts_example_is_valid_and_every_endpoint_answers_every_question() {
             assert!(part.lines().any(|line| line.contains(&format!(" {question} "))), "{question}:\n{part}");
         }
     }
-    let json = dir.run(["check", "--json"]).ends_with(0).json();
+    let json = dir.run(["check", "--json", "--elsewhere"]).ends_with(0).json();
     let search = &json["endpoints"][0];
     assert_eq!((search["upstream"].as_str(), search["endpoint"].as_str()), (Some("spotify"), Some("default")));
     let search = &json["endpoints"][1];
@@ -270,10 +270,10 @@ const WARNED: &[(&str, &str)] = &[
 fn every_warning_can_be_brought_about_and_is_explained() {
     for (code, keys) in WARNED {
         let dir = Dir::with(format!("{UPSTREAM}{keys}\n"));
-        let json = dir.run(["check", "--json"]).ends_with(0).json();
+        let json = dir.run(["check", "--json", "--elsewhere"]).ends_with(0).json();
         let codes: Vec<&str> = json["warnings"].as_array().unwrap().iter().map(|warning| warning["code"].as_str().unwrap()).collect();
         assert!(codes.contains(code), "{code} is not among {codes:?}");
-        let text = dir.run(["check", "--strict"]).ends_with(4).out;
+        let text = dir.run(["check", "--strict", "--elsewhere"]).ends_with(4).out;
         assert!(text.lines().any(|line| line.starts_with(&format!("{code} "))), "{text}");
         let said = dir.run(["check", "--explain", &code.to_lowercase()]).ends_with(0).out;
         assert!(said.starts_with(&format!("{code}: ")) && said.lines().count() >= 3, "{said}");

@@ -40,7 +40,7 @@ fn a_failed_call_gets_the_fallback_and_is_counted_as_one() {
 #[test]
 fn refusals_of_ours_get_the_fallback_too() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let gateway = start(nobody, &format!("{FALLBACK}\nbreaker = {{ consecutive = 2 }}")).go();
+    let gateway = start(nobody, &format!("{FALLBACK}\nbreaker = {{ consecutive = 2, open = \"5s\" }}")).go();
     for _ in 0..3 {
         assert_eq!(gateway.get("/a/x").outcome(), "fallback");
     }

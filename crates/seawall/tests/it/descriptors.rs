@@ -1,6 +1,6 @@
 //! Open files are few: nobody who connects takes one from those who are being served.
 
-use super::caller::Caller;
+use super::caller::{Caller, eventually};
 use super::gateway::Start;
 use super::upstream::{OK, Upstream};
 use std::io::Read as _;
@@ -29,7 +29,7 @@ fn every_caller_that_is_let_in_reaches_its_upstream_and_the_rest_are_told() {
         turn.pause(300);
         turn.say(OK);
     });
-    let gateway = Start::before(&upstream, "retry.attempts = 1\n").files(240).go();
+    let gateway = Start::before(&upstream, "retry.attempts = 1\n").files(256).go();
     let mut callers: Vec<Caller> = (0..104).map(|_| gateway.caller()).collect();
     for caller in &mut callers {
         caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -38,4 +38,31 @@ fn every_caller_that_is_let_in_reaches_its_upstream_and_the_rest_are_told() {
     let count = |status: u16| statuses.iter().filter(|seen| **seen == status).count();
     assert_eq!(count(200) + count(503), 104, "{statuses:?}");
     assert!(count(200) >= 40, "{} of 104 were served", count(200));
+}
+
+#[test]
+fn a_gateway_without_open_files_blames_no_upstream() {
+    let upstream = Upstream::with(|turn| {
+        turn.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        turn.close();
+    });
+    let policy = "retry.attempts = 1\nbreaker = { consecutive = 3, min_calls = 1000 }\n";
+    let named = Start::with(&format!("[upstreams.api]\nurl = \"http://localhost:{}\"\n{policy}", upstream.at.port()));
+    for start in [Start::before(&upstream, policy), named] {
+        // More callers than there are files for: the operator said so.
+        let gateway = start.files(64).argument("--connections").argument("200").go();
+        let mut caller = gateway.caller();
+        let mut ask = || caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n").reply();
+        assert_eq!(ask().status, 200);
+        let idle: Vec<Caller> = (0..100).map(|_| gateway.caller()).collect();
+        eventually("every file is taken", || ask().status == 502);
+        for _ in 0..5 {
+            let reply = ask();
+            let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
+            assert!(detail.starts_with("the upstream was not asked: the gateway has no open file left"), "{detail}");
+        }
+        drop(idle);
+        eventually("files come back", || ask().status != 502);
+        assert_eq!(ask().status, 200, "the breaker is closed");
+    }
 }

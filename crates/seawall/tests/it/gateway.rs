@@ -107,21 +107,7 @@ impl Start {
     /// The same; or one that has ended before anybody could ask it anything.
     pub(crate) fn try_in(self, directory: tempfile::TempDir) -> Result<Gateway, Box<Gateway>> {
         let mut gateway = self.begin(directory);
-        let address = |name: &str| {
-            let text = read(&gateway.err);
-            let (_, line) = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().split_once("://"))?;
-            line.split(['/', ' ']).next()?.parse().ok()
-        };
-        let mut found = None;
-        eventually("the program listens or ends", || {
-            // First whether it has ended: one that was told to die soon may have said where it listens just before.
-            let ended = gateway.child.try_wait().unwrap().is_some();
-            found = address("gateway").zip(address("admin"));
-            found.is_some() || ended
-        });
-        let Some(found) = found else { return Err(Box::new(gateway)) };
-        (gateway.at, gateway.admin) = found;
-        Ok(gateway)
+        if gateway.listens() { Ok(gateway) } else { Err(Box::new(gateway)) }
     }
 
     /// Starts where another one was, for an end at a failpoint, which may come before anybody can ask it anything.
@@ -132,7 +118,7 @@ impl Start {
     }
 
     /// A program that listens nowhere yet.
-    fn begin(self, directory: tempfile::TempDir) -> Gateway {
+    pub(crate) fn begin(self, directory: tempfile::TempDir) -> Gateway {
         let file = directory.path().join("seawall.toml");
         std::fs::write(&file, self.text()).unwrap();
         let mut child = limited(self.files)
@@ -191,6 +177,27 @@ fn read(text: &Text) -> String {
 }
 
 impl Gateway {
+    /// Waits until it listens; whether it does, and has not ended before.
+    pub(crate) fn listens(&mut self) -> bool {
+        let err = Arc::clone(&self.err);
+        let address = |name: &str| {
+            let text = read(&err);
+            let (_, line) = text.lines().find_map(|line| line.trim().strip_prefix(name)?.trim().split_once("://"))?;
+            line.split(['/', ' ']).next()?.parse().ok()
+        };
+        let mut found = None;
+        eventually("the program listens or ends", || {
+            // First whether it has ended: one that was told to die soon may have said where it listens just before.
+            let ended = self.child.try_wait().unwrap().is_some();
+            found = address("gateway").zip(address("admin"));
+            found.is_some() || ended
+        });
+        if let Some(found) = found {
+            (self.at, self.admin) = found;
+        }
+        found.is_some()
+    }
+
     /// Where its configuration and its database are.
     pub(crate) fn folder(&self) -> &std::path::Path {
         self.directory.path()

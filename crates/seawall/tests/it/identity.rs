@@ -126,7 +126,7 @@ fn check_finds_what_serve_would_refuse() {
         "[server]\nstore = \"env:NO_STORE\"\n{upstream}{schedule}deliver = \"env:NO_DELIVER\"\nrequest = {{ path = \"/\", headers = {{ x-api-key = \"env:NO_HEADER\" }} }}\n[[notify]]\nurl = \"env:NO_URL\"\n"
     );
     let dir = Dir::with(&missing);
-    let run = dir.run(["check", "--strict"]).ends_with(4);
+    let run = dir.run(["check", "--strict", "--elsewhere"]).ends_with(4);
     for place in ["server.store", "schedules[0].deliver", "schedules[0].request.headers.x-api-key", "notify[0].url"] {
         assert!(run.out.contains(&format!("SW008 {place}")), "{place}: {}", run.out);
     }
@@ -139,8 +139,8 @@ fn a_secret_without_an_end_is_refused() {
         "[upstreams.a]\nurl = \"https://a.test\"\nauth = { inject = \"header:X-Key\", keys = [{ id = \"a\", secret = \"file:/dev/zero\" }] }\n",
     );
     let run = dir.run(["serve"]).ends_with(78);
-    assert!(run.err.contains("longer than 65536 bytes"), "{}", run.err);
-    assert!(dir.run(["check", "--strict"]).ends_with(4).out.contains("SW008 upstreams.a.auth.keys[0].secret"));
+    assert!(run.err.contains("it is not a regular file"), "{}", run.err);
+    assert_eq!(dir.run(["check"]).ends_with(78).err, run.err);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_secret_that_is_a_pipe_is_refused_and_not_waited_for() {
     );
     assert!(std::process::Command::new("mkfifo").arg(dir.path("pipe")).status().unwrap().success());
     let run = dir.run(["serve"]).ends_with(78);
-    assert!(run.err.contains("it is a pipe"), "{}", run.err);
+    assert!(run.err.contains("it is not a regular file"), "{}", run.err);
 }
 
 #[test]

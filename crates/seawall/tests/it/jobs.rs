@@ -4,8 +4,8 @@ use super::caller::{eventually, within};
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const QUICK: &str =
@@ -374,24 +374,21 @@ fn an_acknowledged_job_survives_a_power_cut() {
 
 #[test]
 fn of_many_that_were_under_way_at_three_crashes_one_is_blamed() {
-    let hangs = Arc::new(AtomicBool::new(true));
-    let now = Arc::clone(&hangs);
-    let upstream = Upstream::with(move |turn| if now.load(Ordering::SeqCst) { turn.hang(20_000) } else { turn.say(OK) });
     let keys = "timeout = { attempt = \"30s\", total = \"60s\" }";
     let mut directory = tempfile::tempdir().unwrap();
     let mut ids: Vec<String> = Vec::new();
     for _ in 0..3 {
-        // Counted first: what a new process takes over it may send before it is seen to have started.
-        let before = upstream.count();
+        // Each process has an upstream of its own: what the one before has sent may be read after its end.
+        let upstream = Upstream::with(|turn| turn.hang(20_000));
         let gateway = Start::before(&upstream, keys).go_in(directory);
         if ids.is_empty() {
             ids = (0..20).map(|n| submit(&gateway, &json!({ "upstream": "api", "path": format!("/{n}") }))).collect();
         }
         let running = || gateway.admin("GET", "/v1/jobs?state=running", "").json()["items"].as_array().unwrap().len();
-        eventually("all are under way, and one was sent", || running() == ids.len() && upstream.count() > before);
+        eventually("all are under way, and one was sent", || running() == ids.len() && upstream.count() > 0);
         directory = gateway.kill();
     }
-    hangs.store(false, Ordering::SeqCst);
+    let upstream = Upstream::fine();
     let gateway = Start::before(&upstream, keys).go_in(directory);
     let ends: Vec<Value> = ids.iter().map(|id| over(&gateway, id)).collect();
     let (dead, done): (Vec<_>, Vec<_>) = ends.iter().partition(|job| job["state"] == "dead");
@@ -425,27 +422,42 @@ fn a_damaged_store_is_refused_with_its_reason() {
     assert!(told.contains("the database is damaged"), "{told}");
 }
 
-/// Whoever works off a long queue hears of other lanes too, and of what becomes due. However fast the machine is, the queue takes two
-/// seconds: three workers have 768 slots, and each call takes a tenth of a second.
+/// Whoever works off a long queue hears of other lanes too, and of what becomes due. The queue is held up until the others have come, and
+/// then takes two seconds at least, however fast the machine is: three workers have 768 slots, and each call takes a tenth of a second.
 #[test]
 fn a_backlog_keeps_nobody_else_waiting() {
+    const BACKLOG: usize = 16_000;
     for threads in [1, 3] {
-        let (many, few) = (Upstream::with(|turn| turn.pause(100).say(OK)), Upstream::fine());
+        let (begun, come) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, gate) = (Arc::clone(&begun), Arc::clone(&come));
+        let many = Upstream::with(move |turn| {
+            if counted.fetch_add(1, Ordering::SeqCst) >= 2000 {
+                while !gate.load(Ordering::SeqCst) {
+                    turn.pause(5);
+                }
+            }
+            turn.pause(100).say(OK);
+        });
+        let (left, seen) = (Arc::new(Mutex::new(Vec::new())), Arc::clone(&begun));
+        let told = Arc::clone(&left);
+        let few = Upstream::with(move |turn| {
+            told.lock().unwrap().push(BACKLOG - seen.load(Ordering::SeqCst));
+            turn.say(OK);
+        });
         let gateway =
             Start::with(&format!("[upstreams.many]\nurl = \"http://{}\"\n[upstreams.few]\nurl = \"http://{}\"\n", many.at, few.at))
                 .threads(threads)
                 .go();
-        let backlog: String = (0..16_000).map(|_| "{\"upstream\":\"many\",\"path\":\"/\"}\n").collect();
+        let backlog: String = (0..BACKLOG).map(|_| "{\"upstream\":\"many\",\"path\":\"/\"}\n").collect();
         let reply = gateway.admin_as("POST", "/v1/jobs", "application/x-ndjson", &backlog);
         assert_eq!(reply.status, 200, "{}", reply.text());
-        eventually("they are worked off", || many.count() > 500);
-        let now = submit(&gateway, &json!({ "upstream": "few", "path": "/now" }));
-        let soon = submit(&gateway, &json!({ "upstream": "few", "path": "/soon", "delay": "200ms" }));
-        for id in [now, soon] {
-            assert_eq!(over(&gateway, &id)["state"], "done");
-            let left = gateway.look("/v1/jobs?state=queued&upstream=many&limit=1");
-            assert_eq!(left["items"].as_array().unwrap().len(), 1, "with {threads} threads the backlog came first");
-        }
+        eventually("they are worked off", || begun.load(Ordering::SeqCst) > 500);
+        submit(&gateway, &json!({ "upstream": "few", "path": "/now" }));
+        submit(&gateway, &json!({ "upstream": "few", "path": "/soon", "delay": "200ms" }));
+        come.store(true, Ordering::SeqCst);
+        within(Duration::from_secs(60), "both are sent", || left.lock().unwrap().len() == 2);
+        let left = left.lock().unwrap().clone();
+        assert!(left.iter().all(|left| *left > 0), "with {threads} threads the backlog came first: {left:?} were left");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Jobs on a PostgreSQL of our own: the same as on SQLite, between instances, through the server's restarts.
 
-use super::caller::eventually;
+use super::caller::{eventually, within};
 use super::cluster::Cluster;
 use super::databases::{awaited, postgres};
 use super::gateway::{Gateway, Start};
@@ -163,12 +163,14 @@ fn an_end_whose_answer_is_lost_with_the_database_is_known_to_be_kept_when_it_is_
     let server = format!("store = \"{}\"\nallow_private = [\"127.0.0.0/8\"]", wire.url(&postgres()));
     let gateway = Start::with(&policy).server(&server).go();
     let schedule = || gateway.admin("GET", "/v1/schedules/sync", "");
-    eventually("its end was kept, and its worker does not know it", || wire.cuts() == 1);
-    // Longer than the store itself waits before it gives up.
-    std::thread::sleep(Duration::from_secs(4));
+    let patiently = |what, done: &mut dyn FnMut() -> bool| within(Duration::from_secs(60), what, done);
+    patiently("its end was kept, and its worker does not know it", &mut || wire.cuts() == 1);
+    patiently("the store gives up", &mut || schedule().status == 503);
+    // Whoever asked before that gives up after one more pause.
+    std::thread::sleep(Duration::from_secs(2));
     wire.mend();
-    eventually("its subject hears of it", || schedule().json()["subjects"][0]["last_ok_at"].is_string());
-    eventually("so does whoever it is delivered to", || upstream.count() == 2);
+    patiently("its subject hears of it", &mut || schedule().json()["subjects"][0]["last_ok_at"].is_string());
+    patiently("so does whoever it is delivered to", &mut || upstream.count() == 2);
     assert_eq!(gateway.metric("seawall_job_leases_lost_total"), Some(0.0));
 }
 

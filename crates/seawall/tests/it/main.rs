@@ -27,6 +27,8 @@ mod commands;
 #[cfg(test)]
 mod config;
 #[cfg(test)]
+mod config_files;
+#[cfg(test)]
 mod connections;
 #[cfg(test)]
 mod contrib;
@@ -47,6 +49,7 @@ mod dir;
 mod disks;
 #[cfg(test)]
 mod docs;
+mod doors;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
@@ -90,6 +93,8 @@ mod operate;
 #[cfg(test)]
 mod pauses;
 #[cfg(test)]
+mod references;
+#[cfg(test)]
 mod relaying;
 #[cfg(test)]
 mod repeated;
@@ -125,6 +130,8 @@ mod uploads;
 mod upstream;
 #[cfg(test)]
 mod usage;
+#[cfg(test)]
+mod waiting;
 #[cfg(test)]
 #[expect(dead_code, reason = "other tests use more of it")]
 #[path = "../../../seawall-store/tests/conformance/wire.rs"]

@@ -127,7 +127,11 @@ fn an_answer_that_breaks_off_never_looks_complete() {
 fn truncated_answers_count_as_failures() {
     // 71
     let upstream = Upstream::with(|turn| turn.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello").close());
-    let gateway = Start::before(&upstream, &format!("{FAST}breaker = {{ min_calls = 4, failure_rate = \"50%\", consecutive = 0 }}")).go();
+    let gateway = Start::before(
+        &upstream,
+        &format!("{FAST}breaker = {{ min_calls = 4, failure_rate = \"50%\", consecutive = 0, open = \"5s\", max_wait = \"0s\" }}"),
+    )
+    .go();
     let statuses: Vec<u16> = (0..6).map(|_| gateway.get("/api/x").status).collect();
     assert!(statuses.starts_with(&[200, 200]) && statuses.ends_with(&[503]), "{statuses:?}");
 }

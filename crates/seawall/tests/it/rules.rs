@@ -58,7 +58,7 @@ fn an_open_circuit_is_a_503_without_contact() {
     let upstream = Upstream::with(|turn| turn.say(if turn.number <= 5 { answer("500 Oops", "", "oops") } else { OK.to_owned() }));
     let gateway = Start::before(
         &upstream,
-        "retry = { attempts = 1 }\nbreaker = { consecutive = 5, open = \"1s\", open_max = \"1s\", probes = 1, successes = 1 }",
+        "retry = { attempts = 1 }\nbreaker = { consecutive = 5, open = \"1s\", open_max = \"1s\", probes = 1, successes = 1, max_wait = \"0s\" }",
     )
     .go();
     for _ in 0..5 {
@@ -92,9 +92,11 @@ fn a_half_open_circuit_lets_one_probe_through_at_a_time() {
         0 => turn.say(answer("500 Oops", "", "")),
         _ => turn.pause(300).say(OK),
     });
-    let gateway =
-        Start::before(&upstream, "retry = { attempts = 1 }\nbreaker = { consecutive = 1, open = \"200ms\", probes = 1, successes = 1 }")
-            .go();
+    let gateway = Start::before(
+        &upstream,
+        "retry = { attempts = 1 }\nbreaker = { consecutive = 1, open = \"200ms\", probes = 1, successes = 1, max_wait = \"0s\" }",
+    )
+    .go();
     assert_eq!(gateway.get("/api/x").status, 500);
     std::thread::sleep(std::time::Duration::from_millis(250));
     let mut callers: Vec<_> = (0..8).map(|_| gateway.caller()).collect();
@@ -300,11 +302,11 @@ fn a_body_too_large_to_keep_is_sent_once() {
 #[test]
 fn a_retry_that_meets_an_open_breaker_says_when_to_come_back() {
     let upstream = Upstream::with(|turn| turn.hang(300));
-    let keys = "timeout = { attempt = \"60ms\", total = \"5s\" }\nretry = { attempts = 9, base = \"1ms\", cap = \"1ms\" }\nbreaker = { consecutive = 2 }";
+    let keys = "timeout = { attempt = \"60ms\", total = \"5s\" }\nretry = { attempts = 9, base = \"1ms\", cap = \"1ms\" }\nbreaker = { consecutive = 1, open = \"5s\", max_wait = \"0s\" }";
     let gateway = Start::before(&upstream, keys).go();
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.code().as_str(), reply.header("retry-after")), (503, "circuit_open", Some("5")));
-    assert_eq!(reply.header("seawall-attempts"), Some("2"));
+    assert_eq!(reply.header("seawall-attempts"), Some("1"));
 }
 
 #[test]

@@ -76,6 +76,49 @@ fn a_post_without_a_key_that_a_drain_cuts_off_is_not_sent_again() {
     assert_eq!(gateway.metric("seawall_jobs_recovered_total"), Some(0.0), "the process said so itself");
 }
 
+/// What let a request be repeated when it was begun: a rule that does not hold any more when it is recovered.
+#[test]
+fn a_post_that_was_begun_under_a_rule_that_is_gone_is_not_sent_again() {
+    let policy = |rule: &str| POLICY.replace("attempts = 3", &format!("attempts = 3, unsafe = \"{rule}\""));
+    let is_left = |gateway: &Gateway, id: &str, upstream: &Upstream| {
+        let ended = over(gateway, id);
+        assert_eq!((&ended["state"], &ended["error"], upstream.count()), (&json!("dead"), &json!("outcome_unknown"), 1), "{ended}");
+        let detail = gateway.look(&format!("/v1/dead-letters/{id}"))["error_detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("does not hold any more"), "{detail}");
+    };
+    // Killed, and started again with the other rule at once.
+    for (before, key) in [("always", None), ("with-key", Some("k"))] {
+        let upstream = silent_at_first();
+        let mut job = post();
+        if let Some(key) = key {
+            job["idempotency_key"] = json!(key);
+        }
+        let gateway = Start::before(&upstream, &policy(before)).go();
+        let id = submit(&gateway, &job);
+        eventually("it is under way", || upstream.count() == 1);
+        is_left(&Start::before(&upstream, &policy("never")).go_in(gateway.kill()), &id, &upstream);
+    }
+    // Cut off by a drain.
+    let upstream = silent_at_first();
+    let mut gateway = Start::before(&upstream, &policy("always")).server("drain = \"200ms\"").go();
+    let id = submit(&gateway, &post());
+    eventually("it is under way", || upstream.count() == 1);
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended(), Some(0));
+    is_left(&Start::before(&upstream, &policy("never")).go_in(gateway.kill()), &id, &upstream);
+}
+
+#[test]
+fn a_post_that_a_rule_lets_be_repeated_is_sent_again_after_a_kill() {
+    let upstream = silent_at_first();
+    let policy = POLICY.replace("attempts = 3", "attempts = 3, unsafe = \"always\"");
+    let gateway = Start::before(&upstream, &policy).go();
+    let id = submit(&gateway, &post());
+    eventually("it is under way", || upstream.count() == 1);
+    let gateway = Start::before(&upstream, &policy).go_in(gateway.kill());
+    assert_eq!((&over(&gateway, &id)["state"], upstream.count()), (&json!("done"), 2));
+}
+
 /// A job that may be repeated is, until it seems to end its workers.
 #[test]
 fn a_poison_letter_says_what_is_known_and_its_key_is_free() {

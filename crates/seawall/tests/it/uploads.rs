@@ -48,6 +48,7 @@ fn an_answer_that_comes_before_the_upload_has_ended_is_passed_on() {
         caller.send(POST).send(chunk(LARGE));
         let reply = caller.reply();
         assert_eq!((reply.status, reply.text().as_str(), reply.complete), (401, "no!!", true));
+        assert_eq!(reply.header("connection"), Some("close"), "whoever will be hung up on is told so");
         assert!(caller.is_closed(), "what is left of the body is no request");
         eventually("nothing is left in flight", || gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}") == Some(0.0));
     }
@@ -126,7 +127,7 @@ fn resetting(after: usize) -> SocketAddr {
 
 #[test]
 fn an_upstream_that_resets_during_an_upload_is_to_blame_for_it() {
-    let breaker = "breaker = { consecutive = 2, min_calls = 100 }\n";
+    let breaker = "breaker = { consecutive = 2, min_calls = 100, open = \"5s\", max_wait = \"0s\" }\n";
     let at = resetting(2 * 1024);
     let gateway = Start::with(&format!("[upstreams.api]\nurl = \"http://{at}\"\n{breaker}{FAST}")).server("replay_body = \"1KiB\"").go();
     for _ in 0..2 {
@@ -135,6 +136,48 @@ fn an_upstream_that_resets_during_an_upload_is_to_blame_for_it() {
         caller.send(format!("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n")).send("x".repeat(4 * 1024));
         let reply = caller.reply();
         assert_eq!((reply.status, reply.json()["code"].as_str()), (502, Some("upstream_unreachable")));
+        assert_eq!(reply.header("connection"), Some("close"));
     }
     assert_eq!(gateway.get("/api/x").json()["code"], "circuit_open", "both count in the breaker");
+}
+
+/// The gateway stands still meanwhile, so that it hears of both in one moment.
+#[test]
+fn an_upstream_that_resets_when_the_caller_does_is_to_blame_for_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let breaker = "breaker = { consecutive = 2, min_calls = 100, open = \"5s\", max_wait = \"0s\" }\n";
+    let gateway = Start::with(&format!("[upstreams.api]\nurl = \"http://{at}\"\n{breaker}{FAST}")).server("replay_body = \"1KiB\"").go();
+    let reset = |stream: std::net::TcpStream| socket2::Socket::from(stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    for _ in 0..2 {
+        let mut caller = std::net::TcpStream::connect(gateway.at).unwrap();
+        write!(caller, "POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n{}", "x".repeat(4 * 1024)).unwrap();
+        let (mut upstream, _) = listener.accept().unwrap();
+        let (mut seen, mut space) = (0, [0; 1024]);
+        while seen < 4 * 1024 {
+            seen += upstream.read(&mut space).unwrap();
+        }
+        gateway.signal("STOP");
+        reset(upstream);
+        reset(caller);
+        gateway.signal("CONT");
+        eventually("the call is over", || gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}") == Some(0.0));
+    }
+    assert_eq!(gateway.get("/api/x").json()["code"], "circuit_open", "both count in the breaker");
+}
+
+#[test]
+fn a_caller_that_breaks_off_its_upload_is_no_failure_of_the_upstream() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let breaker = "breaker = { consecutive = 1, min_calls = 100 }\n";
+    let gateway = Start::with(&format!("[upstreams.api]\nurl = \"http://{at}\"\n{breaker}{FAST}")).server("replay_body = \"1KiB\"").go();
+    for _ in 0..3 {
+        let mut caller = gateway.caller();
+        caller.send(POST).send(chunk(8 * 1024));
+        let (mut upstream, mut space) = (listener.accept().unwrap().0, [0; 1024]);
+        assert!(upstream.read(&mut space).unwrap() > 0);
+        caller.send("no chunk\r\n");
+        assert_eq!(caller.reply().status, 400, "and not 503 by an open breaker");
+    }
 }

@@ -7,13 +7,12 @@ use crate::figures::{self, ConfigProblem};
 use crate::serve::answer::Refusal;
 use crate::serve::eyes::audit;
 use crate::serve::{Shared, operate};
-use crate::setup::{self, Environment};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use seawall_core::config::lint::{self, Warning};
-use seawall_core::config::{Config, Invalid, explain, masked};
+use seawall_core::config::{Config, Invalid, explain};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,17 +58,18 @@ struct Reloaded {
 }
 
 /// The configuration in force
-#[utoipa::path(get, path = "/v1/config", operation_id = "showConfig", tag = "config", responses((status = 200, body = ConfigNow)))]
+#[utoipa::path(get, path = "/v1/config", operation_id = "showConfig", tag = "config", responses((status = 200, body = ConfigNow), (status = 503, description = "A file of the configuration does not answer")))]
 async fn show(State(shared): State<Arc<Shared>>) -> Response {
-    let live = shared.live.load();
+    let live = shared.live.load_full();
     let checklist = live
         .config
         .endpoints()
         .map(|(upstream, endpoint)| figures::endpoint(&live.config, upstream, endpoint, figures::Load::default()))
         .collect();
-    let warnings = lint::warnings(&live.config, &Environment::beside(&shared.file));
-    // The file may have been changed since, and refused for a secret that stands in it. One that cannot be read any more has no text.
-    let toml = setup::script(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| masked(&text));
+    let (warnings, toml) = match operate::described(&shared).await {
+        Ok(described) => described,
+        Err(error) => return Refusal::plain(503, "config_unreadable", &error.to_string()).respond_as(Body::from),
+    };
     let warnings = warnings.into_iter().map(warned).collect();
     document(200, &ConfigNow { file: shared.file.display().to_string(), toml, checklist, warnings })
 }
@@ -91,7 +91,7 @@ async fn reload(State(shared): State<Arc<Shared>>, Extension(who): Extension<Ope
     either(reloaded(&shared, &who, query.as_deref()).await)
 }
 
-async fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+async fn reloaded(shared: &Arc<Shared>, who: &Operator, query: Option<&str>) -> Result<Response, Box<Refusal>> {
     let query = Query::parse(query, &["dry_run"])?;
     let dry = query.read("dry_run", "0 or 1", |text| match text {
         "1" | "true" => Some(true),
@@ -101,9 +101,9 @@ async fn reloaded(shared: &Shared, who: &Operator, query: Option<&str>) -> Resul
     let before = shared.live.load_full();
     let dry = dry.unwrap_or(false);
     let result = if dry {
-        operate::prepare(shared).map(|ready| (Arc::new(ready.live), ready.needs_restart))
+        operate::prepare(shared).await.map(|ready| (Arc::new(ready.live), ready.needs_restart))
     } else {
-        operate::reload(shared).map(|needs_restart| (shared.live.load_full(), needs_restart))
+        operate::reload(shared).await.map(|needs_restart| (shared.live.load_full(), needs_restart))
     };
     if !dry {
         let detail = if result.is_ok() { "taken" } else { "refused" };

@@ -61,7 +61,7 @@ async fn name(
     either(named(&shared, &who, &fingerprint, body).await)
 }
 
-async fn named(shared: &Shared, who: &Operator, fingerprint: &str, body: Body) -> Result<Response, Box<Refusal>> {
+async fn named(shared: &Arc<Shared>, who: &Operator, fingerprint: &str, body: Body) -> Result<Response, Box<Refusal>> {
     let NameWish { r#as: ClassWord(class) } = object(body).await?;
     let unknown = || not_found("there is no such unnamed error");
     let print = Fingerprint::parse(fingerprint).ok_or_else(unknown)?;
@@ -81,7 +81,8 @@ async fn named(shared: &Shared, who: &Operator, fingerprint: &str, body: Body) -
         return Err(unknown());
     }
     shared.eyes.remember(upstream, rule);
-    let live = operate::renamed(shared).map_err(|error| Box::new(Refusal::plain(409, "config_rejected", &operate::summary(&error))))?;
+    let live = operate::renamed(shared).await;
+    let live = live.map_err(|error| Box::new(Refusal::plain(409, "config_rejected", &operate::summary(&error))))?;
     shared.live.store(Arc::new(live));
     shared.eyes.seen().errors.name(print, class);
     audit(shared, &who.0, "name-error", format!("{upstream} {print}: {class}")).await;

@@ -11,6 +11,7 @@ use http::HeaderMap;
 use seawall_core::config::checklist;
 use seawall_core::policy::LimitKey;
 use seawall_core::time::Mono;
+use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::limits::{Layer, Who};
 use seawall_engine::live::{Live, LiveUpstream, Names};
 use seawall_engine::pools::Pool;
@@ -140,7 +141,15 @@ fn known_keys<'a>(
     Box::new(all.flat_map(move |(caller, user, tenant)| {
         credentials.clone().into_iter().map(move |credential| {
             let headers = HeaderMap::new();
-            let who = Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user, tenant, headers: &headers, credential };
+            let who = Who {
+                ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                caller,
+                user,
+                tenant,
+                headers: &headers,
+                credential,
+                mark: CredentialMark::default(),
+            };
             (spelled(parts, &who, names), layer.used_share(&who, names, now))
         })
     }))

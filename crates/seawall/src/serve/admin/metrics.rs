@@ -53,6 +53,10 @@ fn gauges(out: &mut String, live: &Live, now: Now) {
         let (name, pool) = (escape(&upstream.spec.name), escape(pool));
         line(out, format_args!("seawall_in_flight{{upstream=\"{name}\",pool=\"{pool}\"}} {}", upstream.in_flight.load(Ordering::Relaxed)));
     }
+    family(out, "seawall_waiting", "gauge", "Calls that wait for a key, a provider's pause or a breaker");
+    for upstream in &live.upstreams {
+        line(out, format_args!("seawall_waiting{{upstream=\"{}\"}} {}", escape(&upstream.spec.name), upstream.state.waiting()));
+    }
     family(out, "seawall_repeats_total", "counter", "Calls that another Seawall has sent before, and that are not repeated again");
     for upstream in &live.upstreams {
         let (name, repeats) = (escape(&upstream.spec.name), upstream.repeats.load(Ordering::Relaxed));

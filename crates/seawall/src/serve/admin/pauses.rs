@@ -26,6 +26,10 @@ struct Pause {
     upstream: String,
     /// Null where the whole upstream pauses.
     endpoint: Option<String>,
+    /// How many callers pause, where the pause binds callers' own credentials.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    credentials: Option<usize>,
     since: Time,
     until: Time,
 }
@@ -62,13 +66,22 @@ pub(super) fn end(upstream: &LiveUpstream, endpoint: &LiveEndpoint, now: Mono) -
 fn of(upstream: &LiveUpstream, now: Now) -> Vec<Pause> {
     let whole = upstream.state.paused(now.mono).map(|span| (None, span));
     let own = upstream.endpoints.iter().filter_map(|one| Some((Some(one.spec.name.clone()), one.state.paused(now.mono)?)));
-    let pause = |(endpoint, (since, until)): (Option<String>, (Mono, Mono))| Pause {
+    let time = |at: Mono| {
+        if at <= now.mono {
+            Time(Wall(now.wall.0.saturating_sub(i64::try_from(now.mono.since(at).as_millis()).unwrap_or(0))))
+        } else {
+            Time(now.wall + at.since(now.mono))
+        }
+    };
+    let pause = |endpoint, credentials, (since, until)| Pause {
         upstream: upstream.spec.name.clone(),
         endpoint,
-        since: Time(Wall(now.wall.0.saturating_sub(i64::try_from(now.mono.since(since).as_millis()).unwrap_or(0)))),
-        until: Time(now.wall + until.since(now.mono)),
+        credentials,
+        since: time(since),
+        until: time(until),
     };
-    whole.into_iter().chain(own).map(pause).collect()
+    let callers = upstream.state.credentials_paused(now.mono).map(|(count, since, until)| pause(None, Some(count), (since, until)));
+    whole.into_iter().chain(own).map(|(endpoint, span)| pause(endpoint, None, span)).chain(callers).collect()
 }
 
 /// End every pause of an upstream

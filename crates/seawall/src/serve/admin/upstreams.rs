@@ -28,6 +28,8 @@ struct Upstream {
     #[serde(flatten)]
     #[schema(inline)]
     pace: Pace,
+    /// Calls that wait for a key, a provider's pause or a breaker.
+    waiting: u32,
     /// What is left of the retry budget.
     budget_tokens: Option<f64>,
     /// Attempts by class.
@@ -77,6 +79,7 @@ fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Upstrea
         name: upstream.spec.name.clone(),
         url: upstream.spec.url.to_string(),
         in_flight: upstream.in_flight.load(Ordering::Relaxed),
+        waiting: upstream.state.waiting(),
         pace: all.pace(now.mono),
         budget_tokens: budget,
         classes: Class::ALL.iter().zip(all.classes).map(|(class, count)| (class.as_str().to_owned(), count)).collect(),

@@ -15,7 +15,7 @@ const TOGETHER: usize = 200;
 const KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
 
 /// For as long as the process serves.
-pub(crate) async fn run(shared: &Shared) {
+pub(crate) async fn run(shared: &Arc<Shared>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -66,12 +66,12 @@ pub(crate) async fn errors(shared: &Shared) -> Result<(), Error> {
 }
 
 /// Takes over what was seen and named before, or elsewhere. A name applies from then on.
-pub(crate) async fn recall(shared: &Shared) -> Result<(), Error> {
+pub(crate) async fn recall(shared: &Arc<Shared>) -> Result<(), Error> {
     let stored = shared.desk.store.unnamed(unnamed::MOST).await?;
     let rules = shared.eyes.seen().errors.take_over(&stored);
     if shared.eyes.rename(rules) {
         // Where a secret cannot be read any more, the rules wait for the next configuration.
-        if let Ok(live) = operate::renamed(shared) {
+        if let Ok(live) = operate::renamed(shared).await {
             shared.live.store(Arc::new(live));
         }
     }

@@ -199,7 +199,8 @@ impl Worker {
         }
         let desk = self.bench.desk();
         let (now, lease, begun) = (desk.now(), self.lease(), self.bench.shared.clock.now().mono);
-        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.next_token(), lease, now }).await else {
+        let rules = self.bench.shared.live.load().rules;
+        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.next_token(), lease, now, rules }).await else {
             return Vec::new();
         };
         if claimed.len() < wishes.iter().map(|(_, most)| most).sum() {

@@ -4,6 +4,7 @@
 use crate::adhoc::AdHoc;
 use arc_swap::ArcSwap;
 use seawall_core::time::Nanos;
+use seawall_engine::transport::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -15,6 +16,9 @@ const MOST: usize = 4;
 const SUSPECTS: usize = 4;
 /// What the long bodies of all jobs that run in a process may take together, in kibibytes. One that is longer runs alone.
 const BODIES_KIB: u32 = 64 * 1024;
+/// Room for long answers of jobs that are not written down yet, for the whole process. It is apart from that of bodies: a job that holds its
+/// body may wait for this, and whoever has this waits for nothing but its upstream and the store.
+const ANSWERS_KIB: usize = 64 * 1024;
 /// What two clocks may differ by without one of them having been set.
 pub(super) const STEP: Nanos = Nanos::from_secs(2);
 /// A worker looks at the clock before it holds anything.
@@ -37,6 +41,7 @@ pub(crate) struct Crew {
     found: ArcSwap<Vec<String>>,
     suspects: Semaphore,
     bodies: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
     /// Places for suspects by now.
     places: AtomicUsize,
     pub(super) adhoc: AdHoc,
@@ -52,6 +57,7 @@ impl Crew {
             found: ArcSwap::default(),
             suspects: Semaphore::new(1),
             bodies: Arc::new(Semaphore::new(BODIES_KIB as usize)),
+            answers: Arc::new(Semaphore::new(ANSWERS_KIB)),
             places: AtomicUsize::new(1),
             adhoc: AdHoc::new(RECEIVERS),
         }
@@ -97,6 +103,11 @@ impl Crew {
     pub(super) async fn room_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(BODIES_KIB);
         Arc::clone(&self.bodies).acquire_many_owned(kib).await
+    }
+
+    /// The room that long answers share.
+    pub(super) fn answers(&self) -> Room {
+        Room::new(Arc::clone(&self.answers))
     }
 
     /// Something was lived through, so one more suspect may run beside the others.

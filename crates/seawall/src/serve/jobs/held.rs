@@ -32,9 +32,13 @@ struct Held {
     until: Wall,
     /// When its request was begun, where that may not be repeated.
     begun_at: Option<Wall>,
+    /// Its request may be repeated by a rule, and is begun without a note.
+    repeats_by_rule: bool,
     standing: Standing,
     /// The room that its body takes.
     room: Option<OwnedSemaphorePermit>,
+    /// The room that its answer takes.
+    answer: Option<OwnedSemaphorePermit>,
 }
 
 /// How far a job that is held has come, and whether it takes a slot.
@@ -144,7 +148,9 @@ impl Table {
             pace.take(&job.upstream, job.priority, Rc::clone(&claimed));
             pace.next(&job.upstream)
         };
-        self.held.borrow_mut().insert(claimed.lease, Held { claimed, until, begun_at: None, standing: Standing::InHand, room: None });
+        let (begun_at, repeats_by_rule, standing) = (None, false, Standing::InHand);
+        let held = Held { claimed, until, begun_at, repeats_by_rule, standing, room: None, answer: None };
+        self.held.borrow_mut().insert(held.claimed.lease, held);
         next
     }
 
@@ -277,11 +283,30 @@ impl Table {
         }
     }
 
+    /// The answer of a job takes that room until the job is over.
+    pub(super) fn keep_answer(&self, lease: &Lease, room: Option<OwnedSemaphorePermit>) {
+        if let (Some(room), Some(held)) = (room, self.held.borrow_mut().get_mut(lease)) {
+            held.answer = Some(room);
+        }
+    }
+
     /// The request of a job that may not be repeated is about to be sent.
     pub(super) fn mark_begun(&self, lease: &Lease, at: Wall) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.begun_at = Some(at);
         }
+    }
+
+    /// The request of a job that may be repeated by a rule is about to be sent.
+    pub(super) fn mark_repeats_by_rule(&self, lease: &Lease) {
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.repeats_by_rule = true;
+        }
+    }
+
+    /// Whether the request of a job may have been sent that may be repeated by a rule, and by what it is may not.
+    pub(super) fn repeats_by_rule(&self, lease: &Lease) -> bool {
+        self.held.borrow().get(lease).is_some_and(|held| held.repeats_by_rule)
     }
 
     /// When the request of a job that may not be repeated was begun, if it was.
@@ -368,7 +393,7 @@ mod tests {
         let store = Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap();
         store.enqueue((0..most).map(job).collect(), NOON).await.unwrap();
         let lanes = vec![("u".to_owned(), usize::from(most))];
-        store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON }).await.unwrap()
+        store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON, rules: 0 }).await.unwrap()
     }
 
     fn held(claimed: Vec<Claimed>) -> (Table, Vec<Lease>) {

@@ -3,8 +3,9 @@
 
 use super::Desk;
 use super::held::Table;
-use super::run::{Bench, Ran, Unbegun};
+use super::run::{Beginning, Bench, Ran, Unbegun};
 use super::schedule;
+use crate::letter;
 use seawall_core::call::Answer;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::drive::StartLog;
@@ -84,9 +85,12 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
         return hand_in(bench, table, back(claimed, Ending::Release, now));
     }
     match bench.run(claimed, &Start { bench, table, lease }).await {
-        Ok(Ran { settle, told: None, place: None }) => hand_in(bench, table, settle),
+        Ok(Ran { settle, told: None, place: None, room }) => {
+            table.keep_answer(&lease, room);
+            hand_in(bench, table, settle);
+        }
         // Somebody waits for these to be on disk. There are few, and what they need is in a place of its own.
-        Ok(Ran { settle, told, place }) => {
+        Ok(Ran { settle, told, place, room: _room }) => {
             over(bench, table, &lease);
             if Box::pin(write(bench, table, Arc::new(settle))).await
                 && let Some(told) = told
@@ -112,9 +116,9 @@ async fn load(bench: &Bench, table: &Table, claimed: &Claimed, bytes: usize) -> 
             Err(_) => tokio::time::sleep(PAUSES[1]).await,
         }
     };
-    let Claimed { lease, job, .. } = claimed;
+    let Claimed { lease, job, rules, .. } = claimed;
     let job = Job { request: Request { body, ..job.request.clone() }, ..job.clone() };
-    let whole = Rc::new(Claimed { lease: *lease, job, body_left: None });
+    let whole = Rc::new(Claimed { lease: *lease, job, body_left: None, rules: *rules });
     table.load(Rc::clone(&whole), room);
     Some(whole)
 }
@@ -129,6 +133,12 @@ struct Start<'a> {
 impl std::fmt::Debug for Start<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Start").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+impl Beginning for Start<'_> {
+    fn repeats_by_rule(&self) {
+        self.table.mark_repeats_by_rule(&self.lease);
     }
 }
 
@@ -154,6 +164,11 @@ pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Sto
     match why {
         Stop::Release => Some(match table.begun_at(&claimed.lease) {
             Some(begun_at) => bench.cut_off(claimed, begun_at),
+            // It goes back, and is known to have been sent perhaps, should the rule be another by then.
+            None if table.repeats_by_rule(&claimed.lease) => {
+                let history = letter::with_unknown(&claimed.job.history, claimed.job.progress.attempts.saturating_add(1), now);
+                Settle { history, ..back(claimed, Ending::Release, now) }
+            }
             None => back(claimed, Ending::Release, now),
         }),
         Stop::Cancel => Some(back(claimed, Ending::Cancelled, now)),

@@ -2,7 +2,7 @@
 //! up for the store.
 
 use super::schedule::{self, Told};
-use super::{Desk, callback};
+use super::{Desk, callback, submit};
 use crate::adhoc;
 use crate::letter::{self, Cause, Place};
 use crate::serve::Shared;
@@ -12,14 +12,15 @@ use crate::setup::Environment;
 use crate::target::target;
 use http::{HeaderMap, HeaderValue, Method, Version};
 use seawall_core::call::{self, Finish, Outcome};
-use seawall_core::decide::Progress;
-use seawall_core::discretion;
-use seawall_core::policy::{Door, IdempotencyMode};
-use seawall_core::record::{Attempt, Class, Reason};
+use seawall_core::config::AtCost;
+use seawall_core::decide::{Progress, repeatable};
+use seawall_core::policy::{Door, IdempotencyMode, Unsafe};
+use seawall_core::record::Attempt;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
-use seawall_core::time::{Nanos, Wall};
+use seawall_core::time::Wall;
 use seawall_engine::body::Relay;
+use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Drove, Ended, Scene, StartLog, drive_job};
 use seawall_engine::limits::Who;
@@ -30,14 +31,14 @@ use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::request_headers::RequestHeaders;
 use seawall_engine::trace::Trace;
-use seawall_engine::transport::{Answer, HttpTransport, Replay, Sending};
+use seawall_engine::transport::{Answer, HttpTransport, Replay, Room, Sending};
 use seawall_store::idempotency;
 use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 
 /// A job that has taken so many workers with it is not given to another.
 const MOST_CRASHES: u32 = SUSPECT + 1;
@@ -70,6 +71,14 @@ pub(super) struct Ran<'a> {
     pub told: Option<Told>,
     /// A suspect's, which it has until its end is written down.
     pub place: Option<SemaphorePermit<'a>>,
+    /// The room that its answer takes until it is written down.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
+/// How a job is begun, as its worker has it written down.
+pub(super) trait Beginning: StartLog {
+    /// It may be repeated by a rule of the configuration, so no note is taken.
+    fn repeats_by_rule(&self);
 }
 
 /// Why a suspect was not begun.
@@ -89,6 +98,8 @@ struct Verdict {
     answer: Option<Response>,
     /// The end of the reservation of its key.
     key: Option<idempotency::Finish>,
+    /// The room that its answer takes.
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Bench {
@@ -120,16 +131,17 @@ impl Bench {
     }
 
     /// Runs a job as far as it goes now. A request that may not be repeated is noted in `log` before it is sent.
-    pub(super) async fn run(&self, claimed: &Claimed, log: &dyn StartLog) -> Result<Ran<'_>, Unbegun> {
+    pub(super) async fn run(&self, claimed: &Claimed, log: &dyn Beginning) -> Result<Ran<'_>, Unbegun> {
         let job = &claimed.job;
         // In a place of its own, as all that few jobs need: hundreds of them run side by side, and what is small stays near.
         let place = if job.crashes == SUSPECT { Some(Box::pin(self.suspected(claimed.lease)).await?) } else { None };
-        let verdict = match self.locate(job) {
-            Ok(target) => Box::pin(self.drive(job, &target, log)).await,
+        let mut verdict = match self.locate(job) {
+            Ok(target) => Box::pin(self.drive(claimed, &target, log)).await,
             Err((upstream, cause)) => self.refused(job, upstream.as_deref(), cause),
         };
+        let room = verdict.room.take();
         let (settle, told) = self.settlement(claimed, verdict);
-        Ok(Ran { settle, told, place })
+        Ok(Ran { settle, told, place, room })
     }
 
     /// What is written of a run, and what its schedule is told.
@@ -138,15 +150,15 @@ impl Bench {
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
-        let forgets = forgets(job, &verdict.ending);
-        let Verdict { ending, progress, history, answer, key } = verdict;
+        let forgets = letter::forgets(job, &verdict.ending);
+        let Verdict { ending, progress, history, answer, key, room: _ } = verdict;
         (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, forgets, now, again: false }, told)
     }
 
     /// What is written of a job whose request was begun at that time and is cut off now, where it may not be repeated.
     pub(super) fn cut_off(&self, claimed: &Claimed, begun_at: Wall) -> Settle {
         let (job, target) = (&claimed.job, self.locate(&claimed.job).ok());
-        let cause = outcome_unknown(job, begun_at, "it was cut off when the process stopped");
+        let cause = letter::outcome_unknown(job, begun_at, "it was cut off when the process stopped");
         let verdict = self.lost(job, target.as_ref(), cause, 1, begun_at);
         self.settlement(claimed, verdict).0
     }
@@ -159,7 +171,7 @@ impl Bench {
         let place = Place { upstream: target.map(|to| &*to.upstream), endpoint: target.map(|to| &*to.endpoint) };
         let job = Job { progress, ..job.clone() };
         let letter = letter::letter(&job, Door::Jobs, &place, cause, &history, self.desk().now());
-        Verdict { ending: Ending::Dead(Box::new(letter)), progress, history, answer: None, key: None }
+        Verdict { ending: Ending::Dead(Box::new(letter)), progress, history, answer: None, key: None, room: None }
     }
 
     /// A job that workers were lost with, and that is not given to another: the one that was begun and may not be repeated, and the one
@@ -168,9 +180,10 @@ impl Bench {
         let is_repeatable = request.is_repeatable(&to.endpoint.plan);
         let verdict = match job.begun_at {
             Some(begun_at) if !is_repeatable => {
-                let cause = outcome_unknown(job, begun_at, "its worker was lost before it could tell the outcome");
+                let cause = letter::outcome_unknown(job, begun_at, "its worker was lost before it could tell the outcome");
                 self.lost(job, Some(to), cause, 1, begun_at)
             }
+            None if !is_repeatable && self.may_be_begun(job) => self.lost(job, Some(to), letter::begun_by_rule(job), 1, self.desk().now()),
             Some(_) | None if job.crashes >= MOST_CRASHES => {
                 self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
                 self.lost(job, Some(to), Cause::poison(job.crashes), job.crashes, self.desk().now())
@@ -182,6 +195,35 @@ impl Bench {
             None => None,
         };
         Some(Verdict { key, ..verdict })
+    }
+
+    /// Whether it may have been begun without a note: by a worker that went by other rules and was lost, or was stopped.
+    fn may_be_begun(&self, job: &Job) -> bool {
+        job.lost_under.is_some_and(|rules| rules != self.shared.live.load().rules) || letter::has_unknown(&job.history)
+    }
+
+    /// What becomes of a job that is not begun after all. Where a rule lets its request be repeated, its claim tells by which rules; where these
+    /// have changed since, a note tells that it was begun.
+    async fn not_begun(
+        &self,
+        claimed: &Claimed,
+        to: &Target,
+        request: &call::Request<'_>,
+        reservation: Option<&Keyed>,
+        log: &dyn Beginning,
+    ) -> Option<Verdict> {
+        let job = &claimed.job;
+        if let Some(verdict) = self.given_up(job, to, request, reservation).await {
+            return Some(verdict);
+        }
+        if !request.is_repeatable(&to.endpoint.plan) || repeatable(request.method, Unsafe::Never, false) {
+            return None;
+        }
+        log.repeats_by_rule();
+        let is_noted = claimed.rules == self.shared.live.load().rules
+            || matches!(self.desk().store.begin_send(claimed.lease, self.desk().now()).await, Ok(true));
+        let (progress, history) = (job.progress, job.history.clone());
+        (!is_noted).then_some(Verdict { ending: Ending::Release, progress, history, answer: None, key: None, room: None })
     }
 
     /// A suspect's end is written down: others may take its place, and one more.
@@ -230,16 +272,21 @@ impl Bench {
     fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> Verdict {
         let place = Place { upstream, endpoint: None };
         let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
-        Verdict { ending: Ending::Dead(Box::new(letter)), progress: job.progress, history: job.history.clone(), answer: None, key: None }
+        Verdict {
+            ending: Ending::Dead(Box::new(letter)),
+            progress: job.progress,
+            history: job.history.clone(),
+            answer: None,
+            key: None,
+            room: None,
+        }
     }
 
-    async fn drive(&self, job: &Job, to: &Target, log: &dyn StartLog) -> Verdict {
-        let mut headers = match self.headers(job, to) {
-            Ok(headers) => headers,
+    async fn drive(&self, claimed: &Claimed, to: &Target, log: &dyn Beginning) -> Verdict {
+        let job = &claimed.job;
+        let (method, mut headers) = match method(job).and_then(|method| Ok((method, self.headers(job, to)?))) {
+            Ok(both) => both,
             Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::ours(why))),
-        };
-        let Ok(method) = Method::from_bytes(job.request.method.as_bytes()) else {
-            return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::ours(format!("`{}` is no method", job.request.method))));
         };
         let now = self.desk().now();
         // A job's id is the same for all its attempts, as a key has to be.
@@ -252,11 +299,12 @@ impl Bench {
             method: &job.request.method,
             mark: to.endpoint.plan.mark(&job.request.method, &job.request.path),
             keyed: job.idempotency_key.is_some() || made,
+            at_cost: is_at_cost(to, &job.request.path, &headers),
             replayable: true,
             deadline: job.expires_at.map(|at| at.since(now)),
             patient: true,
         };
-        if let Some(verdict) = Box::pin(self.given_up(job, to, &request, reservation.as_ref())).await {
+        if let Some(verdict) = Box::pin(self.not_begun(claimed, to, &request, reservation.as_ref(), log)).await {
             return verdict;
         }
         let trail = RefCell::new(Vec::new());
@@ -271,7 +319,7 @@ impl Bench {
             id: job.id,
             caller: &caller,
             key_tail: &to.upstream,
-            who: Who::here(&caller, &job.tenant, &nothing),
+            who: Who { mark: CredentialMark::of(&headers), ..Who::here(&caller, &job.tenant, &nothing) },
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
             start_log: Some(log),
@@ -285,10 +333,11 @@ impl Bench {
             Drove::Aside(aside) => {
                 let until = self.desk().now() + aside.until.since(aside.at.mono);
                 let ending = Ending::Wait { until, reason: aside.reason.as_str() };
-                Verdict { ending, progress: aside.progress, history, answer: None, key: None }
+                Verdict { ending, progress: aside.progress, history, answer: None, key: None, room: None }
             }
             Drove::Ended(ended) => {
                 let progress = used_up(job, &ended.finish);
+                let room = transport.room.take().and_then(Room::into_taken);
                 let (ending, answer) = match reservation.as_ref().and_then(Keyed::stored) {
                     Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
                     stored => {
@@ -300,7 +349,7 @@ impl Bench {
                     Some(reservation) => Box::pin(reservation.close(&ending)).await,
                     None => None,
                 };
-                Verdict { ending, progress, history, answer, key }
+                Verdict { ending, progress, history, answer, key, room }
             }
         }
     }
@@ -329,6 +378,7 @@ impl Bench {
             trace,
             detail: None,
             ahead: MOST_ANSWER + 1,
+            room: Some(self.desk().crew.answers()),
             spares_streams: false,
             diagnoses: false,
             passes: Some(hygiene::passes),
@@ -496,19 +546,15 @@ impl Bench {
     }
 }
 
-/// What is known of a request that was begun and may not be repeated.
-fn outcome_unknown(job: &Job, begun_at: Wall, why: &str) -> Cause {
-    let attempt = job.progress.attempts.saturating_add(1);
-    let words = format!("attempt {attempt} was begun at {begun_at}, and {why}; the request may have been executed");
-    Cause::outcome_unknown(Masked::ours(words))
+/// A job's method, if it may be sent. An import, a schedule or another version may have written the row.
+fn method(job: &Job) -> Result<Method, String> {
+    submit::checked_method(&job.request.method)?;
+    Method::from_bytes(job.request.method.as_bytes()).map_err(|error| error.to_string())
 }
 
-/// Whether the secrets of a job's request are of no use once it is over. A result that repeats one is its caller's own, and is
-/// hidden from others by what the request has.
-fn forgets(job: &Job, ending: &Ending) -> bool {
-    let has_secrets = job.request.has_secrets() || job.callback.as_deref().is_some_and(|url| discretion::secrets(url).next().is_some());
-    let is_repeated = |response: &Response| letter::masked_response(response.clone(), None, &letter::mask(None, &job.request)) != *response;
-    has_secrets && !matches!(ending, Ending::Done(response) if is_repeated(response))
+fn is_at_cost(to: &Target, path: &str, headers: &HeaderMap) -> bool {
+    let path = path.split('?').next().unwrap_or(path);
+    to.endpoint.plan.at_cost.allows(path, || headers.get(AtCost::OPERATION)?.to_str().ok())
 }
 
 /// What sends within `allow_private` as it is now.
@@ -530,44 +576,4 @@ fn content(body: Relay) -> Option<(bytes::Bytes, bool)> {
         Relay::Full(bytes) => Some((bytes, false)),
         Relay::Stream(streaming) => streaming.into_ahead().map(|bytes| (bytes, true)),
     }
-}
-
-/// Whether a call ended in a way that somebody may want to hear of later.
-pub(crate) const fn is_failure(outcome: Outcome) -> bool {
-    use seawall_core::record::Code;
-    match outcome {
-        Outcome::Failed(_) => true,
-        // What the caller did wrong, and what it was refused, is for the caller alone.
-        Outcome::Refused(code) => !matches!(
-            code,
-            Code::Cancelled
-                | Code::TooLarge
-                | Code::RateLimited
-                | Code::IdempotencyKeyMissing
-                | Code::IdempotencyKeyMismatch
-                | Code::IdempotencyKeyInFlight
-                | Code::OutcomeUnknown
-                | Code::StoreUnavailable
-        ),
-        Outcome::Success | Outcome::Replayed => false,
-    }
-}
-
-/// The reasons for which a caller's exhausted call is worth a second life as a job.
-pub(crate) const fn is_worth_keeping(outcome: Outcome) -> bool {
-    use seawall_core::record::Code;
-    match outcome {
-        Outcome::Failed(class) => matches!(class, Class::Transient | Class::Ambiguous | Class::Quota),
-        Outcome::Refused(code) => {
-            matches!(code, Code::CircuitOpen | Code::Paused | Code::KeysExhausted | Code::UpstreamUnreachable | Code::DeadlineExceeded)
-        }
-        Outcome::Success | Outcome::Replayed => false,
-    }
-}
-
-/// How long an exhausted call rests before it goes on as a job: those that made it fail need the time. Not where it is an open
-/// breaker, a pause or a cooling key: the job finds it itself, and then waits for it by name, so that it can be woken.
-pub(crate) fn rest(reason: Reason, retry_after: Option<Nanos>, cap: Nanos) -> Nanos {
-    let by_name = matches!(reason, Reason::CircuitOpen | Reason::ProviderPause | Reason::KeysCooling);
-    if by_name { Nanos::ZERO } else { retry_after.unwrap_or(Nanos::ZERO).max(cap) }
 }

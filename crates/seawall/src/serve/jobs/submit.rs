@@ -6,10 +6,11 @@ use crate::shape::Time;
 use crate::target::target;
 use base64::Engine as _;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Method};
+use http::{HeaderMap, HeaderName};
 use seawall_core::config::parse;
 use seawall_core::config::url::Base;
 use seawall_core::decide::Progress;
+use seawall_core::request_method;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::Wall;
 use seawall_engine::live::Live;
@@ -102,10 +103,7 @@ pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>
         _ => return Err("a job names an `upstream` and a `path`, or a whole `url`".to_owned()),
     };
     let method = submission.method.to_ascii_uppercase();
-    let known = Method::from_bytes(method.as_bytes()).is_ok_and(|method| !matches!(method, Method::CONNECT | Method::TRACE));
-    if !known {
-        return Err(format!("`{method}` is no method that can be sent"));
-    }
+    checked_method(&method)?;
     let mut headers = headers(submission.headers)?;
     let body = body(submission.body, submission.body_encoding.as_deref(), &mut headers)?;
     if u64::try_from(body.len()).unwrap_or(u64::MAX) > live.config.server.max_body {
@@ -169,6 +167,12 @@ pub(crate) fn outside(url: &str, reach: &Reach) -> Result<String, String> {
         return Err(format!("`{bare}` {OUT_OF_REACH}"));
     }
     Ok(url.to_owned())
+}
+
+/// # Errors
+/// When the method may not be sent.
+pub(super) fn checked_method(method: &str) -> Result<(), String> {
+    request_method::check(method).map_err(|bad| format!("`{}` is no method that can be sent: {bad}", method.escape_default()))
 }
 
 /// A path that can be sent.

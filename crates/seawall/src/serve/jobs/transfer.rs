@@ -230,6 +230,7 @@ fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
     } else if written.original.path != ASTERISK {
         submit::checked_path(written.original.path.clone())?;
     }
+    submit::checked_method(&written.original.method)?;
     let mut headers = headers(written.original.headers)?;
     let body = submit::body(written.original.body, written.original.body_encoding.as_deref(), &mut headers)?;
     // What an export does not show, an import does not have.

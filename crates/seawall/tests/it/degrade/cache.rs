@@ -14,7 +14,10 @@ fn fails_later(headers: &'static str) -> Upstream {
 #[test]
 fn an_outage_is_bridged_with_the_last_good_answer() {
     let upstream = fails_later("etag: \"1\"\r\n");
-    let gateway = before(&upstream, "cache = { stale_if_error = \"1h\" }\nfallback = { body = \"[]\" }\nbreaker = { consecutive = 2 }");
+    let gateway = before(
+        &upstream,
+        "cache = { stale_if_error = \"1h\" }\nfallback = { body = \"[]\" }\nbreaker = { consecutive = 2, open = \"5s\" }",
+    );
     let first = gateway.get("/a/x?q=1");
     assert_eq!((first.status, first.outcome(), first.header("cache-status")), (200, "success", None));
     for _ in 0..3 {

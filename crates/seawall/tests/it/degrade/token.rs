@@ -4,6 +4,7 @@ use super::{answer, before, eventually, scripted, start};
 use crate::flaky::Flaky;
 use crate::gateway::Gateway;
 use std::fmt::Display;
+use std::time::Duration;
 
 const SCRIPT: &str = r#"
 [[routes]]
@@ -112,7 +113,7 @@ fn a_token_is_renewed_before_it_expires() {
     let gateway = gateway(upstream.at, provider.at, "client-credentials");
     drop((gateway.get("/a/x"), gateway.get("/a/x")));
     assert_eq!(provider.count(), 1);
-    std::thread::sleep(std::time::Duration::from_millis(950));
+    std::thread::sleep(Duration::from_millis(950));
     drop(gateway.get("/a/x"));
     assert!(provider.count() == 2 && upstream.asked(3).contains("Bearer token-2"), "{}", upstream.asked(3));
 }
@@ -143,11 +144,70 @@ fn a_request_that_no_token_is_accepted_for_does_not_ask_for_one_each_time() {
 #[test]
 fn a_call_waits_for_a_token_no_longer_than_its_own_deadline() {
     let provider = scripted(|_, _| {
-        std::thread::sleep(std::time::Duration::from_secs(5));
+        std::thread::sleep(Duration::from_secs(5));
         answer("200 X", "", r#"{"access_token":"late"}"#)
     });
     let upstream = scripted(|_, _| answer("200 X", "", ""));
     let gateway = gateway(upstream.at, provider.at, "client-credentials");
     let got = gateway.get_with("/a/x", "seawall-timeout-ms: 300\r\n");
     assert_eq!((got.status, got.outcome(), upstream.count()), (504, "deadline_exceeded", 0));
+}
+
+/// Nothing that a provider does opens the upstream's breaker, and the caller is told whose fault it is.
+#[test]
+fn a_provider_that_is_away_is_not_the_upstreams_failure() {
+    let breaker = "breaker = { consecutive = 2, min_calls = 100 }\n";
+    let hasty = "timeout = { attempt = \"300ms\" }\n";
+    let down = scripted(|_, _| answer("503 X", "", ""));
+    let late = scripted(|_, _| {
+        std::thread::sleep(Duration::from_secs(5));
+        answer("200 X", "", r#"{"access_token":"late"}"#)
+    });
+    // Nothing listens on port 1. A port that was just closed could be another test's by now.
+    let gone = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let [unreachable, too_late] = [(502, "upstream_unreachable"), (504, "deadline_exceeded")];
+    // Only the provider that is late meets a short timeout: a busy machine may take longer than that for anything.
+    for (provider, timeout, expected, said) in [
+        (down.at, "", unreachable, "answered 503"),
+        (late.at, hasty, too_late, "did not answer in time"),
+        (gone, "", unreachable, "cannot be connected to (connection_refused)"),
+    ] {
+        let upstream = scripted(|_, _| answer("200 X", "", "in"));
+        let auth = format!(
+            "{timeout}{breaker}[upstreams.a.auth]\nrefresh = {{ kind = \"client-credentials\", token_url = \"http://{provider}/token\", \
+             client_id = \"env:ID\", client_secret = \"env:SECRET\" }}"
+        );
+        let gateway = start(upstream.at, &auth).secret("ID", "the client").secret("SECRET", "canary-secret").go();
+        for _ in 0..5 {
+            let got = gateway.get("/a/x");
+            assert_eq!((got.status, got.code().as_str()), expected, "{}", got.text());
+            let detail = got.problem()["detail"].as_str().unwrap().to_owned();
+            assert!(detail.ends_with(&format!(": the token provider 127.0.0.1 {said}")), "{detail}");
+            assert_eq!(got.header("proxy-status"), Some("seawall; error=proxy_internal_error"));
+        }
+        assert_eq!(upstream.count(), 0);
+    }
+}
+
+/// A refusal by the provider says nothing good of the upstream either: it must not close a breaker that is half-open.
+#[test]
+fn a_provider_that_says_no_is_no_success_of_the_upstream() {
+    let provider = scripted(|n, _| match n {
+        1 => answer("200 X", "", r#"{"access_token":"first","expires_in":2}"#),
+        _ => answer("401 X", "", ""),
+    });
+    let upstream = scripted(|_, _| answer("503 X", "", ""));
+    let policy = "breaker = { consecutive = 2, min_calls = 100, open = \"2s\", probes = 1, successes = 1, max_wait = \"0s\" }\n";
+    let auth = format!(
+        "{policy}[upstreams.a.auth]\nrefresh = {{ kind = \"client-credentials\", token_url = \"http://{}/token\", \
+         client_id = \"env:ID\", client_secret = \"env:SECRET\" }}",
+        provider.at
+    );
+    let gateway = start(upstream.at, &auth).secret("ID", "the client").secret("SECRET", "canary-secret").go();
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/a/x").status, 503);
+    }
+    assert_eq!(gateway.get("/a/x").code(), "circuit_open");
+    eventually("the breaker lets a probe through", || gateway.get("/a/x").outcome() == "auth");
+    assert_ne!(gateway.look("/v1/breakers")["items"][0]["state"], "closed");
 }

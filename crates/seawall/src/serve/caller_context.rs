@@ -1,0 +1,57 @@
+//! The caller of a request: name, address, credential and the time it will wait.
+
+use super::hygiene::Marks;
+use http::HeaderMap;
+use seawall_core::time::Nanos;
+use seawall_engine::caller::Caller;
+use seawall_engine::credential_pauses::CredentialMark;
+use seawall_engine::limits::Who;
+use seawall_engine::live::LiveEndpoint;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// One caller's request, for limits, pauses and records.
+pub(super) struct CallerContext {
+    address: IpAddr,
+    pub(super) caller: Arc<Caller>,
+    pub(super) left: Nanos,
+    /// The caller's own headers, where a limit looks at them.
+    asked: Option<Box<HeaderMap>>,
+    /// The caller's own credential, where it is what a provider's pause binds.
+    mark: CredentialMark,
+}
+
+impl CallerContext {
+    pub(super) const fn new(address: IpAddr, caller: Arc<Caller>, left: Nanos) -> Self {
+        Self { address, caller, left, asked: None, mark: CredentialMark::NONE }
+    }
+
+    /// The gateway itself, for a request of its own.
+    pub(super) fn ourselves(left: Nanos) -> Self {
+        let caller = Caller { name: Arc::from("seawall"), tenant: String::new(), user: String::new() };
+        Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST), Arc::new(caller), left)
+    }
+
+    /// Keeps what limits and pauses ask of the caller's own headers, before any is taken out.
+    pub(super) fn look_at(&mut self, headers: &HeaderMap, marks: Marks, endpoint: &LiveEndpoint) {
+        if endpoint.plan.keys == 0 && marks.has(Marks::CREDENTIAL) {
+            self.mark = CredentialMark::of(headers);
+        }
+        if endpoint.state.looks_at_headers {
+            self.asked = Some(Box::new(headers.clone()));
+        }
+    }
+
+    pub(super) fn who<'a>(&'a self, bare: &'a HeaderMap) -> Who<'a> {
+        let Caller { name, tenant, user } = &*self.caller;
+        Who {
+            ip: self.address,
+            caller: name,
+            user,
+            tenant,
+            headers: self.asked.as_deref().unwrap_or(bare),
+            credential: "",
+            mark: self.mark,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What hits one caller does not cost the others their calls: they wait for what is over soon.
+
+use super::caller::{Reply, Watch, eventually};
+use super::forwarding::FAST;
+use super::gateway::{Gateway, Start};
+use super::upstream::{OK, Upstream, answer};
+use std::time::Duration;
+
+const ONE_KEY: &str = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nkeys = [{ id = \"a\", secret = \"env:A\" }]\n";
+
+/// Calls begin side by side, a few milliseconds apart, whatever becomes of those before.
+fn side_by_side(gateway: &Gateway, count: usize, gap: Duration, headers: &str) -> Vec<Reply> {
+    let start = &Watch::start();
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..count)
+            .map(|n| {
+                scope.spawn(move || {
+                    let due = gap * u32::try_from(n).unwrap();
+                    std::thread::sleep(due.saturating_sub(elapsed(start)));
+                    gateway.ask(format!("GET /api/x HTTP/1.1\r\nHost: h\r\n{headers}\r\n"))
+                })
+            })
+            .collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    })
+}
+
+fn elapsed(watch: &Watch) -> Duration {
+    Duration::from_millis(u64::try_from(watch.ms()).unwrap())
+}
+
+fn failed(replies: &[Reply]) -> Vec<String> {
+    replies.iter().filter(|reply| reply.status != 200).map(|reply| format!("{reply:?}")).collect()
+}
+
+#[test]
+fn one_throttled_call_costs_the_others_nothing_but_time() {
+    let throttle = answer("429 Slow", "Retry-After: 1\r\n", "");
+    for policy in [&format!("preset = \"openai\"\n{ONE_KEY}"), "preset = \"openai\"\n", "preset = \"aws\"\n", ""] {
+        let upstream = Upstream::replying(&[&throttle, OK]);
+        let gateway = Start::before(&upstream, policy).secret("A", "first-key-aaaa").go();
+        let replies = side_by_side(&gateway, 30, Duration::from_millis(10), "");
+        assert_eq!(failed(&replies), [""; 0], "{policy}");
+        assert_eq!(upstream.count(), 31, "{policy}");
+        if !policy.contains("aws") {
+            assert!(replies.iter().any(|reply| reply.header("seawall-waited-ms").is_some()), "{policy}: somebody waited");
+        }
+    }
+}
+
+#[test]
+fn a_blip_costs_no_more_calls_than_it_hits() {
+    let down = std::sync::Mutex::new(None::<Watch>);
+    let upstream = Upstream::with(move |turn| {
+        let since = elapsed(down.lock().unwrap().get_or_insert_with(Watch::start));
+        let blip = (Duration::from_millis(200)..Duration::from_millis(700)).contains(&since);
+        turn.say(if blip { answer("503 Down", "", "") } else { OK.to_owned() });
+    });
+    let gateway = Start::before(&upstream, "").go();
+    let replies = side_by_side(&gateway, 150, Duration::from_millis(10), "");
+    assert_eq!(failed(&replies), [""; 0]);
+    assert!(gateway.stdout().contains("circuit_open") || gateway.stdout().contains("breaker"), "the breaker did its part");
+}
+
+#[test]
+fn a_throttle_of_a_callers_own_key_binds_that_caller_alone() {
+    for theirs in ["Authorization: Bearer one\r\n", "X-Api-Key: one\r\n", ""] {
+        let upstream = Upstream::with(|turn| {
+            let is_two = turn.seen.has("authorization") && turn.seen.all("authorization") == ["Bearer two"];
+            turn.say(if is_two { OK.to_owned() } else { answer("429 Slow", "Retry-After: 90\r\n", "") });
+        });
+        let gateway = Start::before(&upstream, "").go();
+        let ask = |headers: &str| gateway.ask(format!("GET /api/x HTTP/1.1\r\nHost: h\r\nSeawall-Timeout-Ms: 300\r\n{headers}\r\n"));
+        assert_eq!((ask(theirs).status, ask(theirs).outcome().to_owned()), (429, "paused".to_owned()), "{theirs}");
+        assert_eq!((ask("Authorization: Bearer two\r\n").status, upstream.count()), (200, 2), "{theirs}");
+        assert_eq!(gateway.look("/v1/pauses")["items"][0]["credentials"], 1);
+    }
+}
+
+#[test]
+fn a_call_that_waits_leaves_its_slot_in_the_pool_to_others() {
+    let upstream = Upstream::with(|turn| {
+        let throttled = turn.seen.all("authorization") == ["Bearer one"];
+        turn.say(if throttled { answer("429 Slow", "Retry-After: 20\r\n", "") } else { OK.to_owned() });
+    });
+    let pool = "pool = \"p\"\nretry = { attempts = 1 }\n[pools.p]\nconcurrent = 2\nqueue = 0\n";
+    let gateway = Start::before(&upstream, pool).go();
+    let ask = |key: &str| format!("GET /api/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\n\r\n");
+    assert_eq!(gateway.ask(ask("one")).status, 429);
+    let mut waiting: Vec<_> = (0..4).map(|_| gateway.caller()).collect();
+    for caller in &mut waiting {
+        caller.send(ask("one"));
+    }
+    eventually("they wait", || gateway.metric("seawall_waiting{upstream=\"api\"}").is_some_and(|waiting| waiting >= 2.0));
+    for _ in 0..10 {
+        assert_eq!(gateway.ask(ask("two")).status, 200);
+    }
+    drop(waiting);
+    eventually("the places are given back", || gateway.metric("seawall_waiting{upstream=\"api\"}") == Some(0.0));
+}
+
+#[test]
+fn a_call_that_is_not_retried_says_why() {
+    let upstream = Upstream::replying(&[&answer("503 Busy", "", "")]);
+    let gateway = Start::before(&upstream, FAST).go();
+    let post = gateway.ask("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx");
+    assert_eq!((post.status, post.header("seawall-reason")), (503, Some("post_without_key")));
+    assert_eq!(gateway.get("/api/x").header("seawall-reason"), Some("attempts_exhausted"));
+}
