@@ -80,6 +80,10 @@ pub struct Timeout {
     pub connect: Nanos,
     pub attempt: Nanos,
     pub total: Nanos,
+    /// The longest silence between a response's head and the first byte of a body that is passed on as it comes.
+    pub first_byte: Nanos,
+    /// The longest silence inside a body, in either direction.
+    pub idle: Nanos,
 }
 
 words! {

@@ -106,6 +106,7 @@ words! {
         RequestTimeout = "request_timeout",
         StorageFull = "storage_full",
         StoreUnavailable = "store_unavailable",
+        StreamCut = "stream_cut",
     }
 }
 
@@ -120,7 +121,7 @@ impl Code {
             Self::RequestTimeout | Self::StorageFull | Self::StoreUnavailable => "admit",
             Self::KeysExhausted | Self::KeysRejected => "lease",
             Self::CircuitOpen | Self::Paused => "guard",
-            Self::UpstreamUnreachable | Self::SchemaMismatch | Self::Cancelled => "attempt",
+            Self::UpstreamUnreachable | Self::SchemaMismatch | Self::Cancelled | Self::StreamCut => "attempt",
             Self::DeadlineExceeded => "decide",
         }
     }
@@ -191,6 +192,8 @@ words! {
         Paced = "paced",
         Cancelled = "cancelled",
         Cached = "cached",
+        /// The response broke off after its first byte had gone to the caller.
+        StreamCut = "stream_cut",
     }
 }
 

@@ -8,9 +8,10 @@ use crate::pool::Lent;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use seawall_core::policy::Timeout;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Sleep;
@@ -96,7 +97,15 @@ pub enum Blame {
 
 /// How the caller is doing with its body, seen from outside while the body is on its way.
 #[derive(Clone, Debug, Default)]
-pub struct Feed(Arc<AtomicU8>);
+pub struct Feed(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    state: AtomicU8,
+    is_whole: AtomicBool,
+    /// Bytes that the connection to the upstream has taken.
+    moved: AtomicU64,
+}
 
 impl Feed {
     const FLOWS: u8 = 0;
@@ -105,15 +114,29 @@ impl Feed {
     const TOO_LARGE: u8 = 3;
 
     fn set(&self, state: u8) {
-        self.0.store(state, Ordering::Relaxed);
+        self.0.state.store(state, Ordering::Relaxed);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.0.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the body that have been taken so far.
+    pub(crate) fn moved(&self) -> u64 {
+        self.0.moved.load(Ordering::Relaxed)
+    }
+
+    /// Whether all of the body has been taken.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.is_whole.load(Ordering::Relaxed)
     }
 
     /// What the caller did wrong, once an attempt has failed with `fault`. A body that is waited for says nothing by itself:
     /// the caller was too slow only where time ran out. An upstream that hangs up meanwhile, or in the same moment as the caller, has
     /// failed by itself.
     pub(crate) fn blame(&self, fault: Fault) -> Option<Blame> {
-        match self.0.load(Ordering::Relaxed) {
-            Self::WAITS if fault == Fault::TIMEOUT => Some(Blame::TooSlow),
+        match self.0.state.load(Ordering::Relaxed) {
+            Self::WAITS if fault == Fault::TIMEOUT || fault == Fault::STALLED => Some(Blame::TooSlow),
             Self::BROKE if fault == Fault::ABANDONED => Some(Blame::Broke),
             Self::TOO_LARGE if fault == Fault::ABANDONED => Some(Blame::TooLarge),
             _ => None,
@@ -144,6 +167,7 @@ impl Body for Outgoing {
             }
             Self::Stream(ahead, rest) => {
                 if let Some(bytes) = ahead.take().filter(|bytes| !bytes.is_empty()) {
+                    rest.feed.advance(length(&bytes));
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
                 let polled = Pin::new(&mut rest.incoming).poll_frame(cx);
@@ -153,11 +177,18 @@ impl Body for Outgoing {
                     Poll::Ready(Some(Ok(_)) | None) => Feed::FLOWS,
                 });
                 let frame = match ready!(polled) {
-                    None => return Poll::Ready(None),
+                    None => {
+                        rest.feed.0.is_whole.store(true, Ordering::Relaxed);
+                        return Poll::Ready(None);
+                    }
                     Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Broken(error)))),
                     Some(Ok(frame)) => frame,
                 };
                 let size = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
+                rest.feed.advance(size);
+                if rest.incoming.is_end_stream() {
+                    rest.feed.0.is_whole.store(true, Ordering::Relaxed);
+                }
                 match rest.left.checked_sub(size) {
                     Some(left) => rest.left = left,
                     None => {
@@ -214,6 +245,15 @@ pub(crate) enum Arriving {
 }
 
 impl Arriving {
+    /// Whether all that is left of the body has arrived.
+    pub(crate) fn is_here(&self) -> bool {
+        match self {
+            Self::Over => true,
+            Self::H1(lent) => lent.answer().is_here(),
+            Self::H2(_) => false,
+        }
+    }
+
     /// Ends the matter: a connection that can carry another request goes back to its shelf.
     fn end(&mut self) {
         if let Self::H1(lent) = std::mem::replace(self, Self::Over) {
@@ -257,11 +297,12 @@ pub struct Streaming {
     /// What was read ahead for the rules.
     ahead: Option<Bytes>,
     incoming: Arriving,
-    /// Longest silence between two pieces.
+    /// The longest silence before the next piece: `first_byte` until one has come, `idle` after that.
+    patience: Duration,
     idle: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Told once if the answer breaks off.
-    broken: Option<Broken>,
+    /// Told once how the body ended.
+    on_end: Option<OnEnd>,
     /// How it broke off, for the next time that somebody asks.
     failed: Option<RelayError>,
     kept: Option<Kept>,
@@ -291,12 +332,22 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-/// What happens when an answer breaks off after its first byte went out.
-pub struct Broken(pub Box<dyn FnOnce(&RelayError)>);
+/// How a body that was passed on as it came has ended.
+#[derive(Debug)]
+pub enum BodyEnd<'a> {
+    Whole,
+    /// It broke off after its first byte went out.
+    Broken(&'a RelayError),
+    /// The caller left before the end.
+    Abandoned,
+}
 
-impl std::fmt::Debug for Broken {
+/// Hears how a body ended.
+pub struct OnEnd(pub Box<dyn FnOnce(BodyEnd<'_>)>);
+
+impl std::fmt::Debug for OnEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Broken")
+        f.write_str("OnEnd")
     }
 }
 
@@ -312,7 +363,7 @@ pub enum RelayError {
 
 impl Relay {
     /// The rest of an answer; nothing is left of one that has ended.
-    pub(crate) fn new(mut ahead: Bytes, mut incoming: Arriving, idle: Duration) -> Self {
+    pub(crate) fn new(mut ahead: Bytes, mut incoming: Arriving, timeout: Timeout) -> Self {
         if ahead.is_empty()
             && let Arriving::H1(lent) = &mut incoming
             && let Some(rest) = lent.conn().rest()
@@ -324,7 +375,19 @@ impl Relay {
             return if ahead.is_empty() { Self::Empty } else { Self::Full(ahead) };
         }
         let ahead = Some(ahead).filter(|bytes| !bytes.is_empty());
-        Self::Stream(Box::new(Streaming { ahead, incoming, idle, timer: None, broken: None, failed: None, kept: None, held: None }))
+        let idle = Duration::from_nanos(timeout.idle.0);
+        let patience = if ahead.is_some() { idle } else { Duration::from_nanos(timeout.first_byte.0) };
+        Self::Stream(Box::new(Streaming {
+            ahead,
+            incoming,
+            patience,
+            idle,
+            timer: None,
+            on_end: None,
+            failed: None,
+            kept: None,
+            held: None,
+        }))
     }
 
     /// Keeps `held` until the answer has been read; gives it back at once where it has been already.
@@ -334,10 +397,10 @@ impl Relay {
         }
     }
 
-    /// Runs `broken` if the answer breaks off from here on.
-    pub fn on_break(&mut self, broken: Broken) {
+    /// Runs `on_end` once when a body that is still coming in has ended; nothing where it has ended already.
+    pub fn on_end(&mut self, on_end: OnEnd) {
         if let Self::Stream(streaming) = self {
-            streaming.broken = Some(broken);
+            streaming.on_end = Some(on_end);
         }
     }
 
@@ -360,8 +423,8 @@ impl Relay {
 impl Streaming {
     /// What was read ahead of an answer that nobody will read on.
     #[must_use]
-    pub fn into_ahead(self) -> Option<Bytes> {
-        self.ahead
+    pub fn into_ahead(mut self) -> Option<Bytes> {
+        self.ahead.take()
     }
 
     fn ended(&mut self) {
@@ -370,6 +433,13 @@ impl Streaming {
         self.incoming.end();
         if let Some(kept) = self.kept.take() {
             (kept.done)(kept.copy.freeze());
+        }
+        self.tell(BodyEnd::Whole);
+    }
+
+    fn tell(&mut self, end: BodyEnd<'_>) {
+        if let Some(OnEnd(tell)) = self.on_end.take() {
+            tell(end);
         }
     }
 
@@ -385,9 +455,7 @@ impl Streaming {
 
     fn broke(&mut self, error: &RelayError) {
         self.incoming = Arriving::Over;
-        if let Some(Broken(tell)) = self.broken.take() {
-            tell(error);
-        }
+        self.tell(BodyEnd::Broken(error));
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
@@ -401,6 +469,7 @@ impl Streaming {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
+                self.patience = self.idle;
                 if let Some(data) = frame.data_ref() {
                     self.keep(data);
                 }
@@ -421,8 +490,8 @@ impl Streaming {
                 Poll::Pending
             }
             Poll::Pending => {
-                let idle = self.idle;
-                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+                let patience = self.patience;
+                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
                 if timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
@@ -430,6 +499,12 @@ impl Streaming {
                 Poll::Ready(Some(Err(RelayError::Silent)))
             }
         }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.tell(BodyEnd::Abandoned);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The loop that turns a call's actions into waiting and sending. It decides nothing: the call machine does.
 
-use crate::body::Blame;
+use crate::body::{Blame, Feed};
 use crate::clock::Clock;
 use crate::deadlines::Deadlines;
 use crate::fault::Fault;
@@ -10,6 +10,7 @@ use crate::mask::Mask;
 use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder, Sample};
 use crate::state::Visit;
+use crate::upload::{self, Uploaded};
 use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request, Reservation, Settle};
 use seawall_core::classify::{Headers, Hint, Seen, Verdict};
 use seawall_core::decide::Progress;
@@ -54,6 +55,11 @@ pub trait Transport {
 
     /// What the caller did wrong with its body, if that is why the last attempt failed with this fault.
     fn blame(&self, _fault: Fault) -> Option<Blame> {
+        None
+    }
+
+    /// A body that goes through once, to be watched while it is sent.
+    fn upload(&self) -> Option<Feed> {
         None
     }
 
@@ -288,7 +294,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
             }
             Action::Send { number, timeout, key } => {
                 let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
-                let result = send(scene, transport, outward).await;
+                let (result, since) = send(scene, transport, outward).await;
                 now = scene.clock.now();
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
@@ -301,7 +307,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                     action = guarded.call.judged(Err(fault.kind), verdict, now, &mut scene.rng.borrow_mut());
                     continue;
                 }
-                let latency = now.mono.since(outward.now.mono);
+                let latency = now.mono.since(since);
                 let seen = seen(request.method, result.map(|()| transport.answer()), latency);
                 guarded.call.responded(&seen, now, &mut scene.rng.borrow_mut())
             }
@@ -370,9 +376,16 @@ const PROHIBITED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
 /// A certificate that does not hold now does not hold in a second. Nothing was sent.
 const UNTRUSTED: Verdict = Verdict { class: Class::Permanent, blameless: false, ..UNAUTHORIZED };
 
-async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outward) -> Result<(), Fault> {
-    let limit = outward.now.mono + outward.timeout;
-    scene.deadlines.within(scene.clock, limit, transport.send(outward)).await.unwrap_or_else(|| Err(transport.overdue()))
+/// The result of one send, and since when the upstream could answer.
+async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outward) -> (Result<(), Fault>, Mono) {
+    let started = outward.now.mono;
+    if let Some(feed) = transport.upload() {
+        let timeout = scene.endpoint.spec.policy.timeout;
+        let Uploaded { result, whole_since } = Box::pin(upload::send(scene.clock, timeout, transport, outward, feed)).await;
+        return (result, whole_since);
+    }
+    let within = scene.deadlines.within(scene.clock, started + outward.timeout, transport.send(outward));
+    (within.await.unwrap_or_else(|| Err(transport.overdue())), started)
 }
 
 impl Scene<'_> {
@@ -386,6 +399,7 @@ impl Scene<'_> {
     fn bound(&self, fault: Fault, attempt: Outward) -> Option<Timeout> {
         match fault.kind {
             _ if fault == Fault::CONNECT_TIMEOUT => Some(Timeout::Connect),
+            _ if fault == Fault::STALLED => Some(Timeout::Idle),
             ErrorKind::Timeout if attempt.timeout < self.endpoint.spec.policy.timeout.attempt => Some(Timeout::Total),
             ErrorKind::Timeout => Some(Timeout::Attempt),
             ErrorKind::Dns | ErrorKind::Connect | ErrorKind::Reset | ErrorKind::Tls | ErrorKind::Malformed | ErrorKind::Schema => None,

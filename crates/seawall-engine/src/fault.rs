@@ -13,6 +13,8 @@ pub struct Fault {
 impl Fault {
     pub const TIMEOUT: Self = Self { kind: ErrorKind::Timeout, token: "http_response_timeout" };
     pub const CONNECT_TIMEOUT: Self = Self { kind: ErrorKind::Connect, token: "connection_timeout" };
+    /// A body on its way up stood still for too long.
+    pub const STALLED: Self = Self { kind: ErrorKind::Timeout, token: "connection_write_timeout" };
     pub const DNS: Self = Self { kind: ErrorKind::Dns, token: "dns_error" };
     pub const REFUSED: Self = Self { kind: ErrorKind::Connect, token: "connection_refused" };
     pub const UNREACHABLE: Self = Self { kind: ErrorKind::Connect, token: "destination_unavailable" };

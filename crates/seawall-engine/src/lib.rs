@@ -33,6 +33,7 @@ mod pause_cell;
 pub mod pool;
 pub mod pools;
 pub mod reach;
+mod read_ahead;
 pub mod recorder;
 pub mod repeated;
 pub mod request_headers;
@@ -43,6 +44,7 @@ pub mod state;
 mod timers;
 pub mod trace;
 pub mod transport;
+mod upload;
 mod upstream_state;
 
 pub use clock::Clock;

@@ -237,6 +237,12 @@ impl Live {
         self.by_name.get(name).map(|i| &self.upstreams[*i])
     }
 
+    /// How long the body of a request to this endpoint may be.
+    #[must_use]
+    pub fn max_body(&self, endpoint: &LiveEndpoint) -> u64 {
+        endpoint.spec.policy.max_body.unwrap_or(self.config.server.max_body)
+    }
+
     /// Whether a call to this endpoint is turned away before anything is done for it, because the pools of this process
     /// together are nearly full and others matter more. An endpoint without a pool has no priority and is never shed.
     #[must_use]

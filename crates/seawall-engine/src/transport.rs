@@ -13,12 +13,12 @@ use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
 use crate::oauth::{Token, Tokens};
 use crate::pool::{Line, Pool};
+use crate::read_ahead::{self, inflated, is_event_stream, read_up_to};
 use crate::repeated;
 use crate::request_headers::RequestHeaders;
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
-use flate2::read::{GzDecoder, ZlibDecoder};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
@@ -26,10 +26,7 @@ use http_body::Body;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
-use std::io::Read as _;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The attempt that a request is, where it is not the first. Only a Seawall is told: what it would repeat is repeated already.
@@ -402,7 +399,8 @@ impl Transport for HttpTransport<'_> {
         {
             verbatim.spell_out(&mut head.headers);
         }
-        let mut seen = Bytes::new();
+        let seen;
+        let mut is_for_rules = true;
         if let Some(schema) = self.endpoint.schema.as_ref().filter(|_| has_shape(&self.method, head.status)) {
             seen = match checked(schema, &head.headers, &mut incoming).await? {
                 Ok(seen) => seen,
@@ -415,15 +413,22 @@ impl Transport for HttpTransport<'_> {
             seen = self.read_ahead(&mut incoming, self.ahead).await?;
         } else if reads_failure {
             seen = read_up_to(&mut incoming, BODY_BYTES).await?;
+        } else {
+            is_for_rules = false;
+            let kind = match &verbatim {
+                Some(verbatim) => verbatim.first(CONTENT_TYPE.as_str()),
+                None => head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
+            };
+            let most = self.endpoint.spec.policy.read_ahead;
+            seen = read_ahead::small(&mut incoming, kind.unwrap_or_default(), most, &self.sending.clock).await?;
         }
-        let idle = Duration::from_nanos(self.endpoint.spec.policy.timeout.attempt.0);
         let coding = || match &verbatim {
             Some(verbatim) => verbatim.first(CONTENT_ENCODING.as_str()),
             None => head.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes),
         };
-        let legible = if seen.is_empty() { None } else { coding().and_then(|coding| inflated(coding, &seen)) };
+        let legible = if seen.is_empty() || !is_for_rules { None } else { coding().and_then(|coding| inflated(coding, &seen)) };
         let legible = legible.unwrap_or_else(|| seen.clone());
-        let response = Box::new(Response::from_parts(head, Relay::new(seen, incoming, idle)));
+        let response = Box::new(Response::from_parts(head, Relay::new(seen, incoming, self.endpoint.spec.policy.timeout)));
         self.answer = Some(Answer { response, verbatim, legible });
         Ok(())
     }
@@ -447,6 +452,13 @@ impl Transport for HttpTransport<'_> {
         }
     }
 
+    fn upload(&self) -> Option<Feed> {
+        match &self.body {
+            Replay::Once(_, feed) => Some(feed.clone()),
+            Replay::Empty | Replay::Kept(_) => None,
+        }
+    }
+
     fn overdue(&mut self) -> Fault {
         match self.tokens() {
             Some(tokens) if self.token.is_none() => {
@@ -464,31 +476,13 @@ impl Transport for HttpTransport<'_> {
     }
 }
 
-/// What the rules read of a compressed body, or of as much of it as has come; its caller gets it as it is. Nothing where it is
-/// not compressed, or in a way that we do not know.
-fn inflated(coding: &[u8], seen: &[u8]) -> Option<Bytes> {
-    let is = |name: &[u8]| coding.eq_ignore_ascii_case(name);
-    let most = u64::try_from(BODY_BYTES).unwrap_or(u64::MAX);
-    let mut text = Vec::new();
-    // What breaks off, or is damaged further on, is read up to there.
-    let read = if is(b"gzip") || is(b"x-gzip") {
-        GzDecoder::new(seen).take(most).read_to_end(&mut text)
-    } else if is(b"deflate") {
-        ZlibDecoder::new(seen).take(most).read_to_end(&mut text)
-    } else {
-        return None;
-    };
-    drop(read);
-    Some(Bytes::from(text))
-}
-
 /// Whether an answer is one that a schema speaks of: a good one with a body.
 fn has_shape(method: &Method, status: StatusCode) -> bool {
     status.is_success() && method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::RESET_CONTENT
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream"))
+    headers.get(CONTENT_TYPE).is_some_and(|kind| is_event_stream(kind.as_bytes()))
 }
 
 /// The whole body, if it has the shape that it should have.
@@ -502,24 +496,6 @@ async fn checked(schema: &Schema, headers: &HeaderMap, incoming: &mut Arriving) 
         return Ok(Err(Mismatch::unseen("it is larger than `max_body`")));
     }
     Ok(schema.check(&body).map(|()| body))
-}
-
-/// As much of a body as rules look at, or as is kept. One that breaks off here has told nobody anything yet, so it may be
-/// retried.
-pub(crate) async fn read_up_to<B: Body<Data = Bytes> + Unpin>(incoming: &mut B, most: usize) -> Result<Bytes, Fault> {
-    let mut read = BytesMut::new();
-    while read.len() < most && !incoming.is_end_stream() {
-        match std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    read.extend_from_slice(&data);
-                }
-            }
-            Some(Err(_)) => return Err(Fault::INCOMPLETE),
-            None => break,
-        }
-    }
-    Ok(read.freeze())
 }
 
 #[cfg(test)]

@@ -195,6 +195,12 @@ static POLICY: &[Key] = &[
         "which POST and PATCH requests may be sent again without a key: never, those that the preset declares, or all, at the cost of a second bill",
     ),
     key("repeatable", Kind::Table(&REPEATABLE), "the requests that `repeat = \"declared\"` is about"),
+    key("max_body", Kind::Size, "a larger request body is refused with 413; absent: `server.max_body`"),
+    key(
+        "read_ahead",
+        Kind::Size,
+        "a response up to this size is read whole before the caller gets any of it, so that one that breaks off is retried; 0B: never",
+    ),
     key("deadline_header", Kind::Header, "header that tells the upstream what remains of the deadline"),
     key("cache", Kind::Table(&CACHE), "keep answers for when the upstream fails"),
     key("fallback", Kind::Table(&FALLBACK), "static answer when everything else failed"),
@@ -211,6 +217,8 @@ static TIMEOUT: Table = Table {
         key("connect", TIME, "TCP and TLS"),
         key("attempt", TIME, "one send, up to the response's head, and to the end of a body that is read as a whole"),
         key("total", TIME, "the call up to the first byte that the caller gets, waits included"),
+        key("first_byte", TIME, "silence between a response's head and the first byte of a body that is passed on as it comes"),
+        key("idle", TIME, "silence inside a body, of an upload or of a response; what keeps moving is not cut"),
     ]],
 };
 

@@ -1,7 +1,7 @@
 //! Which layers make up an endpoint's policy, and in which order they are laid over each other.
 
 use super::at_cost::AtCost;
-use super::fields::{self, boolean, count, duration, float, int, optional, rate, share, text, texts, word, words};
+use super::fields::{self, boolean, count, duration, float, int, optional, rate, share, size, text, texts, word, words};
 use super::keys;
 use super::model::Policy;
 use super::node::{Layer, Tree};
@@ -136,6 +136,8 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
         cost: int(tree, "cost"),
         waiting: count(tree, "waiting"),
         at_cost: at_cost(tree),
+        max_body: tree.node("max_body").map(|_| size(tree, "max_body")),
+        read_ahead: read_ahead(tree, path, problems),
         deadline_header: optional(tree, "deadline_header"),
         cache: Cache {
             ttl: duration(&cache, "ttl"),
@@ -156,10 +158,28 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
 }
 
 fn timeout(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Timeout {
-    let timeout = Timeout { connect: duration(tree, "connect"), attempt: duration(tree, "attempt"), total: duration(tree, "total") };
+    let timeout = Timeout {
+        connect: duration(tree, "connect"),
+        attempt: duration(tree, "attempt"),
+        total: duration(tree, "total"),
+        first_byte: duration(tree, "first_byte"),
+        idle: duration(tree, "idle"),
+    };
     contradiction(tree, &format!("{path}.timeout"), ("attempt", "total"), problems);
     contradiction(tree, &format!("{path}.timeout"), ("connect", "attempt"), problems);
     timeout
+}
+
+/// Each call in flight may hold as much in memory, so there is a bound.
+const MAX_READ_AHEAD: u64 = 16 << 20;
+
+fn read_ahead(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> u64 {
+    let bytes = size(tree, "read_ahead");
+    if let Some(node) = tree.node("read_ahead").filter(|_| bytes > MAX_READ_AHEAD) {
+        let message = "each call in flight may hold that much in memory: at most \"16MiB\"".to_owned();
+        problems.push(Problem::new(node.origin.span.clone(), format!("{path}.read_ahead"), message));
+    }
+    bytes.min(MAX_READ_AHEAD)
 }
 
 /// `small` above `large` is an error where the user wrote both; an inherited one simply gives way.

@@ -132,6 +132,10 @@ pub struct Policy {
     /// Calls that may wait for a key, a pause or a breaker at once.
     pub waiting: u32,
     pub at_cost: AtCost,
+    /// `server.max_body` where absent.
+    pub max_body: Option<u64>,
+    /// Responses up to this size are read whole before the caller gets any of them.
+    pub read_ahead: u64,
     pub deadline_header: Option<String>,
     pub cache: Cache,
     pub fallback: Option<Fallback>,

@@ -112,6 +112,11 @@ impl Conn {
         is_reset || matches!(self.reading.poll_more(&mut self.io, cx), Poll::Ready(Ok(0) | Err(_)))
     }
 
+    /// Whether all that is left of the body has arrived.
+    pub(crate) fn is_here(&self) -> bool {
+        self.reading.is_here()
+    }
+
     /// What is left of the body, where all of that is here already.
     pub(crate) fn rest(&mut self) -> Option<Bytes> {
         self.reading.rest()

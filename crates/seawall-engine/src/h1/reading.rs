@@ -137,10 +137,12 @@ impl Reading {
 
     /// What is left of the body, where all of that is here already.
     pub(super) fn rest(&mut self) -> Option<Bytes> {
-        match self.left {
-            Left::Bytes(left) if u64::try_from(self.ahead.len()).is_ok_and(|here| here >= left) => self.take()?.ok(),
-            _ => None,
-        }
+        if self.is_here() { self.take()?.ok() } else { None }
+    }
+
+    /// Whether all that is left of a body of known length has arrived.
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self.left, Left::Bytes(left) if u64::try_from(self.ahead.len()).is_ok_and(|here| here >= left))
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -7,10 +7,12 @@ use crate::io::Io;
 use crate::live::{Around, Live};
 use proptest::prelude::*;
 use seawall_core::time::Nanos;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::pin::Pin;
 use std::sync::mpsc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 

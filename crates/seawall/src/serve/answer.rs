@@ -395,6 +395,7 @@ const fn describe(code: Code) -> (u16, &'static str) {
         Code::RequestTimeout => (408, "the request did not arrive in time"),
         Code::StorageFull => (507, "the store has no room"),
         Code::StoreUnavailable => (503, "the store gave no answer"),
+        Code::StreamCut => (502, "the upstream's response broke off on its way to the caller"),
     }
 }
 

@@ -117,7 +117,8 @@ impl Gateway {
     ) -> Response<Relay> {
         let Routed { upstream, endpoint, target, from, unread: _ } = routed;
         let live = self.shared.live.load_full();
-        let most = live.config.server.max_body;
+        // A job's body is held in memory, a synchronous call's may pass through: only that one may be larger than the server's bound.
+        let most = live.max_body(endpoint).min(live.config.server.max_body);
         let body = match intake::body(body, most, most, from.left).await {
             Ok(Replay::Kept(bytes)) => bytes,
             Ok(Replay::Empty) => Bytes::new(),

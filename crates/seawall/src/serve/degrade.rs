@@ -34,7 +34,7 @@ pub(super) const fn is_degradable(outcome: Outcome, status: Option<StatusCode>) 
             Code::RateLimited | Code::NoUpstream | Code::CallerUnknown | Code::TooLarge | Code::Cancelled => false,
             Code::IdempotencyKeyMissing | Code::IdempotencyKeyMismatch | Code::IdempotencyKeyInFlight | Code::OutcomeUnknown => false,
             Code::BadRequest | Code::LoopDetected | Code::MethodNotAllowed | Code::NotFound | Code::NotImplemented => false,
-            Code::RequestTimeout | Code::StorageFull | Code::StoreUnavailable => false,
+            Code::RequestTimeout | Code::StorageFull | Code::StoreUnavailable | Code::StreamCut => false,
         },
     }
 }

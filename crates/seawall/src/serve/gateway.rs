@@ -20,7 +20,7 @@ use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::body::{Broken, Held, Inbound, Relay, RelayError};
+use seawall_engine::body::{BodyEnd, Held, Inbound, OnEnd, Relay, RelayError};
 use seawall_engine::cache::{self, Revalidation};
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Ended, Scene, drive};
@@ -148,7 +148,7 @@ impl Gateway {
         let body = if incoming.is_end_stream() {
             Replay::Empty
         } else {
-            match Box::pin(self.take_in(incoming, &live, &mut routed.from)).await {
+            match Box::pin(self.take_in(incoming, &live, &mut routed)).await {
                 Ok(body) => body,
                 Err(refusal) => return self.turn_away(*refusal, Some(routed.endpoint)).into(),
             }
@@ -230,10 +230,11 @@ impl Gateway {
     }
 
     /// The caller's deadline began with its request, not with the end of its body.
-    async fn take_in(&self, incoming: Inbound, live: &Live, from: &mut CallerContext) -> Result<Replay, Box<Refusal>> {
-        let server = &live.config.server;
+    async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut Routed<'_>) -> Result<Replay, Box<Refusal>> {
+        let max_body = live.max_body(routed.endpoint);
+        let from = &mut routed.from;
         let started = self.sending.clock.now().mono;
-        let body = intake::body(incoming, server.replay_body.min(server.max_body), server.max_body, from.left).await?;
+        let body = intake::body(incoming, live.config.server.replay_body.min(max_body), max_body, from.left).await?;
         from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
         Ok(body)
     }
@@ -460,11 +461,11 @@ impl Gateway {
             Outcome::Refused(code) => (code.as_str(), Some(code.stage())),
             Outcome::Replayed => ("success", None),
         };
-        self.record(endpoint, id, ended, from, outcome, refused_by);
+        let record = Self::call_record(endpoint, id, ended, from, outcome, refused_by);
         if finish.outcome != Outcome::Success {
             lookup.iter().for_each(Lookup::missed);
         }
-        match (finish.outcome, answer) {
+        let answered = match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
                 let (mut response, verbatim) = (answer.response, answer.verbatim);
                 let spoken = std::mem::replace(response.version_mut(), version);
@@ -482,8 +483,8 @@ impl Gateway {
                     }
                     signed.via = Some(self.shared.pseudonym.value(spoken).clone());
                 }
-                self.watch(&mut response, endpoint, id);
-                signed.onto(response, verbatim)
+                self.record_at_end(&mut response, endpoint, record);
+                return signed.onto(response, verbatim);
             }
             (Outcome::Refused(code), _) => Self::sign(self.refuse(code, ended, endpoint, id, detail.as_deref()), id, ended, outcome).into(),
             (Outcome::Failed(Class::Auth), None) => {
@@ -493,7 +494,9 @@ impl Gateway {
                 let refusal = refusal(Code::UpstreamUnreachable, ended, endpoint, id).because(detail.as_deref());
                 Self::sign(refusal.respond(), id, ended, outcome).into()
             }
-        }
+        };
+        self.shared.recorder.push(Record::Call(record));
+        answered
     }
 
     /// Our own words where the upstream has none.
@@ -531,20 +534,32 @@ impl Gateway {
         response
     }
 
-    /// An answer that breaks off after its first byte cannot be retried, but the breaker hears of it.
-    fn watch(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>, call: CallId) {
+    /// Writes the call's record when all of the response has been passed on. One that breaks off after its first byte cannot be
+    /// retried, but the record says so and the breaker hears of it.
+    fn record_at_end(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>, mut record: CallRecord) {
         if !matches!(response.body(), Relay::Stream(_)) {
+            self.shared.recorder.push(Record::Call(record));
             return;
         }
         let (endpoint, shared) = (Arc::clone(endpoint), Arc::clone(&self.shared));
-        response.body_mut().on_break(Broken(Box::new(move |error| {
+        response.body_mut().on_end(OnEnd(Box::new(move |end| {
             let now = shared.clock.now();
-            if matches!(error, RelayError::Silent) {
-                shared.recorder.push(Record::Idle(IdleRecord { at: now.wall, call, names: Arc::clone(&endpoint.names) }));
+            record.at = now.wall;
+            match end {
+                BodyEnd::Whole => {}
+                BodyEnd::Abandoned => (record.outcome, record.reason) = (Code::Cancelled.as_str(), Reason::Cancelled),
+                BodyEnd::Broken(error) => {
+                    (record.outcome, record.reason) = (Code::StreamCut.as_str(), Reason::StreamCut);
+                    let (call, names) = (record.call, Arc::clone(&endpoint.names));
+                    if matches!(error, RelayError::Silent) {
+                        shared.recorder.push(Record::Idle(IdleRecord { at: now.wall, call, names: Arc::clone(&names) }));
+                    }
+                    if let Some(change) = endpoint.state.broke_off(now) {
+                        shared.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names, change }));
+                    }
+                }
             }
-            if let Some(change) = endpoint.state.broke_off(now) {
-                shared.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names: Arc::clone(&endpoint.names), change }));
-            }
+            shared.recorder.push(Record::Call(record));
         })));
     }
 
@@ -557,7 +572,18 @@ impl Gateway {
         outcome: &'static str,
         refused_by: Option<&'static str>,
     ) {
-        self.shared.recorder.push(Record::Call(CallRecord {
+        self.shared.recorder.push(Record::Call(Self::call_record(endpoint, id, ended, from, outcome, refused_by)));
+    }
+
+    fn call_record(
+        endpoint: &Arc<LiveEndpoint>,
+        id: CallId,
+        ended: &Ended,
+        from: &CallerContext,
+        outcome: &'static str,
+        refused_by: Option<&'static str>,
+    ) -> CallRecord {
+        CallRecord {
             at: ended.at.wall,
             call: id,
             names: Arc::clone(&endpoint.names),
@@ -567,6 +593,6 @@ impl Gateway {
             reason: ended.finish.reason,
             elapsed: ended.finish.elapsed,
             refused_by,
-        }));
+        }
     }
 }

@@ -254,7 +254,7 @@ const WARNED: &[(&str, &str)] = &[
         "[[schedules]]\nname = \"s\"\nupstream = \"a\"\nrequest.path = \"/\"\nevery = \"5m\"\nsubjects = [\"x\", \"y\"]\nspread = \"0%\"",
     ),
     ("SW012", "retry.backoff = \"exponential\""),
-    ("SW013", "breaker.slow = \"20s\""),
+    ("SW013", "breaker.slow = \"40s\""),
     ("SW014", "[upstreams.b]\nurl = \"http://127.0.0.1:7329/a\""),
     ("SW015", "[upstreams.b]\nurl = \"http://b.test\"\nauth = { keys = [{ id = \"a\", secret = \"env:A\" }] }"),
     ("SW016", "auth = { keys = [{ id = \"a\", secret = \"env:A\" }] }"),

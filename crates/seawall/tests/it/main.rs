@@ -15,6 +15,8 @@ mod backup;
 #[cfg(test)]
 mod blame;
 #[cfg(test)]
+mod bodies;
+#[cfg(test)]
 mod caller;
 #[cfg(test)]
 mod check;

@@ -70,9 +70,9 @@ fn a_retry_after_a_timeout_names_the_bound_as_its_reason() {
 #[test]
 fn an_answer_that_goes_silent_is_over_the_bound_for_silence() {
     let upstream = Upstream::with(|turn| {
-        turn.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").hang(800);
+        turn.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nhalf").hang(800);
     });
-    let gateway = Start::before(&upstream, "timeout = { attempt = \"200ms\", total = \"5s\" }").go();
+    let gateway = Start::before(&upstream, "timeout = { idle = \"200ms\" }").go();
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.complete), (200, false));
     eventually("the log has it", || gateway.stdout().contains("\"event\":\"timeout\""));

@@ -185,7 +185,7 @@ fn a_shared_breaker_spares_attempts_in_bad_weather() {
         for endpoint in &mut Arc::make_mut(upstream).endpoints {
             let own = &mut Arc::make_mut(endpoint).policy.breaker;
             *own = config::default_policy().breaker;
-            (own.consecutive, own.open, own.max_wait) = (5, Nanos::from_secs(5), Nanos::ZERO);
+            (own.consecutive, own.window, own.open, own.max_wait) = (5, Nanos::from_secs(30), Nanos::from_secs(5), Nanos::ZERO);
         }
     }
     let found = replay(SHIPPED, &guarded);

@@ -106,7 +106,9 @@ pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>
     checked_method(&method)?;
     let mut headers = headers(submission.headers)?;
     let body = body(submission.body, submission.body_encoding.as_deref(), &mut headers)?;
-    if u64::try_from(body.len()).unwrap_or(u64::MAX) > live.config.server.max_body {
+    let own = live.named(&upstream).map(|upstream| live.max_body(upstream.endpoint(&method, &path)));
+    let most = live.config.server.max_body.min(own.unwrap_or(u64::MAX));
+    if u64::try_from(body.len()).unwrap_or(u64::MAX) > most {
         return Err("the body is larger than `max_body`".to_owned());
     }
     let key = submission.idempotency_key.map(|key| plain_key(&key)).transpose()?;

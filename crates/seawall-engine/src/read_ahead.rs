@@ -1,0 +1,127 @@
+//! How much of a response's body is read before the caller gets any of it.
+
+use crate::body::Arriving;
+use crate::clock::Clock;
+use crate::fault::Fault;
+use bytes::{Bytes, BytesMut};
+use flate2::read::{GzDecoder, ZlibDecoder};
+use http_body::Body;
+use seawall_core::classify::json::BODY_BYTES;
+use seawall_core::time::Nanos;
+use std::io::Read as _;
+use std::pin::Pin;
+
+/// How long a document of unknown length is read before what has come of it is passed on.
+const PATIENCE: Nanos = Nanos::from_secs(1);
+
+/// Reads the body of a small response. One that breaks off here has told the caller nothing yet, so it is retried like any
+/// failure. Returns nothing for what is longer than `most`, for streams, and for a body that has arrived already.
+pub(crate) async fn small(incoming: &mut Arriving, content_type: &[u8], most: u64, clock: &Clock) -> Result<Bytes, Fault> {
+    if most == 0 || incoming.is_end_stream() || incoming.is_here() {
+        return Ok(Bytes::new());
+    }
+    match incoming.size_hint().exact() {
+        Some(length) if length <= most && !is_event_stream(content_type) => {
+            read_up_to(incoming, usize::try_from(length).unwrap_or(usize::MAX)).await
+        }
+        Some(_) => Ok(Bytes::new()),
+        // A few servers send a document over minutes, element by element, so this one is waited for by the clock too.
+        None if is_document(content_type) => {
+            let until = clock.now().mono + PATIENCE;
+            read_until(incoming, usize::try_from(most).unwrap_or(usize::MAX), clock.sleep_until(until)).await
+        }
+        None => Ok(Bytes::new()),
+    }
+}
+
+pub(crate) fn is_event_stream(content_type: &[u8]) -> bool {
+    starts_with(content_type, b"text/event-stream")
+}
+
+/// Whether a body of this type means nothing before its end.
+fn is_document(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let is = |name: &[u8]| essence.eq_ignore_ascii_case(name);
+    let ends_with = |suffix: &[u8]| essence.len() > suffix.len() && essence[essence.len() - suffix.len()..].eq_ignore_ascii_case(suffix);
+    is(b"application/json") || is(b"application/xml") || is(b"text/xml") || ends_with(b"+json") || ends_with(b"+xml")
+}
+
+fn starts_with(text: &[u8], prefix: &[u8]) -> bool {
+    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}
+
+/// As much of a body as has come until `over`, and no more than `most`.
+async fn read_until(incoming: &mut Arriving, most: usize, over: impl Future<Output = ()>) -> Result<Bytes, Fault> {
+    let mut over = std::pin::pin!(over);
+    let mut read = BytesMut::new();
+    while read.len() < most && !incoming.is_end_stream() {
+        let frame = tokio::select! {
+            biased;
+            frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)) => frame,
+            () = &mut over => break,
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    read.extend_from_slice(&data);
+                }
+            }
+            Some(Err(_)) => return Err(Fault::INCOMPLETE),
+            None => break,
+        }
+    }
+    Ok(read.freeze())
+}
+
+/// As much of a body as rules look at, or as is kept. One that breaks off here has told nobody anything yet, so it may be
+/// retried.
+pub(crate) async fn read_up_to<B: Body<Data = Bytes> + Unpin>(incoming: &mut B, most: usize) -> Result<Bytes, Fault> {
+    let mut read = BytesMut::new();
+    while read.len() < most && !incoming.is_end_stream() {
+        match std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    read.extend_from_slice(&data);
+                }
+            }
+            Some(Err(_)) => return Err(Fault::INCOMPLETE),
+            None => break,
+        }
+    }
+    Ok(read.freeze())
+}
+
+/// What the rules read of a compressed body, or of as much of it as has come; its caller gets it as it is. Nothing where it is
+/// not compressed, or in a way that we do not know.
+pub(crate) fn inflated(coding: &[u8], seen: &[u8]) -> Option<Bytes> {
+    let is = |name: &[u8]| coding.eq_ignore_ascii_case(name);
+    let most = u64::try_from(BODY_BYTES).unwrap_or(u64::MAX);
+    let mut text = Vec::new();
+    // What breaks off, or is damaged further on, is read up to there.
+    let read = if is(b"gzip") || is(b"x-gzip") {
+        GzDecoder::new(seen).take(most).read_to_end(&mut text)
+    } else if is(b"deflate") {
+        ZlibDecoder::new(seen).take(most).read_to_end(&mut text)
+    } else {
+        return None;
+    };
+    drop(read);
+    Some(Bytes::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_told_from_what_comes_bit_by_bit() {
+        for kind in ["application/json", "Application/JSON; charset=utf-8", "application/problem+json", "text/xml", "application/atom+xml "]
+        {
+            assert!(is_document(kind.as_bytes()), "{kind}");
+        }
+        for kind in ["", "text/event-stream", "application/x-ndjson", "application/jsonl", "text/plain", "+json", "video/mp4"] {
+            assert!(!is_document(kind.as_bytes()), "{kind}");
+        }
+        assert!(is_event_stream(b"Text/Event-Stream; charset=utf-8") && !is_event_stream(b"text/event"));
+    }
+}
