@@ -9,6 +9,7 @@ use crate::live::LiveEndpoint;
 use crate::mask::Mask;
 use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder, Sample};
+use crate::request_line::RequestLine;
 use crate::state::Visit;
 use crate::upload::{self, Uploaded};
 use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request, Reservation, Settle};
@@ -63,6 +64,11 @@ pub trait Transport {
         None
     }
 
+    /// Sends of the last attempt that replaced a connection which had died while it was idle.
+    fn resends(&self) -> u32 {
+        0
+    }
+
     /// What it means that the attempt's time is over before `send` has returned.
     fn overdue(&mut self) -> Fault {
         Fault::TIMEOUT
@@ -83,6 +89,8 @@ pub struct Scene<'a> {
     pub id: CallId,
     pub caller: &'a Arc<str>,
     pub key_tail: &'a dyn KeyTail,
+    /// What the call asks for, for records.
+    pub request: Option<Arc<RequestLine>>,
     /// Who asks, for limits.
     pub who: Who<'a>,
     /// Where attempts are noted for whoever keeps the call's history, beside the log.
@@ -155,6 +163,8 @@ struct Guarded<'a> {
     started: Mono,
     visit: Visit,
     done: bool,
+    /// Sends that no attempt counts.
+    resends: u32,
 }
 
 impl Guarded<'_> {
@@ -166,7 +176,7 @@ impl Guarded<'_> {
     fn cancel(&mut self, code: Code, now: Now) -> Finish {
         self.done = true;
         if let Some(attempt) = self.call.abandoned(now) {
-            self.scene.record(attempt, None, None, now);
+            self.scene.record(attempt, None, (None, self.resends), now);
         }
         let settle = self.call.cancelled();
         self.scene.ended_key(&settle);
@@ -240,7 +250,8 @@ impl Guarded<'_> {
         Aside { until, reason, progress: *self.call.progress(), at }
     }
 
-    fn ended(&mut self, finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
+    fn ended(&mut self, mut finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
+        finish.attempts += self.resends;
         let rate_limit = self.scene.endpoint.state.fields(&self.visit, now.mono).map(Box::new);
         Ended { finish, fault, blame, at: now, rate_limit, place: self.place() }
     }
@@ -273,13 +284,13 @@ pub async fn drive_job<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, p
 async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: Progress, transport: &mut T) -> Drove {
     let mut now = scene.clock.now();
     let (call, mut action) = Call::resume(Arc::clone(&scene.endpoint.plan), request, progress, now);
-    let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false };
+    let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false, resends: 0 };
     let (mut fault, mut bound) = (None, None);
     loop {
         if let Some(attempt) = guarded.call.take_record() {
             let is_looked_at = !attempt.named || attempt.class == Class::Auth;
             let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
-            scene.record(attempt, sample, bound.take(), now);
+            scene.record(attempt, sample, (bound.take(), transport.resends()), now);
         }
         action = match action {
             Action::Ask(ask) => {
@@ -296,6 +307,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
                 let (result, since) = send(scene, transport, outward).await;
                 now = scene.clock.now();
+                guarded.resends += transport.resends();
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
                 if let Some(blame) = fault.and_then(|fault| transport.blame(fault)) {
@@ -406,7 +418,7 @@ impl Scene<'_> {
         }
     }
 
-    fn record(&self, attempt: Attempt, sample: Option<Box<Sample>>, timeout: Option<Timeout>, now: Now) {
+    fn record(&self, attempt: Attempt, sample: Option<Box<Sample>>, (timeout, resends): (Option<Timeout>, u32), now: Now) {
         if let Some(trail) = self.trail {
             trail.borrow_mut().push((now.wall, attempt));
         }
@@ -416,6 +428,8 @@ impl Scene<'_> {
             names: Arc::clone(&self.endpoint.names),
             caller: Arc::clone(self.caller),
             attempt,
+            request: self.request.clone(),
+            resends,
             key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
             sample,
             timeout,
@@ -429,7 +443,9 @@ impl Scene<'_> {
             call: self.id,
             names: Arc::clone(&self.endpoint.names),
             caller: Arc::clone(self.caller),
+            request: self.request.clone(),
             attempts: finish.attempts,
+            response_status: None,
             outcome: Code::Cancelled.as_str(),
             reason: finish.reason,
             elapsed: finish.elapsed,

@@ -37,6 +37,7 @@ mod read_ahead;
 pub mod recorder;
 pub mod repeated;
 pub mod request_headers;
+pub mod request_line;
 pub mod schema;
 pub mod secret;
 pub mod shared;

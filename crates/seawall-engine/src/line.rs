@@ -2,6 +2,7 @@
 
 use crate::live::Names;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
+use crate::request_line::RequestLine;
 use seawall_core::id::CallId;
 use seawall_core::record::{Decision, Reason, Status, Timeout};
 use seawall_core::time::{Nanos, Wall};
@@ -99,7 +100,20 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     }
     out.extend_from_slice(b",\"reason\":\"");
     reason(out, record);
-    out.extend_from_slice(b"\"}");
+    out.push(b'"');
+    if record.resends > 0 {
+        number(out, b",\"resends\":", record.resends);
+    }
+    request(out, record.request.as_deref());
+    out.push(b'}');
+}
+
+fn request(out: &mut Vec<u8>, request: Option<&RequestLine>) {
+    if let Some(request) = request {
+        field(out, ",\"method\":", request.method.as_str());
+        field(out, ",\"route\":", &request.route);
+        field(out, ",\"path\":", &request.path);
+    }
 }
 
 fn call_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &CallRecord) {
@@ -109,6 +123,10 @@ fn call_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &CallRecord) {
     word(out, b",\"outcome\":\"", record.outcome);
     millis(out, b",\"elapsed_ms\":", record.elapsed);
     word(out, b",\"reason\":\"", record.reason.as_str());
+    request(out, record.request.as_deref());
+    if let Some(status) = record.response_status {
+        number(out, b",\"response_status\":", u32::from(status));
+    }
     out.push(b'}');
 }
 
@@ -280,7 +298,7 @@ fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 pub fn text(out: &mut Vec<u8>, record: &Record) {
     match record {
         Record::Attempt(record) => attempt_text(out, record),
-        Record::Call(CallRecord { at, call, names, attempts, outcome, elapsed, .. }) => {
+        Record::Call(CallRecord { at, call, names, attempts, outcome, elapsed, request, .. }) => {
             put(
                 out,
                 format_args!(
@@ -288,6 +306,9 @@ pub fn text(out: &mut Vec<u8>, record: &Record) {
                     names.upstream, names.endpoint
                 ),
             );
+            if let Some(request) = request {
+                put(out, format_args!(" {} {}", request.method, request.path.escape_debug()));
+            }
         }
         Record::Idle(IdleRecord { at, call, names }) => {
             put(out, format_args!("{at} timeout {}/{} went silent in the middle of its answer ({call})", names.upstream, names.endpoint));
@@ -353,6 +374,8 @@ mod tests {
             caller: Arc::from("acme"),
             attempt,
             key_tail: Some(Arc::from("…cdef")),
+            request: None,
+            resends: 0,
             sample: None,
             timeout: None,
         })
@@ -394,7 +417,9 @@ mod tests {
                 call: attempt.call,
                 names: Arc::clone(&attempt.names),
                 caller: Arc::clone(&attempt.caller),
+                request: None,
                 attempts: attempt.attempt.number,
+                response_status: None,
                 outcome: "success",
                 reason: Reason::TransientFailure,
                 elapsed: Nanos(41_300_000),

@@ -93,6 +93,8 @@ pub struct LiveUpstream {
 pub struct LiveEndpoint {
     pub spec: Arc<Endpoint>,
     pub names: Arc<Names>,
+    /// The pattern, as records show it.
+    pub route: Arc<str>,
     pub plan: Arc<Plan>,
     pub state: EndpointState,
     /// What good answers look like.
@@ -391,6 +393,7 @@ impl LiveUpstream {
             Ok(Arc::new(LiveEndpoint {
                 deadline_header: endpoint.policy.deadline_header.as_deref().and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok()),
                 schema: schema(parts.config, spec, endpoint, parts.around)?,
+                route: Arc::from(endpoint.matches.to_string()),
                 spec: Arc::clone(endpoint),
                 plan: Arc::new(plan),
                 state: match parts.shared {

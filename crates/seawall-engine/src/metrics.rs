@@ -107,6 +107,8 @@ struct EndpointCounts {
     retries: BTreeMap<(Arc<str>, &'static str), u64>,
     rejections: BTreeMap<(&'static str, &'static str), u64>,
     timeouts: BTreeMap<Timeout, u64>,
+    /// Sends that replaced a connection which had died while it was idle.
+    resends: u64,
     transitions: BTreeMap<(&'static str, &'static str), u64>,
     attempt_seconds: Histogram,
     call_seconds: Histogram,
@@ -218,6 +220,15 @@ impl Metrics {
                 put(out, format_args!("seawall_breaker_transitions_total{{{},from=\"{from}\",to=\"{to}\"}} {n}\n", labels(names)));
             }
         }
+        family(
+            out,
+            "seawall_resends_total",
+            "counter",
+            "Sends that replaced a connection which had died while it was idle; no attempt counts them",
+        );
+        for (names, counts) in sorted.iter().filter(|(_, counts)| counts.resends > 0) {
+            put(out, format_args!("seawall_resends_total{{{}}} {}\n", labels(names), counts.resends));
+        }
         per_upstream(out, &sorted);
         family(out, "seawall_attempt_seconds", "histogram", "Time of one send");
         sorted.iter().for_each(|(names, counts)| counts.attempt_seconds.render(out, "seawall_attempt_seconds", &labels(names)));
@@ -252,6 +263,7 @@ impl EndpointCounts {
     fn attempt(&mut self, record: &AttemptRecord) {
         let attempt = &record.attempt;
         *self.attempts.entry((attempt.status, attempt.outcome())).or_default() += 1;
+        self.resends += u64::from(record.resends);
         if attempt.is_repeated() {
             *self.retries.entry((Arc::clone(&record.caller), attempt.reason.as_str())).or_default() += 1;
         }

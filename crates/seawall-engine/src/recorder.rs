@@ -5,6 +5,7 @@
 use crate::live::Names;
 use crate::mask::{Mask, Masked};
 use crate::metrics::Metrics;
+use crate::request_line::RequestLine;
 use crate::state::Locked;
 use crate::{line, metrics};
 use seawall_core::classify::Headers;
@@ -57,6 +58,10 @@ pub struct AttemptRecord {
     pub names: Arc<Names>,
     pub caller: Arc<str>,
     pub attempt: Attempt,
+    /// What the call asks for. A call of the library has none.
+    pub request: Option<Arc<RequestLine>>,
+    /// Sends beside this one that replaced a connection which had died while it was idle.
+    pub resends: u32,
     /// Last four characters of the key that was used.
     pub key_tail: Option<Arc<str>>,
     /// The bound that it went over, where it did.
@@ -105,7 +110,10 @@ pub struct CallRecord {
     pub call: CallId,
     pub names: Arc<Names>,
     pub caller: Arc<str>,
+    pub request: Option<Arc<RequestLine>>,
     pub attempts: u32,
+    /// What the caller got, where it got a response.
+    pub response_status: Option<u16>,
     /// `success`, `stale`, `fallback`, a class, or the code of our refusal.
     pub outcome: &'static str,
     pub reason: Reason,
@@ -284,7 +292,18 @@ mod tests {
         let sample = Some(Box::new(Sample { content_type: String::new(), body: vec![b'x'; Sample::MOST] }));
         let call = CallId::new(Wall(0), &mut Rng::seeded(1));
         let (names, caller) = (Arc::clone(names), Arc::from("anonymous"));
-        Record::Attempt(AttemptRecord { at: Wall(0), call, names, caller, attempt, key_tail: None, timeout: None, sample })
+        Record::Attempt(AttemptRecord {
+            at: Wall(0),
+            call,
+            names,
+            caller,
+            attempt,
+            request: None,
+            resends: 0,
+            key_tail: None,
+            timeout: None,
+            sample,
+        })
     }
 
     #[test]

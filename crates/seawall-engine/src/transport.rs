@@ -118,6 +118,8 @@ pub struct HttpTransport<'a> {
     pub passes: Option<Passes>,
     /// Whoever sent it to us has sent it before.
     pub repeated: bool,
+    /// Sends of the last attempt that replaced a dead connection.
+    pub resends: u32,
 }
 
 /// Room in memory for answers that are read ahead. Short ones need none; what is longer waits until there is room for all of it, and has
@@ -314,7 +316,7 @@ impl<'a> HttpTransport<'a> {
                 Ok((head, verbatim)) => return Ok((head, verbatim, Arriving::H1(lent))),
                 Err(_) if reused && !lent.conn().has_sent() && self.body.restore(lent.conn().untouched()) => {}
                 // The server closed while we wrote: harmless to send again only if the request changes nothing.
-                Err(Fault::RESET) if reused && self.is_harmless() => {}
+                Err(Fault::RESET) if reused && self.is_harmless() => self.resends += 1,
                 Err(fault) => return Err(fault),
             }
         }
@@ -379,6 +381,7 @@ impl Transport for HttpTransport<'_> {
     async fn send(&mut self, attempt: Outward) -> Result<(), Fault> {
         self.answer = None;
         self.detail = None;
+        self.resends = 0;
         if let Some(room) = &mut self.room {
             room.taken = None;
         }
@@ -457,6 +460,10 @@ impl Transport for HttpTransport<'_> {
             Replay::Once(_, feed) => Some(feed.clone()),
             Replay::Empty | Replay::Kept(_) => None,
         }
+    }
+
+    fn resends(&self) -> u32 {
+        self.resends
     }
 
     fn overdue(&mut self) -> Fault {

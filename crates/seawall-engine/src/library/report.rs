@@ -102,6 +102,8 @@ impl Reporter {
             caller: subject.caller.clone().unwrap_or_else(|| Arc::clone(&ANONYMOUS)),
             attempt,
             key_tail: None,
+            request: None,
+            resends: 0,
             sample: None,
             timeout: None,
         };
@@ -127,7 +129,9 @@ impl Reporter {
             call,
             names: Arc::clone(&self.names),
             caller: subject.caller.clone().unwrap_or_else(|| Arc::clone(&ANONYMOUS)),
+            request: None,
             attempts: finish.attempts,
+            response_status: None,
             outcome,
             reason: finish.reason,
             elapsed: finish.elapsed,

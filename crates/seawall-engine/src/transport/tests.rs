@@ -169,6 +169,7 @@ impl Bench {
             spares_streams: false,
             diagnoses: false,
             passes: None,
+            resends: 0,
             repeated: false,
         }
     }

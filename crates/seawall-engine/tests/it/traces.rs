@@ -85,6 +85,8 @@ fn simulator(case: &Case) -> Story {
             caller: caller(),
             attempt: *attempt,
             key_tail: None,
+            request: None,
+            resends: 0,
             sample: None,
             timeout: None,
         })
@@ -228,6 +230,7 @@ fn gateway(case: &Case) -> Story {
         id: id(),
         caller: &who,
         key_tail: &NoKeys,
+        request: None,
         who: Who {
             ip: IpAddr::from([127, 0, 0, 1]),
             caller: "",

@@ -1,8 +1,11 @@
 //! The destination of a row: its upstream or origin, and the request target there.
 
+use super::row::Row;
 use crate::target::target;
+use http::Method;
 use seawall_core::request_target::{BadTarget, RequestTarget};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::request_line::RequestLine;
 use std::sync::Arc;
 
 pub(super) struct Destination {
@@ -12,6 +15,12 @@ pub(super) struct Destination {
 }
 
 impl Destination {
+    /// What records say that a row asks for.
+    pub(super) fn request_line(&self, row: &Row) -> Arc<RequestLine> {
+        let method = Method::from_bytes(row.method.as_bytes()).unwrap_or_default();
+        RequestLine::new(&method, &self.endpoint, &row.below)
+    }
+
     /// The request target of a row.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use seawall_engine::caller::Caller;
 use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::limits::Who;
 use seawall_engine::live::LiveEndpoint;
+use seawall_engine::request_line::RequestLine;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -17,13 +18,15 @@ pub(super) struct CallerContext {
     pub(super) left: Nanos,
     /// The caller's own headers, where a limit looks at them.
     asked: Option<Box<HeaderMap>>,
+    /// What the caller asks for, once its endpoint is known.
+    pub(super) request: Option<Arc<RequestLine>>,
     /// The caller's own credential, where it is what a provider's pause binds.
     mark: CredentialMark,
 }
 
 impl CallerContext {
     pub(super) const fn new(address: IpAddr, caller: Arc<Caller>, left: Nanos) -> Self {
-        Self { address, caller, left, asked: None, mark: CredentialMark::NONE }
+        Self { address, caller, left, asked: None, request: None, mark: CredentialMark::NONE }
     }
 
     /// The gateway itself, for a request of its own.

@@ -20,7 +20,7 @@ use seawall_core::record::{Attempt, Class, Code, Reason};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::body::{BodyEnd, Held, Inbound, OnEnd, Relay, RelayError};
+use seawall_engine::body::{Held, Inbound, Relay};
 use seawall_engine::cache::{self, Revalidation};
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Ended, Scene, drive};
@@ -28,8 +28,9 @@ use seawall_engine::front::Front;
 use seawall_engine::h1::{Heard, Unread};
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
 use seawall_engine::pool::Pool;
-use seawall_engine::recorder::{BreakerRecord, CallRecord, IdleRecord, Record, TokenRecord};
+use seawall_engine::recorder::{Record, TokenRecord};
 use seawall_engine::request_headers::RequestHeaders;
+use seawall_engine::request_line::RequestLine;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
@@ -41,13 +42,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(super) struct Gateway {
     pub(super) shared: Arc<Shared>,
-    sending: Sending,
+    pub(super) sending: Sending,
     deadlines: Deadlines,
     rng: RefCell<Rng>,
-    ids: RefCell<seawall_engine::ids::Ids>,
+    pub(super) ids: RefCell<seawall_engine::ids::Ids>,
     /// What a request is filed under that named no upstream, and whoever sent it.
-    nowhere: Arc<Names>,
-    nobody: Arc<str>,
+    pub(super) nowhere: Arc<Names>,
+    pub(super) nobody: Arc<str>,
     /// The headers of whoever no limit asks for theirs.
     bare: HeaderMap,
     date: Dated,
@@ -190,8 +191,9 @@ impl Gateway {
         let path = if below.starts_with('/') { below } else { "/" };
         let endpoint = upstream.endpoint(head.method.as_str(), path);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
-        let from = CallerContext::new(address, identified.caller, left);
+        let mut from = CallerContext::new(address, identified.caller, left);
         let target = target(upstream, below).map_err(|bad| Box::new(intake::bad_request(&bad.to_string())))?;
+        from.request = Some(RequestLine::new(&head.method, endpoint, below));
         let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
         Ok(Routed { upstream, endpoint, target, from, unread })
     }
@@ -260,29 +262,6 @@ impl Gateway {
         self.date.at(self.wall())
     }
 
-    /// A request that never became a call leaves a line and a number all the same.
-    pub(super) fn noted(&self, mut refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Refusal {
-        let now = self.sending.clock.now();
-        let id = self.ids.borrow_mut().next(now.wall);
-        refusal.call = Some(id.to_string());
-        if let Some(endpoint) = endpoint {
-            refusal.upstream = Some(endpoint.names.upstream.clone());
-            refusal.endpoint = Some(endpoint.names.endpoint.clone());
-        }
-        self.shared.recorder.push(Record::Call(CallRecord {
-            at: now.wall,
-            call: id,
-            names: endpoint.map_or_else(|| Arc::clone(&self.nowhere), |endpoint| Arc::clone(&endpoint.names)),
-            caller: Arc::clone(&self.nobody),
-            attempts: 0,
-            outcome: refusal.code,
-            reason: refusal.reason,
-            elapsed: Nanos::ZERO,
-            refused_by: Some("admit"),
-        }));
-        refusal
-    }
-
     async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Answered {
         let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
@@ -320,7 +299,7 @@ impl Gateway {
                 self.revalidate(claim, lookup, upstream, endpoint, sent);
             }
             let ended = unsent(now);
-            self.record(endpoint, id, &ended, from, "success", None);
+            self.record(endpoint, id, &ended, from, "success", response.status());
             return Self::sign(response, id, &ended, "success").into();
         }
         let conditions = lookup.as_mut().map(|lookup| lookup.validate(&head.headers)).unwrap_or_default();
@@ -385,6 +364,7 @@ impl Gateway {
             diagnoses: false,
             passes: None,
             repeated,
+            resends: 0,
         }
     }
 
@@ -405,6 +385,7 @@ impl Gateway {
             id,
             caller: &from.caller.name,
             key_tail: upstream,
+            request: from.request.clone(),
             who: from.who(&self.bare),
             trail,
             keeper: keyed.map(|keyed| keyed as _),
@@ -417,7 +398,8 @@ impl Gateway {
         let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
         let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
         tokio::task::spawn_local(async move {
-            let from = CallerContext::ourselves(endpoint.spec.policy.timeout.total);
+            let mut from = CallerContext::ourselves(endpoint.spec.policy.timeout.total);
+            from.request = Some(RequestLine::new(&sent.method, &endpoint, &sent.target));
             let method = sent.method.clone();
             let request = call::Request::plain(method.as_str());
             let conditions = lookup.validate(&sent.headers);
@@ -452,7 +434,7 @@ impl Gateway {
         if degrade::is_degradable(finish.outcome, status)
             && let Some((response, outcome)) = degrade::instead(lookup.as_ref(), policy, ended.at.wall)
         {
-            self.record(endpoint, id, ended, from, outcome, None);
+            self.record(endpoint, id, ended, from, outcome, response.status());
             return Self::sign(response, id, ended, outcome).into();
         }
         let (outcome, refused_by) = match finish.outcome {
@@ -461,11 +443,11 @@ impl Gateway {
             Outcome::Refused(code) => (code.as_str(), Some(code.stage())),
             Outcome::Replayed => ("success", None),
         };
-        let record = Self::call_record(endpoint, id, ended, from, outcome, refused_by);
+        let mut record = Self::call_record(endpoint, id, ended, from, outcome, refused_by);
         if finish.outcome != Outcome::Success {
             lookup.iter().for_each(Lookup::missed);
         }
-        let answered = match (finish.outcome, answer) {
+        let answered: Answered = match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
                 let (mut response, verbatim) = (answer.response, answer.verbatim);
                 let spoken = std::mem::replace(response.version_mut(), version);
@@ -495,6 +477,7 @@ impl Gateway {
                 Self::sign(refusal.respond(), id, ended, outcome).into()
             }
         };
+        record.response_status = Some(answered.response.status().as_u16());
         self.shared.recorder.push(Record::Call(record));
         answered
     }
@@ -532,67 +515,5 @@ impl Gateway {
     pub(super) fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
         Signed::of(id, ended, outcome).put(response.headers_mut());
         response
-    }
-
-    /// Writes the call's record when all of the response has been passed on. One that breaks off after its first byte cannot be
-    /// retried, but the record says so and the breaker hears of it.
-    fn record_at_end(&self, response: &mut Response<Relay>, endpoint: &Arc<LiveEndpoint>, mut record: CallRecord) {
-        if !matches!(response.body(), Relay::Stream(_)) {
-            self.shared.recorder.push(Record::Call(record));
-            return;
-        }
-        let (endpoint, shared) = (Arc::clone(endpoint), Arc::clone(&self.shared));
-        response.body_mut().on_end(OnEnd(Box::new(move |end| {
-            let now = shared.clock.now();
-            record.at = now.wall;
-            match end {
-                BodyEnd::Whole => {}
-                BodyEnd::Abandoned => (record.outcome, record.reason) = (Code::Cancelled.as_str(), Reason::Cancelled),
-                BodyEnd::Broken(error) => {
-                    (record.outcome, record.reason) = (Code::StreamCut.as_str(), Reason::StreamCut);
-                    let (call, names) = (record.call, Arc::clone(&endpoint.names));
-                    if matches!(error, RelayError::Silent) {
-                        shared.recorder.push(Record::Idle(IdleRecord { at: now.wall, call, names: Arc::clone(&names) }));
-                    }
-                    if let Some(change) = endpoint.state.broke_off(now) {
-                        shared.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names, change }));
-                    }
-                }
-            }
-            shared.recorder.push(Record::Call(record));
-        })));
-    }
-
-    pub(super) fn record(
-        &self,
-        endpoint: &Arc<LiveEndpoint>,
-        id: CallId,
-        ended: &Ended,
-        from: &CallerContext,
-        outcome: &'static str,
-        refused_by: Option<&'static str>,
-    ) {
-        self.shared.recorder.push(Record::Call(Self::call_record(endpoint, id, ended, from, outcome, refused_by)));
-    }
-
-    fn call_record(
-        endpoint: &Arc<LiveEndpoint>,
-        id: CallId,
-        ended: &Ended,
-        from: &CallerContext,
-        outcome: &'static str,
-        refused_by: Option<&'static str>,
-    ) -> CallRecord {
-        CallRecord {
-            at: ended.at.wall,
-            call: id,
-            names: Arc::clone(&endpoint.names),
-            caller: Arc::clone(&from.caller.name),
-            attempts: ended.finish.attempts,
-            outcome,
-            reason: ended.finish.reason,
-            elapsed: ended.finish.elapsed,
-            refused_by,
-        }
     }
 }

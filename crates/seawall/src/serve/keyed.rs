@@ -305,8 +305,8 @@ impl Gateway {
             if Self::leaves_a_trace(endpoint) { self.outlive(id, ended, transport, trail, (from, keyed.as_ref())).await } else { None };
         let Some(keyed) = keyed else { return outlived };
         if let (Outcome::Replayed, Some(stored)) = (ended.finish.outcome, keyed.stored()) {
-            self.record(endpoint, id, ended, from, "success", None);
             let mut response = deferred::replayed(&stored, id, ended.finish.attempts);
+            self.record(endpoint, id, ended, from, "success", response.status());
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
             return Some(Self::sign(response, id, ended, "success"));
         }

@@ -4,6 +4,7 @@ mod admin;
 mod answer;
 mod banner;
 mod cached;
+mod call_records;
 mod caller_context;
 mod dashboard;
 mod deferred;

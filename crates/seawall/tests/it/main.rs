@@ -95,6 +95,8 @@ mod operate;
 #[cfg(test)]
 mod pauses;
 #[cfg(test)]
+mod records;
+#[cfg(test)]
 mod references;
 #[cfg(test)]
 mod relaying;

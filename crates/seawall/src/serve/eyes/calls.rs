@@ -167,6 +167,14 @@ pub(crate) struct Call {
     reason: ReasonWord,
     attempts: u32,
     elapsed_ms: f64,
+    /// Absent for a request that was refused before it had an endpoint.
+    method: Option<String>,
+    /// The endpoint's pattern.
+    route: Option<String>,
+    /// Without the values of the query.
+    path: Option<String>,
+    /// What the caller got, where it got a response.
+    response_status: Option<u16>,
 }
 
 /// A call with everything that was decided about it.
@@ -207,6 +215,10 @@ fn summary(seen: &Seen) -> Call {
         reason: ReasonWord(record.reason),
         attempts: record.attempts,
         elapsed_ms: ms(record.elapsed),
+        method: record.request.as_ref().map(|request| request.method.to_string()),
+        route: record.request.as_ref().map(|request| request.route.to_string()),
+        path: record.request.as_ref().map(|request| request.path.clone()),
+        response_status: record.response_status,
     }
 }
 
@@ -256,12 +268,25 @@ mod tests {
             caller: Arc::clone(&caller),
             attempt,
             key_tail: None,
+            request: None,
+            resends: 0,
             sample: None,
             timeout: None,
         };
         let reason = Reason::Succeeded;
-        let end =
-            CallRecord { at: Wall(1), call, names, caller, attempts: 1, outcome: "success", reason, elapsed: Nanos(1), refused_by: None };
+        let end = CallRecord {
+            at: Wall(1),
+            call,
+            names,
+            caller,
+            request: None,
+            attempts: 1,
+            response_status: None,
+            outcome: "success",
+            reason,
+            elapsed: Nanos(1),
+            refused_by: None,
+        };
         (one, end)
     }
 

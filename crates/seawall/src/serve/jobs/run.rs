@@ -30,6 +30,7 @@ use seawall_engine::pool::Pool;
 use seawall_engine::reach::Reach;
 use seawall_engine::recorder::{CallRecord, Record};
 use seawall_engine::request_headers::RequestHeaders;
+use seawall_engine::request_line::RequestLine;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{Answer, HttpTransport, Replay, Room, Sending};
 use seawall_store::idempotency;
@@ -63,6 +64,26 @@ struct Target {
     target: RequestTarget,
     /// The whole URL that somebody handed in, where there is one.
     url: Option<String>,
+}
+
+impl Target {
+    /// The job's request as the call machine sees it.
+    fn request<'a>(&self, job: &'a Job, made: bool, headers: &HeaderMap, now: Wall) -> call::Request<'a> {
+        call::Request {
+            method: &job.request.method,
+            mark: self.endpoint.plan.mark(&job.request.method, &job.request.path),
+            keyed: job.idempotency_key.is_some() || made,
+            at_cost: is_at_cost(self, &job.request.path, headers),
+            replayable: true,
+            deadline: job.expires_at.map(|at| at.since(now)),
+            patient: true,
+        }
+    }
+
+    fn request_line(&self, job: &Job) -> Arc<RequestLine> {
+        let method = Method::from_bytes(job.request.method.as_bytes()).unwrap_or_default();
+        RequestLine::new(&method, &self.endpoint, &self.target)
+    }
 }
 
 /// How a run went.
@@ -295,15 +316,7 @@ impl Bench {
             headers.insert(KEY, key);
         }
         let reservation = self.reservation(job, to, &method, &headers);
-        let request = call::Request {
-            method: &job.request.method,
-            mark: to.endpoint.plan.mark(&job.request.method, &job.request.path),
-            keyed: job.idempotency_key.is_some() || made,
-            at_cost: is_at_cost(to, &job.request.path, &headers),
-            replayable: true,
-            deadline: job.expires_at.map(|at| at.since(now)),
-            patient: true,
-        };
+        let request = to.request(job, made, &headers, now);
         if let Some(verdict) = Box::pin(self.not_begun(claimed, to, &request, reservation.as_ref(), log)).await {
             return verdict;
         }
@@ -319,6 +332,7 @@ impl Bench {
             id: job.id,
             caller: &caller,
             key_tail: &to.upstream,
+            request: Some(to.request_line(job)),
             who: Who { mark: CredentialMark::of(&headers), ..Who::here(&caller, &job.tenant, &nothing) },
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
@@ -383,6 +397,7 @@ impl Bench {
             diagnoses: false,
             passes: Some(hygiene::passes),
             repeated: false,
+            resends: 0,
         }
     }
 
@@ -419,7 +434,7 @@ impl Bench {
             Outcome::Failed(class) => class.as_str(),
             Outcome::Refused(code) => code.as_str(),
         };
-        self.record(job, to, finish, outcome);
+        self.record(job, to, finish, outcome, answer.as_ref().map(|answer| answer.response.status().as_u16()));
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Replayed, Some(answer)) => {
                 // Its caller gets the result as it came, but for what is ours.
@@ -458,17 +473,19 @@ impl Bench {
 
     /// A job that was answered before, under its key.
     fn done(&self, job: &Job, to: &Target, finish: &Finish, stored: Response) -> Ending {
-        self.record(job, to, finish, "success");
+        self.record(job, to, finish, "success", Some(stored.status));
         Ending::Done(stored)
     }
 
-    fn record(&self, job: &Job, to: &Target, finish: &Finish, outcome: &'static str) {
+    fn record(&self, job: &Job, to: &Target, finish: &Finish, outcome: &'static str, status: Option<u16>) {
         self.shared.recorder.push(Record::Call(CallRecord {
             at: self.shared.clock.now().wall,
             call: job.id,
             names: Arc::clone(&to.endpoint.names),
             caller: Arc::from(job.caller.as_str()),
+            request: Some(to.request_line(job)),
             attempts: finish.attempts,
+            response_status: status,
             outcome,
             reason: finish.reason,
             elapsed: self.desk().now().since(job.created_at),

@@ -1,0 +1,72 @@
+//! What a call asks for, as records show it: method, route and path, without the values of the query.
+
+use crate::live::LiveEndpoint;
+use http::Method;
+use std::sync::Arc;
+
+/// A longer path is cut, since records wait in queues of a fixed length.
+const MAX_PATH: usize = 512;
+
+/// Which request a record is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestLine {
+    pub method: Method,
+    /// The endpoint's pattern.
+    pub route: Arc<str>,
+    /// The path with the names of its parameters.
+    pub path: String,
+}
+
+impl RequestLine {
+    /// A request for this target of an endpoint.
+    #[must_use]
+    pub fn new(method: &Method, endpoint: &LiveEndpoint, target: &str) -> Arc<Self> {
+        Arc::new(Self { method: method.clone(), route: Arc::clone(&endpoint.route), path: without_values(target) })
+    }
+}
+
+/// The target without the values of its query, which may be secret or personal.
+fn without_values(target: &str) -> String {
+    let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+    let mut text = String::with_capacity(path.len().min(MAX_PATH));
+    text.push_str(path);
+    for (number, pair) in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()).enumerate() {
+        if text.len() > MAX_PATH {
+            break;
+        }
+        text.push(if number == 0 { '?' } else { '&' });
+        // A parameter without `=` may be a value all by itself.
+        text.push_str(pair.split_once('=').map_or("…", |(name, _)| name));
+    }
+    if text.len() > MAX_PATH {
+        let end = (0..=MAX_PATH).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_the_query_are_left_out() {
+        for (target, shown) in [
+            ("/a/b", "/a/b"),
+            ("/a?", "/a"),
+            ("/a?q=secret&key=1234&flag", "/a?q&key&…"),
+            ("/a?token", "/a?…"),
+            ("/a?x=1=2?3&y=", "/a?x&y"),
+            ("*", "*"),
+        ] {
+            assert_eq!(without_values(target), shown);
+        }
+    }
+
+    #[test]
+    fn a_long_path_is_cut_between_characters() {
+        let text = without_values(&format!("/{}", "ä".repeat(MAX_PATH)));
+        assert!(text.len() <= MAX_PATH + '…'.len_utf8() && text.ends_with("ä…"), "{}", text.len());
+    }
+}
