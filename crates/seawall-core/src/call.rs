@@ -319,6 +319,13 @@ impl Call {
 
     // ── attempt, classify, decide ────────────────────────────────────────────────────────────────────────────
 
+    /// The upstream has had the whole request only since then. What a caller took for its upload is not the upstream's slowness.
+    pub fn uploaded(&mut self, at: Mono) {
+        if let State::Sending { since } = &mut self.state {
+            *since = (*since).max(at);
+        }
+    }
+
     /// The attempt's result: classified, decided about, and reported to shared state.
     pub fn responded(&mut self, seen: &Seen<'_>, now: Now, rng: &mut Rng) -> Action {
         let verdict = self.plan.rules.classify(seen, now.wall);

@@ -308,6 +308,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 let (result, since) = send(scene, transport, outward).await;
                 now = scene.clock.now();
                 guarded.resends += transport.resends();
+                guarded.call.uploaded(since);
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
                 if let Some(blame) = fault.and_then(|fault| transport.blame(fault)) {

@@ -86,7 +86,8 @@ fn a_stream_of_events_is_not_held_back() {
 #[test]
 fn an_upload_that_keeps_moving_may_take_longer_than_an_attempt() {
     let upstream = Upstream::fine();
-    let policy = "timeout = { attempt = \"2s\" }\nretry = { attempts = 1 }\n";
+    let policy =
+        "timeout = { attempt = \"2s\" }\nretry = { attempts = 1 }\nbreaker = { slow = \"2s\", slow_rate = \"50%\", min_calls = 1 }\n";
     let gateway = Start::before(&upstream, policy).server("replay_body = \"1KiB\"").go();
     let mut caller = gateway.caller();
     caller.send("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 16384\r\n\r\n");
@@ -97,6 +98,7 @@ fn an_upload_that_keeps_moving_may_take_longer_than_an_attempt() {
     let reply = caller.reply();
     assert_eq!((reply.status, reply.header("seawall-outcome")), (200, Some("success")), "{}", reply.text());
     assert_eq!(upstream.seen()[0].body.len(), 16384);
+    assert_eq!(gateway.look("/v1/breakers")["items"][0]["state"], "closed", "the caller's pace is not the upstream's slowness");
 }
 
 #[test]
