@@ -28,7 +28,8 @@ fn a_limit_may_count_by_credential_and_header_at_once() {
     let upstream = Upstream::fine();
     let auth = "[upstreams.api.auth]\ninject = \"header:x-key\"\nkeys = [{ id = \"a\", secret = \"env:KEY\" }]";
     let limit = "limits = [{ name = \"each\", key = [\"key\", \"header:user-agent\"], rate = \"1/m\" }]";
-    let gateway = Start::before(&upstream, &format!("{limit}\n{auth}")).secret("KEY", "the-real-key").go();
+    // A key that is out for longer than the call has is a refusal at once.
+    let gateway = Start::before(&upstream, &format!("timeout.total = \"30s\"\n{limit}\n{auth}")).secret("KEY", "the-real-key").go();
     let asks = |agent: &str| gateway.ask(format!("GET /api/x HTTP/1.1\r\nHost: h\r\nUser-Agent: {agent}\r\n\r\n")).status;
     assert_eq!([asks("a"), asks("a"), asks("b"), asks("b")], [200, 429, 200, 429]);
 }

@@ -52,7 +52,7 @@ fn a_refusal_and_a_failure_have_the_status_that_the_caller_got() {
 #[test]
 fn a_send_that_replaces_a_dead_connection_is_counted() {
     let upstream = Upstream::with(|turn| if turn.number == 1 { turn.close() } else { turn.say(OK) });
-    let gateway = Start::before(&upstream, "retry = { attempts = 1 }\n").go();
+    let gateway = Start::before(&upstream, "retry = { attempts = 1 }\n").threads(1).go();
     assert_eq!(gateway.get("/api/x").status, 200);
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.header("seawall-attempts"), upstream.count()), (200, Some("2"), 3));

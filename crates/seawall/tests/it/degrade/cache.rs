@@ -192,7 +192,7 @@ fn an_unchanged_answer_is_confirmed_without_its_body() {
 
 #[test]
 fn a_broken_or_open_ended_answer_is_never_kept() {
-    for whole in ["HTTP/1.1 200 X\r\ncontent-length: 100\r\n\r\nhalf", "HTTP/1.1 200 X\r\nconnection: close\r\n\r\nuntil the end"] {
+    for whole in ["HTTP/1.1 200 X\r\ncontent-length: 100000\r\n\r\nhalf", "HTTP/1.1 200 X\r\nconnection: close\r\n\r\nuntil the end"] {
         let upstream = Upstream::with(move |turn| turn.send(whole).close());
         let gateway = before(&upstream, "cache = { ttl = \"1h\" }");
         drop((gateway.get("/a/x"), gateway.get("/a/x")));
