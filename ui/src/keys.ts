@@ -7,6 +7,7 @@ import { rotate } from "./theme";
 
 export const help = signal(false);
 export const finder = signal(false);
+export const bell = signal(false);
 
 /** A chord must be finished within this time. */
 const CHORD_MS = 1500;

@@ -10,7 +10,7 @@ import { follow } from "./live";
 import { Failure } from "./parts/basics";
 import { Confirm } from "./parts/dialog";
 import { Frame } from "./parts/frame";
-import { Finder, Help, Toasts, Unlock } from "./parts/above";
+import { Finder, Help, News, Toasts, Unlock } from "./parts/above";
 import { screen } from "./route";
 import { Calls } from "./screens/calls";
 import { Errors } from "./screens/errors";
@@ -56,6 +56,7 @@ function App(): JSX.Element {
       <Confirm />
       <Finder />
       <Help />
+      <News />
       <Unlock />
       <Toasts />
     </>

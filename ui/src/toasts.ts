@@ -1,4 +1,4 @@
-// Toasts: what an operator should notice without looking for it. Fatal ones stay until they are dismissed.
+// What an operator is told without looking for it: fatal events as toasts that stay, everything else behind the bell.
 
 import { signal } from "@preact/signals";
 import type { Happening } from "./types";
@@ -29,13 +29,28 @@ export function tone(event: Happening): Tone {
   return event.severity === "fatal" ? "bad" : event.severity === "warning" ? "warn" : "info";
 }
 
-/** Single dead letters and probes are news for the feed, not for a toast. */
+/** Single dead letters and probes are news for the feed only. */
 const QUIET = new Set(["dead-letter", "breaker-half-open"]);
+
+/** Events that have come since the bell was last opened. */
+export const unseen = signal(0);
 
 export function announce(event: Happening): void {
   if (event.resolves !== undefined) dismiss(`event-${event.resolves}`);
   if (QUIET.has(event.name)) return;
-  push({ key: `event-${event.id}`, tone: tone(event), title: event.title, detail: event.detail, stays: event.severity === "fatal" && !heals(event), event });
+  if (event.severity === "fatal" && !heals(event)) push({ key: `event-${event.id}`, tone: tone(event), title: event.title, detail: event.detail, stays: true, event });
+  else unseen.value += 1;
+}
+
+/** Events with one title as one entry: the latest of them, and how many there were. Keeps the order. */
+export function coalesced(events: Happening[]): [Happening, number][] {
+  const groups = new Map<string, [Happening, number]>();
+  for (const event of events) {
+    const known = groups.get(event.title);
+    if (known) known[1] += 1;
+    else groups.set(event.title, [event, 1]);
+  }
+  return [...groups.values()];
 }
 
 let said = 0;

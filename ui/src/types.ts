@@ -142,6 +142,10 @@ export interface Call {
   reason: string;
   attempts: number;
   elapsed_ms: number;
+  method?: string | null;
+  route?: string | null;
+  path?: string | null;
+  response_status?: number | null;
   timeline?: Attempt[];
 }
 

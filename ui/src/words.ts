@@ -19,6 +19,7 @@ export const REASONS: Record<string, string> = {
   body_not_replayable: "The body was too large to keep, so it could not be sent again.",
   auth_failed: "The provider refused the credentials.",
   circuit_open: "The breaker is open: the upstream is being left alone until the next probe.",
+  provider_pause: "The provider asked everybody to stay away for a while.",
   keys_cooling: "Every key is cooling down.",
   keys_dead: "Every key was rejected by the provider.",
   rate_limited: "A rate limit refused the call before anything was sent.",
@@ -33,6 +34,7 @@ export const REASONS: Record<string, string> = {
   paced: "Held back to keep to the rate.",
   cancelled: "The caller went away.",
   cached: "Answered from the cache.",
+  stream_cut: "The response broke off after the caller had its first byte; the connection was aborted.",
 };
 
 /** Why a breaker changed. */
@@ -89,6 +91,7 @@ export const HUES: Record<string, Hue> = {
   done: "good",
   dead: "bad",
   cancelled: "mute",
+  stream_cut: "bad",
   paused: "warn",
   failing: "warn",
   stopped: "bad",

@@ -24,16 +24,17 @@ export const stories = ({ base, gateway }, open) => ({
     await row.getByText("closed").waitFor();
     await visit(page, base, `upstreams/${calm.upstream}`);
     const line = page.locator(`[data-breaker="${place}"]`);
-    await line.getByRole("button", { name: "Open", exact: true }).click();
-    await page.getByText(`Open 1 breaker: ${place}`).waitFor();
-    await confirm(page, "Hold open");
+    await line.getByRole("button", { name: "Block", exact: true }).click();
+    await page.getByText(`Block 1 endpoint: ${place}`).waitFor();
+    await confirm(page, "Block");
     await line.getByText("open", { exact: true }).waitFor();
     await row.getByText("open", { exact: true }).waitFor();
-    await other.locator(".verdict").getByText(`${place} breaker is open`).waitFor();
+    const trouble = other.locator(".verdict li").filter({ hasText: place }).filter({ hasText: "blocked by an operator" });
+    await trouble.getByText("Release it").waitFor();
     await line.getByRole("button", { name: "Release" }).click();
     await confirm(page, "Release");
     await row.getByText("closed", { exact: true }).waitFor();
-    await other.locator(".verdict").getByText(`${place} breaker is open`).waitFor({ state: "detached" });
+    await trouble.waitFor({ state: "detached" });
     await other.context().close();
   },
 
@@ -47,7 +48,7 @@ export const stories = ({ base, gateway }, open) => ({
     await page.getByRole("button", { name: `Cool key ${key.id}` }).click();
     await confirm(page, "Cool it");
     await row.getByText("cooling").waitFor();
-    await row.getByText(/in (59 min|1 h)/).waitFor();
+    await row.getByText(/back in (59 min|1 h)/).waitFor();
     await page.getByRole("button", { name: `Restore key ${key.id}` }).click();
     await confirm(page, "Restore");
     await row.getByText("ready", { exact: true }).waitFor();
@@ -155,6 +156,51 @@ export const stories = ({ base, gateway }, open) => ({
     await fatal.getByRole("button", { name: /^Dismiss/ }).click();
     await toasts.filter({ hasText: title }).waitFor({ state: "detached" });
     assert.equal(await toasts.count(), before - 1);
+  },
+
+  "what is not fatal waits behind the bell, each title once": async (page) => {
+    const { items } = await json(base, "v1/breakers");
+    const place = `${items[0].upstream}/${items[0].endpoint}`;
+    await visit(page, base, "overview");
+    await page.getByText("Live", { exact: true }).waitFor();
+    const set = (state) => fetch(`${base}v1/breakers/${place}`, { method: "PUT", headers: { "content-type": "application/json" }, body: JSON.stringify({ state }) });
+    for (let turn = 0; turn < 2; turn += 1) {
+      await set("open");
+      await set("auto");
+    }
+    await page.locator("[data-bell] .pill").waitFor();
+    assert.equal(await page.locator(".toast").filter({ hasText: items[0].endpoint }).count(), 0, "no toast for what is not fatal");
+    await page.locator("[data-bell]").click();
+    const news = page.locator("dialog.drawer ol.feed li strong");
+    await news.first().waitFor();
+    const titles = await news.allInnerTexts();
+    assert.equal(new Set(titles).size, titles.length, "each title once");
+    await page.keyboard.press("Escape");
+    assert.equal(await page.locator("[data-bell] .pill").count(), 0, "what was looked at is not new");
+  },
+
+  "calls are narrowed to those that failed, were refused or healed": async (page) => {
+    await visit(page, base, "calls");
+    for (const [title, kind] of [["Healed", "healed"], ["Failed", "failed"], ["Refused", "refused"]]) {
+      await page.getByRole("button", { name: title, exact: true }).click();
+      await page.waitForFunction((word) => location.hash.includes(`kind=${word}`), kind);
+      const { items } = await json(base, `v1/calls?kind=${kind}&limit=200`);
+      assert(items.every((call) => (kind === "healed" ? call.outcome === "success" && call.attempts > 1 : call.outcome !== "success")), kind);
+    }
+    await page.getByRole("button", { name: "Healed", exact: true }).click();
+    const row = page.locator('table[aria-label="Calls"] tbody tr').first();
+    await row.locator(".method").waitFor();
+    assert.match(await row.innerText(), /GET|POST|PUT/);
+  },
+
+  "an upstream's page begins with its success and its top errors": async (page) => {
+    const { items } = await json(base, "v1/calls?kind=failed&limit=200");
+    const upstream = items.find((call) => call.method)?.upstream;
+    assert(upstream, "a failed call is needed");
+    await visit(page, base, `upstreams/${upstream}`);
+    assert.equal(await page.locator("main .panel h2").first().innerText(), "Success over time");
+    await page.locator('table[aria-label="Top errors"] tbody tr').first().click();
+    await page.locator("dialog.drawer .timeline, dialog.drawer .quiet").first().waitFor();
   },
 
   "a call is opened by its address and tells the reason of every decision": async (page) => {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use seawall_core::call::{Finish, Outcome};
 use seawall_core::discretion;
-use seawall_core::policy::Door;
+use seawall_core::policy::{Door, Severity};
 use seawall_core::record::{Attempt, Class, Code, Reason, Status};
 use seawall_core::time::Wall;
 use seawall_engine::credential::Credentials;
@@ -140,7 +140,8 @@ pub(crate) fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, tra
         enqueued_at: job.created_at,
         dead_at: now,
         expires_at: now + policy.map_or(seawall_core::time::Nanos::from_secs(14 * 86_400), |policy| policy.ttl),
-        severity: policy.map_or(seawall_core::policy::Severity::Review, |policy| policy.severity),
+        // Nobody has to get up for what was never sent: nothing is in doubt, and a replay sends it.
+        severity: policy.filter(|_| job.progress.attempts > 0).map_or(Severity::Review, |policy| policy.severity),
         replayable: whole && is_replayable(cause.class, &job.request.method, job.idempotency_key.is_some(), &trail_refused(trail)),
         instructions: instructions.trim_end().to_owned(),
         history: trail.to_vec(),

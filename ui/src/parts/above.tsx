@@ -1,15 +1,18 @@
 // What lies above every screen: toasts, the finder, the list of keys, the question for the admin token.
 
-import { useSignal } from "@preact/signals";
+import { useSignal, useSignalEffect } from "@preact/signals";
 import type { JSX } from "preact";
 import { locked, unlock } from "../api";
+import { ago, moment } from "../format";
 import { Icon } from "../icons";
-import { finder, help } from "../keys";
+import { bell, finder, help } from "../keys";
+import { events } from "../live";
 import { useResource } from "../resource";
 import { go, link } from "../route";
 import { SCREENS } from "../screens";
-import { dismiss, toasts } from "../toasts";
+import { coalesced, dismiss, toasts, tone, unseen } from "../toasts";
 import type { Page, Upstream } from "../types";
+import { Badge } from "./basics";
 import { Dialog } from "./dialog";
 
 const SIGNS = { good: "heal", info: "bolt", warn: "alert", bad: "alert" };
@@ -31,6 +34,33 @@ export function Toasts(): JSX.Element {
         </div>
       ))}
     </div>
+  );
+}
+
+/** What happened, each title once, newest first. Opening it marks all of it as seen. */
+export function News(): JSX.Element | null {
+  useSignalEffect(() => {
+    if (bell.value) unseen.value = 0;
+  });
+  if (!bell.value) return null;
+  const shown = coalesced(events.value);
+  return (
+    <Dialog drawer title="News" onClose={() => (bell.value = false)}>
+      {shown.length === 0 && <p class="quiet">Nothing has happened yet.</p>}
+      <ol class="feed" aria-label="News">
+        {shown.map(([event, times]) => (
+          <li key={event.title} class={tone(event)}>
+            <i />
+            <time dateTime={event.at} title={moment(event.at)}>{ago(event.at)}</time>
+            <div>
+              <strong>{event.title}</strong> {times > 1 && <Badge word={`× ${times}`} as="mute" />}
+              <p>{event.detail}</p>
+              {event.upstream && <a href={link("upstreams", [event.upstream])} onClick={() => (bell.value = false)}>{event.upstream}</a>}
+            </div>
+          </li>
+        ))}
+      </ol>
+    </Dialog>
   );
 }
 

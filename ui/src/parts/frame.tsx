@@ -3,14 +3,15 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { clock, count } from "../format";
+import { clock, count, plural } from "../format";
 import { Icon, Mark } from "../icons";
-import { finder, help } from "../keys";
+import { bell, finder, help } from "../keys";
 import { connection } from "../live";
 import { useResource } from "../resource";
 import { link, screen } from "../route";
 import { SCREENS } from "../screens";
 import { choice, rotate } from "../theme";
+import { unseen } from "../toasts";
 import type { Page, Status, UnnamedError } from "../types";
 
 const open = signal(false);
@@ -68,6 +69,10 @@ export function Frame({ children }: { children: ComponentChildren }): JSX.Elemen
         {(status?.config?.needs_restart?.length ?? 0) > 0 && <a class="badge warn" href={link("policy")}>restart needed</a>}
         <div class="top-right">
           <LinkState />
+          <button type="button" class="ghost square bell" data-bell aria-label={unseen.value ? `News: ${plural(unseen.value, "event")}` : "News"} title="News" onClick={() => (bell.value = true)}>
+            <Icon name="bell" />
+            {unseen.value > 0 && <b class="pill">{count(Math.min(unseen.value, 99))}</b>}
+          </button>
           <button type="button" class="ghost square" aria-label="Find" title="Find (f)" onClick={() => (finder.value = true)}>
             <Icon name="search" />
           </button>

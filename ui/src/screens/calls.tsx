@@ -13,21 +13,30 @@ import { go, link, place, refine } from "../route";
 import type { Attempt, Call, Page, Upstream } from "../types";
 import { DECISIONS, hue, REASONS } from "../words";
 
-const OUTCOMES = ["", "success", "stale", "fallback", "enqueued", "transient", "permanent", "ambiguous", "quota", "auth", "rate_limited", "keys_exhausted", "overloaded", "circuit_open", "deadline_exceeded", "upstream_unreachable", "schema_mismatch", "cancelled"];
+const OUTCOMES = ["", "success", "stale", "fallback", "enqueued", "transient", "permanent", "ambiguous", "quota", "auth", "rate_limited", "keys_exhausted", "overloaded", "circuit_open", "deadline_exceeded", "upstream_unreachable", "schema_mismatch", "stream_cut", "paused", "keys_rejected", "cancelled"];
+
+const KINDS: [kind: string, title: string][] = [["", "All"], ["failed", "Failed"], ["refused", "Refused"], ["healed", "Healed"]];
 
 export function Calls(): JSX.Element {
   const { filter, parts } = place.value;
   const paused = useSignal(false);
-  const asked = query("/v1/calls", { upstream: filter.upstream, outcome: filter.outcome, caller: filter.caller, limit: 100 });
+  const asked = query("/v1/calls", { upstream: filter.upstream, outcome: filter.outcome, caller: filter.caller, kind: filter.kind, limit: 100 });
   const { data, error, again } = useResource<Page<Call>>(asked, { every: 2, live: false, still: paused.value });
   const upstreams = useResource<Page<Upstream>>("/v1/upstreams", { every: 0, live: false }).data?.items ?? [];
   const words = (filter.q ?? "").toLowerCase();
-  const rows = (data?.items ?? []).filter((call) => !words || `${call.id} ${call.upstream}/${call.endpoint} ${call.caller} ${call.reason} ${call.outcome}`.toLowerCase().includes(words));
-  const filtered = Boolean(filter.upstream || filter.outcome || filter.caller || filter.q);
+  const rows = (data?.items ?? []).filter((call) => !words || `${call.id} ${call.upstream}/${call.endpoint} ${call.method ?? ""} ${call.path ?? ""} ${call.response_status ?? ""} ${call.caller} ${call.reason} ${call.outcome}`.toLowerCase().includes(words));
+  const filtered = Boolean(filter.upstream || filter.outcome || filter.caller || filter.kind || filter.q);
   return (
     <>
       <div class="filters">
-        <Search value={filter.q ?? ""} onInput={(q) => refine({ q })} hint="Id, endpoint, caller, reason" />
+        <div class="segments" role="group" aria-label="Kind">
+          {KINDS.map(([kind, title]) => (
+            <button key={kind} type="button" aria-pressed={(filter.kind ?? "") === kind} onClick={() => refine({ kind })}>
+              {title}
+            </button>
+          ))}
+        </div>
+        <Search value={filter.q ?? ""} onInput={(q) => refine({ q })} hint="Id, path, status, caller, reason" />
         <Select label="Upstream" value={filter.upstream ?? ""} options={["", ...upstreams.map((upstream) => upstream.name)]} onChange={(upstream) => refine({ upstream })} />
         <Select label="Outcome" value={filter.outcome ?? ""} options={OUTCOMES} onChange={(outcome) => refine({ outcome })} />
         <button type="button" aria-pressed={paused.value} onClick={() => (paused.value = !paused.value)}>
@@ -57,7 +66,9 @@ export function Calls(): JSX.Element {
             columns={[
               { name: "Call", show: (call) => <span class="mono" title={call.id}>{short(call.id)}</span> },
               { name: "Time", show: (call) => <span class="soft" title={moment(call.at)}>{time(call.at)}</span> },
-              { name: "Endpoint", wide: true, show: (call) => <Place upstream={call.upstream} endpoint={call.endpoint} /> },
+              { name: "Request", wide: true, show: (call) => <Request call={call} /> },
+              { name: "Endpoint", minor: true, show: (call) => <Place upstream={call.upstream} endpoint={call.endpoint} /> },
+              { name: "Status", number: true, show: (call) => <span class="mono">{call.response_status ?? "–"}</span> },
               { name: "Outcome", show: (call) => <Badge word={call.outcome} /> },
               { name: "Reason", minor: true, show: (call) => <span class="soft" title={REASONS[call.reason]}>{call.reason.replaceAll("_", " ")}</span> },
               { name: "Attempts", number: true, show: (call) => <Tries count={call.attempts} /> },
@@ -68,6 +79,16 @@ export function Calls(): JSX.Element {
         )}
       </Panel>
       {parts[0] && <Detail id={parts[0]} close={() => go("calls", [], filter)} />}
+    </>
+  );
+}
+
+/** What the caller asked for; the endpoint where a request never had one. */
+function Request({ call }: { call: Call }): JSX.Element {
+  if (!call.method) return <Place upstream={call.upstream} endpoint={call.endpoint} />;
+  return (
+    <>
+      <b class="method">{call.method}</b> <span class="cut" title={`${call.upstream}${call.path ?? ""}`}>{call.path}</span>
     </>
   );
 }
@@ -86,12 +107,12 @@ function Detail({ id, close }: { id: string; close: () => void }): JSX.Element {
         <>
           <div class="headline">
             <Badge word={data.outcome} />
-            <strong>{data.upstream}/{data.endpoint}</strong>
+            <strong>{data.method ? `${data.method} ${data.path ?? ""}` : `${data.upstream}/${data.endpoint}`}</strong>
             <span class="soft">{data.attempts === 1 ? "1 attempt" : `${data.attempts} attempts`} in {ms(data.elapsed_ms)}</span>
           </div>
           <p class="lead">{healed(data) ?? REASONS[data.reason] ?? data.reason}</p>
           <Timeline attempts={data.timeline ?? []} elapsed={data.elapsed_ms} />
-          <Facts rows={[["Call", <span class="mono">{data.id} <Copy text={data.id} label="Copy" /></span>], ["Time", `${moment(data.at)} (${ago(data.at)})`], ["Caller", data.caller], ["Reason", data.reason]]} />
+          <Facts rows={[["Call", <span class="mono">{data.id} <Copy text={data.id} label="Copy" /></span>], ["Time", `${moment(data.at)} (${ago(data.at)})`], ["Endpoint", `${data.upstream}/${data.endpoint}${data.route ? ` (${data.route})` : ""}`], ["Caller got", data.response_status ? String(data.response_status) : "nothing: it left, or was cut off"], ["Caller", data.caller], ["Reason", data.reason]]} />
         </>
       )}
     </Dialog>

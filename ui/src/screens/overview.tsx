@@ -11,25 +11,31 @@ import { Chart, type Line } from "../parts/chart";
 import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
 import { link } from "../route";
-import { heals, tone } from "../toasts";
-import type { Endpoint, Happening, Page, Point, Status, Upstream } from "../types";
+import { coalesced, heals, tone } from "../toasts";
+import type { Breaker, Endpoint, Happening, Page, Point, Status, Upstream } from "../types";
 
 interface Trouble {
   hue: "bad" | "warn";
   what: string;
+  /** How it fares, why, and since when. */
   why: string;
+  /** What an operator can do about it, on the page behind it. */
+  act: string;
   href: string;
+  /** Calls that fail in a second: what hurts most comes first. */
+  failing: number;
 }
 
 export function Overview(): JSX.Element {
   const status = useResource<Status>("/v1/status", { every: 2 });
   const upstreams = useResource<Page<Upstream>>("/v1/upstreams", { every: 2 });
+  const breakers = useResource<Page<Breaker>>("/v1/breakers", { every: 3 });
   if (status.error && !status.data) return <Failure error={status.error} again={status.again} />;
   if (!status.data || !upstreams.data) return <Loading rows={6} />;
   const all = upstreams.data.items;
   return (
     <>
-      <Verdict status={status.data} upstreams={all} />
+      <Verdict status={status.data} upstreams={all} breakers={breakers.data?.items ?? []} />
       <Tiles status={status.data} />
       {status.data.totals.calls === 0 ? <First upstream={all[0]?.name ?? ""} /> : <Traffic since={seconds(status.data.started_at)} />}
       <div class="split">
@@ -43,49 +49,81 @@ export function Overview(): JSX.Element {
 /** Of fewer calls in a minute no share is worth a word. */
 const FEW = 20;
 
-function troubles(status: Status, upstreams: Upstream[]): Trouble[] {
+/** What is wrong with one endpoint, in the order in which a cause explains the others. */
+function cause(upstream: Upstream, endpoint: Endpoint, story: Breaker | undefined): { why: string; act: string; grave: boolean } | undefined {
+  const { breaker, paused_until: paused } = endpoint;
+  const ready = upstream.keys.filter((key) => key.state === "ready");
+  if (upstream.keys.length > 0 && ready.length === 0) {
+    const back = upstream.keys.flatMap((key) => (key.until ? [key.until] : [])).sort()[0];
+    return { why: back ? `no key until ${time(back)}` : "every key was rejected", act: "Restore a key", grave: true };
+  }
+  if (paused) return { why: `paused by its provider, ends ${ahead(paused)}`, act: "Lift the pause", grave: true };
+  if (breaker.state === "closed") return undefined;
+  if (breaker.forced === "open") return { why: "blocked by an operator", act: "Release it", grave: true };
+  const opened = story?.changes.filter((change) => change.from === "closed").map((change) => change.at).sort().pop();
+  const since = opened ? ` since ${time(opened)}` : "";
+  const next = breaker.state === "open" ? `, next probe ${ahead(breaker.retry_at)}` : ", probing";
+  return { why: `breaker is ${breaker.state}${since}${next}`, act: "Look at it", grave: breaker.state === "open" };
+}
+
+function troubles(status: Status, upstreams: Upstream[], breakers: Breaker[]): Trouble[] {
   const found: Trouble[] = [];
+  const system = (hue: "bad" | "warn", what: string, why: string, act: string, href: string) => found.push({ hue, what, why, act, href, failing: hue === "bad" ? Infinity : 0 });
   for (const upstream of upstreams) {
     const href = link("upstreams", [upstream.name]);
-    for (const { name, breaker, paused_until: paused, rate: calls, success_share: good } of upstream.endpoints) {
-      if (paused) found.push({ hue: "bad", what: `${upstream.name}/${name} is paused by its provider`, why: `ends ${ahead(paused)}, or when you lift it`, href });
-      if (breaker.state === "closed") {
-        if (calls * 60 >= FEW && good !== null && good < 0.95) found.push({ hue: "warn", what: `${upstream.name}/${name} succeeds in ${share(good)} of its calls`, why: "over the last minute", href });
-        continue;
-      }
-      const why = breaker.forced ? "held open by an operator" : breaker.state === "open" ? `next probe ${ahead(breaker.retry_at)}` : "probing";
-      found.push({ hue: breaker.state === "open" ? "bad" : "warn", what: `${upstream.name}/${name} breaker is ${breaker.state}`, why, href });
+    for (const endpoint of upstream.endpoints) {
+      const { name, rate: calls, success_share: good } = endpoint;
+      const story = breakers.find((one) => one.upstream === upstream.name && one.endpoint === name);
+      const known = cause(upstream, endpoint, story);
+      const failing = calls * (1 - (good ?? 1));
+      const fails = calls * 60 >= FEW && good !== null && good < 0.95;
+      // A key that is out serves nobody, also while nobody asks; without traffic one line for all endpoints is enough.
+      if (!known && !fails) continue;
+      if (known && calls === 0 && upstream.keys.length > 0 && endpoint !== upstream.endpoints[0] && endpoint.breaker.state === "closed" && !endpoint.paused_until) continue;
+      const fares = calls > 0 && good !== null ? `${share(good)} of ${rate(calls)}/s succeed, ` : "";
+      found.push({
+        hue: known?.grave || (good ?? 1) < 0.5 ? "bad" : "warn",
+        what: `${upstream.name}/${name}`,
+        why: `${fares}${known?.why ?? "most often " + (worst(upstream.classes) ?? "without a class")}`,
+        act: known?.act ?? "Failed calls",
+        href: known ? href : link("calls", [], { upstream: upstream.name, kind: "failed" }),
+        failing,
+      });
     }
     const resting = upstream.keys.filter((key) => key.state !== "ready");
-    if (resting.length > 0) {
-      const none = resting.length === upstream.keys.length;
-      const why = none ? "no key is left" : `${upstream.keys.length - resting.length} of ${upstream.keys.length} still serve`;
+    if (resting.length > 0 && resting.length < upstream.keys.length) {
       const what = resting.length === 1 ? `${upstream.name} key ${resting[0]?.id} is ${resting[0]?.state}` : `${upstream.name}: ${resting.length} keys resting`;
-      found.push({ hue: none ? "bad" : "warn", what, why, href });
+      found.push({ hue: "warn", what, why: `${upstream.keys.length - resting.length} of ${upstream.keys.length} still serve`, act: "Look at them", href, failing: 0 });
     }
   }
   for (const { queue, severity } of status.dead_letters.alarms ?? []) {
-    found.push({ hue: severity === "pager" ? "bad" : "warn", what: `Dead letters of ${queue} have reached the alarm`, why: "they wait for somebody", href: link("dead-letters", [], { upstream: queue }) });
+    found.push({ hue: severity === "pager" ? "bad" : "warn", what: `Dead letters of ${queue} have reached the alarm`, why: "they wait for somebody", act: "Replay or discard", href: link("dead-letters", [], { upstream: queue }), failing: 0 });
   }
-  if (!status.shared.up) found.push({ hue: "bad", what: "Shared state is lost", why: "limits and breakers hold for this instance only", href: link("limits") });
-  if (!status.store.healthy) found.push({ hue: "bad", what: "The store does not answer", why: "jobs are refused until it does", href: link("jobs") });
-  if (!status.config.last_reload_ok) found.push({ hue: "warn", what: "The last reload was rejected", why: "the policy before it is in force", href: link("policy") });
+  if (!status.store.healthy) system("bad", "The store does not answer", "jobs are refused until it does", "Jobs", link("jobs"));
+  if (!status.shared.up) system("bad", "Shared state is lost", "limits and breakers hold for this instance only", "Limits", link("limits"));
+  if (!status.config.last_reload_ok) system("warn", "The last reload was rejected", "the policy before it is in force", "Check it", link("policy"));
   const left = status.config.needs_restart ?? [];
-  if (left.length > 0) found.push({ hue: "warn", what: "A restart is needed", why: `${left.join(", ")}: no reload changes ${left.length === 1 ? "it" : "them"}`, href: link("policy") });
-  return found.sort((a, b) => (a.hue === b.hue ? 0 : a.hue === "bad" ? -1 : 1));
+  if (left.length > 0) system("warn", "A restart is needed", `${left.join(", ")}: no reload changes ${left.length === 1 ? "it" : "them"}`, "Look at it", link("policy"));
+  return found.sort((a, b) => (a.failing === b.failing ? Number(a.hue === "warn") - Number(b.hue === "warn") : b.failing - a.failing));
+}
+
+/** The class that most failures of the last minute have. */
+function worst(classes: Record<string, number>): string | undefined {
+  const failed = Object.entries(classes).filter(([name, times]) => name !== "success" && times > 0);
+  return failed.sort((a, b) => b[1] - a[1])[0]?.[0];
 }
 
 const RECENT_MS = 15 * 60_000;
 
-function Verdict({ status, upstreams }: { status: Status; upstreams: Upstream[] }): JSX.Element {
-  const wrong = troubles(status, upstreams);
+function Verdict({ status, upstreams, breakers }: { status: Status; upstreams: Upstream[]; breakers: Breaker[] }): JSX.Element {
+  const wrong = troubles(status, upstreams, breakers);
   const healed = events.value.filter((event) => heals(event) && Date.parse(status.now) - Date.parse(event.at) < RECENT_MS);
   const endpoints = upstreams.reduce((sum, upstream) => sum + upstream.endpoints.length, 0);
-  const worst = wrong[0]?.hue ?? "good";
+  const tint = wrong.some((trouble) => trouble.hue === "bad") ? "bad" : (wrong[0]?.hue ?? "good");
   const good = status.last_minute.calls > 0 ? status.last_minute.success_share : null;
   return (
     <div class="verdict-grid">
-      <section class={`verdict ${worst}`} aria-live="polite">
+      <section class={`verdict ${tint}`} aria-live="polite">
         <header>
           <span class="verdict-icon">
             <Icon name={wrong.length ? "alert" : "check"} size={22} />
@@ -103,12 +141,13 @@ function Verdict({ status, upstreams }: { status: Status; upstreams: Upstream[] 
         </header>
         {wrong.length > 0 && (
           <ul>
-            {wrong.slice(0, 4).map((trouble) => (
+            {wrong.map((trouble) => (
               <li key={trouble.what}>
                 <a href={trouble.href} class={trouble.hue}>
                   <i />
                   <strong>{trouble.what}</strong>
                   <span>{trouble.why}</span>
+                  <b>{trouble.act}</b>
                 </a>
               </li>
             ))}
@@ -125,7 +164,7 @@ function Verdict({ status, upstreams }: { status: Status; upstreams: Upstream[] 
           <p class="quiet">No breaker or key had to recover. {count(status.totals.retries)} retries since the start.</p>
         ) : (
           <ul>
-            {grouped(healed).slice(0, 4).map(([event, times]) => (
+            {coalesced(healed).slice(0, 4).map(([event, times]) => (
               <li key={event.title}>
                 <strong>{event.title}</strong>
                 {times > 1 && <Badge word={`× ${times}`} as="good" />}
@@ -137,17 +176,6 @@ function Verdict({ status, upstreams }: { status: Status; upstreams: Upstream[] 
       </section>
     </div>
   );
-}
-
-/** What healed more than once is one line, with the latest time. */
-function grouped(healed: Happening[]): [Happening, number][] {
-  const groups = new Map<string, [Happening, number]>();
-  for (const event of healed) {
-    const known = groups.get(event.title);
-    if (known) known[1] += 1;
-    else groups.set(event.title, [event, 1]);
-  }
-  return [...groups.values()];
 }
 
 function Tiles({ status }: { status: Status }): JSX.Element {
@@ -218,7 +246,7 @@ function Traffic({ since }: { since: number }): JSX.Element {
       <Panel title="Traffic" note="per second" actions={ranges}>
         <Chart title="Calls by result" times={times} lines={flow} show={rate} sync="overview" untitled />
       </Panel>
-      <Panel title="Latency" note="of whole calls, waits included">
+      <Panel title="Latency" note="of calls that got a response, waits included">
         <Chart title="Quantiles" times={times} lines={latency} show={ms} sync="overview" untitled />
       </Panel>
     </div>

@@ -3,16 +3,16 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { call, path, query } from "../api";
-import { ago, ahead, clock, count, moment, ms, plural, rate, ratio, share, span } from "../format";
+import { ago, ahead, clock, count, moment, ms, plural, rate, ratio, seconds, share, span } from "../format";
 import { Icon } from "../icons";
 import { Badge, Empty, Facts, Failure, Loading, Meter, Panel, Tile } from "../parts/basics";
-import { Chart } from "../parts/chart";
+import { Chart, type Line } from "../parts/chart";
 import { confirm } from "../parts/dialog";
 import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
 import { link, place } from "../route";
-import type { Breaker, Key, Page, Rollup, Upstream } from "../types";
-import { CAUSES, hue } from "../words";
+import type { Breaker, Call, Endpoint, Key, Page, Point, Rollup, Series, Upstream } from "../types";
+import { CAUSES, hue, REASONS } from "../words";
 import { Good } from "./overview";
 
 export function Upstreams(): JSX.Element {
@@ -49,9 +49,9 @@ function Card({ upstream }: { upstream: Upstream }): JSX.Element {
         <span><b>{ms(upstream.p95_ms)}</b>p95</span>
         <span><b>{ratio(upstream.retries_per_success)}</b>retries/success</span>
       </div>
-      <ul class="dots" aria-label="Breakers">
+      <ul class="dots" aria-label="Success of the endpoints">
         {upstream.endpoints.map((endpoint) => (
-          <li key={endpoint.name} class={hue(endpoint.breaker.state)}>
+          <li key={endpoint.name} class={health(endpoint)} title={endpoint.rate > 0 ? `${share(endpoint.success_share)} success` : "no call in the last minute"}>
             <i />
             {endpoint.name}
           </li>
@@ -59,6 +59,12 @@ function Card({ upstream }: { upstream: Upstream }): JSX.Element {
       </ul>
     </a>
   );
+}
+
+/** A dot is about success: grey where there was no call to judge by. */
+function health({ rate, success_share: good }: Endpoint): string {
+  if (rate === 0 || good === null) return "mute";
+  return good < 0.95 ? "bad" : good < 0.99 ? "warn" : "good";
 }
 
 function Detail({ upstream, again }: { upstream: Upstream; again: () => void }): JSX.Element {
@@ -76,6 +82,8 @@ function Detail({ upstream, again }: { upstream: Upstream; again: () => void }):
           <a class="button small" href={link("dead-letters", [], { upstream: upstream.name })}>Its dead letters</a>
         </div>
       </div>
+      <Course name={upstream.name} />
+      <TopErrors name={upstream.name} />
       <div class="tiles">
         <Tile label="Success" value={share(upstream.rate > 0 ? upstream.success_share : null)} />
         <Tile label="Calls per second" value={rate(upstream.rate)} />
@@ -109,6 +117,60 @@ function Detail({ upstream, again }: { upstream: Upstream; again: () => void }):
   );
 }
 
+/** Success over time, first of all: the last hour of this upstream. */
+function Course({ name }: { name: string }): JSX.Element {
+  const { data, error } = useResource<Series>(query("/v1/status/series", { upstream: name, minutes: 60 }), { every: 10, live: false });
+  const shown = useMemo(() => data?.points ?? [], [data]);
+  const times = useMemo(() => shown.map((point) => seconds(point.t)), [shown]);
+  const width = data?.step_seconds ?? 1;
+  const lines = useMemo((): Line[] => {
+    const line = (title: string, colour: string, pick: (point: Point) => number): Line => ({ name: title, colour, values: shown.map((point) => pick(point) / width), stacked: true });
+    return [line("success", "accent", (point) => point.success), line("failed", "bad", (point) => point.failed), line("refused", "mute", (point) => point.rejected)];
+  }, [shown, width]);
+  if (error) return <Failure error={error} />;
+  return (
+    <Panel title="Success over time" note="calls per second, last hour">
+      <Chart title="Calls by result" times={times} lines={lines} show={rate} untitled />
+    </Panel>
+  );
+}
+
+/** What fails, by status and reason, each with a call to look at. */
+function TopErrors({ name }: { name: string }): JSX.Element {
+  const { data, error } = useResource<Page<Call>>(query("/v1/calls", { upstream: name, kind: "failed", limit: 200 }), { every: 5, live: false });
+  if (error) return <Failure error={error} />;
+  const groups = new Map<string, { sample: Call; times: number }>();
+  for (const one of data?.items ?? []) {
+    const key = `${one.endpoint} ${one.response_status ?? ""} ${one.outcome} ${one.reason}`;
+    const known = groups.get(key);
+    if (known) known.times += 1;
+    else groups.set(key, { sample: one, times: 1 });
+  }
+  const top = [...groups.values()].sort((a, b) => b.times - a.times).slice(0, 5);
+  return (
+    <Panel title="Top errors" note="among the last 200 calls that failed" flush>
+      {top.length === 0 ? (
+        <Empty icon="check" title="No call failed" good>Among the calls that are remembered, callers got what they asked for.</Empty>
+      ) : (
+        <Rows
+          label="Top errors"
+          rows={top}
+          id={({ sample }) => sample.id}
+          href={({ sample }) => link("calls", [sample.id], { upstream: name, kind: "failed" })}
+          columns={[
+            { name: "Calls", number: true, show: ({ times }) => count(times) },
+            { name: "Status", number: true, show: ({ sample }) => <span class="mono">{sample.response_status ?? "–"}</span> },
+            { name: "Outcome", show: ({ sample }) => <Badge word={sample.outcome} /> },
+            { name: "Reason", wide: true, show: ({ sample }) => <span class="soft" title={REASONS[sample.reason]}>{sample.reason.replaceAll("_", " ")}</span> },
+            { name: "For example", wide: true, show: ({ sample }) => <><b class="method">{sample.method}</b> <span class="cut">{sample.path ?? sample.endpoint}</span></> },
+            { name: "Latest", show: ({ sample }) => <span class="soft" title={moment(sample.at)}>{ago(sample.at)}</span> },
+          ]}
+        />
+      )}
+    </Panel>
+  );
+}
+
 const WINDOW_MS = 3_600_000;
 
 function Breakers({ upstream, again }: { upstream: Upstream; again: () => void }): JSX.Element {
@@ -117,9 +179,9 @@ function Breakers({ upstream, again }: { upstream: Upstream; again: () => void }
   const set = (endpoint: string, state: "open" | "closed" | "auto") => {
     const what = { open: "Every call to it will be refused until you let it go.", closed: "Every call will be sent, however sick it is, until you let it go.", auto: "It decides for itself again." }[state];
     confirm({
-      title: `${state === "auto" ? "Release" : state === "open" ? "Open" : "Close"} 1 breaker: ${upstream.name}/${endpoint}`,
+      title: `${state === "auto" ? "Release" : state === "open" ? "Block" : "Let through"} 1 endpoint: ${upstream.name}/${endpoint}`,
       text: <p>{what}</p>,
-      verb: state === "auto" ? "Release" : state === "open" ? "Hold open" : "Hold closed",
+      verb: state === "auto" ? "Release" : state === "open" ? "Block" : "Let through",
       danger: state === "open",
       act: async () => {
         await call("PUT", path("/v1/breakers", upstream.name, endpoint), { state });
@@ -163,8 +225,8 @@ function Breakers({ upstream, again }: { upstream: Upstream; again: () => void }
                   <button type="button" class="small" onClick={() => set(endpoint.name, "auto")}>Release</button>
                 ) : (
                   <>
-                    <button type="button" class="small" onClick={() => set(endpoint.name, "open")}>Open</button>
-                    <button type="button" class="small" onClick={() => set(endpoint.name, "closed")}>Close</button>
+                    <button type="button" class="small" onClick={() => set(endpoint.name, "open")}>Block</button>
+                    <button type="button" class="small" onClick={() => set(endpoint.name, "closed")}>Let through</button>
                   </>
                 )}
               </div>
@@ -223,7 +285,7 @@ function Keys({ upstream, again }: { upstream: Upstream; again: () => void }): J
           id={(key) => key.id}
           columns={[
             { name: "Key", show: (key) => <><strong>{key.id}</strong> <span class="soft mono">{key.tail}</span></> },
-            { name: "State", show: (key) => <><Badge word={key.state} /> {key.until && <span class="soft" title={moment(key.until)}>{ahead(key.until)}</span>}</> },
+            { name: "State", show: (key) => <><Badge word={key.state} /> {key.until && <span class="soft" title={moment(key.until)}>back {ahead(key.until)}</span>}</> },
             { name: "Group", minor: true, show: (key) => key.group ?? "–" },
             { name: "Uses", number: true, show: (key) => count(key.uses) },
             { name: "Failures", number: true, minor: true, show: (key) => count(key.failures) },

@@ -4,7 +4,7 @@ use super::paths::paths;
 use super::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::{Asked, Call, CallTimeline, ShownRollup, Wanted};
+use crate::serve::eyes::{Asked, Call, CallKind, CallTimeline, ShownRollup, Wanted};
 use crate::shape::Time;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
@@ -22,6 +22,7 @@ paths!(list, show, rollups);
         ("upstream" = Option<String>, Query),
         ("outcome" = Option<String>, Query),
         ("caller" = Option<String>, Query),
+        ("kind" = Option<String>, Query, description = "`failed`, `refused` or `healed` (a success that took more than one attempt)"),
         Paged,
     ),
     responses((status = 200, body = List<Call>)),
@@ -31,9 +32,10 @@ async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> R
 }
 
 fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["upstream", "outcome", "caller", "cursor", "limit"])?;
+    let query = Query::parse(query, &["upstream", "outcome", "caller", "kind", "cursor", "limit"])?;
     let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
-    let wanted = Wanted { upstream: query.text("upstream"), outcome: query.text("outcome"), caller: query.text("caller"), before };
+    let kind = query.read("kind", "one of failed, refused and healed", CallKind::from_word)?;
+    let wanted = Wanted { upstream: query.text("upstream"), outcome: query.text("outcome"), caller: query.text("caller"), kind, before };
     let (items, next) = shared.eyes.seen().calls.page(&wanted, query.limit()?);
     Ok(document(200, &List { items, next_cursor: next.map(|next| next.to_string()) }))
 }

@@ -1,6 +1,6 @@
 //! The last calls with everything that was decided about them. Attempts of calls that are not over wait until they are.
 
-use super::bounded;
+use super::{Ending, bounded, ending};
 use crate::shape::{DecisionWord, ReasonWord, Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::Attempt;
@@ -75,12 +75,44 @@ impl Default for Calls {
     }
 }
 
+/// What an operator looks for among calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    /// The caller got a failure.
+    Failed,
+    /// By us, before anything was sent.
+    Refused,
+    /// A success that took more than one attempt.
+    Healed,
+}
+
+impl CallKind {
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "failed" => Some(Self::Failed),
+            "refused" => Some(Self::Refused),
+            "healed" => Some(Self::Healed),
+            _ => None,
+        }
+    }
+
+    fn takes(self, record: &CallRecord) -> bool {
+        let ending = ending(record);
+        match self {
+            Self::Failed => ending == Ending::Failed,
+            Self::Refused => ending == Ending::Rejected,
+            Self::Healed => ending == Ending::Success && record.attempts > 1,
+        }
+    }
+}
+
 /// Which calls somebody wants to see.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted<'a> {
     pub upstream: Option<&'a str>,
     pub outcome: Option<&'a str>,
     pub caller: Option<&'a str>,
+    pub kind: Option<CallKind>,
     /// Below this number.
     pub before: Option<u64>,
 }
@@ -140,6 +172,7 @@ impl Calls {
                 && wanted.upstream.is_none_or(|name| record.names.upstream == name)
                 && wanted.outcome.is_none_or(|outcome| record.outcome == outcome)
                 && wanted.caller.is_none_or(|caller| &*record.caller == caller)
+                && wanted.kind.is_none_or(|kind| kind.takes(record))
         };
         let mut found: Vec<&Seen> = self.ring.iter().rev().filter(is_wanted).take(limit + 1).collect();
         let more = found.len() > limit;

@@ -13,7 +13,7 @@ mod unnamed;
 pub(crate) use alarms::{Alarms, BreakerChange, SPIKE};
 pub(crate) use audit::audit;
 pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing, Told};
-pub(crate) use calls::{Call, CallTimeline, Calls, Wanted};
+pub(crate) use calls::{Call, CallKind, CallTimeline, Calls, Wanted};
 pub(crate) use rollup::{Asked, Rollups, ShownRollup};
 pub(crate) use series::{Pace, Point, Series, ShownPoint};
 pub(crate) use unnamed::{Errors, UnnamedError};

@@ -51,7 +51,10 @@ impl Point {
             Ending::Left => {}
         }
         self.calls += 1;
-        self.latency.add(elapsed);
+        // A refusal takes no time, and a caller that left did not wait for its response: neither says how long responses take.
+        if matches!(ending, Ending::Success | Ending::Failed) {
+            self.latency.add(elapsed);
+        }
     }
 
     /// One where nothing was asked for: nothing has failed.
