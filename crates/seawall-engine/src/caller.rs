@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 pub const TOKEN: HeaderName = HeaderName::from_static("seawall-token");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 
 /// A caller as limits and logs name it.
@@ -100,6 +101,28 @@ impl Callers {
         nearest
     }
 
+    /// Whether the client speaks TLS, as the nearest trusted proxy says; nothing where none says so.
+    #[must_use]
+    pub fn speaks_tls(&self, peer: IpAddr, headers: &HeaderMap) -> Option<bool> {
+        if self.trusted.is_empty() || !self.trusts(peer) {
+            return None;
+        }
+        let name = match self.forwarded {
+            ForwardedHeader::XForwardedFor => FORWARDED_PROTO,
+            ForwardedHeader::Forwarded => FORWARDED,
+        };
+        let nearest = headers.get_all(name).iter().next_back()?.to_str().ok()?.rsplit(',').next()?;
+        let scheme = match self.forwarded {
+            ForwardedHeader::XForwardedFor => nearest,
+            ForwardedHeader::Forwarded => parameter(nearest, "proto")?,
+        };
+        match scheme.trim().trim_matches('"').to_ascii_lowercase().as_str() {
+            "https" => Some(true),
+            "http" => Some(false),
+            _ => None,
+        }
+    }
+
     fn trusts(&self, ip: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&ip))
     }
@@ -131,8 +154,12 @@ fn hops(header: ForwardedHeader, headers: &HeaderMap) -> Vec<Option<IpAddr>> {
 
 /// The `for` of one element of `Forwarded` (RFC 7239).
 fn forwarded_for(element: &str) -> Option<IpAddr> {
-    let pairs = element.split(';').filter_map(|pair| pair.trim().split_once('='));
-    pairs.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("for")).and_then(|(_, value)| address(value))
+    parameter(element, "for").and_then(address)
+}
+
+fn parameter<'a>(element: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = element.split(';').filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
 /// A peer as everybody counts it: IPv4 through a socket of both families is IPv4.
@@ -218,6 +245,16 @@ mod tests {
         assert_eq!(by(""), IpAddr::from([6, 6, 6, 6]), "what most proxies write is read by default");
         assert_eq!(by("forwarded_header = \"x-forwarded-for\""), IpAddr::from([6, 6, 6, 6]));
         assert_eq!(by("forwarded_header = \"forwarded\""), IpAddr::from([7, 7, 7, 7]));
+    }
+
+    #[test]
+    fn a_trusted_proxy_says_whether_its_client_speaks_tls() {
+        let (inside, outside) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([9, 9, 9, 9]));
+        let both = headers(&[("x-forwarded-proto", "http, HTTPS"), ("forwarded", "for=1.1.1.1;proto=http")]);
+        let by = |header: &str, peer| callers(&format!("trust_forwarded = [\"10.0.0.0/8\"]\n{header}")).speaks_tls(peer, &both);
+        assert_eq!((by("", inside), by("", outside)), (Some(true), None));
+        assert_eq!(by("forwarded_header = \"forwarded\"", inside), Some(false));
+        assert_eq!(callers("").speaks_tls(inside, &both), None);
     }
 
     #[test]

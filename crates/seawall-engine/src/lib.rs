@@ -24,6 +24,7 @@ pub mod io;
 pub mod library;
 pub mod limits;
 pub mod line;
+pub mod links;
 pub mod live;
 pub mod mask;
 pub mod memory;

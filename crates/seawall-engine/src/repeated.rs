@@ -3,13 +3,11 @@
 
 use crate::credential::Credentials;
 use crate::h1::Verbatim;
+use crate::links::LINKS;
 use crate::mask::Probe;
-use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION, REFRESH};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use seawall_core::discretion;
 use std::borrow::Cow;
-
-/// Headers that hold URLs which the upstream made of ours.
-const LINKS: [HeaderName; 4] = [LOCATION, CONTENT_LOCATION, LINK, REFRESH];
 
 /// Takes the credential of an attempt out of its response's headers: by value everywhere, and by its parameter's name in links.
 /// Responses that repeat nothing pay for one search, and those to a key in the query for a look at four names.

@@ -202,6 +202,7 @@ static POLICY: &[Key] = &[
         "a response up to this size is read whole before the caller gets any of it, so that one that breaks off is retried; 0B: never",
     ),
     key("deadline_header", Kind::Header, "header that tells the upstream what remains of the deadline"),
+    key("rewrite_links", Kind::Bool, "links of a response that point to the upstream point to the gateway"),
     key("cache", Kind::Table(&CACHE), "keep answers for when the upstream fails"),
     key("fallback", Kind::Table(&FALLBACK), "static answer when everything else failed"),
     key("on_exhausted", Kind::Word(OnExhausted::WORDS), "what becomes of a call whose retries are used up"),

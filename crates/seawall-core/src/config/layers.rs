@@ -139,6 +139,7 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
         max_body: tree.node("max_body").map(|_| size(tree, "max_body")),
         read_ahead: read_ahead(tree, path, problems),
         deadline_header: optional(tree, "deadline_header"),
+        rewrite_links: boolean(tree, "rewrite_links"),
         cache: Cache {
             ttl: duration(&cache, "ttl"),
             stale_if_error: duration(&cache, "stale_if_error"),

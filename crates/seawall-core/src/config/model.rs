@@ -137,6 +137,8 @@ pub struct Policy {
     /// Responses up to this size are read whole before the caller gets any of them.
     pub read_ahead: u64,
     pub deadline_header: Option<String>,
+    /// Links of a response that point to the upstream point to the gateway.
+    pub rewrite_links: bool,
     pub cache: Cache,
     pub fallback: Option<Fallback>,
     pub on_exhausted: OnExhausted,

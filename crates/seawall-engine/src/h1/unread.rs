@@ -66,6 +66,12 @@ impl Unread {
         trimmed(self.host.of_line(&self.fields).get(b"host:".len()..).unwrap_or_default())
     }
 
+    /// The same, to be kept without a copy.
+    #[must_use]
+    pub fn host_value(&self) -> Option<HeaderValue> {
+        HeaderValue::from_maybe_shared(self.fields.slice_ref(self.host())).ok()
+    }
+
     /// Names of the headers that go on.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.lines().map(|line| line.split(|byte| *byte == b':').next().unwrap_or_default())

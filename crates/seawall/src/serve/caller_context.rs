@@ -6,6 +6,7 @@ use seawall_core::time::Nanos;
 use seawall_engine::caller::Caller;
 use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::limits::Who;
+use seawall_engine::links::GatewayUrl;
 use seawall_engine::live::LiveEndpoint;
 use seawall_engine::request_line::RequestLine;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,6 +17,8 @@ pub(super) struct CallerContext {
     address: IpAddr,
     pub(super) caller: Arc<Caller>,
     pub(super) left: Nanos,
+    /// The URL by which it reached the upstream here; nothing for the gateway itself, which follows no link.
+    pub(super) url: Option<GatewayUrl>,
     /// The caller's own headers, where a limit looks at them.
     asked: Option<Box<HeaderMap>>,
     /// What the caller asks for, once its endpoint is known.
@@ -25,14 +28,14 @@ pub(super) struct CallerContext {
 }
 
 impl CallerContext {
-    pub(super) const fn new(address: IpAddr, caller: Arc<Caller>, left: Nanos) -> Self {
-        Self { address, caller, left, asked: None, request: None, mark: CredentialMark::NONE }
+    pub(super) const fn new(address: IpAddr, caller: Arc<Caller>, left: Nanos, url: Option<GatewayUrl>) -> Self {
+        Self { address, caller, left, url, asked: None, request: None, mark: CredentialMark::NONE }
     }
 
     /// The gateway itself, for a request of its own.
     pub(super) fn ourselves(left: Nanos) -> Self {
         let caller = Caller { name: Arc::from("seawall"), tenant: String::new(), user: String::new() };
-        Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST), Arc::new(caller), left)
+        Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST), Arc::new(caller), left, None)
     }
 
     /// Keeps what limits and pauses ask of the caller's own headers, before any is taken out.

@@ -115,7 +115,7 @@ impl Gateway {
         routed: Routed<'_>,
         prefer: Async,
     ) -> Response<Relay> {
-        let Routed { upstream, endpoint, target, from, unread: _ } = routed;
+        let Routed { upstream, endpoint, target, from, unread: _ } = &routed;
         let live = self.shared.live.load_full();
         // A job's body is held in memory, a synchronous call's may pass through: only that one may be larger than the server's bound.
         let most = live.max_body(endpoint).min(live.config.server.max_body);
@@ -138,12 +138,12 @@ impl Gateway {
         head.headers.remove(PREFER);
         let id = self.shared.desk.new_id();
         let method = head.method.as_str();
-        let below = below(upstream, &target);
+        let below = below(upstream, target);
         let described = Described { upstream: &upstream.spec.name, method, below, headers: &head.headers, body, key, callback };
-        let job = self.describe(described, id, &from);
+        let job = self.describe(described, id, from);
         let kept = self.shared.desk.enqueue(vec![job]).await;
         match kept.as_deref() {
-            Ok([Enqueued::New(id) | Enqueued::Known(id, _)]) => self.accepted(*id, prefer, endpoint, &from).await,
+            Ok([Enqueued::New(id) | Enqueued::Known(id, _)]) => self.accepted(*id, prefer, &routed).await,
             Ok([Enqueued::Mismatch(_)]) => self.turn_away(Refusal::of(Code::IdempotencyKeyMismatch, None), Some(endpoint)),
             Ok(_) => self.turn_away(Refusal::code(503, Code::StoreUnavailable, "the store gave no answer"), Some(endpoint)),
             Err(error) => self.turn_away(*super::admin::query::of_store(error), Some(endpoint)),
@@ -151,14 +151,17 @@ impl Gateway {
     }
 
     /// The job is on disk. Who would rather have its answer may wait a little for it.
-    async fn accepted(&self, id: CallId, prefer: Async, endpoint: &LiveEndpoint, from: &CallerContext) -> Response<Relay> {
+    async fn accepted(&self, id: CallId, prefer: Async, routed: &Routed<'_>) -> Response<Relay> {
+        let Routed { upstream, endpoint, target, from, unread: _ } = routed;
         let until = tokio::time::sleep(prefer.wait);
         tokio::pin!(until);
         let mut state = State::Queued;
         while !prefer.wait.is_zero() && !until.is_elapsed() {
             if let Ok(Some(job)) = self.shared.desk.store.job(id).await {
                 if let Some(response) = job.response.as_ref().filter(|_| job.state == State::Done) {
-                    return replayed(response, id, job.progress.attempts);
+                    let mut response = replayed(response, id, job.progress.attempts);
+                    self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
+                    return response;
                 }
                 state = job.state;
                 if state.is_over() {

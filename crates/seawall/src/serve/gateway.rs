@@ -1,6 +1,7 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
 use super::answer::{Answered, Dated, Refusal, Signed};
+use super::arrival::{authority, gateway_url};
 use super::cached::{self, Lookup};
 use super::caller_context::CallerContext;
 use super::ends::{own_path, refusal, unsent};
@@ -166,12 +167,7 @@ impl Gateway {
         marks: Marks,
         peer: SocketAddr,
     ) -> Result<Routed<'a>, Box<Refusal>> {
-        let field = || match &unread {
-            Some(unread) => std::str::from_utf8(unread.host()).ok(),
-            None => head.headers.get(http::header::HOST)?.to_str().ok(),
-        };
-        let host = || head.uri.host().or_else(field).unwrap_or("");
-        let Some((upstream, prefix)) = live.route(host, head.uri.path()) else {
+        let Some((upstream, prefix)) = live.route(|| authority(head, unread.as_ref()), head.uri.path()) else {
             return Err(Box::new(Refusal::of(Code::NoUpstream, None)));
         };
         if marks.has(Marks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
@@ -182,6 +178,7 @@ impl Gateway {
             return Err(Box::new(Refusal::of(Code::CallerUnknown, None)));
         };
         let address = live.callers.address(peer.ip(), &head.headers);
+        let url = gateway_url(head, unread.as_ref(), live, peer, prefix);
         if identified.by_authorization {
             // It was meant for us, so nobody else gets to see it.
             head.headers.remove(http::header::AUTHORIZATION);
@@ -191,7 +188,7 @@ impl Gateway {
         let path = if below.starts_with('/') { below } else { "/" };
         let endpoint = upstream.endpoint(head.method.as_str(), path);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
-        let mut from = CallerContext::new(address, identified.caller, left);
+        let mut from = CallerContext::new(address, identified.caller, left, Some(url));
         let target = target(upstream, below).map_err(|bad| Box::new(intake::bad_request(&bad.to_string())))?;
         from.request = Some(RequestLine::new(&head.method, endpoint, below));
         let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
@@ -293,7 +290,8 @@ impl Gateway {
         };
         let (target, from) = (std::mem::take(&mut routed.target), &routed.from);
         let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream, &target, &method, &head.headers, caller));
-        if let Some((response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
+        if let Some((mut response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
+            self.keep_links_inside(from, (upstream, endpoint), &target, response.headers_mut());
             if let (Some(claim), Some(lookup)) = (claim, lookup) {
                 let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
                 self.revalidate(claim, lookup, upstream, endpoint, sent);
@@ -423,8 +421,8 @@ impl Gateway {
         version: http::Version,
         from: &CallerContext,
     ) -> Answered {
-        let HttpTransport { endpoint, answer, headers: sent, detail, .. } = transport;
-        let (endpoint, answer) = (*endpoint, answer.take());
+        let HttpTransport { upstream, endpoint, answer, headers: sent, target, detail, .. } = transport;
+        let (upstream, endpoint, answer) = (*upstream, *endpoint, answer.take());
         let (finish, policy) = (&ended.finish, &endpoint.spec.policy);
         let status = answer.as_ref().map(|answer| answer.response.status());
         if let (Reason::AuthFailed, Some(error)) = (finish.reason, &*detail) {
@@ -432,8 +430,9 @@ impl Gateway {
             self.shared.recorder.push(Record::Token(TokenRecord { at: ended.at.wall, call: id, names, error }));
         }
         if degrade::is_degradable(finish.outcome, status)
-            && let Some((response, outcome)) = degrade::instead(lookup.as_ref(), policy, ended.at.wall)
+            && let Some((mut response, outcome)) = degrade::instead(lookup.as_ref(), policy, ended.at.wall)
         {
+            self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
             self.record(endpoint, id, ended, from, outcome, response.status());
             return Self::sign(response, id, ended, outcome).into();
         }
@@ -465,6 +464,8 @@ impl Gateway {
                     }
                     signed.via = Some(self.shared.pseudonym.value(spoken).clone());
                 }
+                // Headers that are left as they came have no links.
+                self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
                 self.record_at_end(&mut response, endpoint, record);
                 return signed.onto(response, verbatim);
             }

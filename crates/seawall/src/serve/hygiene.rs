@@ -31,6 +31,8 @@ impl Marks {
     pub(super) const LENGTH: Self = Self(1 << 11);
     /// A credential of the caller's own.
     pub(super) const CREDENTIAL: Self = Self(1 << 12);
+    /// URLs of the upstream's own.
+    pub(super) const LINK: Self = Self(1 << 13);
 
     pub(super) fn of(headers: &HeaderMap) -> Self {
         Self(headers.keys().fold(0, |marks, name| marks | Self::mark(name.as_str())))
@@ -55,6 +57,7 @@ impl Marks {
             "early-data" => (Self(0), Self::EARLY),
             "prefer" => (Self(0), Self::PREFER),
             "content-length" => (Self(0), Self::LENGTH),
+            "location" | "content-location" | "link" | "refresh" => (Self(0), Self::LINK),
             name if is_credential(name) => (Self(0), Self::CREDENTIAL),
             _ => (Self(0), if is_ours(name) { Self::OURS } else { Self(0) }),
         };
@@ -194,7 +197,7 @@ fn says_where_from(name: &str) -> bool {
         && (name.get(..PREFIX.len()).is_some_and(|start| disguises(start, PREFIX)) || NAMES.iter().any(|known| disguises(name, known)))
 }
 
-/// Whether the caller may see a header of an answer just as it came, by its name in whatever case.
+/// Whether the caller may see a header of an answer just as it came, by its name in whatever case. Links may have to be rewritten.
 pub(super) fn passes(name: &[u8]) -> bool {
     if let b"Server" | b"server" | b"Content-Type" | b"content-type" | b"Cache-Control" | b"cache-control" = name {
         // As they come most often, which need not be looked at letter by letter.
@@ -204,7 +207,7 @@ pub(super) fn passes(name: &[u8]) -> bool {
     let Some(lower) = lower.get_mut(..name.len()) else { return false };
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    std::str::from_utf8(lower).is_ok_and(|name| Marks::mark(name) & (Marks::HOP.0 | Marks::OURS.0) == 0)
+    std::str::from_utf8(lower).is_ok_and(|name| Marks::mark(name) & (Marks::HOP.0 | Marks::OURS.0 | Marks::LINK.0) == 0)
 }
 
 /// An answer's headers as the caller may see them.
@@ -353,6 +356,9 @@ mod tests {
             assert_eq!(passes(name.as_bytes()), !headers.is_empty(), "{name}");
         }
         assert!(!passes(&[b'a'; 65]), "what is longer is looked at");
+        for name in ["Location", "CONTENT-LOCATION", "link", "Refresh"] {
+            assert!(!passes(name.as_bytes()), "{name} may have to be rewritten");
+        }
     }
 
     #[test]

@@ -308,6 +308,7 @@ impl Gateway {
             let mut response = deferred::replayed(&stored, id, ended.finish.attempts);
             self.record(endpoint, id, ended, from, "success", response.status());
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+            self.keep_links_inside(from, (transport.upstream, endpoint), &transport.target, response.headers_mut());
             return Some(Self::sign(response, id, ended, "success"));
         }
         let mask = letter::own_mask(Some(transport.upstream));

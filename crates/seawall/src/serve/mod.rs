@@ -2,6 +2,7 @@
 
 mod admin;
 mod answer;
+mod arrival;
 mod banner;
 mod cached;
 mod call_records;

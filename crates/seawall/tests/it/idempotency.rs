@@ -29,7 +29,7 @@ fn a_repeated_call_gets_the_first_ones_answer() {
         let again = keyed(&gateway, key, "a");
         assert_eq!((again.status, again.text().as_str()), (201, "payment 0"), "{key}");
         assert_eq!(again.header("idempotency-replayed"), Some("true"));
-        assert_eq!((again.header("location"), again.header("x-own")), (Some("/payments/7"), Some("yes")));
+        assert_eq!((again.header("location"), again.header("x-own")), (Some("/api/payments/7"), Some("yes")));
         assert_eq!((again.header("seawall-attempts"), again.header("seawall-outcome")), (Some("0"), Some("success")));
         assert_ne!(again.header("seawall-call"), first.header("seawall-call"), "it is a call of its own");
     }

@@ -89,6 +89,8 @@ mod jobs_postgres;
 #[cfg(test)]
 mod kills;
 #[cfg(test)]
+mod links;
+#[cfg(test)]
 mod notifications;
 #[cfg(test)]
 mod operate;

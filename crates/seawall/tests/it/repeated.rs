@@ -180,9 +180,10 @@ fn links_of_a_response_lose_the_injected_parameter() {
         let reply = gateway.get(path);
         assert_eq!(reply.status, 301);
         assert_eq!(reply.header("location"), Some("http://h/x?a=1"));
-        assert_eq!(reply.header("content-location"), Some("/x?b=2"));
+        let prefix = path.trim_end_matches("/x");
+        assert_eq!(reply.header("content-location"), Some(format!("{prefix}/x?b=2").as_str()));
         assert_eq!(reply.header("link"), Some("<http://h/x?a=1&p=2>; rel=\"next\""));
-        assert_eq!(reply.header("refresh"), Some("5; url=/x"));
+        assert_eq!(reply.header("refresh"), Some(format!("5; url={prefix}/x").as_str()));
         assert_eq!(reply.header("x-asked"), Some("/x?key=[redacted]"));
         assert_unseen(&format!("{reply:?}"));
     }
@@ -192,7 +193,7 @@ fn links_of_a_response_lose_the_injected_parameter() {
 #[test]
 fn responses_without_a_credential_go_on_as_they_came() {
     let upstream = Upstream::replying(&[&answer("302 Found", "LOCATION: /y?a=1&keys=2#key=3\r\nX-Plain: key=4\r\n", "key=5"), OK]);
-    let auth = "[upstreams.api.auth]\ninject = \"query:key\"\nkeys = [{ id = \"a\", secret = \"env:QUERY\" }]\n";
+    let auth = "rewrite_links = false\n[upstreams.api.auth]\ninject = \"query:key\"\nkeys = [{ id = \"a\", secret = \"env:QUERY\" }]\n";
     let gateway = Start::before(&upstream, auth).secret("QUERY", QUERY).go();
     let reply = gateway.get("/api/x");
     assert_eq!(reply.header("location"), Some("/y?a=1&keys=2#key=3"));

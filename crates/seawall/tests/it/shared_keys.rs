@@ -26,7 +26,7 @@ fn a_call_that_one_instance_made_is_answered_by_the_other() {
     assert_eq!(keyed(&a, "k", "x").text(), "payment 0");
     for gateway in [&b, &a, &b] {
         let again = keyed(gateway, "k", "x");
-        assert_eq!((again.status, again.text().as_str(), again.header("location")), (201, "payment 0", Some("/payments/7")));
+        assert_eq!((again.status, again.text().as_str(), again.header("location")), (201, "payment 0", Some("/api/payments/7")));
         assert_eq!(again.header("idempotency-replayed"), Some("true"));
     }
     assert_eq!(keyed(&b, "k", "y").code(), "idempotency_key_mismatch");
