@@ -120,7 +120,8 @@ function Detail({ upstream, again }: { upstream: Upstream; again: () => void }):
 /** Success over time, first of all: the last hour of this upstream. */
 function Course({ name }: { name: string }): JSX.Element {
   const { data, error } = useResource<Series>(query("/v1/status/series", { upstream: name, minutes: 60 }), { every: 10, live: false });
-  const shown = useMemo(() => data?.points ?? [], [data]);
+  // The last slot is not full and would look like a drop.
+  const shown = useMemo(() => data?.points.slice(0, -1) ?? [], [data]);
   const times = useMemo(() => shown.map((point) => seconds(point.t)), [shown]);
   const width = data?.step_seconds ?? 1;
   const lines = useMemo((): Line[] => {
