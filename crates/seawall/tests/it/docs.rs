@@ -2,7 +2,7 @@
 
 use crate::dir::Dir;
 use seawall_core::config::lint;
-use seawall_core::record::Code;
+use seawall_core::record::{Class, Code, Reason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -66,6 +66,18 @@ fn every_described_code_exists() {
     assert!(described.len() >= Code::ALL.len(), "{described:?}");
     let unknown: Vec<&&str> = described.iter().filter(|word| Code::from_word(word).is_none()).collect();
     assert!(unknown.is_empty(), "docs/errors.md describes {unknown:?}, which nothing says");
+}
+
+/// The dashboard explains each reason in a sentence and gives each outcome a choice in its filter.
+#[test]
+fn the_dashboard_knows_every_reason_and_outcome() {
+    let (words, calls) = (page("ui/src/words.ts"), page("ui/src/screens/calls.tsx"));
+    let unexplained: Vec<&str> = Reason::WORDS.iter().copied().filter(|word| !words.contains(&format!("\n  {word}: \""))).collect();
+    assert!(unexplained.is_empty(), "ui/src/words.ts does not explain {unexplained:?}");
+    let outcomes =
+        Class::WORDS.iter().copied().chain(["keys_exhausted", "keys_rejected", "paused", "circuit_open", "stream_cut", "cancelled"]);
+    let unlisted: Vec<&str> = outcomes.filter(|word| !calls.contains(&format!("\"{word}\""))).collect();
+    assert!(unlisted.is_empty(), "ui/src/screens/calls.tsx does not list {unlisted:?}");
 }
 
 #[test]
