@@ -27,6 +27,7 @@ export const REASONS: Record<string, string> = {
   pool_full: "The pool and its line were full.",
   queue_timeout: "The call stood in line for longer than the pool allows.",
   shed: "Load was shed, least important calls first.",
+  draining: "The program was about to end while the call waited.",
   turned_away: "Refused before it became a call.",
   idempotency_replayed: "The kept answer of an earlier call with the same idempotency key.",
   idempotency_refused: "The idempotency key is missing, in use, or belongs to another request.",

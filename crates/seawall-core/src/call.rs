@@ -463,6 +463,12 @@ impl Call {
         }
     }
 
+    /// The program ends before the wait does. The caller hears of it while there is somebody to say so.
+    pub fn turned_out(&mut self, now: Now) -> Action {
+        debug_assert!(matches!(self.state, State::Paced | State::Queued | State::BackingOff | State::InLine), "only a call that waits");
+        self.refuse(Code::Overloaded, Reason::Draining, Some(now.mono + RETRY_OVERLOAD), now)
+    }
+
     /// The token was refreshed, or could not be.
     pub fn refreshed(&mut self, refreshed: bool, now: Now) -> Action {
         debug_assert_eq!(self.state, State::Refreshing, "a refresh was asked for");

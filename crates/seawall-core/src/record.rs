@@ -184,6 +184,8 @@ words! {
         PoolFull = "pool_full",
         QueueTimeout = "queue_timeout",
         Shed = "shed",
+        /// The program ends before the wait of the call does.
+        Draining = "draining",
         /// Refused before it became a call.
         TurnedAway = "turned_away",
         IdempotencyReplayed = "idempotency_replayed",

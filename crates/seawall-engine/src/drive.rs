@@ -2,6 +2,7 @@
 
 use crate::body::{Blame, Feed};
 use crate::clock::Clock;
+use crate::closing::Closing;
 use crate::deadlines::Deadlines;
 use crate::fault::Fault;
 use crate::limits::Who;
@@ -99,6 +100,8 @@ pub struct Scene<'a> {
     pub keeper: Option<&'a dyn Keeper>,
     /// Where a job's send is noted that may not be repeated.
     pub start_log: Option<&'a dyn StartLog>,
+    /// The end of the program, for calls whose callers wait for an answer until then.
+    pub closing: Option<&'a Closing>,
 }
 
 /// Names keys for logs.
@@ -221,11 +224,15 @@ impl Guarded<'_> {
 
     /// Waits in line for a place, until the time to give up.
     async fn queue(&mut self, until: Mono) -> Action {
-        let clock = self.scene.clock;
+        let Scene { clock, closing, .. } = self.scene;
+        let mut is_closing = false;
         let turn = match &mut self.visit.waiting {
             Some(waiting) => tokio::select! {
                 turn = &mut waiting.turn => turn.ok(),
-                () = clock.sleep_until(until) => None,
+                closing = wait(clock, *closing, until) => {
+                    is_closing = closing;
+                    None
+                }
             },
             None => None,
         };
@@ -235,7 +242,7 @@ impl Guarded<'_> {
             return self.call.granted(now);
         }
         self.visit.leave_line(&self.scene.endpoint.state, now.mono);
-        self.call.waited(now)
+        if is_closing { self.call.turned_out(now) } else { self.call.waited(now) }
     }
 
     /// The place of a call that is over.
@@ -335,9 +342,9 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
             Action::Wait { until, .. } => {
                 drop(guarded.place());
                 // Most calls never wait, so they should not carry a timer's weight either.
-                Box::pin(scene.clock.sleep_until(until)).await;
+                let is_closing = Box::pin(wait(scene.clock, scene.closing, until)).await;
                 now = scene.clock.now();
-                guarded.call.waited(now)
+                if is_closing { guarded.call.turned_out(now) } else { guarded.call.waited(now) }
             }
             Action::Refresh => Box::pin(guarded.refresh(transport, &mut now)).await,
             Action::Finish(finish) => {
@@ -345,6 +352,19 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 return Drove::Ended(guarded.ended(finish, fault, None, now));
             }
         };
+    }
+}
+
+/// Waits until then, or until the program ends; whether it was the latter.
+async fn wait(clock: &Clock, closing: Option<&Closing>, until: Mono) -> bool {
+    let Some(closing) = closing else {
+        clock.sleep_until(until).await;
+        return false;
+    };
+    tokio::select! {
+        biased;
+        () = clock.sleep_until(until) => false,
+        () = closing.reached(clock) => true,
     }
 }
 

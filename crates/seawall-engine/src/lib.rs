@@ -10,6 +10,7 @@ pub mod body;
 pub mod cache;
 pub mod caller;
 pub mod clock;
+pub mod closing;
 pub mod connect;
 pub mod credential;
 pub mod credential_pauses;

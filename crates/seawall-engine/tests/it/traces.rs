@@ -243,6 +243,7 @@ fn gateway(case: &Case) -> Story {
         trail: None,
         keeper: None,
         start_log: None,
+        closing: None,
     };
     let sent = Cell::new(0);
     let mut transport = Scripted { case, clock: clock.clone(), sent: &sent, sends: Vec::new(), last: None };

@@ -275,6 +275,7 @@ impl Work {
             trail: Some(&trail),
             keeper: None,
             start_log: None,
+            closing: None,
         };
         let mut transport = HttpTransport {
             sending: if to.configured { &self.sending } else { &self.outside },

@@ -388,6 +388,7 @@ impl Gateway {
             trail,
             keeper: keyed.map(|keyed| keyed as _),
             start_log: None,
+            closing: Some(&self.shared.closing),
         }
     }
 

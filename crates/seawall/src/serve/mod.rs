@@ -40,6 +40,7 @@ pub(crate) use operate::Control;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::cache::Cache;
 use seawall_engine::clock::Clock;
+use seawall_engine::closing::Closing;
 use seawall_engine::connect::Connector;
 use seawall_engine::live::Live;
 use seawall_engine::recorder::Recorder;
@@ -104,6 +105,7 @@ pub(crate) struct Shared {
     pub reloads: operate::Reloads,
     /// On the way out.
     pub draining: AtomicBool,
+    pub closing: Closing,
     pub started_at: Wall,
     pub eyes: eyes::Eyes,
     /// What the configuration's references lead to.
@@ -210,6 +212,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         seats: Arc::new(seats::Seats::new(connections, open_files::farewells())),
         reloads: operate::Reloads::default(),
         draining: AtomicBool::new(false),
+        closing: Closing::default(),
         started_at,
         around,
     });

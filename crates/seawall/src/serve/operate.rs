@@ -173,6 +173,8 @@ pub(super) fn run(
         shared.draining.store(true, Ordering::Relaxed);
         phase.send_replace(Phase::Draining);
         let drain = shared.live.load().config.server.drain;
+        let answering = Nanos((drain.0 / 10).min(LAST_ANSWERS.0));
+        shared.closing.announce(shared.clock.now().mono + Nanos(drain.0 - answering.0));
         // Whoever asks meanwhile is told that we are on our way out.
         tokio::select! {
             exit = wait_for_drain(phase, drain, &mut signals) => Ok(exit),
@@ -238,6 +240,9 @@ async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {
         }
     }
 }
+
+/// Calls that still wait are refused this long before the end of a drain, or a tenth of it, so that their callers get an answer.
+const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
 
 /// Until every worker has let go of its receiver, the time is up, or a second signal comes. Who ends it by hand is told that
 /// something was cut off; that the time was up is what was agreed.

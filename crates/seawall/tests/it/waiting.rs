@@ -63,6 +63,24 @@ fn a_blip_costs_no_more_calls_than_it_hits() {
 }
 
 #[test]
+fn a_call_that_waits_while_the_program_ends_is_told_so() {
+    let upstream = Upstream::replying(&[&answer("503 Down", "", "")]);
+    let policy = "timeout = { total = \"2m\" }\nretry = { attempts = 1 }\nbreaker = { consecutive = 1, open = \"30s\", open_max = \"30s\", max_wait = \"1m\" }\n";
+    let gateway = Start::before(&upstream, policy).server("drain = \"2s\"\n").go();
+    assert_eq!(gateway.get("/api/x").status, 503);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| gateway.get("/api/x"));
+        eventually("the call waits", || gateway.metric("seawall_waiting{upstream=\"api\"}") == Some(1.0));
+        gateway.signal("TERM");
+        let reply = call.join().unwrap();
+        assert_eq!((reply.status, reply.code().as_str()), (503, "overloaded"), "{reply:?}");
+        assert!(reply.header("retry-after").is_some() && reply.header("seawall-waited-ms").is_some(), "{reply:?}");
+    });
+    eventually("its line says why", || gateway.stdout().contains(r#""reason":"draining""#));
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
 fn a_throttle_of_a_callers_own_key_binds_that_caller_alone() {
     for theirs in ["Authorization: Bearer one\r\n", "X-Api-Key: one\r\n", ""] {
         let upstream = Upstream::with(|turn| {

@@ -337,6 +337,7 @@ impl Bench {
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
             start_log: Some(log),
+            closing: None,
         };
         let outside = to.url.as_ref().map(|_| self.outside());
         let mut transport = self.transport(job, to, (method, headers), outside.as_ref().unwrap_or(&self.sending));
