@@ -220,6 +220,7 @@ mod tests {
             algorithm: crate::policy::Algorithm::TokenBucket,
             mode: Mode::Enforce,
             fail: crate::policy::Fail::Open,
+            max_wait: Nanos::ZERO,
         };
         assert!(!trips(&breaker, &[limit], policy.timeout.attempt).any());
         assert!(trips(&breaker, &[], policy.timeout.attempt).any());

@@ -117,6 +117,11 @@ pub struct Call {
     obstacle: Option<Obstacle>,
     /// The last failure's class, once an attempt has failed, and whether the upstream gave an answer with it.
     last: Option<(Class, Status)>,
+    /// The last failure was a provider's "later": a retry that the budget does not fund waits for it, because many calls are refused side
+    /// by side where a provider limits them, and each of them would succeed a little later.
+    throttled: bool,
+    /// The wait before a retry is over, or going on, and nothing has funded the retry yet.
+    unfunded: bool,
     /// The last answer is the key's: asked again, the call would get it again.
     final_answer: bool,
     /// It is noted, where that outlives the process, that this call sends.
@@ -149,6 +154,8 @@ impl Call {
             waited: Nanos::ZERO,
             obstacle: None,
             last: None,
+            throttled: false,
+            unfunded: false,
             final_answer: false,
             begun: false,
             // What became of the sends before it was put aside is not known any more.
@@ -246,7 +253,7 @@ impl Call {
                 self.held.limits = true;
                 if after == Nanos::ZERO { self.pool(now) } else { self.pace(after, now) }
             }
-            (State::Limits, Answer::OverLimit { retry_at: Some(at) }) => self.refuse(Code::RateLimited, Reason::RateLimited, Some(at), now),
+            (State::Limits, Answer::OverLimit { retry_at: Some(at) }) => self.blocked(Obstacle::Limit { until: at }, now),
             (State::Limits, Answer::OverLimit { retry_at: None }) => self.refuse(Code::RateLimited, Reason::ExceedsCapacity, None, now),
             (State::Pool, Answer::PoolEntered) => self.entered(now),
             (State::Pool, Answer::PoolQueued) => self.queue(now),
@@ -370,6 +377,7 @@ impl Call {
         if verdict.class != Class::Success {
             self.last = Some((verdict.class, status));
         }
+        self.throttled = verdict.class == Class::Transient && (status == Status::Http(429) || (hint.is_some() && !unsent));
         self.doubt |= result.is_err() && !unsent && !verdict.unprocessed;
         self.final_answer = result.is_ok_and(|status| idempotency::is_final(status, verdict, self.plan.honoured));
         // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
@@ -416,9 +424,10 @@ impl Call {
 
     fn settled(&mut self, then: Then, funding: Option<Funding>, now: Now) -> Action {
         match then {
-            Then::Retry { .. } if funding.is_none() && !self.patient => self.out_of_budget(now),
+            Then::Retry { wait, .. } if funding.is_none() && !self.patient => self.unfunded(wait, now),
             Then::Retry { wait, reason } => {
                 self.held.funding = funding;
+                self.unfunded = false;
                 self.state = State::BackingOff;
                 Action::Wait { until: now.mono + wait, reason }
             }
@@ -440,21 +449,12 @@ impl Call {
         }
     }
 
-    /// Denied at once, with the original answer: a budget that makes callers wait is no budget.
-    fn out_of_budget(&mut self, now: Now) -> Action {
-        if let Some(record) = &mut self.record {
-            record.decision = Decision::Return;
-            record.wait = Nanos::ZERO;
-            record.reason = Reason::BudgetExhausted;
-        }
-        self.refuse(Code::UpstreamUnreachable, Reason::BudgetExhausted, None, now)
-    }
-
     /// A wait is over.
     pub fn waited(&mut self, now: Now) -> Action {
         match self.state {
             State::Paced => self.pool(now),
             State::Queued => self.refuse(Code::Overloaded, Reason::QueueTimeout, Some(now.mono + RETRY_OVERLOAD), now),
+            State::BackingOff if self.unfunded => self.ask_for_funding(),
             State::BackingOff if self.held.slot.is_none() => self.pool(now),
             State::BackingOff => self.permit(now),
             State::InLine => self.look_again(now),

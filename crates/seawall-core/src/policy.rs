@@ -205,6 +205,8 @@ pub struct Limit {
     pub algorithm: Algorithm,
     pub mode: Mode,
     pub fail: Fail,
+    /// How long a call waits for room instead of being refused.
+    pub max_wait: Nanos,
 }
 
 impl Limit {
@@ -322,6 +324,7 @@ mod tests {
             algorithm,
             mode: Mode::Enforce,
             fail: Fail::Open,
+            max_wait: Nanos::ZERO,
         };
         let bucket = limit(Algorithm::TokenBucket).share(3);
         assert_eq!((bucket.rate, bucket.burst), (Rate { count: 100, per: Nanos::from_secs(3) }, 6));

@@ -355,6 +355,7 @@ mod tests {
             algorithm: Algorithm::TokenBucket,
             mode: Mode::Enforce,
             fail: Fail::Open,
+            max_wait: Nanos::ZERO,
         }
     }
 

@@ -134,6 +134,7 @@ mod tests {
             algorithm: Algorithm::TokenBucket,
             mode,
             fail: Fail::Open,
+            max_wait: Nanos::ZERO,
         })
     }
 
@@ -190,6 +191,7 @@ mod tests {
             algorithm: Algorithm::LeakyBucket,
             mode: Mode::Enforce,
             fail: Fail::Open,
+            max_wait: Nanos::ZERO,
         });
         let wide = limit(10, Mode::Enforce);
         let (mut a, mut b) = (Cell::default(), Cell::default());

@@ -16,6 +16,8 @@ pub struct Plan {
     pub at_cost: AtCost,
     pub rules: Arc<RuleSet>,
     pub limited: bool,
+    /// How long a call waits for room in its limits.
+    pub limit_wait: Nanos,
     /// How long a call may wait for a place in its pool; `None` where it has no pool.
     pub queue_timeout: Option<Nanos>,
     pub idempotent: bool,
@@ -48,8 +50,10 @@ impl Plan {
         let pool = config.pool_of(policy);
         let auth = upstream.auth.as_ref();
         let limited = config.limits_of(policy).any(|limit| limit.mode != Mode::Off);
+        let limit_wait = config.limits_of(policy).filter(|limit| limit.mode == Mode::Enforce).map(|limit| limit.max_wait).min();
         Self {
             limited,
+            limit_wait: unless_elsewhere(policy, limit_wait.unwrap_or(Nanos::ZERO)),
             queue_timeout: pool.map(|pool| pool.queue_timeout),
             keys: auth.map_or(0, |auth| u16::try_from(auth.keys.len()).unwrap_or(u16::MAX)),
             refreshes: auth.is_some_and(|auth| auth.refresh.is_some()),
@@ -74,6 +78,7 @@ impl Plan {
             at_cost: policy.at_cost.clone(),
             rules: Arc::clone(&policy.rules),
             limited: false,
+            limit_wait: Nanos::ZERO,
             queue_timeout: None,
             idempotent: policy.idempotency.mode != IdempotencyMode::Off,
             honoured: policy.idempotency.honoured,

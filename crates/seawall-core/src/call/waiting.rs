@@ -1,4 +1,4 @@
-//! A call that meets a breaker, a provider's pause or cooling keys waits in line if the wait can fit, and is refused at once if it cannot.
+//! A call that meets a limit, a breaker, a provider's pause or cooling keys waits in line if the wait can fit, and is refused at once if it cannot.
 
 use super::{Action, Ask, Call, Settle, State, Then};
 use crate::lease::KeySet;
@@ -8,15 +8,33 @@ use crate::time::{Mono, Nanos, Now};
 /// The reason why a call cannot be sent now, with its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Obstacle {
-    Breaker { retry_at: Mono },
-    Pause { until: Mono },
-    Keys { until: Mono, probed: bool },
+    Breaker {
+        retry_at: Mono,
+    },
+    Pause {
+        until: Mono,
+    },
+    Keys {
+        until: Mono,
+        probed: bool,
+    },
+    Limit {
+        until: Mono,
+    },
+    /// The retry of a throttled call that no budget funds yet.
+    Budget {
+        until: Mono,
+    },
 }
 
 impl Obstacle {
     const fn until(self) -> Mono {
         match self {
-            Self::Breaker { retry_at: until } | Self::Pause { until } | Self::Keys { until, .. } => until,
+            Self::Breaker { retry_at: until }
+            | Self::Pause { until }
+            | Self::Keys { until, .. }
+            | Self::Limit { until }
+            | Self::Budget { until } => until,
         }
     }
 
@@ -29,12 +47,17 @@ impl Obstacle {
             Self::Breaker { .. } => Reason::CircuitOpen,
             Self::Pause { .. } => Reason::ProviderPause,
             Self::Keys { .. } => Reason::KeysCooling,
+            Self::Limit { .. } => Reason::RateLimited,
+            Self::Budget { .. } => Reason::BudgetExhausted,
         }
     }
 }
 
 /// A job that is put off by a breaker or a pause looks again after this time, at least and at most: each look costs the store a write.
 const JOB_LOOK: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(30));
+
+/// A call that waits for the budget asks again after this time.
+const FUNDING_LOOK: Nanos = Nanos::from_millis(50);
 
 /// The longest wait for a probe to end a pause that is itself too long to wait for.
 const FOR_PROBES: Nanos = Nanos::from_secs(4);
@@ -77,8 +100,9 @@ impl Call {
     fn gives_up_at(&self, obstacle: Obstacle, now: Now) -> Mono {
         let patience = match obstacle {
             Obstacle::Breaker { .. } => self.plan.breaker_wait,
-            Obstacle::Pause { .. } => self.plan.pause_wait,
+            Obstacle::Pause { .. } | Obstacle::Budget { .. } => self.plan.pause_wait,
             Obstacle::Keys { .. } => self.plan.key_wait,
+            Obstacle::Limit { .. } => self.plan.limit_wait,
         };
         // A send that has no time left would only be a failure more.
         let whole = self.plan.timeout.attempt.min(self.deadline.at.since(self.started));
@@ -103,7 +127,12 @@ impl Call {
     }
 
     pub(super) fn look_again(&mut self, now: Now) -> Action {
-        if self.held.slot.is_none() { self.pool(now) } else { self.permit(now) }
+        match self.obstacle {
+            Some(Obstacle::Limit { .. }) => self.limits(now),
+            Some(Obstacle::Budget { .. }) => self.ask_for_funding(),
+            _ if self.held.slot.is_none() => self.pool(now),
+            _ => self.permit(now),
+        }
     }
 
     /// The pool has no slot for a call that has given up its own to wait: it waits on.
@@ -113,6 +142,9 @@ impl Call {
             Obstacle::Breaker { .. } => Obstacle::Breaker { retry_at: until },
             Obstacle::Pause { .. } => Obstacle::Pause { until },
             Obstacle::Keys { probed, .. } => Obstacle::Keys { until, probed },
+            // It met the pool for the first time.
+            Obstacle::Limit { .. } => return None,
+            Obstacle::Budget { .. } => Obstacle::Budget { until },
         };
         self.waits_until(obstacle, now).map(|_| self.ask_for_line(obstacle))
     }
@@ -147,7 +179,38 @@ impl Call {
                 self.last = None;
                 self.refuse(Code::KeysExhausted, Reason::KeysCooling, Some(until), now)
             }
+            Obstacle::Limit { until } => self.refuse(Code::RateLimited, Reason::RateLimited, Some(until), now),
+            Obstacle::Budget { .. } => self.out_of_budget(now),
         }
+    }
+
+    /// No budget funds this retry. A failure is returned at once, because a budget that makes callers wait is no budget. A throttled call
+    /// waits for as long as it was asked to, and then for its turn.
+    pub(super) fn unfunded(&mut self, wait: Nanos, now: Now) -> Action {
+        if !self.throttled {
+            return self.out_of_budget(now);
+        }
+        if self.unfunded {
+            return self.blocked(Obstacle::Budget { until: now.mono + FUNDING_LOOK }, now);
+        }
+        self.unfunded = true;
+        self.state = State::BackingOff;
+        Action::Wait { until: now.mono + wait, reason: Reason::BudgetExhausted }
+    }
+
+    pub(super) fn ask_for_funding(&mut self) -> Action {
+        self.state = State::Settling(Then::Retry { wait: Nanos::ZERO, reason: Reason::BudgetExhausted });
+        Action::Ask(Ask::Settle(Settle { withdraw: true, ..Settle::default() }))
+    }
+
+    /// Returns the upstream's own answer.
+    fn out_of_budget(&mut self, now: Now) -> Action {
+        if let Some(record) = &mut self.record {
+            record.decision = Decision::Return;
+            record.wait = Nanos::ZERO;
+            record.reason = Reason::BudgetExhausted;
+        }
+        self.refuse(Code::UpstreamUnreachable, Reason::BudgetExhausted, None, now)
     }
 
     pub(super) fn circuit_open(&mut self, retry_at: Mono, now: Now) -> Action {

@@ -144,6 +144,7 @@ pub static LIMIT: Table = Table {
         key("algorithm", Kind::Word(Algorithm::WORDS), "how it counts"),
         key("mode", Kind::Word(Mode::WORDS), "enforce, count only, or off"),
         key("fail", Kind::Word(Fail::WORDS), "what happens while shared state is unreachable"),
+        key("max_wait", TIME0, "how long a call waits for room; where several limits apply, the shortest; 0s refuses it at once"),
     ]],
 };
 

@@ -113,6 +113,7 @@ fn limit(own: &Tree) -> Option<Limit> {
         algorithm: word(&tree, "algorithm", Algorithm::from_word),
         mode: word(&tree, "mode", Mode::from_word),
         fail: word(&tree, "fail", Fail::from_word),
+        max_wait: duration(&tree, "max_wait"),
     })
 }
 

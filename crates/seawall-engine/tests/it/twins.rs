@@ -65,6 +65,7 @@ fn some_limit(rng: &mut Rng) -> Limit {
         algorithm,
         mode: one_of_three(rng),
         fail: Fail::Open,
+        max_wait: Nanos::ZERO,
     })
 }
 

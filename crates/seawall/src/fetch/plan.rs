@@ -279,7 +279,8 @@ fn pace(rate: Rate) -> Limit {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count")]
     let burst = (rate.per_second_f64() / 10.0) as u64;
     let (algorithm, mode, fail) = (Algorithm::TokenBucket, Mode::Enforce, Fail::Open);
-    Limit::from(&policy::Limit { name: "rate".to_owned(), key: Vec::new(), rate, burst: burst.max(1), algorithm, mode, fail })
+    let (name, key, max_wait) = ("rate".to_owned(), Vec::new(), seawall_core::time::Nanos::ZERO);
+    Limit::from(&policy::Limit { name, key, rate, burst: burst.max(1), algorithm, mode, fail, max_wait })
 }
 
 fn work(

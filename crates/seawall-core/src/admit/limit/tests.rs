@@ -13,6 +13,7 @@ fn limit(algorithm: Algorithm, count: u64, per: Nanos, burst: u64) -> Limit {
         algorithm,
         mode: Mode::Enforce,
         fail: Fail::Open,
+        max_wait: Nanos::ZERO,
     })
 }
 

@@ -4,7 +4,7 @@ use super::{EPOCH, KEYS, QUOTA, Step, World, error, status};
 use crate::call::{Action, Call, Cells, Finish, Outcome, Plan, Request};
 use crate::classify::Seen;
 use crate::config;
-use crate::record::{Code, ErrorKind};
+use crate::record::{Class, Code, ErrorKind, Reason};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
 use expect_test::expect;
@@ -201,6 +201,20 @@ fn a_wait_that_does_not_fit_is_refused_at_once() {
 }
 
 #[test]
+fn calls_wait_for_a_limit_as_long_as_it_says() {
+    let limited = |max_wait: &str| format!("[[upstreams.api.limits]]\nname = \"a\"\nrate = \"10/s\"\nburst = 1\nmax_wait = \"{max_wait}\"");
+    let healthy = |_, _| status(200);
+    // Twenty calls side by side: two seconds' worth of the limit.
+    assert_eq!(Crowd::run(&limited("0s"), 20, Nanos::ZERO, healthy).succeeded(), 1);
+    let some = Crowd::run(&limited("1s"), 20, Nanos::ZERO, healthy);
+    assert!((9..=11).contains(&some.succeeded()), "{}", some.succeeded());
+    let all = Crowd::run(&limited("3s"), 20, Nanos::ZERO, healthy);
+    assert_eq!(all.succeeded(), 20);
+    assert!(all.ends.iter().any(|end| end.waited > Nanos::from_millis(1_500)), "the last one waited two seconds");
+    assert_eq!(some.ends.iter().find(|end| end.outcome != Outcome::Success).map(|end| end.reason), Some(Reason::RateLimited));
+}
+
+#[test]
 fn a_line_without_places_refuses() {
     let upstream = |n, _| if n == 0 { throttled(&[("retry-after", "2")]) } else { status(200) };
     let crowd = Crowd::run(&format!("waiting = 0\n{ONE_KEY}"), 2, ms(50), upstream);
@@ -237,4 +251,29 @@ fn a_short_deadline_still_leaves_room_for_a_short_wait() {
     let mut world = World::new("retry.attempts = 1\nbreaker = { consecutive = 1, open = \"250ms\", probes = 1, successes = 1 }");
     world.call(&[status(500)]).request(&request, &[status(200)]);
     assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "{}", world.trace);
+}
+
+/// An upstream that takes thirty calls in each second and asks the others to come back in a second, or only refuses them.
+fn limited_to_thirty(hint: &'static [(&'static str, &'static str)]) -> impl Fn(usize, Mono) -> Step {
+    let window = std::cell::Cell::new((0, 0));
+    move |_, at| {
+        let second = at.0 / 1_000_000_000;
+        let used = if window.get().0 == second { window.get().1 } else { 0 };
+        window.set((second, used + 1));
+        if used >= 30 { throttled(hint) } else { status(200) }
+    }
+}
+
+#[test]
+fn a_burst_beyond_a_providers_limit_waits_for_the_retry_budget() {
+    for (policy, hint) in [("", &[("retry-after", "1")] as &[_]), (ONE_KEY, &[("retry-after", "1")]), ("", &[]), (ONE_KEY, &[])] {
+        let crowd = Crowd::run(policy, 200, Nanos::ZERO, limited_to_thirty(hint));
+        assert_eq!(crowd.succeeded(), 200, "{policy} {hint:?}");
+        assert!(crowd.sends.len() <= 2 * 200, "{policy} {hint:?}: {} sends", crowd.sends.len());
+    }
+    // The deadline ends it, with the provider's own answer.
+    let short = Crowd::run("timeout.total = \"3s\"", 200, Nanos::ZERO, limited_to_thirty(&[("retry-after", "1")]));
+    assert!((40..200).contains(&short.succeeded()), "{}", short.succeeded());
+    let failed = short.ends.iter().filter(|end| end.outcome != Outcome::Success);
+    assert!(failed.clone().all(|end| end.outcome == Outcome::Failed(Class::Transient)), "{:?}", failed.collect::<Vec<_>>());
 }

@@ -176,6 +176,7 @@ fn limited(case: &Case<'_>, load: &Load) -> (String, Config) {
         algorithm: Algorithm::TokenBucket,
         mode: Mode::Enforce,
         fail: Fail::Open,
+        max_wait: Nanos::ZERO,
     };
     let change = format!("`limits = [ {{ name = \"surge\", key = \"endpoint\", rate = \"{rate}\" }} ]`");
     (change, changed(case, load.surged, |policy| policy.limits.push(limit.clone())))

@@ -51,6 +51,7 @@ impl Default for Failures {
             algorithm: Algorithm::TokenBucket,
             mode: Mode::Enforce,
             fail: Fail::Closed,
+            max_wait: Nanos::ZERO,
         });
         Self { limit, cells: Mutex::new(Table::new(10_000)) }
     }
