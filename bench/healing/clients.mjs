@@ -1,5 +1,5 @@
-// Real clients for Node: `node clients.mjs NAME BASE OWN RATE SECONDS SALT` makes calls at a fixed rate and prints what became of them.
-// OWN is 1 for a client with its own retries at their defaults, 0 for one without. SALT keeps idempotency keys apart.
+// Real clients for Node: `node clients.mjs NAME BASE OWN RATE SECONDS` makes calls at a fixed rate and prints what became of them.
+// OWN is 1 for a client with its own retries at their defaults, 0 for one without.
 
 import http from "node:http";
 
@@ -63,7 +63,7 @@ const CLIENTS = {
 
 const [name, base, own, rate, seconds] = process.argv.slice(2);
 const call = await CLIENTS[name](base, own === "1");
-const total = rate * seconds;
+const total = Math.round(rate * seconds);
 const latencies = [];
 const failures = {};
 

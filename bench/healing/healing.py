@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 import clients
 
 RATE, SECONDS = 40, 12
+# Some faults are about how calls come: a rate and for how long.
+PACE = {"burst at a limit": (1_200, 0.1)}
 WAYS = ["none", "own", "seawall"]
 # Nobody waits longer for a cell than for its slowest client's own time limit.
 LIMIT = 300
@@ -30,6 +32,7 @@ FAULTS = {
     "throttled 5 %": ({"200": 950, THROTTLE: 50}, "", "", None),
     "throttled 5 %, no hint": ({"200": 950, "429": 50}, "", "", None),
     "limiter at 75 %": ({"200": 1}, RATE_LIMIT, "", None),
+    "burst at a limit": ({"200": 1}, RATE_LIMIT, "", None),
     "blip 0.1 s": ({"200": 1}, "", '[[timeline]]\nat = "4s"\nfor = "100ms"\nmix = { "503" = 1 }', None),
     "outage 3 s": ({"200": 1}, "", '[[timeline]]\nat = "4s"\nfor = "3s"\nmix = { "503" = 1 }', None),
     "outage 10 s": ({"200": 1}, "", '[[timeline]]\nat = "1s"\nfor = "10s"\nmix = { "503" = 1 }', None),
@@ -105,16 +108,17 @@ def cell(program, name, faults, way, seed):
             await_health(f"http://127.0.0.1:{admin}/readyz")
             base = f"http://127.0.0.1:{listen}"
         try:
+            rate, seconds = PACE.get(faults, (RATE, SECONDS))
             if make is None:
-                return measure_node(name, base, way == "own", upstream)
-            return measure(make(base, way == "own"), upstream)
+                return measure_node(name, base, way == "own", upstream, rate, seconds)
+            return measure(make(base, way == "own"), upstream, rate, round(rate * seconds))
         finally:
             if gateway:
                 gateway.end()
             flaky.end()
 
 
-def measure(call, upstream):
+def measure(call, upstream, rate, count):
     latencies, failures, lock = [], {}, threading.Lock()
 
     def one(n, due):
@@ -129,12 +133,12 @@ def measure(call, upstream):
                 failures[why] = failures.get(why, 0) + 1
 
     # What a client does once, it does before the clock runs.
-    with ThreadPoolExecutor(max_workers=RATE * SECONDS) as pool:
+    with ThreadPoolExecutor(max_workers=count) as pool:
         urllib.request.urlopen(urllib.request.Request(upstream + "/-/reset", method="POST")).read()
         start = time.monotonic()
         waits = []
-        for n in range(RATE * SECONDS):
-            due = start + n / RATE
+        for n in range(count):
+            due = start + n / rate
             time.sleep(max(0, due - time.monotonic()))
             waits.append(pool.submit(one, n, due))
         for wait in waits:
@@ -142,9 +146,9 @@ def measure(call, upstream):
     return result(latencies, failures, upstream)
 
 
-def measure_node(name, base, own, upstream):
+def measure_node(name, base, own, upstream, rate, seconds):
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "clients.mjs")
-    told = subprocess.run(["node", script, name, base, "1" if own else "0", str(RATE), str(SECONDS)], stdout=subprocess.PIPE, check=True,
+    told = subprocess.run(["node", script, name, base, "1" if own else "0", str(rate), str(seconds)], stdout=subprocess.PIPE, check=True,
                           timeout=LIMIT, env=dict(os.environ, UPSTREAM=upstream)).stdout
     told = json.loads(told)
     return result(told["latencies"], told["failures"], upstream)
