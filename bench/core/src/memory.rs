@@ -71,6 +71,7 @@ fn table() -> Table {
         algorithm: Algorithm::TokenBucket,
         mode: Mode::Enforce,
         fail: Fail::Open,
+        max_wait: Nanos::ZERO,
     });
     let mut table = Table::new(KEYS as u32);
     for at in 0..KEYS {

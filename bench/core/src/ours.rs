@@ -49,6 +49,7 @@ fn policy(algorithm: Algorithm, count: u64) -> Limit {
         algorithm,
         mode: Mode::Enforce,
         fail: Fail::Open,
+        max_wait: Nanos::ZERO,
     })
 }
 

@@ -311,7 +311,9 @@ const fn ok(status: u16) -> Fate {
 
 #[test]
 fn an_outage_is_told_alike_by_library_gateway_and_simulator() {
-    let text = "[upstreams.api]\nurl = \"http://api.test\"\nbreaker = { consecutive = 1, open = \"2s\", max_wait = \"0s\" }\n".to_owned();
+    let text = "[upstreams.api]\nurl = \"http://api.test\"\ntimeout = { attempt = \"10s\", total = \"30s\" }\n\
+                breaker = { consecutive = 1, open = \"2s\", max_wait = \"0s\" }\n"
+        .to_owned();
     let mut fates = vec![ok(200), ok(200)];
     fates.extend([Fate { result: Err(ErrorKind::Reset), ..ok(0) }; 4]);
     fates.push(Fate { retry_after: Some(3), ..ok(503) });

@@ -6,13 +6,17 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 
-/// Runs an example and gives what it said.
-fn run(name: &str, arguments: &[&str]) -> String {
+/// Builds the examples, before a test starts what they talk to.
+fn build() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
-        let built = Command::new(env!("CARGO")).args(["build", "-q", "--locked", "-p", "seawall-engine", "--examples"]).status().unwrap();
+        let built = Command::new(env!("CARGO")).args(["build", "-q", "--locked", "--workspace", "--examples"]).status().unwrap();
         assert!(built.success(), "the examples do not build");
     });
+}
+
+/// Runs an example and gives what it said.
+fn run(name: &str, arguments: &[&str]) -> String {
     let place = Path::new(env!("CARGO_BIN_EXE_seawall")).with_file_name("examples").join(name);
     let output = Command::new(place).args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -22,6 +26,7 @@ fn run(name: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn a_closure_is_healed_and_what_is_final_stays_final() {
+    build();
     let (flaky, _folder) = Flaky::scripted("");
     let said = run("flaky_closure", &[&flaky.address]);
     assert!(said.contains("attempt 1: 503 → retry") && said.contains("attempt 2: reset → retry"), "{said}");
@@ -31,6 +36,7 @@ fn a_closure_is_healed_and_what_is_final_stays_final() {
 
 #[test]
 fn a_handler_a_client_and_a_worker_are_guarded() {
+    build();
     for name in ["guarded_handler", "hyper_client", "pipeline_worker"] {
         let (flaky, _folder) = Flaky::scripted("");
         let said = run(name, &[&flaky.address]);
@@ -40,6 +46,7 @@ fn a_handler_a_client_and_a_worker_are_guarded() {
 
 #[test]
 fn two_programs_keep_one_limit() {
+    build();
     let ((flaky, _folder), redis) = (Flaky::scripted(""), Redis::start());
     let said = run("shared_limits", &[&flaky.address, &redis.url()]);
     let together: u32 = said.split("together ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();

@@ -319,7 +319,8 @@ fn a_pause_that_a_server_asked_for_is_kept_by_all_instances() {
 fn a_key_that_was_leased_for_nothing_gets_its_limit_back() {
     let (redis, upstream) = (Redis::start(), Upstream::fine());
     let policy = "limits = [{ name = \"each\", key = \"key\", rate = \"1/m\", burst = 1 }]\n\
-                  [upstreams.api.auth]\ninject = \"header:x-key\"\nkeys = [{ id = \"one\", secret = \"env:ONE\" }]";
+                  [upstreams.api.auth]\ninject = \"header:x-key\"\nmax_wait = \"0s\"\n\
+                  keys = [{ id = \"one\", secret = \"env:ONE\" }]";
     let start = || Start::before(&upstream, policy).secret("ONE", "one");
     let [a, b] = pair(&redis, start);
     let alone = start().go();

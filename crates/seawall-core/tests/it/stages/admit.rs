@@ -20,6 +20,7 @@ fn policy() -> impl Strategy<Value = policy::Limit> {
             algorithm,
             mode: Mode::Enforce,
             fail: Fail::Open,
+            max_wait: Nanos::ZERO,
         },
     )
 }
