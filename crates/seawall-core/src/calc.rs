@@ -1,8 +1,7 @@
-//! What a policy will do, computed before anybody depends on it: worst cases, amplification, chances.
+//! What a policy will do, computed before anybody depends on it: worst cases, amplification, what can open a breaker.
 
 use crate::config::Policy;
 use crate::policy::{Backoff, Breaker, Limit, Mode, Retry};
-use crate::rng::Rng;
 use crate::time::Nanos;
 
 /// How long a call can take if everything fails as slowly as it may.
@@ -72,35 +71,6 @@ pub fn amplification(retry: &Retry, layers: u32, calls_per_second: f64) -> Ampli
 #[must_use]
 pub fn chained(retry: &Retry, layers: u32) -> u32 {
     layers.saturating_mul(retry.attempts.saturating_sub(1)).saturating_add(1)
-}
-
-/// Calls that are drawn to estimate a chance; the seed is fixed so that the figure is the same every time.
-const DRAWS: u32 = 4000;
-
-/// The chance that a call which arrives at a random moment of an outage gives up before it ends. Attempts fail at
-/// once (a refused connection), which is the worst case for getting through on attempts alone.
-#[must_use]
-pub fn gives_up(policy: &Policy, outage: Nanos) -> f64 {
-    let mut rng = Rng::seeded(outage.0);
-    let given_up = (0..DRAWS).filter(|_| !survives(policy, outage, &mut rng)).count();
-    given_up as f64 / f64::from(DRAWS)
-}
-
-fn survives(policy: &Policy, outage: Nanos, rng: &mut Rng) -> bool {
-    let left = rng.up_to(outage.0);
-    let mut at = Nanos::ZERO;
-    let mut previous = Nanos::ZERO;
-    for n in 0..policy.retry.attempts.saturating_sub(1) {
-        previous = policy.retry.backoff.draw(n, previous, rng);
-        at = at + previous;
-        if at > policy.timeout.total {
-            return false;
-        }
-        if at.0 >= left {
-            return true;
-        }
-    }
-    false
 }
 
 /// How many retries fit into a length of time when every wait is the longest: the pocket calculator for schedules.
@@ -197,14 +167,6 @@ mod tests {
         assert_eq!([0, 1, 3].map(|layers| chained(&retry, layers)), [1, 4, 10], "layers that know of each other only add");
         assert!((expected_attempts(&retry, 0.5) - 1.875).abs() < 1e-9);
         assert!((expected_attempts(&retry, 1.0) - 4.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn longer_outages_are_given_up_on_more_often() {
-        let policy = default_policy();
-        let chances: Vec<f64> = [1, 10, 600].map(|s| gives_up(&policy, Nanos::from_secs(s))).to_vec();
-        assert!(chances.windows(2).all(|pair| pair[0] <= pair[1]), "{chances:?}");
-        assert!(chances[2] > 0.99, "{chances:?}");
     }
 
     #[test]

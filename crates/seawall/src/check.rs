@@ -2,7 +2,7 @@
 
 use crate::cli::File;
 use crate::exit::{Exit, Failure};
-use crate::figures;
+use crate::figures::{self, Calculator};
 use crate::setup::{self, Environment};
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
 use seawall_core::calc;
@@ -38,14 +38,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10))]
     layers: u32,
 
-    /// Calls per second, for the amplification with the retry budget
+    /// Calls per second to each endpoint, for the amplification with the retry budget and the chance of giving up
     #[arg(long, value_name = "RATE", default_value_t = 100.0)]
     load: f64,
+
+    /// How long the outage is that the chance of giving up is about; may be given several times [default: 10s, 60s and 10m]
+    #[arg(long = "outage", value_name = "DURATION", value_parser = figures::Outage::parse)]
+    outages: Vec<figures::Outage>,
 }
 
 impl Args {
-    const fn amplified(&self) -> figures::Load {
-        figures::Load { layers: self.layers, calls_per_second: self.load }
+    fn calculator(&self) -> Calculator {
+        let usual = figures::Load::default();
+        let outages = if self.outages.is_empty() { usual.outages } else { self.outages.clone() };
+        Calculator::new(figures::Load { layers: self.layers, calls_per_second: self.load, outages })
     }
 }
 
@@ -104,6 +110,7 @@ fn explain(code: &str, terminal: &Terminal) -> anyhow::Result<Exit> {
 
 fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warning], args: &Args) -> io::Result<()> {
     let count = config.endpoints().count();
+    let calculator = args.calculator();
     writeln!(out, "{GOOD}{path} is valid{GOOD:#}: {}, {}", plural(config.upstreams.len(), "upstream"), plural(count, "endpoint"))?;
     for (upstream, endpoint) in config.endpoints() {
         let preset = upstream.preset.as_ref().map(|preset| format!(", preset {preset}")).unwrap_or_default();
@@ -116,7 +123,7 @@ fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warn
             let (mark, style) = if gap { ("–", DIM) } else { ("✓", GOOD) };
             writeln!(out, "  {style}{mark}{style:#} {question:<20} {answer}")?;
         }
-        figures_for_people(out, &figures::figures(config, endpoint, args.amplified()), endpoint, args)?;
+        figures_for_people(out, &calculator.figures(config, upstream, endpoint), endpoint, args)?;
         if upstream.seawall {
             let (layers, retry) = (args.layers.max(2), &endpoint.policy.retry);
             let (known, unknown) = (calc::chained(retry, layers), calc::amplification(retry, layers, args.load).attempts);
@@ -171,8 +178,9 @@ fn plural(count: usize, noun: &str) -> String {
 }
 
 fn document(config: &Config, warnings: &[Warning], args: &Args) -> Value {
+    let calculator = args.calculator();
     let endpoints: Vec<figures::Policy> =
-        config.endpoints().map(|(upstream, endpoint)| figures::endpoint(config, upstream, endpoint, args.amplified())).collect();
+        config.endpoints().map(|(upstream, endpoint)| calculator.policy(config, upstream, endpoint)).collect();
     let warnings: Vec<Value> = warnings
         .iter()
         .map(|warning| json!({ "code": warning.code, "subject": warning.subject, "message": warning.message, "origin": warning.origin }))

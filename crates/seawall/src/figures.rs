@@ -3,48 +3,131 @@
 use crate::shape::Members;
 use seawall_core::calc;
 use seawall_core::config::checklist::checklist;
-use seawall_core::config::{Config, Endpoint, Invalid, Upstream};
+use seawall_core::config::{Config, Endpoint, Invalid, Upstream, parse};
+use seawall_core::sim::downtime;
 use seawall_core::time::Nanos;
 use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use utoipa::ToSchema;
 
-/// The outages whose survival is worth knowing.
-const OUTAGES: [(&str, Nanos); 3] = [("10s", Nanos::from_secs(10)), ("60s", Nanos::from_secs(60)), ("10m", Nanos::from_secs(600))];
+/// An outage whose survival is worth knowing, as it was written.
+#[derive(Clone, Debug)]
+pub(crate) struct Outage {
+    name: String,
+    length: Nanos,
+}
 
-/// What the amplification is computed for.
-#[derive(Clone, Copy, Debug)]
+impl Outage {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let length = parse::duration(text)?;
+        if length == Nanos::ZERO {
+            return Err("an outage takes some time".to_owned());
+        }
+        Ok(Self { name: text.to_owned(), length })
+    }
+}
+
+/// What amplification and chances are computed for.
+#[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub layers: u32,
     pub calls_per_second: f64,
+    pub outages: Vec<Outage>,
 }
 
 impl Default for Load {
     fn default() -> Self {
-        Self { layers: 1, calls_per_second: 100.0 }
+        let usual = [("10s", Nanos::from_secs(10)), ("60s", Nanos::from_secs(60)), ("10m", Nanos::from_secs(600))];
+        let outages = usual.map(|(name, length)| Outage { name: name.to_owned(), length }).into();
+        Self { layers: 1, calls_per_second: 100.0, outages }
     }
 }
+
+/// The calculators for one load. Chances are simulated once for all endpoints whose policies are alike.
+#[derive(Debug, Default)]
+pub(crate) struct Calculator {
+    pub load: Load,
+    chances: Mutex<HashMap<String, Arc<OnceLock<Vec<f64>>>>>,
+}
+
+/// Policies whose chances are remembered; beyond that all are forgotten.
+const MAX_REMEMBERED: usize = 10_000;
 
 /// What the calculators say about one endpoint.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub worst: calc::WorstCase,
     pub amplification: calc::Amplification,
-    pub gives_up: [(&'static str, f64); 3],
+    /// The share of calls that fail, by the length of an outage.
+    pub gives_up: Vec<(String, f64)>,
     pub trips: calc::Trips,
 }
 
-pub(crate) fn figures(config: &Config, endpoint: &Endpoint, load: Load) -> Figures {
-    let policy = &endpoint.policy;
-    let limits: Vec<_> = config.limits_of(policy).cloned().collect();
-    Figures {
-        worst: calc::worst_case(policy),
-        amplification: calc::amplification(&policy.retry, load.layers, load.calls_per_second),
-        gives_up: OUTAGES.map(|(name, length)| (name, calc::gives_up(policy, length))),
-        trips: calc::trips(&policy.breaker, &limits, policy.timeout.attempt),
+impl Calculator {
+    pub(crate) fn new(load: Load) -> Self {
+        Self { load, chances: Mutex::default() }
+    }
+
+    pub(crate) fn figures(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Figures {
+        let policy = &endpoint.policy;
+        let limits: Vec<_> = config.limits_of(policy).cloned().collect();
+        let names = self.load.outages.iter().map(|outage| outage.name.clone());
+        Figures {
+            worst: calc::worst_case(policy),
+            amplification: calc::amplification(&policy.retry, self.load.layers, self.load.calls_per_second),
+            gives_up: names.zip(self.chances(config, upstream, endpoint)).collect(),
+            trips: calc::trips(&policy.breaker, &limits, policy.timeout.attempt),
+        }
+    }
+
+    /// Whether the chances of an endpoint are known without a simulation.
+    pub(crate) fn knows(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> bool {
+        let known = self.chances.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&downtime::fingerprint(config, (upstream, endpoint))).is_some_and(|chances| chances.get().is_some())
+    }
+
+    /// Simulates what is not known yet, which takes some milliseconds for each policy.
+    pub(crate) fn chances(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Vec<f64> {
+        let place = (upstream, endpoint);
+        let chances = {
+            let mut known = self.chances.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.len() >= MAX_REMEMBERED {
+                known.clear();
+            }
+            Arc::clone(known.entry(downtime::fingerprint(config, place)).or_default())
+        };
+        let outages = self.load.outages.iter();
+        let simulate = || outages.map(|outage| downtime::gives_up(config, place, self.load.calls_per_second, outage.length)).collect();
+        chances.get_or_init(simulate).clone()
+    }
+
+    /// What an endpoint's policy comes to.
+    pub(crate) fn policy(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Policy {
+        let Figures { worst, amplification, gives_up, trips } = self.figures(config, upstream, endpoint);
+        let checklist = checklist(config, upstream, endpoint).into_iter();
+        let Load { layers, calls_per_second, .. } = self.load;
+        Policy {
+            upstream: upstream.name.clone(),
+            endpoint: endpoint.name.clone(),
+            r#match: endpoint.matches.to_string(),
+            profile: endpoint.policy.profile.clone(),
+            preset: upstream.preset.clone(),
+            checklist: checklist.map(|item| (item.question.replace(' ', "_"), Answer { answer: item.answer, gap: item.gap })).collect(),
+            worst_case: WorstCase {
+                elapsed_ms: worst.elapsed.as_millis(),
+                unbounded_ms: worst.unbounded.as_millis(),
+                attempts: endpoint.policy.retry.attempts,
+                attempts_that_fit: worst.attempts_that_fit,
+            },
+            amplification: Amplification { layers, calls_per_second, attempts: amplification.attempts, budgeted: amplification.budgeted },
+            gives_up: gives_up.into_iter().collect(),
+            breaker_trips: Trips { consecutive: trips.consecutive, failure_rate: trips.failure_rate, slow_rate: trips.slow_rate },
+        }
     }
 }
 
-/// What an endpoint's policy comes to.
+/// An endpoint's checklist and figures.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Policy {
     upstream: String,
@@ -57,7 +140,7 @@ pub(crate) struct Policy {
     checklist: Members<Answer>,
     worst_case: WorstCase,
     amplification: Amplification,
-    /// The share of calls that fail, by the length of an outage.
+    /// The share of the calls in an outage that fail, by the outage's length.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     gives_up: Members<f64>,
     breaker_trips: Trips,
@@ -99,29 +182,6 @@ struct Trips {
     consecutive: bool,
     failure_rate: bool,
     slow_rate: bool,
-}
-
-pub(crate) fn endpoint(config: &Config, upstream: &Upstream, endpoint: &Endpoint, load: Load) -> Policy {
-    let Figures { worst, amplification, gives_up, trips } = figures(config, endpoint, load);
-    let checklist = checklist(config, upstream, endpoint).into_iter();
-    let Load { layers, calls_per_second } = load;
-    Policy {
-        upstream: upstream.name.clone(),
-        endpoint: endpoint.name.clone(),
-        r#match: endpoint.matches.to_string(),
-        profile: endpoint.policy.profile.clone(),
-        preset: upstream.preset.clone(),
-        checklist: checklist.map(|item| (item.question.replace(' ', "_"), Answer { answer: item.answer, gap: item.gap })).collect(),
-        worst_case: WorstCase {
-            elapsed_ms: worst.elapsed.as_millis(),
-            unbounded_ms: worst.unbounded.as_millis(),
-            attempts: endpoint.policy.retry.attempts,
-            attempts_that_fit: worst.attempts_that_fit,
-        },
-        amplification: Amplification { layers, calls_per_second, attempts: amplification.attempts, budgeted: amplification.budgeted },
-        gives_up: gives_up.into_iter().map(|(name, chance)| (name.to_owned(), chance)).collect(),
-        breaker_trips: Trips { consecutive: trips.consecutive, failure_rate: trips.failure_rate, slow_rate: trips.slow_rate },
-    }
 }
 
 /// Something that is wrong with a file.

@@ -124,6 +124,11 @@ impl Breaker {
         Self { phase: Phase::Closed, generation: 0, consecutive: 0, crossed: false, window: Window::default(), opened_for: Nanos::ZERO }
     }
 
+    /// Fills the window that ends now with successes, as after a long calm with so many calls per second.
+    pub fn calm(&mut self, policy: &policy::Breaker, per_second: f64, now: Mono) {
+        self.window.fill(policy.window, per_second, now);
+    }
+
     /// Asks to send once; `lease` is how long a probe may be out before its slot is free again. An attempt ends before its lease does, so
     /// that only a probe nobody will report on outlives it: its process died, or never heard that it has the permit.
     #[inline]

@@ -45,6 +45,21 @@ impl Window {
         self.sum
     }
 
+    /// Replaces what the window holds with successes at a steady rate, up to `now`.
+    pub(super) fn fill(&mut self, length: Nanos, per_second: f64, now: Mono) {
+        self.clear();
+        let slot = length.as_secs_f64() / SLOTS as f64;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float becomes an integer at the integer's bounds")]
+        let upto = |slots: usize| (per_second * slot * slots as f64) as u32;
+        let start = Mono(now.0.saturating_sub(length.0));
+        for number in 0..SLOTS {
+            let calls = upto(number + 1) - upto(number);
+            self.advance(length, start + Nanos(length.0 / SLOTS as u64 * number as u64));
+            self.filling.calls = self.filling.calls.saturating_add(calls);
+            self.sum.calls = self.sum.calls.saturating_add(calls);
+        }
+    }
+
     /// What the window holds at `now`.
     #[must_use]
     pub fn counts(&self, now: Mono) -> Counts {

@@ -5,6 +5,7 @@
 //! are printed, drawn and asserted on is the door's business.
 
 pub mod contention;
+pub mod downtime;
 pub mod herd;
 pub mod outage;
 mod queue;

@@ -37,6 +37,8 @@ pub(super) struct Site {
     pub(super) upstream: usize,
     pub(super) method: Arc<str>,
     pub(super) plan: Arc<Plan>,
+    /// Its requests may be repeated at cost.
+    pub(super) at_cost: bool,
     /// Indices of limits, in the order in which they are asked.
     pub(super) limits: Vec<usize>,
     pub(super) pool: Option<usize>,
@@ -124,6 +126,31 @@ pub(super) enum Called {
 
 impl Shared {
     pub(super) fn new(config: &Config, callers: Callers) -> Self {
+        let mut shared = Self::empty(config, config.upstreams.len());
+        for (index, upstream) in config.upstreams.iter().enumerate() {
+            shared.upstreams.push(Dependency::of(upstream));
+            for endpoint in &upstream.endpoints {
+                let site = shared.site(config, (index, upstream), endpoint, callers);
+                shared.sites.push(site);
+            }
+        }
+        shared
+    }
+
+    /// The state of one endpoint that is called alone, after a long calm at this load: its budget is full and its breaker has seen successes.
+    pub(super) fn calm(config: &Config, upstream: &Upstream, endpoint: &Endpoint, per_second: f64, now: Mono) -> Self {
+        let mut shared = Self::empty(config, 1);
+        shared.upstreams.push(Dependency::of(upstream));
+        let site = shared.site(config, (0, upstream), endpoint, Callers::Many);
+        shared.breakers[site.breaker].calm(&site.guard, per_second, now);
+        if site.retry.budget > policy::Share::ZERO {
+            shared.upstreams[0].budget = Budget::filled(BUDGET_CAPACITY);
+        }
+        shared.sites.push(site);
+        shared
+    }
+
+    fn empty(config: &Config, upstreams: usize) -> Self {
         let pool = |pool: &policy::Pool| Pool {
             name: pool.name.clone(),
             priority: pool.priority,
@@ -135,26 +162,13 @@ impl Shared {
             sites: Vec::new(),
             limits: Vec::new(),
             pools: config.pools.iter().map(pool).collect(),
-            upstreams: Vec::new(),
+            upstreams: Vec::with_capacity(upstreams),
             // The first ones are the upstreams' own, for endpoints that share.
-            breakers: config.upstreams.iter().map(|_| Breaker::new()).collect(),
+            breakers: (0..upstreams).map(|_| Breaker::new()).collect(),
             called: VecDeque::new(),
         };
         for pool in &mut shared.pools {
             pool.resize();
-        }
-        for (index, upstream) in config.upstreams.iter().enumerate() {
-            let auth = upstream.auth.as_ref().filter(|auth| !auth.keys.is_empty());
-            shared.upstreams.push(Dependency {
-                budget: Budget::empty(BUDGET_CAPACITY),
-                keys: auth.map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
-                pause: Pause::default(),
-                line: WaitingLine::default(),
-            });
-            for endpoint in &upstream.endpoints {
-                let site = shared.site(config, (index, upstream), endpoint, callers);
-                shared.sites.push(site);
-            }
         }
         shared
     }
@@ -176,6 +190,7 @@ impl Shared {
             name: format!("{}/{}", upstream.name, endpoint.name),
             upstream: index,
             method: endpoint.matches.method().unwrap_or("GET").into(),
+            at_cost: endpoint.matches.to_string().split_once(' ').is_some_and(|(_, path)| policy.at_cost.allows(path, || None)),
             plan: Arc::new(Plan::new(config, upstream, endpoint)),
             limits,
             pool: policy.pool.as_deref().and_then(|name| config.pools.iter().position(|pool| pool.name == name)),
@@ -311,6 +326,18 @@ fn with_layers<R>(limits: &mut [Layer], chosen: &[usize], act: impl FnOnce(&mut 
         limits[index].cell = cell;
     }
     result
+}
+
+impl Dependency {
+    fn of(upstream: &Upstream) -> Self {
+        let auth = upstream.auth.as_ref().filter(|auth| !auth.keys.is_empty());
+        Self {
+            budget: Budget::empty(BUDGET_CAPACITY),
+            keys: auth.map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
+            pause: Pause::default(),
+            line: WaitingLine::default(),
+        }
+    }
 }
 
 impl Pool {

@@ -61,7 +61,11 @@ pub(super) struct Traffic {
 
 impl Traffic {
     pub(super) fn new(config: &Config, callers: Callers, rng: Rng) -> Self {
-        Self { shared: Shared::new(config, callers), flights: Vec::new(), free: Vec::new(), moments: 0, rng, records: Vec::new() }
+        Self::over(Shared::new(config, callers), rng)
+    }
+
+    pub(super) fn over(shared: Shared, rng: Rng) -> Self {
+        Self { shared, flights: Vec::new(), free: Vec::new(), moments: 0, rng, records: Vec::new() }
     }
 
     /// How many calls have not ended.
@@ -76,7 +80,7 @@ impl Traffic {
             method: &own.method,
             mark: RequestMark::NONE,
             keyed,
-            at_cost: false,
+            at_cost: own.at_cost,
             replayable: true,
             deadline: None,
             patient: false,

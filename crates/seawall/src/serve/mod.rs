@@ -31,6 +31,7 @@ mod worker;
 
 use crate::cli::File;
 use crate::exit::Exit;
+use crate::figures::Calculator;
 use crate::open_files;
 use crate::setup::{self, Environment, Purpose};
 use crate::terminal::Terminal;
@@ -111,6 +112,8 @@ pub(crate) struct Shared {
     /// What the configuration's references lead to.
     pub around: Environment,
     pub desk: Arc<jobs::Desk>,
+    /// What policies come to.
+    pub calculator: Calculator,
 }
 
 /// How far the process has come in stopping.
@@ -215,6 +218,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         closing: Closing::default(),
         started_at,
         around,
+        calculator: Calculator::default(),
     });
     shared.reloads.loaded_at.store(started_at.0, Ordering::Relaxed);
     operate::recall(&shared)?;

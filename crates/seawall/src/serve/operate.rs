@@ -299,6 +299,22 @@ pub(super) async fn described(shared: &Arc<Shared>) -> anyhow::Result<(Vec<Warni
     .await
 }
 
+/// Simulates what the policies in force come to, where that is not known yet: some milliseconds for each policy.
+pub(super) async fn calculate(shared: &Arc<Shared>) {
+    let (own, live) = (Arc::clone(shared), shared.live.load_full());
+    if live.config.endpoints().all(|(upstream, endpoint)| own.calculator.knows(&live.config, upstream, endpoint)) {
+        return;
+    }
+    let simulate = move || {
+        for (upstream, endpoint) in live.config.endpoints() {
+            own.calculator.chances(&live.config, upstream, endpoint);
+        }
+        Ok(())
+    };
+    // Without a thread for it, whoever asks simulates for itself.
+    drop(aside("figures", simulate).await);
+}
+
 fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow::Result<Live> {
     let before = shared.live.load();
     Ok(setup::put_to_work(config, around, Some((&before, shared.clock.now())))?)

@@ -60,12 +60,10 @@ struct Reloaded {
 /// The configuration in force
 #[utoipa::path(get, path = "/v1/config", operation_id = "showConfig", tag = "config", responses((status = 200, body = ConfigNow), (status = 503, description = "A file of the configuration does not answer")))]
 async fn show(State(shared): State<Arc<Shared>>) -> Response {
+    operate::calculate(&shared).await;
     let live = shared.live.load_full();
-    let checklist = live
-        .config
-        .endpoints()
-        .map(|(upstream, endpoint)| figures::endpoint(&live.config, upstream, endpoint, figures::Load::default()))
-        .collect();
+    let endpoints = live.config.endpoints();
+    let checklist = endpoints.map(|(upstream, endpoint)| shared.calculator.policy(&live.config, upstream, endpoint)).collect();
     let (warnings, toml) = match operate::described(&shared).await {
         Ok(described) => described,
         Err(error) => return Refusal::plain(503, "config_unreadable", &error.to_string()).respond_as(Body::from),

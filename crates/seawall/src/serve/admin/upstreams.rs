@@ -4,7 +4,7 @@ use super::paths::paths;
 use super::query::{List, whole};
 use super::{breakers, keys, pauses};
 use crate::figures;
-use crate::serve::Shared;
+use crate::serve::{Shared, operate};
 use crate::serve::eyes::{Pace, Point, Seen};
 use crate::shape::{Members, Time};
 use axum::extract::State;
@@ -59,19 +59,21 @@ struct EndpointNow {
 /// Every upstream as it is now; rates and quantiles are of the last minute
 #[utoipa::path(get, path = "/v1/upstreams", operation_id = "listUpstreams", tag = "upstreams", responses((status = 200, body = List<Upstream>)))]
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
+    operate::calculate(&shared).await;
     let (live, now) = (shared.live.load(), shared.clock.now());
     let seen = shared.eyes.seen();
-    let items = live.upstreams.iter().map(|upstream| shown(&live, upstream, &seen, now)).collect();
+    let items = live.upstreams.iter().map(|upstream| shown(&shared, &live, upstream, (&seen, now))).collect();
     drop(seen);
     whole(items)
 }
 
-fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Upstream {
+fn shown(shared: &Shared, live: &Live, upstream: &LiveUpstream, (seen, now): (&Seen, Now)) -> Upstream {
     let mut all = Point::default();
     let mut endpoints = Vec::new();
     for endpoint in &upstream.endpoints {
         let minute = seen.minute(&endpoint.names, now.wall);
-        endpoints.push(row(live, upstream, endpoint, &minute, now));
+        let policy = shared.calculator.policy(&live.config, &upstream.spec, &endpoint.spec);
+        endpoints.push(row((upstream, endpoint), policy, &minute, now));
         all.add(&minute);
     }
     let budget = upstream.endpoints.last().map(|last| upstream.state.budget_tokens(&last.spec.policy.retry, now.mono));
@@ -88,7 +90,7 @@ fn shown(live: &Live, upstream: &LiveUpstream, seen: &Seen, now: Now) -> Upstrea
     }
 }
 
-fn row(live: &Live, upstream: &LiveUpstream, endpoint: &LiveEndpoint, minute: &Point, now: Now) -> EndpointNow {
+fn row((upstream, endpoint): (&LiveUpstream, &LiveEndpoint), policy: figures::Policy, minute: &Point, now: Now) -> EndpointNow {
     EndpointNow {
         name: endpoint.spec.name.clone(),
         r#match: endpoint.spec.matches.to_string(),
@@ -98,6 +100,6 @@ fn row(live: &Live, upstream: &LiveUpstream, endpoint: &LiveEndpoint, minute: &P
         success_share: minute.success_share(),
         retries_per_success: minute.retries_per_success(),
         p95_ms: minute.quantile(950),
-        policy: figures::endpoint(&live.config, &upstream.spec, &endpoint.spec, figures::Load::default()),
+        policy,
     }
 }
