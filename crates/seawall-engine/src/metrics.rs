@@ -120,6 +120,8 @@ pub struct Totals {
     pub calls: u64,
     pub successes: u64,
     pub attempts: u64,
+    /// Sends that replaced a connection which had died; no attempt counts them.
+    pub resends: u64,
     pub retries: u64,
 }
 
@@ -180,6 +182,7 @@ impl Metrics {
             totals.successes += counts.calls.iter().filter(|((_, outcome), _)| *outcome == "success").map(|(_, n)| n).sum::<u64>();
             totals.attempts +=
                 counts.attempts.iter().filter(|((status, _), _)| *status != Status::CircuitOpen).map(|(_, n)| n).sum::<u64>();
+            totals.resends += counts.resends;
             totals.retries += counts.retries.values().sum::<u64>();
         }
         totals

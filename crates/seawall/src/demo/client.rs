@@ -1,5 +1,5 @@
-//! A small HTTP client, the same for both ways: one try, one second's patience for an answer of the upstream's own, and
-//! obedience to `Retry-After`. What differs is only where it sends.
+//! A plain HTTP client, the same for both ways: each call is sent once and fails without a response in time. Only the address differs, and
+//! the key, which the gateway adds by itself.
 
 use super::story::ONE_KEY;
 use super::tally::Tally;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// How often a client does what `Retry-After` says before it gives up.
-const OBEYS: u32 = 5;
+/// How long a call may take, both ways: the default of Python's httpx.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const MOST_READ: usize = 64 * 1024;
 
 #[derive(Clone, Debug)]
@@ -20,23 +20,15 @@ pub(super) struct Client {
     to: SocketAddr,
     prefix: &'static str,
     suffix: String,
-    patience: Duration,
-}
-
-struct Reply {
-    status: u16,
-    retry_after: Option<u64>,
-    attempts: u64,
 }
 
 impl Client {
     pub(super) fn naive(to: SocketAddr) -> Self {
-        Self { to, prefix: "/v3", suffix: format!("?key={ONE_KEY}"), patience: Duration::from_secs(1) }
+        Self { to, prefix: "/v3", suffix: format!("?key={ONE_KEY}") }
     }
 
-    /// The gateway keeps its own deadline; the client only needs to outlast it.
     pub(super) fn seawall(to: SocketAddr) -> Self {
-        Self { to, prefix: "/youtube", suffix: String::new(), patience: Duration::from_secs(11) }
+        Self { to, prefix: "/youtube", suffix: String::new() }
     }
 
     pub(super) fn spawn(&self, video: u64, tally: Rc<Tally>, clock: &Clock) {
@@ -44,27 +36,13 @@ impl Client {
         tally.begin();
         tokio::task::spawn_local(async move {
             let start = clock.now().mono;
-            let (success, attempts) = client.call(video).await;
-            tally.end(success, attempts, clock.now().mono.since(start));
+            let status = tokio::time::timeout(TIMEOUT, client.send(video)).await;
+            tally.end(matches!(status, Ok(Ok(200))), clock.now().mono.since(start));
         });
     }
 
-    async fn call(&self, video: u64) -> (bool, u64) {
-        let mut attempts = 0;
-        for obeyed in 0..=OBEYS {
-            let reply = tokio::time::timeout(self.patience, self.send(video)).await;
-            let Ok(Ok(reply)) = reply else { return (false, attempts + 1) };
-            attempts += reply.attempts;
-            match reply.retry_after {
-                _ if reply.status == 200 => return (true, attempts),
-                Some(seconds) if obeyed < OBEYS && seconds <= 5 => tokio::time::sleep(Duration::from_secs(seconds)).await,
-                _ => return (false, attempts),
-            }
-        }
-        (false, attempts)
-    }
-
-    async fn send(&self, video: u64) -> std::io::Result<Reply> {
+    /// Sends the request; the status of a response that came whole.
+    async fn send(&self, video: u64) -> std::io::Result<u16> {
         let mut stream = TcpStream::connect(self.to).await?;
         let request =
             format!("GET {}/videos/{video}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.prefix, self.suffix, self.to);
@@ -72,22 +50,13 @@ impl Client {
         let mut answer = Vec::with_capacity(1024);
         let mut limited = stream.take(u64::try_from(MOST_READ).unwrap_or(u64::MAX));
         limited.read_to_end(&mut answer).await?;
-        parse(&answer).ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData))
+        status(&answer).ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData))
     }
 }
 
-fn parse(answer: &[u8]) -> Option<Reply> {
-    let text = String::from_utf8_lossy(answer);
-    let head = text.split("\r\n\r\n").next()?;
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    let header = |name: &str| {
-        head.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()))
-    };
-    Some(Reply {
-        status,
-        retry_after: header("retry-after").and_then(|value| value.parse().ok()),
-        attempts: header("seawall-attempts").and_then(|value| value.parse().ok()).unwrap_or(1),
-    })
+fn status(answer: &[u8]) -> Option<u16> {
+    let line = answer.split(|byte| *byte == b'\r').next()?;
+    std::str::from_utf8(line).ok()?.split(' ').nth(1)?.parse().ok()
 }
 
 /// The time a call took, as people read it.
@@ -100,9 +69,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read() {
-        let reply = parse(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nseawall-attempts: 3\r\n\r\n{}").unwrap();
-        assert_eq!((reply.status, reply.retry_after, reply.attempts), (503, Some(2), 3));
-        assert!(parse(b"").is_none() && parse(b"garbage").is_none());
+    fn a_status_is_read_and_garbage_is_none() {
+        assert_eq!(status(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\n\r\n{}"), Some(503));
+        assert!(status(b"").is_none() && status(b"garbage").is_none());
     }
 }

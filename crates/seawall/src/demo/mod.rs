@@ -82,13 +82,18 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let telling = tell(&story, &clock, (&naive, &tallies.0), (&seawall, &tallies.1), args.seed, |now| {
         view.moment(&story, now, &tallies.0, &tallies.1, &shared.live.load(), clock.now());
     });
-    let summary = || match args.json {
-        true => writeln!(terminal.out(), "{}", view::json(&tallies.0, &tallies.1)),
-        false => view.summary(&tallies.0, &tallies.1, &upstream.stats()),
+    let summary = || {
+        let requests = upstream.stats()["requests"].as_u64().unwrap_or(0);
+        let result = view::Comparison { naive: &tallies.0, seawall: &tallies.1, gateway: shared.recorder.metrics.totals(), requests };
+        match args.json {
+            true => writeln!(terminal.out(), "{}", view.json(&result)),
+            false => view.summary(&result),
+        }
     };
     let summed_up = RefCell::new(None);
     let exit = gateway.until(control, async {
         telling.await;
+        counted(&shared, &tallies.1).await;
         *summed_up.borrow_mut() = Some(summary());
         if endless {
             view.endless();
@@ -99,6 +104,14 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     summed_up.into_inner().unwrap_or_else(summary)?;
     upstream.stop();
     Ok(exit)
+}
+
+/// Waits until the writer of the log, which counts, has seen every call.
+async fn counted(shared: &serve::Shared, tally: &Tally) {
+    let give_up = shared.clock.now().mono + Nanos::from_secs(2);
+    while shared.recorder.metrics.totals().calls < tally.begun.get() && shared.clock.now().mono < give_up {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Sends the same requests at the same times both ways, until the story is over and every call has ended.
@@ -136,7 +149,7 @@ async fn tell(
         }
     };
     calls.run_until(told).await;
-    // Calls that are still being healed may finish; nobody waits for ever.
-    drop(tokio::time::timeout(Duration::from_secs(12), calls).await);
+    // Each ends by its own timeout.
+    calls.await;
     moment(story.length);
 }

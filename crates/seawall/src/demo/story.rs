@@ -18,12 +18,19 @@ pub(super) struct Act {
 
 pub(super) const ACTS: [Act; 6] = [
     Act { name: "calm", from: 0.0, caption: "a little noise, as on any day" },
-    Act { name: "5xx burst", from: 0.16, caption: "one request in fifteen fails: backoff with jitter" },
-    Act { name: "slow", from: 0.36, caption: "some answers never come: the attempt's timeout, then another try" },
+    Act { name: "5xx burst", from: 0.16, caption: "one request in twenty fails: backoff with jitter" },
+    Act { name: "slow", from: 0.36, caption: "some answers never come: the attempt ends after a second, then another try" },
     Act { name: "quota", from: 0.52, caption: "the first key runs out of quota: the second takes over at once" },
-    Act { name: "outage", from: 0.68, caption: "nothing answers: the breaker opens, and callers are told when to come back" },
-    Act { name: "recovery", from: 0.71, caption: "a probe succeeds, the breaker closes" },
+    Act { name: "outage", from: OUTAGE.0, caption: "nothing answers: the breaker opens, and calls wait while probes ask" },
+    Act {
+        name: "recovery",
+        from: OUTAGE.0 + OUTAGE.1,
+        caption: "a probe succeeds, the breaker closes, and the calls that waited go through",
+    },
 ];
+
+/// When the outage begins and how long it is, as shares of the story.
+const OUTAGE: (f64, f64) = (0.68, 0.04);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Story {
@@ -49,7 +56,7 @@ impl Story {
     /// What the upstream does, in the language of `seawall flaky`. Each key may be used so often that one key alone is
     /// out of quota for the end of the fourth act.
     pub(super) fn script(&self) -> String {
-        let quota = self.rate * self.length.as_secs_f64() * 0.588;
+        let quota = self.rate * self.length.as_secs_f64() * 0.596;
         format!(
             r#"
 [[routes]]
@@ -63,13 +70,13 @@ quota = {{ key = "query:key", limit = {quota:.0}, per = "{period}", error = "goo
 at = "{burst}"
 for = "{burst_for}"
 route = "videos"
-mix = {{ "200" = 930, "503" = 40, "502" = 20, "reset-before" = 10 }}
+mix = {{ "200" = 950, "503" = 28, "502" = 14, "reset-before" = 8 }}
 
 [[timeline]]
 at = "{slow}"
 for = "{slow_for}"
 route = "videos"
-mix = {{ "200" = 960, "hang" = 40 }}
+mix = {{ "200" = 975, "hang" = 25 }}
 latency = {{ exp = "60ms" }}
 
 [[timeline]]
@@ -83,12 +90,12 @@ mix = {{ "reset-before" = 1 }}
             burst_for = self.at(0.2),
             slow = self.at(0.36),
             slow_for = self.at(0.16),
-            outage = self.at(0.68),
-            outage_for = self.at(0.022),
+            outage = self.at(OUTAGE.0),
+            outage_for = self.at(OUTAGE.1),
         )
     }
 
-    /// The policy in front of it: twelve lines, and what a demo needs of the server.
+    /// The policy in front of it: a preset, a timeout that fits an upstream of twenty milliseconds, keys, and defaults for all the rest.
     pub(super) fn policy(&self, upstream: SocketAddr) -> String {
         format!(
             r#"[server]
@@ -98,13 +105,10 @@ admin = "127.0.0.1:0"
 [upstreams.youtube]
 url = "http://{upstream}/v3"
 preset = "google"
-timeout = {{ attempt = "1s", total = "10s" }}
-retry = {{ attempts = 6, base = "50ms", cap = "1s" }}
-breaker = {{ consecutive = 8, open = "500ms", open_max = "1s" }}
+timeout.attempt = "1s"
 
 [upstreams.youtube.auth]
 inject = "query:key"
-reset = "00:00 America/Los_Angeles"
 keys = [{{ id = "a", secret = "env:DEMO_KEY_A" }}, {{ id = "b", secret = "env:DEMO_KEY_B" }}]
 "#
         )

@@ -1,4 +1,4 @@
-//! What one way of calling came to: calls, successes, and how long the calls took.
+//! What the callers of one way got: calls, successes, and how long they took; and what that cost in sends.
 
 use seawall_core::time::Nanos;
 use std::cell::{Cell, RefCell};
@@ -8,8 +8,6 @@ pub(super) struct Tally {
     pub begun: Cell<u64>,
     pub succeeded: Cell<u64>,
     pub failed: Cell<u64>,
-    /// Sends to the upstream, where the client can know.
-    pub attempts: Cell<u64>,
     /// Microseconds of every call that ended well.
     latencies: RefCell<Vec<u64>>,
 }
@@ -19,10 +17,9 @@ impl Tally {
         self.begun.set(self.begun.get() + 1);
     }
 
-    pub(super) fn end(&self, success: bool, attempts: u64, took: Nanos) {
+    pub(super) fn end(&self, success: bool, took: Nanos) {
         let counter = if success { &self.succeeded } else { &self.failed };
         counter.set(counter.get() + 1);
-        self.attempts.set(self.attempts.get() + attempts);
         if success {
             self.latencies.borrow_mut().push(took.0 / 1000);
         }
@@ -41,16 +38,22 @@ impl Tally {
         sorted.get(at).map_or(Nanos::ZERO, |micros| Nanos(micros * 1000))
     }
 
-    pub(super) fn retries_per_success(&self) -> f64 {
-        let calls = self.succeeded.get() + self.failed.get();
-        let extra = self.attempts.get().saturating_sub(calls);
-        if self.succeeded.get() == 0 { 0.0 } else { extra as f64 / self.succeeded.get() as f64 }
+    /// What these calls came to at the upstream, which got so many sends for them.
+    pub(super) fn cost(&self, sends: u64) -> Cost {
+        let (ended, succeeded) = (self.succeeded.get() + self.failed.get(), self.succeeded.get());
+        let retries = sends.saturating_sub(ended);
+        let retries_per_success = if succeeded == 0 { 0.0 } else { retries as f64 / succeeded as f64 };
+        Cost { sends, retries_per_success, wasted: sends.saturating_sub(succeeded) }
     }
+}
 
+/// What calls cost the upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub sends: u64,
+    pub retries_per_success: f64,
     /// Sends that bought nothing.
-    pub(super) fn wasted(&self) -> u64 {
-        self.attempts.get().saturating_sub(self.succeeded.get())
-    }
+    pub wasted: u64,
 }
 
 #[cfg(test)]
@@ -62,10 +65,12 @@ mod tests {
         let tally = Tally::default();
         for i in 0..100u64 {
             tally.begin();
-            tally.end(i != 7, 1 + i % 2, Nanos::from_millis(i));
+            tally.end(i != 7, Nanos::from_millis(i));
         }
         assert!((tally.success_percent() - 99.0).abs() < 1e-9);
         assert_eq!(tally.p99(), Nanos::from_millis(98));
-        assert_eq!(tally.wasted(), 51);
+        let cost = tally.cost(150);
+        assert_eq!(cost.wasted, 51);
+        assert!((cost.retries_per_success - 50.0 / 99.0).abs() < 1e-9);
     }
 }

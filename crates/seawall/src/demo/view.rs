@@ -1,18 +1,19 @@
 //! What the demo shows: a live view on a terminal, plain lines elsewhere, and the table at the end.
 
-use super::client::milliseconds;
+use super::client::{TIMEOUT, milliseconds};
 use super::story::Story;
-use super::tally::Tally;
+use super::tally::{Cost, Tally};
 use crate::terminal::{BOLD, DIM, ERROR, GOOD, HINT, Terminal, WARNING};
 use seawall_core::guard::State;
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::live::Live;
+use seawall_engine::metrics::Totals;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often the view is drawn.
 pub(super) const EVERY: Nanos = Nanos::from_millis(500);
@@ -21,19 +22,26 @@ const PLAIN_EVERY: u32 = 6;
 /// Log lines of the live view.
 const LINES: usize = 5;
 
-/// The last log lines in which something other than plain success happened.
+/// What the gateway's log says.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct Log(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The last lines in which something other than plain success happened.
+    last: VecDeque<String>,
+    /// Changes of the breaker that were not shown yet.
+    changes: VecDeque<String>,
+    opened: u64,
+    closed: u64,
+}
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for line in text.lines().filter(|line| !is_plain(line)) {
-            if kept.len() == LINES {
-                kept.pop_front();
-            }
-            kept.push_back(line.to_owned());
+            kept.keep(line);
         }
         Ok(bytes.len())
     }
@@ -48,9 +56,49 @@ fn is_plain(line: &str) -> bool {
     line.contains("\"attempts\":1,") || (line.contains("\"attempt\":1,") && line.contains("\"success\""))
 }
 
+impl Kept {
+    fn keep(&mut self, line: &str) {
+        bounded(&mut self.last, line);
+        if line.contains("\"event\":\"breaker\"") {
+            bounded(&mut self.changes, line);
+            self.opened += u64::from(line.contains("\"to\":\"open\""));
+            self.closed += u64::from(line.contains("\"to\":\"closed\""));
+        }
+    }
+}
+
+/// Keeps the last few.
+fn bounded(lines: &mut VecDeque<String>, line: &str) {
+    if lines.len() == LINES {
+        lines.pop_front();
+    }
+    lines.push_back(line.to_owned());
+}
+
 impl Log {
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a story came to: what callers got, what the gateway's metrics say, and how many requests the upstream has seen.
+#[derive(Debug)]
+pub(super) struct Comparison<'a> {
+    pub naive: &'a Tally,
+    pub seawall: &'a Tally,
+    pub gateway: Totals,
+    pub requests: u64,
+}
+
+impl Comparison<'_> {
+    /// What the gateway sent by its own count.
+    fn sends(&self) -> u64 {
+        self.gateway.attempts + self.gateway.resends
+    }
+
+    /// A naive call is one send; what the gateway sent is in its metrics.
+    fn costs(&self) -> (Cost, Cost) {
+        (self.naive.cost(self.naive.begun.get()), self.seawall.cost(self.sends()))
     }
 }
 
@@ -91,6 +139,9 @@ impl<'t> View<'t> {
         if fresh {
             self.terminal.note(&format!("── {}: {}", act.name, act.caption));
         }
+        for change in std::mem::take(&mut self.log.kept().changes) {
+            self.terminal.note(&format!("        {}", short(&change)));
+        }
         if moment.is_multiple_of(PLAIN_EVERY) || at >= story.length {
             let seconds = at.as_secs_f64();
             self.terminal.note(&format!(
@@ -113,7 +164,7 @@ impl<'t> View<'t> {
             format!("  {}", condition(live, now)),
             String::new(),
         ];
-        let log = self.log.lines();
+        let log = self.log.kept().last.clone();
         lines.extend((0..LINES).map(|i| log.get(i).map_or_else(String::new, |line| format!("{DIM}{}{DIM:#}", short(line)))));
         let up = self.drawn.replace(lines.len());
         let back = if up == 0 { String::new() } else { format!("\x1b[{up}A") };
@@ -123,26 +174,62 @@ impl<'t> View<'t> {
         drop(write!(err, "{back}{body}").and_then(|()| err.flush()));
     }
 
-    pub(super) fn summary(&self, naive: &Tally, seawall: &Tally, upstream: &Value) -> std::io::Result<()> {
+    pub(super) fn summary(&self, result: &Comparison<'_>) -> std::io::Result<()> {
+        let Comparison { naive, seawall, gateway, .. } = result;
+        let (cheap, dear) = result.costs();
         let row = |name: &str, left: String, right: String| format!("  {name:<26} {left:>12} {right:>12}");
         let percent = |tally: &Tally| format!("{:.2} %", tally.success_percent());
         let lines = [
             String::new(),
-            format!("{BOLD}{}{BOLD:#}", row("the same calls", "naive".to_owned(), "seawall".to_owned())),
+            format!("{BOLD}{}{BOLD:#}", row("what the callers got", "naive".to_owned(), "seawall".to_owned())),
             row("calls", naive.begun.get().to_string(), seawall.begun.get().to_string()),
             row("succeeded", percent(naive), percent(seawall)),
             row("given up", naive.failed.get().to_string(), seawall.failed.get().to_string()),
-            row("retries per success", format!("{:.3}", naive.retries_per_success()), format!("{:.3}", seawall.retries_per_success())),
-            row("sends that bought nothing", naive.wasted().to_string(), seawall.wasted().to_string()),
+            row("retries per success", format!("{:.3}", cheap.retries_per_success), format!("{:.3}", dear.retries_per_success)),
+            row("sends that bought nothing", cheap.wasted.to_string(), dear.wasted.to_string()),
             row("p99 of successes", milliseconds(naive.p99()), milliseconds(seawall.p99())),
             format!(
-                "  {DIM}the upstream saw {} requests; seawall logged every attempt and the reason of every decision{DIM:#}",
-                upstream["requests"]
+                "  {DIM}both clients send once and wait {} s; the gateway counted {} calls, {} successes and {} sends{DIM:#}",
+                TIMEOUT.as_secs(),
+                gateway.calls,
+                gateway.successes,
+                result.sends()
             ),
             String::new(),
             format!("next: {HINT}seawall config init{HINT:#}, then {HINT}seawall check{HINT:#}"),
         ];
         writeln!(self.terminal.out(), "{}", lines.join("\n"))
+    }
+
+    pub(super) fn json(&self, result: &Comparison<'_>) -> Value {
+        let (cheap, dear) = result.costs();
+        let arm = |tally: &Tally, cost: Cost| {
+            json!({
+                "calls": tally.begun.get(),
+                "succeeded": tally.succeeded.get(),
+                "given_up": tally.failed.get(),
+                "success_percent": tally.success_percent(),
+                "sends": cost.sends,
+                "retries_per_success": cost.retries_per_success,
+                "wasted": cost.wasted,
+                "p99_ms": tally.p99().as_millis(),
+            })
+        };
+        let Comparison { naive, seawall, gateway, requests } = result;
+        let log = self.log.kept();
+        json!({
+            "naive": arm(naive, cheap),
+            "seawall": arm(seawall, dear),
+            "gateway": {
+                "calls": gateway.calls,
+                "succeeded": gateway.successes,
+                "given_up": gateway.calls - gateway.successes,
+                "sends": result.sends(),
+                "breaker_opened": log.opened,
+                "breaker_closed": log.closed,
+            },
+            "upstream": { "requests": requests },
+        })
     }
 
     pub(super) fn endless(&self) {
@@ -180,7 +267,11 @@ fn condition(live: &Live, now: Now) -> String {
             None => format!("key {} ready", key.id),
         })
         .collect();
-    format!("breaker {style}{breaker}{style:#}, {}", keys.join(", "))
+    let waiting = match upstream.state.waiting() {
+        0 => String::new(),
+        count => format!(", {count} calls wait"),
+    };
+    format!("breaker {style}{breaker}{style:#}{waiting}, {}", keys.join(", "))
 }
 
 /// The fields of a log line that tell the story, within a screen's width.
@@ -205,19 +296,4 @@ fn short(line: &str) -> String {
         }
         _ => format!("breaker {} → {} ({})", text("from"), text("to"), text("cause")),
     }
-}
-
-pub(super) fn json(naive: &Tally, seawall: &Tally) -> Value {
-    let arm = |tally: &Tally| {
-        json!({
-            "calls": tally.begun.get(),
-            "succeeded": tally.succeeded.get(),
-            "given_up": tally.failed.get(),
-            "success_percent": tally.success_percent(),
-            "retries_per_success": tally.retries_per_success(),
-            "wasted": tally.wasted(),
-            "p99_ms": tally.p99().as_millis(),
-        })
-    };
-    json!({ "naive": arm(naive), "seawall": arm(seawall) })
 }

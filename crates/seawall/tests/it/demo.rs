@@ -1,4 +1,4 @@
-//! The demo, stopped before its end or never begun.
+//! The demo: what it says is what its callers got; stopped before its end, or never begun.
 
 use super::caller::eventually;
 use super::dir::Dir;
@@ -23,7 +23,25 @@ fn whoever_stops_the_story_gets_what_it_came_to() {
     let output = child.wait_with_output().unwrap();
     let table = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(table.contains("the same calls") && table.contains("p99 of successes"), "{table}\n{told}");
+    assert!(table.contains("what the callers got") && table.contains("p99 of successes"), "{table}\n{told}");
+}
+
+#[test]
+fn the_table_is_what_the_gateway_counted_and_the_upstream_saw() {
+    let run = Dir::new().run(["demo", "--for", "8s", "--json"]).ends_with(0);
+    let told = run.json();
+    let (naive, ours, gateway) = (&told["naive"], &told["seawall"], &told["gateway"]);
+    for count in ["calls", "succeeded", "given_up", "sends"] {
+        assert!(ours[count].is_u64(), "{count}: {told}");
+        assert_eq!(ours[count], gateway[count], "{count}: {told}");
+    }
+    assert_eq!(naive["calls"], ours["calls"], "both send the same calls: {told}");
+    assert_eq!(naive["sends"], naive["calls"], "a plain client does not send twice: {told}");
+    let sends = naive["sends"].as_u64().unwrap() + ours["sends"].as_u64().unwrap();
+    assert_eq!(told["upstream"]["requests"], sends, "every request that the upstream saw is in the table: {told}");
+    assert!(gateway["breaker_opened"].as_u64() >= Some(1) && gateway["breaker_closed"].as_u64() >= Some(1), "{told}");
+    assert!(run.err.contains("breaker closed → open") && run.err.contains("half-open → closed"), "{}", run.err);
+    assert!(ours["success_percent"].as_f64() > naive["success_percent"].as_f64(), "{told}");
 }
 
 #[test]
