@@ -3,7 +3,7 @@
 
 use super::model::{Config, Endpoint, Upstream};
 use super::place::{self, SecretRef};
-use crate::policy::{BackoffKind, Mode, Share, Unsafe};
+use crate::policy::{BackoffKind, Mode, OnExhausted, Share, Unsafe};
 use crate::time::Nanos;
 use crate::{admit, calc};
 
@@ -113,6 +113,26 @@ pub const CODES: &[(&str, &str, &str)] = &[
         "a call costs more than a limit ever holds",
         "cost is above the limit's burst (for windows: above its count), so no wait helps and every such call is refused with 429. Raise burst, or lower cost.",
     ),
+    (
+        "SW023",
+        "an open breaker refuses calls at once",
+        "A call that meets the open breaker gets 503 circuit_open although it has time left: breaker.max_wait or waiting is zero, or breaker.open is longer than max_wait or the deadline allows. An outage then costs every call that comes while the breaker is open, however short it is. Leave max_wait at its default and keep open well below it, or give the endpoint a fallback.",
+    ),
+    (
+        "SW024",
+        "a throttled key refuses calls at once",
+        "All keys share one quota and auth.max_wait is \"0s\": when the provider throttles one call, every other call gets 503 keys_exhausted until the key may be used again. Without max_wait calls wait for it within their deadline.",
+    ),
+    (
+        "SW025",
+        "the breaker stays open for longer than calls wait",
+        "Each failed probe doubles the open time up to breaker.open_max, which is longer than breaker.max_wait or the deadline allows. In a long outage calls are refused at once again, and they still are for up to open_max after the upstream is back. Lower open_max, or raise max_wait.",
+    ),
+    (
+        "SW026",
+        "no retry is ever paid for",
+        "retry.budget and retry.budget_floor are both zero, so every retry is denied and retry.attempts has no effect. Say attempts = 1 where none is wanted; otherwise leave the budget at 20% and 10/s.",
+    ),
 ];
 
 /// The world outside the file, as far as warnings need it.
@@ -145,6 +165,7 @@ pub fn warnings(config: &Config, around: &dyn Surroundings) -> Vec<Warning> {
         for endpoint in &upstream.endpoints {
             let subject = format!("{}/{}", upstream.name, endpoint.name);
             endpoint_warnings(config, endpoint, &subject, &mut found);
+            waiting_warnings(endpoint, &subject, &mut found);
             if let Some(path) = endpoint.policy.schema.as_deref().filter(|path| !around.has_file(path)) {
                 found.push(warning("SW020", format!("{subject}.schema"), format!("{path} cannot be read")));
             }
@@ -175,6 +196,9 @@ fn credentials(upstream: &Upstream, found: &mut Vec<Warning>) {
     }
     if auth.keys.len() == 1 {
         found.push(warning("SW016", &subject, "one key"));
+    }
+    if !auth.keys.is_empty() && auth.groups() == 1 && auth.max_wait == Some(Nanos::ZERO) {
+        found.push(warning("SW024", &subject, "max_wait is 0s"));
     }
     let local = place::is_loopback(&format!("{}:{}", upstream.url.host, upstream.url.port));
     if !upstream.url.tls && !local {
@@ -249,6 +273,37 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     }
     if policy.dead_letter.from.is_empty() {
         push("SW019", "dead_letter.from", "no door leaves dead letters".to_owned());
+    }
+}
+
+/// Warnings about calls that are refused although they could wait. Where a profile says so, it is a choice that its page explains.
+fn waiting_warnings(endpoint: &Endpoint, subject: &str, found: &mut Vec<Warning>) {
+    let policy = &endpoint.policy;
+    let (breaker, total) = (policy.breaker, policy.timeout.total);
+    let mut push = |code: &'static str, key: &str, message: String| {
+        found.push(Warning { code, subject: subject.to_owned(), message, origin: origin(endpoint, key) });
+    };
+    let wrote = |key: &str| !origin(endpoint, key).is_empty();
+    if policy.retry.budget == Share::ZERO && policy.retry.budget_floor.count == 0 && policy.retry.attempts > 1 {
+        push("SW026", "retry.budget_floor", format!("attempts {} with an empty budget", policy.retry.attempts));
+    }
+    let stale = policy.cache.stale_if_error > Nanos::ZERO;
+    let elsewhere = policy.fallback.is_some() || stale || policy.on_exhausted == OnExhausted::Enqueue;
+    if breaker.mode != Mode::Enforce || elsewhere {
+        return;
+    }
+    let patience = breaker.max_wait.min(total);
+    let long = |key: &str| wrote(key) || wrote("breaker.max_wait") || wrote("timeout.total");
+    if patience == Nanos::ZERO {
+        if wrote("breaker.max_wait") {
+            push("SW023", "breaker.max_wait", "max_wait is 0s".to_owned());
+        }
+    } else if policy.waiting == 0 {
+        push("SW023", "waiting", "waiting is 0".to_owned());
+    } else if breaker.open > patience && long("breaker.open") {
+        push("SW023", "breaker.open", format!("open {}, and calls wait for {patience} at most", breaker.open));
+    } else if breaker.open_max > patience && long("breaker.open_max") {
+        push("SW025", "breaker.open_max", format!("open_max {}, and calls wait for {patience} at most", breaker.open_max));
     }
 }
 
