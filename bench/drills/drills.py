@@ -1,4 +1,4 @@
-"""Surge and capacity dip, live: real programs, open-loop load. `bench/drills/run` calls it with the program to drill."""
+"""Surge, capacity dip and outages, live: real programs, open-loop load. `bench/drills/run` calls it with the program to drill."""
 
 import argparse
 import asyncio
@@ -241,10 +241,59 @@ async def surge(binary, quiet):
         print(f"    {endpoint}: {count} × {outcome} ({reason})")
 
 
+# Each has something else that decides: the line of those who wait, the end of their patience, attempts, the budget, refusals at once.
+OUTAGE_POLICIES = {
+    "defaults": "",
+    "waits for 1 s": 'breaker = { consecutive = 5, max_wait = "1s" }',
+    "refuses for 2 s": 'breaker = { consecutive = 5, open = "2s", open_max = "2s", max_wait = "0s" }',
+    "no breaker, 6 attempts": 'breaker.mode = "off"\nretry = { attempts = 6, base = "200ms", factor = 2.0, cap = "2s" }',
+    "no breaker, no earned budget": 'breaker.mode = "off"\nretry = { attempts = 8, base = "200ms", cap = "1s", budget = "0%", budget_floor = "20/s" }',
+    "profile internal": 'profile = "internal"',
+}
+# Seconds, and how often: a short outage meets few calls.
+OUTAGES = ((0.5, 8), (2.0, 3), (5.0, 2))
+
+
+async def outages(binary, quiet):
+    """What `check` says of an outage beside what callers get: six policies side by side, 40 calls/s each, three outages."""
+    rate, calm, worst = 40, 20, 0
+    for length, times in OUTAGES:
+        starts = [calm + n * (length + 6) for n in range(times)]
+        with tempfile.TemporaryDirectory() as directory:
+            script = '[[routes]]\nmatch = "GET /**"\n' + "".join(f'[[timeline]]\nat = "{int(at * 1000)}ms"\nfor = "{int(length * 1000)}ms"\nmix = {{ "503" = 1 }}\n' for at in starts)
+            upstream, port = flaky(binary, directory, script)
+            start = time.monotonic()
+            policy = "".join(f'[upstreams.p{n}]\nurl = "http://127.0.0.1:{port}"\n{keys}\n' for n, keys in enumerate(OUTAGE_POLICIES.values()))
+            gateway, at, _ = serve(binary, directory, policy)
+            told = subprocess.run([binary, "check", "--json", "--load", str(rate), "--outage", f"{int(length * 1000)}ms", "-c", f"{directory}/seawall.toml"], capture_output=True, check=True)
+            told = [100 * next(iter(endpoint["gives_up"].values())) for endpoint in json.loads(told.stdout)["endpoints"]]
+            load, down = Load(), {at: [] for at in starts}
+            # A long calm earns a full retry budget.
+            await asyncio.gather(*(Load().steady(at, f"/p{n}/x", 28, start, 1, calm - 2) for n in range(len(OUTAGE_POLICIES))))
+
+            async def watch():
+                while (now := time.monotonic() - start) < starts[-1] + length + 0.5:
+                    if await send(port, "/x", 1.0) == 503:
+                        down[max(at for at in starts if at <= now + 0.5)].append(now)
+                    await asyncio.sleep(0.005)
+
+            end = starts[-1] + length + 6
+            await asyncio.gather(watch(), *(load.steady(at, f"/p{n}/x", rate, start, calm - 1, end, timeout=60.0) for n in range(len(OUTAGE_POLICIES))))
+            print(f"\n{length} s of 503, {rate} calls/s, {times} times; given up of those that began in it")
+            for n, name in enumerate(OUTAGE_POLICIES):
+                good, all_ = map(sum, zip(*(load.good(seen[0], seen[-1], f"/p{n}/x") for seen in down.values())))
+                lived = 100 - share(good, all_)
+                worst = max(worst, abs(lived - told[n]))
+                print(f"  {name:<30} check says {told[n]:5.1f} %   callers {lived:5.1f} % of {all_}   {lived - told[n]:+5.1f}")
+            gateway.end()
+            upstream.end()
+    print(f"\nwithin 5 points: {'yes' if worst <= 5 else 'NO'} (at most {worst:.1f})")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
-    parser.add_argument("drill", nargs="?", choices=["surge", "dip", "only"])
+    parser.add_argument("drill", nargs="?", choices=["surge", "dip", "outages", "only"])
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--port", type=int)
     parser.add_argument("--rate", type=float)
@@ -253,6 +302,6 @@ if __name__ == "__main__":
     if options.drill == "only":
         asyncio.run(only(options.port, "/api/hot", options.rate, options.seconds))
         sys.exit()
-    for drill in (surge, dip):
+    for drill in (surge, dip, outages):
         if options.drill in (None, drill.__name__):
             asyncio.run(drill(options.binary, 5 if options.short else 10))
