@@ -8,6 +8,7 @@ use seawall_core::config::checklist::checklist;
 use seawall_core::config::lint::{self, Surroundings};
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config, explain};
+use seawall_core::sim::downtime;
 use seawall_core::time::Nanos;
 use seawall_core::{calc, call};
 

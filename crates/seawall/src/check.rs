@@ -153,7 +153,7 @@ fn figures_for_people(out: &mut dyn Write, figures: &figures::Figures, endpoint:
         "amplification", amplification.attempts, amplification.budgeted, args.load
     )?;
     let chances: Vec<String> = gives_up.iter().map(|(name, chance)| format!("{} of an outage of {name}", percent(*chance))).collect();
-    writeln!(out, "    {:<20} {}", "gives up", chances.join(", "))
+    writeln!(out, "    {:<20} {} at {} calls/s", "gives up", chances.join(", "), args.load)
 }
 
 fn percent(share: f64) -> String {

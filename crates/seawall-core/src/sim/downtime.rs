@@ -257,7 +257,9 @@ mod tests {
 
     #[test]
     fn an_unsafe_method_is_given_up_on_unless_it_has_a_key() {
-        let post = |more: &str| format!("endpoints = [{{ name = \"p\", match = \"POST /x\" }}]\nbreaker.mode = \"off\"\nrepeat = \"never\"\n{more}");
+        let post = |more: &str| {
+            format!("endpoints = [{{ name = \"p\", match = \"POST /x\" }}]\nbreaker.mode = \"off\"\nrepeat = \"never\"\n{more}")
+        };
         assert!(chance(&post(""), 1.0, 1_000) > 0.99);
         assert!(chance(&post("idempotency.mode = \"required\""), 1.0, 200) < 0.2);
     }

@@ -264,6 +264,10 @@ const WARNED: &[(&str, &str)] = &[
     ("SW020", "schema = \"nowhere.json\""),
     ("SW021", "retry = { base = \"20s\", cap = \"10s\" }"),
     ("SW022", "cost = 20\nlimits = [{ name = \"qps\", rate = \"50/s\", burst = 10 }]"),
+    ("SW023", "breaker.max_wait = \"0s\""),
+    ("SW024", "auth = { max_wait = \"0s\", keys = [{ id = \"a\", secret = \"env:A\" }] }"),
+    ("SW025", "breaker = { open = \"5s\", open_max = \"1m\" }"),
+    ("SW026", "retry = { budget = \"0%\", budget_floor = \"0/s\" }"),
 ];
 
 #[test]
@@ -291,6 +295,44 @@ fn no_warning_is_missing_from_this_list_and_none_is_named_twice() {
     let unique: BTreeSet<&str> = listed.iter().copied().collect();
     assert_eq!(unique.len(), listed.len(), "{listed:?}");
     assert_eq!(listed, WARNED.iter().map(|(code, _)| *code).collect::<Vec<_>>());
+}
+
+#[test]
+fn calls_that_are_refused_although_they_could_wait_are_warned_of_unless_a_profile_or_a_fallback_says_so() {
+    let codes = |keys: &str| {
+        let json = Dir::with(format!("{UPSTREAM}{keys}\n")).run(["check", "--json"]).json();
+        let codes = json["warnings"].as_array().unwrap().iter().map(|warning| warning["code"].as_str().unwrap().to_owned());
+        codes.collect::<Vec<_>>()
+    };
+    for keys in ["waiting = 0", "breaker = { open = \"20s\", open_max = \"20s\" }", "timeout = { attempt = \"50ms\", total = \"200ms\" }"] {
+        assert!(codes(keys).contains(&"SW023".to_owned()), "{keys}: {:?}", codes(keys));
+    }
+    for keys in [
+        "profile = \"internal\"",
+        "profile = \"fetcher\"",
+        "breaker.max_wait = \"0s\"\nfallback = { status = 200, body = \"[]\" }",
+        "breaker = { open = \"20s\", open_max = \"20s\", max_wait = \"30s\" }",
+        "breaker = { mode = \"shadow\", max_wait = \"0s\" }",
+    ] {
+        assert!(!codes(keys).iter().any(|code| ["SW023", "SW025"].contains(&code.as_str())), "{keys}: {:?}", codes(keys));
+    }
+}
+
+#[test]
+fn the_outages_of_the_chances_and_their_load_can_be_given() {
+    let dir = Dir::with(format!("{UPSTREAM}breaker.max_wait = \"1s\"\n"));
+    let chances = |load: &str| {
+        dir.run(["check", "--json", "--outage", "2s", "--outage", "1m", "--load", load]).json()["endpoints"][0]["gives_up"].clone()
+    };
+    let busy = chances("50");
+    let names: Vec<&String> = busy.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["2s", "1m"]);
+    assert!(busy["2s"].as_f64().unwrap() < busy["1m"].as_f64().unwrap(), "{busy}");
+    assert_eq!(busy, chances("50"), "the same file gives the same numbers");
+    assert_ne!(busy, chances("2"));
+    dir.run(["check", "--outage", "0s"]).ends_with(2);
+    let text = dir.run(["check", "--outage", "2s"]).out;
+    assert!(text.lines().any(|line| line.contains(" gives up ") && line.contains("of an outage of 2s at 100 calls/s")), "{text}");
 }
 
 #[test]

@@ -53,6 +53,8 @@ mod disks;
 mod docs;
 mod doors;
 #[cfg(test)]
+mod drill;
+#[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod exchange;
