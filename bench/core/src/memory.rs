@@ -8,7 +8,7 @@ use governor::clock::FakeRelativeClock;
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::admit::table::Table;
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
-use seawall_core::time::Mono;
+use seawall_core::time::{Mono, Nanos};
 
 use crate::ours::key;
 use crate::peers::quota;
