@@ -3,6 +3,7 @@
 
 use super::input::{Before, Read};
 use super::journal::{Entry, Pieces};
+use crate::exit::Failure;
 use seawall_core::id::CallId;
 use seawall_store::Error;
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ pub(super) const fn block(line: u64) -> u64 {
 
 /// The lines of one block that are done, and the sum of what they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Block {
+pub(super) struct Block {
     done: u128,
     sum: u64,
 }
@@ -49,9 +50,12 @@ impl Block {
     }
 }
 
+/// By their number; those without a line that is done are left out.
+pub(super) type Blocks = HashMap<u64, Block>;
+
 #[derive(Debug)]
 enum Done {
-    Lines(HashMap<u64, Block>),
+    Lines(Blocks),
     /// Sorted. A row that stands in the input twice is in here once for each time it was done.
     Keys {
         keys: Vec<u64>,
@@ -69,12 +73,17 @@ pub(super) struct Earlier {
     pieces: Option<Pieces>,
     /// The lines of the journal are not those of the list any more, which the journal must say from then on.
     changed: Arc<AtomicBool>,
+    /// The output has lines of rows that the journal does not know.
+    loose: bool,
+    /// A list that was changed is refused: its rows are known by their lines, and what has them cannot be mended.
+    pub(super) refuses_changes: bool,
 }
 
 impl Earlier {
     pub(super) fn new(again: Again, pieces: Option<Pieces>) -> Self {
         let (dead, pages) = (HashMap::new(), HashMap::new());
-        Self { again, done: Done::Lines(HashMap::new()), dead, pages, pieces, changed: Arc::default() }
+        let (done, changed) = (Done::Lines(HashMap::new()), Arc::default());
+        Self { again, done, dead, pages, pieces, changed, loose: false, refuses_changes: false }
     }
 
     pub(super) fn changed(&self) -> Arc<AtomicBool> {
@@ -85,7 +94,30 @@ impl Earlier {
         self.changed.load(Ordering::Relaxed)
     }
 
+    pub(super) const fn pieces(&self) -> Option<&Pieces> {
+        self.pieces.as_ref()
+    }
+
+    /// Notes a row of the list that is done, where it stands where it stood.
+    pub(super) fn compare(&self, (line, key): (u64, u64), found: &mut Blocks) {
+        if let Done::Lines(blocks) = &self.done
+            && blocks.get(&block(line)).is_some_and(|known| known.done & Block::bit(line) != 0)
+        {
+            found.entry(block(line)).or_default().add(line, key);
+        }
+    }
+
+    /// Whether all that is done was found in its place, and nothing else is in the output.
+    pub(super) fn is_unchanged(&self, found: &Blocks) -> bool {
+        !self.loose && matches!(&self.done, Done::Lines(blocks) if blocks == found)
+    }
+
     pub(super) fn add(&mut self, entry: &Entry) {
+        if entry.relined {
+            self.done = Done::Lines(HashMap::new());
+            self.changed.store(false, Ordering::Relaxed);
+            self.loose = entry.loose;
+        }
         if entry.changed {
             self.changed.store(true, Ordering::Relaxed);
         }
@@ -126,7 +158,7 @@ impl Earlier {
     }
 
     /// What is to be done in this run of rows of one block; of all of them where the block is whole.
-    pub(super) async fn sift(&mut self, block: u64, rows: &mut Vec<Read>, whole: bool) -> Result<(), Error> {
+    pub(super) async fn sift(&mut self, block: u64, rows: &mut Vec<Read>, whole: bool) -> anyhow::Result<()> {
         if self.again == Again::Everything {
             return Ok(());
         }
@@ -136,6 +168,10 @@ impl Earlier {
             let mut found = Block::default();
             for (line, key) in rows.iter().map(Read::place).filter(|(line, _)| known.done & Block::bit(*line) != 0) {
                 found.add(line, key);
+            }
+            if whole && found != *known && self.refuses_changes {
+                let what = "the list was changed among rows that are done, which a list from a pipe cannot be";
+                return Err(Failure::usage(what).hint("write it to a file and give that, with `--resume`").into());
             }
             if !whole || found != *known {
                 self.changed.store(true, Ordering::Relaxed);
@@ -151,7 +187,14 @@ impl Earlier {
         let mut keys = Vec::new();
         if let Some(pieces) = &self.pieces {
             let theirs = |(line, key): &(u64, u64)| (block(*line) >= from).then_some(*key);
-            pieces.each(|_, entry| keys.extend(entry.done.iter().filter_map(theirs))).await?;
+            pieces
+                .each(|_, entry| {
+                    if entry.relined {
+                        keys.clear();
+                    }
+                    keys.extend(entry.done.iter().filter_map(theirs));
+                })
+                .await?;
         }
         keys.sort_unstable();
         self.done = Done::Keys { met: vec![false; keys.len()], keys };

@@ -53,6 +53,11 @@ impl Read {
         }
     }
 
+    /// Its own id, a JSON text; empty where it has none.
+    pub(super) fn id(&self) -> &str {
+        if let Self::Row(row, _) = self { &row.id } else { "" }
+    }
+
     const fn set_ordinal(&mut self, ordinal: u64) {
         match self {
             Self::Row(row, _) => row.ordinal = ordinal,
@@ -158,12 +163,30 @@ impl Reader {
         }
     }
 
+    /// Reads a list to its end without handing it over. The input is opened anew before and after.
+    pub(super) fn survey(&mut self, mut look: impl FnMut(&Read)) -> anyhow::Result<()> {
+        let names = self.names.take();
+        self.lines.reopen()?;
+        self.columns = None;
+        loop {
+            let read = match self.record()? {
+                Line::End => break,
+                Line::TooLong => Some(self.bad(b"", String::new())),
+                Line::Text(text) => self.read(&text),
+            };
+            read.iter().for_each(&mut look);
+        }
+        self.names = names;
+        self.columns = None;
+        self.lines.reopen()
+    }
+
     /// Hands over what no earlier run has done. `false` when nobody listens any more.
     async fn pass(&mut self, batch: &mut Batch, whole: bool, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<bool> {
         let Batch { mut rows, block, .. } = std::mem::take(batch);
         batch.block = block;
         let read = rows.len();
-        self.earlier.sift(block, &mut rows, whole).await.context("cannot read the journal")?;
+        self.earlier.sift(block, &mut rows, whole).await?;
         self.ahead.skipped.fetch_add(u64::try_from(read - rows.len()).unwrap_or(0), Ordering::Relaxed);
         let mut ordinal = self.ahead.rows.load(Ordering::Relaxed);
         let renamed = rows.iter().filter(|read| matches!(read, Read::Row(row, _) if Names::is_renamed(&row.file))).count();

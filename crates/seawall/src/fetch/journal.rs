@@ -28,6 +28,12 @@ pub(super) struct Entry {
     /// Lines of pieces before this one are not those of the list any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
+    /// What this piece says is done is everything: pieces before it are of the list as it was before it was edited.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relined: bool,
+    /// The output has lines of rows that are in no piece.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub loose: bool,
     /// Lines and keys, as bytes behind the rest.
     #[serde(skip)]
     pub done: Vec<(u64, u64)>,
@@ -37,6 +43,9 @@ pub(super) struct Entry {
     /// Keys of rows whose pages up to this one are done, and where the next is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pages: Vec<(u64, u32, String)>,
+    /// The lines of those rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub page_lines: Vec<u64>,
 }
 
 impl Entry {
@@ -96,6 +105,20 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    pub(super) const fn new(store: Store, run: Run) -> Self {
+        Self { store, run }
+    }
+
+    /// The first piece, as it was written.
+    pub(super) async fn first(&self) -> Result<Option<Bytes>, Error> {
+        Ok(self.store.journal(self.run, 0, 1).await?.pop().map(|(_, content)| content))
+    }
+
+    pub(super) async fn append(&self, number: u64, content: Bytes, kept: Kept, now: Wall) -> Result<(), Error> {
+        let piece = Piece { number, content, letters: Vec::new(), outdated: Vec::new() };
+        patiently(|| self.store.journal_append(self.run, piece.clone(), kept, now)).await
+    }
+
     /// All pieces in order, up to one that cannot be read.
     pub(super) async fn each(&self, mut take: impl FnMut(u64, &Entry)) -> Result<(), Error> {
         let mut next = 0;
@@ -113,7 +136,7 @@ impl Pieces {
     }
 
     /// Forgets what comes from a number on.
-    async fn cut(&self, from: u64) -> Result<(), Error> {
+    pub(super) async fn cut(&self, from: u64) -> Result<(), Error> {
         while self.store.journal_cut(self.run, from, TOGETHER).await? > 0 {}
         Ok(())
     }

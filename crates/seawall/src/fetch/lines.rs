@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +14,8 @@ pub(super) struct Lines {
     reader: Box<dyn BufRead + Send>,
     /// Lines read.
     pub number: u64,
+    path: PathBuf,
+    read: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Lines {
@@ -52,10 +54,19 @@ impl Lines {
         } else {
             Box::new(File::open(path).with_context(|| format!("cannot read `{}`", path.display()))?)
         };
-        Self::of(Counted { inner: source, read }).with_context(|| format!("cannot read `{}`", path.display()))
+        let reader = Self::of(Counted { inner: source, read: Arc::clone(&read) });
+        let reader = reader.with_context(|| format!("cannot read `{}`", path.display()))?;
+        Ok(Self { reader, number: 0, path: path.to_owned(), read })
     }
 
-    fn of(mut source: impl Read + Send + 'static) -> io::Result<Self> {
+    /// Begins with the first line again. Not for stdin, which is gone.
+    pub(super) fn reopen(&mut self) -> anyhow::Result<()> {
+        self.read.store(0, Ordering::Relaxed);
+        *self = Self::open(&self.path, Arc::clone(&self.read))?;
+        Ok(())
+    }
+
+    fn of(mut source: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
         let mut first = [0; 2];
         let mut count = 0;
         while count < 2 {
@@ -65,12 +76,11 @@ impl Lines {
             }
         }
         let whole = io::Cursor::new(first).take(u64::try_from(count).unwrap_or(0)).chain(source);
-        let reader: Box<dyn BufRead + Send> = if first == [0x1f, 0x8b] {
+        Ok(if first == [0x1f, 0x8b] {
             Box::new(BufReader::with_capacity(1 << 16, flate2::read::MultiGzDecoder::new(whole)))
         } else {
             Box::new(BufReader::with_capacity(1 << 16, whole))
-        };
-        Ok(Self { reader, number: 0 })
+        })
     }
 
     /// The next line without its end.
@@ -115,7 +125,8 @@ mod tests {
     use std::io::Write as _;
 
     fn all(bytes: Vec<u8>) -> Vec<Line> {
-        let mut lines = Lines::of(io::Cursor::new(bytes)).unwrap();
+        let reader = Lines::of(io::Cursor::new(bytes)).unwrap();
+        let mut lines = Lines { reader, number: 0, path: PathBuf::new(), read: Arc::default() };
         let mut read = Vec::new();
         loop {
             match lines.line().unwrap() {

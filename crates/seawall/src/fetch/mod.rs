@@ -2,12 +2,15 @@
 //! reads, one sends, one writes.
 
 mod answer;
+mod claim;
 mod destination;
 mod earlier;
+mod edited;
 mod input;
 mod journal;
 mod lanes;
 mod lines;
+mod mend;
 mod names;
 mod output;
 mod pages;
@@ -56,6 +59,9 @@ Examples:
   seawall fetch urls.txt -o out.ndjson --resume
   seawall fetch ids.csv --url 'https://api.example.com/items/{id}' -o out.ndjson
   echo /items | seawall fetch -c seawall.toml --upstream api --pages link --items /data
+  echo /items | seawall fetch -c seawall.toml --upstream api --pages next:/data/-/id,starting_after --items /data
+
+An output that has not finished is only replaced with --overwrite; --resume continues it.
 
 Without a configuration file each host gets a breaker, a budget and retries of its own; with one, URLs of its upstreams get
 their policy and keys.
@@ -104,6 +110,10 @@ pub(crate) struct Args {
     #[arg(long)]
     resume: bool,
 
+    /// Replace an output that another run, or none, has left unfinished
+    #[arg(long, conflicts_with_all = ["resume", "retry_dead"])]
+    overwrite: bool,
+
     /// Do only what ended as dead letters
     #[arg(long, conflicts_with = "resume")]
     retry_dead: bool,
@@ -124,7 +134,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     quarantine: Option<PathBuf>,
 
-    /// Follow pages: link | next:/json/pointer or next:/json/pointer,PARAM | page:PARAM=1 | offset:PARAM,SIZE
+    /// Follow pages: link | next:/json/pointer or next:/json/pointer,PARAM (`-` is the last item of a list) | page:PARAM=1 | offset:PARAM,SIZE
     #[arg(long, value_name = "HOW", conflicts_with = "ordered")]
     pages: Option<Pages>,
 
@@ -173,6 +183,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let (rows, to_send) = mpsc::channel(READ_AHEAD);
     let (results, to_write) = mpsc::channel(UNWRITTEN);
     let (reader, output) = (plan.reader, plan.output);
+    let finished = Arc::clone(&output.finished);
     let reading = spawn("reader", move || reader.run(&rows))?;
     let writing = spawn("writer", move || write(output, to_write))?;
     let logging = args.log.as_deref().map(|path| log(path, Arc::clone(&plan.recorder))).transpose()?;
@@ -181,6 +192,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     send(&work, to_send, usize::from(args.concurrency), &progress, terminal)?;
     progress.clear();
     let mut work = Rc::try_unwrap(work).map_err(|_| anyhow::anyhow!("a worker outlived the run"))?;
+    finished.store(ahead.over.load(Ordering::Relaxed) && !work.lanes.borrow().stopping, Ordering::Relaxed);
     // The writer ends when nothing can come any more.
     let (nobody, _) = mpsc::channel(1);
     drop(std::mem::replace(&mut work.to, nobody));

@@ -2,6 +2,7 @@
 //! between the two costs a repetition, never a row.
 
 use super::answer::Content;
+use super::claim::Claims;
 use super::journal::{Entry, Journal};
 use super::quarantine::Quarantine;
 use crate::exit::Failure;
@@ -88,6 +89,9 @@ pub(super) struct Output {
     pub body_only: bool,
     pub quarantine: Quarantine,
     pub journal: Journal,
+    pub claims: Claims,
+    /// Every row of the list has ended.
+    pub finished: Arc<AtomicBool>,
     /// Whether the lines of the journal are still those of the list.
     pub changed: Arc<AtomicBool>,
     pub clock: Clock,
@@ -120,6 +124,9 @@ impl Output {
             };
             if count == 0 {
                 self.journal(true).await?;
+                if self.finished.load(Ordering::Relaxed) {
+                    self.claims.finish(self.clock.now().wall).await.map_err(unavailable)?;
+                }
                 return Ok(self.quarantine);
             }
             self.keep(&mut batch, &mut buffer)?;
@@ -311,7 +318,10 @@ impl Unjournaled {
         self.outdated.extend(done.replaces);
         match &done.end {
             End::Good(_, None) => self.entry.done.push((done.line, done.key)),
-            End::Good(_, Some(next)) => self.entry.pages.push((done.key, done.page.unwrap_or(1), next.clone())),
+            End::Good(_, Some(next)) => {
+                self.entry.pages.push((done.key, done.page.unwrap_or(1), next.clone()));
+                self.entry.page_lines.push(done.line);
+            }
             End::Dead(dead) => {
                 let text = |id: Option<CallId>| id.map(|id| id.to_string()).unwrap_or_default();
                 self.entry.dead.push((done.key, text(dead.letter.as_ref().map(|letter| letter.id)), text(done.replaces)));

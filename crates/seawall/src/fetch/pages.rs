@@ -84,7 +84,7 @@ impl Pages {
             },
             Self::Next { pointer, parameter } => {
                 let json = page.json.ok_or("the page is not JSON")?;
-                let word = match json.pointer(pointer) {
+                let word = match at(json, pointer)? {
                     None | Some(Value::Null | Value::Bool(false)) => return Ok(None),
                     Some(Value::String(word)) if word.is_empty() => return Ok(None),
                     Some(Value::String(word)) => word.clone(),
@@ -93,7 +93,11 @@ impl Pages {
                 };
                 match parameter {
                     Some(parameter) => with(page.below, parameter, &word),
-                    None => resolve(page.base, page.below, &word)?,
+                    None if word.contains(['/', '?']) => resolve(page.base, page.below, &word)?,
+                    None => {
+                        let how = format!("name the parameter that it goes to: `--pages next:{pointer},PARAM`");
+                        return Err(format!("what is at `{pointer}` is no URL; {how}"));
+                    }
                 }
             }
             Self::Page { parameter, first } => {
@@ -120,6 +124,35 @@ impl Page<'_> {
     fn count(&self) -> Result<usize, String> {
         items(self.json, self.items).map(Vec::len)
     }
+}
+
+/// The value at a JSON pointer. `-` is the last element of an array; an empty array has none.
+///
+/// # Errors
+/// When there is no array, or its last element has no such member: the pointer does not fit the API.
+fn at<'a>(json: &'a Value, pointer: &str) -> Result<Option<&'a Value>, String> {
+    let Some((start, rest)) = last_element(pointer) else { return Ok(json.pointer(pointer)) };
+    let list = match json.pointer(start) {
+        Some(Value::Array(list)) => list,
+        Some(Value::Object(_)) if json.pointer(&format!("{start}/-")).is_some() => return Ok(json.pointer(pointer)),
+        Some(_) | None => return Err(format!("there is no list at `{start}`, so `{pointer}` names no last item")),
+    };
+    let Some(last) = list.last() else { return Ok(None) };
+    match at(last, rest)? {
+        None => Err(format!("the last item of `{start}` has no `{rest}`")),
+        found => Ok(found),
+    }
+}
+
+/// What is before and behind the first `-` of a pointer.
+fn last_element(pointer: &str) -> Option<(&str, &str)> {
+    let (start, rest) = pointer.split_once("/-")?;
+    if rest.is_empty() || rest.starts_with('/') {
+        return Some((start, rest));
+    }
+    let skipped = start.len() + 2;
+    let (more, rest) = last_element(&pointer[skipped..])?;
+    Some((&pointer[..skipped + more.len()], rest))
 }
 
 /// The items of an answer.
@@ -218,6 +251,24 @@ mod tests {
         assert_eq!(next("next:/token,t", "/items?q=1&t=old", 1, "", &body, None).unwrap().unwrap(), "/items?q=1&t=a%20b");
         assert_eq!(next("next:/last", "/items", 1, "", &body, None), Ok(None));
         assert_eq!(next("next:/missing", "/items", 1, "", &body, None), Ok(None));
+    }
+
+    #[test]
+    fn the_last_item_may_say_where_to_go_on() {
+        let body = json!({ "data": [{ "id": 1 }, { "id": "b c" }], "none": [], "-x": { "-": 5 } });
+        let after = |pages: &str| next(pages, "/x?limit=2&after=old", 1, "", &body, None);
+        assert_eq!(after("next:/data/-/id,after").unwrap().unwrap(), "/x?limit=2&after=b%20c");
+        assert_eq!(after("next:/-x/-,after").unwrap().unwrap(), "/x?limit=2&after=5", "a member may be called so");
+        assert_eq!(after("next:/none/-/id,after"), Ok(None));
+        assert_eq!(next("next:/-/id,after", "/x", 1, "", &json!([[], { "id": 7 }]), None).unwrap().unwrap(), "/x?after=7");
+        for (pages, why) in [
+            ("next:/items/-/id,after", "there is no list at `/items`"),
+            ("next:/data/-/key,after", "the last item of `/data` has no `/key`"),
+            ("next:/data/-/id", "is no URL; name the parameter that it goes to: `--pages next:/data/-/id,PARAM`"),
+        ] {
+            let said = after(pages).unwrap_err();
+            assert!(said.contains(why), "{said}");
+        }
     }
 
     #[test]

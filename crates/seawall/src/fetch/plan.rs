@@ -2,14 +2,17 @@
 
 use super::Args;
 use super::answer::Wanted;
+use super::claim::{Claims, underway};
 use super::earlier::{Again, Earlier};
+use super::edited::Edited;
 use super::input::{Ahead, Format, Reader, check_header};
 use super::journal::{Entry, Journal, Underway};
 use super::lanes::Lanes;
 use super::lines::Lines;
+use super::mend::mend;
 use super::names::Names;
 use super::output::{Done, Output, Sink, Unjournaled, unavailable};
-use super::quarantine::{Quarantine, without_dead};
+use super::quarantine::Quarantine;
 use super::route::Routes;
 use super::tally::Tally;
 use super::template::Template;
@@ -90,21 +93,15 @@ impl Plan {
         let name = name(&run);
         let clock = Clock::start();
         let runtime = super::runtime()?;
+        runtime.block_on(store.remember_little()).map_err(unavailable)?;
+        let claims = runtime.block_on(Claims::take(&store, args, run))?;
         let (journal, earlier, kept) = runtime.block_on(journal(store.clone(), run, args, clock.now().wall))?;
-        let output = runtime.block_on(output(args, journal, &earlier, kept, clock.clone()))?;
         let ((lines, size, ahead), template, headers) = reader_parts;
         let csv = is_csv(args);
-        let reader = Reader {
-            lines,
-            csv,
-            template,
-            routes,
-            headers,
-            earlier,
-            ahead,
-            columns: None,
-            names: args.output_dir.is_some().then(Names::default),
-        };
+        let names = args.output_dir.is_some().then(Names::default);
+        let mut reader = Reader { lines, csv, template, routes, headers, earlier, ahead, columns: None, names };
+        let edited = runtime.block_on(edited(args, &mut reader, kept))?;
+        let output = runtime.block_on(output(args, (journal, kept), &mut reader.earlier, edited, claims, clock.clone()))?;
         let recorder = Arc::new(if args.log.is_some() { Recorder::default() } else { Recorder::silent() });
         let work = work(args, config, &around, wanted, name, Arc::clone(&recorder), clock)?;
         Ok(Self { reader, output, recorder, size, store, work })
@@ -181,7 +178,7 @@ fn run(args: &Args) -> Run {
 }
 
 /// What people call it.
-fn name(run: &Run) -> String {
+pub(super) fn name(run: &Run) -> String {
     run[..6].iter().fold(String::new(), |mut text, byte| {
         let _: std::fmt::Result = write!(text, "{byte:02x}");
         text
@@ -194,7 +191,6 @@ async fn journal(store: Store, run: Run, args: &Args, now: Wall) -> anyhow::Resu
         (true, false) => Again::Unfinished,
         (false, false) => Again::Everything,
     };
-    store.remember_little().await.map_err(unavailable)?;
     let in_a_pipe = args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none();
     if in_a_pipe && again == Again::Everything {
         // Pipes that run side by side are different runs, and nothing of them can be asked for again.
@@ -205,36 +201,57 @@ async fn journal(store: Store, run: Run, args: &Args, now: Wall) -> anyhow::Resu
         Err(_) => Some(0),
     });
     let opened = Journal::open(store, run, again, length.flatten(), now).await.map_err(unavailable)?;
-    opened.map_err(|Underway| {
-        let message = "the same run is under way in another process".to_owned();
-        Failure { exit: Exit::Failed, message, hint: None }.into()
-    })
+    opened.map_err(|Underway| Failure { exit: Exit::Failed, message: underway(), hint: None }.into())
 }
 
-async fn output(args: &Args, mut journal: Journal, earlier: &Earlier, kept: Option<u64>, clock: Clock) -> anyhow::Result<Output> {
+/// How the list differs from the one that an earlier run read, where its results have ids or files that tell.
+async fn edited(args: &Args, reader: &mut Reader, kept: Option<u64>) -> anyhow::Result<Option<Edited>> {
+    let continues = args.resume || args.retry_dead;
+    let tells = args.output_dir.is_some() || (kept.is_some() && !args.body_only);
+    if !continues || !tells {
+        return Ok(None);
+    }
+    if !std::fs::metadata(&args.input).is_ok_and(|found| found.is_file()) {
+        reader.earlier.refuses_changes = true;
+        return Ok(None);
+    }
+    // Taken out, because the reader's rows are compared with it.
+    let earlier = std::mem::replace(&mut reader.earlier, Earlier::new(Again::Everything, None));
+    let edited = Edited::find(&earlier, reader).await;
+    reader.earlier = earlier;
+    let edited = edited?;
+    if args.output_dir.is_some() && edited.as_ref().is_some_and(Edited::has_moved_unnamed) {
+        let failure = Failure::usage("rows without an id changed their lines, and their files are called by them");
+        return Err(failure.hint("give the rows ids, or begin anew with `--overwrite`").into());
+    }
+    Ok(edited)
+}
+
+async fn output(
+    args: &Args,
+    (mut journal, kept): (Journal, Option<u64>),
+    earlier: &mut Earlier,
+    edited: Option<Edited>,
+    mut claims: Claims,
+    clock: Clock,
+) -> anyhow::Result<Output> {
     let (mut sink, mut length) = (Sink::Stdout, 0);
+    let continues = args.resume || args.retry_dead;
+    if let (true, None, Some(path)) = (continues, kept, &args.output)
+        && std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
+    {
+        let failure = Failure::usage(format!("`{}` is not empty, and no journal says what is in it", path.display()));
+        return Err(failure.hint("move it away, or begin anew with `--overwrite`").into());
+    }
+    claims.begin(clock.now().wall).await.map_err(unavailable)?;
     if let Some(path) = &args.output {
         let unwritable = || format!("cannot write `{}`", path.display());
-        let continues = args.resume || args.retry_dead;
-        let found = std::fs::metadata(path).ok();
-        if let (true, None, Some(found)) = (continues, kept, &found)
-            && found.is_file()
-            && found.len() > 0
-        {
-            let failure = Failure::usage(format!("`{}` is not empty, and there is no journal that says what is in it", path.display()));
-            return Err(failure.hint("move it away, or run without `--resume` to begin anew").into());
-        }
         let mut file = File::options().create(true).truncate(!continues).write(true).open(path).with_context(unwritable)?;
         if let (true, Some(kept)) = (continues && file.metadata().is_ok_and(|metadata| metadata.is_file()), kept) {
             length = kept.min(file.metadata().with_context(unwritable)?.len());
             file.set_len(length).with_context(unwritable)?;
-            if earlier.has_dead() && !args.body_only {
-                let mended = without_dead(path).with_context(unwritable)?;
-                let entry =
-                    Entry { output: Some(mended.length), replaces: Some(length), changed: earlier.is_changed(), ..Entry::default() };
-                length = mended.length;
-                journal.append(&entry, Vec::new(), Vec::new(), Kept::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
-                mended.replace().with_context(unwritable)?;
+            if !args.body_only && (earlier.has_dead() || edited.is_some()) {
+                length = mended(path, length, edited.as_ref(), earlier, &mut journal, &clock).await.with_context(unwritable)?;
                 file = File::options().write(true).open(path).with_context(unwritable)?;
             }
             file.seek(SeekFrom::Start(length)).with_context(unwritable)?;
@@ -255,10 +272,37 @@ async fn output(args: &Args, mut journal: Journal, earlier: &Earlier, kept: Opti
         body_only: args.body_only,
         quarantine,
         journal,
+        claims,
+        finished: Arc::default(),
         changed: earlier.changed(),
         clock,
         unjournaled: Unjournaled::default(),
     })
+}
+
+/// Takes lines out of the output that this run writes anew, and gives those that stay the ids of the list. Returns its length.
+async fn mended(
+    path: &Path,
+    before: u64,
+    edited: Option<&Edited>,
+    earlier: &mut Earlier,
+    journal: &mut Journal,
+    clock: &Clock,
+) -> anyhow::Result<u64> {
+    let mended = mend(path, earlier.has_dead(), edited)?;
+    if !mended.without_dead && !mended.relined {
+        mended.discard()?;
+        return Ok(before);
+    }
+    let (length, relined) = (mended.length, edited.filter(|_| mended.relined));
+    let rows = relined.map_or_else(|| Entry { changed: earlier.is_changed(), ..Entry::default() }, |edited| edited.entry(mended.loose));
+    let entry = Entry { output: Some(length), replaces: Some(before), ..rows };
+    journal.append(&entry, Vec::new(), Vec::new(), Kept::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
+    if relined.is_some() {
+        earlier.add(&entry);
+    }
+    mended.replace()?;
+    Ok(length)
 }
 
 fn quarantine(args: &Args) -> PathBuf {

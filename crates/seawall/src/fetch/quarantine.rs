@@ -3,8 +3,8 @@
 
 use crate::letter::Cause;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write as _};
+use std::path::PathBuf;
 
 /// A file that is made when the first row comes.
 #[derive(Debug)]
@@ -39,64 +39,5 @@ impl Quarantine {
 
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.file.as_mut().map_or(Ok(()), BufWriter::flush)
-    }
-}
-
-/// An output without the lines of dead rows, beside the one that it will take the place of.
-#[derive(Debug)]
-pub(super) struct Mended {
-    part: PathBuf,
-    path: PathBuf,
-    pub length: u64,
-}
-
-impl Mended {
-    /// Takes the place of the old one, for good.
-    pub(super) fn replace(self) -> io::Result<()> {
-        std::fs::rename(&self.part, &self.path)?;
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
-    }
-}
-
-/// Takes the lines of dead rows out of an output: those rows are done again.
-pub(super) fn without_dead(path: &Path) -> io::Result<Mended> {
-    #[derive(serde::Deserialize)]
-    struct Line {
-        outcome: Option<String>,
-    }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    let part = PathBuf::from(name);
-    let mut to = BufWriter::new(File::create(&part)?);
-    let mut from = BufReader::new(File::open(path)?);
-    let (mut line, mut length) = (Vec::new(), 0);
-    while from.read_until(b'\n', &mut line)? > 0 {
-        let is_dead = serde_json::from_slice::<Line>(&line).ok().and_then(|line| line.outcome).is_some_and(|outcome| outcome != "success");
-        if !is_dead {
-            to.write_all(&line)?;
-            length += u64::try_from(line.len()).unwrap_or(0);
-        }
-        line.clear();
-    }
-    to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    Ok(Mended { part, path: path.to_owned(), length })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_of_dead_rows_leave_the_output() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out");
-        let good = "{\"id\":1,\"outcome\":\"success\",\"body\":{\"outcome\":\"permanent\"}}\n";
-        std::fs::write(&path, format!("{good}{{\"id\":2,\"outcome\":\"permanent\"}}\n{good}")).unwrap();
-        let mended = without_dead(&path).unwrap();
-        let length = mended.length;
-        mended.replace().unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{good}{good}"));
-        assert_eq!(length, u64::try_from(good.len() * 2).unwrap());
     }
 }

@@ -67,6 +67,8 @@ mod fetch;
 #[cfg(test)]
 mod fetch_again;
 #[cfg(test)]
+mod fetch_edited;
+#[cfg(test)]
 mod fetch_options;
 #[cfg(test)]
 mod flaky;

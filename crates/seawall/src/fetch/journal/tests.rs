@@ -53,6 +53,9 @@ fn what_is_written_reads_back() {
         done: vec![(5, u64::MAX), (3, 0), (u64::MAX, 7), (1, 1 << 60)],
         dead: vec![(u64::MAX, "a".to_owned(), String::new())],
         pages: vec![(1, 2, "/\nü".to_owned())],
+        relined: true,
+        loose: true,
+        page_lines: vec![4],
     };
     for entry in [entry, Entry::default()] {
         let bytes = entry.write().unwrap();

@@ -1,0 +1,153 @@
+//! A list that was edited since the run before. A row that is done keeps its result wherever it stands now: a row without an id
+//! is known by its line, so its result gets the new line. A result leaves the output if its id belongs to another row now.
+
+use super::earlier::{Blocks, Earlier};
+use super::input::{Read, Reader};
+use super::journal::Entry;
+use super::row::Row;
+use anyhow::Context as _;
+use seawall_store::Error;
+use std::collections::HashMap;
+
+/// A row that the journal knows.
+#[derive(Clone, Debug)]
+struct Known {
+    key: u64,
+    /// Its line in the output, which is its id where it has no other.
+    line: u64,
+    /// Its line in the list; 0 if it is not there any more.
+    now: u64,
+    is_named: bool,
+    /// The last page that is done and where the next one is, for a row that is not done.
+    page: Option<(u32, String)>,
+}
+
+/// What becomes of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Keep,
+    /// It stays, and no row of the list asks for it.
+    Stray,
+    Drop,
+    /// It gets this line as its id.
+    Line(u64),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Edited {
+    /// Sorted by line.
+    known: Vec<Known>,
+    /// Lines of rows without an id, sorted.
+    unnamed: Vec<u64>,
+    /// Hashes of the other ids, sorted: of rows that are done, and of new ones.
+    done_ids: Vec<u64>,
+    new_ids: Vec<u64>,
+}
+
+impl Edited {
+    /// Compares a list with the journal. `None` where rows that are done stand where they stood.
+    pub(super) async fn find(earlier: &Earlier, reader: &mut Reader) -> anyhow::Result<Option<Self>> {
+        let mut found = Blocks::new();
+        reader.survey(|read| earlier.compare(read.place(), &mut found)).context("cannot read the input")?;
+        if earlier.is_unchanged(&found) {
+            return Ok(None);
+        }
+        let known = known(earlier).await.context("cannot read the journal")?;
+        if known.is_empty() {
+            return Ok(None);
+        }
+        let mut edited = Self { known, ..Self::default() };
+        reader.survey(|read| edited.meet(read)).context("cannot read the input")?;
+        edited.known.sort_unstable_by_key(|known| known.line);
+        edited.done_ids.sort_unstable();
+        edited.new_ids.sort_unstable();
+        Ok(Some(edited))
+    }
+
+    /// Takes note of a row of the list. The known rows are sorted by key.
+    fn meet(&mut self, read: &Read) {
+        let (line, key) = read.place();
+        let id = read.id();
+        let from = self.known.partition_point(|known| known.key < key);
+        let same = || self.known[from..].iter().take_while(|known| known.key == key).enumerate().filter(|(_, known)| known.now == 0);
+        // Of rows that ask for the same, each stays where it was if it can.
+        let met = same().find(|(_, known)| known.line == line).or_else(|| same().next()).map(|(at, _)| from + at);
+        if let Some(at) = met {
+            (self.known[at].now, self.known[at].is_named) = (line, !id.is_empty());
+        }
+        match (id.is_empty(), met) {
+            (true, _) => self.unnamed.push(line),
+            (false, Some(_)) => self.done_ids.push(hash(id)),
+            (false, None) => self.new_ids.push(hash(id)),
+        }
+    }
+
+    /// What becomes of the results with this id, a JSON text.
+    pub(super) fn fate(&self, id: &str) -> Fate {
+        let number: Option<u64> = id.parse().ok();
+        if let Some(number) = number {
+            let from = self.known.partition_point(|known| known.line < number);
+            let same = self.known[from..].iter().take_while(|known| known.line == number);
+            if let Some(known) = same.into_iter().find(|known| known.now != 0 && !known.is_named) {
+                return if known.now == number { Fate::Keep } else { Fate::Line(known.now) };
+            }
+        }
+        let id = hash(id);
+        if self.done_ids.binary_search(&id).is_ok() {
+            Fate::Keep
+        } else if self.new_ids.binary_search(&id).is_ok() || number.is_some_and(|number| self.unnamed.binary_search(&number).is_ok()) {
+            Fate::Drop
+        } else {
+            Fate::Stray
+        }
+    }
+
+    /// Whether a row without an id has another line than before.
+    pub(super) fn has_moved_unnamed(&self) -> bool {
+        self.known.iter().any(|known| !known.is_named && known.now != 0 && known.now != known.line)
+    }
+
+    /// What is done of the list as it is now.
+    pub(super) fn entry(&self, loose: bool) -> Entry {
+        let mut entry = Entry { relined: true, loose, ..Entry::default() };
+        for known in self.known.iter().filter(|known| known.now != 0) {
+            match &known.page {
+                None => entry.done.push((known.now, known.key)),
+                Some((page, next)) => {
+                    entry.pages.push((known.key, *page, next.clone()));
+                    entry.page_lines.push(known.now);
+                }
+            }
+        }
+        entry
+    }
+}
+
+/// Every row that the journal knows, sorted by key.
+async fn known(earlier: &Earlier) -> Result<Vec<Known>, Error> {
+    let (mut done, mut begun) = (Vec::new(), HashMap::new());
+    let Some(pieces) = earlier.pieces() else { return Ok(Vec::new()) };
+    pieces
+        .each(|_, entry| {
+            if entry.relined {
+                done.clear();
+                begun.clear();
+            }
+            for (line, key) in &entry.done {
+                begun.remove(key);
+                done.push(Known { key: *key, line: *line, now: 0, is_named: false, page: None });
+            }
+            let lines = entry.page_lines.iter().copied().chain(std::iter::repeat(0));
+            for ((key, page, next), line) in entry.pages.iter().zip(lines) {
+                begun.insert(*key, Known { key: *key, line, now: 0, is_named: false, page: Some((*page, next.clone())) });
+            }
+        })
+        .await?;
+    done.extend(begun.into_values());
+    done.sort_unstable_by_key(|known| known.key);
+    Ok(done)
+}
+
+fn hash(id: &str) -> u64 {
+    Row::key(id, "", "", "", b"")
+}

@@ -1,0 +1,124 @@
+//! An output without lines that are out of date: those of dead rows, which are done again, and those that an edited list has no
+//! place for. The new file takes the place of the old one at once.
+
+use super::edited::{Edited, Fate};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+/// What every line of an output begins with.
+const HEAD: &[u8] = b"{\"id\":";
+
+/// An output beside the one that it will take the place of.
+#[derive(Debug)]
+pub(super) struct Mended {
+    part: PathBuf,
+    path: PathBuf,
+    pub length: u64,
+    /// Lines of dead rows left it.
+    pub without_dead: bool,
+    /// Ids or lines were changed because the list was.
+    pub relined: bool,
+    /// It has lines of rows that are not in the list.
+    pub loose: bool,
+}
+
+impl Mended {
+    /// Takes the place of the old one, for good.
+    pub(super) fn replace(self) -> io::Result<()> {
+        std::fs::rename(&self.part, &self.path)?;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    }
+
+    pub(super) fn discard(self) -> io::Result<()> {
+        std::fs::remove_file(&self.part)
+    }
+}
+
+/// Writes an output anew: without the lines of dead rows if `drops_dead`, and with the ids of an edited list.
+pub(super) fn mend(path: &Path, drops_dead: bool, edited: Option<&Edited>) -> io::Result<Mended> {
+    let before = std::fs::metadata(path)?.len();
+    let mended = pass(path, drops_dead, edited, false)?;
+    // The journal tells the two apart by their length.
+    if mended.relined && mended.length == before { pass(path, drops_dead, edited, true) } else { Ok(mended) }
+}
+
+fn pass(path: &Path, drops_dead: bool, edited: Option<&Edited>, mut pads: bool) -> io::Result<Mended> {
+    #[derive(serde::Deserialize)]
+    struct Line {
+        outcome: Option<String>,
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    let mut to = BufWriter::new(File::create(&part)?);
+    let mut from = BufReader::new(File::open(path)?);
+    let mut mended = Mended { part, path: path.to_owned(), length: 0, without_dead: false, relined: false, loose: false };
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        let outcome = |line: &[u8]| serde_json::from_slice::<Line>(line).ok().and_then(|line| line.outcome);
+        if drops_dead && outcome(&line).is_some_and(|outcome| outcome != "success") {
+            mended.without_dead = true;
+            line.clear();
+            continue;
+        }
+        let found = edited.and_then(|edited| id(&line).map(|id| (id.len(), edited.fate(id))));
+        match found {
+            Some((_, Fate::Drop)) => {
+                mended.relined = true;
+                line.clear();
+                continue;
+            }
+            Some((length, Fate::Line(number))) => {
+                mended.relined = true;
+                let text = format!("{number}{}", if std::mem::take(&mut pads) { " " } else { "" });
+                line.splice(HEAD.len()..HEAD.len() + length, text.into_bytes());
+            }
+            Some((_, Fate::Stray)) => mended.loose = true,
+            Some((_, Fate::Keep)) | None => {}
+        }
+        to.write_all(&line)?;
+        mended.length += u64::try_from(line.len()).unwrap_or(0);
+        line.clear();
+    }
+    to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(mended)
+}
+
+/// The id that a line begins with, as it is written there.
+fn id(line: &[u8]) -> Option<&str> {
+    let rest = line.strip_prefix(HEAD)?;
+    let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<serde::de::IgnoredAny>();
+    values.next()?.ok()?;
+    // A number ends at the comma behind it.
+    std::str::from_utf8(&rest[..values.byte_offset()]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_dead_rows_leave_the_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let good = "{\"id\":1,\"outcome\":\"success\",\"body\":{\"outcome\":\"permanent\"}}\n";
+        std::fs::write(&path, format!("{good}{{\"id\":2,\"outcome\":\"permanent\"}}\n{good}")).unwrap();
+        let mended = mend(&path, true, None).unwrap();
+        let length = mended.length;
+        mended.replace().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{good}{good}"));
+        assert_eq!(length, u64::try_from(good.len() * 2).unwrap());
+    }
+
+    #[test]
+    fn an_id_is_found_however_it_is_written() {
+        for (line, expected) in
+            [("{\"id\":12,\"url\":1}", "12"), (r#"{"id":"a\",b","url":1}"#, r#""a\",b""#), (r#"{"id":true ,"url"}"#, "true")]
+        {
+            assert_eq!(id(line.as_bytes()), Some(expected));
+        }
+        assert_eq!(id(b"{\"x\":1}"), None);
+    }
+}
