@@ -1,5 +1,6 @@
 //! New connections to upstreams: name lookup, TCP, TLS with verified certificates, and which HTTP is spoken.
 
+mod certificate;
 mod race;
 
 use crate::fault::{Fault, Shortage};
@@ -7,8 +8,8 @@ use crate::h1::Conn;
 use crate::h2::Shared;
 use crate::io::Io;
 use crate::reach::{OUT_OF_REACH, Reach};
+use certificate::Verifier;
 use race::{Winners, race};
-use rustls::CertificateError;
 use rustls::pki_types::ServerName;
 use seawall_core::config::url::Base;
 use seawall_core::time::Nanos;
@@ -36,7 +37,8 @@ pub(crate) struct ConnectError {
 impl From<Fault> for ConnectError {
     fn from(fault: Fault) -> Self {
         // Without its name: a URL may be a secret.
-        Self { fault, detail: (fault == Fault::OUT_OF_REACH).then(|| format!("where it leads {OUT_OF_REACH}")) }
+        let detail = if fault == Fault::OUT_OF_REACH { format!("where it leads {OUT_OF_REACH}") } else { fault.words().to_owned() };
+        Self { fault, detail: Some(detail) }
     }
 }
 
@@ -55,16 +57,22 @@ impl std::fmt::Debug for Connector {
 }
 
 impl ConnectError {
-    fn of_io(error: &std::io::Error) -> Self {
-        let detail = Shortage::of(error).map(|shortage| shortage.detail().to_owned());
-        Self { fault: Fault::of_connect(error), detail }
+    /// Why there is no connection to a place.
+    fn of_io(error: &std::io::Error, place: &str) -> Self {
+        let fault = Fault::of_connect(error);
+        let detail = match Shortage::of(error) {
+            Some(shortage) => shortage.detail().to_owned(),
+            None if fault == Fault::REFUSED => format!("{place} refused the connection"),
+            None => format!("no connection to {place} ({})", words_of(error)),
+        };
+        Self { fault, detail: Some(detail) }
     }
 
     /// Why a name was not found. A resolver that gets no open file says only that it failed, so it is tried whether there is one.
-    fn of_lookup() -> Self {
+    fn of_lookup(error: &std::io::Error, name: &str) -> Self {
         match std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0)) {
-            Err(error) if Shortage::of(&error).is_some() => Self::of_io(&error),
-            Ok(_) | Err(_) => Fault::DNS.into(),
+            Err(error) if Shortage::of(&error).is_some() => Self::of_io(&error, name),
+            Ok(_) | Err(_) => Self { fault: Fault::DNS, detail: Some(format!("the name {name} cannot be resolved ({})", words_of(error))) },
         }
     }
 }
@@ -79,10 +87,11 @@ impl Connector {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        let mut config = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .expect("the provider supports the default versions")
-            .with_root_certificates(roots)
+            .dangerous()
+            .with_custom_certificate_verifier(Verifier::new(roots, provider))
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Self { tls: TlsConnector::from(Arc::new(config)), reach: None, winners: Arc::default() }
@@ -98,20 +107,33 @@ impl Connector {
         let limit = Duration::from_nanos(timeout.0);
         match tokio::time::timeout(limit, self.establish(to, limit)).await {
             Ok(result) => result,
-            Err(_) => Err(Fault::CONNECT_TIMEOUT.into()),
+            Err(_) => {
+                let detail = format!("no connection to {} within {timeout} (`timeout.connect`)", self.place(to));
+                Err(ConnectError { fault: Fault::CONNECT_TIMEOUT, detail: Some(detail) })
+            }
         }
+    }
+
+    /// The place that a connection is made to, for people. A URL that somebody else named may be a secret.
+    fn place(&self, to: &Base) -> String {
+        if self.reach.is_some() { "the host of the URL".to_owned() } else { format!("{}:{}", to.host, to.port) }
+    }
+
+    /// The host alone, with the same care.
+    fn host<'a>(&self, to: &'a Base) -> &'a str {
+        if self.reach.is_some() { "the host of the URL" } else { &to.host }
     }
 
     async fn establish(&self, to: &Base, limit: Duration) -> Result<Sender, ConnectError> {
         let stream = self.tcp(to, limit).await?;
         // Requests are small and written whole; waiting for more only adds latency.
-        stream.set_nodelay(true).map_err(|error| ConnectError::of_io(&error))?;
+        stream.set_nodelay(true).map_err(|error| ConnectError::of_io(&error, &self.place(to)))?;
         if !to.tls {
             return Ok(h1(Io::Plain(stream)));
         }
         let bare = to.host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(bare).map_err(|_| Fault::TLS)?;
-        let stream = self.tls.connect(name, stream).await.map_err(|error| tls_error(&to.host, &error))?;
+        let stream = self.tls.connect(name, stream).await.map_err(|error| tls_error(self.host(to), &error))?;
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         if speaks_h2 { Ok(Sender::H2(Shared::open(stream).await?)) } else { Ok(h1(Io::Tls(Box::new(stream.into())))) }
     }
@@ -126,15 +148,17 @@ impl Connector {
             if !within_reach(&address) {
                 return Err(Fault::OUT_OF_REACH.into());
             }
-            return TcpStream::connect(address).await.map_err(|error| ConnectError::of_io(&error));
+            return TcpStream::connect(address).await.map_err(|error| ConnectError::of_io(&error, &self.place(to)));
         }
-        let found: Vec<SocketAddr> = tokio::net::lookup_host((bare, to.port)).await.map_err(|_| ConnectError::of_lookup())?.collect();
+        let found = tokio::net::lookup_host((bare, to.port)).await;
+        let found: Vec<SocketAddr> = found.map_err(|error| ConnectError::of_lookup(&error, self.host(to)))?.collect();
         let permitted: Vec<SocketAddr> = found.iter().copied().filter(within_reach).collect();
         if permitted.is_empty() {
             return Err(if found.is_empty() { Fault::DNS } else { Fault::OUT_OF_REACH }.into());
         }
         let order = self.winners.order(bare, permitted);
-        let (stream, address) = race(&order, limit, TcpStream::connect).await?;
+        let (stream, address) =
+            race(&order, limit, TcpStream::connect).await.map_err(|error| ConnectError::of_io(&error, &self.place(to)))?;
         if order.len() > 1 {
             self.winners.remember(bare, address);
         }
@@ -151,25 +175,21 @@ impl Default for Connector {
 fn tls_error(host: &str, error: &std::io::Error) -> ConnectError {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(why)) => {
-            ConnectError { fault: Fault::CERTIFICATE, detail: Some(format!("the certificate of {host} {}", untrusted(why))) }
+            let detail = format!("certificate of {host} is not trusted ({})", certificate::reason(why));
+            ConnectError { fault: Fault::CERTIFICATE, detail: Some(detail) }
         }
-        Some(_) | None => Fault::TLS.into(),
+        Some(rustls::Error::InvalidMessage(_)) => {
+            ConnectError { fault: Fault::TLS, detail: Some(format!("{host} does not speak TLS at this port")) }
+        }
+        Some(other) => ConnectError { fault: Fault::TLS, detail: Some(format!("the TLS handshake with {host} failed ({other})")) },
+        None => ConnectError { fault: Fault::TLS, detail: Some(format!("{host} broke off the TLS handshake ({})", words_of(error))) },
     }
 }
 
-/// What is wrong with a certificate, and what to do about it.
-fn untrusted(why: &CertificateError) -> String {
-    match why {
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "has expired".to_owned(),
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "is not valid yet".to_owned(),
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "is for another name".to_owned(),
-        CertificateError::Revoked => "was revoked".to_owned(),
-        // A stranger may have the name of an authority that is known, but not its key.
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "is of an authority that is not trusted here; add the authority to the system's certificates or to SSL_CERT_FILE".to_owned()
-        }
-        other => format!("does not hold ({other})"),
-    }
+/// An error of the system without its number.
+fn words_of(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 fn h1(io: Io) -> Sender {

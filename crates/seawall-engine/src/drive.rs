@@ -7,7 +7,7 @@ use crate::deadlines::Deadlines;
 use crate::fault::Fault;
 use crate::limits::Who;
 use crate::live::LiveEndpoint;
-use crate::mask::Mask;
+use crate::mask::{Mask, Masked};
 use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder, Sample};
 use crate::request_line::RequestLine;
@@ -18,7 +18,7 @@ use seawall_core::classify::{Headers, Hint, Seen, Verdict};
 use seawall_core::decide::Progress;
 use seawall_core::guard::Change;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope, Timeout};
+use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope, Status, Timeout};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::cell::RefCell;
@@ -69,6 +69,14 @@ pub trait Transport {
     fn resends(&self) -> u32 {
         0
     }
+
+    /// What is known of the last attempt's failure, for a person.
+    fn detail(&self) -> Option<&Masked> {
+        None
+    }
+
+    /// Says what happened where the transport does not know better.
+    fn explain(&mut self, _detail: Masked) {}
 
     /// What it means that the attempt's time is over before `send` has returned.
     fn overdue(&mut self) -> Fault {
@@ -170,6 +178,15 @@ struct Guarded<'a> {
     resends: u32,
 }
 
+/// What the driver saw of an attempt beside its result.
+#[derive(Default)]
+struct Observed {
+    sample: Option<Box<Sample>>,
+    error: Option<Box<str>>,
+    timeout: Option<Timeout>,
+    resends: u32,
+}
+
 impl Guarded<'_> {
     fn waits_in_place(&self, until: Mono, now: Mono) -> bool {
         until.since(now) <= IN_PLACE && now.since(self.started) <= LONG
@@ -179,7 +196,7 @@ impl Guarded<'_> {
     fn cancel(&mut self, code: Code, now: Now) -> Finish {
         self.done = true;
         if let Some(attempt) = self.call.abandoned(now) {
-            self.scene.record(attempt, None, (None, self.resends), now);
+            self.scene.record(attempt, Observed { resends: self.resends, ..Observed::default() }, now);
         }
         let settle = self.call.cancelled();
         self.scene.ended_key(&settle);
@@ -297,7 +314,8 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
         if let Some(attempt) = guarded.call.take_record() {
             let is_looked_at = !attempt.named || attempt.class == Class::Auth;
             let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
-            scene.record(attempt, sample, (bound.take(), transport.resends()), now);
+            let error = matches!(attempt.status, Status::Error(_)).then(|| transport.detail().map(|detail| Box::from(detail.as_str())));
+            scene.record(attempt, Observed { sample, error: error.flatten(), timeout: bound.take(), resends: transport.resends() }, now);
         }
         action = match action {
             Action::Ask(ask) => {
@@ -318,6 +336,9 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 guarded.call.uploaded(since);
                 fault = result.err();
                 bound = fault.and_then(|fault| scene.bound(fault, outward));
+                if let Some(fault) = fault.filter(|_| transport.detail().is_none()) {
+                    transport.explain(scene.words(fault, outward));
+                }
                 if let Some(blame) = fault.and_then(|fault| transport.blame(fault)) {
                     let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
                     let finish = guarded.cancel(code, now);
@@ -439,7 +460,17 @@ impl Scene<'_> {
         }
     }
 
-    fn record(&self, attempt: Attempt, sample: Option<Box<Sample>>, (timeout, resends): (Option<Timeout>, u32), now: Now) {
+    /// What happened to an attempt without a response.
+    fn words(&self, fault: Fault, attempt: Outward) -> Masked {
+        Masked::ours(match self.bound(fault, attempt) {
+            Some(Timeout::Attempt) => format!("no response within {} (`timeout.attempt`)", attempt.timeout),
+            Some(Timeout::Total) => format!("no response within the {} that were left of the call's deadline", attempt.timeout),
+            Some(Timeout::Connect | Timeout::Idle) | None => fault.words().to_owned(),
+        })
+    }
+
+    fn record(&self, attempt: Attempt, observed: Observed, now: Now) {
+        let Observed { sample, error, timeout, resends } = observed;
         if let Some(trail) = self.trail {
             trail.borrow_mut().push((now.wall, attempt));
         }
@@ -454,6 +485,7 @@ impl Scene<'_> {
             key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
             sample,
             timeout,
+            error,
         }));
     }
 

@@ -1,6 +1,7 @@
 //! How an attempt failed without a usable answer, in two vocabularies: ours for policies and logs, RFC 9209's for
 //! the `Proxy-Status` header.
 
+use crate::reach::OUT_OF_REACH;
 use seawall_core::record::ErrorKind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,31 @@ impl Fault {
     pub const UNRELATED_TIMEOUT: Self = Self { kind: ErrorKind::Timeout, token: "proxy_internal_error" };
     /// The caller's own body broke off or is too large, so the request was given up. The upstream had not failed by then.
     pub const ABANDONED: Self = Self { kind: ErrorKind::Reset, token: "http_request_error" };
+
+    /// What happened, for a person, where nothing more is known.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::TIMEOUT => "no response in time",
+            Self::CONNECT_TIMEOUT => "no connection in time",
+            Self::STALLED => "the upload stood still for longer than `timeout.idle`",
+            Self::DNS => "the host's name cannot be resolved",
+            Self::REFUSED => "the connection was refused",
+            Self::UNREACHABLE => "the host cannot be reached",
+            Self::OUT_OF_REACH => OUT_OF_REACH,
+            Self::TLS => "the TLS handshake failed",
+            Self::CERTIFICATE => "the host's certificate is not trusted",
+            Self::RESET => "the connection was closed before a response came",
+            Self::NOT_PROCESSED => "the server closed the connection and did not process the request",
+            Self::INCOMPLETE => "the response broke off",
+            Self::GARBAGE => "the response is not valid HTTP",
+            Self::HEADERS_TOO_LARGE => "the headers of the response are too large",
+            Self::SCHEMA => "the response does not have the expected shape",
+            Self::TOKEN => "the provider of tokens refused",
+            Self::ABANDONED => "the caller's body broke off",
+            _ => "the upstream was not asked",
+        }
+    }
 
     /// What hyper's error means for the attempt. The request had been handed to a connection.
     #[must_use]

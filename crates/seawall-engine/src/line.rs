@@ -101,6 +101,9 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     out.extend_from_slice(b",\"reason\":\"");
     reason(out, record);
     out.push(b'"');
+    if let Some(error) = &record.error {
+        field(out, ",\"error\":", error);
+    }
     if record.resends > 0 {
         number(out, b",\"resends\":", record.resends);
     }
@@ -345,6 +348,9 @@ fn attempt_text(out: &mut Vec<u8>, record: &AttemptRecord) {
     }
     out.extend_from_slice(b" (");
     reason(out, record);
+    if let Some(error) = &record.error {
+        put(out, format_args!(": {}", error.escape_debug()));
+    }
     put(out, format_args!(") {call}"));
 }
 
@@ -378,6 +384,7 @@ mod tests {
             resends: 0,
             sample: None,
             timeout: None,
+            error: None,
         })
     }
 

@@ -66,6 +66,8 @@ pub struct AttemptRecord {
     pub key_tail: Option<Arc<str>>,
     /// The bound that it went over, where it did.
     pub timeout: Option<Timeout>,
+    /// What happened, where no response came.
+    pub error: Option<Box<str>>,
     /// What an answer looks like that no rule names, or that refuses a credential.
     pub sample: Option<Box<Sample>>,
 }
@@ -302,6 +304,7 @@ mod tests {
             resends: 0,
             key_tail: None,
             timeout: None,
+            error: None,
             sample,
         })
     }

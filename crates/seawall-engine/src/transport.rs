@@ -466,6 +466,14 @@ impl Transport for HttpTransport<'_> {
         self.resends
     }
 
+    fn detail(&self) -> Option<&Masked> {
+        self.detail.as_ref()
+    }
+
+    fn explain(&mut self, detail: Masked) {
+        self.detail = Some(detail);
+    }
+
     fn overdue(&mut self) -> Fault {
         match self.tokens() {
             Some(tokens) if self.token.is_none() => {

@@ -185,7 +185,7 @@ pub(crate) fn masked_response(mut response: Response, legible: Option<&Bytes>, m
 
 /// How an attempt failed that has no response.
 pub(crate) fn fault_words(fault: Option<Fault>) -> Masked {
-    fault.map(|fault| Masked::ours(fault.token)).unwrap_or_default()
+    fault.map(|fault| Masked::ours(fault.words())).unwrap_or_default()
 }
 
 /// What the last attempt came to, if there was one.

@@ -1,8 +1,7 @@
 //! Connects to one of several addresses of a name (RFC 8305). A silent address costs a quarter of a second instead of the whole
 //! timeout, and the address that answered is tried first the next time.
 
-use super::ConnectError;
-use crate::fault::{Fault, Shortage};
+use crate::fault::Shortage;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -56,17 +55,13 @@ impl Winners {
 
 /// Opens the first connection that can be had. The next address is tried as soon as one fails, and otherwise
 /// after a head start. Of several failures the one that says most about the upstream is reported.
-pub(super) async fn race<S, F>(
-    order: &[SocketAddr],
-    limit: Duration,
-    connect: impl Fn(SocketAddr) -> F,
-) -> Result<(S, SocketAddr), ConnectError>
+pub(super) async fn race<S, F>(order: &[SocketAddr], limit: Duration, connect: impl Fn(SocketAddr) -> F) -> io::Result<(S, SocketAddr)>
 where
     S: Send + 'static,
     F: Future<Output = io::Result<S>> + Send + 'static,
 {
     if let [only] = order {
-        return Ok((connect(*only).await.map_err(|error| ConnectError::of_io(&error))?, *only));
+        return Ok((connect(*only).await?, *only));
     }
     // A short timeout leaves room for every address too.
     let head_start = HEAD_START.min(limit / u32::try_from(order.len() + 1).unwrap_or(u32::MAX));
@@ -77,7 +72,7 @@ where
                 let opening = connect(address);
                 running.spawn(async move { (address, opening.await) });
             }
-            None if running.is_empty() => return Err(last.as_ref().map_or_else(|| Fault::DNS.into(), ConnectError::of_io)),
+            None if running.is_empty() => return Err(last.unwrap_or_else(|| io::ErrorKind::NotFound.into())),
             None => {}
         }
         let ended = if waiting.len() == 0 {
@@ -111,6 +106,7 @@ fn worse(before: Option<io::Error>, now: io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::Fault;
     use std::io::ErrorKind;
     use tokio::time::Instant;
 
@@ -132,7 +128,7 @@ mod tests {
     }
 
     /// The address that answered, and the time in milliseconds.
-    async fn raced(limit_ms: u64, script: &[(&str, Does)]) -> Result<(String, u128), ConnectError> {
+    async fn raced(limit_ms: u64, script: &[(&str, Does)]) -> Result<(String, u128), Fault> {
         let order = addresses(&script.iter().map(|(address, _)| *address).collect::<Vec<_>>());
         let began = Instant::now();
         let connect = |address: SocketAddr| {
@@ -149,7 +145,8 @@ mod tests {
                 Ok(())
             }
         };
-        let ((), address) = race(&order, Duration::from_millis(limit_ms), connect).await?;
+        let raced = race(&order, Duration::from_millis(limit_ms), connect).await;
+        let ((), address) = raced.map_err(|error| Fault::of_connect(&error))?;
         Ok((address.to_string(), began.elapsed().as_millis()))
     }
 
@@ -170,7 +167,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn all_have_to_fail_before_the_connection_does() {
         let script = [(SIX, Does::Refuses(400)), (FOUR, Does::Refuses(1))];
-        assert_eq!(raced(5000, &script).await, Err(Fault::REFUSED.into()));
+        assert_eq!(raced(5000, &script).await, Err(Fault::REFUSED));
     }
 
     #[test]

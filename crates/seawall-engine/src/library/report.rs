@@ -106,6 +106,7 @@ impl Reporter {
             resends: 0,
             sample: None,
             timeout: None,
+            error: None,
         };
         self.tell(&Record::Attempt(record));
     }

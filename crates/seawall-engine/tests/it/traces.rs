@@ -89,6 +89,7 @@ fn simulator(case: &Case) -> Story {
             resends: 0,
             sample: None,
             timeout: None,
+            error: None,
         })
     };
     Story {

@@ -1,6 +1,7 @@
 //! One request, one answer, over a plain blocking socket: all that a command needs.
 
 use crate::exit::{Exit, Failure};
+use crate::setup;
 use anyhow::Context as _;
 use seawall_engine::secret::Secret;
 use serde_json::Value;
@@ -52,7 +53,7 @@ impl Client {
         let text = body.map(ToString::to_string);
         let reply = self.send(method, path, "application/json", text.as_deref().map(str::as_bytes))?;
         let answer = serde_json::from_slice(&reply.body).unwrap_or(Value::Null);
-        if answer.get(member).is_some() { Ok(answer) } else { Err(self.stranger().into()) }
+        if answer.get(member).is_some() { Ok(answer) } else { Err(self.unexpected().into()) }
     }
 
     /// Sends lines; says what was said of each, and whether all of them were taken.
@@ -66,9 +67,31 @@ impl Client {
         read.with_context(|| format!("cannot read `{}`", file.display()))?;
         let reply = self.send("POST", path, "application/x-ndjson", Some(&text))?;
         let said: Option<Vec<Value>> = reply.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(line).collect();
-        let said = said.ok_or_else(|| self.stranger())?;
+        let said = said.ok_or_else(|| self.unexpected())?;
         out.write_all(&reply.body)?;
         Ok(if said.iter().any(|answer| answer.get("code").is_some()) { Exit::Failed } else { Exit::Done })
+    }
+
+    /// Why an answer is not the admin port's.
+    fn unexpected(&self) -> Failure {
+        if self.is_gateway() { self.gateway() } else { self.stranger() }
+    }
+
+    /// Whether callers' requests are answered here. The gateway keeps this path for itself, and the admin port has none such.
+    fn is_gateway(&self) -> bool {
+        let health = self.exchange("GET", "/-/health", "", None);
+        health.is_ok_and(|reply| reply.status == 200 && reply.body.trim_ascii_end() == b"{\"status\":\"ok\"}")
+    }
+
+    fn gateway(&self) -> Failure {
+        let failure = Failure::no_seawall(format!("http://{} is the gateway itself, not its admin port", self.authority));
+        // The file that this gateway most likely runs with says where that is.
+        let configured = setup::load_if_any(None).ok().flatten().map(|(_, config)| config.server);
+        let port = |address: &str| address.rsplit(':').next().map(str::to_owned);
+        match configured.filter(|server| port(&server.listen) == port(&self.authority)) {
+            Some(server) => failure.hint(format!("use --admin http://{}, which `[server] admin` says", server.admin)),
+            None => failure.hint("use --admin with the address of `[server] admin`, http://127.0.0.1:7330 by default"),
+        }
     }
 
     fn stranger(&self) -> Failure {
@@ -88,7 +111,9 @@ impl Client {
         let exit = match code {
             "store_unavailable" | "storage_full" => Exit::StoreUnavailable,
             // Whatever answers has no words of ours.
-            "unknown" => return Err(self.stranger().into()),
+            "unknown" => return Err(self.unexpected().into()),
+            // The gateway's words for a path that is no upstream's, and for a caller whom it does not know.
+            "no_upstream" | "caller_unknown" if self.is_gateway() => return Err(self.gateway().into()),
             _ => Exit::Failed,
         };
         let failure = Failure { exit, message: format!("{detail} ({code}, {})", reply.status), hint: None };

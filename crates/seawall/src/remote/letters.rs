@@ -122,12 +122,32 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
             let wish = wish(ids, filter, rate.as_deref(), *force, name.as_deref())?;
             let answer = client.json("POST", "/v1/dead-letters/replay", Some(&wish), "replay")?;
             print_one(terminal, &answer)?;
+            return replayed(&answer, *force);
         }
         Action::Discard { ids } => return discard(&client, ids, terminal),
         Action::Import { file } => return client.lines("/v1/dead-letters/import", file, &mut terminal.out()),
         Action::Export { filter } => export(&client, filter, terminal)?,
     }
     Ok(Exit::Done)
+}
+
+/// A replay that sends nothing is a failure: whoever asked for it takes the letters for sent otherwise.
+fn replayed(answer: &Value, force: bool) -> anyhow::Result<Exit> {
+    if !answer["replay"].is_null() {
+        return Ok(Exit::Done);
+    }
+    let held_back = answer["held_back"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(first) = held_back.first() else {
+        return Err(Failure { exit: Exit::Failed, message: "no dead letter matches: nothing is replayed".to_owned(), hint: None }.into());
+    };
+    let reason = first["reason"].as_str().unwrap_or_default();
+    let message = match held_back.len() {
+        1 => format!("nothing is replayed: {reason}"),
+        count => format!("nothing is replayed: {count} letters are held back, the first because {reason}"),
+    };
+    let failure = Failure { exit: Exit::Failed, message, hint: None };
+    let hint = "`--force` also sends letters that may have been executed already or were refused";
+    Err(if force { failure } else { failure.hint(hint) }.into())
 }
 
 /// One after the other: one that is not there keeps no other from going. What keeps all of them is said once.

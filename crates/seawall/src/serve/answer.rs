@@ -283,7 +283,10 @@ impl Refusal {
     /// Adds what was found out about this one.
     #[must_use]
     pub(super) fn because(mut self, detail: Option<&str>) -> Self {
-        if let Some(detail) = detail {
+        if let Some(detail) = detail.filter(|_| self.detail == UNREACHABLE) {
+            // The cause alone says all of that.
+            detail.clone_into(&mut self.detail);
+        } else if let Some(detail) = detail {
             self.detail = format!("{}: {detail}", self.detail);
         }
         self
@@ -367,6 +370,9 @@ impl Refusal {
 /// The explanation where the fault lies with none of the upstream's.
 const NOT_ASKED: &str = "the upstream was not asked";
 
+/// The explanation where nothing is known of the cause.
+const UNREACHABLE: &str = "the upstream could not be reached or did not answer properly";
+
 /// Status and explanation of each code.
 const fn describe(code: Code) -> (u16, &'static str) {
     match code {
@@ -377,7 +383,7 @@ const fn describe(code: Code) -> (u16, &'static str) {
         Code::CircuitOpen => (503, "the upstream is failing and is given time to recover"),
         Code::Paused => (503, "the upstream asked for a pause, and it is not over"),
         Code::DeadlineExceeded => (504, "the deadline passed before the upstream answered"),
-        Code::UpstreamUnreachable => (502, "the upstream could not be reached or did not answer properly"),
+        Code::UpstreamUnreachable => (502, UNREACHABLE),
         Code::SchemaMismatch => (502, "the upstream's answer does not have the expected shape"),
         Code::NoUpstream => (404, "no upstream is configured for this path"),
         Code::IdempotencyKeyMissing => (400, "this endpoint needs an Idempotency-Key"),

@@ -2,6 +2,7 @@
 
 use super::admin_hands::run;
 use super::caller::eventually;
+use super::dir::{Dir, UPSTREAM};
 use super::gateway::{Start, program};
 use super::replays::{die, gets};
 use super::upstream::{Upstream, answer};
@@ -76,4 +77,41 @@ fn one_letter_that_is_not_there_keeps_no_other_from_being_discarded() {
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("nothing: there is no such dead letter") && err.contains(&format!("discarded {}", ids[1])), "{err}");
     eventually("both are gone", || items().is_empty());
+}
+
+#[test]
+fn the_gateways_own_port_is_told_from_its_admin_port() {
+    let upstream = Upstream::fine();
+    for server in ["", "default_upstream = \"api\""] {
+        let gateway = Start::before(&upstream, "").server(server).go();
+        for arguments in [&["jobs", "list"][..], &["keys"], &["dlq", "discard", "x"], &["breakers"]] {
+            let output = program().args(arguments).args(["--admin", &format!("http://{}", gateway.at)]).output().unwrap();
+            let err = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(10), "{arguments:?}: {err}");
+            assert!(err.contains(&format!("http://{} is the gateway itself, not its admin port", gateway.at)), "{err}");
+            assert!(err.contains("[server] admin") && err.contains("http://127.0.0.1:7330"), "{err}");
+        }
+    }
+}
+
+#[test]
+fn the_configuration_beside_it_says_where_the_admin_port_is() {
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "").go();
+    let here = Dir::with(format!("[server]\nlisten = \"{}\"\nadmin = \"127.0.0.1:7999\"\n{UPSTREAM}", gateway.at));
+    let run = here.run(["keys", "--admin", &format!("http://{}", gateway.at)]).ends_with(10);
+    assert!(run.err.contains("--admin http://127.0.0.1:7999"), "{}", run.err);
+}
+
+#[test]
+fn a_replay_that_sends_nothing_says_so_and_how_to_insist() {
+    let upstream = Upstream::replying(&[&answer("500 No", "", "broken")]);
+    let gateway = Start::before(&upstream, "retry = { attempts = 1 }\nbreaker = { mode = \"off\" }").go();
+    let ids = die(&gateway, &[json!({ "upstream": "api", "method": "POST", "path": "/pay", "body": "{}" })]);
+    let (code, out, err) = run(&gateway, &["dlq", "replay", &ids[0]]);
+    assert!(code == 1 && err.contains("nothing is replayed: it may have been executed") && err.contains("--force"), "{code} {err}");
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["held_back"][0]["id"], ids[0]);
+    let (code, _, err) = run(&gateway, &["dlq", "replay", "--upstream", "nobody"]);
+    assert!(code == 1 && err.contains("no dead letter matches") && !err.contains("--force"), "{code} {err}");
+    assert_eq!(run(&gateway, &["dlq", "replay", &ids[0], "--force"]).0, 0);
 }

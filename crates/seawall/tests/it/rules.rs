@@ -144,14 +144,19 @@ fn an_upstream_out_of_reach_is_a_502_that_says_why() {
         }
     });
     let gateway = Start::with(&format!("{policy}{at}\"\n[upstreams.reset]\nurl = \"http://{}\"\n", upstream.at)).go();
-    for (name, token, status) in
-        [("refused", "connection_refused", "connect"), ("nowhere", "dns_error", "dns"), ("tls", "tls_protocol_error", "tls")]
-    {
+    let no_tls = format!("{} does not speak TLS at this port", at.ip());
+    for (name, token, status, cause) in [
+        ("refused", "connection_refused", "connect", "127.0.0.1:1 refused the connection"),
+        ("nowhere", "dns_error", "dns", "the name nowhere.invalid cannot be resolved ("),
+        ("tls", "tls_protocol_error", "tls", &no_tls),
+    ] {
         let reply = gateway.post(&format!("/{name}/x"), "", "x");
         assert_eq!((reply.status, reply.code().as_str()), (502, "upstream_unreachable"), "{name}");
         assert_eq!(reply.header("proxy-status"), Some(format!("seawall; error={token}").as_str()));
         assert_eq!(reply.header("seawall-attempts"), Some("2"), "what never left us may go again, whatever the method");
+        assert!(reply.problem()["detail"].as_str().unwrap().starts_with(cause), "{}", reply.text());
         eventually("it is logged", || gateway.stdout().contains(&format!("\"status\":\"{status}\"")));
+        assert!(gateway.stdout().contains(&format!("\"error\":\"{cause}")), "{}", gateway.stdout());
     }
 }
 

@@ -41,7 +41,10 @@ fn an_attempt_that_gets_no_answer_is_over_its_own_bound() {
 fn an_attempt_that_the_deadline_ends_is_over_the_whole_calls_bound() {
     let upstream = Upstream::with(|turn| turn.hang(600));
     let gateway = Start::before(&upstream, &format!("{ONCE}timeout = {{ attempt = \"5s\", total = \"10s\" }}")).go();
-    assert_eq!(gateway.get_with("/api/x", "Seawall-Timeout-Ms: 200\r\n").code(), "deadline_exceeded");
+    let reply = gateway.get_with("/api/x", "Seawall-Timeout-Ms: 200\r\n");
+    let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
+    assert_eq!(reply.code(), "deadline_exceeded");
+    assert!(detail.contains("no response within the ") && detail.contains(" that were left of the call's deadline"), "{detail}");
     assert_eq!(told(&gateway).1, "total");
     counted(&gateway, "total");
 }
@@ -55,6 +58,8 @@ fn a_connection_that_is_never_made_is_over_the_bound_for_connecting() {
     let gateway = Start::with(&format!("[upstreams.api]\nurl = \"{url}\"\n{policy}")).go();
     let reply = gateway.get("/api/x");
     assert_eq!((reply.status, reply.header("proxy-status")), (502, Some("seawall; error=connection_timeout")));
+    let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
+    assert_eq!(detail, format!("no connection to {} within 100ms (`timeout.connect`)", silent.local_addr().unwrap()));
     assert_eq!((told(&gateway).0, told(&gateway).1), ("connect".into(), "connect".into()));
     counted(&gateway, "connect");
 }
@@ -65,6 +70,7 @@ fn a_retry_after_a_timeout_names_the_bound_as_its_reason() {
     let gateway = Start::before(&upstream, "retry = { attempts = 2, base = \"1ms\" }\ntimeout = { attempt = \"200ms\" }").go();
     assert_eq!(gateway.get("/api/x").status, 200);
     assert_eq!(told(&gateway).2, "attempt timeout");
+    assert!(gateway.stdout().contains("\"error\":\"no response within 200ms (`timeout.attempt`)\""), "{}", gateway.stdout());
 }
 
 #[test]

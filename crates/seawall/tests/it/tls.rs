@@ -51,15 +51,19 @@ fn refused(gateway: &Gateway, upstream: &Upstream) -> Reply {
 fn certificates_that_do_not_hold_are_refused() {
     let (authority, stranger, upstream) = (Authority::new(), Authority::new(), Upstream::fine());
     for (what, acceptor) in [
-        ("is for another name", authority.certify("other.test", 4000, &[])),
-        ("has expired", authority.certify("localhost", 2020, &[])),
-        ("is of an authority that is not trusted here", stranger.certify("localhost", 4000, &[])),
+        ("wrong name: it is for other.test", authority.certify("other.test", 4000, &[])),
+        ("expired on 2020-12-31", authority.certify("localhost", 2020, &[])),
+        ("unknown issuer; add the authority", stranger.certify("localhost", 4000, &[])),
+        ("self-signed; ", front::self_signed("localhost", false)),
+        ("self-signed; ", front::self_signed("localhost", true)),
     ] {
         let gateway = gateway(&authority, "localhost", front(upstream.at, acceptor, Farewell::Proper));
         let reply = refused(&gateway, &upstream);
         assert_eq!(reply.header("proxy-status"), Some("seawall; error=tls_certificate_error"), "{what}");
         let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
-        assert!(detail.contains(&format!("the certificate of localhost {what}")), "{detail}");
+        assert!(detail.starts_with(&format!("certificate of localhost is not trusted ({what}")), "{detail}");
+        let error = gateway.log(1)[0]["error"].clone();
+        assert_eq!(error, detail, "the attempt's line says it as well");
     }
 }
 

@@ -305,6 +305,7 @@ mod tests {
             resends: 0,
             sample: None,
             timeout: None,
+            error: None,
         };
         let reason = Reason::Succeeded;
         let end = CallRecord {

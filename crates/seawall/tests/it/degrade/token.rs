@@ -170,7 +170,7 @@ fn a_provider_that_is_away_is_not_the_upstreams_failure() {
     for (provider, timeout, expected, said) in [
         (down.at, "", unreachable, "answered 503"),
         (late.at, hasty, too_late, "did not answer in time"),
-        (gone, "", unreachable, "cannot be connected to (connection_refused)"),
+        (gone, "", unreachable, "cannot be connected to: 127.0.0.1:1 refused the connection"),
     ] {
         let upstream = scripted(|_, _| answer("200 X", "", "in"));
         let auth = format!(

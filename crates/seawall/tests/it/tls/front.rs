@@ -1,7 +1,7 @@
 //! Upstreams behind TLS: certificates of a private authority, a front that hands the plain bytes on to a scripted upstream,
 //! and an HTTP/2 server of bare frames that can refuse what no library would.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "an authority");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("roots.pem"), issuer.pem()).unwrap();
@@ -51,15 +52,29 @@ impl Authority {
         params.not_after = date_time_ymd(until, 12, 31);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let mut config = ServerConfig::builder_with_provider(Arc::new(crypto::aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())))
-            .unwrap();
-        config.alpn_protocols = speaks.iter().map(|name| name.as_bytes().to_vec()).collect();
-        TlsAcceptor::from(Arc::new(config))
+        acceptor(&certificate, &key, speaks)
     }
+}
+
+/// A certificate that is its own issuer; many are made as if they were an authority's.
+pub(crate) fn self_signed(name: &str, is_authority: bool) -> TlsAcceptor {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    if is_authority {
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    }
+    let key = KeyPair::generate().unwrap();
+    acceptor(&params.self_signed(&key).unwrap(), &key, &[])
+}
+
+fn acceptor(certificate: &Certificate, key: &KeyPair, speaks: &[&str]) -> TlsAcceptor {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())))
+        .unwrap();
+    config.alpn_protocols = speaks.iter().map(|name| name.as_bytes().to_vec()).collect();
+    TlsAcceptor::from(Arc::new(config))
 }
 
 /// Whether a connection ends with the words that TLS has for it.
