@@ -99,6 +99,8 @@ mod notifications;
 #[cfg(test)]
 mod operate;
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 mod pauses;
 #[cfg(test)]
 mod records;
