@@ -267,6 +267,42 @@ words! {
 }
 
 words! {
+    /// Whose error format the gateway's own responses have, so that the provider's clients read them.
+    pub enum ErrorShape {
+        /// RFC 9457, with the code as `error`.
+        Problem = "problem",
+        Anthropic = "anthropic",
+        Aws = "aws",
+        AwsXml = "aws-xml",
+        Discord = "discord",
+        Github = "github",
+        Google = "google",
+        Graphql = "graphql",
+        Lastfm = "lastfm",
+        Musicbrainz = "musicbrainz",
+        Openai = "openai",
+        Openrouter = "openrouter",
+        Shopify = "shopify",
+        Slack = "slack",
+        Spotify = "spotify",
+        Stripe = "stripe",
+        Subsonic = "subsonic",
+        X = "x",
+    }
+}
+
+impl ErrorShape {
+    /// The format in a sentence.
+    #[must_use]
+    pub fn described(self) -> String {
+        match self {
+            Self::Problem => "problem+json".to_owned(),
+            shape => format!("`error_shape = \"{shape}\"`"),
+        }
+    }
+}
+
+words! {
     pub enum IdempotencyMode { Off = "off", Optional = "optional", Required = "required", Generate = "generate" }
 }
 

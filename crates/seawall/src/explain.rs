@@ -219,7 +219,7 @@ impl Story<'_> {
             None => "whatever the next attempt brings".to_owned(),
             Some(Outcome::Success) => "the upstream's answer".to_owned(),
             Some(Outcome::Failed(class)) => format!("the upstream's own answer ({class})"),
-            Some(Outcome::Refused(code)) => format!("problem+json with code {code}"),
+            Some(Outcome::Refused(code)) => format!("{} with code {code}", self.endpoint.policy.error_shape.described()),
             Some(Outcome::Replayed) => "the stored answer of an earlier call".to_owned(),
         }
     }

@@ -40,7 +40,10 @@ pub fn checklist(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> V
         None => gap("concurrency", "no pool: a slow upstream may take every connection"),
     });
     items.push(degraded(endpoint));
-    items.push(item("overload answer", "429 rate_limited or 503 overloaded, with Retry-After and problem+json"));
+    items.push(item(
+        "overload answer",
+        format!("429 rate_limited or 503 overloaded, with Retry-After and {}", policy.error_shape.described()),
+    ));
     items.push(item("breaker", breaker(endpoint)));
     items.push(item("dashboard", format!("endpoint \"{}\" of upstream \"{}\" in logs and metrics", endpoint.name, upstream.name)));
     items

@@ -2,7 +2,9 @@
 
 use super::model::ForwardedHeader;
 use super::shape::{Key, Kind, Table, key, required};
-use crate::policy::{Algorithm, BackoffKind, BreakerPer, Door, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Repeat, Severity, Unsafe};
+use crate::policy::{
+    Algorithm, BackoffKind, BreakerPer, Door, ErrorShape, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Repeat, Severity, Unsafe,
+};
 use crate::record::{Class, Scope};
 
 const COUNT: Kind = Kind::Int { min: 1, max: 1_000_000_000 };
@@ -204,6 +206,7 @@ static POLICY: &[Key] = &[
     ),
     key("deadline_header", Kind::Header, "header that tells the upstream what remains of the deadline"),
     key("rewrite_links", Kind::Bool, "links of a response that point to the upstream point to the gateway"),
+    key("error_shape", Kind::Word(ErrorShape::WORDS), "whose error format the gateway's own responses have; presets set it"),
     key("cache", Kind::Table(&CACHE), "keep answers for when the upstream fails"),
     key("fallback", Kind::Table(&FALLBACK), "static answer when everything else failed"),
     key("on_exhausted", Kind::Word(OnExhausted::WORDS), "what becomes of a call whose retries are used up"),

@@ -12,8 +12,8 @@ use crate::classify::RuleSet;
 use crate::classify::pattern::Pattern;
 use crate::classify::presets::Preset;
 use crate::policy::{
-    Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, Fallback, Idempotency, IdempotencyMode, Mode, OnExhausted, Repeat,
-    Retry, Severity, Timeout, Unsafe,
+    Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, ErrorShape, Fallback, Idempotency, IdempotencyMode, Mode,
+    OnExhausted, Repeat, Retry, Severity, Timeout, Unsafe,
 };
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -140,6 +140,7 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
         read_ahead: read_ahead(tree, path, problems),
         deadline_header: optional(tree, "deadline_header"),
         rewrite_links: boolean(tree, "rewrite_links"),
+        error_shape: word(tree, "error_shape", ErrorShape::from_word),
         cache: Cache {
             ttl: duration(&cache, "ttl"),
             stale_if_error: duration(&cache, "stale_if_error"),

@@ -8,7 +8,7 @@ use super::url::Base;
 use crate::classify::{Rule, RuleSet};
 use crate::lease::Reset;
 use crate::policy::{
-    Backoff, Breaker, Cache, DeadLetter, Fallback, Idempotency, Limit, OnExhausted, Pick, Pool, Rate, Retry, Share, Timeout,
+    Backoff, Breaker, Cache, DeadLetter, ErrorShape, Fallback, Idempotency, Limit, OnExhausted, Pick, Pool, Rate, Retry, Share, Timeout,
 };
 use crate::time::Nanos;
 use crate::words::words;
@@ -139,6 +139,7 @@ pub struct Policy {
     pub deadline_header: Option<String>,
     /// Links of a response that point to the upstream point to the gateway.
     pub rewrite_links: bool,
+    pub error_shape: ErrorShape,
     pub cache: Cache,
     pub fallback: Option<Fallback>,
     pub on_exhausted: OnExhausted,

@@ -1,17 +1,20 @@
-//! Answers of our own: problem+json (RFC 9457) with a code, `Proxy-Status` (RFC 9209) and when to come back.
+//! Answers of our own: problem+json (RFC 9457) or the provider's format with a code, `Proxy-Status` (RFC 9209) and when to come back.
 
+use super::error_shape::{self, OwnError};
 use crate::figures::ConfigProblem;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use seawall_core::call::{Finish, Outcome};
 use seawall_core::id::CallId;
+use seawall_core::policy::ErrorShape;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::body::Relay;
 use seawall_engine::drive::Ended;
 use seawall_engine::fault::Fault;
 use seawall_engine::h1::{Verbatim, Writer};
+use seawall_engine::live::LiveEndpoint;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -197,6 +200,8 @@ pub(super) struct Refusal {
     pub attempts: u32,
     /// What the log says of a request that never became a call.
     pub reason: Reason,
+    /// The format that its upstream's clients read.
+    shape: ErrorShape,
     close: bool,
     /// What is wrong with a file.
     problems: Vec<ConfigProblem>,
@@ -236,6 +241,7 @@ impl Refusal {
             call: None,
             attempts: 0,
             reason: Reason::TurnedAway,
+            shape: ErrorShape::Problem,
             close: false,
             problems: Vec::new(),
         }
@@ -266,6 +272,23 @@ impl Refusal {
     pub(super) const fn closing(mut self) -> Self {
         self.close = true;
         self
+    }
+
+    /// In the format that callers of this endpoint read.
+    #[must_use]
+    pub(super) fn shaped(mut self, endpoint: Option<&LiveEndpoint>) -> Self {
+        if let Some(endpoint) = endpoint {
+            self.shape = endpoint.spec.policy.error_shape;
+        }
+        self
+    }
+
+    /// As the response to a call of this endpoint.
+    #[must_use]
+    pub(super) fn at(mut self, endpoint: &LiveEndpoint) -> Self {
+        self.upstream = Some(endpoint.names.upstream.clone());
+        self.endpoint = Some(endpoint.names.endpoint.clone());
+        self.shaped(Some(endpoint))
     }
 
     #[must_use]
@@ -313,7 +336,27 @@ impl Refusal {
             retry_after_seconds: self.seconds(),
             problems: &self.problems,
         };
-        serde_json::to_vec(&document).unwrap_or_default()
+        self.document_as(&document).unwrap_or_default()
+    }
+
+    fn document_as(&self, problem: &Problem<'_>) -> serde_json::Result<Vec<u8>> {
+        if self.shape == ErrorShape::Problem {
+            return serde_json::to_vec(problem);
+        }
+        let error = self.own_error();
+        if let Some(xml) = error.xml(self.shape) {
+            return Ok(xml.into_bytes());
+        }
+        let mut document = serde_json::to_value(problem)?;
+        if let Some(members) = document.as_object_mut() {
+            error.add_members(self.shape, members);
+        }
+        serde_json::to_vec(&document)
+    }
+
+    fn own_error(&self) -> OwnError<'_> {
+        let Self { status, code, retry_after, .. } = *self;
+        OwnError { status, code, detail: &self.detail, retry_after, call: self.call.as_deref() }
     }
 
     /// The whole answer as bytes, for a request that never became one.
@@ -343,7 +386,8 @@ impl Refusal {
         let mut response = Response::new(body(Bytes::from(self.document())));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CONTENT_TYPE, error_shape::content_type(self.shape));
+        self.own_error().add_headers(self.shape, headers);
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(OUTCOME, HeaderValue::from_static(self.code));
         headers.insert(ATTEMPTS, count(self.attempts));

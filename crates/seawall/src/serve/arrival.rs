@@ -3,11 +3,12 @@
 use super::caller_context::CallerContext;
 use super::gateway::Gateway;
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, request};
+use http::{HeaderMap, HeaderValue, Method, request};
 use seawall_engine::h1::Unread;
 use seawall_engine::links::{GatewayUrl, Links};
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Host and port that a request names: those of its URL before those of its `Host` header (RFC 9112 §3.2.2). Empty where it names none.
 pub(super) fn authority<'a>(head: &'a request::Parts, unread: Option<&'a Unread>) -> &'a str {
@@ -35,7 +36,25 @@ pub(super) fn gateway_url(head: &request::Parts, unread: Option<&Unread>, live: 
     GatewayUrl::new(authority, is_tls, head.uri.path(), prefix)
 }
 
+/// Path and query behind the `prefix` bytes that name the upstream.
+pub(super) fn below(head: &request::Parts, prefix: usize) -> &str {
+    head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/")
+}
+
+/// The endpoint of a target below its upstream. A query may follow the upstream's name at once.
+pub(super) fn endpoint<'a>(upstream: &'a LiveUpstream, method: &Method, below: &str) -> &'a Arc<LiveEndpoint> {
+    upstream.endpoint(method.as_str(), if below.starts_with('/') { below } else { "/" })
+}
+
 impl Gateway {
+    /// The endpoint that a refused request names, whose callers read its provider's error format.
+    pub(super) fn named_endpoint(&self, head: &request::Parts, unread: Option<&Unread>) -> Option<Arc<LiveEndpoint>> {
+        let live = self.shared.live.load();
+        let (upstream, prefix) = live.route(|| authority(head, unread), head.uri.path())?;
+        let is_own = head.uri.path().starts_with("/-/");
+        (!is_own).then(|| Arc::clone(endpoint(upstream, &head.method, below(head, prefix))))
+    }
+
     /// Points a response's links to the gateway where they point to its upstream. Stored responses hold them as they came, since
     /// each caller has its own way here.
     pub(super) fn keep_links_inside(

@@ -20,8 +20,7 @@ impl Gateway {
         let id = self.ids.borrow_mut().next(now.wall);
         refusal.call = Some(id.to_string());
         if let Some(endpoint) = endpoint {
-            refusal.upstream = Some(endpoint.names.upstream.clone());
-            refusal.endpoint = Some(endpoint.names.endpoint.clone());
+            refusal = refusal.at(endpoint);
         }
         self.shared.recorder.push(Record::Call(CallRecord {
             at: now.wall,

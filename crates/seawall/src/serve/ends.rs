@@ -37,8 +37,7 @@ pub(super) fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: Ca
     if ended.finish.reason == Reason::ExceedsCapacity {
         refusal.detail = "this call costs more than its limit ever holds".to_owned();
     }
-    refusal.upstream = Some(endpoint.names.upstream.clone());
-    refusal.endpoint = Some(endpoint.names.endpoint.clone());
+    let mut refusal = refusal.at(endpoint);
     refusal.call = Some(id.to_string());
     refusal.attempts = ended.finish.attempts;
     refusal

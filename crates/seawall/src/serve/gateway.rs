@@ -1,7 +1,7 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
 use super::answer::{Answered, Dated, Refusal, Signed};
-use super::arrival::{authority, gateway_url};
+use super::arrival::{authority, below, endpoint, gateway_url};
 use super::cached::{self, Lookup};
 use super::caller_context::CallerContext;
 use super::ends::{own_path, refusal, unsent};
@@ -124,7 +124,8 @@ impl Gateway {
     pub(super) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard, peer: SocketAddr) -> Answered {
         let marks = Marks::of(&head.headers);
         if let Err(refusal) = intake::inspect(head, unread.as_ref(), marks) {
-            return self.turn_away(refusal.closing(), None).into();
+            let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref()).as_deref());
+            return self.turn_away(refusal, None).into();
         }
         if head.uri.path().starts_with("/-/") {
             return match head.uri.path().strip_prefix("/-/jobs/") {
@@ -170,27 +171,27 @@ impl Gateway {
         let Some((upstream, prefix)) = live.route(|| authority(head, unread.as_ref()), head.uri.path()) else {
             return Err(Box::new(Refusal::of(Code::NoUpstream, None)));
         };
+        let below = below(head, prefix);
+        let endpoint = endpoint(upstream, &head.method, below);
+        let refuse = |refusal: Refusal| Err(Box::new(refusal.shaped(Some(endpoint))));
         if marks.has(Marks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
-            let detail = "this request has passed through this gateway before";
-            return Err(Box::new(Refusal::code(508, Code::LoopDetected, detail)));
+            return refuse(Refusal::code(508, Code::LoopDetected, "this request has passed through this gateway before"));
         }
-        let Some(identified) = live.callers.identify(&head.headers) else {
-            return Err(Box::new(Refusal::of(Code::CallerUnknown, None)));
+        let Some(identified) = live.callers.identify(&head.headers) else { return refuse(Refusal::of(Code::CallerUnknown, None)) };
+        let target = match target(upstream, below) {
+            Ok(target) => target,
+            Err(bad) => return refuse(intake::bad_request(&bad.to_string())),
         };
+        let request = RequestLine::new(&head.method, endpoint, below);
         let address = live.callers.address(peer.ip(), &head.headers);
         let url = gateway_url(head, unread.as_ref(), live, peer, prefix);
         if identified.by_authorization {
             // It was meant for us, so nobody else gets to see it.
             head.headers.remove(http::header::AUTHORIZATION);
         }
-        let below = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).get(prefix..).unwrap_or("/");
-        // A query may follow the upstream's name at once.
-        let path = if below.starts_with('/') { below } else { "/" };
-        let endpoint = upstream.endpoint(head.method.as_str(), path);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
         let mut from = CallerContext::new(address, identified.caller, left, Some(url));
-        let target = target(upstream, below).map_err(|bad| Box::new(intake::bad_request(&bad.to_string())))?;
-        from.request = Some(RequestLine::new(&head.method, endpoint, below));
+        from.request = Some(request);
         let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
         Ok(Routed { upstream, endpoint, target, from, unread })
     }

@@ -157,7 +157,7 @@ pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, peer: SocketAddr, ph
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
             let response: Response<Relay> = if is_full {
-                gateway.turn_away(gateway.shed(), None)
+                gateway.turn_away(gateway.shed().shaped(gateway.named_endpoint(&head, None).as_deref()), None)
             } else {
                 gateway.handle(&mut head, (Inbound::H2(body), None), peer).await.whole()
             };

@@ -11,6 +11,7 @@ mod dashboard;
 mod deferred;
 mod degrade;
 mod ends;
+mod error_shape;
 mod eyes;
 mod gateway;
 mod http2;

@@ -54,6 +54,7 @@ mod docs;
 mod doors;
 #[cfg(test)]
 mod drill;
+mod error_shapes;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
