@@ -20,13 +20,21 @@ pub struct GatewayUrl {
     is_prefixed: bool,
     /// The path is nothing but that name.
     is_bare: bool,
+    /// The port is the upstream's own.
+    is_own_port: bool,
 }
 
 impl GatewayUrl {
     /// `prefix` bytes of the request's path name the upstream.
     #[must_use]
     pub const fn new(authority: Option<HeaderValue>, is_tls: bool, path: &str, prefix: usize) -> Self {
-        Self { authority, is_tls, is_prefixed: prefix > 0, is_bare: prefix > 0 && path.len() == prefix }
+        Self { authority, is_tls, is_prefixed: prefix > 0, is_bare: prefix > 0 && path.len() == prefix, is_own_port: false }
+    }
+
+    /// The URL of a request that came by a port of the upstream's own.
+    #[must_use]
+    pub const fn at_own_port(authority: Option<HeaderValue>, is_tls: bool) -> Self {
+        Self { authority, is_tls, is_prefixed: false, is_bare: false, is_own_port: true }
     }
 
     /// The authority, where it is a host and a port and nothing else: it goes into a header.
@@ -149,7 +157,8 @@ impl Links<'_> {
         let host = || self.url.authority.as_ref().and_then(|authority| authority.to_str().ok()).unwrap_or("");
         let is_ours =
             |(upstream, named): (&std::sync::Arc<LiveUpstream>, usize)| upstream.spec.name == self.upstream.spec.name && named == prefix;
-        !path.starts_with("/-/") && self.live.route(host, path).is_some_and(is_ours)
+        let is_routed = || if self.url.is_own_port { prefix == 0 } else { self.live.route(host, path).is_some_and(is_ours) };
+        !path.starts_with("/-/") && is_routed()
     }
 
     /// What the caller makes of a reference without scheme, host and root, of which it knows only its own path.

@@ -37,6 +37,7 @@ pub struct Live {
     pub upstreams: Vec<Arc<LiveUpstream>>,
     by_name: BTreeMap<String, usize>,
     by_host: BTreeMap<String, usize>,
+    by_port: BTreeMap<String, usize>,
     default: Option<usize>,
     pub callers: Callers,
     /// TLS before the gateway's listener, where there is to be any.
@@ -211,6 +212,7 @@ impl Live {
         Ok(Self {
             by_name: config.upstreams.iter().enumerate().map(|(i, upstream)| (upstream.name.clone(), i)).collect(),
             by_host: hosts.flat_map(|(i, upstream)| upstream.hosts.iter().map(move |host| (host.to_ascii_lowercase(), i))).collect(),
+            by_port: config.upstreams.iter().enumerate().filter_map(|(i, upstream)| Some((upstream.listen.clone()?, i))).collect(),
             default: config.server.default_upstream.as_deref().and_then(index),
             upstreams,
             callers,
@@ -239,6 +241,12 @@ impl Live {
         self.by_name.get(name).map(|i| &self.upstreams[*i])
     }
 
+    /// The upstream whose own port listens on this address.
+    #[must_use]
+    pub fn at_port(&self, address: &str) -> Option<&Arc<LiveUpstream>> {
+        self.by_port.get(address).map(|i| &self.upstreams[*i])
+    }
+
     /// How long the body of a request to this endpoint may be.
     #[must_use]
     pub fn max_body(&self, endpoint: &LiveEndpoint) -> u64 {
@@ -259,10 +267,10 @@ impl Live {
     #[must_use]
     pub fn route<'h>(&self, host: impl FnOnce() -> &'h str, path: &str) -> Option<(&Arc<LiveUpstream>, usize)> {
         if !self.by_host.is_empty() {
-            let host = host();
-            let bare =
-                host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
-            if let Some(i) = self.by_host.get(&bare.to_ascii_lowercase()) {
+            let host = host().to_ascii_lowercase();
+            let bare = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit())).map(|(name, _)| name);
+            // A host with its port comes before the same host with any port.
+            if let Some(i) = self.by_host.get(&host).or_else(|| self.by_host.get(bare?)) {
                 return Some((&self.upstreams[*i], 0));
             }
         }

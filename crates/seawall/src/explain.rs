@@ -86,7 +86,11 @@ fn find<'c>(config: &'c Config, url: &str) -> anyhow::Result<(&'c Arc<Upstream>,
         if let Some(found) = found {
             return Ok(found);
         }
-        if let Some(upstream) = config.upstreams.iter().find(|upstream| upstream.hosts.contains(&base.host)) {
+        if let Some(upstream) = config
+            .upstreams
+            .iter()
+            .find(|upstream| upstream.hosts.iter().any(|host| *host == base.host || *host == format!("{}:{}", base.host, base.port)))
+        {
             return Ok((upstream, below(&base.path, "").unwrap_or_else(|| "/".to_owned())));
         }
         return find_by_path(config, &base.path, url);

@@ -10,8 +10,8 @@ const MOST_ROOM: usize = 131_072;
 const MAX_ADMIN: usize = 256;
 /// Files of our own: the store, shared state, the log.
 const OWN: usize = 48;
-/// Files of a thread that serves: its listener and its runtime, and those of a worker for jobs.
-const OF_A_THREAD: usize = 8;
+/// Files of a thread that serves beside its listeners: its runtime, and those of a worker for jobs.
+const OF_A_THREAD: usize = 7;
 /// Callers who are being told that there is no place for them, at most.
 const MAX_FAREWELLS: usize = 64;
 
@@ -34,18 +34,18 @@ pub(crate) fn raise_limit() {
 }
 
 /// Callers that may be connected at once. Each needs two files, its own connection and one to an upstream; the admin port and our
-/// own files have theirs apart.
-pub(crate) fn connections(threads: usize) -> usize {
-    callers(allowed(), threads)
+/// own files have theirs apart, among them each thread's listener on each of the ports.
+pub(crate) fn connections(threads: usize, ports: usize) -> usize {
+    callers(allowed(), threads, ports)
 }
 
-fn callers(allowed: usize, threads: usize) -> usize {
-    let shared = allowed.saturating_sub(own(threads) + admin(allowed) + farewell(allowed));
+fn callers(allowed: usize, threads: usize, ports: usize) -> usize {
+    let shared = allowed.saturating_sub(own(threads, ports) + admin(allowed) + farewell(allowed));
     (shared / 2).max(allowed / 8).clamp(1, MOST_CONNECTIONS)
 }
 
-fn own(threads: usize) -> usize {
-    OWN + OF_A_THREAD * threads
+fn own(threads: usize, ports: usize) -> usize {
+    OWN + (OF_A_THREAD + ports) * threads
 }
 
 /// Connections that the admin port may have at once.
@@ -80,16 +80,18 @@ mod tests {
 
     #[test]
     fn every_busy_caller_has_two_files_and_the_rest_have_theirs() {
-        for (allowed, threads) in [(512, 2), (1_024, 2), (1_024, 32), (4_096, 64), (65_536, 8), (131_072, 128)] {
-            let all = 2 * callers(allowed, threads) + admin(allowed) + farewell(allowed) + own(threads);
-            assert!(all <= allowed, "{allowed} files, {threads} threads: {all}");
+        for (allowed, threads, ports) in
+            [(512, 2, 1), (512, 2, 9), (1_024, 2, 1), (1_024, 32, 1), (4_096, 64, 20), (65_536, 8, 1), (131_072, 128, 100)]
+        {
+            let all = 2 * callers(allowed, threads, ports) + admin(allowed) + farewell(allowed) + own(threads, ports);
+            assert!(all <= allowed, "{allowed} files, {threads} threads, {ports} ports: {all}");
         }
-        assert_eq!((callers(1_024, 2), admin(1_024), farewell(1_024)), (384, 128, 64));
+        assert_eq!((callers(1_024, 2, 1), admin(1_024), farewell(1_024)), (384, 128, 64));
     }
 
     #[test]
     fn there_is_a_place_for_somebody_however_few_files_there_are() {
-        assert_eq!((callers(0, 2), admin(0)), (1, 8));
-        assert_eq!(callers(64, 2), 8);
+        assert_eq!((callers(0, 2, 1), admin(0)), (1, 8));
+        assert_eq!(callers(64, 2, 1), 8);
     }
 }

@@ -160,7 +160,12 @@ pub static UPSTREAM: Table = Table {
     keys: &[
         &[
             required("url", Kind::Url, "base URL"),
-            key("hosts", Kind::List(&Kind::Text), "requests with one of these Host names go here with their whole path"),
+            key(
+                "hosts",
+                Kind::List(&Kind::Text),
+                "requests with one of these Host names, or hosts and ports, go here with their whole path",
+            ),
+            key("listen", Kind::Listen, "address of a port of its own: all requests there go here with their whole path"),
             key("seawall", Kind::Bool, "it is a Seawall itself: it is told which requests are repeats, and does not repeat those again"),
             key("via", Kind::Bool, "requests to it say in `Via` that they came through here"),
             key("forwarded", Kind::Bool, "it gets the callers' own `Forwarded`, `X-Forwarded-*` and `X-Real-IP`; others do not"),

@@ -185,7 +185,9 @@ fn warning(code: &'static str, subject: impl Into<String>, message: impl Into<St
 
 /// How many Seawalls a call to this upstream passes: the upstream may be a listener of this very file.
 fn layers_behind(config: &Config, upstream: &Upstream) -> u32 {
-    if upstream.url.authority() == config.server.listen { 2 } else { 1 }
+    let authority = upstream.url.authority();
+    let is_own = config.server.listen == authority || config.upstreams.iter().any(|other| other.listen.as_ref() == Some(&authority));
+    if is_own { 2 } else { 1 }
 }
 
 fn credentials(upstream: &Upstream, found: &mut Vec<Warning>) {

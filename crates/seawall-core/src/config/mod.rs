@@ -4,6 +4,7 @@
 mod at_cost;
 pub mod checklist;
 pub mod endpoint;
+mod entrances;
 pub mod explain;
 mod fields;
 pub mod keys;

@@ -75,6 +75,8 @@ pub struct Upstream {
     pub name: String,
     pub url: Base,
     pub hosts: Vec<String>,
+    /// The address of a port of its own.
+    pub listen: Option<String>,
     /// It is a Seawall itself, and hears which requests are repeats.
     pub seawall: bool,
     /// Requests to it say that they came through here.

@@ -119,7 +119,7 @@ fn limit(own: &Tree) -> Option<Limit> {
 
 fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &mut Vec<Problem>) -> Option<Arc<Upstream>> {
     let path = format!("upstreams.{name}");
-    let policy_keys = own.without(&["url", "hosts", "seawall", "via", "forwarded", "auth", "endpoints"]);
+    let policy_keys = own.without(&["url", "hosts", "listen", "seawall", "via", "forwarded", "auth", "endpoints"]);
     let merged = layers::level(&ground.without(&["auth"]), &policy_keys, &path, problems);
     let preset = optional(&merged, "preset");
     let auth = auth(own, defaults, preset.as_deref(), &path, problems);
@@ -128,8 +128,8 @@ fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &m
     let seawall = own.node("seawall").is_some() && boolean(own, "seawall");
     let via = own.node("via").is_none() || boolean(own, "via");
     let forwarded = own.node("forwarded").is_some() && boolean(own, "forwarded");
-    let (name, hosts) = (name.to_owned(), texts(own, "hosts"));
-    Some(Arc::new(Upstream { name, url, hosts, seawall, via, forwarded, preset, auth, endpoints }))
+    let (name, hosts, listen) = (name.to_owned(), texts(own, "hosts"), optional(own, "listen"));
+    Some(Arc::new(Upstream { name, url, hosts, listen, seawall, via, forwarded, preset, auth, endpoints }))
 }
 
 fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Problem>) -> Vec<Arc<Endpoint>> {
@@ -297,16 +297,7 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
         }
     }
     schedule_secrets(tree, problems);
-    let mut hosts = std::collections::BTreeMap::new();
-    for upstream in &config.upstreams {
-        for host in &upstream.hosts {
-            let node = tree.table("upstreams").and_then(|all| as_table(all.node(&upstream.name)?)?.node("hosts"));
-            if let (Some(other), Some(node)) = (hosts.insert(host.to_ascii_lowercase(), &upstream.name), node) {
-                let path = format!("upstreams.{}.hosts", upstream.name);
-                problems.push(Problem::new(node.origin.span.clone(), path, format!("`{host}` is a host of `upstreams.{other}` already")));
-            }
-        }
-    }
+    super::entrances::check(tree, config, problems);
     for upstream in &config.upstreams {
         for endpoint in &upstream.endpoints {
             if let (Some(pool), Some(node)) = (&endpoint.policy.pool, endpoint.tree.node("pool"))
@@ -376,17 +367,6 @@ fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn a_host_belongs_to_one_upstream() {
-        let text = |second: &str| {
-            format!(
-                "[upstreams.a]\nurl = \"http://a.test\"\nhosts = [\"x.test\"]\n[upstreams.b]\nurl = \"http://b.test\"\nhosts = [\"{second}\"]\n"
-            )
-        };
-        assert!(crate::config::load("t", text("y.test").as_bytes()).is_ok());
-        let refused = crate::config::load("t", text("X.test").as_bytes()).unwrap_err().to_string();
-        assert!(refused.contains("`X.test` is a host of `upstreams.a` already"), "{refused}");
-    }
     fn refused(text: &str) -> String {
         crate::config::load("t", format!("{text}\n[upstreams.a]\nurl = \"http://a.test\"\n").as_bytes()).unwrap_err().to_string()
     }

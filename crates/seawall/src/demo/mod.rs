@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         around,
         threads: Some(1),
         head_timeout: Duration::from_secs(30),
-        connections: open_files::connections(1),
+        connections: open_files::connections(1, 1),
     };
     let control = serve::Control::listen()?;
     let gateway = serve::start(live, start_up, Box::new(log.clone()))?;

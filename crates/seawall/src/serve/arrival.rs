@@ -1,9 +1,11 @@
 //! How a request reached the gateway, and its response's links as its caller gets them.
 
+use super::answer::Refusal;
 use super::caller_context::CallerContext;
 use super::gateway::Gateway;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, request};
+use seawall_core::record::Code;
 use seawall_engine::h1::Unread;
 use seawall_engine::links::{GatewayUrl, Links};
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
@@ -24,16 +26,50 @@ fn hostport(authority: &str) -> &str {
     authority.rsplit('@').next().unwrap_or(authority)
 }
 
-/// The URL of a request, `prefix` bytes of whose path name its upstream.
-pub(super) fn gateway_url(head: &request::Parts, unread: Option<&Unread>, live: &Live, peer: SocketAddr, prefix: usize) -> GatewayUrl {
-    let field = || unread.map_or_else(|| head.headers.get(HOST).cloned(), Unread::host_value);
-    let authority = match head.uri.authority() {
-        Some(authority) => HeaderValue::from_str(hostport(authority.as_str())).ok(),
-        None => field(),
-    };
-    let said = head.uri.scheme_str().map(|scheme| scheme == "https");
-    let is_tls = live.callers.speaks_tls(peer.ip(), &head.headers).or(said).unwrap_or(live.front.is_some());
-    GatewayUrl::new(authority, is_tls, head.uri.path(), prefix)
+/// Where a caller came in.
+#[derive(Clone, Debug)]
+pub(super) struct Entrance {
+    pub peer: SocketAddr,
+    /// The address of an upstream's own port.
+    pub port: Option<Arc<str>>,
+}
+
+impl Entrance {
+    /// The upstream that a request goes to, and how many bytes of its path name it.
+    pub(super) fn route<'a>(
+        &self,
+        live: &'a Live,
+        head: &request::Parts,
+        unread: Option<&Unread>,
+    ) -> Option<(&'a Arc<LiveUpstream>, usize)> {
+        match &self.port {
+            Some(port) => live.at_port(port).map(|upstream| (upstream, 0)),
+            None => live.route(|| authority(head, unread), head.uri.path()),
+        }
+    }
+
+    /// The refusal of a request that goes to no upstream.
+    pub(super) fn nowhere(&self) -> Refusal {
+        match self.port {
+            Some(_) => Refusal::code(404, Code::NoUpstream, "no upstream has this port any more").closing(),
+            None => Refusal::of(Code::NoUpstream, None),
+        }
+    }
+
+    /// The URL of a request, `prefix` bytes of whose path name its upstream.
+    pub(super) fn gateway_url(&self, head: &request::Parts, unread: Option<&Unread>, live: &Live, prefix: usize) -> GatewayUrl {
+        let field = || unread.map_or_else(|| head.headers.get(HOST).cloned(), Unread::host_value);
+        let authority = match head.uri.authority() {
+            Some(authority) => HeaderValue::from_str(hostport(authority.as_str())).ok(),
+            None => field(),
+        };
+        let said = head.uri.scheme_str().map(|scheme| scheme == "https");
+        let is_tls = live.callers.speaks_tls(self.peer.ip(), &head.headers).or(said).unwrap_or(live.front.is_some());
+        match self.port {
+            Some(_) => GatewayUrl::at_own_port(authority, is_tls),
+            None => GatewayUrl::new(authority, is_tls, head.uri.path(), prefix),
+        }
+    }
 }
 
 /// Path and query behind the `prefix` bytes that name the upstream.
@@ -48,11 +84,16 @@ pub(super) fn endpoint<'a>(upstream: &'a LiveUpstream, method: &Method, below: &
 
 impl Gateway {
     /// The endpoint that a refused request names, whose callers read its provider's error format.
-    pub(super) fn named_endpoint(&self, head: &request::Parts, unread: Option<&Unread>) -> Option<Arc<LiveEndpoint>> {
+    pub(super) fn named_endpoint(&self, head: &request::Parts, unread: Option<&Unread>, from: &Entrance) -> Option<Arc<LiveEndpoint>> {
         let live = self.shared.live.load();
-        let (upstream, prefix) = live.route(|| authority(head, unread), head.uri.path())?;
+        let (upstream, prefix) = from.route(&live, head, unread)?;
         let is_own = head.uri.path().starts_with("/-/");
         (!is_own).then(|| Arc::clone(endpoint(upstream, &head.method, below(head, prefix))))
+    }
+
+    /// The endpoint of whatever comes by an upstream's own port and cannot be read.
+    pub(super) fn port_endpoint(&self, port: Option<&Arc<str>>) -> Option<Arc<LiveEndpoint>> {
+        self.shared.live.load().at_port(port?)?.endpoints.last().cloned()
     }
 
     /// Points a response's links to the gateway where they point to its upstream. Stored responses hold them as they came, since

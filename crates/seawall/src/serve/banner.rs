@@ -13,6 +13,11 @@ pub(super) fn text(running: &Running) -> String {
         names.join(","),
         shown(running.admin, false),
     );
+    for upstream in &live.config.upstreams {
+        if let Some(at) = upstream.listen.as_ref().and_then(|address| running.shared.ports.at(address)) {
+            text.push_str(&format!("\n  port      {}  ({})", shown(at, live.front.is_some()), upstream.name));
+        }
+    }
     text.push_str(&format!("\n  store     {}", crate::setup::shown_store(&live.config.server.store)));
     if live.shared.is_some() {
         // The URL may hold a password.

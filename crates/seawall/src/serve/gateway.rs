@@ -1,7 +1,7 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
 use super::answer::{Answered, Dated, Refusal, Signed};
-use super::arrival::{authority, below, endpoint, gateway_url};
+use super::arrival::{Entrance, below, endpoint};
 use super::cached::{self, Lookup};
 use super::caller_context::CallerContext;
 use super::ends::{own_path, refusal, unsent};
@@ -35,7 +35,6 @@ use seawall_engine::request_line::RequestLine;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -121,10 +120,10 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(super) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard, peer: SocketAddr) -> Answered {
+    pub(super) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard, entrance: &Entrance) -> Answered {
         let marks = Marks::of(&head.headers);
         if let Err(refusal) = intake::inspect(head, unread.as_ref(), marks) {
-            let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref()).as_deref());
+            let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref(), entrance).as_deref());
             return self.turn_away(refusal, None).into();
         }
         if head.uri.path().starts_with("/-/") {
@@ -135,7 +134,7 @@ impl Gateway {
             .into();
         }
         let live = self.shared.live.load_full();
-        let mut routed = match self.route(&live, head, unread, marks, peer) {
+        let mut routed = match self.route(&live, head, unread, marks, entrance) {
             Ok(routed) => routed,
             Err(refusal) => return self.turn_away(Box::pin(intake::spurn(head, incoming, *refusal)).await, None).into(),
         };
@@ -166,11 +165,9 @@ impl Gateway {
         head: &mut request::Parts,
         unread: Option<Unread>,
         marks: Marks,
-        peer: SocketAddr,
+        entrance: &Entrance,
     ) -> Result<Routed<'a>, Box<Refusal>> {
-        let Some((upstream, prefix)) = live.route(|| authority(head, unread.as_ref()), head.uri.path()) else {
-            return Err(Box::new(Refusal::of(Code::NoUpstream, None)));
-        };
+        let Some((upstream, prefix)) = entrance.route(live, head, unread.as_ref()) else { return Err(Box::new(entrance.nowhere())) };
         let below = below(head, prefix);
         let endpoint = endpoint(upstream, &head.method, below);
         let refuse = |refusal: Refusal| Err(Box::new(refusal.shaped(Some(endpoint))));
@@ -183,8 +180,8 @@ impl Gateway {
             Err(bad) => return refuse(intake::bad_request(&bad.to_string())),
         };
         let request = RequestLine::new(&head.method, endpoint, below);
-        let address = live.callers.address(peer.ip(), &head.headers);
-        let url = gateway_url(head, unread.as_ref(), live, peer, prefix);
+        let address = live.callers.address(entrance.peer.ip(), &head.headers);
+        let url = entrance.gateway_url(head, unread.as_ref(), live, prefix);
         if identified.by_authorization {
             // It was meant for us, so nobody else gets to see it.
             head.headers.remove(http::header::AUTHORIZATION);

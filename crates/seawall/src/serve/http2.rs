@@ -1,6 +1,7 @@
 //! One caller on one connection that speaks HTTP/2. Its streams are held to the limits of HTTP/1 connections: a first request in
 //! time, no idle connection for longer than that, and no response that nobody reads.
 
+use super::arrival::Entrance;
 use super::gateway::Gateway;
 use super::hush::Hushing;
 use super::talk::{Awaited, Spoken, Talk};
@@ -20,7 +21,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -144,11 +144,11 @@ impl Body for ReadBody {
 }
 
 /// Serves a connection until the caller leaves, is waited for too long, or the process ends.
-pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, peer: SocketAddr, phases: watch::Receiver<Phase>, talk: &Talk) {
+pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phases: watch::Receiver<Phase>, talk: &Talk) {
     let (spoken, max_streams) = (Rc::clone(talk.spoken()), gateway.seats().max_streams());
     let tasks = StreamTasks(Rc::clone(&spoken));
     let service = service_fn(move |request: Request<Incoming>| {
-        let (gateway, seats) = (Rc::clone(&gateway), gateway.seats());
+        let (gateway, seats, from) = (Rc::clone(&gateway), gateway.seats(), from.clone());
         let seat = if spoken.has_streams() { seats.take().map(Some) } else { Some(None) };
         let is_full = seat.is_none();
         let stream = spoken.open_stream(seat.flatten());
@@ -157,9 +157,9 @@ pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, peer: SocketAddr, ph
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
             let response: Response<Relay> = if is_full {
-                gateway.turn_away(gateway.shed().shaped(gateway.named_endpoint(&head, None).as_deref()), None)
+                gateway.turn_away(gateway.shed().shaped(gateway.named_endpoint(&head, None, &from).as_deref()), None)
             } else {
-                gateway.handle(&mut head, (Inbound::H2(body), None), peer).await.whole()
+                gateway.handle(&mut head, (Inbound::H2(body), None), &from).await.whole()
             };
             Ok::<_, Infallible>(response.map(|body| ReadBody { body, state }))
         })

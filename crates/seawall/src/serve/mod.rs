@@ -24,6 +24,7 @@ mod ledger;
 mod memory;
 mod notify;
 mod operate;
+mod ports;
 mod seats;
 mod talk;
 mod target;
@@ -104,6 +105,8 @@ pub(crate) struct Shared {
     pub file: PathBuf,
     pub head_timeout: Duration,
     pub seats: Arc<seats::Seats>,
+    /// Ports of upstreams' own.
+    pub ports: ports::Ports,
     pub reloads: operate::Reloads,
     /// On the way out.
     pub draining: AtomicBool,
@@ -146,7 +149,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     else {
         return Ok(Exit::Done);
     };
-    let by_files = || open_files::connections(worker::threads(args.threads));
+    let listeners = 1 + ports::count(&live.config);
+    let by_files = || open_files::connections(worker::threads(args.threads), listeners);
     let connections = args.connections.map_or_else(by_files, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let (threads, head_timeout) = (args.threads, args.head_timeout);
     let Some((running, banner)) = control.start(move || {
@@ -196,7 +200,9 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
     let StartUp { store, file, around, threads, head_timeout, connections } = with;
     let server = live.config.server.clone();
     let json = live.config.log_json;
-    let listeners = worker::listeners(&server.listen, threads)?;
+    let listeners = worker::listeners(&server.listen, worker::threads(threads))?;
+    let (ports, new_listeners) = ports::Ports::new(listeners.len());
+    let new_ports = ports.prepare(&live.config)?;
     let admin_listener = worker::listen(&server.admin, false)?;
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let clock = Clock::start();
@@ -214,6 +220,7 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         file,
         head_timeout,
         seats: Arc::new(seats::Seats::new(connections, open_files::farewells())),
+        ports,
         reloads: operate::Reloads::default(),
         draining: AtomicBool::new(false),
         closing: Closing::default(),
@@ -234,9 +241,10 @@ pub(crate) fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Sen
         drop(spawn("shared", move || operate::look_after(&store, &shared))?);
     }
     let mut workers = Vec::new();
-    for (i, listener) in listeners.into_iter().enumerate() {
+    shared.ports.switch(&shared.live.load().config, new_ports);
+    for (i, (listener, ports)) in listeners.into_iter().zip(new_listeners).enumerate() {
         let (shared, phases) = (Arc::clone(&shared), phases.clone());
-        workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, phases))?);
+        workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, ports, phases))?);
     }
     for i in 0..shared.desk.crew.size() {
         let (shared, phases) = (Arc::clone(&shared), phases.clone());

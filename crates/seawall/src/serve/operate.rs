@@ -1,6 +1,7 @@
 //! Running the process: the admin port, signals, reloads, and the order in which it stops.
 
 use super::eyes::{Event, Severity, keep};
+use super::ports::NewPorts;
 use super::{Phase, Shared, admin, jobs, memory, notify};
 use crate::exit::{Exit, Failure};
 use crate::open_files;
@@ -262,6 +263,8 @@ async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mu
 #[derive(Debug)]
 pub(super) struct Ready {
     pub live: Live,
+    /// Ports that it opens.
+    pub ports: NewPorts,
     /// Keys of the file that only a restart would change; until then they are what they were.
     pub needs_restart: Vec<&'static str>,
 }
@@ -275,7 +278,9 @@ fn prepare_here(shared: &Shared) -> anyhow::Result<Ready> {
     let (file, mut config) = setup::load(Some(&shared.file))?;
     let needs_restart = config.stay_until_restart(&shared.live.load().config);
     shared.eyes.add_named(&mut config);
-    Ok(Ready { live: put_to_work(shared, config, &Environment::beside(&file))?, needs_restart })
+    let live = put_to_work(shared, config, &Environment::beside(&file))?;
+    let ports = shared.ports.prepare(&live.config)?;
+    Ok(Ready { live, ports, needs_restart })
 }
 
 /// The configuration in force, with the rules that operators have made by now.
@@ -322,9 +327,11 @@ fn put_to_work(shared: &Shared, config: Config, around: &Environment) -> anyhow:
 
 /// Validates the file and swaps it in; a bad one changes nothing. What is left to a restart is told.
 pub(super) async fn reload(shared: &Arc<Shared>) -> anyhow::Result<Vec<&'static str>> {
-    let result = prepare(shared).await.map(|ready| {
-        shared.live.store(Arc::new(ready.live));
-        ready.needs_restart
+    let result = prepare(shared).await.map(|Ready { live, ports, needs_restart }| {
+        let live = Arc::new(live);
+        shared.live.store(Arc::clone(&live));
+        shared.ports.switch(&live.config, ports);
+        needs_restart
     });
     let now = shared.clock.now().wall;
     let bus = &shared.eyes.bus;

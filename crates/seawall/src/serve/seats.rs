@@ -4,6 +4,7 @@
 use super::answer::Refusal;
 use seawall_core::record::Code;
 use seawall_core::time::{Nanos, Wall};
+use seawall_engine::live::LiveEndpoint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -83,13 +84,14 @@ impl Seats {
     }
 
     /// Tells a caller that there is no seat. Nothing of its request is looked at. Who speaks TLS is let go without a word:
-    /// a handshake costs more than a seat would. `now` is for those who do not.
-    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>) {
+    /// a handshake costs more than a seat would. `now` is for those who do not, and `endpoint` says which error format they read.
+    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>, endpoint: Option<&LiveEndpoint>) {
         let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
         let Some(now) = now else { return };
         let Some(seat) = self.sit(|seats| &seats.leaving, self.max_leaving) else { return };
         // Spread out, so that they do not all come back in the same second.
-        let answer = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().wire(now);
+        let answer =
+            Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1 + before % 3))).closing().shaped(endpoint).wire(now);
         tokio::task::spawn_local(async move {
             let farewell = async {
                 stream.write_all(&answer).await?;

@@ -1,6 +1,7 @@
 //! One caller on one connection that speaks HTTP/1: a request, its answer, the next.
 
-use super::answer::{Answered, Refusal};
+use super::answer::Answered;
+use super::arrival::Entrance;
 use super::gateway::Gateway;
 use super::http2::Streams;
 use super::hush::Hushing;
@@ -12,7 +13,6 @@ use http::{HeaderMap, Method, Request, Uri, request};
 use seawall_engine::h1::{End, Heard, Served, Unheard};
 use seawall_engine::io::Io;
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -108,17 +108,17 @@ impl Ending {
     }
 }
 
-pub(super) async fn converse(gateway: &Gateway, stream: Io, peer: SocketAddr, phases: watch::Receiver<Phase>, talk: &Talk) {
+pub(super) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, phases: watch::Receiver<Phase>, talk: &Talk) {
     let (mut served, mut ending) = (Served::new(stream), Ending::new(phases.clone()));
     let (mut head, ()) = Request::new(()).into_parts();
     loop {
         let asked = match heard(&mut served, &mut head, &mut ending, talk).await {
             Ok(Some(asked)) => asked,
             Ok(None) => break,
-            Err(why) => return turn_away(gateway, served, phases, why).await,
+            Err(why) => return turn_away(gateway, served, from, phases, why).await,
         };
         talk.begin();
-        let Some(Answered { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, peer).await else { return };
+        let Some(Answered { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, from).await else { return };
         // It is made of what was read, and would keep all of that while the connection is idle.
         (head.method, head.uri, head.headers) = (Method::GET, Uri::default(), HeaderMap::new());
         head.extensions.clear();
@@ -154,10 +154,10 @@ async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Endi
 }
 
 /// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
-async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Parts, asked: Heard, peer: SocketAddr) -> Option<Answered> {
+async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Parts, asked: Heard, from: &Entrance) -> Option<Answered> {
     // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
     // before the call is, so that the call begins where it will be and need not be moved there.
-    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, asked, peer)));
+    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, asked, from)));
     std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => served.poll_gone(cx).map(|()| None),
@@ -178,13 +178,14 @@ async fn answered(served: &mut Served, talk: &Talk) -> End {
 }
 
 /// Answers what was no request, and hears no more.
-async fn turn_away(gateway: &Gateway, mut served: Served, phases: watch::Receiver<Phase>, why: Unheard) {
+async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phases: watch::Receiver<Phase>, why: Unheard) {
     let refusal = match why {
         Unheard::Malformed => intake::bad_request("the request is malformed"),
         Unheard::TooLarge { line } if line > intake::MAX_TARGET => intake::target_too_long(),
         Unheard::TooLarge { .. } => intake::too_large(431, "the request's headers are too large"),
     };
-    let words = gateway.noted(Refusal::closing(refusal), None).wire(gateway.wall());
+    let refusal = refusal.closing().shaped(gateway.port_endpoint(from.port.as_ref()).as_deref());
+    let words = gateway.noted(refusal, None).wire(gateway.wall());
     let Some(stream) = served.close() else { return };
     let mut wire = Wire::new(stream, phases);
     // Whoever does not listen has been told all the same.

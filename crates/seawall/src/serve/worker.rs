@@ -1,7 +1,9 @@
 //! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
 
+use super::arrival::Entrance;
 use super::gateway::Gateway;
 use super::hush::Hush;
+use super::ports::Port;
 use super::talk::{Talk, converse};
 use super::{Phase, Shared, http2};
 use anyhow::Context as _;
@@ -12,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
 /// When draining, how long a connection that is new may take to say what it wants.
@@ -26,8 +28,7 @@ pub(super) fn threads(wanted: Option<u16>) -> usize {
 }
 
 /// One listener for each thread on the same port; the kernel deals connections out.
-pub(super) fn listeners(address: &str, wanted: Option<u16>) -> anyhow::Result<Vec<std::net::TcpListener>> {
-    let count = threads(wanted);
+pub(super) fn listeners(address: &str, count: usize) -> anyhow::Result<Vec<std::net::TcpListener>> {
     // Sharing a port is for our own threads: without this, a second process would silently take half of the requests.
     drop(listen(address, false)?);
     let first = listen(address, true)?;
@@ -55,60 +56,103 @@ pub(super) fn listen(address: &str, shared: bool) -> anyhow::Result<std::net::Tc
 }
 
 /// The life of one worker.
-pub(super) fn run(shared: &Arc<Shared>, listener: std::net::TcpListener, phases: watch::Receiver<Phase>) -> anyhow::Result<()> {
+pub(super) fn run(
+    shared: &Arc<Shared>,
+    listener: std::net::TcpListener,
+    ports: NewListeners,
+    phases: watch::Receiver<Phase>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::from_std(listener)?;
         let gateway = Rc::new(Gateway::new(Arc::clone(shared)));
         let hush = Hush::default();
         tokio::task::spawn_local(hush.clone().watch(shared.head_timeout, gateway.seats()));
+        let open: Open = Rc::new(());
+        let acceptor = Acceptor { gateway, hush, phases: phases.clone(), open: Rc::clone(&open) };
+        tokio::task::spawn_local(acceptor.clone().open_ports(ports));
         // A task of its own: what a `LocalSet` runs until its end is polled after every event of the thread.
-        let connections = tokio::task::spawn_local(accept(gateway, hush, listener, phases.clone())).await?;
-        drain(connections, phases).await;
+        tokio::task::spawn_local(acceptor.accept(listener, None, std::future::pending())).await?;
+        drain(open, phases).await;
         Ok(())
     })
 }
 
-/// Counts the connections that are still open.
+/// Counts the connections that are still open, and the tasks that accept more.
 type Open = Rc<()>;
 
-async fn accept(gateway: Rc<Gateway>, hush: Hush, listener: TcpListener, mut phases: watch::Receiver<Phase>) -> Open {
-    let open: Open = Rc::new(());
-    let mut sweep = tokio::time::interval(SWEEP);
-    let watched = phases.clone();
-    let seats = gateway.seats();
-    let admit = |(stream, peer): (TcpStream, SocketAddr)| {
-        let peer = canonical(peer);
-        let Some(seat) = seats.take() else { return seats.turn_away(stream, gateway.front().is_none().then(|| gateway.wall())) };
-        let (gateway, phases, open, talk) = (Rc::clone(&gateway), watched.clone(), Rc::clone(&open), hush.talk());
-        tokio::task::spawn_local(async move {
-            connection(gateway, stream, peer, phases, talk).await;
-            drop((open, seat));
-        });
-    };
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => admit(accepted),
-                // Out of descriptors, most likely: those in use must come back first.
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-            },
-            _ = sweep.tick() => gateway.sweep(),
-            _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
-        }
-    }
-    // Whoever the kernel has let in already takes the port for open; closing it now would reset them.
-    // Asked of the kernel itself: the runtime only knows what it was told when it last slept.
-    if let Ok(listener) = listener.into_std() {
-        while let Ok((stream, peer)) = listener.accept() {
-            if stream.set_nonblocking(true).is_ok()
-                && let Ok(stream) = TcpStream::from_std(stream)
-            {
-                admit((stream, peer));
+/// Listeners on ports of upstreams' own, as they are opened.
+type NewListeners = mpsc::UnboundedReceiver<Port>;
+
+/// Lets callers in.
+#[derive(Clone)]
+struct Acceptor {
+    gateway: Rc<Gateway>,
+    hush: Hush,
+    phases: watch::Receiver<Phase>,
+    open: Open,
+}
+
+impl Acceptor {
+    /// Accepts on every port that is opened, until the process ends.
+    async fn open_ports(self, mut ports: NewListeners) {
+        loop {
+            let Port { address, listener, mut open } = tokio::select! {
+                Some(port) = ports.recv() => port,
+                () = draining(self.phases.clone()) => return,
+            };
+            // A listener that the runtime does not take closes, and the other workers have the port's connections.
+            if let Ok(listener) = TcpListener::from_std(listener) {
+                let closed = async move { while open.changed().await.is_ok() {} };
+                tokio::task::spawn_local(self.clone().accept(listener, Some(address), closed));
             }
         }
     }
-    open
+
+    fn admit(&self, (stream, peer): (TcpStream, SocketAddr), port: Option<&Arc<str>>) {
+        let Self { gateway, phases, open, .. } = self;
+        let seats = gateway.seats();
+        let Some(seat) = seats.take() else {
+            let now = gateway.front().is_none().then(|| gateway.wall());
+            return seats.turn_away(stream, now, gateway.port_endpoint(port).as_deref());
+        };
+        let from = Entrance { peer: canonical(peer), port: port.cloned() };
+        let (gateway, phases, open, talk) = (Rc::clone(gateway), phases.clone(), Rc::clone(open), self.hush.talk());
+        tokio::task::spawn_local(async move {
+            connection(gateway, stream, from, phases, talk).await;
+            drop((open, seat));
+        });
+    }
+
+    /// Accepts until the process ends or the port is `closed`.
+    async fn accept(self, listener: TcpListener, port: Option<Arc<str>>, closed: impl Future<Output = ()>) {
+        let mut phases = self.phases.clone();
+        let mut sweep = tokio::time::interval(SWEEP);
+        let mut closed = std::pin::pin!(closed);
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => self.admit(accepted, port.as_ref()),
+                    // Out of descriptors, most likely: those in use must come back first.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                },
+                _ = sweep.tick(), if port.is_none() => self.gateway.sweep(),
+                _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
+                () = &mut closed => break,
+            }
+        }
+        // Whoever the kernel has let in already takes the port for open; closing it now would reset them.
+        // Asked of the kernel itself: the runtime only knows what it was told when it last slept.
+        if let Ok(listener) = listener.into_std() {
+            while let Ok((stream, peer)) = listener.accept() {
+                if stream.set_nonblocking(true).is_ok()
+                    && let Ok(stream) = TcpStream::from_std(stream)
+                {
+                    self.admit((stream, peer), port.as_ref());
+                }
+            }
+        }
+    }
 }
 
 /// Waits for open connections to end, or for the order to stop at once.
@@ -124,7 +168,7 @@ async fn drain(open: Open, mut phases: watch::Receiver<Phase>) {
     }
 }
 
-async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, phases: watch::Receiver<Phase>, talk: Talk) {
+async fn connection(gateway: Rc<Gateway>, stream: TcpStream, from: Entrance, phases: watch::Receiver<Phase>, talk: Talk) {
     // A peer that is gone already needs no answer.
     if stream.set_nodelay(true).is_err() {
         return;
@@ -138,10 +182,10 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, peer: SocketAddr, p
     let Ok(Ok((stream, speaks_h2))) = first else { return };
     // Errors of a connection are the peer's; whoever waits for an answer has been told.
     if !speaks_h2 {
-        return converse(&gateway, stream, peer, phases, &talk).await;
+        return converse(&gateway, stream, &from, phases, &talk).await;
     }
     // In a box: most connections speak HTTP/1, and should not carry its weight.
-    Box::pin(http2::serve(gateway, stream, peer, phases, &talk)).await;
+    Box::pin(http2::serve(gateway, stream, from, phases, &talk)).await;
 }
 
 pub(super) async fn draining(mut phases: watch::Receiver<Phase>) {

@@ -102,6 +102,8 @@ mod operate;
 #[cfg(test)]
 mod pages;
 #[cfg(test)]
+mod own_ports;
+#[cfg(test)]
 mod pauses;
 #[cfg(test)]
 mod records;
