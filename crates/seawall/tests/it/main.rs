@@ -54,6 +54,7 @@ mod docs;
 mod doors;
 #[cfg(test)]
 mod drill;
+#[cfg(test)]
 mod error_shapes;
 #[cfg(test)]
 mod examples;
@@ -100,9 +101,9 @@ mod notifications;
 #[cfg(test)]
 mod operate;
 #[cfg(test)]
-mod pages;
-#[cfg(test)]
 mod own_ports;
+#[cfg(test)]
+mod pages;
 #[cfg(test)]
 mod pauses;
 #[cfg(test)]
