@@ -37,7 +37,7 @@ fn look_into(config: &Config) {
             let policy = &endpoint.policy;
             let worst = calc::worst_case(policy);
             assert!(worst.elapsed <= policy.timeout.total && worst.attempts_that_fit <= policy.retry.attempts);
-            let chance = downtime::gives_up(config, (upstream, endpoint), 1.0, Nanos::from_secs(1));
+            let chance = downtime::gives_up(config, (upstream, endpoint), 1.0, &[Nanos::from_secs(1)])[0];
             assert!((0.0..=1.0).contains(&chance), "{chance}");
             assert!(calc::amplification(&policy.retry, 3, 100.0).budgeted >= 1.0);
             calc::trips(&policy.breaker, &config.limits, policy.timeout.attempt);

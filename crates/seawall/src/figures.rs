@@ -97,8 +97,8 @@ impl Calculator {
             }
             Arc::clone(known.entry(downtime::fingerprint(config, place)).or_default())
         };
-        let outages = self.load.outages.iter();
-        let simulate = || outages.map(|outage| downtime::gives_up(config, place, self.load.calls_per_second, outage.length)).collect();
+        let outages: Vec<Nanos> = self.load.outages.iter().map(|outage| outage.length).collect();
+        let simulate = || downtime::gives_up(config, place, self.load.calls_per_second, &outages);
         chances.get_or_init(simulate).clone()
     }
 

@@ -20,37 +20,85 @@ const LATENCY: Nanos = Nanos::from_millis(10);
 /// Enough calls for an error below two points.
 const ENOUGH_CALLS: u64 = 2_000;
 const MAX_RUNS: u32 = 100;
+/// A part of an outage with so many calls is simulated first, and a part with more calls than that never.
+const PART_CALLS: (f64, f64) = (4_000.0, 20_000.0);
 /// What one run simulates at most.
-const MAX_CALLS: f64 = 20_000.0;
 const MAX_EVENTS: u32 = 500_000;
 /// Calls that go on arriving once the upstream is back: they compete with those that waited.
 const CALLS_AFTER: u32 = 1_000;
 const EPOCH: Wall = Wall(1_782_864_000_000);
 
-/// Returns the share of the calls that begin while the upstream is down and are not answered. Calls that a limit of ours refuses do not count.
+/// Returns for each outage the share of the calls that begin while the upstream is down and are not answered. Calls that a limit of ours
+/// refuses do not count.
 ///
-/// The same configuration gives the same number. A long outage is simulated in part: a call that begins more than its deadline before
-/// the end fails, so only the last part can make a difference.
+/// The same configuration gives the same numbers. A long outage is simulated in part: only calls that begin shortly before its end are
+/// answered, and the part is long enough when hardly any is that began in its first half.
 #[must_use]
-pub fn gives_up(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint), calls_per_second: f64, outage: Nanos) -> f64 {
-    let simulated = simulated_part(endpoint, calls_per_second, outage);
-    let (mut begun, mut answered) = (0, 0);
+pub fn gives_up(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint), calls_per_second: f64, outages: &[Nanos]) -> Vec<f64> {
+    let mut known: Vec<(Nanos, Found)> = Vec::new();
+    let mut find = |part: Nanos| match known.iter().find(|(length, _)| *length == part) {
+        Some((_, found)) => *found,
+        None => {
+            let found = simulate(config, (upstream, endpoint), calls_per_second, part);
+            known.push((part, found));
+            found
+        }
+    };
+    let chance = |outage: &Nanos| {
+        let mut part = first_part(endpoint, calls_per_second, *outage);
+        let mut found = find(part);
+        while part < *outage && found.early * 100 > found.begun && part.as_secs_f64() * 2.0 * calls_per_second <= PART_CALLS.1 {
+            part = aligned(endpoint, part.times(2), *outage);
+            found = find(part);
+        }
+        if found.begun == 0 {
+            return 0.0;
+        }
+        let share = found.answered as f64 / found.begun as f64;
+        1.0 - share * part.as_secs_f64() / outage.as_secs_f64().max(f64::MIN_POSITIVE)
+    };
+    outages.iter().map(chance).collect()
+}
+
+/// What became of the calls that began in an outage.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    begun: u64,
+    answered: u64,
+    /// Of these, how many began in the first half of the outage.
+    early: u64,
+}
+
+fn simulate(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint), calls_per_second: f64, outage: Nanos) -> Found {
+    let mut sum = Found::default();
     for run in 0..MAX_RUNS {
         let mut rng = stream(outage.0, [u64::from(run), 0, 0]);
         let begins_at = Mono(0) + endpoint.policy.breaker.window;
         let shared = Shared::calm(config, upstream, endpoint, calls_per_second, begins_at);
-        let world = World::new(shared, (begins_at, begins_at + simulated), calls_per_second, is_keyed(endpoint), &mut rng).finish();
-        begun += world.begun;
-        answered += world.answered;
-        if begun >= ENOUGH_CALLS {
+        let world = World::new(shared, (begins_at, begins_at + outage), calls_per_second, is_keyed(endpoint), &mut rng);
+        let found = world.finish();
+        sum.begun += found.begun;
+        sum.answered += found.answered;
+        sum.early += found.early;
+        if sum.begun >= ENOUGH_CALLS {
             break;
         }
     }
-    if begun == 0 {
-        return 0.0;
-    }
-    let share = answered as f64 / begun as f64;
-    1.0 - share * simulated.as_secs_f64() / outage.as_secs_f64().max(f64::MIN_POSITIVE)
+    sum
+}
+
+/// How much of an outage is simulated first: enough calls, and enough time for an open time that grows.
+fn first_part(endpoint: &Endpoint, calls_per_second: f64, outage: Nanos) -> Nanos {
+    let breaker = &endpoint.policy.breaker;
+    let growing = if breaker.open_max > breaker.open { breaker.open_max.times(3) } else { Nanos::ZERO };
+    let part = Nanos::from_secs_f64(PART_CALLS.0 / calls_per_second).max(growing);
+    aligned(endpoint, part.min(Nanos::from_secs_f64(PART_CALLS.1 / calls_per_second)), outage)
+}
+
+/// The part, a little longer, so that it ends in the same moment of the breaker's open time as the whole.
+fn aligned(endpoint: &Endpoint, part: Nanos, outage: Nanos) -> Nanos {
+    let open = endpoint.policy.breaker.open_max.max(endpoint.policy.breaker.open);
+    (part + Nanos((outage - part).0.checked_rem(open.0).unwrap_or(0))).min(outage)
 }
 
 /// Names everything of an endpoint's configuration that its chances depend on. Endpoints with the same text have the same chances.
@@ -70,17 +118,6 @@ pub fn fingerprint(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint)
 
 fn seen(method: &str, status: u16) -> Seen<'_> {
     Seen { method, result: Ok(status), headers: &(), body: b"", latency: LATENCY }
-}
-
-/// How much of the outage is simulated: a deadline's length, after the time that the breaker needs to settle. The end falls into the same
-/// moment of the breaker's open time as the end of the whole.
-fn simulated_part(endpoint: &Endpoint, calls_per_second: f64, outage: Nanos) -> Nanos {
-    let policy = &endpoint.policy;
-    let open = policy.breaker.open_max.max(policy.breaker.open);
-    let at_most = Nanos::from_secs_f64(MAX_CALLS / calls_per_second);
-    let part = (policy.timeout.total + open.times(2)).min(at_most);
-    let part = part + Nanos((outage - part).0.checked_rem(open.0).unwrap_or(0)).min(at_most);
-    part.min(outage)
 }
 
 /// Whether requests to the endpoint have an idempotency key, their callers' own or one that is made for them.
@@ -107,12 +144,11 @@ struct World {
     /// When the outage begins and when it ends.
     down: (Mono, Mono),
     after: u32,
-    /// Whether a call began in the outage, by its number.
-    counted: Vec<bool>,
+    /// When a call began, if in the outage, by its number.
+    counted: Vec<Option<Mono>>,
     /// Calls that began in the outage and have not ended.
     open: u32,
-    begun: u64,
-    answered: u64,
+    found: Found,
 }
 
 impl World {
@@ -131,8 +167,7 @@ impl World {
             after: 0,
             counted: Vec::new(),
             open: 0,
-            begun: 0,
-            answered: 0,
+            found: Found::default(),
         };
         let first = down.0 + world.gap();
         // Where calls are rare, the question is what happens to one that does fall into the outage.
@@ -141,7 +176,7 @@ impl World {
         world
     }
 
-    fn finish(mut self) -> Self {
+    fn finish(mut self) -> Found {
         for _ in 0..MAX_EVENTS {
             let Some((now, event)) = self.queue.pop() else { break };
             if now >= self.down.1 && self.open == 0 {
@@ -149,7 +184,7 @@ impl World {
             }
             self.step(Now { mono: now, wall: EPOCH + now.since(Mono(0)) }, event);
         }
-        self
+        self.found
     }
 
     fn step(&mut self, now: Now, event: Event) {
@@ -180,12 +215,13 @@ impl World {
             self.queue.push(next, Event::Arrival);
         }
         let (id, pause) = self.traffic.begin(0, self.keyed, now);
+        let began = counts.then_some(now.mono);
         match self.counted.get_mut(id as usize) {
-            Some(old) => *old = counts,
-            None => self.counted.push(counts),
+            Some(old) => *old = began,
+            None => self.counted.push(began),
         }
         self.open += u32::from(counts);
-        self.begun += u64::from(counts);
+        self.found.begun += u64::from(counts);
         self.follow(pause, now);
     }
 
@@ -201,13 +237,14 @@ impl World {
     }
 
     fn over(&mut self, over: &Over) {
-        if !self.counted[over.id as usize] {
-            return;
-        }
+        let Some(began) = self.counted[over.id as usize] else { return };
         self.open -= 1;
         match over.finish.outcome {
-            Outcome::Success | Outcome::Replayed => self.answered += 1,
-            Outcome::Refused(Code::RateLimited) if over.finish.reason == Reason::RateLimited => self.begun -= 1,
+            Outcome::Success | Outcome::Replayed => {
+                self.found.answered += 1;
+                self.found.early += u64::from(began.since(self.down.0) < self.down.1.since(began));
+            }
+            Outcome::Refused(Code::RateLimited) if over.finish.reason == Reason::RateLimited => self.found.begun -= 1,
             Outcome::Failed(_) | Outcome::Refused(_) => {}
         }
     }
@@ -225,7 +262,7 @@ mod tests {
         let text = format!("[upstreams.a]\nurl = \"https://a.test\"\n{policy}");
         let config = crate::config::load("t", text.as_bytes()).unwrap();
         let upstream = &config.upstreams[0];
-        gives_up(&config, (upstream, &upstream.endpoints[0]), load, Nanos::from_millis(outage_ms))
+        gives_up(&config, (upstream, &upstream.endpoints[0]), load, &[Nanos::from_millis(outage_ms)])[0]
     }
 
     #[test]
@@ -278,16 +315,22 @@ mod tests {
     }
 
     #[test]
-    fn a_long_outage_is_not_simulated_as_a_whole() {
+    fn a_long_outage_is_simulated_in_a_part_that_ends_as_the_whole_does() {
         let part = |policy: &str, load: f64| {
             let config = crate::config::load("t", format!("[upstreams.a]\nurl = \"https://a.test\"\n{policy}").as_bytes()).unwrap();
-            simulated_part(&config.upstreams[0].endpoints[0], load, Nanos::from_secs(86_400))
+            first_part(&config.upstreams[0].endpoints[0], load, Nanos::from_secs(86_400))
         };
-        let whole = part("", 1.0);
-        assert!(whole >= Nanos::from_secs(180) && whole < Nanos::from_secs(190), "{whole}");
-        assert!(part("", 1_000.0) < Nanos::from_secs(41));
-        let open = Nanos::from_secs(7);
-        let end = part("breaker = { open = \"7s\", open_max = \"7s\" }", 1.0);
-        assert_eq!((Nanos::from_secs(86_400) - end).0 % open.0, 0, "{end}");
+        assert_eq!(part("", 100.0), Nanos::from_secs(40));
+        assert_eq!(part("", 0.001), Nanos::from_secs(86_400));
+        let end = part("breaker = { open = \"7s\", open_max = \"7s\" }", 100.0);
+        assert_eq!((Nanos::from_secs(86_400) - end).0 % Nanos::from_secs(7).0, 0, "{end}");
+        assert!(part("breaker.open_max = \"50s\"", 100.0) >= Nanos::from_secs(150), "the open time has grown by then");
+    }
+
+    #[test]
+    fn the_part_grows_until_hardly_any_call_of_its_first_half_is_answered() {
+        let retry = "retry = { attempts = 8, base = \"20s\", factor = 1.0, cap = \"20s\", budget_floor = \"1000/s\" }";
+        let chance = chance(&format!("breaker.mode = \"off\"\n{retry}"), 80.0, 600_000);
+        assert!((0.86..0.9).contains(&chance), "seven waits of ten seconds, so the last seventy of ten minutes: {chance}");
     }
 }
