@@ -12,6 +12,7 @@ use crate::pools::{Place, Turn};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, Recorder, Sample};
 use crate::request_line::RequestLine;
 use crate::state::Visit;
+use crate::trace::Span;
 use crate::upload::{self, Uploaded};
 use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request, Reservation, Settle};
 use seawall_core::classify::{Headers, Hint, Seen, Verdict};
@@ -77,6 +78,11 @@ pub trait Transport {
 
     /// Says what happened where the transport does not know better.
     fn explain(&mut self, _detail: Masked) {}
+
+    /// The span that this attempt sends upstream, where the caller sent a trace.
+    fn span(&self, _attempt: u32) -> Option<Span> {
+        None
+    }
 
     /// What it means that the attempt's time is over before `send` has returned.
     fn overdue(&mut self) -> Fault {
@@ -176,6 +182,8 @@ struct Guarded<'a> {
     done: bool,
     /// Sends that no attempt counts.
     resends: u32,
+    /// Of the attempt that was sent last.
+    span: Option<Span>,
 }
 
 /// What the driver saw of an attempt beside its result.
@@ -185,6 +193,7 @@ struct Observed {
     error: Option<Box<str>>,
     timeout: Option<Timeout>,
     resends: u32,
+    span: Option<Span>,
 }
 
 impl Guarded<'_> {
@@ -196,7 +205,7 @@ impl Guarded<'_> {
     fn cancel(&mut self, code: Code, now: Now) -> Finish {
         self.done = true;
         if let Some(attempt) = self.call.abandoned(now) {
-            self.scene.record(attempt, Observed { resends: self.resends, ..Observed::default() }, now);
+            self.scene.record(attempt, Observed { resends: self.resends, span: self.span, ..Observed::default() }, now);
         }
         let settle = self.call.cancelled();
         self.scene.ended_key(&settle);
@@ -308,14 +317,15 @@ pub async fn drive_job<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, p
 async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: Progress, transport: &mut T) -> Drove {
     let mut now = scene.clock.now();
     let (call, mut action) = Call::resume(Arc::clone(&scene.endpoint.plan), request, progress, now);
-    let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false, resends: 0 };
+    let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false, resends: 0, span: None };
     let (mut fault, mut bound) = (None, None);
     loop {
         if let Some(attempt) = guarded.call.take_record() {
             let is_looked_at = !attempt.named || attempt.class == Class::Auth;
             let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
             let error = matches!(attempt.status, Status::Error(_)).then(|| transport.detail().map(|detail| Box::from(detail.as_str())));
-            scene.record(attempt, Observed { sample, error: error.flatten(), timeout: bound.take(), resends: transport.resends() }, now);
+            let (error, resends) = (error.flatten(), transport.resends());
+            scene.record(attempt, Observed { sample, error, timeout: bound.take(), resends, span: guarded.span }, now);
         }
         action = match action {
             Action::Ask(ask) => {
@@ -330,6 +340,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
             }
             Action::Send { number, timeout, key } => {
                 let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
+                guarded.span = transport.span(number);
                 let (result, since) = send(scene, transport, outward).await;
                 now = scene.clock.now();
                 guarded.resends += transport.resends();
@@ -470,7 +481,7 @@ impl Scene<'_> {
     }
 
     fn record(&self, attempt: Attempt, observed: Observed, now: Now) {
-        let Observed { sample, error, timeout, resends } = observed;
+        let Observed { sample, error, timeout, resends, span } = observed;
         if let Some(trail) = self.trail {
             trail.borrow_mut().push((now.wall, attempt));
         }
@@ -482,6 +493,7 @@ impl Scene<'_> {
             attempt,
             request: self.request.clone(),
             resends,
+            span: span.map(Box::new),
             key_tail: attempt.key.and_then(|key| self.key_tail.tail(key)),
             sample,
             timeout,

@@ -107,6 +107,10 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
     if record.resends > 0 {
         number(out, b",\"resends\":", record.resends);
     }
+    if let Some(span) = record.span.as_deref() {
+        put(out, format_args!(",\"trace_id\":\"{:032x}\",\"span_id\":\"{:016x}\"", span.trace, span.id));
+        put(out, format_args!(",\"parent_span_id\":\"{:016x}\"", span.parent));
+    }
     request(out, record.request.as_deref());
     out.push(b'}');
 }
@@ -382,6 +386,7 @@ mod tests {
             key_tail: Some(Arc::from("…cdef")),
             request: None,
             resends: 0,
+            span: None,
             sample: None,
             timeout: None,
             error: None,

@@ -7,6 +7,7 @@ use crate::mask::{Mask, Masked};
 use crate::metrics::Metrics;
 use crate::request_line::RequestLine;
 use crate::state::Locked;
+use crate::trace::Span;
 use crate::{line, metrics};
 use seawall_core::classify::Headers;
 use seawall_core::guard;
@@ -62,6 +63,8 @@ pub struct AttemptRecord {
     pub request: Option<Arc<RequestLine>>,
     /// Sends beside this one that replaced a connection which had died while it was idle.
     pub resends: u32,
+    /// What the upstream got as its parent, where the caller sent a trace.
+    pub span: Option<Box<Span>>,
     /// Last four characters of the key that was used.
     pub key_tail: Option<Arc<str>>,
     /// The bound that it went over, where it did.
@@ -302,6 +305,7 @@ mod tests {
             attempt,
             request: None,
             resends: 0,
+            span: None,
             key_tail: None,
             timeout: None,
             error: None,

@@ -8,9 +8,19 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// A caller's trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    id: String,
-    flags: String,
+    id: u128,
+    /// The caller's span.
+    parent: u64,
+    flags: u8,
     seed: u64,
+}
+
+/// One attempt's span: the upstream's parent, and a child of the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub trace: u128,
+    pub id: u64,
+    pub parent: u64,
 }
 
 impl Trace {
@@ -37,18 +47,25 @@ impl Trace {
         let formed = hex(version, 2) && hex(id, 32) && hex(span, 16) && hex(flags, 2) && !zero(id) && !zero(span);
         // Later versions may say more behind; this one may not, and ff is none.
         let fits = version != "ff" && (version != "00" || parts.next().is_none());
-        (formed && fits).then(|| Self { id: id.to_owned(), flags: flags.to_owned(), seed })
+        let (id, parent) = (u128::from_str_radix(id, 16), u64::from_str_radix(span, 16));
+        let flags = u8::from_str_radix(flags, 16).ok().filter(|_| formed && fits)?;
+        Some(Self { id: id.ok()?, parent: parent.ok()?, flags, seed })
     }
 
-    /// The header for this attempt, under a span that no other attempt has.
+    /// The span of this attempt, which no other attempt has.
     #[must_use]
-    pub fn attempt(&self, number: u32) -> Option<HeaderValue> {
+    pub fn span(&self, number: u32) -> Span {
         // SplitMix64's finish: neighbours in, strangers out, and one-to-one.
         let mut span = self.seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         span = (span ^ (span >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         span = (span ^ (span >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        span = (span ^ (span >> 31)).max(1);
-        HeaderValue::from_str(&format!("00-{}-{span:016x}-{}", self.id, self.flags)).ok()
+        Span { trace: self.id, id: (span ^ (span >> 31)).max(1), parent: self.parent }
+    }
+
+    /// The header for this attempt, with its span as the upstream's parent.
+    #[must_use]
+    pub fn attempt(&self, number: u32) -> Option<HeaderValue> {
+        HeaderValue::from_str(&format!("00-{:032x}-{:016x}-{:02x}", self.id, self.span(number).id, self.flags)).ok()
     }
 }
 
@@ -75,6 +92,9 @@ mod tests {
             let text = span.to_str().unwrap();
             assert!(text.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && text.ends_with("-01") && text != GOOD, "{text}");
         }
+        let second = trace.unwrap().span(2);
+        assert_eq!(spans[1], format!("00-{:032x}-{:016x}-01", second.trace, second.id));
+        assert_eq!(second.parent, 0xb7ad_6b71_6920_3331);
         assert!(spans[0] != spans[1] && spans[1] != spans[2] && headers.contains_key(TRACESTATE));
     }
 

@@ -17,7 +17,7 @@ use crate::read_ahead::{self, inflated, is_event_stream, read_up_to};
 use crate::repeated;
 use crate::request_headers::RequestHeaders;
 use crate::schema::{Mismatch, Schema};
-use crate::trace::{TRACEPARENT, Trace};
+use crate::trace::{Span, TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
@@ -460,6 +460,10 @@ impl Transport for HttpTransport<'_> {
             Replay::Once(_, feed) => Some(feed.clone()),
             Replay::Empty | Replay::Kept(_) => None,
         }
+    }
+
+    fn span(&self, attempt: u32) -> Option<Span> {
+        Some(self.trace.as_ref()?.span(attempt))
     }
 
     fn resends(&self) -> u32 {

@@ -104,6 +104,7 @@ impl Reporter {
             key_tail: None,
             request: None,
             resends: 0,
+            span: None,
             sample: None,
             timeout: None,
             error: None,

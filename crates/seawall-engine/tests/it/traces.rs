@@ -87,6 +87,7 @@ fn simulator(case: &Case) -> Story {
             key_tail: None,
             request: None,
             resends: 0,
+            span: None,
             sample: None,
             timeout: None,
             error: None,

@@ -303,6 +303,7 @@ mod tests {
             key_tail: None,
             request: None,
             resends: 0,
+            span: None,
             sample: None,
             timeout: None,
             error: None,

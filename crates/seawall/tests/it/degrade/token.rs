@@ -102,8 +102,23 @@ fn each_attempt_is_a_span_of_the_callers_trace_and_knows_what_time_is_left() {
     let (first, second) = (line(1, "traceparent: "), line(2, "traceparent: "));
     assert!(first != second && first[..36] == trace[..36] && second[..36] == trace[..36] && first != trace, "{first} {second}");
     assert!(line(1, "x-left-ms: ").parse::<u64>().unwrap() <= 5000 && line(1, "tracestate: ") == "a=1");
+    // What the upstream was told to be its parent is a span that the log knows, as a child of the caller's.
+    eventually("both attempts are logged", || gateway.stdout().matches("\"event\":\"attempt\"").count() == 2);
+    let spans: Vec<String> = gateway
+        .stdout()
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|line| line["event"] == "attempt")
+        .map(|line| {
+            assert_eq!(line["parent_span_id"], "b7ad6b7169203331", "{line}");
+            format!("00-{}-{}-01", line["trace_id"].as_str().unwrap(), line["span_id"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(spans, [first, second]);
     drop(gateway.get("/a/x"));
     assert!(!upstream.asked(3).contains("traceparent"), "nothing is invented");
+    eventually("the third is logged", || gateway.stdout().matches("\"event\":\"attempt\"").count() == 3);
+    assert_eq!(gateway.stdout().matches("span_id").count(), 4, "nor in the log");
 }
 
 #[test]
