@@ -321,7 +321,7 @@ pub static AUTH: Table = Table {
     what: "`auth`",
     keys: &[&[
         key("inject", Kind::Inject, "where the secret goes"),
-        key("pick", Kind::Word(Pick::WORDS), "which viable key is taken"),
+        key("pick", Kind::Word(Pick::WORDS), "which viable key is taken; with `fewest-failures`, keys that are equal take turns"),
         key("reset", Kind::Reset, "when the provider's quota resets"),
         key("max_wait", TIME0, "how long a call waits for a key to become viable; absent: what is left of its deadline"),
         key("keys", Kind::Tables(&KEY), "the credentials"),

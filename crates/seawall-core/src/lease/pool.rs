@@ -253,7 +253,8 @@ impl KeyPool {
     fn pick_live(&self, now: Now, tried: KeySet) -> Option<usize> {
         let viable = self.viable(now, tried);
         match self.pick {
-            Pick::FewestFailures => viable.min_by_key(|key| self.keys[*key].fails),
+            // Good keys take turns, or the first would do all the work.
+            Pick::FewestFailures => viable.min_by_key(|key| (self.keys[*key].fails, self.distance(*key))),
             Pick::LeastUsed => viable.min_by_key(|key| self.keys[*key].uses),
             Pick::RoundRobin => viable.min_by_key(|key| self.distance(*key)),
         }

@@ -30,15 +30,15 @@ fn picks(pool: &mut KeyPool, count: usize) -> Vec<u16> {
 }
 
 #[test]
-fn the_key_with_the_fewest_failures_goes_first_and_ties_go_to_the_configuration() {
+fn the_key_with_the_fewest_failures_goes_first_and_good_keys_take_turns() {
     let mut pool = pool(Pick::FewestFailures, 3);
-    assert_eq!(picks(&mut pool, 2), [0, 0]);
+    assert_eq!(picks(&mut pool, 5), [0, 1, 2, 0, 1]);
     for key in [0, 0, 1] {
         pool.failed(Lease { key, probe: false });
     }
     assert_eq!(picks(&mut pool, 1), [2]);
     pool.succeeded(Lease { key: 1, probe: false });
-    assert_eq!(picks(&mut pool, 1), [1], "a success heals one failure");
+    assert_eq!(picks(&mut pool, 3), [1, 2, 1], "a success heals one failure, and a tie goes to the key that was used longer ago");
 }
 
 #[test]

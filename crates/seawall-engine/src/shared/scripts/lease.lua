@@ -24,10 +24,13 @@ local function probe_sent(cool, probe)
   end
 end
 
+-- Steps from the place where this round begins: fewer than there are keys.
+local function distance(key) return key >= p[TURN] and key - p[TURN] or key + count - p[TURN] end
+
 local function weight(key)
-  if pick == FEWEST_FAILURES then return p[at(key, FAILS)] end
+  if pick == FEWEST_FAILURES then return p[at(key, FAILS)] * count + distance(key) end
   if pick == LEAST_USED then return p[at(key, USES)] end
-  return key >= p[TURN] and key - p[TURN] or key + count - p[TURN]
+  return distance(key)
 end
 
 for key = 0, count - 1 do
