@@ -49,6 +49,9 @@ impl Plan {
         let policy = &endpoint.policy;
         let pool = config.pool_of(policy);
         let auth = upstream.auth.as_ref();
+        let alone = Self::alone(policy);
+        // What an adaptive pool learns of a result comes with the breaker's sample, whether the breaker is on or not.
+        let guarded = alone.guarded || pool.is_some_and(|pool| pool.adaptive);
         let limited = config.limits_of(policy).any(|limit| limit.mode != Mode::Off);
         let limit_wait = config.limits_of(policy).filter(|limit| limit.mode == Mode::Enforce).map(|limit| limit.max_wait).min();
         Self {
@@ -59,7 +62,8 @@ impl Plan {
             refreshes: auth.is_some_and(|auth| auth.refresh.is_some()),
             key_wait: auth.map_or(Nanos::ZERO, |auth| auth.max_wait.unwrap_or(unless_elsewhere(policy, Nanos::MAX))),
             reset: auth.map(|auth| auth.reset.clone()),
-            ..Self::alone(policy)
+            guarded,
+            ..alone
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::caller::{Caller, Reply, eventually};
 use super::gateway::{Gateway, Start};
-use super::upstream::{Upstream, answer};
+use super::upstream::{OK, Upstream, answer};
 
 fn get(gateway: &Gateway, path: &str, headers: &str) -> Reply {
     Caller::connect(gateway.at).send(format!("GET {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n")).reply()
@@ -113,6 +113,26 @@ fn callers_are_told_apart_by_their_tokens() {
     assert_eq!(get(&gateway, "/api/x", "Seawall-Token: acme-token-canary\r\n").status, 429, "the same caller by the other header");
     assert_eq!(get(&gateway, "/api/x", "Seawall-Token: umbrella-token\r\n").status, 200);
     assert!(!upstream.raw().contains("token"), "tokens are for us: {}", upstream.raw());
+}
+
+#[test]
+fn an_adaptive_pool_follows_results_without_a_breaker() {
+    let upstream = Upstream::with(|turn| match turn.seen.line() {
+        "GET /broken HTTP/1.1" => turn.say("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"),
+        _ => turn.pause(1_500).say(OK),
+    });
+    let policy = format!(
+        "[pools.own]\nconcurrent = 4\nadaptive = true\n[upstreams.api]\nurl = \"http://{}\"\npool = \"own\"\nretry.attempts = 1\nbreaker.mode = \"off\"",
+        upstream.at
+    );
+    let gateway = Start::with(&policy).go();
+    // It begins with two places. A failure takes one.
+    assert_eq!(get(&gateway, "/api/broken", "").status, 500);
+    let mut first = gateway.caller();
+    first.send("GET /api/x HTTP/1.1\r\nHost: here\r\n\r\n");
+    eventually("the first is upstream", || upstream.count() == 2);
+    assert_eq!(get(&gateway, "/api/x", "").code(), "overloaded");
+    assert_eq!(first.reply().status, 200);
 }
 
 #[test]
