@@ -24,7 +24,8 @@ macro_rules! presets {
 }
 
 const PRESETS: &[Preset] = presets! {
-    "google" also "youtube" "gemini",
+    "google" also "youtube",
+    "gemini",
     "spotify",
     "lastfm",
     "subsonic" also "opensubsonic" "navidrome",

@@ -220,7 +220,7 @@ impl Gateway {
         let unsent = finish.attempts == 0 || ended.fault.is_some_and(|fault| fault.kind.is_unsent());
         let at_cost = policy
             .at_cost
-            .allows(transport.target.as_str().split('?').next().unwrap_or(""), || transport.headers.get(AtCost::OPERATION)?.to_str().ok());
+            .allows(path_below(transport.upstream, &transport.target), || transport.headers.get(AtCost::OPERATION)?.to_str().ok());
         let at_cost = at_cost && policy.retry.unsafe_methods != Unsafe::Never;
         let safe = unsent || at_cost || repeatable(transport.method.as_str(), policy.retry.unsafe_methods, key.is_some());
         let described = Described {
@@ -279,6 +279,11 @@ impl Gateway {
 /// What is asked for below the upstream's own base.
 pub(super) fn below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
     target.get(upstream.spec.url.path.len()..).filter(|below| !below.is_empty()).unwrap_or("/")
+}
+
+/// The same without a query.
+pub(super) fn path_below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
+    below(upstream, target).split('?').next().unwrap_or("")
 }
 
 fn document(status: u16, value: &impl Serialize) -> Response<Relay> {

@@ -270,7 +270,10 @@ impl Gateway {
             method: method.as_str(),
             mark: endpoint.plan.mark(method.as_str(), head.uri.path()),
             keyed: has_key || made,
-            at_cost: endpoint.plan.at_cost.allows(head.uri.path(), || head.headers.get(AtCost::OPERATION)?.to_str().ok()),
+            at_cost: endpoint
+                .plan
+                .at_cost
+                .allows(deferred::path_below(upstream, &routed.target), || head.headers.get(AtCost::OPERATION)?.to_str().ok()),
             replayable: body.is_replayable() && !early && !repeated,
             deadline: Some(routed.from.left),
             patient: false,

@@ -351,3 +351,41 @@ fn a_rule_reads_a_compressed_body_and_the_caller_gets_it_as_it_came() {
     assert_eq!((reply.status, upstream.count()), (200, 2), "the second key was tried");
     assert_eq!((reply.header("content-encoding"), reply.body.as_slice()), (Some("gzip"), zipped.as_slice()));
 }
+
+#[test]
+fn a_completion_is_repeated_whatever_the_upstream_is_called() {
+    let upstream = Upstream::with(|turn| match turn.number % 2 {
+        0 => turn.say(answer("500 No", "", "")),
+        _ => turn.say(answer("200 OK", "", "done")),
+    });
+    let cases = [
+        ("openai", "/v1", "/chat/completions"),
+        ("openai", "", "/v1/chat/completions?api-version=1"),
+        ("gemini", "", "/v1beta/models/gemini-2.5-pro:generateContent"),
+        ("anthropic", "", "/v1/messages"),
+    ];
+    for (preset, base, path) in cases {
+        let policy = format!("[upstreams.llm]\nurl = \"http://{}{base}\"\npreset = \"{preset}\"\nretry.base = \"1ms\"\n", upstream.at);
+        let gateway = Start::with(&policy).go();
+        let reply = gateway.post(&format!("/llm{path}"), "", "{}");
+        assert_eq!((reply.status, reply.header("seawall-attempts")), (200, Some("2")), "{preset} {path}");
+        // Not everything that is a POST there costs only money.
+        let reply = gateway.post("/llm/v1/files", "", "{}");
+        assert_eq!((reply.status, reply.header("seawall-attempts")), (500, Some("1")), "{preset}");
+        drop(gateway.get("/llm/even"));
+    }
+}
+
+#[test]
+fn stripe_gets_a_key_with_each_post_and_the_same_for_each_send() {
+    let upstream = Upstream::with(|turn| match turn.number {
+        0 => turn.close(),
+        _ => turn.say(answer("200 OK", "", "{}")),
+    });
+    let policy = format!("[upstreams.stripe]\nurl = \"http://{}\"\npreset = \"stripe\"\nretry.base = \"1ms\"\n", upstream.at);
+    let gateway = Start::with(&policy).go();
+    let reply = gateway.post("/stripe/v1/customers", "", "a=b");
+    assert_eq!((reply.status, reply.header("seawall-attempts")), (200, Some("2")));
+    let seen = upstream.seen();
+    assert_eq!((seen[0].all("idempotency-key"), seen[0].all("idempotency-key").len()), (seen[1].all("idempotency-key"), 1));
+}
