@@ -240,6 +240,15 @@ impl Guarded<'_> {
         answered
     }
 
+    /// Records an attempt, with a sample of the response where no rule names its class.
+    fn record<T: Transport>(&self, attempt: Attempt, transport: &T, timeout: Option<Timeout>, now: Now) {
+        let is_looked_at = !attempt.named || attempt.class == Class::Auth;
+        let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
+        let error = matches!(attempt.status, Status::Error(_)).then(|| transport.detail().map(|detail| Box::from(detail.as_str())));
+        let observed = Observed { sample, error: error.flatten(), timeout, resends: transport.resends(), span: self.span };
+        self.scene.record(attempt, observed, now);
+    }
+
     /// Gets a new token, as long as the call has time for that.
     async fn refresh<T: Transport>(&mut self, transport: &mut T, now: &mut Now) -> Action {
         let limit = Duration::from_nanos(self.call.remaining(now.mono).0);
@@ -321,11 +330,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
     let (mut fault, mut bound) = (None, None);
     loop {
         if let Some(attempt) = guarded.call.take_record() {
-            let is_looked_at = !attempt.named || attempt.class == Class::Auth;
-            let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
-            let error = matches!(attempt.status, Status::Error(_)).then(|| transport.detail().map(|detail| Box::from(detail.as_str())));
-            let (error, resends) = (error.flatten(), transport.resends());
-            scene.record(attempt, Observed { sample, error, timeout: bound.take(), resends, span: guarded.span }, now);
+            guarded.record(attempt, transport, bound.take(), now);
         }
         action = match action {
             Action::Ask(ask) => {

@@ -257,6 +257,12 @@ impl Gateway {
         self.date.at(self.wall())
     }
 
+    /// Whether repeating the request costs money and nothing else.
+    fn is_repeatable_at_cost(head: &request::Parts, routed: &Routed<'_>) -> bool {
+        let operation = || head.headers.get(AtCost::OPERATION)?.to_str().ok();
+        routed.endpoint.plan.at_cost.allows(deferred::path_below(routed.upstream, &routed.target), operation)
+    }
+
     async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Answered {
         let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
@@ -270,10 +276,7 @@ impl Gateway {
             method: method.as_str(),
             mark: endpoint.plan.mark(method.as_str(), head.uri.path()),
             keyed: has_key || made,
-            at_cost: endpoint
-                .plan
-                .at_cost
-                .allows(deferred::path_below(upstream, &routed.target), || head.headers.get(AtCost::OPERATION)?.to_str().ok()),
+            at_cost: Self::is_repeatable_at_cost(head, routed),
             replayable: body.is_replayable() && !early && !repeated,
             deadline: Some(routed.from.left),
             patient: false,
