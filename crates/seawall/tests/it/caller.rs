@@ -122,6 +122,7 @@ impl Caller {
     fn more(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];
         match self.stream.read(&mut piece) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => true,
             Ok(0) => false,
             Ok(n) => {
                 self.buffer.extend_from_slice(&piece[..n]);

@@ -55,12 +55,15 @@ fn a_gateway_without_open_files_blames_no_upstream() {
         let mut ask = || caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n").reply();
         assert_eq!(ask().status, 200);
         let idle: Vec<Caller> = (0..100).map(|_| gateway.caller()).collect();
-        eventually("every file is taken", || ask().status == 502);
-        for _ in 0..5 {
-            let reply = ask();
-            let detail = reply.problem()["detail"].as_str().unwrap().to_owned();
-            assert!(detail.starts_with("the upstream was not asked: the gateway has no open file left"), "{detail}");
-        }
+        // Connections that are refused hold a file for a moment, so that one may come free at first.
+        eventually("every file is taken for five calls in a row", || {
+            (0..5).all(|_| {
+                let reply = ask();
+                let blames_itself = |detail: &str| detail.starts_with("the upstream was not asked: the gateway has no open file left");
+                assert!(reply.status == 200 || blames_itself(reply.problem()["detail"].as_str().unwrap()), "{reply:?}");
+                reply.status == 502
+            })
+        });
         drop(idle);
         eventually("files come back", || ask().status != 502);
         assert_eq!(ask().status, 200, "the breaker is closed");

@@ -141,6 +141,9 @@ fn results_are_delivered_to_whoever_the_schedule_names() {
     assert_eq!(seen.line(), "POST /hook/canary-token HTTP/1.1");
     let told: Value = serde_json::from_slice(&seen.body).unwrap();
     assert_eq!((&told["type"], &told["data"]["response"]["body"]), (&json!("job.done"), &json!("ok")));
+    eventually("its call is logged", || {
+        gateway.stdout().contains("\"event\":\"call\"") && gateway.stdout().contains("\"path\":\"env:HOOK\"")
+    });
     let shown = gateway.admin("GET", "/v1/jobs", "").text() + &gateway.stdout() + &gateway.stderr();
     assert!(!shown.contains("canary-token"), "what a reference stands for is nobody's business: {shown}");
 }
