@@ -162,11 +162,11 @@ mod tests {
     #[test]
     fn amplification_multiplies_through_layers_and_budgets_stop_it() {
         let retry = default_policy().retry;
-        assert!((amplification(&retry, 3, 1000.0).attempts - 64.0).abs() < 1e-9);
+        assert!((amplification(&retry, 3, 1000.0).attempts - 125.0).abs() < 1e-9);
         assert!(amplification(&retry, 3, 1000.0).budgeted < 1.04);
-        assert_eq!([0, 1, 3].map(|layers| chained(&retry, layers)), [1, 4, 10], "layers that know of each other only add");
-        assert!((expected_attempts(&retry, 0.5) - 1.875).abs() < 1e-9);
-        assert!((expected_attempts(&retry, 1.0) - 4.0).abs() < 1e-9);
+        assert_eq!([0, 1, 3].map(|layers| chained(&retry, layers)), [1, 5, 13], "layers that know of each other only add");
+        assert!((expected_attempts(&retry, 0.5) - 1.9375).abs() < 1e-9);
+        assert!((expected_attempts(&retry, 1.0) - 5.0).abs() < 1e-9);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use crate::time::{Mono, Nanos};
 
-/// The first probe comes after a sixteenth of the wait, but not sooner and not later than this.
-pub const FIRST_GAP: (Nanos, Nanos) = (Nanos::from_millis(50), Nanos::from_millis(500));
+/// How soon the first probe comes. A refusal that was about one path holds up the others for no longer than this.
+pub const FIRST_GAP: Nanos = Nanos::from_millis(50);
 
 /// The next probe of a wait, and how long after the one before it is. Each gap is twice as long as the one before, so that a wait of
 /// any length is probed a few times.
@@ -20,7 +20,7 @@ impl Probing {
     /// The schedule of a wait that begins now and lasts for `length`.
     #[must_use]
     pub fn of(length: Nanos, now: Mono) -> Self {
-        let gap = Nanos((length.0 / 16).clamp(FIRST_GAP.0.0, FIRST_GAP.1.0));
+        let gap = FIRST_GAP.min(length);
         Self { at: now + gap, gap }
     }
 
@@ -45,7 +45,7 @@ impl Probing {
     pub fn returned(&mut self, now: Mono) {
         if *self != Self::NEVER {
             self.at = self.at.min(now);
-            self.gap = Nanos((self.gap.0 / 2).max(FIRST_GAP.0.0));
+            self.gap = Nanos((self.gap.0 / 2).max(FIRST_GAP.0));
         }
     }
 
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn a_wait_is_probed_a_few_times_however_long_it_is() {
-        assert_eq!(probes(1), [63, 188, 438, 938]);
-        assert_eq!(probes(30), [500, 1_500, 3_500, 7_500, 15_500]);
-        assert_eq!(probes(3_600).len(), 12);
+        assert_eq!(probes(1), [50, 150, 350, 750]);
+        assert_eq!(probes(30), [50, 150, 350, 750, 1_550, 3_150, 6_350, 12_750, 25_550]);
+        assert_eq!(probes(3_600).len(), 16);
     }
 
     #[test]

@@ -23,12 +23,22 @@ impl CredentialMark {
 
     /// Hashes with a random key, so that a caller cannot construct another caller's mark.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Self {
+    pub fn of(headers: &HeaderMap, query: Option<&str>) -> Self {
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        // Headers are added up, since their order says nothing.
-        let credentials = headers.iter().filter(|(name, _)| is_credential(name.as_str()));
-        Self(credentials.fold(0, |sum, (name, value)| sum.wrapping_add(KEYS.hash_one((name.as_str(), value.as_bytes())))))
+        // Credentials are added up, since their order says nothing.
+        let add = |sum: u64, (name, value): (&str, &[u8])| sum.wrapping_add(KEYS.hash_one((name, value)));
+        let in_headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).filter(|(name, _)| is_credential(name));
+        let in_query = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let in_query = in_query.map(|(name, value)| (name, value.as_bytes())).filter(|(name, _)| is_credential_parameter(name));
+        Self(in_query.fold(in_headers.fold(0, add), add))
     }
+}
+
+/// Parameters of a query that callers bring their credentials in.
+fn is_credential_parameter(name: &str) -> bool {
+    const NAMES: &[&str] =
+        &["key", "api_key", "apikey", "api-key", "access_token", "token", "auth", "auth_token", "appid", "app_id", "subscription-key"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// Headers that callers bring their credentials in.
@@ -136,7 +146,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", HeaderValue::from_str(key).unwrap());
         headers.insert("x-request-id", HeaderValue::from_static("never twice the same"));
-        CredentialMark::of(&headers)
+        CredentialMark::of(&headers, None)
     }
 
     #[test]
@@ -146,6 +156,14 @@ mod tests {
         assert_eq!(pauses.admit(caller("a"), at(0)), Err(at(30)));
         assert_eq!(pauses.admit(caller("b"), at(0)), Ok(()));
         assert_eq!(pauses.lasting(at(1)), Some((1, at(0), at(30))));
+    }
+
+    #[test]
+    fn a_credential_may_be_in_the_query() {
+        let of = |query| CredentialMark::of(&HeaderMap::new(), Some(query));
+        assert_ne!(of("key=a&page=1"), of("key=b&page=1"));
+        assert_eq!(of("key=a&page=1"), of("page=2&key=a"));
+        assert_eq!(of("page=1"), CredentialMark::NONE);
     }
 
     #[test]

@@ -20,10 +20,8 @@ impl Call {
                 Class::Permanent => matches!(status, Status::Error(ErrorKind::Malformed | ErrorKind::Tls)),
                 Class::Success | Class::Quota | Class::Auth => false,
             };
-            settle.sample = self
-                .held
-                .permit
-                .map(|permit| (permit, Sample { failed, repeated: self.last.is_some() || self.progress.waits > 0, latency }));
+            // A job that was put aside in between has failed at another time, which is new evidence.
+            settle.sample = self.held.permit.map(|permit| (permit, Sample { failed, repeated: self.last.is_some(), latency }));
         }
         settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, matches!(status, Status::Http(_)), now)));
         settle.pause = self.pause(verdict, hint, now);

@@ -377,7 +377,7 @@ fn a_500_is_tried_once_more_where_a_repetition_may_harm() {
         assert!(world.trace.contains("wait ") && world.trace.ends_with("after 2 attempts\n"), "{profile}:\n{}", world.trace);
     }
     // Whoever only reads may ask as often as for any other failure that passes.
-    for (profile, attempts) in [("external-api", 4), ("fetcher", 6)] {
+    for (profile, attempts) in [("external-api", 5), ("fetcher", 6)] {
         let mut world = World::new(&format!("profile = \"{profile}\"\nbreaker.mode = \"off\"\ntimeout.total = \"10m\""));
         world.call(&vec![status(500); attempts]);
         assert!(world.trace.ends_with(&format!("after {attempts} attempts\n")), "{profile}:\n{}", world.trace);

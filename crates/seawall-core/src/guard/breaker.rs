@@ -36,7 +36,7 @@ words! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub failed: bool,
-    /// The same call has failed before. Its retries are one piece of evidence: only the first failure counts towards `consecutive`.
+    /// The same call has failed before. A call is one piece of evidence, so that only its first failure counts.
     pub repeated: bool,
     pub latency: Nanos,
 }
@@ -181,7 +181,10 @@ impl Breaker {
             if permit.generation != self.generation {
                 return None;
             }
-            self.consecutive = if sample.failed { self.consecutive.saturating_add(u32::from(!sample.repeated)) } else { 0 };
+            if sample.failed && sample.repeated {
+                return None;
+            }
+            self.consecutive = if sample.failed { self.consecutive.saturating_add(1) } else { 0 };
             let counts = self.window.record(policy.window, sample.failed, slow, now);
             if counts.failed | counts.slow == 0 {
                 self.crossed = false;

@@ -87,6 +87,17 @@ fn failures_in_a_row_trip_whatever_the_rate() {
 }
 
 #[test]
+fn a_call_is_one_failure_whatever_its_retries_do() {
+    let policy = policy::Breaker { consecutive: 3, ..policy() };
+    let mut breaker = Breaker::new();
+    let again = Sample { repeated: true, ..FAILED };
+    for sample in [OK, OK, OK, FAILED, again, again, again, again, FAILED, again] {
+        assert_eq!(run(&mut breaker, &policy, sample, Mono(0)), None, "two of five calls have failed");
+    }
+    assert_eq!(run(&mut breaker, &policy, FAILED, Mono(0)).unwrap().cause, Cause::Consecutive);
+}
+
+#[test]
 fn a_result_exactly_at_the_slow_threshold_is_slow() {
     let policy = policy::Breaker { slow: Nanos(100), slow_rate: Share::percent(50), min_calls: 2, ..policy() };
     let mut breaker = Breaker::new();

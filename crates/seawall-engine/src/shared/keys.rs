@@ -124,8 +124,7 @@ impl SharedKeys {
 
 fn policy(pool: &KeyPool) -> Vec<i64> {
     let [first, last, unproven] = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE, KeyPool::UNPROVEN_PROBE].map(ticks);
-    let (min_gap, max_gap) = (ticks(FIRST_GAP.0), ticks(FIRST_GAP.1));
-    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven, min_gap, max_gap, pool.len() as u64].into_iter();
+    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven, ticks(FIRST_GAP), pool.len() as u64].into_iter();
     numbers.chain(pool.groups().map(|group| group as u64)).map(numbers::signed).collect()
 }
 

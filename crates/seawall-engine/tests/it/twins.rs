@@ -254,7 +254,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
     let key = [format!("{{twins}}:k:{sequence}")];
     let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
-    policy.extend([FIRST_GAP.0.0, FIRST_GAP.1.0, groups.len() as u64]);
+    policy.extend([FIRST_GAP.0, groups.len() as u64]);
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
     let mut now = 1 + rng.up_to(1 << 50);

@@ -281,7 +281,7 @@ impl Gateway {
             deadline: Some(routed.from.left),
             patient: false,
         };
-        routed.from.look_at(&head.headers, marks, endpoint);
+        routed.from.look_at(&head.headers, head.uri.query(), marks, endpoint);
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.
         let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
         let caller = if cached { cache::Caller::of_stored(&head.headers) } else { None };

@@ -79,18 +79,18 @@ impl<'a> Gateway<'a> {
             self.budget.earn(self.arm.retry.budget);
         }
         self.adaptive.succeeded(self.in_flight);
-        self.ended(pass, false, now);
+        self.ended(pass, Sample::success(now.since(pass.sent)), now);
     }
 
-    pub(super) fn failed(&mut self, pass: Pass, now: Mono) {
+    pub(super) fn failed(&mut self, pass: Pass, repeated: bool, now: Mono) {
         self.adaptive.dropped();
-        self.ended(pass, true, now);
+        self.ended(pass, Sample { failed: true, repeated, latency: now.since(pass.sent) }, now);
     }
 
-    fn ended(&mut self, pass: Pass, failed: bool, now: Mono) {
+    fn ended(&mut self, pass: Pass, sample: Sample, now: Mono) {
         self.in_flight -= 1;
         if let (Some(policy), Some(permit)) = (&self.arm.breaker, pass.permit) {
-            self.breaker.record(policy, permit, Sample { failed, repeated: false, latency: now.since(pass.sent) }, now);
+            self.breaker.record(policy, permit, sample, now);
         }
     }
 

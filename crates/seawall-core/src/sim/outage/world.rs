@@ -149,7 +149,8 @@ impl World<'_> {
     }
 
     fn failed(&mut self, request: u32, pass: Pass, now: Mono) {
-        self.gateway.failed(pass, now);
+        let is_retry = self.requests[request as usize].attempts > 1;
+        self.gateway.failed(pass, is_retry, now);
         let state = &mut self.requests[request as usize];
         let payment = if state.attempts < self.arm.retry.attempts { self.gateway.pay(now) } else { None };
         let Some(payment) = payment else { return self.tally.failure() };

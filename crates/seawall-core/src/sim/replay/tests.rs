@@ -24,7 +24,8 @@ const CALLS: u64 = 220;
 /// The policy that the log was recorded under: two attempts, and nothing that calls share.
 fn recorded_policy(attempts: u32) -> Config {
     let text = format!(
-        "[defaults]\nretry = {{ attempts = {attempts}, budget = \"100%\", budget_floor = \"1000/s\" }}\nbreaker.mode = \"off\"\n\
+        "[defaults]\nretry = {{ attempts = {attempts}, backoff = \"full-jitter\", base = \"200ms\", budget = \"100%\", \
+         budget_floor = \"1000/s\" }}\nbreaker.mode = \"off\"\n\
          [upstreams.catalog]\nurl = \"https://catalog.test\"\n\
          [[upstreams.catalog.endpoints]]\nname = \"search\"\nmatch = \"GET /search\"\n\
          [[upstreams.catalog.endpoints]]\nname = \"item\"\nmatch = \"GET /items/*\"\n\

@@ -104,7 +104,7 @@ fn an_upstream_of_its_own_is_protection_enough() {
 #[test]
 fn endpoints_of_an_upstream_share_its_breaker_only_where_they_are_told_to() {
     let refused = |per: &str| {
-        let head = format!("[defaults.breaker]\nper = \"{per}\"\nconsecutive = 0\nmax_wait = \"0s\"");
+        let head = format!("[defaults.breaker]\nper = \"{per}\"\nconsecutive = 0\nfailure_rate = \"20%\"\nmax_wait = \"0s\"");
         let found = surge(&policy(&head, "timeout = { connect = \"10ms\", attempt = \"20ms\", total = \"1s\" }"));
         row(&found, "api/search", Phase::Before).refused[Layer::Breaker as usize]
     };

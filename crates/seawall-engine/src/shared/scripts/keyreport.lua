@@ -20,7 +20,7 @@ end
 
 local function probe_returned(probed)
   if p[probed] ~= NEVER then
-    p[probed], p[probed + 1] = min(p[probed], now), max(math.floor(p[probed + 1] / 2), MIN_GAP)
+    p[probed], p[probed + 1] = min(p[probed], now), max(math.floor(p[probed + 1] / 2), FIRST_GAP)
   end
 end
 

@@ -5,17 +5,17 @@
 local FEWEST_FAILURES, LEAST_USED, ROUND_ROBIN = 1, 2, 3
 local FAILS, USES, PROBE_AT, PAUSE, COOL = 0, 1, 2, 3, 4
 local TURN, LIVE = 1, -1
--- ARGV: now, pick, first and last pause of a dead key, first pause of one that nothing is proven of, the shortest and the longest first
--- gap of a cooldown's probes, how many keys, the group of each (from zero), and what follows.
+-- ARGV: now, pick, first and last pause of a dead key, first pause of one that nothing is proven of, the first gap of a cooldown's
+-- probes, how many keys, the group of each (from zero), and what follows.
 local now, pick = read_clock(ARGV[1]), tonumber(ARGV[2])
 local FIRST_PROBE, LAST_PROBE, UNPROVEN_PROBE = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local MIN_GAP, MAX_GAP, NEVER = tonumber(ARGV[6]), tonumber(ARGV[7]), -1
-local count, group_of, groups = tonumber(ARGV[8]), {}, 0
+local FIRST_GAP, NEVER = tonumber(ARGV[6]), -1
+local count, group_of, groups = tonumber(ARGV[7]), {}, 0
 for i = 0, count - 1 do
-  group_of[i] = tonumber(ARGV[9 + i])
+  group_of[i] = tonumber(ARGV[8 + i])
   groups = max(groups, group_of[i] + 1)
 end
-local rest = 9 + count
+local rest = 8 + count
 
 local function at(key, field) return 2 + key * 5 + field end
 local function of_group(group) return 2 + count * 5 + group end
@@ -29,7 +29,7 @@ local function last_place() return 1 + count * 9 + groups * 3 end
 -- The provider asked for a wait. A cooldown that lasts already keeps its schedule.
 local function throttle(p, cool, probe, length)
   if p[cool] <= now then
-    local gap = min(max(math.floor(length / 16), MIN_GAP), MAX_GAP)
+    local gap = min(FIRST_GAP, length)
     p[probe], p[probe + 1] = now + gap, gap
   end
   p[cool] = max(p[cool], now + length)

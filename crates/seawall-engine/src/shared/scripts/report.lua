@@ -45,7 +45,8 @@ local function trip()
 end
 
 local function count(slow)
-  b[FAILED_IN_A_ROW] = failed and min(b[FAILED_IN_A_ROW] + (repeated and 0 or 1), 4294967295) or 0
+  if failed and repeated then return nil end
+  b[FAILED_IN_A_ROW] = failed and min(b[FAILED_IN_A_ROW] + 1, 4294967295) or 0
   if now >= b[SLOT_END] then advance() end
   local seen = { 1, failed and 1 or 0, slow and 1 or 0 }
   for i = 0, 2 do

@@ -335,7 +335,10 @@ impl Bench {
             caller: &caller,
             key_tail: &to.upstream,
             request: Some(to.request_line(job)),
-            who: Who { mark: CredentialMark::of(&headers), ..Who::here(&caller, &job.tenant, &nothing) },
+            who: Who {
+                mark: CredentialMark::of(&headers, to.target.split_once('?').map(|(_, query)| query)),
+                ..Who::here(&caller, &job.tenant, &nothing)
+            },
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
             start_log: Some(log),
