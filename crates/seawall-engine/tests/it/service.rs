@@ -84,7 +84,7 @@ fn the_last_answer_is_returned_whatever_it_is() {
     let (policy, clock) = policy();
     let upstream = Upstream::of(&[Ok(404)]);
     assert_eq!(sent(&policy, &clock, &upstream, Method::GET).unwrap().into_body(), "404");
-    let upstream = Upstream::of(&[Ok(503), Ok(503), Ok(503), Ok(503)]);
+    let upstream = Upstream::of(&[Ok(503); 5]);
     assert_eq!(sent(&policy, &clock, &upstream, Method::GET).unwrap().into_body(), "503");
 }
 

@@ -230,7 +230,7 @@ fn the_contracts_example_is_valid_and_every_endpoint_answers_every_question() {
 fn the_layers_of_the_amplification_can_be_given() {
     let dir = Dir::with(UPSTREAM);
     let json = dir.run(["check", "--json", "--layers", "3"]).ends_with(0).json();
-    assert_eq!(json["endpoints"][0]["amplification"]["attempts"], 64.0);
+    assert_eq!(json["endpoints"][0]["amplification"]["attempts"], 125.0);
     dir.run(["check", "--layers", "11"]).ends_with(2);
     for load in ["nan", "0", "-1", "inf"] {
         dir.run(["check", &format!("--load={load}")]).ends_with(2);
@@ -254,7 +254,7 @@ const WARNED: &[(&str, &str)] = &[
         "[[schedules]]\nname = \"s\"\nupstream = \"a\"\nrequest.path = \"/\"\nevery = \"5m\"\nsubjects = [\"x\", \"y\"]\nspread = \"0%\"",
     ),
     ("SW012", "retry.backoff = \"exponential\""),
-    ("SW013", "breaker.slow = \"40s\""),
+    ("SW013", "breaker.slow = \"60s\""),
     ("SW014", "[upstreams.b]\nurl = \"http://127.0.0.1:7329/a\""),
     ("SW015", "[upstreams.b]\nurl = \"http://b.test\"\nauth = { keys = [{ id = \"a\", secret = \"env:A\" }] }"),
     ("SW016", "auth = { keys = [{ id = \"a\", secret = \"env:A\" }] }"),

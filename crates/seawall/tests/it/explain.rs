@@ -132,9 +132,9 @@ fn the_wait_is_the_longer_of_backoff_and_hint() {
     assert_eq!(wait(&["GET", "/plain/x", "--status", "503"]), (1000.0, 1000.0));
     assert_eq!(wait(&["GET", "/plain/x", "--status", "503", "--header", "Retry-After: 0.5"]), (1000.0, 1000.0));
     assert_eq!(wait(&["GET", "/plain/x", "--status", "503", "--header", "Retry-After: 9"]), (9000.0, 9000.0));
-    // Full jitter from nothing to 200 ms, and never before the hint.
-    assert_eq!(wait(&["GET", "/rest/x", "--status", "503"]), (0.0, 200.0));
-    assert_eq!(wait(&["GET", "/rest/x", "--status", "429", "--header", "retry-after: 0.1"]), (100.0, 200.0));
+    // Equal jitter from half of it to 500 ms, and never before the hint.
+    assert_eq!(wait(&["GET", "/rest/x", "--status", "503"]), (250.0, 500.0));
+    assert_eq!(wait(&["GET", "/rest/x", "--status", "429", "--header", "retry-after: 0.4"]), (400.0, 500.0));
     decided(&["GET", "/rest/x", "--status", "429", "--header", "Retry-After: 61"], "transient", "return", "hint_too_long");
 }
 

@@ -267,14 +267,14 @@ fn a_reload_keeps_pauses_and_counts_what_is_in_flight() {
     caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
     eventually("the call is upstream", || upstream.count() == 1);
     assert_eq!(gateway.get("/api/x").status, 503);
-    assert_eq!(gateway.get_with("/api/x", "Seawall-Timeout-Ms: 100\r\n").code(), "paused");
-    assert_eq!(upstream.count(), 2, "the endpoint is paused");
+    // Now and then a call is the probe, and gets the upstream's own refusal.
+    eventually("the endpoint is paused", || gateway.get_with("/api/x", "Seawall-Timeout-Ms: 100\r\n").outcome() == "paused");
     gateway.rewrite(&start("cost = 2\n"));
     gateway.signal("HUP");
     eventually("the reload is told", || gateway.stderr().contains("configuration reloaded"));
     assert_eq!(gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}"), Some(1.0));
     assert_eq!(gateway.look("/v1/pauses")["items"][0]["endpoint"], "default", "the pause goes on");
-    assert_eq!((upstream.count(), caller.reply().status), (2, 200));
+    assert_eq!(caller.reply().status, 200);
 }
 
 /// Sends one request over a connection of its own; `None` where nobody listens any more, otherwise whether it was

@@ -324,7 +324,7 @@ impl Bench {
         }
         let trail = RefCell::new(Vec::new());
         let caller: Arc<str> = Arc::from(job.caller.as_str());
-        let nothing = HeaderMap::new();
+        let (nothing, query) = (HeaderMap::new(), to.target.split_once('?').map(|(_, query)| query));
         let scene = Scene {
             clock: &self.shared.clock,
             deadlines: &self.deadlines,
@@ -335,10 +335,7 @@ impl Bench {
             caller: &caller,
             key_tail: &to.upstream,
             request: Some(to.request_line(job)),
-            who: Who {
-                mark: CredentialMark::of(&headers, to.target.split_once('?').map(|(_, query)| query)),
-                ..Who::here(&caller, &job.tenant, &nothing)
-            },
+            who: Who { mark: CredentialMark::of(&headers, query), ..Who::here(&caller, &job.tenant, &nothing) },
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
             start_log: Some(log),
