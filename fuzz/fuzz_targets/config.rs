@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use seawall_core::config::checklist::checklist;
-use seawall_core::config::lint::{self, Surroundings};
+use seawall_core::lint::{self, Surroundings};
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config, explain};
 use seawall_core::sim::downtime;

@@ -7,8 +7,8 @@ use crate::setup::{self, Environment};
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
 use seawall_core::calc;
 use seawall_core::config::checklist::Item;
-use seawall_core::config::lint::{self, Warning};
 use seawall_core::config::{Config, Endpoint, Invalid};
+use seawall_core::lint::{self, Warning};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 

@@ -3,9 +3,10 @@
 use crate::shape::Members;
 use seawall_core::calc;
 use seawall_core::config::checklist::checklist;
-use seawall_core::config::{Config, Endpoint, Invalid, Upstream, parse};
+use seawall_core::config::{Config, Endpoint, Invalid, Upstream};
 use seawall_core::sim::downtime;
 use seawall_core::time::Nanos;
+use seawall_core::units;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,7 +21,7 @@ pub(crate) struct Outage {
 
 impl Outage {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let length = parse::duration(text)?;
+        let length = units::duration(text)?;
         if length == Nanos::ZERO {
             return Err("an outage takes some time".to_owned());
         }

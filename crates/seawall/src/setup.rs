@@ -3,9 +3,9 @@
 use crate::exit::Failure;
 use crate::terminal::Terminal;
 use anyhow::Context as _;
-use seawall_core::config::lint::Surroundings;
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config};
+use seawall_core::lint::Surroundings;
 use seawall_core::time::Now;
 use seawall_engine::live::{Around, Live, MissingSecret, Unusable};
 use seawall_engine::secret::Secret;

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 
 use crate::time::{Nanos, Wall};
+use crate::units::{exact, length};
 use crate::words::words;
 
 use super::Headers;
@@ -45,7 +46,7 @@ impl Unit {
             Self::Millis => believable(exact(text, 1_000_000)?),
             Self::EpochSeconds => until(decimal(text)? * 1e3, now, CLOCK_SKEW),
             Self::EpochMillis => until(decimal(text)?, now, CLOCK_SKEW),
-            Self::GoDuration => believable(duration(text)?),
+            Self::GoDuration => believable(length(text)?),
             Self::HttpDate => {
                 let at = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
                 until(at.as_secs_f64() * 1e3, now, Nanos::ZERO)
@@ -64,20 +65,6 @@ fn decimal(text: &str) -> Option<f64> {
     plain.then(|| text.parse().ok())?
 }
 
-/// So many units, rounded up to the nanosecond. Floating point would make some waits a nanosecond too short.
-fn exact(text: &str, unit: u64) -> Option<Nanos> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if text.len() > 32 || !digits(whole) || !digits(fraction) || (whole.is_empty() && fraction.is_empty()) {
-        return None;
-    }
-    let number = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() };
-    let fraction = &fraction[..fraction.len().min(18)];
-    let scale = fraction.bytes().fold(1_u128, |scale, _| scale * 10);
-    let nanos = number(whole)?.saturating_mul(unit.into()).saturating_add((number(fraction)? * u128::from(unit)).div_ceil(scale));
-    Some(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
-}
-
 fn believable(wait: Nanos) -> Option<Nanos> {
     (wait > Nanos::ZERO && wait <= BELIEVABLE).then(|| wait.min(WAIT_CAP))
 }
@@ -87,34 +74,6 @@ fn believable(wait: Nanos) -> Option<Nanos> {
 fn until(at_ms: f64, now: Wall, skew: Nanos) -> Option<Nanos> {
     let wait = Wall(at_ms.ceil() as i64).since(now);
     believable(wait).map(|wait| (wait + skew).min(WAIT_CAP))
-}
-
-/// A length written as Go, Protocol Buffers and our own configuration write it: `1s`, `6m0s`, `20ms`, `1h2m3.5s`, and
-/// `14d` besides. Zero is a length; an empty text, a sign or a bare number is not.
-#[must_use]
-pub fn duration(text: &str) -> Option<Nanos> {
-    let mut total = Nanos::ZERO;
-    let mut rest = text;
-    if rest.is_empty() || rest.len() > 64 {
-        return None;
-    }
-    while !rest.is_empty() {
-        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
-        let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len()));
-        let size: u64 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            "d" => 86_400_000_000_000,
-            _ => return None,
-        };
-        total = total + exact(number, size)?;
-        rest = after;
-    }
-    Some(total)
 }
 
 /// `Retry-After`: whole or fractional seconds, or a date in any of HTTP's three forms.
@@ -190,6 +149,12 @@ mod tests {
     }
 
     #[test]
+    fn a_length_of_nothing_is_no_wait() {
+        assert_eq!(Unit::GoDuration.read("0s", NOW), None);
+        assert_eq!(Unit::GoDuration.read("1s", NOW), Some(Nanos::from_secs(1)));
+    }
+
+    #[test]
     fn seconds_whole_and_fractional_are_read() {
         for (text, ms) in [("10", 10_000), ("2.0", 2_000), (" 7 ", 7_000), ("0.25", 250), ("1.", 1_000), (".5", 500)] {
             assert_eq!(after(text), Some(Nanos::from_millis(ms)), "{text}");
@@ -238,21 +203,6 @@ mod tests {
         }
         assert_eq!(Unit::EpochSeconds.read("784111777", NOW), None);
         assert_eq!(Unit::EpochSeconds.read("784111777.5", NOW), Some(Nanos::from_millis(1_500)));
-    }
-
-    #[test]
-    fn go_durations_are_read() {
-        let texts =
-            [("1s", 1_000), ("6m0s", 360_000), ("20ms", 20), ("1h2m3.5s", 3_723_500), ("0s", 0), ("46.5s", 46_500), ("1d", 86_400_000)];
-        for (text, ms) in texts {
-            assert_eq!(duration(text), Some(Nanos::from_millis(ms)), "{text}");
-        }
-        assert_eq!(duration("1.5µs"), Some(Nanos(1_500)));
-        for text in ["", "5", "-1s", "s", "1x", "1 s", "..s", "1s1", "1.2.3s"] {
-            assert_eq!(duration(text), None, "{text}");
-        }
-        assert_eq!(duration("99999999999999h"), Some(Nanos::MAX));
-        assert_eq!(Unit::GoDuration.read("0s", NOW), None);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use super::keys;
 use super::model::Policy;
 use super::node::{Layer, Tree};
 use super::problem::Problem;
+use super::resolve;
 use super::walk::Walker;
-use super::{parse, resolve};
 use crate::classify::RuleSet;
 use crate::classify::pattern::Pattern;
 use crate::classify::presets::Preset;
@@ -15,6 +15,7 @@ use crate::policy::{
     Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, ErrorShape, Fallback, Idempotency, IdempotencyMode, Mode,
     OnExhausted, Repeat, Retry, Severity, Timeout, Unsafe,
 };
+use crate::spelling::nearest;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 /// The embedded defaults, read once.
@@ -113,7 +114,7 @@ pub(crate) fn unknown<'a>(
     known: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Problem {
     let problem = Problem::new(span, path, format!("there is no {what} `{name}`"));
-    match parse::nearest(name, known.clone()) {
+    match nearest(name, known.clone()) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),
         None => {
             let names: Vec<&str> = known.into_iter().collect();

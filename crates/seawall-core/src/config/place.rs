@@ -117,7 +117,7 @@ pub(crate) fn limit_key(text: &str) -> Result<LimitKey, String> {
             Some(name) if is_header_name(name) => LimitKey::Header(name.to_ascii_lowercase()),
             Some(_) => return Err("`header:` needs a header name, as in \"header:x-account\"".to_owned()),
             None => {
-                let near = super::parse::nearest(other, WORDS.iter().copied())
+                let near = crate::spelling::nearest(other, WORDS.iter().copied())
                     .map(|near| format!("; did you mean \"{near}\"?"))
                     .unwrap_or_default();
                 return Err(format!("`{other}` is not one of {}, header:NAME{near}", WORDS.join(", ")));

@@ -1,8 +1,8 @@
 //! What is wrong with a configuration file, shown the way rustc shows it: file, line, column, the line itself, and help.
 //! Secrets that were written inline are masked before anything is rendered.
 
-use super::parse::nearest;
 use crate::discretion;
+use crate::spelling::nearest;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use regex::Regex;
 use std::ops::Range;

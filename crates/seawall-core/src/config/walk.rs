@@ -2,11 +2,12 @@
 //! and every problem is collected rather than stopping at the first.
 
 use super::node::{Layer, Node, Origin, Tree, Value};
-use super::parse::{self, nearest};
 use super::problem::Problem;
 use super::shape::{Key, Kind, Table};
 use super::{place, url};
 use crate::classify;
+use crate::spelling::nearest;
+use crate::units;
 use std::ops::Range;
 use std::sync::Arc;
 use toml::Spanned;
@@ -206,16 +207,16 @@ fn bad_name(name: &str) -> Option<String> {
 /// A single value by its kind.
 fn leaf(kind: &'static Kind, value: &DeValue<'_>) -> Result<Value, String> {
     match (kind, value) {
-        (Kind::Duration { zero }, DeValue::String(text)) => match parse::duration(text)? {
+        (Kind::Duration { zero }, DeValue::String(text)) => match units::duration(text)? {
             length if length.0 == 0 && !zero => Err("must be above zero".to_owned()),
             length => Ok(Value::Duration(length)),
         },
-        (Kind::Rate { zero }, DeValue::String(text)) => match parse::rate(text)? {
+        (Kind::Rate { zero }, DeValue::String(text)) => match units::rate(text)? {
             rate if rate.count == 0 && !zero => Err("must be above zero: this would refuse everything".to_owned()),
             rate => Ok(Value::Rate(rate)),
         },
-        (Kind::Size, DeValue::String(text)) => parse::size(text).map(Value::Size),
-        (Kind::Share, DeValue::String(text)) => parse::share(text).map(Value::Share),
+        (Kind::Size, DeValue::String(text)) => units::size(text).map(Value::Size),
+        (Kind::Share, DeValue::String(text)) => units::share(text).map(Value::Share),
         (Kind::Duration { .. }, DeValue::Integer(n)) => Err(format!("missing unit: write \"{n}s\" or \"{n}ms\"")),
         (Kind::Size, DeValue::Integer(n)) => Err(format!("missing unit: write \"{n}KiB\" or \"{n}MiB\"")),
         (Kind::Rate { .. }, DeValue::Integer(n)) => Err(format!("missing unit: write \"{n}/s\" or \"{n}/m\"")),

@@ -12,9 +12,10 @@ use crate::terminal::Terminal;
 use crate::{flaky, open_files, serve};
 use anyhow::Context as _;
 use client::Client;
-use seawall_core::config::{self, parse};
+use seawall_core::config;
 use seawall_core::rng::Rng;
 use seawall_core::time::Nanos;
+use seawall_core::units;
 use seawall_engine::clock::Clock;
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
@@ -30,7 +31,7 @@ use view::View;
 #[command(after_help = "Examples:\n  seawall demo\n  seawall demo --for 20s")]
 pub(crate) struct Args {
     /// End by itself after this time, 8s or more; the story is told faster [default: 75 s of story, then calm until Ctrl-C]
-    #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| parse::duration(text))]
+    #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| units::duration(text))]
     length: Option<Nanos>,
 
     /// Print the summary as one JSON document instead of a table

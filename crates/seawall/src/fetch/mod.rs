@@ -35,9 +35,9 @@ use output::Output;
 use pages::Pages;
 use plan::Plan;
 use progress::Progress;
-use seawall_core::config::parse;
 use seawall_core::policy::Rate;
 use seawall_core::time::Nanos;
+use seawall_core::units;
 use seawall_engine::recorder::Recorder;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -151,11 +151,11 @@ pub(crate) struct Args {
     body_only: bool,
 
     /// Longer bodies are not taken
-    #[arg(long, value_name = "SIZE", default_value = "10MiB", value_parser = parse::size)]
+    #[arg(long, value_name = "SIZE", default_value = "10MiB", value_parser = units::size)]
     max_body: u64,
 
     /// A host that has been away for longer is given up
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = units::duration)]
     max_outage: Nanos,
 
     /// Where dead letters and the journal are kept [default: the configuration's, or sqlite:seawall.db]
@@ -172,7 +172,7 @@ pub(crate) struct Args {
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
-    parse::rate(text).and_then(|rate| if rate.count > 0 { Ok(rate) } else { Err("a rate of nothing fetches nothing".to_owned()) })
+    units::rate(text).and_then(|rate| if rate.count > 0 { Ok(rate) } else { Err("a rate of nothing fetches nothing".to_owned()) })
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {

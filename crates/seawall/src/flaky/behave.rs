@@ -205,7 +205,7 @@ impl Upstream {
                 Ok(entry) => self.plain(&entry, self.stats.requests, now),
                 Err(why) => bad(why),
             },
-            ("delay", Some(text), None) => match seawall_core::config::parse::duration(text) {
+            ("delay", Some(text), None) => match seawall_core::units::duration(text) {
                 Ok(wait) => Fate { wait, ..Answer::new(200, Body::Good(self.stats.requests)).into() },
                 Err(why) => bad(why),
             },

@@ -2,9 +2,10 @@
 //! Mixes, sequences and paths all write it the same way: `503`, `reset-before`, `429:retry-after=2:latency=50ms`.
 
 use super::errors;
-use seawall_core::config::parse::{duration, nearest};
 use seawall_core::rng::Rng;
+use seawall_core::spelling::nearest;
 use seawall_core::time::{Nanos, Wall};
+use seawall_core::units::duration;
 use std::sync::Arc;
 
 macro_rules! faults {

@@ -1,9 +1,9 @@
 //! The error answers of real APIs, by name: `google:quotaExceeded`, `lastfm:29`. The data is `errors.toml`.
 
 use seawall_core::config::node::{Node, Tree, Value};
-use seawall_core::config::parse::nearest;
 use seawall_core::config::shape::{Kind, Table, key, required};
 use seawall_core::config::{self};
+use seawall_core::spelling::nearest;
 use seawall_core::time::Wall;
 use std::sync::{Arc, LazyLock};
 

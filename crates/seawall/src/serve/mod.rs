@@ -89,7 +89,7 @@ pub(crate) struct Args {
 }
 
 fn wait(text: &str) -> Result<Duration, String> {
-    seawall_core::config::parse::duration(text).map(|wait| Duration::from_nanos(wait.0))
+    seawall_core::units::duration(text).map(|wait| Duration::from_nanos(wait.0))
 }
 
 /// What every thread of the process shares.

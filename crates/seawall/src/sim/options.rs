@@ -1,9 +1,9 @@
 //! What can be typed after `seawall sim`, beyond what the parser of the command line checks by itself: how options are
 //! read, and which belong to which scenario.
 
-use seawall_core::config::parse;
 use seawall_core::policy::Share;
 use seawall_core::time::Nanos;
+use seawall_core::units;
 
 use super::{Args, Scenario};
 use crate::exit::Failure;
@@ -55,14 +55,14 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
 /// `20` or `20/s`, as rates are written elsewhere.
 pub(super) fn calls_per_second(text: &str) -> Result<f64, String> {
     if text.contains('/') {
-        let rate = parse::rate(text)?.per_second_f64();
+        let rate = units::rate(text)?.per_second_f64();
         return between(&rate.to_string(), 0.001, 10_000.0, "a rate such as 20");
     }
     between(text, 0.001, 10_000.0, "a rate such as 20")
 }
 
 pub(super) fn surge_length(text: &str) -> Result<Nanos, String> {
-    let length = parse::duration(text)?;
+    let length = units::duration(text)?;
     if length < Nanos::from_secs(1) || length > Nanos::from_secs(3600) {
         return Err("expected between 1s and 1h".to_owned());
     }

@@ -16,7 +16,7 @@ use super::rules::{Rule, RuleSource, When};
 use super::wait::Wait;
 use super::xml::XmlPath;
 
-pub use problems::{Problems, Span, suggest};
+pub use problems::{Problems, Span};
 use problems::{kind, list, text, words};
 
 const RULE_KEYS: &[&str] = &["name", "when", "as", "scope", "wait", "skew", "unprocessed", "fallback"];
@@ -228,7 +228,7 @@ fn pattern(entry: &Spanned<DeValue<'_>>, problems: &mut Problems) -> Option<Patt
 
 fn length(value: &Spanned<DeValue<'_>>, problems: &mut Problems) -> Option<Nanos> {
     let text = problems.string(value, "a length of time, as in \"60s\"")?;
-    problems.parsed(value, crate::config::parse::duration(text))
+    problems.parsed(value, crate::units::duration(text))
 }
 
 #[cfg(test)]

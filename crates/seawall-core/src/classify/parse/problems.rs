@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::spelling::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -35,7 +36,8 @@ impl Problems {
     pub(super) fn unknown_keys(&mut self, table: &DeTable<'_>, known: &[&str]) {
         for key in table.keys().filter(|key| !known.contains(&key.get_ref().as_ref())) {
             let name = key.get_ref();
-            let hint = suggest(name, known).map_or_else(|| format!("known are {}", words(known)), |near| format!("did you mean `{near}`?"));
+            let hint = nearest(name, known.iter().copied())
+                .map_or_else(|| format!("known are {}", words(known)), |near| format!("did you mean `{near}`?"));
             self.add(key.span(), format!("unknown key `{name}`; {hint}"));
         }
     }
@@ -78,27 +80,12 @@ impl Problems {
         let text = self.string(value, what)?;
         let read = from_word(text);
         if read.is_none() {
-            let hint =
-                suggest(text, known).map_or_else(|| format!("write one of {}", words(known)), |near| format!("did you mean \"{near}\"?"));
+            let hint = nearest(text, known.iter().copied())
+                .map_or_else(|| format!("write one of {}", words(known)), |near| format!("did you mean \"{near}\"?"));
             self.add(value.span(), format!("{text:?} is not {what}; {hint}"));
         }
         read
     }
-}
-
-/// The known word that was probably meant.
-#[must_use]
-pub fn suggest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    // Similarity is quadratic in the length, and nobody mistypes so much.
-    let word = if word.len() <= 64 { word.to_ascii_lowercase().replace('_', "-") } else { return None };
-    let near = known.iter().map(|known| (likeness(&word, &known.replace('_', "-")), *known));
-    near.filter(|(likeness, _)| *likeness > 0.82).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
-}
-
-/// Two letters swapped in a short word weigh little to a reader and much to Jaro's measure.
-fn likeness(word: &str, known: &str) -> f64 {
-    let swapped = known.len() > 2 && strsim::osa_distance(word, known) <= 1;
-    if swapped { 1.0 } else { strsim::jaro_winkler(word, known) }
 }
 
 /// `a`, `b` or `c`.

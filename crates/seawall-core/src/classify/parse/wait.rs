@@ -3,11 +3,13 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problems::{Problems, kind, suggest, words};
+use super::problems::{Problems, kind, words};
 use crate::classify::json::Pointer;
 use crate::classify::pattern::Expression;
-use crate::classify::retry_after::{Unit, duration};
+use crate::classify::retry_after::Unit;
 use crate::classify::wait::Wait;
+use crate::spelling::nearest;
+use crate::units::length;
 
 const WORDS: &[&str] = &["none", "backoff", "retry-after", "until-reset", "until-month"];
 const TABLE_KEYS: &[&str] = &["header", "json", "body", "unit", "need", "have", "per_second", "longest"];
@@ -46,7 +48,7 @@ fn word(text: &str) -> Result<Wait, String> {
         "retry-after" => Ok(Wait::RetryAfter),
         "until-reset" => Ok(Wait::UntilReset),
         "until-month" => Ok(Wait::UntilMonth),
-        _ => match (duration(text), suggest(text, WORDS)) {
+        _ => match (length(text), nearest(text, WORDS.iter().copied())) {
             (Some(length), _) => Ok(Wait::Fixed(length)),
             (None, Some(near)) => Err(format!("{text:?} is not a wait; did you mean \"{near}\"?")),
             (None, None) => Err(format!("{text:?} is not a wait; write a length, as in \"60s\", or one of {}", words(WORDS))),

@@ -10,7 +10,7 @@ use crate::setup::Environment;
 use crate::shape::{SeverityWord, Time};
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use seawall_core::config::lint;
+use seawall_core::lint;
 use seawall_core::time::Wall;
 use seawall_store::job::State as JobState;
 use serde::Serialize;

@@ -6,12 +6,12 @@ use crate::adhoc;
 use crate::serve::admin::query::{Query, bad};
 use crate::serve::answer::Refusal;
 use bytes::Bytes;
-use seawall_core::config::parse;
 use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
 use seawall_core::policy::Rate;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
+use seawall_core::units;
 use seawall_engine::live::Live;
 use seawall_store::dead::{Filter, Letter, Status};
 use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
@@ -85,7 +85,7 @@ impl Wish {
         if wish.ids.is_empty() {
             filter.entry("until".to_owned()).or_insert_with(|| now.to_string());
         }
-        let rate = wish.rate.as_deref().map(parse::rate).transpose().map_err(|why| bad(&format!("`rate`: {why}")))?;
+        let rate = wish.rate.as_deref().map(units::rate).transpose().map_err(|why| bad(&format!("`rate`: {why}")))?;
         if rate.is_some_and(|rate| rate.count == 0) {
             return Err(bad("`rate` is above zero; pause a replay to hold it"));
         }

@@ -4,11 +4,11 @@
 use super::replay::{self, Plan};
 use super::upkeep::note;
 use crate::serve::Shared;
-use seawall_core::config::parse;
 use seawall_core::guard::State as Breaker;
 use seawall_core::id::CallId;
 use seawall_core::policy::Rate;
 use seawall_core::time::{Nanos, Wall};
+use seawall_core::units;
 use seawall_store::Error;
 use seawall_store::dead::{Filter, Letter, Status};
 use seawall_store::page::Window;
@@ -92,7 +92,7 @@ async fn move_on(shared: &Shared, replay: &Replay) -> Result<(), Error> {
     if underway >= MOST_UNDERWAY || (is_canary && underway > 0) {
         return Ok(());
     }
-    let rate = parse::rate(&replay.new.rate).unwrap_or(Rate::per_second(1));
+    let rate = units::rate(&replay.new.rate).unwrap_or(Rate::per_second(1));
     let now = shared.desk.now();
     let mut allowed = if is_canary { 1 } else { due(rate, now.since(replay.updated_at)) };
     for letter in &letters {

@@ -7,12 +7,12 @@ use crate::target::target;
 use base64::Engine as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
-use seawall_core::config::parse;
 use seawall_core::config::url::Base;
 use seawall_core::decide::Progress;
 use seawall_core::request_method;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::Wall;
+use seawall_core::units;
 use seawall_engine::live::Live;
 use seawall_engine::reach::{OUT_OF_REACH, Reach};
 use seawall_engine::request_headers::{BadHeader, RequestHeaders};
@@ -225,7 +225,7 @@ fn run_at(at: Option<&str>, delay: Option<&str>, now: Wall) -> Result<Wall, Stri
     match (at, delay) {
         (None, None) => Ok(now),
         (Some(at), None) => time("run_at", at),
-        (None, Some(delay)) => parse::duration(delay).map(|wait| now + wait),
+        (None, Some(delay)) => units::duration(delay).map(|wait| now + wait),
         (Some(_), Some(_)) => Err("a job has `run_at` or `delay`, not both".to_owned()),
     }
 }

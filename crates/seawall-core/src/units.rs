@@ -1,6 +1,5 @@
 //! Values as people write them: durations, sizes, rates, shares. Each parser says what it expected, with an example.
 
-use crate::classify;
 use crate::policy::{Rate, Share};
 use crate::time::Nanos;
 
@@ -10,7 +9,7 @@ const BYTES: &[(&str, f64)] =
 /// `"250ms"`, `"1.5s"`, `"2h30m"`.
 pub fn duration(text: &str) -> Result<Nanos, String> {
     let text = text.trim();
-    classify::retry_after::duration(text).ok_or_else(|| {
+    length(text).ok_or_else(|| {
         let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ' ');
         match digits {
             "" if !text.is_empty() => format!("missing unit: write \"{text}s\" or \"{text}ms\""),
@@ -20,6 +19,48 @@ pub fn duration(text: &str) -> Result<Nanos, String> {
             _ => "not a duration; write it as \"250ms\", \"30s\" or \"3m\"".to_owned(),
         }
     })
+}
+
+/// A length written as Go, Protocol Buffers and our own configuration write it: `1s`, `6m0s`, `20ms`, `1h2m3.5s`, and
+/// `14d` besides. Zero is a length; an empty text, a sign or a bare number is not.
+#[must_use]
+pub fn length(text: &str) -> Option<Nanos> {
+    let mut total = Nanos::ZERO;
+    let mut rest = text;
+    if rest.is_empty() || rest.len() > 64 {
+        return None;
+    }
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len()));
+        let size: u64 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            "d" => 86_400_000_000_000,
+            _ => return None,
+        };
+        total = total + exact(number, size)?;
+        rest = after;
+    }
+    Some(total)
+}
+
+/// So many units, rounded up to the nanosecond. Floating point would make some waits a nanosecond too short.
+pub(crate) fn exact(text: &str, unit: u64) -> Option<Nanos> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if text.len() > 32 || !digits(whole) || !digits(fraction) || (whole.is_empty() && fraction.is_empty()) {
+        return None;
+    }
+    let number = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() };
+    let fraction = &fraction[..fraction.len().min(18)];
+    let scale = fraction.bytes().fold(1_u128, |scale, _| scale * 10);
+    let nanos = number(whole)?.saturating_mul(unit.into()).saturating_add((number(fraction)? * u128::from(unit)).div_ceil(scale));
+    Some(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }
 
 /// `"1MiB"`, `"64KiB"`, `"10MB"`.
@@ -74,15 +115,23 @@ pub fn share(text: &str) -> Result<Share, String> {
     Ok(Share((percent * 1e4).round() as u32))
 }
 
-/// The candidate that the user most likely meant, if one is near enough.
-#[must_use]
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    classify::parse::suggest(word, &candidates.into_iter().collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lengths_are_read() {
+        let texts =
+            [("1s", 1_000), ("6m0s", 360_000), ("20ms", 20), ("1h2m3.5s", 3_723_500), ("0s", 0), ("46.5s", 46_500), ("1d", 86_400_000)];
+        for (text, ms) in texts {
+            assert_eq!(length(text), Some(Nanos::from_millis(ms)), "{text}");
+        }
+        assert_eq!(length("1.5µs"), Some(Nanos(1_500)));
+        for text in ["", "5", "-1s", "s", "1x", "1 s", "..s", "1s1", "1.2.3s"] {
+            assert_eq!(length(text), None, "{text}");
+        }
+        assert_eq!(length("99999999999999h"), Some(Nanos::MAX));
+    }
 
     #[test]
     fn durations_and_sizes_need_a_unit() {
@@ -111,11 +160,5 @@ mod tests {
         for bad in ["20", "101%", "-1%", "NaN%", "%"] {
             assert!(share(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn suggestions_are_near_or_nothing() {
-        assert_eq!(nearest("attemps", ["attempts", "backoff"]), Some("attempts"));
-        assert_eq!(nearest("xyz", ["attempts", "backoff"]), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Warnings about policies that are valid and still will not do what their author hopes: stable codes, one line each,
 //! and an explanation that can be asked for.
 
-use super::model::{Config, Endpoint, Upstream};
-use super::place::{self, SecretRef};
+use crate::config::model::{Config, Endpoint, Upstream};
+use crate::config::place::{self, SecretRef};
 use crate::policy::{BackoffKind, Mode, OnExhausted, Share, Unsafe};
 use crate::time::Nanos;
 use crate::{admit, calc};
