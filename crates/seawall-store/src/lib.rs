@@ -1,29 +1,21 @@
 //! Where Seawall keeps what must survive it: jobs, dead letters, schedules, idempotency keys and roll-ups, in SQLite or
 //! PostgreSQL. Nothing here decides about a call or reads a clock: every method is told what time it is.
 
-pub mod alarm;
-pub mod dead;
 mod error;
 pub mod failpoint;
-pub mod headers;
-pub mod idempotency;
-pub mod job;
-pub mod journal;
+mod json;
 pub mod location;
-pub mod notes;
-pub mod page;
+mod model;
 mod postgres;
 mod progress;
-pub mod replay;
-pub mod rollup;
 mod rows;
-pub mod schedule;
-mod settled;
+mod run_lock;
 mod sql;
 mod sqlite;
 mod statements;
 mod store;
-mod words;
 
 pub use error::Error;
+pub use model::{alarm, dead, headers, idempotency, job, journal, notes, page, replay, rollup, schedule};
+pub use run_lock::RunLock;
 pub use store::Store;

@@ -1,11 +1,12 @@
 //! Rows become values here, and only here.
 
-use crate::dead::{Letter, NewLetter, Status};
 use crate::error::Error;
-use crate::headers::Headers;
-use crate::job::{Job, Lease, Origin, Request, Response, SUSPECT, State};
+use crate::json;
+use crate::model::dead::{Letter, NewLetter, Status};
+use crate::model::headers::Headers;
+use crate::model::job::{Job, Lease, Origin, Request, Response, SUSPECT, State};
 use crate::progress;
-use crate::sql::{Row, Source, read_json};
+use crate::sql::{Row, Source};
 use bytes::Bytes;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
@@ -147,7 +148,7 @@ pub(crate) fn response(c: &mut Row<impl Source>) -> Result<Option<Response>, Err
 
 /// Most jobs come from callers, and are not told so.
 pub(crate) fn origin(text: Option<String>) -> Result<Origin, Error> {
-    text.map_or(Ok(Origin::Caller), |text| read_json(&text))
+    text.map_or(Ok(Origin::Caller), |text| json::read(&text))
 }
 
 /// What a letter is, without its body; `letters l JOIN issues i`.

@@ -2,11 +2,11 @@
 //! this exist once; only what must be fast is written for each database.
 
 use crate::error::Error;
-use crate::job::{Enqueued, NewJob};
+use crate::json;
+use crate::model::job::{Enqueued, NewJob};
 use bytes::Bytes;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::future::Future;
@@ -96,7 +96,7 @@ impl<S: Source> Row<S> {
     }
 
     pub(crate) fn json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
-        read_json(&self.take::<String>()?)
+        json::read(&self.take::<String>()?)
     }
 
     pub(crate) fn word<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<T, Error> {
@@ -108,14 +108,6 @@ impl<S: Source> Row<S> {
         let number: i64 = self.take()?;
         parse(number).ok_or_else(|| Error::Damaged(format!("a row has the unknown number {number}")))
     }
-}
-
-pub(crate) fn json(value: &impl Serialize) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(|error| Error::Failed(error.to_string()))
-}
-
-pub(crate) fn read_json<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
-    serde_json::from_str(text).map_err(|error| Error::Damaged(format!("a row cannot be read: {error}")))
 }
 
 /// How many, as databases count.

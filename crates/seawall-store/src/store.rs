@@ -1,19 +1,19 @@
 //! One handle for whichever backend the configuration names. Every method is the same on all of them, and one
 //! conformance suite holds them to it.
 
-use crate::dead::{self, Depth, Expiry, Issue, Letter, NewLetter};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{
+use crate::location::Location;
+use crate::model::dead::{self, Depth, Expiry, Issue, Letter, NewLetter};
+use crate::model::job::{
     self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hastened, Holder, Job, Lease, NewJob, Renewed, Settle, Settled, Tick,
 };
-use crate::location::Location;
-use crate::page::{Page, Window};
+use crate::model::page::{Page, Window};
 use crate::postgres::Postgres;
-use crate::settled::Worded;
 use crate::sql::at_once;
 use crate::sqlite::{self, Sqlite};
 use crate::statements;
+use crate::statements::settled::Worded;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::settle::Leases;
 use super::tx::ask;
 use crate::error::Error;
-use crate::job::Lease;
+use crate::model::job::Lease;
 use seawall_core::time::Wall;
 use std::collections::HashSet;
 

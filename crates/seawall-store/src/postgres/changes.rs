@@ -1,8 +1,8 @@
 //! What is written to the rows of jobs that are settled together, as columns.
 
-use crate::job::{Lease, SUSPECT};
-use crate::settled::Change;
+use crate::model::job::{Lease, SUSPECT};
 use crate::sql::text;
+use crate::statements::settled::Change;
 use std::borrow::Cow;
 use tokio_postgres::types::ToSql;
 

@@ -4,7 +4,7 @@ use super::pool::Pool;
 use super::position::Position;
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
-use crate::job::{Claim, Claimed, SHORT_BODY};
+use crate::model::job::{Claim, Claimed, SHORT_BODY};
 use crate::rows::{self, CLAIMED};
 use crate::sql::{Row, count};
 use std::borrow::Cow;

@@ -4,7 +4,7 @@ use super::Postgres;
 use super::pool::Connection;
 use super::tx::ask;
 use crate::error::Error;
-use crate::journal::Run;
+use crate::model::journal::Run;
 
 #[derive(Debug)]
 pub(crate) struct RunLock(Option<Box<Connection>>);

@@ -5,11 +5,12 @@ use super::pool::{Connection, Pool};
 use super::turns::{FIRST, Groups, given};
 use super::tx::ask;
 use crate::error::Error;
-use crate::job::{Enqueued, NewJob, Origin, State};
+use crate::json;
+use crate::model::history;
+use crate::model::job::{Enqueued, NewJob, Origin, State};
 use crate::progress;
 use crate::rows::{PLACED, STATE};
-use crate::sql::{json, text};
-use crate::words;
+use crate::sql::text;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use std::borrow::Cow;
@@ -125,10 +126,10 @@ async fn once(connection: &Connection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<O
     let used: Vec<String> = jobs.iter().map(|(job, _)| progress::write(&job.progress)).collect();
     let dedups: Vec<Option<&[u8]>> = jobs.iter().map(|(job, _)| job.dedup.as_ref().map(|hash| &hash[..])).collect();
     let fingerprints: Vec<&[u8]> = jobs.iter().map(|(job, _)| &job.fingerprint[..]).collect();
-    let origin = |job: &NewJob| if job.origin == Origin::Caller { Ok(None) } else { json(&job.origin).map(Some) };
+    let origin = |job: &NewJob| if job.origin == Origin::Caller { Ok(None) } else { json::write(&job.origin).map(Some) };
     let origins: Vec<Option<String>> = jobs.iter().map(|(job, _)| origin(job)).collect::<Result<_, _>>()?;
-    let histories: Vec<String> = jobs.iter().map(|(job, _)| words::history(&job.history)).collect();
-    let headers: Vec<String> = jobs.iter().map(|(job, _)| words::pairs(&job.request.headers)).collect();
+    let histories: Vec<String> = jobs.iter().map(|(job, _)| history::to_json(&job.history)).collect();
+    let headers: Vec<String> = jobs.iter().map(|(job, _)| json::pairs(&job.request.headers)).collect();
     let bodies: Vec<&[u8]> = jobs.iter().map(|(job, _)| &job.request.body[..]).collect();
     let keep = ask(
         connection,

@@ -3,8 +3,8 @@
 use super::pool::Connection;
 use super::tx::ask;
 use crate::error::Error;
-use crate::idempotency::Finish;
-use crate::job::Response;
+use crate::model::idempotency::Finish;
+use crate::model::job::Response;
 use crate::statements::idempotency::{ENTRY, entry, number};
 use seawall_core::admit::idempotency::{self as rule, Entry};
 use seawall_core::time::Wall;

@@ -19,8 +19,8 @@ mod tx;
 mod wake;
 
 use crate::error::Error;
-use crate::job::{Claim, Claimed, Enqueued, Holder, Lease, NewJob, Renewed, Settled, Tick};
-use crate::settled::Worded;
+use crate::model::job::{Claim, Claimed, Enqueued, Holder, Lease, NewJob, Renewed, Settled, Tick};
+use crate::statements::settled::Worded;
 use batch::Batcher;
 use begin::Begin;
 pub(crate) use hold::RunLock;

@@ -1,7 +1,7 @@
 //! Where the last claim of each lane ended. What was claimed stays in the index until no transaction can see it any more, and
 //! one long report of somebody else's keeps it there for hours: a claim that began at the front would walk past all of it.
 
-use crate::job::{Claimed, NewJob};
+use crate::model::job::{Claimed, NewJob};
 use seawall_core::time::{Nanos, Wall};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

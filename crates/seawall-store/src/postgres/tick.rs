@@ -5,7 +5,7 @@ use super::turns::{FIRST, ORDER, given};
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Holder, MIXED, SUSPECT, State, Tick};
+use crate::model::job::{Holder, MIXED, SUSPECT, State, Tick};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use std::sync::OnceLock;

@@ -5,7 +5,7 @@ use super::jobs;
 use super::pool::{Connection, Pool};
 use super::wake::Bell;
 use crate::error::Error;
-use crate::job::{Enqueued, NewJob};
+use crate::model::job::{Enqueued, NewJob};
 use crate::sql::{Row, Sql, Value, Write, text};
 use seawall_core::time::Wall;
 use std::error::Error as StdError;

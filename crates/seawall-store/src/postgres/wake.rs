@@ -6,7 +6,7 @@ use super::position::Positions;
 use super::pulse::beat;
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
-use crate::job::NewJob;
+use crate::model::job::NewJob;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;

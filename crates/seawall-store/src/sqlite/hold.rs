@@ -2,7 +2,7 @@
 
 use super::{Sqlite, beside};
 use crate::error::Error;
-use crate::journal::Run;
+use crate::model::journal::Run;
 use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt as _;

@@ -4,14 +4,15 @@ use super::bound::{maybe, text};
 use super::{Columns, Sqlite, Tx};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SHORT_BODY, SUSPECT, Settle, Settled, State};
+use crate::json;
+use crate::model::history;
+use crate::model::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SHORT_BODY, SUSPECT, Settle, Settled, State};
 use crate::progress;
 use crate::rows::{self, CLAIMED, GIVEN_BACK, LEFT, PLACED, STATE};
-use crate::settled::{self, Change, Held, Left, Worded};
-use crate::sql::{Row, Sql as _, at_once, count, json, values};
+use crate::sql::{Row, Sql as _, at_once, count, values};
 use crate::statements::idempotency;
 use crate::statements::jobs::{FREE_KEY, forget_secrets};
-use crate::words;
+use crate::statements::settled::{self, Change, Held, Left, Worded};
 use rusqlite::types::ValueRef::{Blob, Integer};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
@@ -86,9 +87,9 @@ impl Written {
     fn of(job: &NewJob) -> Result<Self, Error> {
         Ok(Self {
             progress: progress::write(&job.progress),
-            origin: if job.origin == Origin::Caller { None } else { Some(json(&job.origin)?) },
-            history: words::history(&job.history),
-            headers: words::pairs(&job.request.headers),
+            origin: if job.origin == Origin::Caller { None } else { Some(json::write(&job.origin)?) },
+            history: history::to_json(&job.history),
+            headers: json::pairs(&job.request.headers),
         })
     }
 }

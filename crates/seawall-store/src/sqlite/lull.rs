@@ -3,7 +3,7 @@
 //! here. A poll that finds nothing new costs a look at a number, and no way to the writing thread and back.
 
 use super::{Connection, Error, connect_to_read};
-use crate::job::{Claim, Tick};
+use crate::model::job::{Claim, Tick};
 use seawall_core::time::Wall;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -21,7 +21,7 @@ mod upkeep;
 mod writer;
 
 use crate::error::Error;
-use crate::job::{Enqueued, NewJob};
+use crate::model::job::{Enqueued, NewJob};
 use crate::sql::{Row, Source, Sql, Value, Write};
 use bound::Bound;
 pub(crate) use hold::RunLock;

@@ -1,8 +1,8 @@
 //! Which index each statement uses. With another one they answer the same, a thousand times slower.
 
 use super::{jobs, schema, turns, upkeep};
-use crate::job::{Filter, State};
-use crate::page::Window;
+use crate::model::job::{Filter, State};
+use crate::model::page::Window;
 use crate::statements;
 use crate::statements::jobs::Among;
 use rusqlite::Connection;

@@ -4,7 +4,7 @@
 use super::{Sqlite, Tx, jobs};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Holder, MIXED, SUSPECT, State, Tick};
+use crate::model::job::{Holder, MIXED, SUSPECT, State, Tick};
 use crate::sql::count;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;

@@ -1,7 +1,7 @@
 //! Alarms: a row belongs to whoever puts it there, until somebody takes it over as it is.
 
-use crate::alarm::{Alarm, MOST};
 use crate::error::Error;
+use crate::model::alarm::{Alarm, MOST};
 use crate::sql::{Sql, values};
 use seawall_core::policy::Severity;
 

@@ -1,8 +1,8 @@
 //! Idempotency keys: read, decided by the core, written, all in one transaction.
 
 use crate::error::Error;
-use crate::idempotency::{Finish, Reserve, Reserved};
-use crate::job::Response;
+use crate::model::idempotency::{Finish, Reserve, Reserved};
+use crate::model::job::Response;
 use crate::rows;
 use crate::sql::{Row, Sql, first, values};
 use seawall_core::admit::idempotency::{self as rule, Answer, Entry, Fingerprint, State};

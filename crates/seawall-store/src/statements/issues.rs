@@ -1,7 +1,7 @@
 //! Issues: letters that failed the same way, with their numbers.
 
-use crate::dead::{Depth, Filter, Issue, NewLetter};
 use crate::error::Error;
+use crate::model::dead::{Depth, Filter, Issue, NewLetter};
 use crate::sql::{Sql, Value, first, values};
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;

@@ -2,13 +2,13 @@
 
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, Lease, SUSPECT, State};
-use crate::page::{Page, Window};
+use crate::json;
+use crate::model::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, Lease, SUSPECT, State};
+use crate::model::page::{Page, Window};
 use crate::rows::{self, JOB, PLACED, STATE};
-use crate::settled::{CANCELLED, letter_of};
-use crate::sql::{Sql, Value, count, first, read_json, values};
+use crate::sql::{Sql, Value, count, first, values};
 use crate::statements::letters;
-use crate::words;
+use crate::statements::settled::{CANCELLED, letter_of};
 use seawall_core::discretion::{self, REDACTED};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -52,13 +52,13 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
 pub(crate) async fn forget_secrets<S: Sql>(sql: &mut S, row: i64) -> Result<(), Error> {
     let Some(mut job) = first(sql, "SELECT path, headers, callback FROM jobs WHERE row = $1", values![row]).await? else { return Ok(()) };
     let (path, headers, callback): (String, String, Option<String>) = (job.take()?, job.take()?, job.take()?);
-    let mut pairs: Vec<(String, String)> = read_json(&headers)?;
+    let mut pairs: Vec<(String, String)> = json::read(&headers)?;
     for (_, value) in pairs.iter_mut().filter(|(name, _)| discretion::is_secret(name)) {
         REDACTED.clone_into(value);
     }
     let callback = callback.map(|url| discretion::target(&url).into_owned());
     let statement = "UPDATE jobs SET path = $2, headers = $3, callback = $4 WHERE row = $1";
-    sql.execute(statement, values![row, &*discretion::target(&path), words::pairs(&pairs), callback]).await?;
+    sql.execute(statement, values![row, &*discretion::target(&path), json::pairs(&pairs), callback]).await?;
     Ok(())
 }
 

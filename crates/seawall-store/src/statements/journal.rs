@@ -3,7 +3,7 @@
 
 use super::letters;
 use crate::error::Error;
-use crate::journal::{Piece, Run};
+use crate::model::journal::{Piece, Run};
 use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;

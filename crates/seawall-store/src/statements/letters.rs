@@ -2,14 +2,15 @@
 
 use super::issues::{self, file, recount, unfile};
 use super::replay;
-use crate::dead::{Expired, Expiry, Filter, Letter, NewLetter, Status};
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::{Enqueued, NewJob};
-use crate::page::{Page, Window};
+use crate::json;
+use crate::model::dead::{Expired, Expiry, Filter, Letter, NewLetter, Status};
+use crate::model::history;
+use crate::model::job::{Enqueued, NewJob};
+use crate::model::page::{Page, Window};
 use crate::rows::{self, LETTER};
 use crate::sql::{Sql, Value, Write, first, values};
-use crate::words;
 use seawall_core::id::CallId;
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
@@ -48,8 +49,8 @@ pub(crate) async fn keep<S: Sql>(sql: &mut S, new: &NewLetter) -> Result<(), Err
                 &new.instructions,
                 &new.request.method,
                 &new.request.path,
-                words::history(&new.history),
-                words::pairs(&new.request.headers),
+                history::to_json(&new.history),
+                json::pairs(&new.request.headers),
                 new.body_cut,
                 &new.request.body,
             ],
@@ -96,7 +97,7 @@ pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLett
             new.dead_at,
             new.expires_at,
             new.replayable,
-            words::history(&new.history),
+            history::to_json(&new.history),
             row
         ],
     )

@@ -11,3 +11,4 @@ pub(crate) mod notes;
 pub(crate) mod replay;
 pub(crate) mod rollup;
 pub(crate) mod schedule;
+pub(crate) mod settled;

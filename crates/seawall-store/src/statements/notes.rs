@@ -1,8 +1,8 @@
 //! Snapshots, the audit list, and unnamed errors.
 
 use crate::error::Error;
-use crate::notes::{Audited, Deed, Unnamed};
-use crate::page::MOST;
+use crate::model::notes::{Audited, Deed, Unnamed};
+use crate::model::page::MOST;
 use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;

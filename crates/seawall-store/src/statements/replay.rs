@@ -3,10 +3,11 @@
 use super::letters;
 use crate::error::Error;
 use crate::failpoint;
-use crate::job::NewJob;
-use crate::page::{Page, Window};
-use crate::replay::{Counts, Created, NewReplay, RECENT, Replay, State, Stepped};
-use crate::sql::{Row, Sql, Write, first, json, values};
+use crate::json;
+use crate::model::job::NewJob;
+use crate::model::page::{Page, Window};
+use crate::model::replay::{Counts, Created, NewReplay, RECENT, Replay, State, Stepped};
+use crate::sql::{Row, Sql, Write, first, values};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
@@ -55,7 +56,7 @@ pub(crate) async fn create<S: Sql>(sql: &mut S, new: &NewReplay) -> Result<Creat
     sql.execute(
         "INSERT INTO replays (id, state, name, who, filter, upstreams, rate, canary, created_at, updated_at) \
          VALUES ($1, 0, $2, $3, $4, $5, $6, $7, $8, $8)",
-        values![new.id, &new.name, &new.who, &new.filter, json(&new.upstreams)?, &new.rate, new.canary, new.created_at],
+        values![new.id, &new.name, &new.who, &new.filter, json::write(&new.upstreams)?, &new.rate, new.canary, new.created_at],
     )
     .await?;
     Ok(Created::Started)

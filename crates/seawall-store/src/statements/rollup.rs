@@ -1,8 +1,9 @@
 //! Roll-ups: each row is its writer's own.
 
 use crate::error::Error;
-use crate::rollup::{MOST, Row, from_bytes, to_bytes};
-use crate::sql::{Sql, json, values};
+use crate::json;
+use crate::model::rollup::{MOST, Row, from_bytes, to_bytes};
+use crate::sql::{Sql, values};
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Wall;
 
@@ -11,7 +12,7 @@ pub(crate) async fn put<S: Sql>(sql: &mut S, rows: &[Row]) -> Result<(), Error> 
                      ON CONFLICT (start_at, upstream, endpoint, writer) DO UPDATE SET counts = excluded.counts, latencies = excluded.latencies";
     for Row { start_at, upstream, endpoint, writer, rollup } in rows {
         let latencies = to_bytes(&rollup.latency);
-        sql.execute(statement, values![*start_at, upstream, endpoint, *writer, json(rollup)?, &latencies[..]]).await?;
+        sql.execute(statement, values![*start_at, upstream, endpoint, *writer, json::write(rollup)?, &latencies[..]]).await?;
     }
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::failpoint;
-use crate::page::MOST;
-use crate::schedule::{Firing, NewSubject, Report, Source, Subject};
+use crate::model::page::MOST;
+use crate::model::schedule::{Firing, NewSubject, Report, Source, Subject};
 use crate::sql::{Row, Sql, Write, values};
 
 const SUBJECT: &str = "schedule, subject, source, next_at, next_retry_at, last_ok_at, last_error, failures, stopped";

@@ -2,7 +2,8 @@
 
 use super::{PostgresStore, SqliteStore, Store};
 use crate::error::Error;
-use crate::journal::{Held, Hold, Kept, Piece, Run};
+use crate::model::journal::{Kept, Piece, Run};
+use crate::run_lock::{Lock, RunLock};
 use crate::sql::at_once;
 use crate::statements;
 use bytes::Bytes;
@@ -11,12 +12,12 @@ use seawall_core::time::Wall;
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
     /// The right to write a run's journal, unless another process has it.
-    pub async fn hold_run(&self, run: Run) -> Result<Option<Held>, Error> {
+    pub async fn hold_run(&self, run: Run) -> Result<Option<RunLock>, Error> {
         let held = match self {
-            Self::Sqlite(SqliteStore(backend)) => backend.hold_run(&run)?.map(Hold::Sqlite),
-            Self::Postgres(PostgresStore(backend)) => backend.hold_run(&run).await?.map(Hold::Postgres),
+            Self::Sqlite(SqliteStore(backend)) => backend.hold_run(&run)?.map(Lock::Sqlite),
+            Self::Postgres(PostgresStore(backend)) => backend.hold_run(&run).await?.map(Lock::Postgres),
         };
-        Ok(held.map(Held))
+        Ok(held.map(RunLock))
     }
 
     /// Keeps the next piece of a run's journal, with its letters. Doing it again changes nothing.

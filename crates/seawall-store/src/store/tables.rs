@@ -1,15 +1,15 @@
 //! The rest of what a store keeps: schedules, idempotency keys, replays, roll-ups, snapshots, alarms, audit, errors.
 
 use super::{PostgresStore, SqliteStore, Store};
-use crate::alarm::Alarm;
 use crate::error::Error;
-use crate::idempotency::{Finish, Reserve, Reserved};
-use crate::job::NewJob;
-use crate::notes::{Audited, Deed, Unnamed};
-use crate::page::{Page, Window};
-use crate::replay::{self, Created, NewReplay, Replay, Stepped};
-use crate::rollup;
-use crate::schedule::{Firing, NewSubject, Report, Subject};
+use crate::model::alarm::Alarm;
+use crate::model::idempotency::{Finish, Reserve, Reserved};
+use crate::model::job::NewJob;
+use crate::model::notes::{Audited, Deed, Unnamed};
+use crate::model::page::{Page, Window};
+use crate::model::replay::{self, Created, NewReplay, Replay, Stepped};
+use crate::model::rollup;
+use crate::model::schedule::{Firing, NewSubject, Report, Subject};
 use crate::sql::at_once;
 use crate::statements;
 use bytes::Bytes;

@@ -6,7 +6,8 @@ use super::journal::Pieces;
 use super::plan::{name, resume_command};
 use crate::exit::{Exit, Failure};
 use seawall_core::time::Wall;
-use seawall_store::journal::{Held, Kept, Run};
+use seawall_store::RunLock;
+use seawall_store::journal::{Kept, Run};
 use seawall_store::{Error, Store};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -27,7 +28,7 @@ pub(super) struct Claim {
     path: PathBuf,
     pieces: Pieces,
     note: Option<Note>,
-    _held: Held,
+    _held: RunLock,
 }
 
 impl Claim {

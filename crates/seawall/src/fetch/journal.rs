@@ -5,8 +5,9 @@ use super::earlier::{Again, Earlier};
 use bytes::Bytes;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
+use seawall_store::RunLock;
 use seawall_store::dead::NewLetter;
-use seawall_store::journal::{Held, Kept, Piece, Run};
+use seawall_store::journal::{Kept, Piece, Run};
 use seawall_store::{Error, Store};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -152,7 +153,7 @@ pub(super) struct Journal {
     /// `None` where nobody will ask for it again.
     place: Option<Pieces>,
     next: u64,
-    _held: Option<Held>,
+    _held: Option<RunLock>,
 }
 
 impl Journal {

@@ -1,7 +1,7 @@
 //! The manual against the program: every key, code and metric is described, and every command in it can be typed.
 
 use crate::dir::Dir;
-use seawall_core::config::lint;
+use seawall_core::lint;
 use seawall_core::record::{Class, Code, Reason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,6 @@
 //! What the house style asks of sources, as far as a machine can tell.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -127,6 +128,74 @@ fn crates_depend_on_each_other_in_one_direction() {
         }
     }
     none("core ← engine, store ← seawall", offenders);
+}
+
+/// The modules of a crate's root, each with those that it uses.
+fn module_graph(name: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let root = format!("crates/{name}/src/");
+    let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    for source in sources().iter().filter(|source| source.path.starts_with(&root) && !source.is_test()) {
+        let module = source.path[root.len()..].split('/').next().unwrap().trim_end_matches(".rs").to_owned();
+        // What a file of the root calls `super` is the crate.
+        let is_top = !source.path[root.len()..].contains('/');
+        let text = if is_top { source.product().replace("super::", "crate::") } else { source.product().to_owned() };
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        texts.entry(module).or_default().push_str(&code.collect::<Vec<_>>().join("\n"));
+    }
+    for root in ["lib", "main"] {
+        texts.remove(root);
+    }
+    let uses = |text: &str| -> BTreeSet<String> {
+        let after = text.split("crate::").skip(1);
+        let named = after.flat_map(|rest| match rest.strip_prefix('{') {
+            Some(list) => top_names(list),
+            None => vec![rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned()],
+        });
+        named.filter(|name| texts.contains_key(name)).collect()
+    };
+    texts.iter().map(|(module, text)| (module.clone(), uses(text).into_iter().filter(|used| used != module).collect())).collect()
+}
+
+/// The first names of `a::b, c::{d, e}, f}`.
+fn top_names(list: &str) -> Vec<String> {
+    let (mut depth, mut names, mut name) = (0_i32, Vec::new(), String::new());
+    for c in list.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => names.push(std::mem::take(&mut name)),
+            c if depth == 0 && !c.is_whitespace() => name.push(c),
+            _ => {}
+        }
+    }
+    names.push(name);
+    names.iter().map(|name| name.split("::").next().unwrap().to_owned()).collect()
+}
+
+/// Whether `from` uses itself by way of others.
+fn is_in_cycle(graph: &BTreeMap<String, BTreeSet<String>>, from: &str) -> bool {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        for used in &graph[module] {
+            if used == from {
+                return true;
+            }
+            if seen.insert(used.as_str()) {
+                next.push(used);
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn modules_do_not_use_each_other_in_circles() {
+    for name in ["seawall-core", "seawall-store"] {
+        let graph = module_graph(name);
+        assert!(graph.len() > 8 && graph.values().any(|used| used.len() > 3), "the modules of {name} were found: {graph:?}");
+        none(&format!("modules of {name} in a cycle"), graph.keys().filter(|module| is_in_cycle(&graph, module)).cloned().collect());
+    }
 }
 
 #[test]

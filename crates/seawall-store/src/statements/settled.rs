@@ -1,12 +1,13 @@
 //! What becomes of a job that its worker gives back: the one rule, whichever database writes it down.
 
-use crate::dead::NewLetter;
 use crate::error::Error;
-use crate::job::{Ending, MOST_HISTORY, Origin, Response, Settle, Settled, State};
+use crate::json;
+use crate::model::dead::NewLetter;
+use crate::model::history;
+use crate::model::job::{Ending, MOST_HISTORY, Origin, Response, Settle, Settled, State};
 use crate::progress;
-use crate::sql::{Row, Sql, read_json, text};
+use crate::sql::{Row, Sql, text};
 use crate::statements::letters;
-use crate::words;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(crate) struct Worded {
 
 impl Worded {
     pub(crate) fn of(settle: Arc<Settle>) -> Self {
-        let history = words::history(&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..]);
+        let history = history::to_json(&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..]);
         Self { progress: progress::write(&settle.progress), history, settle }
     }
 }
@@ -174,7 +175,7 @@ fn over<'a>(letter: Option<CallId>, worked: bool) -> Besides<'a> {
 /// The dead letter that a job is a replay of.
 pub(crate) fn letter_of(origin: Option<&str>) -> Result<Option<CallId>, Error> {
     let Some(text) = origin else { return Ok(None) };
-    match read_json(text)? {
+    match json::read(text)? {
         Origin::Replay { letter } => Ok(CallId::parse(&letter)),
         Origin::Caller | Origin::Callback(_) | Origin::Notification | Origin::Schedule { .. } => Ok(None),
     }

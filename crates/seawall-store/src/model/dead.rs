@@ -1,7 +1,7 @@
 //! A dead letter: a call that was given up on and kept, with everything that is known about why. Letters that failed the
 //! same way are one issue.
 
-use crate::job::{Attempted, Request};
+use crate::model::job::{Attempted, Request};
 use seawall_core::id::CallId;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;

@@ -8,8 +8,8 @@
 //!     └──────── retry, deferred ───────────┘        any but the last three ── cancel ──▶ cancelled
 //! ```
 
-use crate::headers::Headers;
-use crate::idempotency::Finish;
+use crate::model::headers::Headers;
+use crate::model::idempotency::Finish;
 use bytes::Bytes;
 use seawall_core::decide::Progress;
 use seawall_core::discretion;
@@ -320,7 +320,7 @@ pub enum Ending {
     Release,
     Done(Response),
     /// Given up on. The letter is kept in the same transaction.
-    Dead(Box<crate::dead::NewLetter>),
+    Dead(Box<crate::model::dead::NewLetter>),
     /// Given up on where no letters are wanted.
     Failed {
         code: String,

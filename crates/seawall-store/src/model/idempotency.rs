@@ -1,6 +1,6 @@
 //! Idempotency keys that outlive the process: the core decides, the answer is kept beside the entry.
 
-use crate::job::Response;
+use crate::model::job::Response;
 use seawall_core::admit::idempotency::{Answer, Claim, Ending};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};

@@ -81,6 +81,6 @@ pub struct Firing {
     /// The subject's `due_at`, as it was read.
     pub tick: Wall,
     pub next_at: Wall,
-    pub job: crate::job::NewJob,
+    pub job: crate::model::job::NewJob,
     pub now: Wall,
 }

@@ -1,7 +1,6 @@
-//! The journals of batch runs: pieces in order, and the right to write them. What a piece says is the run's own business.
+//! The journals of batch runs: pieces in order. What a piece says is the run's own business.
 
-use crate::dead::NewLetter;
-use crate::{postgres, sqlite};
+use crate::model::dead::NewLetter;
 use bytes::Bytes;
 use seawall_core::id::CallId;
 
@@ -25,14 +24,4 @@ pub enum Kept {
     FromUs,
     /// From a power cut too, with every piece before it.
     FromPowerCuts,
-}
-
-/// Nobody else is at the same run for as long as this lives, or its process.
-#[derive(Debug)]
-pub struct Held(#[expect(dead_code, reason = "it is held, not looked at")] pub(crate) Hold);
-
-#[derive(Debug)]
-pub(crate) enum Hold {
-    Sqlite(#[expect(dead_code, reason = "it is held, not looked at")] sqlite::RunLock),
-    Postgres(#[expect(dead_code, reason = "it is held, not looked at")] postgres::RunLock),
 }

@@ -2,8 +2,7 @@
 //! name and each value would be a dozen allocations for every job that ends.
 
 use crate::error::Error;
-use crate::sql::read_json;
-use crate::words;
+use crate::json;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A JSON list of pairs. Names are in lower case, however they were spelled.
@@ -21,7 +20,7 @@ impl Default for Headers {
 
 impl Headers {
     pub(crate) fn read(text: String) -> Result<Self, Error> {
-        read_json::<Vec<(String, String)>>(&text).map(|_| Self(text))
+        json::read::<Vec<(String, String)>>(&text).map(|_| Self(text))
     }
 
     /// As rows keep them.
@@ -32,14 +31,14 @@ impl Headers {
 
     #[must_use]
     pub fn pairs(&self) -> Vec<(String, String)> {
-        read_json(&self.0).unwrap_or_default()
+        json::read(&self.0).unwrap_or_default()
     }
 }
 
 impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
         let mut out = String::with_capacity(USUAL);
-        words::list(&mut out, pairs, |out, (name, value)| words::pair(out, name.as_ref(), value.as_ref(), str::make_ascii_lowercase));
+        json::list(&mut out, pairs, |out, (name, value)| json::pair(out, name.as_ref(), value.as_ref(), str::make_ascii_lowercase));
         Self(out)
     }
 }

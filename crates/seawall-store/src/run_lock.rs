@@ -1,0 +1,13 @@
+//! The right to write a run's journal.
+
+use crate::{postgres, sqlite};
+
+/// Keeps every other process from the same run for as long as it lives.
+#[derive(Debug)]
+pub struct RunLock(#[expect(dead_code, reason = "it is held, not looked at")] pub(crate) Lock);
+
+#[derive(Debug)]
+pub(crate) enum Lock {
+    Sqlite(#[expect(dead_code, reason = "it is held, not looked at")] sqlite::RunLock),
+    Postgres(#[expect(dead_code, reason = "it is held, not looked at")] postgres::RunLock),
+}
