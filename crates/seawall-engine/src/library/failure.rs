@@ -16,9 +16,9 @@ use std::time::Duration;
 /// let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
 /// let failure = clock.run(policy.call(|_| async move { Err::<(), _>(refused()) })).unwrap_err();
 ///
-/// assert_eq!(failure.attempts(), 4);
+/// assert_eq!(failure.attempts(), 5);
 /// assert_eq!(failure.reason(), Reason::AttemptsExhausted);
-/// assert!(failure.to_string().starts_with("gave up after 4 attempts in "));
+/// assert!(failure.to_string().starts_with("gave up after 5 attempts in "));
 /// assert_eq!(failure.into_error().unwrap().kind(), std::io::ErrorKind::ConnectionRefused);
 /// ```
 #[derive(Clone, PartialEq)]
