@@ -6,7 +6,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use seawall_engine::h1::fuzzing::{Arrival, End, Message, requests, responses};
+use seawall_http::h1::fuzzing::{Arrival, End, Message, requests, responses};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -9,6 +9,7 @@ use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderName};
 use seawall_core::config::Auth;
 use seawall_core::config::place::{Inject, SecretRef};
+use seawall_http::query_parameter::{QueryParameter, encode};
 use std::sync::Arc;
 
 /// An upstream's keys, ready to be sent.
@@ -33,29 +34,6 @@ struct Ready {
     tail: Arc<str>,
     sent: Sent,
     probe: Probe,
-}
-
-/// A parameter of a query that carries a credential, encoded so that it stays one parameter.
-pub struct QueryParameter(String);
-
-impl QueryParameter {
-    fn new(name: &str, secret: &Secret) -> Self {
-        let mut text = String::with_capacity(name.len() + secret.reveal().len() + 1);
-        encode_onto(&mut text, name, b"-._~[]");
-        text.push('=');
-        encode_onto(&mut text, secret.reveal(), b"-._~");
-        Self(text)
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for QueryParameter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("…")
-    }
 }
 
 /// A key in the form in which it is sent.
@@ -137,7 +115,7 @@ impl Credentials {
     #[must_use]
     pub fn query(&self, key: u16) -> Option<QueryParameter> {
         match (&self.place, self.keys.get(usize::from(key))?) {
-            (Place::Query(name), Ready { sent: Sent::Query(secret), .. }) => Some(QueryParameter::new(name, secret)),
+            (Place::Query(name), Ready { sent: Sent::Query(secret), .. }) => Some(QueryParameter::new(name, secret.reveal())),
             _ => None,
         }
     }
@@ -146,7 +124,7 @@ impl Credentials {
     #[must_use]
     pub fn query_token(&self, token: &Token) -> Option<QueryParameter> {
         match (&self.place, &token.sent) {
-            (Place::Query(name), Sent::Query(secret)) => Some(QueryParameter::new(name, secret)),
+            (Place::Query(name), Sent::Query(secret)) => Some(QueryParameter::new(name, secret.reveal())),
             _ => None,
         }
     }
@@ -208,23 +186,6 @@ pub(crate) fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
     let mut value = HeaderValue::from_str(&value).map_err(|_| "it has characters that no header can carry".to_owned())?;
     value.set_sensitive(true);
     Ok(Sent::Header(value))
-}
-
-/// Percent-encodes all but RFC 3986's unreserved characters.
-pub(crate) fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    encode_onto(&mut out, text, b"-._~");
-    out
-}
-
-fn encode_onto(out: &mut String, text: &str, plain: &[u8]) {
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
 }
 
 /// RFC 4648, with padding. Twelve lines are not worth a dependency.

@@ -1,10 +1,8 @@
 //! The loop that turns a call's actions into waiting and sending. It decides nothing: the call machine does.
 
-use crate::body::{Blame, Feed};
 use crate::clock::Clock;
 use crate::closing::Closing;
 use crate::deadlines::Deadlines;
-use crate::fault::Fault;
 use crate::limits::Who;
 use crate::live::LiveEndpoint;
 use crate::mask::{Mask, Masked};
@@ -22,6 +20,8 @@ use seawall_core::id::CallId;
 use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope, Status, Timeout};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
+use seawall_http::body::{Blame, Feed};
+use seawall_http::fault::Fault;
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;

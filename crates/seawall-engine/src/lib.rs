@@ -6,22 +6,15 @@
 //!
 //! [`Policy`] is all of it around a call of your own: see [`library`].
 
-pub mod body;
 pub mod cache;
 pub mod caller;
 pub mod clock;
 pub mod closing;
-pub mod connect;
 pub mod credential;
 pub mod credential_pauses;
 pub mod deadlines;
 pub mod drive;
-pub mod fault;
-pub mod front;
-pub mod h1;
-mod h2;
 pub mod ids;
-pub mod io;
 pub mod library;
 pub mod limits;
 pub mod line;
@@ -32,13 +25,10 @@ pub mod memory;
 pub mod metrics;
 pub mod oauth;
 mod pause_cell;
-pub mod pool;
 pub mod pools;
-pub mod reach;
 mod read_ahead;
 pub mod recorder;
 pub mod repeated;
-pub mod request_headers;
 pub mod request_line;
 pub mod schema;
 pub mod secret;

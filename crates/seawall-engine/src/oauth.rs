@@ -1,9 +1,6 @@
 //! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
 
-use crate::body::Outgoing;
-use crate::connect::{ConnectError, Sender};
-use crate::credential::{Sent, base64, encode, fetch, hide, probe, sent};
-use crate::fault::Fault;
+use crate::credential::{Sent, base64, fetch, hide, probe, sent};
 use crate::live::{MissingSecret, Vault};
 use crate::mask::{Mask, Masked, Probe};
 use crate::read_ahead::read_up_to;
@@ -19,6 +16,10 @@ use seawall_core::config::place::{Inject, SecretRef};
 use seawall_core::config::{Auth, Refresh};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::{Mono, Nanos};
+use seawall_http::body::Outgoing;
+use seawall_http::connect::{ConnectError, Sender};
+use seawall_http::fault::Fault;
+use seawall_http::query_parameter::encode;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! How much of a response's body is read before the caller gets any of it.
 
-use crate::body::Arriving;
 use crate::clock::Clock;
-use crate::fault::Fault;
 use bytes::{Bytes, BytesMut};
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http_body::Body;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::time::Nanos;
+use seawall_http::body::Arriving;
+use seawall_http::fault::Fault;
 use std::io::Read as _;
 use std::pin::Pin;
 

@@ -2,11 +2,11 @@
 //! the key in it, and a caller, a cache or a next page must not get it.
 
 use crate::credential::Credentials;
-use crate::h1::Verbatim;
 use crate::links::LINKS;
 use crate::mask::Probe;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use seawall_core::discretion;
+use seawall_http::h1::Verbatim;
 use std::borrow::Cow;
 
 /// Takes the credential of an attempt out of its response's headers: by value everywhere, and by its parameter's name in links.

@@ -1,21 +1,14 @@
 //! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
 //! and the last answer; the credential goes in last.
 
-use crate::body::{Arriving, Blame, Feed, Inbound, Limited, Outgoing, Relay};
 use crate::clock::Clock;
-use crate::connect::Connector;
-use crate::credential::{Credentials, QueryParameter};
+use crate::credential::Credentials;
 use crate::drive::{KeyTail, Outward, Transport};
-use crate::fault::Fault;
-use crate::h1::{Passes, Unread, Verbatim, Writer};
-use crate::h2::Failure;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
 use crate::oauth::{Token, Tokens};
-use crate::pool::{Line, Pool};
 use crate::read_ahead::{self, inflated, is_event_stream, read_up_to};
 use crate::repeated;
-use crate::request_headers::RequestHeaders;
 use crate::schema::{Mismatch, Schema};
 use crate::trace::{Span, TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
@@ -26,6 +19,14 @@ use http_body::Body;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
+use seawall_http::body::{Arriving, Blame, Feed, Inbound, Limited, Outgoing, Relay};
+use seawall_http::connect::Connector;
+use seawall_http::fault::Fault;
+use seawall_http::h1::{Passes, Unread, Verbatim, Writer};
+use seawall_http::h2::Failure;
+use seawall_http::pool::{Line, Pool};
+use seawall_http::query_parameter::QueryParameter;
+use seawall_http::request_headers::RequestHeaders;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

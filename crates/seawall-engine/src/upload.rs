@@ -1,11 +1,11 @@
 //! Sends a request whose body goes through once. An upload that keeps moving may take longer than an attempt; one that stalls may not.
 
-use crate::body::Feed;
 use crate::clock::Clock;
 use crate::drive::{Outward, Transport};
-use crate::fault::Fault;
 use seawall_core::policy::Timeout;
 use seawall_core::time::{Mono, Nanos};
+use seawall_http::body::Feed;
+use seawall_http::fault::Fault;
 use std::pin::pin;
 
 /// How often a body is looked at while it is on its way.

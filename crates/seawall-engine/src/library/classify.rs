@@ -1,8 +1,8 @@
 //! Who says what a result means: the library for errors that everybody knows, a closure for all others.
 
 use super::meaning::Meaning;
-use crate::fault::Fault;
 use seawall_core::record::{Class, ErrorKind};
+use seawall_http::fault::Fault;
 use std::error::Error;
 use std::io;
 

@@ -18,13 +18,13 @@ fn json(text: &str) -> String {
 
 #[test]
 fn a_secret_is_found_in_every_form_in_which_it_may_come_back() {
-    let encoded = crate::credential::encode(KEY);
+    let encoded = seawall_http::query_parameter::encode(KEY);
     let unicode: String = KEY.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
     let forms = [
         KEY.to_owned(),
         encoded.clone(),
         encoded.to_ascii_lowercase().replace("ke", "Ke"),
-        crate::credential::encode(&encoded),
+        seawall_http::query_parameter::encode(&encoded),
         KEY.replace('"', "\\\"").replace('/', "\\/"),
         KEY.replace('"', "\\\\\\\""),
         unicode,
@@ -43,7 +43,7 @@ fn a_secret_is_found_in_every_form_in_which_it_may_come_back() {
 
 #[test]
 fn a_secret_that_a_cut_has_split_is_hidden_as_far_as_it_goes() {
-    let encoded = crate::credential::encode(KEY);
+    let encoded = seawall_http::query_parameter::encode(KEY);
     for form in [KEY.to_owned(), encoded] {
         for length in 8..form.len() {
             let said = format!("no {}", &form[..length]);
@@ -116,12 +116,12 @@ proptest! {
     ) {
         let form = match form {
             0 => secret.clone(),
-            1 => crate::credential::encode(&secret),
+            1 => seawall_http::query_parameter::encode(&secret),
             2 => json(&secret),
-            _ => crate::credential::encode(&json(&secret)),
+            _ => seawall_http::query_parameter::encode(&json(&secret)),
         };
         // JSON that is then percent-encoded is read only where JSON changed nothing.
-        prop_assume!(form == crate::credential::encode(&secret) || !form.contains("%5C"));
+        prop_assume!(form == seawall_http::query_parameter::encode(&secret) || !form.contains("%5C"));
         let mut text = before.clone();
         text.extend_from_slice(form.as_bytes());
         text.extend_from_slice(&after);

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::drive::Outward;
-use crate::h1::Served;
-use crate::io::Io;
 use crate::live::{Around, Live};
 use proptest::prelude::*;
 use seawall_core::time::Nanos;
+use seawall_http::h1::Served;
+use seawall_http::io::Io;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;

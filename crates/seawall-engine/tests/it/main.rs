@@ -4,15 +4,7 @@
 #[cfg(test)]
 mod compile;
 #[cfg(test)]
-mod corpora;
-#[cfg(test)]
 mod holds;
-#[cfg(test)]
-#[expect(unreachable_pub, reason = "the fuzz targets have it in a library")]
-#[path = "../../../../fuzz/src/http1.rs"]
-mod http1;
-#[cfg(test)]
-mod llhttp;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

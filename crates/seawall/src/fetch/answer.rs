@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use seawall_core::record::{Class, ErrorKind, Reason};
-use seawall_engine::body::Relay;
 use seawall_engine::mask::Mask;
 use seawall_engine::schema::{Mismatch, Schema};
+use seawall_http::body::Relay;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 

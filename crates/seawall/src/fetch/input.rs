@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use seawall_core::id::CallId;
 use seawall_core::request_method;
-use seawall_engine::request_headers::RequestHeaders;
+use seawall_http::request_headers::RequestHeaders;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

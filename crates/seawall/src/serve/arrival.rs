@@ -6,9 +6,9 @@ use super::gateway::Gateway;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, request};
 use seawall_core::record::Code;
-use seawall_engine::h1::Unread;
 use seawall_engine::links::{GatewayUrl, Links};
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
+use seawall_http::h1::Unread;
 use std::net::SocketAddr;
 use std::sync::Arc;
 

@@ -7,10 +7,10 @@ use http::{Response, StatusCode};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::Nanos;
-use seawall_engine::body::{BodyEnd, OnEnd, Relay, RelayError};
 use seawall_engine::drive::Ended;
 use seawall_engine::live::LiveEndpoint;
 use seawall_engine::recorder::{BreakerRecord, CallRecord, IdleRecord, Record};
+use seawall_http::body::{BodyEnd, OnEnd, Relay, RelayError};
 use std::sync::Arc;
 
 impl Gateway {

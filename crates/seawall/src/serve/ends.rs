@@ -9,9 +9,9 @@ use seawall_core::call::{Finish, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Now};
-use seawall_engine::body::{Blame, Relay};
 use seawall_engine::drive::Ended;
 use seawall_engine::live::LiveEndpoint;
+use seawall_http::body::{Blame, Relay};
 
 /// The end of a call that the cache answered.
 pub(super) const fn unsent(now: Now) -> Ended {

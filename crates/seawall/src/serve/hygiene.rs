@@ -4,8 +4,8 @@ use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HO
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
 use seawall_engine::credential_pauses::is_credential;
-use seawall_engine::h1::{Unread, Verbatim};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_http::h1::{Unread, Verbatim};
 use seawall_store::headers::Headers;
 
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs

@@ -10,9 +10,9 @@ use http_body::Body as _;
 use seawall_core::record::Code;
 use seawall_core::request_method;
 use seawall_core::time::Nanos;
-use seawall_engine::body::{Inbound, Unfinished};
-use seawall_engine::h1::Unread;
 use seawall_engine::transport::Replay;
+use seawall_http::body::{Inbound, Unfinished};
+use seawall_http::h1::Unread;
 use std::pin::Pin;
 use std::time::Duration;
 

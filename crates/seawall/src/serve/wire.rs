@@ -2,7 +2,7 @@
 //! read the answer instead of a reset.
 
 use super::Phase;
-use seawall_engine::io::Io;
+use seawall_http::io::Io;
 use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

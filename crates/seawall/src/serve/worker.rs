@@ -8,7 +8,7 @@ use super::talk::{Talk, converse};
 use super::{Phase, Shared, http2};
 use anyhow::Context as _;
 use seawall_engine::caller::canonical;
-use seawall_engine::io::Io;
+use seawall_http::io::Io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::rc::Rc;
 use std::sync::Arc;

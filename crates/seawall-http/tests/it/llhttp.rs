@@ -1,7 +1,7 @@
 //! The messages of llhttp's own tests: what our readers make of each of them, and why, where that is not what llhttp makes of it.
 //! `llhttp/messages.txt` has the messages, `llhttp/differences.txt` the reasons.
 
-use seawall_engine::h1::fuzzing::{Arrival, End, Message, requests, responses};
+use seawall_http::h1::fuzzing::{Arrival, End, Message, requests, responses};
 use std::collections::BTreeMap;
 use std::fmt;
 

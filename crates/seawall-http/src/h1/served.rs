@@ -271,7 +271,7 @@ fn framing(has_length: impl FnOnce() -> bool, status: StatusCode, size: &SizeHin
 }
 
 impl Upload {
-    pub(crate) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+    pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         if self.is_whole {
             return Poll::Ready(None);
         }
@@ -290,11 +290,11 @@ impl Upload {
         Poll::Ready(piece)
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.is_whole
     }
 
-    pub(crate) fn size_hint(&self) -> SizeHint {
+    pub fn size_hint(&self) -> SizeHint {
         let line = self.line.borrow();
         if line.turn == self.turn { line.reading.size_hint() } else { SizeHint::default() }
     }

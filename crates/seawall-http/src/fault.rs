@@ -97,7 +97,7 @@ impl Fault {
 
 /// What this machine has run out of, so that no connection could be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shortage {
+pub enum Shortage {
     Files,
     Memory,
     /// Local ports, or an address of the family that the upstream's address is of.
@@ -105,7 +105,7 @@ pub(crate) enum Shortage {
 }
 
 impl Shortage {
-    pub(crate) fn of(error: &std::io::Error) -> Option<Self> {
+    pub fn of(error: &std::io::Error) -> Option<Self> {
         match error.raw_os_error()? {
             ENFILE | EMFILE => Some(Self::Files),
             ENOBUFS | ENOMEM => Some(Self::Memory),
@@ -115,7 +115,7 @@ impl Shortage {
     }
 
     /// What a person has to know in order to mend it.
-    pub(crate) const fn detail(self) -> &'static str {
+    pub const fn detail(self) -> &'static str {
         match self {
             Self::Files => "the gateway has no open file left for a connection; raise its limit of open files (ulimit -n)",
             Self::Memory => "the gateway's machine has no memory left for a connection",

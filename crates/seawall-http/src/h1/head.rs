@@ -2,8 +2,8 @@
 
 use super::reading::Reading;
 use super::verbatim::{Heard, Passes, Verbatim};
-use crate::credential::QueryParameter;
 use crate::fault::Fault;
+use crate::query_parameter::QueryParameter;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST,
@@ -33,7 +33,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The request line; `parameter` is added to the target's query.
-    pub(crate) fn line(&mut self, method: &Method, target: &RequestTarget, parameter: Option<&QueryParameter>) {
+    pub fn line(&mut self, method: &Method, target: &RequestTarget, parameter: Option<&QueryParameter>) {
         self.0.reserve(512);
         self.0.extend_from_slice(method.as_str().as_bytes());
         self.0.push(b' ');

@@ -26,7 +26,7 @@ const MOST_HEADER_BYTES: u32 = 64 * 1024;
 
 /// A connection that several calls send over at once, as many as its peer allows.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub struct Shared {
     sender: http2::SendRequest<Outgoing>,
     load: Rc<Load>,
 }
@@ -41,7 +41,7 @@ struct Load {
 
 /// One stream, from its request until its response has been read or given up.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream {
     load: Rc<Load>,
 }
 
@@ -60,21 +60,21 @@ impl Drop for Stream {
 
 /// A response's body, and the stream that it comes over.
 #[derive(Debug)]
-pub(crate) struct StreamBody {
-    pub(crate) incoming: Incoming,
+pub struct StreamBody {
+    pub incoming: Incoming,
     _stream: Stream,
 }
 
 /// A request that got no answer.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) fault: Fault,
+pub struct Failure {
+    pub fault: Fault,
     /// The body of a request of which nothing was sent.
-    pub(crate) unsent: Option<Outgoing>,
+    pub unsent: Option<Outgoing>,
 }
 
 impl Shared {
-    pub(crate) async fn open<I>(io: I) -> Result<Self, Fault>
+    pub async fn open<I>(io: I) -> Result<Self, Fault>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -91,21 +91,21 @@ impl Shared {
         Ok(Self { sender, load })
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
     /// Whether its peer allows one more stream.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.load.streams.get() < self.load.limit.get()
     }
 
     /// Whether nothing goes over it.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.load.streams.get() == 0
     }
 
-    pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<(response::Parts, StreamBody), Failure> {
+    pub async fn send(&mut self, request: Request<Outgoing>) -> Result<(response::Parts, StreamBody), Failure> {
         let stream = Stream::of(&self.load);
         match self.sender.try_send_request(request).await {
             Ok(answer) => {

@@ -21,17 +21,17 @@ use tokio_rustls::TlsConnector;
 
 /// A way to send requests over one connection.
 #[derive(Debug)]
-pub(crate) enum Sender {
+pub enum Sender {
     H1(Box<Conn>),
     H2(Shared),
 }
 
 /// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectError {
-    pub(crate) fault: Fault,
+pub struct ConnectError {
+    pub fault: Fault,
     /// What a person has to know in order to mend it.
-    pub(crate) detail: Option<String>,
+    pub detail: Option<String>,
 }
 
 impl From<Fault> for ConnectError {
@@ -103,7 +103,7 @@ impl Connector {
         Self { tls: self.tls.clone(), reach: Some(Arc::new(reach)), winners: Arc::clone(&self.winners) }
     }
 
-    pub(crate) async fn connect(&self, to: &Base, timeout: Nanos) -> Result<Sender, ConnectError> {
+    pub async fn connect(&self, to: &Base, timeout: Nanos) -> Result<Sender, ConnectError> {
         let limit = Duration::from_nanos(timeout.0);
         match tokio::time::timeout(limit, self.establish(to, limit)).await {
             Ok(result) => result,

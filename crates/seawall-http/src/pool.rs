@@ -44,14 +44,14 @@ impl Shelves {
 
 /// A connection in use, that goes back to its shelf once the answer has been read.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub struct Lent {
     conn: Box<Conn>,
     pool: Pool,
     upstream: u32,
 }
 
 impl Lent {
-    pub(crate) fn give_back(mut self) {
+    pub fn give_back(mut self) {
         if !self.conn.can_go_on() {
             return;
         }
@@ -66,24 +66,24 @@ impl Lent {
 
 /// A connection to send one request over.
 #[derive(Debug)]
-pub(crate) enum Line {
+pub enum Line {
     H1 { lent: Lent, reused: bool },
     H2 { shared: Shared, reused: bool },
 }
 
 impl Lent {
-    pub(crate) fn conn(&mut self) -> &mut Conn {
+    pub fn conn(&mut self) -> &mut Conn {
         &mut self.conn
     }
 
-    pub(crate) const fn answer(&self) -> &Conn {
+    pub const fn answer(&self) -> &Conn {
         &self.conn
     }
 }
 
 impl Pool {
     /// A new connection.
-    pub(crate) async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<Line, ConnectError> {
+    pub async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<Line, ConnectError> {
         // Connecting is rare and its future is large: boxed, it does not weigh on every call that finds a connection.
         match Box::pin(connector.connect(to, timeout)).await? {
             Sender::H1(conn) => Ok(Line::H1 { lent: Lent { conn, pool: self.clone(), upstream }, reused: false }),
@@ -95,7 +95,7 @@ impl Pool {
     }
 
     /// The warmest idle connection, or one that has room for another request.
-    pub(crate) fn idle(&self, upstream: u32, now: Mono) -> Option<Line> {
+    pub fn idle(&self, upstream: u32, now: Mono) -> Option<Line> {
         self.0.is(now);
         let mut shelves = self.0.by_upstream.borrow_mut();
         let shelf = shelves.get_mut(&upstream)?;

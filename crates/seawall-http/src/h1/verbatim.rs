@@ -97,12 +97,12 @@ impl Verbatim {
     }
 
     /// All lines as they came.
-    pub(crate) fn fields(&self) -> &[u8] {
+    pub fn fields(&self) -> &[u8] {
         &self.fields
     }
 
     /// The first header of that name.
-    pub(crate) fn first(&self, name: &str) -> Option<&[u8]> {
+    pub fn first(&self, name: &str) -> Option<&[u8]> {
         let mut lines = self.pieces(true).into_iter().flat_map(Lines::of_fields);
         lines.find_map(|line| {
             let (own, value) = line.split_at_checked(name.len())?;

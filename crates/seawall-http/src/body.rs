@@ -82,7 +82,7 @@ pub struct Limited {
 }
 
 impl Limited {
-    pub(crate) const fn new(incoming: Inbound, left: u64, feed: Feed) -> Self {
+    pub const fn new(incoming: Inbound, left: u64, feed: Feed) -> Self {
         Self { incoming, left, feed }
     }
 }
@@ -122,19 +122,19 @@ impl Feed {
     }
 
     /// Bytes of the body that have been taken so far.
-    pub(crate) fn moved(&self) -> u64 {
+    pub fn moved(&self) -> u64 {
         self.0.moved.load(Ordering::Relaxed)
     }
 
     /// Whether all of the body has been taken.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.0.is_whole.load(Ordering::Relaxed)
     }
 
     /// What the caller did wrong, once an attempt has failed with `fault`. A body that is waited for says nothing by itself:
     /// the caller was too slow only where time ran out. An upstream that hangs up meanwhile, or in the same moment as the caller, has
     /// failed by itself.
-    pub(crate) fn blame(&self, fault: Fault) -> Option<Blame> {
+    pub fn blame(&self, fault: Fault) -> Option<Blame> {
         match self.0.state.load(Ordering::Relaxed) {
             Self::WAITS if fault == Fault::TIMEOUT || fault == Fault::STALLED => Some(Blame::TooSlow),
             Self::BROKE if fault == Fault::ABANDONED => Some(Blame::Broke),
@@ -237,7 +237,7 @@ pub enum Relay {
 
 /// An answer's body as its connection delivers it.
 #[derive(Debug)]
-pub(crate) enum Arriving {
+pub enum Arriving {
     /// Read to its end, or given up.
     Over,
     H1(Lent),
@@ -246,7 +246,7 @@ pub(crate) enum Arriving {
 
 impl Arriving {
     /// Whether all that is left of the body has arrived.
-    pub(crate) fn is_here(&self) -> bool {
+    pub fn is_here(&self) -> bool {
         match self {
             Self::Over => true,
             Self::H1(lent) => lent.answer().is_here(),
@@ -363,7 +363,7 @@ pub enum RelayError {
 
 impl Relay {
     /// The rest of an answer; nothing is left of one that has ended.
-    pub(crate) fn new(mut ahead: Bytes, mut incoming: Arriving, timeout: Timeout) -> Self {
+    pub fn new(mut ahead: Bytes, mut incoming: Arriving, timeout: Timeout) -> Self {
         if ahead.is_empty()
             && let Arriving::H1(lent) = &mut incoming
             && let Some(rest) = lent.conn().rest()

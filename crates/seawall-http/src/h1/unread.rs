@@ -86,7 +86,7 @@ impl Unread {
         Place::between(&self.fields, [Some(self.host), self.connection])
     }
 
-    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+    pub fn write(&self, out: &mut Writer<'_>) {
         self.pieces().into_iter().for_each(|piece| out.lines(piece));
         if let Some(via) = &self.via {
             out.field(&VIA, via);
@@ -94,7 +94,7 @@ impl Unread {
     }
 
     /// Puts them among others, for whoever has to act upon them after all.
-    pub(crate) fn spell_out(&self, headers: &mut HeaderMap) {
+    pub fn spell_out(&self, headers: &mut HeaderMap) {
         for line in self.lines() {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }

@@ -36,7 +36,7 @@ pub use verbatim::{Passes, Verbatim};
 
 /// One connection to an upstream.
 #[derive(Debug)]
-pub(crate) struct Conn {
+pub struct Conn {
     io: Io,
     out: Out<Outgoing>,
     reading: Reading,
@@ -45,13 +45,13 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(io: Io) -> Self {
+    pub fn new(io: Io) -> Self {
         Self { io, out: Out::default(), reading: Reading::default(), stays: true }
     }
 
     /// Whether the upstream has closed an idle connection, or said something that nobody asked for. Costs no system
     /// call while the reactor has seen nothing.
-    pub(crate) fn is_dead(&mut self) -> bool {
+    pub fn is_dead(&mut self) -> bool {
         let mut byte = [0; 1];
         if let Io::Plain(io) = &self.io {
             // Nobody wants to be woken, and whoever polls is put down to be.
@@ -63,7 +63,7 @@ impl Conn {
 
     /// Starts a request: `write` puts its head down, framing aside, and `body` follows it. A body without a known length
     /// goes in chunks; one without bytes has a length only where the method wants one.
-    pub(crate) fn begin(&mut self, body: Outgoing, wants_length: bool, write: impl FnOnce(&mut Writer<'_>)) {
+    pub fn begin(&mut self, body: Outgoing, wants_length: bool, write: impl FnOnce(&mut Writer<'_>)) {
         let framing = match body.size_hint().exact() {
             Some(0) if !wants_length => Framing::Bare,
             Some(length) => Framing::Length(length),
@@ -74,18 +74,18 @@ impl Conn {
     }
 
     /// Whether any of the request may have reached the upstream.
-    pub(crate) const fn has_sent(&self) -> bool {
+    pub const fn has_sent(&self) -> bool {
         self.out.has_sent()
     }
 
     /// The body of a request of which nothing was sent, if nothing was taken out of it either.
-    pub(crate) fn untouched(&mut self) -> Option<Outgoing> {
+    pub fn untouched(&mut self) -> Option<Outgoing> {
         self.out.take_untouched()
     }
 
     /// Sends, and waits for the head of the answer, whose headers are apart where all of them pass. Bodies of requests may go on
     /// after that.
-    pub(crate) async fn answer(&mut self, to_head: bool, passes: Option<Passes>) -> Result<(response::Parts, Option<Verbatim>), Fault> {
+    pub async fn answer(&mut self, to_head: bool, passes: Option<Passes>) -> Result<(response::Parts, Option<Verbatim>), Fault> {
         std::future::poll_fn(|cx| self.poll_answer(cx, to_head, passes)).await
     }
 
@@ -113,17 +113,17 @@ impl Conn {
     }
 
     /// Whether all that is left of the body has arrived.
-    pub(crate) fn is_here(&self) -> bool {
+    pub fn is_here(&self) -> bool {
         self.reading.is_here()
     }
 
     /// What is left of the body, where all of that is here already.
-    pub(crate) fn rest(&mut self) -> Option<Bytes> {
+    pub fn rest(&mut self) -> Option<Bytes> {
         self.reading.rest()
     }
 
     /// Whether another request can follow: both sides have said all, nothing more, and neither wants to close.
-    pub(crate) fn can_go_on(&mut self) -> bool {
+    pub fn can_go_on(&mut self) -> bool {
         let done = self.stays && self.reading.is_over() && self.out.is_done() && self.reading.ahead.is_empty();
         self.reading.shrink();
         done

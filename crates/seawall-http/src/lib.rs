@@ -1,0 +1,14 @@
+//! HTTP without policy: request heads that can only be made of checked bytes, bodies that stream, HTTP/1.1 on both sides, HTTP/2 to
+//! upstreams, connections and the pool that keeps them. Nothing here knows of retries, limits or configuration files.
+
+pub mod body;
+pub mod connect;
+pub mod fault;
+pub mod front;
+pub mod h1;
+pub mod h2;
+pub mod io;
+pub mod pool;
+pub mod query_parameter;
+pub mod reach;
+pub mod request_headers;
