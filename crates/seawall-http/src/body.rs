@@ -3,11 +3,10 @@
 
 use crate::fault::Fault;
 use crate::h1::{Cut, Upload};
-use crate::h2::StreamBody;
+use crate::h2::{self, IncomingBody, StreamBody};
 use crate::pool::Lent;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use seawall_core::policy::Timeout;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ pub enum Inbound {
     #[default]
     None,
     H1(Upload),
-    H2(Incoming),
+    H2(IncomingBody),
 }
 
 /// A caller's body did not come to its end.
@@ -41,7 +40,7 @@ pub enum Unfinished {
     #[error(transparent)]
     H1(#[from] Cut),
     #[error(transparent)]
-    H2(#[from] hyper::Error),
+    H2(#[from] h2::Broken),
 }
 
 impl Body for Inbound {
@@ -354,7 +353,7 @@ impl std::fmt::Debug for OnEnd {
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     #[error("the upstream's answer broke off")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] h2::Broken),
     #[error("the upstream's answer broke off")]
     Cut(#[source] Cut),
     #[error("the upstream went silent in the middle of its answer")]

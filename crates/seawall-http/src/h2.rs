@@ -1,14 +1,16 @@
 //! HTTP/2 to an upstream: one connection carries many requests, and what its failures say about whether a request was
 //! processed. That decides whether a POST may go again.
 
+mod body;
 mod hearing;
+
+pub use body::{Broken, IncomingBody};
 
 use crate::body::Outgoing;
 use crate::fault::Fault;
 use crate::io::LocalExecutor;
 use hearing::Hearing;
 use http::{Request, response};
-use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::cell::Cell;
@@ -61,7 +63,7 @@ impl Drop for Stream {
 /// A response's body, and the stream that it comes over.
 #[derive(Debug)]
 pub struct StreamBody {
-    pub incoming: Incoming,
+    pub incoming: IncomingBody,
     _stream: Stream,
 }
 
@@ -110,7 +112,7 @@ impl Shared {
         match self.sender.try_send_request(request).await {
             Ok(answer) => {
                 let (head, incoming) = answer.into_parts();
-                Ok((head, StreamBody { incoming, _stream: stream }))
+                Ok((head, StreamBody { incoming: IncomingBody::new(incoming), _stream: stream }))
             }
             Err(mut failed) => {
                 let unsent = failed.take_message().map(Request::into_body);

@@ -16,6 +16,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use seawall_http::body::{Inbound, Relay, RelayError};
+use seawall_http::h2::IncomingBody;
 use seawall_http::io::Io;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -159,7 +160,7 @@ pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
             let response: Response<Relay> = if is_full {
                 gateway.turn_away(gateway.shed().shaped(gateway.named_endpoint(&head, None, &from).as_deref()), None)
             } else {
-                gateway.handle(&mut head, (Inbound::H2(body), None), &from).await.whole()
+                gateway.handle(&mut head, (Inbound::H2(IncomingBody::new(body)), None), &from).await.whole()
             };
             Ok::<_, Infallible>(response.map(|body| ReadBody { body, state }))
         })

@@ -6,6 +6,7 @@ use super::gateway::{Gateway, Start};
 use super::upstream::Upstream;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -39,6 +40,32 @@ fn opened(gateway: &Gateway, settings: &[u8]) -> Caller {
     let mut caller = gateway.caller();
     caller.send(PREFACE).send(frame(SETTINGS, 0, 0, settings));
     caller
+}
+
+/// `POST /api/x`, whose body is to come.
+fn post(stream: u32) -> Vec<u8> {
+    let path = b"/api/x";
+    let fields = [&[0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()], &path[..], &[0x01, 1, b'h']].concat();
+    frame(HEADERS, 4, stream, &fields)
+}
+
+#[test]
+fn an_upload_that_its_caller_takes_back_never_arrives_whole() {
+    let upstream = Upstream::fine();
+    // The first body is read before it is sent, the second is passed on as it comes.
+    let gateway = Start::before(&upstream, FAST).server("replay_body = \"1KiB\"\n").go();
+    for (stream, size) in [(1, 100), (3, 8_000)] {
+        let mut caller = opened(&gateway, &[]);
+        caller.send(post(stream)).send(frame(DATA, 0, stream, &vec![b'x'; size]));
+        if size > 1024 {
+            eventually("the upload is under way", || upstream.connections() > 0);
+        }
+        // Without an error, as Node does.
+        caller.send(frame(RST_STREAM, 0, stream, &[0; 4]));
+        eventually("the call is over", || gateway.metric("seawall_in_flight{upstream=\"api\",pool=\"\"}").unwrap_or(0.0) == 0.0);
+    }
+    assert_eq!(gateway.get("/api/last").status, 200);
+    assert_eq!(upstream.seen().iter().map(|seen| seen.line().to_owned()).collect::<Vec<_>>(), ["GET /last HTTP/1.1"]);
 }
 
 #[test]

@@ -104,9 +104,13 @@ fn a_length_says_where_the_end_is_whatever_the_farewell() {
     for _ in 0..3 {
         let reply = gateway.get("/api/x");
         assert_eq!((reply.status, reply.complete, reply.text().as_str()), (200, true, "ok"));
-        assert_eq!(reply.header("seawall-attempts"), Some("1"), "an idle connection that was cut is no attempt");
     }
     assert_eq!(upstream.connections(), 3);
+    let log = gateway.log(3);
+    assert!(
+        log.iter().filter(|line| line["event"] == "attempt").all(|line| line["attempt"] == 1),
+        "an idle connection that was cut is no attempt"
+    );
 }
 
 #[test]
@@ -178,6 +182,17 @@ fn a_post_that_may_have_been_processed_does_not_go_again() {
         assert_eq!(server.posts(), 1, "{script:?}");
         assert_eq!(gateway.log(1)[0]["status"], "reset", "{script:?}");
     }
+}
+
+#[test]
+fn a_response_that_is_reset_without_an_error_is_not_whole() {
+    let (gateway, server) = frames(&[Does::AnswersHalf, Does::Answers]);
+    let reply = gateway.post("/api/x", "", "");
+    assert!(!(reply.status == 200 && reply.complete), "{reply:?}");
+    assert_eq!(server.posts(), 1);
+    let log = gateway.log(1);
+    let call = log.iter().find(|line| line["event"] == "call").unwrap();
+    assert!(call["outcome"] != "success", "{call}");
 }
 
 #[test]

@@ -127,6 +127,8 @@ pub(crate) fn front(upstream: SocketAddr, acceptor: TlsAcceptor, farewell: Farew
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Does {
     Answers,
+    /// Half of a response, then `RST_STREAM` without an error: what Node sends for a response that is destroyed.
+    AnswersHalf,
     /// `RST_STREAM` with this reason.
     Resets(u32),
     /// `GOAWAY` that leaves this and everything after it unprocessed.
@@ -207,6 +209,9 @@ async fn speak(mut stream: TlsStream<TcpStream>, script: &[Does], posts: &Atomic
                 let number = posts.fetch_add(1, Ordering::SeqCst);
                 match script[number.min(script.len() - 1)] {
                     Does::Answers => [frame(HEADERS, 4, id, &[0x88]), frame(DATA, 1, id, b"ok")].concat(),
+                    Does::AnswersHalf => {
+                        [frame(HEADERS, 4, id, &[0x88]), frame(DATA, 0, id, b"o"), frame(RST_STREAM, 0, id, &[0; 4])].concat()
+                    }
                     Does::Resets(reason) => frame(RST_STREAM, 0, id, &reason.to_be_bytes()),
                     Does::Hangs => continue,
                     Does::GoesAway => frame(GOAWAY, 0, 0, &[0; 8]),
