@@ -7,6 +7,7 @@ pub mod fault;
 pub mod front;
 pub mod h1;
 pub mod h2;
+pub mod header_text;
 pub mod io;
 pub mod pool;
 pub mod query_parameter;

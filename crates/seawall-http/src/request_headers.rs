@@ -90,7 +90,7 @@ impl RequestHeaders {
     /// # Errors
     /// When it cannot be sent, or only we may set it.
     pub fn check(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), BadHeader> {
-        let (Ok(header), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
+        let (Ok(header), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value.as_bytes())) else {
             return Err(BadHeader::Unsendable(name.to_owned()));
         };
         if is_reserved(&plain(header.as_str())) {

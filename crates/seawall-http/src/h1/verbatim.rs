@@ -3,8 +3,10 @@
 
 use super::head::{Lines, MOST_BYTES, MOST_HEADERS, Writer, digits, put, trimmed};
 use super::plain::{NotPlain, Plain};
+use crate::header_text::text;
 use bytes::Bytes;
 use http::{HeaderMap, Version};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Whether a header may go on just as it came, by its name in whatever case.
@@ -127,13 +129,12 @@ impl Verbatim {
         }
     }
 
-    /// Those that are text, for whoever keeps them: names as they were spelled, and values.
-    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.pieces(true).into_iter().flat_map(Lines::of_fields).filter(|line| line.is_ascii()).filter_map(|line| {
-            let line = std::str::from_utf8(line).expect("what is ASCII is UTF-8");
+    /// Returns all of them for whoever keeps them: names as they were spelled, and values as text.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        self.pieces(true).into_iter().flat_map(Lines::of_fields).filter_map(|line| {
             // Names are short: a search that is made for long texts takes longer to begin than this to end.
-            let colon = line.bytes().position(|byte| byte == b':')?;
-            Some((&line[..colon], line[colon + 1..].trim_ascii()))
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            Some((std::str::from_utf8(&line[..colon]).ok()?, text(line[colon + 1..].trim_ascii())))
         })
     }
 }
@@ -369,11 +370,11 @@ mod tests {
             prop_assert!(parts.headers.is_empty());
             let again = Bytes::from(format!("{LINE}{}\r\n", written(&verbatim, true)));
             let mut spelled = HeaderMap::new();
-            let mut kept: Vec<_> = verbatim.texts().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+            let mut kept: Vec<_> = verbatim.texts().map(|(name, value)| (name.to_ascii_lowercase(), value.into_owned())).collect();
             verbatim.spell_out(&mut spelled);
             let mut texts: Vec<(String, String)> = spelled
                 .iter()
-                .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
+                .map(|(name, value)| (name.to_string(), text(value.as_bytes()).into_owned()))
                 .collect();
             // A map has those of one name together.
             kept.sort();

@@ -158,8 +158,8 @@ impl Gateway {
         let mut state = State::Queued;
         while !prefer.wait.is_zero() && !until.is_elapsed() {
             if let Ok(Some(job)) = self.shared.desk.store.job(id).await {
-                if let Some(response) = job.response.as_ref().filter(|_| job.state == State::Done) {
-                    let mut response = replayed(response, id, job.progress.attempts);
+                let done = job.response.as_ref().filter(|_| job.state == State::Done);
+                if let Some(mut response) = done.and_then(|kept| replayed(kept, id, job.progress.attempts)) {
                     self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
                     return response;
                 }
@@ -305,12 +305,16 @@ fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
     response
 }
 
-/// An answer that was kept: of a job that was done while its caller waited, or of an earlier call.
-pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts: u32) -> Response<Relay> {
+/// Returns a response that was kept, of a job that was done while its caller waited or of an earlier call; nothing if its body was too
+/// long to be kept whole.
+pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts: u32) -> Option<Response<Relay>> {
+    if kept.truncated {
+        return None;
+    }
     let mut response = Response::new(Relay::Full(kept.body.clone()));
     *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
     for (name, value) in kept.headers.pairs() {
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&value))
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
             && name != http::header::CONTENT_LENGTH
         {
             response.headers_mut().append(name, value);
@@ -318,7 +322,7 @@ pub(super) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts
     }
     Signed { call: id, attempts, outcome: "success", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }
         .put(response.headers_mut());
-    response
+    Some(response)
 }
 
 #[cfg(test)]

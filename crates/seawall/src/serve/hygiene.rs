@@ -6,7 +6,9 @@ use seawall_engine::credential::Credentials;
 use seawall_engine::credential_pauses::is_credential;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_http::h1::{Unread, Verbatim};
+use seawall_http::header_text::text;
 use seawall_store::headers::Headers;
+use std::borrow::Cow;
 
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
 /// less than a look-up for each that is not.
@@ -233,7 +235,7 @@ pub(super) fn relayed(headers: &mut HeaderMap) {
 
 /// An answer's headers as they are kept for later, with whose hands they went through.
 pub(super) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> Headers {
-    let via = pseudonym.value(version).to_str().map(|via| (VIA.as_str(), via));
+    let via = [(VIA.as_str(), text(pseudonym.value(version).as_bytes()))];
     if let Some(verbatim) = verbatim {
         return verbatim.texts().chain(via).collect();
     }
@@ -241,13 +243,13 @@ pub(super) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version:
     texts(&headers).chain(via).collect()
 }
 
-/// Headers as they are kept: those that are text.
+/// Headers as they are kept.
 pub(super) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
-    texts(headers).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    texts(headers).map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
 }
 
-fn texts(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
-    headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+fn texts(headers: &HeaderMap) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+    headers.iter().map(|(name, value)| (name.as_str(), text(value.as_bytes())))
 }
 
 /// What we call ourselves in `Via`, with the header values made once.

@@ -304,8 +304,9 @@ impl Gateway {
         let outlived =
             if Self::leaves_a_trace(endpoint) { self.outlive(id, ended, transport, trail, (from, keyed.as_ref())).await } else { None };
         let Some(keyed) = keyed else { return outlived };
-        if let (Outcome::Replayed, Some(stored)) = (ended.finish.outcome, keyed.stored()) {
-            let mut response = deferred::replayed(&stored, id, ended.finish.attempts);
+        if ended.finish.outcome == Outcome::Replayed
+            && let Some(mut response) = keyed.stored().and_then(|stored| deferred::replayed(&stored, id, ended.finish.attempts))
+        {
             self.record(endpoint, id, ended, from, "success", response.status());
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
             self.keep_links_inside(from, (transport.upstream, endpoint), &transport.target, response.headers_mut());

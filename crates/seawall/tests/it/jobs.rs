@@ -93,6 +93,27 @@ fn who_would_rather_wait_gets_the_answer_itself() {
 }
 
 #[test]
+fn a_response_that_is_too_long_to_keep_is_not_passed_off_as_whole() {
+    let upstream = Upstream::with(|turn| turn.say(answer("200 OK", "", &"x".repeat(2_000_000))));
+    let gateway = Start::before(&upstream, QUICK).go();
+    let reply = gateway.get_with("/api/x", "Prefer: respond-async, wait=10\r\n");
+    assert_eq!((reply.status, &reply.json()["state"]), (202, &json!("done")));
+    let job = gateway.get_with(reply.header("location").unwrap(), "").json();
+    assert_eq!(job["response"]["truncated"], true, "{job}");
+}
+
+#[test]
+fn headers_beyond_ascii_come_and_go_with_a_job() {
+    let upstream = Upstream::with(|turn| {
+        turn.say(b"HTTP/1.1 200 OK\r\nX-Utf: caf\xc3\xa9\r\nX-Latin: caf\xe9\r\nContent-Length: 2\r\n\r\nok");
+    });
+    let gateway = Start::before(&upstream, QUICK).go();
+    let reply = gateway.get_with("/api/x", "Prefer: respond-async, wait=10\r\nX-Own: th\u{e9}\r\n");
+    assert_eq!((reply.status, reply.header("x-utf"), reply.header("x-latin")), (200, Some("caf\u{e9}"), Some("caf\u{e9}")));
+    assert_eq!(upstream.seen()[0].all("x-own"), ["th\u{e9}"]);
+}
+
+#[test]
 fn a_job_belongs_to_its_caller_alone() {
     let callers = "[callers.acme]\ntoken = \"env:ACME\"\ntenant = \"a\"\n[callers.other]\ntoken = \"env:OTHER\"\n";
     let upstream = Upstream::fine();
