@@ -1,8 +1,8 @@
 //! Who sends a request: a caller known by its token, or nobody in particular, and from which address.
 
 use crate::live::{MissingSecret, Vault};
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
+use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 use seawall_core::config::Config;
 use seawall_core::config::model::ForwardedHeader;
@@ -35,13 +35,6 @@ pub struct Callers {
     forwarded: ForwardedHeader,
 }
 
-/// Who it is, and whether `Authorization` was spent on telling us.
-#[derive(Clone, Debug)]
-pub struct Identified {
-    pub caller: Arc<Caller>,
-    pub by_authorization: bool,
-}
-
 impl Callers {
     /// # Errors
     /// When a caller's token is missing.
@@ -68,17 +61,33 @@ impl Callers {
 
     /// The caller, or `None` where one is required and the request names none that is known.
     #[must_use]
-    pub fn identify(&self, headers: &HeaderMap) -> Option<Identified> {
+    pub fn identify(&self, headers: &HeaderMap) -> Option<Arc<Caller>> {
         if !self.known.is_empty() {
             if let Some(caller) = headers.get(TOKEN).and_then(|token| self.known.get(&hash(token.as_bytes()))) {
-                return Some(Identified { caller: Arc::clone(caller), by_authorization: false });
+                return Some(Arc::clone(caller));
             }
-            let bearer = headers.get(AUTHORIZATION).map(|value| value.as_bytes()).and_then(bearer);
-            if let Some(caller) = bearer.and_then(|token| self.known.get(&hash(token))) {
-                return Some(Identified { caller: Arc::clone(caller), by_authorization: true });
+            if let Some(caller) = headers.get_all(AUTHORIZATION).iter().find_map(|value| self.of_bearer(value)) {
+                return Some(Arc::clone(caller));
             }
         }
-        (!self.required).then(|| Identified { caller: Arc::clone(&self.anonymous), by_authorization: false })
+        (!self.required).then(|| Arc::clone(&self.anonymous))
+    }
+
+    fn of_bearer(&self, value: &HeaderValue) -> Option<&Arc<Caller>> {
+        bearer(value.as_bytes()).and_then(|token| self.known.get(&hash(token)))
+    }
+
+    /// Takes our own tokens out of `Authorization`, however the caller was identified. They were meant for us, so nobody else sees them.
+    pub fn take_tokens(&self, headers: &mut HeaderMap) {
+        let is_ours = |value: &HeaderValue| self.of_bearer(value).is_some();
+        if self.known.is_empty() || !headers.get_all(AUTHORIZATION).iter().any(is_ours) {
+            return;
+        }
+        let theirs: Vec<HeaderValue> = headers.get_all(AUTHORIZATION).iter().filter(|value| !is_ours(value)).cloned().collect();
+        headers.remove(AUTHORIZATION);
+        for value in theirs {
+            headers.append(AUTHORIZATION, value);
+        }
     }
 
     /// The address that a request comes from: the peer's, unless the peer is a proxy that we were told to believe. Only the header
@@ -202,10 +211,10 @@ mod tests {
         for known in
             [[("authorization", "Bearer token-of-acme")], [("authorization", "bearer token-of-acme")], [("seawall-token", "token-of-acme")]]
         {
-            assert_eq!(&*callers.identify(&headers(&known)).unwrap().caller.name, "acme");
+            assert_eq!(&*callers.identify(&headers(&known)).unwrap().name, "acme");
         }
         for unknown in [[("authorization", "Bearer token-of-acm")], [("authorization", "Basic eA==")], [("x", "y")]] {
-            assert_eq!(&*callers.identify(&headers(&unknown)).unwrap().caller.name, "anonymous");
+            assert_eq!(&*callers.identify(&headers(&unknown)).unwrap().name, "anonymous");
         }
     }
 

@@ -263,13 +263,13 @@ impl Gateway {
     /// `/-/jobs/{id}`: a caller's own job, and nobody else's.
     pub(super) async fn own_job(&self, id: &str, headers: &HeaderMap) -> Response<Relay> {
         let live = self.shared.live.load_full();
-        let Some(identified) = live.callers.identify(headers) else {
+        let Some(caller) = live.callers.identify(headers) else {
             return self.turn_away(Refusal::of(Code::CallerUnknown, None), None);
         };
         let unknown = || Refusal::code(404, Code::NotFound, "there is no such job of yours").respond();
         let Some(id) = CallId::parse(id) else { return unknown() };
         match self.shared.desk.store.job(id).await {
-            Ok(Some(job)) if *job.caller == *identified.caller.name => document(200, &jobs::view(&job)),
+            Ok(Some(job)) if *job.caller == *caller.name => document(200, &jobs::view(&job)),
             Ok(_) => unknown(),
             Err(error) => super::admin::query::of_store(&error).respond(),
         }

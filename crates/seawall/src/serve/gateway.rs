@@ -174,7 +174,7 @@ impl Gateway {
         if marks.has(Marks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
             return refuse(Refusal::code(508, Code::LoopDetected, "this request has passed through this gateway before"));
         }
-        let Some(identified) = live.callers.identify(&head.headers) else { return refuse(Refusal::of(Code::CallerUnknown, None)) };
+        let Some(caller) = live.callers.identify(&head.headers) else { return refuse(Refusal::of(Code::CallerUnknown, None)) };
         let target = match target(upstream, below) {
             Ok(target) => target,
             Err(bad) => return refuse(intake::bad_request(&bad.to_string())),
@@ -182,12 +182,9 @@ impl Gateway {
         let request = RequestLine::new(&head.method, endpoint, below);
         let address = live.callers.address(entrance.peer.ip(), &head.headers);
         let url = entrance.gateway_url(head, unread.as_ref(), live, prefix);
-        if identified.by_authorization {
-            // It was meant for us, so nobody else gets to see it.
-            head.headers.remove(http::header::AUTHORIZATION);
-        }
+        live.callers.take_tokens(&mut head.headers);
         let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
-        let mut from = CallerContext::new(address, identified.caller, left, Some(url));
+        let mut from = CallerContext::new(address, caller, left, Some(url));
         from.request = Some(request);
         let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
         Ok(Routed { upstream, endpoint, target, from, unread })

@@ -68,6 +68,22 @@ fn where_a_caller_comes_from_is_told_only_to_upstreams_that_may_know() {
 }
 
 #[test]
+fn a_callers_token_goes_nowhere_however_it_is_sent() {
+    let upstream = Upstream::fine();
+    let start = Start::with(&format!("[callers.acme]\ntoken = \"env:ACME\"\n[upstreams.api]\nurl = \"http://{}\"\n", upstream.at));
+    let gateway = start.secret("ACME", "token-of-acme").go();
+    for headers in [
+        "Seawall-Token: token-of-acme\r\nAuthorization: Bearer token-of-acme\r\nX-End: 1\r\n",
+        "Authorization: Bearer theirs\r\nAuthorization: bearer token-of-acme\r\nX-End: 1\r\n",
+    ] {
+        assert_eq!(gateway.get_with("/api/x", headers).status, 200);
+        let seen = upstream.seen().pop().unwrap();
+        assert!(seen.has("x-end") && !seen.text().contains("token-of-acme"), "{}", seen.text());
+    }
+    assert_eq!(upstream.seen().pop().unwrap().all("authorization"), ["Bearer theirs"]);
+}
+
+#[test]
 fn a_reload_changes_what_urls_may_reach_in_both_directions() {
     let upstream = Upstream::fine();
     let start = |allow: &str| Start::before(&upstream, "").server(&format!("allow_private = [{allow}]"));
