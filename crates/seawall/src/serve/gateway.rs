@@ -141,7 +141,7 @@ impl Gateway {
         if live.sheds(routed.endpoint) {
             return self.turn_away(Box::pin(intake::spurn(head, incoming, self.shed())).await, Some(routed.endpoint)).into();
         }
-        if keyed::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, marks.has(Marks::KEY)) {
+        if keyed::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, keyed::is_given(&head.headers, marks)) {
             return self.turn_away(Box::pin(intake::spurn(head, incoming, keyed::missing())).await, Some(routed.endpoint)).into();
         }
         if let Some(prefer) = marks.has(Marks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
@@ -264,7 +264,7 @@ impl Gateway {
         let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
-        let (has_key, traced) = (marks.has(Marks::KEY), marks.has(Marks::TRACE));
+        let (has_key, traced) = (keyed::is_given(&head.headers, marks), marks.has(Marks::TRACE));
         let made = keyed::is_made(&endpoint.spec.policy.idempotency, &method, has_key);
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
         let early = marks.has(Marks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");

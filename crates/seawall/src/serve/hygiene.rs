@@ -75,6 +75,11 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     remove_where(headers, |name| Marks(Marks::mark(name)).has(Marks::HOP));
 }
 
+/// Whether a header of this name goes on, if there is one: what `Connection` names stays here.
+pub(super) fn goes_on(headers: &HeaderMap, marks: Marks, name: &HeaderName) -> bool {
+    !marks.has(Marks::HOP) || !nominated(headers).contains(name)
+}
+
 /// What `Connection` names besides its own words. A message's framing is not the peer's to take away.
 fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     let plain =

@@ -5,7 +5,7 @@ use super::answer::Refusal;
 use super::caller_context::CallerContext;
 use super::deferred;
 use super::gateway::{Gateway, Routed};
-use super::hygiene::{self, Pseudonym};
+use super::hygiene::{self, Marks, Pseudonym};
 use super::intake;
 use super::jobs::{self, Desk, KeyedRequest};
 use super::ledger::{Held, Needs, Told};
@@ -316,6 +316,11 @@ impl Gateway {
         keyed.finish(transport.answer.as_ref().map(|answer| kept(answer, &self.shared.pseudonym, &mask))).await;
         outlived
     }
+}
+
+/// Whether the caller gives a key that the upstream gets as well.
+pub(super) fn is_given(headers: &HeaderMap, marks: Marks) -> bool {
+    marks.has(Marks::KEY) && hygiene::goes_on(headers, marks, &KEY)
 }
 
 /// The body that a fingerprint is taken of; one that only passes through has none.

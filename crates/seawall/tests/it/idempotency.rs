@@ -106,6 +106,20 @@ fn a_key_that_is_demanded_must_be_there() {
 }
 
 #[test]
+fn a_key_that_stays_on_its_hop_is_none() {
+    let headers = "Connection: idempotency-key\r\nIdempotency-Key: k\r\n";
+    for mode in ["off", "optional"] {
+        let upstream = Upstream::replying(&[&answer("503 Busy", "", ""), OK]);
+        let gateway = Start::before(&upstream, &format!("idempotency = {{ mode = \"{mode}\" }}\nretry = {{ base = \"1ms\" }}")).go();
+        let reply = gateway.post("/api/pay", headers, "x");
+        assert_eq!((reply.status, upstream.count(), upstream.seen()[0].has("idempotency-key")), (503, 1, false), "{mode}");
+    }
+    let upstream = Upstream::fine();
+    let gateway = Start::before(&upstream, "idempotency = { mode = \"required\" }").go();
+    assert_eq!((gateway.post("/api/pay", headers, "x").status, upstream.count()), (400, 0));
+}
+
+#[test]
 fn a_key_that_is_made_is_the_same_for_every_attempt() {
     let upstream = Upstream::replying(&[&answer("503 Busy", "", ""), OK]);
     let gateway = Start::before(&upstream, "idempotency = { mode = \"generate\" }\nretry = { base = \"1ms\" }").go();
