@@ -34,20 +34,34 @@ pub(crate) async fn small(incoming: &mut Arriving, content_type: &[u8], most: u6
     }
 }
 
+/// Whether a body of this type is a series of events or documents, each of which means something before the end.
 pub(crate) fn is_event_stream(content_type: &[u8]) -> bool {
-    starts_with(content_type, b"text/event-stream")
+    const SERIES: [&str; 6] = [
+        "text/event-stream",
+        "application/x-ndjson",
+        "application/ndjson",
+        "application/jsonl",
+        "application/stream+json",
+        "application/json-seq",
+    ];
+    let essence = essence(content_type);
+    SERIES.iter().any(|kind| essence.eq_ignore_ascii_case(kind.as_bytes()))
+}
+
+/// A content type without its parameters.
+fn essence(content_type: &[u8]) -> &[u8] {
+    content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
 /// Whether a body of this type means nothing before its end.
 fn is_document(content_type: &[u8]) -> bool {
-    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if is_event_stream(content_type) {
+        return false;
+    }
+    let essence = essence(content_type);
     let is = |name: &[u8]| essence.eq_ignore_ascii_case(name);
     let ends_with = |suffix: &[u8]| essence.len() > suffix.len() && essence[essence.len() - suffix.len()..].eq_ignore_ascii_case(suffix);
     is(b"application/json") || is(b"application/xml") || is(b"text/xml") || ends_with(b"+json") || ends_with(b"+xml")
-}
-
-fn starts_with(text: &[u8], prefix: &[u8]) -> bool {
-    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// As much of a body as has come until `over`, and no more than `most`.
@@ -123,5 +137,6 @@ mod tests {
             assert!(!is_document(kind.as_bytes()), "{kind}");
         }
         assert!(is_event_stream(b"Text/Event-Stream; charset=utf-8") && !is_event_stream(b"text/event"));
+        assert!(is_event_stream(b"application/x-ndjson") && !is_document(b"application/stream+json"));
     }
 }

@@ -4,7 +4,9 @@
 use crate::credential::Credentials;
 use crate::links::LINKS;
 use crate::mask::Probe;
+use http::Extensions;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::ext::ReasonPhrase;
 use seawall_core::discretion;
 use seawall_http::h1::Verbatim;
 use std::borrow::Cow;
@@ -40,6 +42,14 @@ pub(crate) fn strip(credentials: &Credentials, probe: Option<&Probe>, headers: &
         {
             *value = shown;
         }
+    }
+}
+
+/// Takes a reason phrase out that repeats a credential of ours. The usual one is sent in its place.
+pub(crate) fn strip_reason(credentials: &Credentials, extensions: &mut Extensions) {
+    let is_repeated = |reason: &ReasonPhrase| matches!(credentials.mask().field(reason.as_bytes()), Cow::Owned(_));
+    if extensions.get::<ReasonPhrase>().is_some_and(is_repeated) {
+        extensions.remove::<ReasonPhrase>();
     }
 }
 

@@ -391,12 +391,19 @@ impl Transport for HttpTransport<'_> {
         if let Some(credentials) = &self.upstream.credentials {
             let probe = credentials.probe(attempt.key, self.token.as_deref());
             repeated::strip(credentials, probe, &mut head.headers, &mut verbatim);
+            repeated::strip_reason(credentials, &mut head.extensions);
         }
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
             return Err(Fault::GARBAGE);
         }
-        let reads_body = self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16()));
+        let kind = match &verbatim {
+            Some(verbatim) => verbatim.first(CONTENT_TYPE.as_str()),
+            None => head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
+        };
+        // A stream of events is no error document, and to read it ahead would hold it back.
+        let is_series = head.status.is_success() && is_event_stream(kind.unwrap_or_default());
+        let reads_body = !is_series && self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16()));
         let reads_failure = self.diagnoses && head.status.as_u16() >= 400;
         if (reads_body || reads_failure)
             && let Some(verbatim) = verbatim.take()

@@ -1,9 +1,11 @@
 //! Answers on their way back, on raw sockets: what a caller gets of whatever an upstream sends, and what it must not.
 
-use super::caller::Watch;
+use super::caller::{Watch, eventually};
 use super::forwarding::{FAST, pair};
 use super::gateway::Start;
 use super::upstream::{OK, Upstream, answer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn an_answers_headers_of_one_hop_stay_on_it() {
@@ -206,6 +208,28 @@ fn an_event_arrives_while_the_stream_stays_open() {
     assert!(watch.ms() < 500, "the first event took {} ms", watch.ms());
     assert!(!first.contains("data: 2"));
     assert!(caller.piece().contains("data: 2"));
+}
+
+#[test]
+fn rules_that_look_at_bodies_do_not_hold_events_back() {
+    for preset in ["github", "graphql", "slack", "lastfm", "shopify", "subsonic"] {
+        let is_first_here = Arc::new(AtomicBool::new(false));
+        let heard = Arc::clone(&is_first_here);
+        let upstream = Upstream::with(move |turn| {
+            turn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n");
+            eventually("the first event has arrived", || heard.load(Ordering::SeqCst));
+            turn.send("9\r\ndata: 2\n\n\r\n0\r\n\r\n");
+        });
+        let gateway = Start::before(&upstream, &format!("preset = \"{preset}\"\n")).go();
+        let mut caller = gateway.caller();
+        caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\n\r\n");
+        let mut got = caller.piece();
+        while !got.contains("data: 1") {
+            got.push_str(&caller.piece());
+        }
+        is_first_here.store(true, Ordering::SeqCst);
+        assert!(caller.piece().contains("data: 2"), "{preset}");
+    }
 }
 
 #[test]

@@ -235,3 +235,17 @@ fn kept(directory: &tempfile::TempDir) -> Vec<seawall_store::job::Request> {
         store.jobs(seawall_store::job::Filter::default(), all).await.unwrap().entries.into_iter().map(|job| job.request).collect()
     })
 }
+
+#[test]
+fn a_reason_phrase_that_repeats_a_credential_is_replaced() {
+    let upstream = Upstream::with(|turn| {
+        let key = turn.seen.all("x-key").join("");
+        turn.say(format!("HTTP/1.1 400 no {key}\r\nContent-Length: 0\r\n\r\n"));
+    });
+    let auth = "auth = { inject = \"header:X-Key\", keys = [{ id = \"a\", secret = \"env:HEADER\" }] }\n";
+    let gateway = Start::before(&upstream, auth).secret("HEADER", HEADER).go();
+    let mut caller = gateway.caller();
+    let reply = caller.send("GET /api/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").rest();
+    let reply = String::from_utf8(reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 400 Bad Request\r\n") && !reply.contains(HEADER), "{reply}");
+}
