@@ -9,7 +9,8 @@ use super::wire::{LINGER, Wire};
 use super::worker::draining;
 use super::{Phase, seats::Seat};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::CONTENT_LENGTH;
+use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -162,7 +163,12 @@ pub(super) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
             } else {
                 gateway.handle(&mut head, (Inbound::H2(IncomingBody::new(body)), None), &from).await.whole()
             };
-            Ok::<_, Infallible>(response.map(|body| ReadBody { body, state }))
+            let mut response = response.map(|body| ReadBody { body, state });
+            if response.status() == StatusCode::NO_CONTENT {
+                // Nothing follows, and clients that count take a length for a promise.
+                response.headers_mut().remove(CONTENT_LENGTH);
+            }
+            Ok::<_, Infallible>(response)
         })
     });
     let mut builder = http2::Builder::new(tasks);
