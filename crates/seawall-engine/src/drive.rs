@@ -223,7 +223,7 @@ impl Guarded<'_> {
             self.scene.ended_key(settle);
         }
         let Scene { endpoint, who, keeper, start_log, .. } = self.scene;
-        let kept = (ask == Ask::Reserve && keeper.is_some()) || (ask == Ask::Begin && start_log.is_some());
+        let kept = (matches!(ask, Ask::Reserve) && keeper.is_some()) || (matches!(ask, Ask::Begin) && start_log.is_some());
         (!kept && endpoint.state.link().is_none()).then(|| endpoint.state.answer(ask, who, &mut self.visit, now))
     }
 
@@ -231,8 +231,8 @@ impl Guarded<'_> {
     async fn ask_elsewhere(&mut self, ask: Ask, now: &mut Now) -> (Answer, Option<Change>) {
         let Scene { clock, endpoint, who, keeper, start_log, .. } = self.scene;
         let answered = match (keeper, start_log, endpoint.state.link()) {
-            (Some(keeper), ..) if ask == Ask::Reserve => (keeper.reserve().await, None),
-            (_, Some(log), _) if ask == Ask::Begin => (log.begin().await, None),
+            (Some(keeper), ..) if matches!(ask, Ask::Reserve) => (keeper.reserve().await, None),
+            (_, Some(log), _) if matches!(ask, Ask::Begin) => (log.begin().await, None),
             (.., Some(link)) => endpoint.state.answer_shared(link, ask, who, &mut self.visit, clock).await,
             (.., None) => endpoint.state.answer(ask, who, &mut self.visit, *now),
         };

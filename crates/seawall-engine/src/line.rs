@@ -117,7 +117,10 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
 
 fn request(out: &mut Vec<u8>, request: Option<&RequestLine>) {
     if let Some(request) = request {
-        field(out, ",\"method\":", request.method.as_str());
+        // A method is a token of HTTP, which has nothing to escape.
+        out.extend_from_slice(b",\"method\":\"");
+        out.extend_from_slice(request.method.as_str().as_bytes());
+        out.push(b'"');
         field(out, ",\"route\":", &request.route);
         field(out, ",\"path\":", &request.path);
     }

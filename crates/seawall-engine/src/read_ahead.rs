@@ -15,11 +15,8 @@ use std::pin::Pin;
 const PATIENCE: Nanos = Nanos::from_secs(1);
 
 /// Reads the body of a small response. One that breaks off here has told the caller nothing yet, so it is retried like any
-/// failure. Returns nothing for what is longer than `most`, for streams, and for a body that has arrived already.
+/// failure. Returns nothing for what is longer than `most`, and for streams.
 pub(crate) async fn small(incoming: &mut Arriving, content_type: &[u8], most: u64, clock: &Clock) -> Result<Bytes, Fault> {
-    if most == 0 || incoming.is_end_stream() || incoming.is_here() {
-        return Ok(Bytes::new());
-    }
     match incoming.size_hint().exact() {
         Some(length) if length <= most && !is_event_stream(content_type) => {
             read_up_to(incoming, usize::try_from(length).unwrap_or(usize::MAX)).await

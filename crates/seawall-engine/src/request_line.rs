@@ -27,10 +27,12 @@ impl RequestLine {
 
 /// The target without the values of its query, which may be secret or personal.
 fn without_values(target: &str) -> String {
-    let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+    let Some((path, query)) = memchr::memchr(b'?', target.as_bytes()).map(|at| (&target[..at], &target[at + 1..])) else {
+        return cut(target.to_owned());
+    };
     let mut text = String::with_capacity(path.len().min(MAX_PATH));
     text.push_str(path);
-    for (number, pair) in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()).enumerate() {
+    for (number, pair) in query.split('&').filter(|pair| !pair.is_empty()).enumerate() {
         if text.len() > MAX_PATH {
             break;
         }
@@ -38,6 +40,10 @@ fn without_values(target: &str) -> String {
         // A parameter without `=` may be a value all by itself.
         text.push_str(pair.split_once('=').map_or("…", |(name, _)| name));
     }
+    cut(text)
+}
+
+fn cut(mut text: String) -> String {
     if text.len() > MAX_PATH {
         let end = (0..=MAX_PATH).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);

@@ -397,13 +397,9 @@ impl Transport for HttpTransport<'_> {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
             return Err(Fault::GARBAGE);
         }
-        let kind = match &verbatim {
-            Some(verbatim) => verbatim.first(CONTENT_TYPE.as_str()),
-            None => head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
-        };
         // A stream of events is no error document, and to read it ahead would hold it back.
-        let is_series = head.status.is_success() && is_event_stream(kind.unwrap_or_default());
-        let reads_body = !is_series && self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16()));
+        let is_series = || head.status.is_success() && is_event_stream(content_type(&head.headers, verbatim.as_ref()));
+        let reads_body = self.endpoint.plan.rules.needs_body(self.method.as_str(), Ok(head.status.as_u16())) && !is_series();
         let reads_failure = self.diagnoses && head.status.as_u16() >= 400;
         if (reads_body || reads_failure)
             && let Some(verbatim) = verbatim.take()
@@ -426,12 +422,12 @@ impl Transport for HttpTransport<'_> {
             seen = read_up_to(&mut incoming, BODY_BYTES).await?;
         } else {
             is_for_rules = false;
-            let kind = match &verbatim {
-                Some(verbatim) => verbatim.first(CONTENT_TYPE.as_str()),
-                None => head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
-            };
             let most = self.endpoint.spec.policy.read_ahead;
-            seen = read_ahead::small(&mut incoming, kind.unwrap_or_default(), most, &self.sending.clock).await?;
+            seen = if most == 0 || incoming.is_end_stream() || incoming.is_here() {
+                Bytes::new()
+            } else {
+                read_ahead::small(&mut incoming, content_type(&head.headers, verbatim.as_ref()), most, &self.sending.clock).await?
+            };
         }
         let coding = || match &verbatim {
             Some(verbatim) => verbatim.first(CONTENT_ENCODING.as_str()),
@@ -506,6 +502,14 @@ impl Transport for HttpTransport<'_> {
 /// Whether an answer is one that a schema speaks of: a good one with a body.
 fn has_shape(method: &Method, status: StatusCode) -> bool {
     status.is_success() && method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::RESET_CONTENT
+}
+
+fn content_type<'a>(headers: &'a HeaderMap, verbatim: Option<&'a Verbatim>) -> &'a [u8] {
+    let kind = match verbatim {
+        Some(verbatim) => verbatim.first(CONTENT_TYPE.as_str()),
+        None => headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
+    };
+    kind.unwrap_or_default()
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {

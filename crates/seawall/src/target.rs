@@ -36,7 +36,8 @@ pub(crate) fn below(upstream: &LiveUpstream, below: String) -> String {
 
 fn without_ours(upstream: &LiveUpstream, target: String) -> String {
     let parameter = upstream.credentials.as_ref().and_then(|credentials| credentials.parameter());
-    let Some((name, (path, query))) = parameter.zip(target.split_once('?')) else { return target };
+    let Some(name) = parameter else { return target };
+    let Some((path, query)) = target.split_once('?') else { return target };
     let own = |pair: &&str| !is_spelt(pair.split('=').next().unwrap_or(pair), name);
     if query.split('&').all(|pair| own(&pair)) {
         return target;

@@ -20,6 +20,16 @@ impl AtCost {
     /// Nothing is repeated at cost.
     pub const NONE: Self = Self { repeat: Repeat::Never, paths: Vec::new(), operations: Vec::new() };
 
+    /// Whether no request may be repeated, whatever its path.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        match self.repeat {
+            Repeat::Never => true,
+            Repeat::AtCost => false,
+            Repeat::Declared => self.paths.is_empty() && self.operations.is_empty(),
+        }
+    }
+
     /// Whether a request may be repeated; `path` is without its query, `operation` looks into the request's headers.
     #[must_use]
     pub fn allows<'a>(&self, path: &str, operation: impl FnOnce() -> Option<&'a str>) -> bool {

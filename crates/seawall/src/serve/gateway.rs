@@ -256,8 +256,9 @@ impl Gateway {
 
     /// Whether repeating the request costs money and nothing else.
     fn is_repeatable_at_cost(head: &request::Parts, routed: &Routed<'_>) -> bool {
+        let at_cost = &routed.endpoint.plan.at_cost;
         let operation = || head.headers.get(AtCost::OPERATION)?.to_str().ok();
-        routed.endpoint.plan.at_cost.allows(deferred::path_below(routed.upstream, &routed.target), operation)
+        !at_cost.is_none() && at_cost.allows(deferred::path_below(routed.upstream, &routed.target), operation)
     }
 
     async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Answered {
