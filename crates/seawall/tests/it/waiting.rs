@@ -50,16 +50,39 @@ fn one_throttled_call_costs_the_others_nothing_but_time() {
 
 #[test]
 fn a_blip_costs_no_more_calls_than_it_hits() {
-    let down = std::sync::Mutex::new(None::<Watch>);
-    let upstream = Upstream::with(move |turn| {
-        let since = elapsed(down.lock().unwrap().get_or_insert_with(Watch::start));
-        let blip = (Duration::from_millis(200)..Duration::from_millis(700)).contains(&since);
-        turn.say(if blip { answer("503 Down", "", "") } else { OK.to_owned() });
+    for (policy, opens) in [("", false), ("breaker.consecutive = 5\n", true)] {
+        let down = std::sync::Mutex::new(None::<Watch>);
+        let upstream = Upstream::with(move |turn| {
+            let since = elapsed(down.lock().unwrap().get_or_insert_with(Watch::start));
+            let blip = (Duration::from_millis(200)..Duration::from_millis(700)).contains(&since);
+            turn.say(if blip { answer("503 Down", "", "") } else { OK.to_owned() });
+        });
+        let gateway = Start::before(&upstream, policy).go();
+        let replies = side_by_side(&gateway, 150, Duration::from_millis(10), "");
+        assert_eq!(failed(&replies), [""; 0], "{policy}");
+        assert!(!opens || gateway.stdout().contains("breaker"), "the breaker did its part");
+    }
+}
+
+#[test]
+fn a_route_that_always_fails_does_not_take_the_others_along() {
+    let upstream = Upstream::with(|turn| {
+        let is_broken = turn.seen.line().contains("/broken");
+        turn.say(if is_broken { answer("500 Broken", "", "") } else { OK.to_owned() });
     });
     let gateway = Start::before(&upstream, "").go();
-    let replies = side_by_side(&gateway, 150, Duration::from_millis(10), "");
+    let replies = std::thread::scope(|scope| {
+        let broken = scope.spawn(|| (0..60).for_each(|_| drop(gateway.post("/api/broken", "", ""))));
+        let healthy: Vec<Reply> = (0..12)
+            .map(|_| {
+                std::thread::sleep(Duration::from_millis(100));
+                gateway.get("/api/healthy")
+            })
+            .collect();
+        broken.join().unwrap();
+        healthy
+    });
     assert_eq!(failed(&replies), [""; 0]);
-    assert!(gateway.stdout().contains("circuit_open") || gateway.stdout().contains("breaker"), "the breaker did its part");
 }
 
 #[test]

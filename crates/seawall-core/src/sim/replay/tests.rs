@@ -2,6 +2,7 @@
 //! `UPDATE_EXPECT=1 cargo test -p seawall-core the_shipped_log` writes it anew.
 
 use crate::lease::RequestMark;
+use crate::policy::Share;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -186,7 +187,8 @@ fn a_shared_breaker_spares_attempts_in_bad_weather() {
         for endpoint in &mut Arc::make_mut(upstream).endpoints {
             let own = &mut Arc::make_mut(endpoint).policy.breaker;
             *own = config::default_policy().breaker;
-            (own.consecutive, own.window, own.open, own.max_wait) = (5, Nanos::from_secs(30), Nanos::from_secs(5), Nanos::ZERO);
+            (own.consecutive, own.window, own.failure_rate) = (5, Nanos::from_secs(30), Share::percent(50));
+            (own.open, own.max_wait) = (Nanos::from_secs(5), Nanos::ZERO);
         }
     }
     let found = replay(SHIPPED, &guarded);
