@@ -3,6 +3,7 @@
 
 mod answer;
 mod claim;
+mod dead_letter;
 mod destination;
 mod earlier;
 mod edited;

@@ -2,6 +2,7 @@
 //! waits holds no slot; what concerns its whole host makes its whole lane wait.
 
 use super::answer::{Content, Unfit, Wanted, unfit};
+use super::dead_letter::dead_letter;
 use super::destination::Destination;
 use super::input::{Before, Read};
 use super::lanes::{self, Lanes, Next, Run};
@@ -10,7 +11,7 @@ use super::pages::{Page, Pages};
 use super::row::{Bad, Row};
 use super::tally::Tally;
 use crate::adhoc::AdHoc;
-use crate::letter::{self, Cause, Place};
+use crate::letter::{self, Cause};
 use crate::target::below;
 use bytes::Bytes;
 use http::header::USER_AGENT;
@@ -33,7 +34,6 @@ use seawall_engine::recorder::{CallRecord, Record, Recorder};
 use seawall_engine::transport::{Answer, HttpTransport, Replay, Sending};
 use seawall_http::fault::Fault;
 use seawall_http::request_headers::RequestHeaders;
-use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 use std::cell::RefCell;
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -448,7 +448,7 @@ impl Work {
         }
         let url = to.map_or_else(|| format!("{}{}", run.row.lane, run.row.below), |to| to.url(&run.row.below));
         let wanted = to.is_none_or(|to| to.endpoint.spec.policy.dead_letter.from.contains(&Door::Batch));
-        let letter = wanted.then(|| self.letter(run, to, cause.clone(), now));
+        let letter = wanted.then(|| dead_letter(run, to, cause.clone(), (&self.name, &self.caller), now));
         let done = Done {
             page: self.pages.is_some().then_some(run.page),
             replaces: run.before.letter,
@@ -456,38 +456,6 @@ impl Work {
             ..over(run, url, status, elapsed, None)
         };
         self.emit(done).await;
-    }
-
-    fn letter(&self, run: &Run, to: Option<&Destination>, cause: Cause, now: Now) -> seawall_store::dead::NewLetter {
-        let row = &run.row;
-        let configured = to.is_some_and(|to| to.configured);
-        let key = row.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")).map(|(_, value)| value.clone());
-        let job = NewJob {
-            id: run.id,
-            upstream: if configured { row.lane.to_string() } else { AD_HOC.to_owned() },
-            tenant: String::new(),
-            caller: self.caller.to_string(),
-            priority: 0,
-            request: Request {
-                method: row.method.clone(),
-                path: if configured { row.below.clone() } else { format!("{}{}", row.lane, row.below) },
-                headers: row.headers.clone(),
-                body: row.body.clone(),
-            },
-            idempotency_key: key,
-            dedup: None,
-            fingerprint: [0; 32],
-            correlation_id: Some(self.name.clone()),
-            callback: None,
-            run_at: run.started.wall,
-            expires_at: None,
-            origin: Origin::Caller,
-            progress: run.progress,
-            history: Vec::new(),
-        };
-        let place = Place { upstream: to.map(|to| &*to.upstream), endpoint: to.map(|to| &*to.endpoint) };
-        let history = letter::history(&[], &run.history);
-        letter::letter(&job.begun(run.started.wall), Door::Batch, &place, cause, &history, now.wall)
     }
 
     /// A line that made no row.
