@@ -3,8 +3,8 @@
 
 use super::input::{Before, Read};
 use super::journal::{Entry, Pieces};
+use super::remainder::{Match, Remainder, Remainders};
 use crate::exit::Failure;
-use seawall_core::id::CallId;
 use seawall_store::Error;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ pub(super) const fn block(line: u64) -> u64 {
     line.saturating_sub(1) / LINES
 }
 
-/// The lines of one block that are done, and the sum of what they were.
+/// The lines of one block that have results, and the sum of what they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
-    done: u128,
+    known: u128,
     sum: u64,
 }
 
@@ -41,34 +41,44 @@ impl Block {
         1 << (line.saturating_sub(1) % LINES)
     }
 
+    const fn has(&self, line: u64) -> bool {
+        self.known & Self::bit(line) != 0
+    }
+
     const fn add(&mut self, line: u64, key: u64) {
-        if self.done & Self::bit(line) == 0 {
-            self.done |= Self::bit(line);
+        if !self.has(line) {
+            self.known |= Self::bit(line);
             // Odd factors keep rows apart that changed places.
             self.sum = self.sum.wrapping_add(key.wrapping_mul(line << 1 | 1));
         }
     }
 }
 
-/// By their number; those without a line that is done are left out.
-pub(super) type Blocks = HashMap<u64, Block>;
+/// By their number; those without a line that has results are left out.
+type Blocks = HashMap<u64, Block>;
+
+/// What of earlier runs a list has where it was.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    blocks: Blocks,
+    remainders: usize,
+}
 
 #[derive(Debug)]
 enum Done {
+    /// Rows that are done, and those that have pages.
     Lines(Blocks),
     /// Sorted. A row that stands in the input twice is in here once for each time it was done.
-    Keys {
-        keys: Vec<u64>,
-        met: Vec<bool>,
-    },
+    Keys { keys: Vec<u64>, met: Vec<bool> },
 }
 
 #[derive(Debug)]
 pub(super) struct Earlier {
     again: Again,
     done: Done,
-    dead: HashMap<u64, Vec<CallId>>,
-    pages: HashMap<u64, (u32, String)>,
+    remainders: Remainders,
+    /// Every remainder is of the row that stands on its line.
+    is_exact: bool,
     /// Where all of it is written.
     pieces: Option<Pieces>,
     /// The lines of the journal are not those of the list any more, which the journal must say from then on.
@@ -81,9 +91,8 @@ pub(super) struct Earlier {
 
 impl Earlier {
     pub(super) fn new(again: Again, pieces: Option<Pieces>) -> Self {
-        let (dead, pages) = (HashMap::new(), HashMap::new());
-        let (done, changed) = (Done::Lines(HashMap::new()), Arc::default());
-        Self { again, done, dead, pages, pieces, changed, loose: false, refuses_changes: false }
+        let (done, remainders, changed) = (Done::Lines(HashMap::new()), Remainders::default(), Arc::default());
+        Self { again, done, remainders, is_exact: false, pieces, changed, loose: false, refuses_changes: false }
     }
 
     pub(super) fn changed(&self) -> Arc<AtomicBool> {
@@ -98,18 +107,30 @@ impl Earlier {
         self.pieces.as_ref()
     }
 
-    /// Notes a row of the list that is done, where it stands where it stood.
-    pub(super) fn compare(&self, (line, key): (u64, u64), found: &mut Blocks) {
-        if let Done::Lines(blocks) = &self.done
-            && blocks.get(&block(line)).is_some_and(|known| known.done & Block::bit(line) != 0)
-        {
-            found.entry(block(line)).or_default().add(line, key);
-        }
+    pub(super) const fn remainders(&self) -> &Remainders {
+        &self.remainders
     }
 
-    /// Whether all that is done was found in its place, and nothing else is in the output.
-    pub(super) fn is_unchanged(&self, found: &Blocks) -> bool {
-        !self.loose && matches!(&self.done, Done::Lines(blocks) if blocks == found)
+    /// Notes a row of the list of which there are results or a letter, where it stands where it stood.
+    pub(super) fn compare(&self, (line, key): (u64, u64), found: &mut Found) {
+        if let Done::Lines(blocks) = &self.done
+            && blocks.get(&block(line)).is_some_and(|known| known.has(line))
+        {
+            found.blocks.entry(block(line)).or_default().add(line, key);
+        }
+        found.remainders += usize::from(self.remainders.has((line, key)));
+    }
+
+    /// Whether all that has results was found in its place, and nothing else is in the output.
+    pub(super) fn is_unchanged(&mut self, found: &Found) -> bool {
+        self.is_exact = found.remainders == self.remainders.len();
+        !self.loose && matches!(&self.done, Done::Lines(blocks) if *blocks == found.blocks)
+    }
+
+    /// From now on rows are told by their keys alone, because the list was changed.
+    pub(super) async fn forget_lines(&mut self) -> Result<(), Error> {
+        self.changed.store(true, Ordering::Relaxed);
+        self.by_keys(0).await
     }
 
     pub(super) fn add(&mut self, entry: &Entry) {
@@ -121,26 +142,13 @@ impl Earlier {
         if entry.changed {
             self.changed.store(true, Ordering::Relaxed);
         }
-        for (line, key) in &entry.done {
-            if let Done::Lines(blocks) = &mut self.done {
-                blocks.entry(block(*line)).or_default().add(*line, *key);
-            }
-            self.pages.remove(key);
-            if let Some(letters) = self.dead.get_mut(key) {
-                letters.pop();
-                if letters.is_empty() {
-                    self.dead.remove(key);
-                }
+        if let Done::Lines(blocks) = &mut self.done {
+            let begun = entry.page_lines.iter().zip(&entry.pages).map(|(line, (key, ..))| (*line, *key));
+            for (line, key) in begun.chain(entry.done.iter().copied()) {
+                blocks.entry(block(line)).or_default().add(line, key);
             }
         }
-        for (key, letter, before) in &entry.dead {
-            let (letters, before) = (self.dead.entry(*key).or_default(), CallId::parse(before));
-            letters.retain(|letter| Some(*letter) != before);
-            letters.extend(CallId::parse(letter));
-        }
-        for (key, page, next) in &entry.pages {
-            self.pages.insert(*key, (*page, next.clone()));
-        }
+        self.remainders.add(entry);
     }
 
     /// Everything was added.
@@ -148,8 +156,12 @@ impl Earlier {
         if self.is_changed() { self.by_keys(0).await } else { Ok(()) }
     }
 
+    pub(super) fn has_remainders(&self) -> bool {
+        self.remainders.len() > 0
+    }
+
     pub(super) fn has_dead(&self) -> bool {
-        !self.dead.is_empty()
+        self.remainders.has_dead()
     }
 
     /// Whether a block must be whole before anything can be said of its rows.
@@ -166,7 +178,7 @@ impl Earlier {
             && let Some(known) = blocks.get(&block)
         {
             let mut found = Block::default();
-            for (line, key) in rows.iter().map(Read::place).filter(|(line, _)| known.done & Block::bit(*line) != 0) {
+            for (line, key) in rows.iter().map(Read::place).filter(|(line, _)| known.has(*line)) {
                 found.add(line, key);
             }
             if whole && found != *known && self.refuses_changes {
@@ -203,20 +215,30 @@ impl Earlier {
 
     /// Whether a row is to be done, and what is left of it from before.
     fn meet(&mut self, row: &mut Read) -> bool {
-        let (line, key) = row.place();
+        let place @ (line, key) = row.place();
         let is_done = match &mut self.done {
-            Done::Lines(blocks) => blocks.get(&block(line)).is_some_and(|block| block.done & Block::bit(line) != 0),
+            Done::Lines(blocks) => blocks.get(&block(line)).is_some_and(|block| block.has(line)) && !self.remainders.has_pages(place),
             Done::Keys { keys, met } => {
                 let from = keys.partition_point(|done| *done < key);
                 let unmet = (from..keys.len()).take_while(|at| keys[*at] == key).find(|at| !met[*at]);
                 unmet.inspect(|at| met[*at] = true).is_some()
             }
         };
-        let letters = self.dead.get_mut(&key);
-        if is_done || (self.again == Again::Dead && letters.is_none()) {
+        if is_done {
             return false;
         }
-        *row.before() = Before { letter: letters.and_then(Vec::pop), page: self.pages.get(&key).cloned() };
+        let how = match &self.done {
+            Done::Keys { .. } => Match::Key,
+            Done::Lines(_) if self.is_exact => Match::Line,
+            Done::Lines(_) => Match::Dead,
+        };
+        let found = self.remainders.take(place, self.again == Again::Dead, how);
+        if found.is_none() && self.again == Again::Dead {
+            return false;
+        }
+        if let Some(Remainder { line: before, letter, page, .. }) = found {
+            *row.before() = Before { moved_from: (before != line).then_some(before), letter, page };
+        }
         true
     }
 }

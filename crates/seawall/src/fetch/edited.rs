@@ -1,13 +1,13 @@
 //! A list that was edited since the run before. A row that is done keeps its result wherever it stands now: a row without an id
 //! is known by its line, so its result gets the new line. A result leaves the output if its id belongs to another row now.
 
-use super::earlier::{Blocks, Earlier};
+use super::earlier::{Earlier, Found};
 use super::input::{Read, Reader};
 use super::journal::Entry;
+use super::remainder::{Remainder, UNKNOWN_LINE};
 use super::row::Row;
 use anyhow::Context as _;
 use seawall_store::Error;
-use std::collections::HashMap;
 
 /// A row that the journal knows.
 #[derive(Clone, Debug)]
@@ -18,8 +18,14 @@ struct Known {
     /// Its line in the list; 0 if it is not there any more.
     now: u64,
     is_named: bool,
-    /// The last page that is done and where the next one is, for a row that is not done.
-    page: Option<(u32, String)>,
+    /// For a row that is not done.
+    remainder: Option<Remainder>,
+}
+
+impl Known {
+    fn has_results(&self) -> bool {
+        self.remainder.as_ref().is_none_or(|remainder| remainder.page.is_some())
+    }
 }
 
 /// What becomes of a result.
@@ -45,11 +51,16 @@ pub(super) struct Edited {
 }
 
 impl Edited {
-    /// Compares a list with the journal. `None` where rows that are done stand where they stood.
-    pub(super) async fn find(earlier: &Earlier, reader: &mut Reader) -> anyhow::Result<Option<Self>> {
-        let mut found = Blocks::new();
+    /// Compares a list with the journal. `None` where rows that have results stand where they stood, and where no output
+    /// `tells` which row a result is of.
+    pub(super) async fn find(earlier: &mut Earlier, reader: &mut Reader, tells: bool) -> anyhow::Result<Option<Self>> {
+        let mut found = Found::default();
         reader.survey(|read| earlier.compare(read.place(), &mut found)).context("cannot read the input")?;
         if earlier.is_unchanged(&found) {
+            return Ok(None);
+        }
+        if !tells {
+            earlier.forget_lines().await.context("cannot read the journal")?;
             return Ok(None);
         }
         let known = known(earlier).await.context("cannot read the journal")?;
@@ -88,7 +99,7 @@ impl Edited {
         if let Some(number) = number {
             let from = self.known.partition_point(|known| known.line < number);
             let same = self.known[from..].iter().take_while(|known| known.line == number);
-            if let Some(known) = same.into_iter().find(|known| known.now != 0 && !known.is_named) {
+            if let Some(known) = same.into_iter().find(|known| known.has_results() && known.now != 0 && !known.is_named) {
                 return if known.now == number { Fate::Keep } else { Fate::Line(known.now) };
             }
         }
@@ -104,19 +115,27 @@ impl Edited {
 
     /// Whether a row without an id has another line than before.
     pub(super) fn has_moved_unnamed(&self) -> bool {
-        self.known.iter().any(|known| !known.is_named && known.now != 0 && known.now != known.line)
+        self.known.iter().any(|known| known.has_results() && !known.is_named && known.now != 0 && known.now != known.line)
     }
 
     /// What is done of the list as it is now.
     pub(super) fn entry(&self, loose: bool) -> Entry {
         let mut entry = Entry { relined: true, loose, ..Entry::default() };
-        for known in self.known.iter().filter(|known| known.now != 0) {
-            match &known.page {
-                None => entry.done.push((known.now, known.key)),
-                Some((page, next)) => {
-                    entry.pages.push((known.key, *page, next.clone()));
-                    entry.page_lines.push(known.now);
-                }
+        for known in &self.known {
+            let is_there = known.now != 0;
+            let Some(remainder) = &known.remainder else {
+                entry.done.extend(is_there.then_some((known.now, known.key)));
+                continue;
+            };
+            if let Some((page, next)) = remainder.page.as_ref().filter(|_| is_there) {
+                entry.pages.push((known.key, *page, next.clone()));
+                entry.page_lines.push(known.now);
+            }
+            // The letter of a row that was removed is out of date once the row comes back and is done.
+            if remainder.is_dead {
+                let letter = remainder.letter.map(|letter| letter.to_string()).unwrap_or_default();
+                entry.dead.push((known.key, letter.clone(), letter));
+                entry.dead_lines.push(if is_there { known.now } else { UNKNOWN_LINE });
             }
         }
         entry
@@ -125,27 +144,20 @@ impl Edited {
 
 /// Every row that the journal knows, sorted by key.
 async fn known(earlier: &Earlier) -> Result<Vec<Known>, Error> {
-    let (mut done, mut begun) = (Vec::new(), HashMap::new());
     let Some(pieces) = earlier.pieces() else { return Ok(Vec::new()) };
+    let row = |key, line, remainder| Known { key, line, now: 0, is_named: false, remainder };
+    let mut known = Vec::new();
     pieces
         .each(|_, entry| {
             if entry.relined {
-                done.clear();
-                begun.clear();
+                known.clear();
             }
-            for (line, key) in &entry.done {
-                begun.remove(key);
-                done.push(Known { key: *key, line: *line, now: 0, is_named: false, page: None });
-            }
-            let lines = entry.page_lines.iter().copied().chain(std::iter::repeat(0));
-            for ((key, page, next), line) in entry.pages.iter().zip(lines) {
-                begun.insert(*key, Known { key: *key, line, now: 0, is_named: false, page: Some((*page, next.clone())) });
-            }
+            known.extend(entry.done.iter().map(|(line, key)| row(*key, *line, None)));
         })
         .await?;
-    done.extend(begun.into_values());
-    done.sort_unstable_by_key(|known| known.key);
-    Ok(done)
+    known.extend(earlier.remainders().iter().map(|(key, remainder)| row(key, remainder.line, Some(remainder.clone()))));
+    known.sort_unstable_by_key(|known| known.key);
+    Ok(known)
 }
 
 fn hash(id: &str) -> u64 {

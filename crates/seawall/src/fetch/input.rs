@@ -73,6 +73,8 @@ impl Read {
 /// What earlier runs left of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Before {
+    /// The line that it stood on, where that is another one.
+    pub moved_from: Option<u64>,
     /// Its dead letter.
     pub letter: Option<CallId>,
     /// The last page that is done, and where the next one is.

@@ -41,12 +41,18 @@ pub(super) struct Entry {
     /// Keys of rows that were given up on, their letters, and the letters that those take the place of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dead: Vec<(u64, String, String)>,
+    /// The lines of those rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dead_lines: Vec<u64>,
     /// Keys of rows whose pages up to this one are done, and where the next is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pages: Vec<(u64, u32, String)>,
     /// The lines of those rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub page_lines: Vec<u64>,
+    /// Keys of rows that went on from what an equal row left, the line of that one, and their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<(u64, u64, u64)>,
 }
 
 impl Entry {
@@ -226,7 +232,9 @@ async fn believed(pieces: &Pieces, length: Option<u64>) -> Result<(u64, Vec<Call
                 announced = entry.replaces.filter(|before| entry.output != Some(*before));
                 outdated.clear();
             } else {
-                outdated.extend(entry.dead.iter().filter_map(|(_, letter, _)| CallId::parse(letter)));
+                // A letter that takes its own place is of a piece before this one.
+                let own = entry.dead.iter().filter(|(_, letter, before)| letter != before);
+                outdated.extend(own.filter_map(|(_, letter, _)| CallId::parse(letter)));
             }
         })
         .await?;

@@ -18,6 +18,7 @@ mod pages;
 mod plan;
 mod progress;
 mod quarantine;
+mod remainder;
 mod report;
 mod route;
 mod row;

@@ -52,6 +52,8 @@ pub(super) struct Done {
     pub end: End,
     /// The letter of an earlier run that this makes out of date.
     pub replaces: Option<CallId>,
+    /// The line of the row whose pages or letter it went on from, where that is another one.
+    pub moved_from: Option<u64>,
     /// Its share of what may wait to be written.
     pub share: Option<OwnedSemaphorePermit>,
 }
@@ -316,6 +318,7 @@ fn file_name(done: &Done, content: &Content) -> String {
 impl Unjournaled {
     fn note(&mut self, done: &Done) {
         self.outdated.extend(done.replaces);
+        self.entry.moved.extend(done.moved_from.map(|from| (done.key, from, done.line)));
         match &done.end {
             End::Good(_, None) => self.entry.done.push((done.line, done.key)),
             End::Good(_, Some(next)) => {
@@ -325,6 +328,7 @@ impl Unjournaled {
             End::Dead(dead) => {
                 let text = |id: Option<CallId>| id.map(|id| id.to_string()).unwrap_or_default();
                 self.entry.dead.push((done.key, text(dead.letter.as_ref().map(|letter| letter.id)), text(done.replaces)));
+                self.entry.dead_lines.push(done.line);
             }
         }
     }

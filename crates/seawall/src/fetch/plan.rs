@@ -208,16 +208,16 @@ async fn journal(store: Store, run: Run, args: &Args, now: Wall) -> anyhow::Resu
 async fn edited(args: &Args, reader: &mut Reader, kept: Option<u64>) -> anyhow::Result<Option<Edited>> {
     let continues = args.resume || args.retry_dead;
     let tells = args.output_dir.is_some() || (kept.is_some() && !args.body_only);
-    if !continues || !tells {
+    if !continues || !(tells || reader.earlier.has_remainders()) {
         return Ok(None);
     }
     if !std::fs::metadata(&args.input).is_ok_and(|found| found.is_file()) {
-        reader.earlier.refuses_changes = true;
+        reader.earlier.refuses_changes = tells;
         return Ok(None);
     }
     // Taken out, because the reader's rows are compared with it.
-    let earlier = std::mem::replace(&mut reader.earlier, Earlier::new(Again::Everything, None));
-    let edited = Edited::find(&earlier, reader).await;
+    let mut earlier = std::mem::replace(&mut reader.earlier, Earlier::new(Again::Everything, None));
+    let edited = Edited::find(&mut earlier, reader, tells).await;
     reader.earlier = earlier;
     let edited = edited?;
     if args.output_dir.is_some() && edited.as_ref().is_some_and(Edited::has_moved_unnamed) {

@@ -419,6 +419,7 @@ impl Work {
         let done = Done {
             page: self.pages.is_some().then_some(run.page),
             replaces: if next.is_none() { run.before.letter.take() } else { None },
+            moved_from: run.before.moved_from.take(),
             end: End::Good(content, next.clone()),
             ..over(run, url, status, elapsed, share)
         };
@@ -452,6 +453,7 @@ impl Work {
         let done = Done {
             page: self.pages.is_some().then_some(run.page),
             replaces: run.before.letter,
+            moved_from: run.before.moved_from,
             end: End::Dead(Box::new(Dead { outcome, cause, letter, suspect })),
             ..over(run, url, status, elapsed, None)
         };
@@ -549,6 +551,7 @@ fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Opti
         elapsed,
         end: End::Good(Content::Nothing, None),
         replaces: None,
+        moved_from: None,
         share,
     }
 }

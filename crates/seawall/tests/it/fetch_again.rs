@@ -3,6 +3,7 @@
 use super::dir::{Dir, finish};
 use super::fetch::{by_id, letters, lines, urls};
 use super::upstream::{OK, Turn, Upstream, answer};
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +78,81 @@ fn pages_go_on_from_the_last_checkpoint() {
     assert_eq!((upstream.count(), pages), (7, vec![1, 2, 3, 4, 5, 6]));
     dir.run(["fetch", "in", "-o", "out", "--pages", "page:p=1", "--resume"]).ends_with(0);
     assert_eq!(upstream.count(), 7);
+}
+
+/// Pages of a list that has five; the requests with these numbers fail.
+fn five_pages(failing: &'static [usize]) -> Upstream {
+    Upstream::with(move |turn| {
+        let page: u32 = turn.seen.line().split("p=").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
+        if failing.contains(&turn.number) {
+            return turn.say(answer("400 Bad Request", "", "not now"));
+        }
+        let body = if page < 6 { format!("[{page}]") } else { "[]".to_owned() };
+        turn.say(answer("200 OK", "Content-Type: application/json\r\n", &body));
+    })
+}
+
+/// Which pages each id has, in the order of the output.
+fn pages(dir: &Dir) -> BTreeMap<u64, Vec<u64>> {
+    let mut found: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for line in lines(&dir.read("out")) {
+        assert_eq!(line["outcome"], "success", "{line}");
+        found.entry(line["id"].as_u64().unwrap()).or_default().push(line["page"].as_u64().unwrap());
+    }
+    found
+}
+
+#[test]
+fn equal_rows_go_on_from_their_own_pages() {
+    let all: Vec<u64> = (1..=6).collect();
+    for (added, first_id) in [("", 1), ("nonsense\n", 2)] {
+        // The first row ends after two pages, the second after three, and the third is done.
+        let upstream = five_pages(&[2, 6]);
+        let dir = Dir::new();
+        let list = format!("http://{}/list\n", upstream.at).repeat(3);
+        dir.write("in", &list);
+        let run = ["fetch", "in", "-o", "out", "--concurrency", "1", "--pages", "page:p=1"];
+        dir.run(run).ends_with(3);
+        assert_eq!((upstream.count(), letters(&dir).len()), (13, 2));
+        dir.write("in", format!("{added}{list}"));
+        dir.run(run.into_iter().chain(["--resume"])).ends_with(if added.is_empty() { 0 } else { 3 });
+        let whole = dir.read("out");
+        dir.write("out", whole.lines().filter(|line| line.contains("success")).map(|line| format!("{line}\n")).collect::<String>());
+        let expected: BTreeMap<u64, Vec<u64>> = (first_id..first_id + 3).map(|id| (id, all.clone())).collect();
+        let mut found = pages(&dir);
+        found.values_mut().for_each(|pages| pages.sort_unstable());
+        assert_eq!((found, upstream.count()), (expected, 20), "each page once");
+        assert_eq!(letters(&dir).len(), usize::from(!added.is_empty()));
+    }
+}
+
+#[test]
+fn a_row_that_has_only_pages_keeps_them_under_its_new_line() {
+    let upstream = five_pages(&[2]);
+    let dir = Dir::new();
+    let run = ["fetch", "in", "-o", "out", "--concurrency", "1", "--pages", "page:p=1"];
+    dir.write("in", format!("http://{}/list\n", upstream.at));
+    dir.run(run).ends_with(3);
+    dir.write("in", format!("http://{0}/other\nhttp://{0}/list\n", upstream.at));
+    dir.run(run.into_iter().chain(["--resume"])).ends_with(0);
+    let all: Vec<u64> = (1..=6).collect();
+    assert_eq!((pages(&dir), upstream.count()), (BTreeMap::from([(1, all.clone()), (2, all)]), 13));
+}
+
+#[test]
+fn of_equal_rows_the_dead_one_is_done_again() {
+    let upstream = Upstream::with(|turn| match turn.number {
+        0 => turn.say(answer("410 Gone", "", "")),
+        // Late enough that the first row is in the journal already.
+        _ => turn.pause(300).say(OK),
+    });
+    let dir = Dir::new();
+    dir.write("in", format!("http://{}/1\n", upstream.at).repeat(2));
+    dir.run(["fetch", "in", "-o", "out", "--concurrency", "1"]).ends_with(3);
+    assert_eq!((upstream.count(), letters(&dir).len()), (2, 1));
+    dir.run(["fetch", "in", "-o", "out", "--retry-dead"]).ends_with(0);
+    let found = by_id(&dir.read("out"));
+    assert_eq!((upstream.count(), letters(&dir).len(), found.len(), &found["1"]["outcome"]), (3, 0, 2, &"success".into()));
 }
 
 #[test]

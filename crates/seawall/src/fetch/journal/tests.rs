@@ -56,6 +56,8 @@ fn what_is_written_reads_back() {
         relined: true,
         loose: true,
         page_lines: vec![4],
+        dead_lines: vec![6],
+        moved: vec![(7, 2, 5)],
     };
     for entry in [entry, Entry::default()] {
         let bytes = entry.write().unwrap();
