@@ -21,6 +21,16 @@ pub(super) enum Again {
     Dead,
 }
 
+/// When a row is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Now,
+    /// By an earlier run.
+    Done,
+    /// It has not ended, and this run is about others.
+    Unasked,
+}
+
 /// Lines that are looked at together.
 const LINES: u64 = 128;
 
@@ -169,10 +179,11 @@ impl Earlier {
         matches!(&self.done, Done::Lines(blocks) if blocks.contains_key(&block))
     }
 
-    /// What is to be done in this run of rows of one block; of all of them where the block is whole.
-    pub(super) async fn sift(&mut self, block: u64, rows: &mut Vec<Read>, whole: bool) -> anyhow::Result<()> {
+    /// What is to be done in this run of rows of one block; of all of them where the block is whole. Returns how many of the
+    /// others no run has ended.
+    pub(super) async fn sift(&mut self, block: u64, rows: &mut Vec<Read>, whole: bool) -> anyhow::Result<u64> {
         if self.again == Again::Everything {
-            return Ok(());
+            return Ok(0);
         }
         if let Done::Lines(blocks) = &self.done
             && let Some(known) = blocks.get(&block)
@@ -190,8 +201,13 @@ impl Earlier {
                 self.by_keys(block).await?;
             }
         }
-        rows.retain_mut(|row| self.meet(row));
-        Ok(())
+        let mut unasked = 0;
+        rows.retain_mut(|row| {
+            let turn = self.meet(row);
+            unasked += u64::from(turn == Turn::Unasked);
+            turn == Turn::Now
+        });
+        Ok(unasked)
     }
 
     /// From this block on rows are told by their keys alone.
@@ -214,7 +230,7 @@ impl Earlier {
     }
 
     /// Whether a row is to be done, and what is left of it from before.
-    fn meet(&mut self, row: &mut Read) -> bool {
+    fn meet(&mut self, row: &mut Read) -> Turn {
         let place @ (line, key) = row.place();
         let is_done = match &mut self.done {
             Done::Lines(blocks) => blocks.get(&block(line)).is_some_and(|block| block.has(line)) && !self.remainders.has_pages(place),
@@ -225,7 +241,7 @@ impl Earlier {
             }
         };
         if is_done {
-            return false;
+            return Turn::Done;
         }
         let how = match &self.done {
             Done::Keys { .. } => Match::Key,
@@ -234,11 +250,11 @@ impl Earlier {
         };
         let found = self.remainders.take(place, self.again == Again::Dead, how);
         if found.is_none() && self.again == Again::Dead {
-            return false;
+            return Turn::Unasked;
         }
         if let Some(Remainder { line: before, letter, page, .. }) = found {
             *row.before() = Before { moved_from: (before != line).then_some(before), letter, page };
         }
-        true
+        Turn::Now
     }
 }

@@ -88,9 +88,18 @@ pub(super) struct Ahead {
     pub rows: AtomicU64,
     /// Done by an earlier run.
     pub skipped: AtomicU64,
+    /// Rows that have not ended and that this run was not asked to do.
+    pub unasked: AtomicU64,
     /// Rows whose files could not have the name that their id gives.
     pub renamed: AtomicU64,
     pub over: AtomicBool,
+}
+
+impl Ahead {
+    /// Every row of the list was read and has been done, by this run or an earlier one.
+    pub(super) fn is_finished(&self) -> bool {
+        self.over.load(Ordering::Relaxed) && self.unasked.load(Ordering::Relaxed) == 0
+    }
 }
 
 #[derive(Debug)]
@@ -188,8 +197,10 @@ impl Reader {
         let Batch { mut rows, block, .. } = std::mem::take(batch);
         batch.block = block;
         let read = rows.len();
-        self.earlier.sift(block, &mut rows, whole).await?;
-        self.ahead.skipped.fetch_add(u64::try_from(read - rows.len()).unwrap_or(0), Ordering::Relaxed);
+        let unasked = self.earlier.sift(block, &mut rows, whole).await?;
+        let skipped = u64::try_from(read - rows.len()).unwrap_or(0) - unasked;
+        self.ahead.skipped.fetch_add(skipped, Ordering::Relaxed);
+        self.ahead.unasked.fetch_add(unasked, Ordering::Relaxed);
         let mut ordinal = self.ahead.rows.load(Ordering::Relaxed);
         let renamed = rows.iter().filter(|read| matches!(read, Read::Row(row, _) if Names::is_renamed(&row.file))).count();
         self.ahead.renamed.fetch_add(u64::try_from(renamed).unwrap_or(0), Ordering::Relaxed);

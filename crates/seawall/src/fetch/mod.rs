@@ -194,7 +194,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     send(&work, to_send, usize::from(args.concurrency), &progress, terminal)?;
     progress.clear();
     let mut work = Rc::try_unwrap(work).map_err(|_| anyhow::anyhow!("a worker outlived the run"))?;
-    finished.store(ahead.over.load(Ordering::Relaxed) && !work.lanes.borrow().stopping, Ordering::Relaxed);
+    finished.store(ahead.is_finished() && !work.lanes.borrow().stopping, Ordering::Relaxed);
     // The writer ends when nothing can come any more.
     let (nobody, _) = mpsc::channel(1);
     drop(std::mem::replace(&mut work.to, nobody));
@@ -292,7 +292,7 @@ async fn interrupted() -> anyhow::Result<()> {
 }
 
 fn ending(work: &Work, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let again = || format!("go on with `{}`", plan::resume_command());
+    let again = || format!("go on with `{}`", plan::again_command());
     match work.stop.borrow().clone() {
         Some(Stop::Interrupted) => {
             terminal.note(&again());

@@ -378,8 +378,13 @@ fn work(
     }))
 }
 
-/// The command that goes on where this one stopped, without what it says in secret.
+/// The command that does every row which has not ended, without what this one says in secret.
 pub(super) fn resume_command() -> String {
+    again_command().replace(" --retry-dead", " --resume")
+}
+
+/// The command that goes on where this one stopped, without what it says in secret.
+pub(super) fn again_command() -> String {
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte));
     let mut words = Vec::new();
     for argument in setup::command_line() {

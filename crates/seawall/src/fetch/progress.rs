@@ -139,6 +139,11 @@ pub(super) fn summary(work: &Work, ahead: &Ahead, quarantine: Option<&std::path:
     if skipped > 0 {
         writeln!(err, "{} {} done by an earlier run", counted(skipped, "row"), if skipped == 1 { "was" } else { "were" })?;
     }
+    let unasked = ahead.unasked.load(Ordering::Relaxed);
+    if unasked > 0 {
+        let (have, does) = if unasked == 1 { ("has", "it") } else { ("have", "them") };
+        writeln!(err, "{} {have} not ended: `--resume` does {does}", counted(unasked, "row"))?;
+    }
     if let (Some(p50), Some(p99)) = (tally.latencies.percentile(0.5), tally.latencies.percentile(0.99)) {
         writeln!(
             err,

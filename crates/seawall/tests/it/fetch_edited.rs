@@ -38,10 +38,10 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(id, body)| ((*id).to_owned(), (*body).to_owned())).collect()
 }
 
-/// A run that was killed with some of its rows in the output.
-fn killed(dir: &Dir, upstream: &Upstream) -> String {
+/// A run that was killed with so many bytes in the output.
+fn killed(dir: &Dir, upstream: &Upstream, bytes: u64) -> String {
     let mut child = dir.command(["fetch", "in", "-o", "out", "--concurrency", "4"]).stderr(Stdio::null()).spawn().unwrap();
-    while std::fs::metadata(dir.path("out")).map_or(0, |found| found.len()) == 0 {
+    while std::fs::metadata(dir.path("out")).map_or(0, |found| found.len()) < bytes {
         assert!(upstream.count() < 4000, "nothing was written");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -55,7 +55,7 @@ fn an_output_that_has_not_finished_is_not_replaced() {
     let upstream = Upstream::with(|turn| turn.pause(3).say(json("1")));
     let dir = Dir::new();
     dir.write("in", super::fetch::urls(&upstream, 4000));
-    let left = killed(&dir, &upstream);
+    let left = killed(&dir, &upstream, 1);
     let run = fetch(&dir, &["in", "-o", "out"]).ends_with(2);
     assert!(run.err.contains("has not finished") && run.err.contains("--resume") && run.err.contains("--overwrite"), "{}", run.err);
     dir.write("other", super::fetch::urls(&upstream, 1));
@@ -124,6 +124,29 @@ fn a_row_with_an_id_takes_the_place_of_the_one_before() {
     assert_eq!(mended, (5, pairs(&[("2", "/22"), ("a", "/1"), ("c,d", "/33")])));
     assert_eq!(run(&[("\"c,d\"", "33"), ("\"a\"", "1")]), (5, pairs(&[("2", "/22"), ("a", "/1"), ("c,d", "/33")])));
     assert_eq!(run(&[("\"c,d\"", "33"), ("\"a\"", "1"), ("2", "2")]), (6, pairs(&[("2", "/2"), ("a", "/1"), ("c,d", "/33")])));
+}
+
+#[test]
+fn the_dead_of_an_unfinished_run_do_not_finish_it() {
+    let upstream = Upstream::with(|turn| turn.pause(3).say(json("1")));
+    let dir = Dir::new();
+    dir.write("in", super::fetch::urls(&upstream, 4000));
+    killed(&dir, &upstream, 60_000);
+    let run = fetch(&dir, &["in", "-o", "out", "--retry-dead"]).ends_with(0);
+    let left = dir.read("out");
+    let undone = 4000 - lines(&left).len();
+    assert!(undone < 4000 && undone > 0 && run.err.contains(&format!("{undone} rows have not ended: `--resume` does them")), "{}", run.err);
+    let run = fetch(&dir, &["in", "-o", "out"]).ends_with(2);
+    assert!(run.err.contains("has not finished"), "{}", run.err);
+    dir.write("other", "");
+    let run = fetch(&dir, &["other", "-o", "out"]).ends_with(2);
+    assert!(!run.err.contains("--retry-dead"), "{}", run.err);
+    assert_eq!(dir.read("out"), left);
+    fetch(&dir, &["in", "-o", "out", "--resume", "--concurrency", "256"]).ends_with(0);
+    fetch(&dir, &["in", "-o", "out", "--retry-dead"]).ends_with(0);
+    assert_eq!(by_id(&dir.read("out")).len(), 4000);
+    dir.write("in", super::fetch::urls(&upstream, 1));
+    fetch(&dir, &["in", "-o", "out"]).ends_with(0);
 }
 
 #[test]
