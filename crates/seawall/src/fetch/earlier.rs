@@ -117,6 +117,11 @@ impl Earlier {
         self.pieces.as_ref()
     }
 
+    /// Whether this run does rows that no run has met.
+    pub(super) fn does_new_rows(&self) -> bool {
+        self.again != Again::Dead
+    }
+
     pub(super) const fn remainders(&self) -> &Remainders {
         &self.remainders
     }

@@ -48,6 +48,10 @@ pub(super) struct Edited {
     /// Hashes of the other ids, sorted: of rows that are done, and of new ones.
     done_ids: Vec<u64>,
     new_ids: Vec<u64>,
+    /// Lines that known rows have now, sorted.
+    known_lines: Vec<u64>,
+    /// New rows get results in this run.
+    does_new_rows: bool,
 }
 
 impl Edited {
@@ -67,11 +71,13 @@ impl Edited {
         if known.is_empty() {
             return Ok(None);
         }
-        let mut edited = Self { known, ..Self::default() };
+        let mut edited = Self { known, does_new_rows: earlier.does_new_rows(), ..Self::default() };
         reader.survey(|read| edited.meet(read)).context("cannot read the input")?;
         edited.known.sort_unstable_by_key(|known| known.line);
         edited.done_ids.sort_unstable();
         edited.new_ids.sort_unstable();
+        edited.known_lines = edited.known.iter().map(|known| known.now).collect();
+        edited.known_lines.sort_unstable();
         Ok(Some(edited))
     }
 
@@ -104,13 +110,13 @@ impl Edited {
             }
         }
         let id = hash(id);
+        let has = |lines: &[u64]| number.is_some_and(|number| lines.binary_search(&number).is_ok());
         if self.done_ids.binary_search(&id).is_ok() {
-            Fate::Keep
-        } else if self.new_ids.binary_search(&id).is_ok() || number.is_some_and(|number| self.unnamed.binary_search(&number).is_ok()) {
-            Fate::Drop
-        } else {
-            Fate::Stray
+            return Fate::Keep;
         }
+        let is_anothers = self.new_ids.binary_search(&id).is_ok() || has(&self.unnamed);
+        // Nothing is dropped for a row that gets no result in this run.
+        if is_anothers && (self.does_new_rows || has(&self.known_lines)) { Fate::Drop } else { Fate::Stray }
     }
 
     /// Whether a row without an id has another line than before.

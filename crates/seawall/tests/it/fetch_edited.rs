@@ -150,6 +150,24 @@ fn the_dead_of_an_unfinished_run_do_not_finish_it() {
 }
 
 #[test]
+fn results_stay_until_their_replacements_are_fetched() {
+    let upstream = echo();
+    let dir = Dir::new();
+    let run = |rows: &str, again: &str| {
+        dir.write("in", rows.replace("http://", &format!("http://{}/", upstream.at)));
+        fetch(&dir, &["in", "-o", "out", again]).ends_with(0);
+        bodies(&dir)
+    };
+    let (seven, eight) = ("{\"id\":\"r\",\"url\":\"http://7\"}\n", "{\"id\":\"r\",\"url\":\"http://8\"}\n");
+    run(&format!("{seven}http://a\nhttp://b\n"), "--resume");
+    assert_eq!(run(&format!("{eight}http://a\nhttp://x\n"), "--retry-dead"), pairs(&[("2", "/a"), ("3", "/b"), ("r", "/7")]));
+    assert_eq!(run(&format!("{eight}http://x\nhttp://a\n"), "--retry-dead"), pairs(&[("3", "/a"), ("r", "/7")]), "each id once");
+    assert_eq!(upstream.count(), 3);
+    assert_eq!(run(&format!("{eight}http://x\nhttp://a\n"), "--resume"), pairs(&[("2", "/x"), ("3", "/a"), ("r", "/8")]));
+    assert_eq!(upstream.count(), 5);
+}
+
+#[test]
 fn pages_and_dead_rows_of_an_edited_list_are_kept_apart() {
     let upstream = Upstream::with(|turn| {
         let path = path(turn);
