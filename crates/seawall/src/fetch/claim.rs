@@ -1,10 +1,12 @@
-//! The run that an output belongs to. A note in the store, found by the path of the output, names the run that writes there and
-//! says whether it has finished. No run writes over the results of another unless it is told to.
+//! The run that an output belongs to: a file, a folder or a quarantine file. A note in the store, found by the path of the
+//! output, names the run that writes there and says whether it has finished. No run writes over what is not its own unless it
+//! is told to.
 
 use super::Args;
 use super::journal::Pieces;
-use super::plan::{name, resume_command};
+use super::plan::{in_a_pipe, name, quarantine, resume_command};
 use crate::exit::{Exit, Failure};
+use crate::setup;
 use seawall_core::time::Wall;
 use seawall_store::RunLock;
 use seawall_store::journal::{Kept, Run};
@@ -22,9 +24,29 @@ struct Note {
     resume: String,
 }
 
+/// The default quarantine file of a run without an output has a number behind its name if the name is taken.
+const MAX_QUARANTINES: u32 = 1000;
+
+/// What is claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Output,
+    Quarantine,
+}
+
+impl Kind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Output => "output",
+            Self::Quarantine => "quarantine file",
+        }
+    }
+}
+
 /// An output that nobody else writes for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Claim {
+    kind: Kind,
     path: PathBuf,
     pieces: Pieces,
     note: Option<Note>,
@@ -32,7 +54,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    async fn take(store: &Store, path: &Path, run: &Run) -> anyhow::Result<Self> {
+    async fn take(store: &Store, kind: Kind, path: &Path, run: &Run) -> anyhow::Result<Self> {
         let place: Run =
             Sha256::new().chain_update(b"output\0").chain_update(resolved(path).as_os_str().as_encoded_bytes()).finalize().into();
         let pieces = Pieces::new(store.clone(), place);
@@ -43,33 +65,42 @@ impl Claim {
             let message = if is_ours { underway() } else { format!("another run is writing to `{}`", path.display()) };
             return Err(Failure { exit: Exit::Failed, message, hint: None }.into());
         };
-        Ok(Self { path: path.to_owned(), pieces, note, _held: held })
+        Ok(Self { kind, path: path.to_owned(), pieces, note, _held: held })
     }
 
-    /// Whether the run may write here. A folder may hold other files, a file may not.
+    /// Whether the run may write here.
     fn check(&self, args: &Args, run: &Run) -> Result<(), Failure> {
         let continues = args.resume || args.retry_dead;
-        let shown = self.path.display();
+        let (shown, kind) = (self.path.display(), self.kind.as_str());
         if args.overwrite || is_empty(&self.path) {
             return Ok(());
         }
         match &self.note {
             Some(note) if note.run != name(run) => {
-                let what = if note.finished { "the output of another run" } else { "the output of another run, which has not finished" };
-                let other = Failure::usage(format!("`{shown}` is {what}"));
+                let unfinished = if note.finished { "" } else { ", which has not finished" };
+                let other = Failure::usage(format!("`{shown}` is the {kind} of another run{unfinished}"));
                 Err(other
-                    .hint(format!("`{}` continues that run; choose another output, or replace this one with `--overwrite`", note.resume)))
+                    .hint(format!("`{}` continues that run; choose another {kind}, or replace this one with `--overwrite`", note.resume)))
             }
-            Some(note) if !note.finished && !continues => {
+            // The rows of a quarantine file are done again, however the run before ended.
+            Some(note) if !note.finished && !continues && self.kind == Kind::Output => {
                 Err(Failure::usage(format!("`{shown}` is the output of this run, which has not finished"))
                     .hint("`--resume` continues it, `--overwrite` begins anew and replaces it"))
             }
-            None if !continues && self.path.is_file() => Err(Failure::usage(format!(
-                "`{shown}` is not empty, and no journal says what is in it"
-            ))
-            .hint("move it away, or replace it with `--overwrite`; `--resume` continues a run whose journal is in another `--store`")),
+            // Whether the journal knows what is in an output is seen when that is open.
+            None if !continues || self.kind == Kind::Quarantine => Err(self.unknown()),
             Some(_) | None => Ok(()),
         }
+    }
+
+    fn unknown(&self) -> Failure {
+        let what = format!("`{}` is not empty, and no journal says what is in it", self.path.display());
+        let hint = if self.path.is_dir() {
+            "choose a folder that is empty or new, or replace files in this one with `--overwrite`"
+        } else {
+            "move it away, or replace it with `--overwrite`; `--resume` continues a run whose journal is in another `--store`"
+        };
+        Failure::usage(what).hint(hint)
     }
 
     /// Writes down that this run has the output from now on, and at its end that it has finished.
@@ -87,22 +118,71 @@ impl Claim {
 pub(super) struct Claims {
     run: Run,
     claims: Vec<Claim>,
+    quarantine: PathBuf,
 }
 
 impl Claims {
-    /// Claims the file and the folder that a run writes.
+    /// Claims the file, the folder and the quarantine file that a run writes.
     ///
     /// # Errors
-    /// When one of them is another run's, or has not finished and the command neither continues nor replaces it.
-    pub(super) async fn take(store: &Store, args: &Args, run: Run) -> anyhow::Result<Self> {
+    /// When one of them is another run's or nobody's, or has not finished and the command neither continues nor replaces it.
+    pub(super) async fn take(store: &Store, args: &Args, mut run: Run) -> anyhow::Result<Self> {
+        if in_a_pipe(args) {
+            // The same command in another pipe is another run.
+            run[..8].copy_from_slice(&setup::entropy().to_be_bytes());
+        }
         let mut claims = Vec::new();
-        let file = args.output.as_deref().filter(|path| std::fs::metadata(path).map_or(true, |found| found.is_file()));
-        for path in [file, args.output_dir.as_deref()].into_iter().flatten() {
-            let claim = Claim::take(store, path, &run).await?;
+        for path in [args.output.as_deref().filter(|path| is_file_or_new(path)), args.output_dir.as_deref()].into_iter().flatten() {
+            let claim = Claim::take(store, Kind::Output, path, &run).await?;
             claim.check(args, &run)?;
             claims.push(claim);
         }
-        Ok(Self { run, claims })
+        let quarantine = match quarantine(args) {
+            Some(path) if is_file_or_new(&path) => {
+                let claim = Claim::take(store, Kind::Quarantine, &path, &run).await?;
+                claim.check(args, &run)?;
+                claims.push(claim);
+                path
+            }
+            // Devices and pipes are everybody's.
+            Some(path) => path,
+            None => {
+                let claim = Self::free_quarantine(store, args, &run).await?;
+                let path = claim.path.clone();
+                claims.push(claim);
+                path
+            }
+        };
+        Ok(Self { run, claims, quarantine })
+    }
+
+    /// Claims the first default quarantine file that is not another's.
+    async fn free_quarantine(store: &Store, args: &Args, run: &Run) -> anyhow::Result<Claim> {
+        let name = |number| if number == 1 { "quarantine.ndjson".to_owned() } else { format!("quarantine-{number}.ndjson") };
+        for path in (1..MAX_QUARANTINES).map(|number| PathBuf::from(name(number))).filter(|path| is_file_or_new(path)) {
+            match Claim::take(store, Kind::Quarantine, &path, run).await {
+                Ok(claim) if claim.check(args, run).is_ok() => return Ok(claim),
+                Ok(_) => {}
+                // Another run holds it.
+                Err(error) if error.downcast_ref::<Failure>().is_some_and(|failure| failure.exit == Exit::Failed) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Failure::usage("every name for a quarantine file is taken").hint("name one with `--quarantine`").into())
+    }
+
+    /// Refuses to continue in an output that has no note and no journal.
+    ///
+    /// # Errors
+    /// When there is one, and it is not empty.
+    pub(super) fn refuse_unknown(&self) -> Result<(), Failure> {
+        let unknown = self.claims.iter().find(|claim| claim.kind == Kind::Output && claim.note.is_none() && !is_empty(&claim.path));
+        unknown.map_or(Ok(()), |claim| Err(claim.unknown()))
+    }
+
+    /// Where rows go that are at fault themselves.
+    pub(super) fn quarantine(&self) -> &Path {
+        &self.quarantine
     }
 
     /// The run begins to write.
@@ -132,6 +212,10 @@ fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = || Some(absolute.parent()?.canonicalize().ok()?.join(absolute.file_name()?));
     absolute.canonicalize().ok().or_else(folder).unwrap_or(absolute)
+}
+
+fn is_file_or_new(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |found| found.is_file())
 }
 
 fn is_empty(path: &Path) -> bool {

@@ -202,6 +202,10 @@ impl Journal {
         Ok(Ok((journal, earlier, output)))
     }
 
+    pub(super) const fn is_empty(&self) -> bool {
+        self.next == 0
+    }
+
     /// Writes a piece down, with letters that came of it and those that are out of date with it.
     pub(super) async fn append(
         &mut self,

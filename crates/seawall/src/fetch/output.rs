@@ -129,7 +129,7 @@ impl Output {
                 if self.finished.load(Ordering::Relaxed) {
                     self.claims.finish(self.clock.now().wall).await.map_err(unavailable)?;
                 }
-                return Ok(self.quarantine);
+                return self.quarantine.close().context("cannot write to the quarantine file");
             }
             self.keep(&mut batch, &mut buffer)?;
             if self.is_due() {

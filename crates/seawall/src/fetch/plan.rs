@@ -185,14 +185,18 @@ pub(super) fn name(run: &Run) -> String {
     })
 }
 
+/// Nothing but the command line tells the run from others.
+pub(super) fn in_a_pipe(args: &Args) -> bool {
+    args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none()
+}
+
 async fn journal(store: Store, run: Run, args: &Args, now: Wall) -> anyhow::Result<(Journal, Earlier, Option<u64>)> {
     let again = match (args.resume, args.retry_dead) {
         (_, true) => Again::Dead,
         (true, false) => Again::Unfinished,
         (false, false) => Again::Everything,
     };
-    let in_a_pipe = args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none();
-    if in_a_pipe && again == Again::Everything {
+    if in_a_pipe(args) && again == Again::Everything {
         // Pipes that run side by side are different runs, and nothing of them can be asked for again.
         return Ok((Journal::none(store), Earlier::new(again, None), None));
     }
@@ -243,6 +247,9 @@ async fn output(
         let failure = Failure::usage(format!("`{}` is not empty, and no journal says what is in it", path.display()));
         return Err(failure.hint("move it away, or begin anew with `--overwrite`").into());
     }
+    if continues && journal.is_empty() {
+        claims.refuse_unknown()?;
+    }
     claims.begin(clock.now().wall).await.map_err(unavailable)?;
     if let Some(path) = &args.output {
         let unwritable = || format!("cannot write `{}`", path.display());
@@ -264,7 +271,7 @@ async fn output(
     if let Some(folder) = &args.output_dir {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
     }
-    let quarantine = Quarantine::new(quarantine(args)).context("cannot write the quarantine file")?;
+    let quarantine = Quarantine::new(claims.quarantine().to_owned()).context("cannot write the quarantine file")?;
     Ok(Output {
         sink,
         length,
@@ -305,16 +312,17 @@ async fn mended(
     Ok(length)
 }
 
-fn quarantine(args: &Args) -> PathBuf {
+/// The quarantine file that the command names or that is beside its output.
+pub(super) fn quarantine(args: &Args) -> Option<PathBuf> {
     match (&args.quarantine, &args.output, &args.output_dir) {
-        (Some(path), ..) => path.clone(),
+        (Some(path), ..) => Some(path.clone()),
         (None, Some(output), _) => {
             let mut name = output.clone().into_os_string();
             name.push(".quarantine.ndjson");
-            PathBuf::from(name)
+            Some(PathBuf::from(name))
         }
-        (None, None, Some(folder)) => folder.join("quarantine.ndjson"),
-        (None, None, None) => PathBuf::from("quarantine.ndjson"),
+        (None, None, Some(folder)) => Some(folder.join("quarantine.ndjson")),
+        (None, None, None) => None,
     }
 }
 

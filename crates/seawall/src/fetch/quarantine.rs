@@ -12,16 +12,29 @@ pub(super) struct Quarantine {
     pub path: PathBuf,
     file: Option<BufWriter<File>>,
     pub rows: u64,
+    /// The file has been emptied, and goes if no row comes.
+    is_emptied: bool,
 }
 
 impl Quarantine {
-    /// What an earlier run left is gone: its rows are done again, or were not asked for.
+    /// Empties the file that an earlier run left: its rows are done again, or were not asked for. The claims of the run hold the
+    /// path, so that what is in the file is this run's own.
     pub(super) fn new(path: PathBuf) -> io::Result<Self> {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
+        let is_emptied = std::fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() > 0);
+        if is_emptied {
+            File::options().write(true).open(&path)?.set_len(0)?;
         }
-        Ok(Self { path, file: None, rows: 0 })
+        Ok(Self { path, file: None, rows: 0, is_emptied })
+    }
+
+    /// No row comes any more.
+    pub(super) fn close(mut self) -> io::Result<Self> {
+        self.flush()?;
+        let is_link = || std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_symlink());
+        if self.is_emptied && self.rows == 0 && !is_link() {
+            std::fs::remove_file(&self.path)?;
+        }
+        Ok(self)
     }
 
     pub(super) fn put(&mut self, id: &str, line: u64, url: &str, cause: &Cause, body: &[u8]) -> io::Result<()> {

@@ -91,6 +91,61 @@ fn a_file_that_no_run_wrote_is_not_replaced() {
 }
 
 #[test]
+fn a_file_that_is_not_the_runs_is_neither_deleted_nor_replaced() {
+    let upstream = echo();
+    let dir = Dir::new();
+    dir.write("in", format!("{}nonsense\n", list(&upstream, &["a"])));
+    dir.write("notes", "mine\n");
+    std::fs::create_dir(dir.path("records")).unwrap();
+    dir.write("records/1.json", "mine too\n");
+    for (arguments, file) in [(["--quarantine", "notes"], "notes"), (["--output-dir", "records"], "records/1.json")] {
+        let before = dir.read(file);
+        for again in [&[][..], &["--resume"]] {
+            let run = fetch(&dir, &[&["in"], &arguments[..], again].concat()).ends_with(2);
+            assert!(run.err.contains("no journal says what is in it") && run.err.contains("--overwrite"), "{}", run.err);
+        }
+        assert_eq!(dir.read(file), before);
+        fetch(&dir, &[&["in"], &arguments[..], &["--overwrite"]].concat()).ends_with(3);
+    }
+    assert_eq!((lines(&dir.read("notes")).len(), dir.read("records/1.json").as_str()), (1, "\"/a\""));
+    let run = fetch(&dir, &["in", "-o", "out", "--quarantine", "notes"]).ends_with(2);
+    assert!(run.err.contains("`notes` is the quarantine file of another run"), "{}", run.err);
+    for again in ["--resume", "--overwrite"] {
+        fetch(&dir, &["in", "--output-dir", "records", again]).ends_with(3);
+    }
+    fetch(&dir, &["in", "--output-dir", "records"]).ends_with(3);
+    assert_eq!(lines(&dir.read("records/quarantine.ndjson")).len(), 1);
+    dir.write("in", list(&upstream, &["a"]));
+    fetch(&dir, &["in", "--output-dir", "records"]).ends_with(0);
+    assert!(!dir.path("records/quarantine.ndjson").exists(), "what the run before left there is its own");
+}
+
+#[test]
+fn each_pipe_has_a_quarantine_of_its_own() {
+    let upstream = echo();
+    let dir = Dir::new();
+    let run = |text: &str, code| {
+        dir.write("stdin", text);
+        let mut command = dir.command(["fetch"]);
+        command.stdin(std::fs::File::open(dir.path("stdin")).unwrap());
+        super::dir::finish(command).ends_with(code).err
+    };
+    assert!(run("first\n", 3).contains("in quarantine: quarantine.ndjson"));
+    run(&list(&upstream, &["a"]), 0);
+    assert!(run("second\n", 3).contains("in quarantine: quarantine-2.ndjson"));
+    assert_eq!(
+        (lines(&dir.read("quarantine.ndjson"))[0]["body"].as_str(), lines(&dir.read("quarantine-2.ndjson")).len()),
+        (Some("first"), 1)
+    );
+    // A run that has a journal finds its own again.
+    dir.write("in", "third\n");
+    for _ in 0..2 {
+        let run = fetch(&dir, &["in"]).ends_with(3);
+        assert!(run.err.contains("quarantine-3.ndjson"), "{}", run.err);
+    }
+}
+
+#[test]
 fn rows_without_ids_keep_their_results_under_their_new_lines() {
     let upstream = echo();
     let dir = Dir::new();
