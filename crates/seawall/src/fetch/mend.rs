@@ -1,18 +1,50 @@
 //! An output without lines that are out of date: those of dead rows, which are done again, and those that an edited list has no
-//! place for. The new file takes the place of the old one at once.
+//! place for. The new file takes the place of the old one at once, where a link leads to it, and with its mode.
 
 use super::edited::{Edited, Fate};
+use crate::setup;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 /// What every line of an output begins with.
 const HEAD: &[u8] = b"{\"id\":";
 
+/// A new file beside another, which goes unless it takes the place of that one.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    is_placed: bool,
+}
+
+impl Part {
+    /// Makes the file, with the owner and the mode of the other one. No file that is there is touched.
+    fn beside(other: &Path) -> io::Result<(Self, File)> {
+        let path = other.with_file_name(format!(".seawall-{:016x}.part", setup::entropy()));
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+        let part = Self { path, is_placed: false };
+        let found = std::fs::metadata(other)?;
+        // Only root gives files away, and whoever else writes here owns the new one.
+        drop(fchown(&file, Some(found.uid()), Some(found.gid())));
+        file.set_permissions(found.permissions())?;
+        Ok((part, file))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            // A part that stays is in nobody's way.
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
 /// An output beside the one that it will take the place of.
 #[derive(Debug)]
 pub(super) struct Mended {
-    part: PathBuf,
+    part: Part,
     path: PathBuf,
     pub length: u64,
     /// Lines of dead rows left it.
@@ -25,19 +57,17 @@ pub(super) struct Mended {
 
 impl Mended {
     /// Takes the place of the old one, for good.
-    pub(super) fn replace(self) -> io::Result<()> {
-        std::fs::rename(&self.part, &self.path)?;
+    pub(super) fn replace(mut self) -> io::Result<()> {
+        std::fs::rename(&self.part.path, &self.path)?;
+        self.part.is_placed = true;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)?.sync_all()
-    }
-
-    pub(super) fn discard(self) -> io::Result<()> {
-        std::fs::remove_file(&self.part)
     }
 }
 
 /// Writes an output anew: without the lines of dead rows if `drops_dead`, and with the ids of an edited list.
 pub(super) fn mend(path: &Path, drops_dead: bool, edited: Option<&Edited>) -> io::Result<Mended> {
+    let path = &std::fs::canonicalize(path)?;
     let before = std::fs::metadata(path)?.len();
     let mended = pass(path, drops_dead, edited, false)?;
     // The journal tells the two apart by their length.
@@ -49,10 +79,8 @@ fn pass(path: &Path, drops_dead: bool, edited: Option<&Edited>, mut pads: bool) 
     struct Line {
         outcome: Option<String>,
     }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    let part = PathBuf::from(name);
-    let mut to = BufWriter::new(File::create(&part)?);
+    let (part, file) = Part::beside(path)?;
+    let mut to = BufWriter::new(file);
     let mut from = BufReader::new(File::open(path)?);
     let mut mended = Mended { part, path: path.to_owned(), length: 0, without_dead: false, relined: false, loose: false };
     let mut line = Vec::new();

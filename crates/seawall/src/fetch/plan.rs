@@ -298,7 +298,6 @@ async fn mended(
 ) -> anyhow::Result<u64> {
     let mended = mend(path, earlier.has_dead(), edited)?;
     if !mended.without_dead && !mended.relined {
-        mended.discard()?;
         return Ok(before);
     }
     let (length, relined) = (mended.length, edited.filter(|_| mended.relined));

@@ -146,6 +146,29 @@ fn each_pipe_has_a_quarantine_of_its_own() {
 }
 
 #[test]
+fn an_output_that_is_mended_stays_where_it_is_and_what_it_is() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let upstream = echo();
+    let dir = Dir::new();
+    let mode = |name: &str| std::fs::symlink_metadata(dir.path(name)).unwrap().permissions().mode() & 0o777;
+    dir.write("in", format!("{}nonsense\n", list(&upstream, &["a"])));
+    dir.write("real", "");
+    std::fs::set_permissions(dir.path("real"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink(dir.path("real"), dir.path("out")).unwrap();
+    fetch(&dir, &["in", "-o", "out"]).ends_with(3);
+    dir.write("out.part", "mine\n");
+    dir.write("in", list(&upstream, &["a", "b"]));
+    fetch(&dir, &["in", "-o", "out", "--resume"]).ends_with(0);
+    assert_eq!(bodies(&dir), pairs(&[("1", "/a"), ("2", "/b")]));
+    assert_eq!(dir.read("real"), dir.read("out"));
+    assert!(std::fs::symlink_metadata(dir.path("out")).unwrap().is_symlink());
+    assert_eq!((mode("real"), dir.read("out.part").as_str()), (0o600, "mine\n"));
+    let hidden =
+        std::fs::read_dir(dir.path("")).unwrap().filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'));
+    assert_eq!(hidden.count(), 0, "nothing is left beside it");
+}
+
+#[test]
 fn rows_without_ids_keep_their_results_under_their_new_lines() {
     let upstream = echo();
     let dir = Dir::new();
