@@ -29,6 +29,14 @@ pub(crate) fn target(upstream: &LiveUpstream, below: &str) -> Result<RequestTarg
     RequestTarget::new(without_ours(upstream, target))
 }
 
+/// The base path itself with a query, or with none: `target` would put a slash between the two.
+///
+/// # Errors
+/// When that cannot stand in a request line.
+pub(crate) fn base_target(upstream: &LiveUpstream, query: &str) -> Result<RequestTarget, BadTarget> {
+    RequestTarget::new(without_ours(upstream, format!("{}{query}", upstream.spec.url.path)))
+}
+
 /// The same without the upstream's base path: where a page says that the next one is.
 pub(crate) fn below(upstream: &LiveUpstream, below: String) -> String {
     without_ours(upstream, below)

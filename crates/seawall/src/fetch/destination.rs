@@ -1,7 +1,7 @@
 //! The destination of a row: its upstream or origin, and the request target there.
 
 use super::row::Row;
-use crate::target::target;
+use crate::target::{base_target, target};
 use http::Method;
 use seawall_core::request_target::{BadTarget, RequestTarget};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
@@ -26,7 +26,12 @@ impl Destination {
     /// # Errors
     /// When that cannot stand in a request line.
     pub(super) fn request_target(&self, below: &str) -> Result<RequestTarget, BadTarget> {
-        if self.configured { target(&self.upstream, below) } else { RequestTarget::new(below) }
+        let is_base = !below.starts_with('/') && !self.upstream.spec.url.path.is_empty();
+        match (self.configured, is_base) {
+            (true, true) => base_target(&self.upstream, below),
+            (true, false) => target(&self.upstream, below),
+            (false, _) => RequestTarget::new(below),
+        }
     }
 
     /// The whole URL of a row, without any key.

@@ -207,7 +207,7 @@ fn link(headers: &HeaderMap) -> Option<String> {
 /// What a reference on a page means. It may not lead away: keys belong to their origin.
 fn resolve(base: &Base, below: &str, reference: &str) -> Result<String, String> {
     let reference = &*super::route::sendable(reference)?;
-    let path = below.split('?').next().unwrap_or(below);
+    let path = || below.split('?').next().unwrap_or(below);
     if reference.contains("://") {
         let (origin, path) = crate::adhoc::split(reference)?;
         if !Base::parse(&origin)?.same_origin(base) {
@@ -218,14 +218,17 @@ fn resolve(base: &Base, below: &str, reference: &str) -> Result<String, String> 
     match reference.as_bytes() {
         [b'/', b'/', ..] => Err("the next page is somewhere else".to_owned()),
         [b'/', ..] => within(base, reference),
-        [b'?', ..] => Ok(format!("{path}{reference}")),
-        _ => Ok(format!("{}/{reference}", path.rsplit_once('/').map_or("", |(folder, _)| folder))),
+        [b'?', ..] => Ok(format!("{}{reference}", path())),
+        _ => {
+            let whole = format!("{}{}", base.path, path());
+            within(base, &format!("{}/{reference}", whole.rsplit_once('/').map_or("", |(folder, _)| folder)))
+        }
     }
 }
 
 fn within(base: &Base, path: &str) -> Result<String, String> {
-    let below = path.strip_prefix(&base.path).ok_or_else(|| format!("the next page is not below {}", base.path))?;
-    Ok(if below.starts_with('/') { below.to_owned() } else { format!("/{below}") })
+    let below = super::route::below(base, path).ok_or_else(|| format!("the next page is not below {}", base.path))?;
+    Ok(below.to_owned())
 }
 
 #[cfg(test)]
@@ -269,6 +272,23 @@ mod tests {
             let said = after(pages).unwrap_err();
             assert!(said.contains(why), "{said}");
         }
+    }
+
+    #[test]
+    fn the_next_page_is_below_the_base_path_or_that_path() {
+        let body = json!({ "beyond": "/v10/secret?p=2", "base": "/v1?p=2", "bare": "https://a.test/v1", "deep": "/v1/x", "rel": "y?p=2" });
+        let said = next("next:/beyond", "/x", 1, "", &body, None).unwrap_err();
+        assert!(said.contains("not below /v1"), "{said}");
+        for (pages, below, expected) in [
+            ("next:/base", "/x", "?p=2"),
+            ("next:/bare", "/x", ""),
+            ("next:/deep", "", "/x"),
+            ("next:/rel", "/a/x?p=1", "/a/y?p=2"),
+            ("next:/rel,p", "", "?p=y%3Fp%3D2"),
+        ] {
+            assert_eq!(next(pages, below, 1, "", &body, None).as_ref().map(Option::as_deref), Ok(Some(expected)), "{pages}");
+        }
+        assert!(next("next:/rel", "?p=1", 1, "", &body, None).is_err(), "beside the base path");
     }
 
     #[test]

@@ -58,12 +58,15 @@ impl Routes {
     /// The upstream whose URL is the longest beginning of this one.
     fn configured(&self, origin: &str, path: &str) -> Option<(Arc<str>, String)> {
         let base = Base::parse(origin).ok()?;
-        let below =
-            |prefix: &str| path.strip_prefix(prefix).filter(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']));
         let fitting = self.upstreams.iter().filter(|(_, url)| url.same_origin(&base));
-        let found = fitting.filter_map(|(name, url)| Some((name, url.path.len(), below(&url.path)?)));
+        let found = fitting.filter_map(|(name, url)| Some((name, url.path.len(), below(url, path)?)));
         found.max_by_key(|(_, length, _)| *length).map(|(name, _, rest)| (Arc::clone(name), rest.to_owned()))
     }
+}
+
+/// What of a path is below an upstream's base path; nothing or a query where it is that path. `/v10` is not below `/v1`.
+pub(super) fn below<'a>(base: &Base, path: &'a str) -> Option<&'a str> {
+    path.strip_prefix(&*base.path).filter(|rest| base.path.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']))
 }
 
 /// What people write into lists, and servers into links, as it may stand in a request: spaces and letters of other scripts

@@ -200,7 +200,8 @@ impl Work {
             Some(upstream) => Arc::clone(upstream),
             None => self.adhoc.upstream(&row.lane)?,
         };
-        let endpoint = Arc::clone(upstream.endpoint(&row.method, &row.below));
+        let below = if row.below.starts_with('/') { &row.below } else { "/" };
+        let endpoint = Arc::clone(upstream.endpoint(&row.method, below));
         Ok(Destination { upstream, endpoint, configured: named.is_some() })
     }
 

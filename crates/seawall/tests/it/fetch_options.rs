@@ -131,6 +131,33 @@ fn a_next_page_on_another_origin_is_not_followed() {
 }
 
 #[test]
+fn a_next_page_stays_below_the_base_path() {
+    let upstream = Upstream::with(|turn| {
+        let next = match turn.seen.line().split(' ').nth(1).unwrap() {
+            "/v1/out" => "\"/v10/secret?p=2\"",
+            "/v1/base" | "/v1" => "\"/v1?page=2\"",
+            _ => "null",
+        };
+        turn.say(json(&format!("{{\"next\":{next}}}")));
+    });
+    let dir = Dir::with(format!("[upstreams.a]\nurl = \"http://{}/v1\"\n", upstream.at));
+    let run = |row: &str, code| {
+        dir.write("in", format!("http://{}{row}\n", upstream.at));
+        let run = fetch(&dir, &["in", "--pages", "next:/next"]).ends_with(code);
+        let urls: Vec<String> = lines(&run.out).iter().map(|line| line["url"].as_str().unwrap().to_owned()).collect();
+        let asked: Vec<String> = upstream.seen().iter().map(|seen| seen.line().split(' ').nth(1).unwrap().to_owned()).collect();
+        (run.out, urls.last().unwrap().clone(), asked)
+    };
+    let (out, _, asked) = run("/v1/out", 3);
+    assert!(out.contains("bad_page") && out.contains("not below /v1"), "{out}");
+    assert_eq!(asked, ["/v1/out"]);
+    let (_, last, asked) = run("/v1/base", 0);
+    assert_eq!((last, &asked[1..]), (format!("http://{}/v1?page=2", upstream.at), &["/v1/base".to_owned(), "/v1?page=2".to_owned()][..]));
+    let (.., asked) = run("/v1", 0);
+    assert_eq!(asked[3..], ["/v1", "/v1?page=2"], "a row may ask for the base path itself");
+}
+
+#[test]
 fn standard_input_may_be_compressed() {
     let upstream = Upstream::fine();
     let dir = Dir::new();
