@@ -158,6 +158,8 @@ pub struct Aside {
     pub until: Mono,
     pub reason: Reason,
     pub progress: Progress,
+    /// Sends since the job was taken up that no attempt counts, as `Ended` has them in its attempts.
+    pub resends: u32,
     pub at: Now,
 }
 
@@ -289,7 +291,7 @@ impl Guarded<'_> {
     fn aside(&mut self, until: Mono, reason: Reason, at: Now) -> Aside {
         self.done = true;
         drop(self.place());
-        Aside { until, reason, progress: *self.call.progress(), at }
+        Aside { until, reason, progress: *self.call.progress(), resends: self.resends, at }
     }
 
     fn ended(&mut self, mut finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {

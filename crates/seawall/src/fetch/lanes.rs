@@ -43,6 +43,8 @@ pub(super) struct Run {
     pub started: Now,
     /// The page that it is at, from 1.
     pub page: u32,
+    /// Sends of this page that no attempt counts: they replaced a dead connection.
+    pub resends: u32,
     pub lane: usize,
 }
 

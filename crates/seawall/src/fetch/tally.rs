@@ -104,13 +104,23 @@ impl Tally {
         self.steps[at].add(what);
     }
 
-    /// Sends, and refusals by a breaker, which are none.
-    pub(super) fn attempts(&mut self, host: &str, attempts: &[(seawall_core::time::Wall, Attempt)], now: Mono) {
+    /// Counts attempts, but for refusals by a breaker, which are none. Returns how many they are.
+    pub(super) fn attempts(&mut self, host: &str, attempts: &[(seawall_core::time::Wall, Attempt)], now: Mono) -> u32 {
+        let mut sent = 0;
         for (_, attempt) in attempts.iter().filter(|(_, attempt)| attempt.reason != Reason::CircuitOpen) {
             let retries = u64::from(matches!(attempt.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken));
             self.count(host, now, Step { attempts: 1, retries, ..Step::default() });
             self.latencies.add(attempt.latency);
             named(&mut self.hosts, host).latencies.add(attempt.latency);
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Counts sends that replaced a dead connection. They are no retries, but the upstream may have seen them.
+    pub(super) fn resends(&mut self, host: &str, resends: u32, now: Mono) {
+        if resends > 0 {
+            self.count(host, now, Step { attempts: u64::from(resends), ..Step::default() });
         }
     }
 

@@ -23,7 +23,7 @@ use seawall_core::policy::Door;
 use seawall_core::record::{Class, Code, Reason};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
-use seawall_core::time::{Nanos, Now};
+use seawall_core::time::{Mono, Nanos, Now};
 use seawall_engine::clock::Clock;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Aside, Drove, Ended, Scene, drive_job};
@@ -191,7 +191,18 @@ impl Work {
             }
             (_, None) => 1,
         };
-        Box::new(Run { id, row, before, progress: Progress::default(), history: Vec::new(), spent: Nanos::ZERO, started, page, lane })
+        Box::new(Run {
+            id,
+            row,
+            before,
+            progress: Progress::default(),
+            history: Vec::new(),
+            spent: Nanos::ZERO,
+            started,
+            page,
+            resends: 0,
+            lane,
+        })
     }
 
     fn locate(&self, row: &Row) -> Result<Destination, String> {
@@ -300,15 +311,30 @@ impl Work {
             diagnoses: false,
             passes: None,
         };
-        let drove = drive_job(&scene, &request, run.progress, &mut transport).await;
+        let mut drove = drive_job(&scene, &request, run.progress, &mut transport).await;
         let now = self.clock.now();
         run.spent = run.spent + now.mono.since(began.mono);
         run.history = trail.into_inner();
-        self.tally.borrow_mut().attempts(&run.row.lane, &run.history[known..], now.mono);
+        self.count_sends(run, known, &mut drove, now.mono);
         match drove {
             Drove::Aside(aside) => Came::Aside(aside),
             Drove::Ended(ended) => Came::Ended(Box::new(ended), transport.answer, transport.detail),
         }
+    }
+
+    /// Counts what was sent since the history had `known` attempts. The attempts of the row include all of its resends then.
+    fn count_sends(&self, run: &mut Run, known: usize, drove: &mut Drove, now: Mono) {
+        let mut tally = self.tally.borrow_mut();
+        let counted = tally.attempts(&run.row.lane, &run.history[known..], now);
+        let before = run.resends;
+        match drove {
+            Drove::Aside(aside) => run.resends += aside.resends,
+            Drove::Ended(ended) => {
+                run.resends += ended.finish.attempts.saturating_sub(run.progress.attempts).saturating_sub(counted);
+                ended.finish.attempts += before;
+            }
+        }
+        tally.resends(&run.row.lane, run.resends - before, now);
     }
 
     fn headers(&self, row: &Row) -> HeaderMap {
@@ -413,7 +439,7 @@ impl Work {
         {
             let mut tally = self.tally.borrow_mut();
             tally.bytes += u64::try_from(content.size()).unwrap_or(0);
-            tally.done(&run.row.lane, run.progress.attempts, elapsed, || url.clone(), now.mono);
+            tally.done(&run.row.lane, run.progress.attempts - run.resends, elapsed, || url.clone(), now.mono);
         }
         self.record(run, to, "success", Reason::Succeeded, now);
         let share = self.share(content.size()).await;
@@ -429,6 +455,7 @@ impl Work {
         run.row.below = next;
         run.page += 1;
         run.progress = Progress::default();
+        run.resends = 0;
         run.history.clear();
         run.spent = Nanos::ZERO;
         run.started = self.clock.now();
@@ -478,7 +505,7 @@ impl Work {
             body: Bytes::new(),
         };
         let (progress, history) = (Progress::default(), Vec::new());
-        let run = Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, lane: 0 };
+        let run = Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, resends: 0, lane: 0 };
         self.tally.borrow_mut().bad_line(format!("line {}: {}", bad.line, bad.why));
         let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(Masked::ours(format!("line {}: {}", bad.line, bad.why))) };
         self.dead(&run, None, cause, None, Some(Bytes::from(bad.text))).await;

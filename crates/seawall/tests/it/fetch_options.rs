@@ -59,6 +59,21 @@ fn the_log_has_a_line_for_each_attempt_and_each_row() {
 }
 
 #[test]
+fn the_summary_counts_every_send() {
+    // Every third request on a connection finds it closed.
+    let upstream = Upstream::with(|turn| match turn.number % 3 {
+        2 => turn.close(),
+        _ => turn.say(OK),
+    });
+    let dir = Dir::new();
+    dir.write("in", urls(&upstream, 30));
+    let run = fetch(&dir, &["in", "-o", "out", "--concurrency", "1"]).ends_with(0);
+    let recorded: u64 = lines(&dir.read("out")).iter().map(|line| line["attempts"].as_u64().unwrap()).sum();
+    assert!(upstream.count() > 40 && run.err.contains(&format!("; {} attempts, ", upstream.count())), "{}: {}", upstream.count(), run.err);
+    assert_eq!(recorded, u64::try_from(upstream.count()).unwrap());
+}
+
+#[test]
 fn a_terminal_shows_how_far_it_is() {
     let upstream = Upstream::with(|turn| turn.pause(60).say(OK));
     let dir = Dir::new();
