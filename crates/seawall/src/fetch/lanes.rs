@@ -2,6 +2,7 @@
 //! take turns, so that a slow host never blocks the rest; rows in memory are bounded, whatever the input is.
 
 use super::input::Before;
+use super::pages::Landmark;
 use super::row::Row;
 use super::spill::Spill;
 use crate::letter::Cause;
@@ -43,6 +44,7 @@ pub(super) struct Run {
     pub started: Now,
     /// The page that it is at, from 1.
     pub page: u32,
+    pub landmark: Landmark,
     /// Sends of this page that no attempt counts: they replaced a dead connection.
     pub resends: u32,
     pub lane: usize,

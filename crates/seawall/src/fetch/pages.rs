@@ -74,6 +74,14 @@ impl Pages {
         }
     }
 
+    /// Whether the page has the member that says where the next one is, if only `null`. `None` where no single member does.
+    pub(super) fn has_next_member(&self, page: &Page<'_>) -> Option<bool> {
+        match self {
+            Self::Next { pointer, .. } if last_element(pointer).is_none() => Some(page.json?.pointer(pointer).is_some()),
+            Self::Link | Self::Next { .. } | Self::Page { .. } | Self::Offset { .. } => None,
+        }
+    }
+
     /// # Errors
     /// When the page should say where the next one is, and cannot be understood.
     pub(super) fn next(&self, page: &Page<'_>) -> Result<Option<String>, String> {
@@ -117,6 +125,21 @@ impl Pages {
             return Err("the next page is this one".to_owned());
         }
         Ok(Some(next))
+    }
+}
+
+/// A page of a row that later ones are compared with: pages that go in a circle come back to it. Each page with a power of two as
+/// its number becomes the landmark (Brent's algorithm), so a circle is noticed within three times its length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Landmark(Option<String>);
+
+impl Landmark {
+    /// Whether the page behind this one is the landmark.
+    pub(super) fn is_met_again(&mut self, number: u32, below: &str, next: &str) -> bool {
+        if number.is_power_of_two() {
+            self.0 = Some(below.to_owned());
+        }
+        self.0.as_deref() == Some(next)
     }
 }
 
@@ -272,6 +295,18 @@ mod tests {
             let said = after(pages).unwrap_err();
             assert!(said.contains(why), "{said}");
         }
+    }
+
+    #[test]
+    fn a_circle_of_pages_is_noticed() {
+        for (tail, circle) in [(0, 2), (0, 3), (5, 2), (7, 40)] {
+            let at = |page: u32| (if page <= tail { page } else { tail + (page - tail - 1) % circle + 1 }).to_string();
+            let mut landmark = Landmark::default();
+            let met = (1..).find(|page| landmark.is_met_again(*page, &at(*page), &at(page + 1))).unwrap();
+            assert!(met <= 3 * (tail + circle), "{tail} {circle}: {met}");
+        }
+        let mut landmark = Landmark::default();
+        assert!((1..10_000).all(|page: u32| !landmark.is_met_again(page, &page.to_string(), &(page + 1).to_string())));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How far a run is, for people: a bar on a terminal, a line every few seconds elsewhere, and a summary at the end.
 
 use super::input::Ahead;
+use super::pages::Pages;
 use super::work::Work;
 use crate::terminal::{BOLD, DIM, GOOD, Terminal, WARNING};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -163,6 +164,13 @@ pub(super) fn summary(work: &Work, ahead: &Ahead, quarantine: Option<&std::path:
     if tally.prohibited > 0 {
         let (rows, lead) = (counted(tally.prohibited, "row"), if tally.prohibited == 1 { "leads" } else { "lead" });
         writeln!(err, "{rows} {lead} to addresses that are not public: `[server] allow_private` lists those that may be reached")?;
+    }
+    if let Some(Pages::Next { pointer, .. }) = work.pages.as_ref().filter(|_| tally.with_next == 0 && tally.without_next > 0) {
+        let rows = counted(tally.without_next, "row");
+        writeln!(
+            err,
+            "{WARNING}no answer has `{pointer}`{WARNING:#}, so {rows} ended after page 1: see where the API says that there are more pages"
+        )?;
     }
     let renamed = ahead.renamed.load(Ordering::Relaxed);
     if renamed > 0 {

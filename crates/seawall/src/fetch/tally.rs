@@ -46,6 +46,9 @@ pub(super) struct Tally {
     pub bad_lines: u64,
     /// The first of them, and what is wrong with each.
     pub bad: Vec<String>,
+    /// First pages of rows that have the member for the next page, and those that do not.
+    pub with_next: u64,
+    pub without_next: u64,
     pub bytes: u64,
     pub hosts: BTreeMap<String, Host>,
     /// Dead rows by class and code.
@@ -66,6 +69,8 @@ impl Tally {
             prohibited: 0,
             bad_lines: 0,
             bad: Vec::new(),
+            with_next: 0,
+            without_next: 0,
             bytes: 0,
             hosts: BTreeMap::new(),
             reasons: BTreeMap::new(),
@@ -129,6 +134,15 @@ impl Tally {
         self.healed += u64::from(attempts > 1);
         if elapsed > self.slowest.0 {
             self.slowest = (elapsed, url());
+        }
+    }
+
+    /// A row has its first page.
+    pub(super) const fn first_page(&mut self, has_next: bool) {
+        if has_next {
+            self.with_next += 1;
+        } else {
+            self.without_next += 1;
         }
     }
 

@@ -7,7 +7,7 @@ use super::destination::Destination;
 use super::input::{Before, Read};
 use super::lanes::{self, Lanes, Next, Run};
 use super::output::{Dead, Done, End};
-use super::pages::{Page, Pages};
+use super::pages::{Landmark, Page, Pages};
 use super::row::{Bad, Row};
 use super::tally::Tally;
 use crate::adhoc::AdHoc;
@@ -42,7 +42,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 const SMALL: usize = 16 * 1024;
 /// Kibibytes of larger bodies that may wait to be written.
 pub(super) const MOST_UNWRITTEN: usize = 32 * 1024;
-/// Pages that one row may have; more is taken for a circle.
+/// Pages that one row may have.
 const MOST_PAGES: u32 = 1_000_000;
 
 /// Why a run stops before its end.
@@ -191,18 +191,8 @@ impl Work {
             }
             (_, None) => 1,
         };
-        Box::new(Run {
-            id,
-            row,
-            before,
-            progress: Progress::default(),
-            history: Vec::new(),
-            spent: Nanos::ZERO,
-            started,
-            page,
-            resends: 0,
-            lane,
-        })
+        let (progress, history, landmark) = (Progress::default(), Vec::new(), Landmark::default());
+        Box::new(Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page, landmark, resends: 0, lane })
     }
 
     fn locate(&self, row: &Row) -> Result<Destination, String> {
@@ -412,7 +402,7 @@ impl Work {
     }
 
     /// The content of a good answer, and where the next page is.
-    fn good(&self, run: &Run, to: &Destination, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
+    fn good(&self, run: &mut Run, to: &Destination, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
         let (head, body) = answer.response.into_parts();
         let headers = head.headers;
         let (content, json) = self.wanted.look(&headers, body, &letter::own_mask(Some(&to.upstream)))?;
@@ -425,11 +415,19 @@ impl Work {
             json: json.as_ref(),
             items: self.wanted.items.as_deref(),
         };
-        match pages.next(&page) {
-            Ok(Some(_)) if run.page >= MOST_PAGES => Err(unfit("bad_page", format!("it has more than {MOST_PAGES} pages"), Bytes::new())),
-            Ok(next) => Ok((content, next.map(|next| below(&to.upstream, next)))),
-            Err(why) => Err(unfit("bad_page", why, Bytes::new())),
+        let bad_page = |why: String| unfit("bad_page", why, Bytes::new());
+        let is_first = run.page == 1;
+        if let Some(has_next) = pages.has_next_member(&page).filter(|_| is_first) {
+            self.tally.borrow_mut().first_page(has_next);
         }
+        let Some(next) = pages.next(&page).map_err(bad_page)?.map(|next| below(&to.upstream, next)) else { return Ok((content, None)) };
+        if run.page >= MOST_PAGES {
+            return Err(bad_page(format!("it has more than {MOST_PAGES} pages")));
+        }
+        if run.landmark.is_met_again(run.page, &run.row.below, &next) {
+            return Err(bad_page(format!("its pages go in a circle: page {} is followed by an earlier one", run.page)));
+        }
+        Ok((content, Some(next)))
     }
 
     async fn done(&self, run: &mut Box<Run>, to: &Destination, content: Content, next: Option<String>, status: Option<u16>) -> bool {
@@ -504,8 +502,8 @@ impl Work {
             headers: Vec::new(),
             body: Bytes::new(),
         };
-        let (progress, history) = (Progress::default(), Vec::new());
-        let run = Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, resends: 0, lane: 0 };
+        let (progress, history, landmark) = (Progress::default(), Vec::new(), Landmark::default());
+        let run = Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, landmark, resends: 0, lane: 0 };
         self.tally.borrow_mut().bad_line(format!("line {}: {}", bad.line, bad.why));
         let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(Masked::ours(format!("line {}: {}", bad.line, bad.why))) };
         self.dead(&run, None, cause, None, Some(Bytes::from(bad.text))).await;

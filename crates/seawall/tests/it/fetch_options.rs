@@ -146,6 +146,37 @@ fn a_next_page_on_another_origin_is_not_followed() {
 }
 
 #[test]
+fn pages_that_go_in_a_circle_end_the_row() {
+    let upstream = Upstream::with(|turn| {
+        assert!(turn.number < 100, "it goes on and on");
+        let next = if turn.seen.line().contains("p=a") { "b" } else { "a" };
+        turn.say(json(&format!("{{\"next\":\"/list?p={next}\"}}")));
+    });
+    let dir = Dir::new();
+    dir.write("in", format!("http://{}/list?p=a\n", upstream.at));
+    let run = fetch(&dir, &["in", "--pages", "next:/next"]).ends_with(3);
+    assert!(run.out.contains("bad_page") && run.out.contains("go in a circle"), "{}", run.out);
+    assert_eq!(upstream.count(), 3);
+}
+
+#[test]
+fn a_pointer_that_no_page_has_is_named() {
+    let upstream = Upstream::with(|turn| {
+        let next = if turn.seen.line().contains("/many ") { ",\"next\":\"2\"" } else { "" };
+        turn.say(json(&format!("{{\"data\":[1]{next}}}")));
+    });
+    let dir = Dir::new();
+    let run = |rows: &[&str], pages: &str| {
+        dir.write("in", rows.iter().map(|row| format!("http://{}/{row}\n", upstream.at)).collect::<String>());
+        fetch(&dir, &["in", "--pages", pages]).ends_with(0).err
+    };
+    let said = run(&["many", "one"], "next:/nothing,after");
+    assert!(said.contains("no answer has `/nothing`, so 2 rows ended after page 1"), "{said}");
+    let said = run(&["many", "one"], "next:/next,after");
+    assert!(!said.contains("no answer"), "a list of one page needs no next one: {said}");
+}
+
+#[test]
 fn a_next_page_stays_below_the_base_path() {
     let upstream = Upstream::with(|turn| {
         let next = match turn.seen.line().split(' ').nth(1).unwrap() {

@@ -34,6 +34,7 @@ fn run(lane: usize, row: Row) -> Box<Run> {
         spent: Nanos::ZERO,
         started,
         page: 1,
+        landmark: Landmark::default(),
         resends: 0,
         lane,
     })
