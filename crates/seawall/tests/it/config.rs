@@ -1,6 +1,6 @@
 //! `seawall config`: a file to start from, the manual, the schema, the presets, and where every value came from.
 
-use crate::dir::{CONTRACT, Dir};
+use crate::dir::{CONTRACT, Dir, Run};
 use serde_json::Value;
 
 #[test]
@@ -16,6 +16,18 @@ fn init_writes_a_file_that_passes_check_and_never_overwrites() {
     dir.run(["config", "init", "other.toml", "--quiet"]).ends_with(0);
     assert_eq!(dir.run(["config", "init", "-"]).ends_with(0).out, dir.read("other.toml"));
     dir.run(["config", "init", "no/such/folder.toml"]).ends_with(1);
+}
+
+#[test]
+fn what_init_writes_leaves_every_policy_at_its_default() {
+    let policy = |run: Run| -> Vec<(Value, Value)> {
+        let rows = run.ends_with(0).json();
+        rows.as_array().unwrap().iter().map(|row| (row["key"].clone(), row["value"].clone())).collect()
+    };
+    let starter = Dir::with(Dir::new().run(["config", "init", "-"]).out);
+    let least = Dir::with("[upstreams.example]\nurl = \"https://api.example.com/v1\"\npreset = \"generic\"\n");
+    let explain = ["config", "explain", "example", "--json"];
+    assert_eq!(policy(starter.run(explain)), policy(least.run(explain)));
 }
 
 #[test]
