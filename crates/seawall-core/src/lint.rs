@@ -215,8 +215,11 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
         let origin = origin(endpoint, key);
         found.push(Warning { code, subject: subject.to_owned(), message, origin });
     };
+    // What nobody wrote is a preset's or a profile's own choice, made for its API.
+    let wrote = |key: &str| !origin(endpoint, key).is_empty();
     let worst = calc::worst_case(policy);
-    if retry.attempts > 1 && worst.attempts_that_fit < retry.attempts {
+    let schedule = ["timeout.attempt", "timeout.total", "retry.attempts", "retry.base", "retry.cap"];
+    if retry.attempts > 1 && worst.attempts_that_fit < retry.attempts && schedule.into_iter().any(wrote) {
         push(
             "SW001",
             "timeout.total",
@@ -253,8 +256,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     if retry.unsafe_methods == Unsafe::Always && retry.attempts > 1 {
         push("SW005", "retry.unsafe", "POST and PATCH may be executed twice".to_owned());
     }
-    // What nobody wrote is what these two inherit from longer timeouts, and harmless there: the deadline comes first anyway.
-    let wrote = |key: &str| !origin(endpoint, key).is_empty();
+    // These two inherit from longer timeouts, and are harmless there: the deadline comes first anyway.
     if retry.retry_after_cap > timeout.total && wrote("retry.retry_after_cap") {
         push("SW006", "retry.retry_after_cap", format!("retry_after_cap {} exceeds total {}", retry.retry_after_cap, timeout.total));
     }
@@ -267,7 +269,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     if breaker.slow > timeout.attempt && breaker.mode == Mode::Enforce && wrote("breaker.slow") {
         push("SW013", "breaker.slow", format!("slow {} is above the attempt timeout {}", breaker.slow, timeout.attempt));
     }
-    if breaker.window < timeout.attempt.times(2) && breaker.mode == Mode::Enforce {
+    if breaker.window < timeout.attempt.times(2) && breaker.mode == Mode::Enforce && (wrote("breaker.window") || wrote("timeout.attempt")) {
         push("SW017", "breaker.window", format!("window {} and attempt timeout {}", breaker.window, timeout.attempt));
     }
     if let Some(pool) = config.pool_of(policy).filter(|pool| pool.queue > 0 && pool.queue_timeout >= timeout.total) {

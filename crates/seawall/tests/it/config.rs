@@ -31,6 +31,17 @@ fn what_init_writes_leaves_every_policy_at_its_default() {
 }
 
 #[test]
+fn a_plain_preset_is_free_of_warnings() {
+    let presets = Dir::new().run(["config", "presets", "--json"]).ends_with(0).json();
+    for preset in presets.as_array().unwrap() {
+        let name = preset["name"].as_str().unwrap();
+        let file = format!("[upstreams.a]\nurl = \"https://a.test\"\npreset = \"{name}\"\n");
+        let run = Dir::with(file).run(["check", "--strict"]);
+        assert_eq!(run.code, 0, "{name}: {}", run.out);
+    }
+}
+
+#[test]
 fn what_init_leaves_commented_out_is_valid_too() {
     let starter = Dir::new().run(["config", "init", "-"]).out;
     let code = |line: &str| line.contains(" = ") || line.starts_with('[');
