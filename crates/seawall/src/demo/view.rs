@@ -30,10 +30,11 @@ pub(super) struct Log(Arc<Mutex<Kept>>);
 struct Kept {
     /// The last lines in which something other than plain success happened.
     last: VecDeque<String>,
-    /// Changes of the breaker that were not shown yet.
+    /// Changes of the breaker and keys that ran out of quota, as far as they were not shown yet.
     changes: VecDeque<String>,
     opened: u64,
     closed: u64,
+    quota_refusals: u64,
 }
 
 impl Write for Log {
@@ -63,6 +64,10 @@ impl Kept {
             bounded(&mut self.changes, line);
             self.opened += u64::from(line.contains("\"to\":\"open\""));
             self.closed += u64::from(line.contains("\"to\":\"closed\""));
+        }
+        if line.contains("\"event\":\"attempt\"") && line.contains("\"outcome\":\"quota\"") {
+            bounded(&mut self.changes, line);
+            self.quota_refusals += 1;
         }
     }
 }
@@ -227,6 +232,7 @@ impl<'t> View<'t> {
                 "sends": result.sends(),
                 "breaker_opened": log.opened,
                 "breaker_closed": log.closed,
+                "quota_refusals": log.quota_refusals,
             },
             "upstream": { "requests": requests },
         })

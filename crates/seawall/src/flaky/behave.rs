@@ -302,17 +302,19 @@ const fn period(per: Nanos, now: Mono) -> (u64, Nanos) {
 
 fn over(stats: &mut Stats, quota: &Quota, request: &Facts<'_>, now: Now) -> Option<Answer> {
     let (period, left) = period(quota.per, now.mono);
-    let used = stats.keys.entry(request.key(&quota.key).unwrap_or("none"));
+    let key = request.key(&quota.key).unwrap_or("none");
+    let limit = quota.limits.get(key).copied().unwrap_or(quota.limit);
+    let used = stats.keys.entry(key);
     if used.period != period {
         (used.period, used.used) = (period, 0);
     }
     used.total += 1;
     used.used += 1;
-    if used.used <= quota.limit {
+    if used.used <= limit {
         return None;
     }
     used.refused += 1;
-    used.after_exhausted += u64::from(used.used > quota.limit + 1);
+    used.after_exhausted += u64::from(used.used > limit + 1);
     Some(if let Some(error) = &quota.error {
         stats.error(&error.name);
         Answer::error(error, now)

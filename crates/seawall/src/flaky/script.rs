@@ -8,6 +8,7 @@ use seawall_core::config::node::{Node, Tree, Value};
 use seawall_core::config::{self, Invalid, Problem};
 use seawall_core::policy::{Rate, Share};
 use seawall_core::time::{Mono, Nanos};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A body that is made up may be this long.
@@ -59,6 +60,8 @@ pub(crate) enum Body {
 pub(crate) struct Quota {
     pub key: KeyAt,
     pub limit: u64,
+    /// Limits of single keys.
+    pub limits: BTreeMap<String, u64>,
     pub per: Nanos,
     pub error: Option<Arc<errors::Answer>>,
 }
@@ -281,7 +284,11 @@ impl Reader {
     fn quota(&mut self, path: &str, tree: &Tree) -> Option<Quota> {
         let error = self.parse(tree, path, "error", errors::named);
         let key = self.parse(tree, path, "key", KeyAt::parse)?;
-        Some(Quota { key, limit: int(tree, "limit")?, per: duration(tree, "per")?, error })
+        let single = tree.table("limits").into_iter().flat_map(|limits| &limits.0).filter_map(|(key, node)| match node.value {
+            Value::Int(limit) => Some((key.clone(), limit)),
+            _ => None,
+        });
+        Some(Quota { key, limit: int(tree, "limit")?, limits: single.collect(), per: duration(tree, "per")?, error })
     }
 
     fn capacity(&mut self, path: &str, tree: &Tree) -> Option<Capacity> {

@@ -26,6 +26,7 @@ static QUOTA: Table = Table {
     keys: &[&[
         required("key", Kind::Text, "query:NAME, header:NAME or bearer"),
         required("limit", Kind::Int { min: 0, max: 1_000_000_000 }, "requests of one key in a period"),
+        key("limits", Kind::Counts, "other limits of single keys"),
         required("per", PERIOD, "the period; the count starts again with each"),
         key("error", Kind::Text, "what one too many gets, as in \"google:quotaExceeded\"; 429 without it"),
     ]],

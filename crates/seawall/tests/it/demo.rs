@@ -42,6 +42,11 @@ fn the_table_is_what_the_gateway_counted_and_the_upstream_saw() {
     assert!(gateway["breaker_opened"].as_u64() >= Some(1) && gateway["breaker_closed"].as_u64() >= Some(1), "{told}");
     assert!(run.err.contains("breaker closed → open") && run.err.contains("half-open → closed"), "{}", run.err);
     assert!(ours["success_percent"].as_f64() > naive["success_percent"].as_f64(), "{told}");
+    assert!(gateway["quota_refusals"].as_u64() >= Some(1), "a key runs out: {told}");
+    let view: Vec<&str> = run.err.lines().skip_while(|line| !line.starts_with("── quota")).collect();
+    assert!(view.iter().any(|line| line.contains("403 quota, rotate_key (quota_rotation)")), "{}", run.err);
+    assert!(view.iter().any(|line| line.contains("key a cooling for") && line.contains("key b ready")), "{}", run.err);
+    assert!(!run.err.contains("key b cooling"), "the other takes over: {}", run.err);
 }
 
 #[test]

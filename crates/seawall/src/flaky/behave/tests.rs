@@ -105,6 +105,19 @@ quota = { key = "query:key", limit = 2, per = "10s", error = "google" }
 }
 
 #[test]
+fn a_key_may_have_a_limit_of_its_own() {
+    let text = r#"
+[[routes]]
+match = "GET /**"
+quota = { key = "query:key", limit = 3, limits = { "key-number-a" = 1 }, per = "10s", error = "google" }
+"#;
+    let mut world = World::new(text, 1);
+    let mut met = |target| -> Vec<String> { (0..4).map(|_| world.word(target)).collect() };
+    assert_eq!(met("/v?key=key-number-a"), ["200", "403", "403", "403"]);
+    assert_eq!(met("/v?key=key-number-b"), ["200", "200", "200", "403"]);
+}
+
+#[test]
 fn a_rate_says_when_its_period_ends() {
     let text = "[[routes]]\nmatch = \"GET /**\"\nrate = { limit = \"2/10s\", by = \"ip\" }\n";
     let mut world = World::new(text, 1);
