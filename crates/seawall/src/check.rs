@@ -68,9 +68,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     };
     terminal.detail(&format!("read {}", path.display()));
     let around = Environment::beside(&path);
-    if !args.elsewhere
-        && let Err(error) = setup::references(&config, &around)
-    {
+    let references = if args.elsewhere { setup::references_that_exist } else { setup::references };
+    if let Err(error) = references(&config, &around) {
         return refused(error, args, terminal);
     }
     let warnings = lint::warnings(&config, &around);

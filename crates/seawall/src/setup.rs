@@ -13,7 +13,7 @@ use seawall_store::Store;
 use seawall_store::location::Location;
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The file given, or the first of the usual places that exists.
 pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
@@ -193,6 +193,14 @@ impl Environment {
         if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
     }
 
+    /// Whether a secret is not there at all. A variable without a value is what build machines make of one that they do not know.
+    fn is_absent(&self, reference: &SecretRef) -> bool {
+        match reference {
+            SecretRef::Env(_) => self.fetch(reference).is_err(),
+            SecretRef::File(path) => !self.path(Path::new(path)).exists(),
+        }
+    }
+
     /// What is wrong with a secret at that place of the configuration, if it cannot be used.
     fn missing(&self, path: String, reference: &SecretRef) -> Option<String> {
         let why = self.fetch(reference).err()?;
@@ -221,15 +229,17 @@ pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> 
     if !missing.is_empty() {
         return Err(Failure::config(missing.join("\n")).hint(SET_IT).into());
     }
-    put_to_work(config, vault, None).map_err(|unusable| {
-        let hint = match unusable {
-            Unusable::Secret(_) => SET_IT,
-            Unusable::Schema { .. } => "paths are relative to the configuration file",
-            Unusable::Tls(_) => "both are PEM; paths are relative to the configuration file",
-            Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
-        };
-        Failure::config(unusable.to_string()).hint(hint).into()
-    })
+    put_to_work(config, vault, None).map_err(|unusable| refusal(&unusable))
+}
+
+fn refusal(unusable: &Unusable) -> anyhow::Error {
+    let hint = match unusable {
+        Unusable::Secret(_) => SET_IT,
+        Unusable::Schema { .. } => "paths are relative to the configuration file",
+        Unusable::Tls(_) => "both are PEM; paths are relative to the configuration file",
+        Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
+    };
+    Failure::config(unusable.to_string()).hint(hint).into()
 }
 
 pub(crate) fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, Unusable> {
@@ -243,6 +253,28 @@ const SET_IT: &str = "set it and start again; paths are relative to the configur
 pub(crate) fn references(config: &Config, around: &Environment) -> anyhow::Result<()> {
     live(config.clone(), around)?;
     location(&config.server.store, around).map(drop)
+}
+
+/// As `references`, on a machine that lacks some of what serves: what is absent is left out, and a warning names it. What is there is
+/// refused as `serve` would.
+pub(crate) fn references_that_exist(config: &Config, around: &Environment) -> anyhow::Result<()> {
+    let mut config = config.clone();
+    let is_absent = |place: &str| SecretRef::parse(place).is_some_and(|reference| around.is_absent(&reference));
+    let server = &mut config.server;
+    server.tls = server.tls.take().filter(|tls| !around.is_absent(&tls.key) && around.path(Path::new(&tls.cert)).exists());
+    if is_absent(&server.shared) {
+        "local".clone_into(&mut server.shared);
+    }
+    for upstream in &mut config.upstreams {
+        for endpoint in &mut Arc::make_mut(upstream).endpoints {
+            if endpoint.policy.schema.as_ref().is_some_and(|file| !around.path(Path::new(file)).exists()) {
+                Arc::make_mut(endpoint).policy.schema = None;
+            }
+        }
+    }
+    let vault = |reference: &SecretRef| if around.is_absent(reference) { Ok(Secret::new("absent")) } else { around.fetch(reference) };
+    Live::new(config.clone(), Around { vault: &vault, files: &|path| around.read(path) }, None).map_err(|unusable| refusal(&unusable))?;
+    if is_absent(&config.server.store) { Ok(()) } else { location(&config.server.store, around).map(drop) }
 }
 
 /// What a store is opened for.

@@ -89,6 +89,34 @@ fn what_is_missing_elsewhere_is_a_warning() {
 }
 
 #[test]
+fn what_is_there_and_cannot_be_used_is_refused_elsewhere_too() {
+    let unusable = [
+        "schema = \"cert.pem\"".to_owned(),
+        "[callers.c]\ntoken = \"file:empty\"".to_owned(),
+        "[server]\ntls = { cert = \"cert.pem\", key = \"file:empty\" }".to_owned(),
+        "[server]\ntls = { cert = \"cert.pem\", key = \"env:HERE\" }".to_owned(),
+        "[server]\nshared = \"env:HERE\"".to_owned(),
+        "[server]\nstore = \"env:HERE\"".to_owned(),
+        // What is missing beside it hides nothing.
+        "[server]\nadmin_token = \"env:GONE\"\n[[upstreams.a.endpoints]]\nname = \"x\"\nmatch = \"GET /x\"\nschema = \"cert.pem\""
+            .to_owned(),
+    ];
+    for keys in unusable {
+        let dir = dir(&keys);
+        let told = run(&dir, &["check", "--elsewhere"]).ends_with(78).err;
+        assert!(!told.contains("GONE"), "{keys}: {told}");
+    }
+    let absent = [
+        "schema = \"gone.json\"",
+        "[server]\ntls = { cert = \"cert.pem\", key = \"file:gone\" }",
+        "[server]\ntls = { cert = \"gone\", key = \"env:HERE\" }",
+    ];
+    for keys in absent {
+        run(&dir(keys), &["check", "--elsewhere"]).ends_with(0);
+    }
+}
+
+#[test]
 fn a_secret_in_the_path_of_a_schedule_is_refused_and_not_shown() {
     for query in ["api_key=sparrow", "page=1&access_token=sparrow", "a=b;sig=sparrow", "api%5Fkey=sparrow", "key=env:SPARROW"] {
         let dir = dir(&schedule(&format!("request.path = \"/x?{query}\"")));
