@@ -27,6 +27,8 @@ pub(crate) const SPIKE: &str = "retry-spike";
 const CHANGES: usize = 20;
 /// The same thing is not told again within this time.
 const QUIET_MS: i64 = 60_000;
+/// A breaker that goes on failing its probes is told again so often, for receivers of messages that remind people of what lasts.
+const LASTING_MS: i64 = 5 * 60_000;
 /// Things that were told lately.
 const MOST_TOLD: usize = 4096;
 
@@ -37,11 +39,13 @@ struct Watched {
     unheard: Option<State>,
     open: Nanos,
     changes: VecDeque<BreakerChange>,
+    /// What opened it, where that was too soon after the last time to be told.
+    untold: Option<Moved>,
 }
 
 impl Default for Watched {
     fn default() -> Self {
-        Self { state: State::Closed, unheard: None, open: Nanos::ZERO, changes: VecDeque::new() }
+        Self { state: State::Closed, unheard: None, open: Nanos::ZERO, changes: VecDeque::new(), untold: None }
     }
 }
 
@@ -191,7 +195,29 @@ impl Alarms {
         let watched = self.breakers.entry(Arc::clone(names)).or_default();
         let moved = Moved::By(change.cause);
         watched.changed(*at, change.from, change.to, moved);
-        Watched::tell(names, change.to, moved, *at, bus);
+        self.tell(names, change.to, moved, *at, bus);
+    }
+
+    /// Tells of a change of a breaker. An outage is told when it begins and when it ends; its failed probes are told now and then. One
+    /// that comes and goes is told once a minute.
+    fn tell(&mut self, names: &Arc<Names>, to: State, moved: Moved, at: Wall, bus: &Bus) {
+        let place = || format!("{}/{}", names.upstream, names.endpoint);
+        let stands = bus.stands(&opened(names));
+        let is_told = moved == Moved::By(Cause::Forced)
+            || match to {
+                State::Open => self.is_news_after(if stands { LASTING_MS } else { QUIET_MS }, "breaker-opened", place(), at),
+                State::HalfOpen => stands && self.is_news("breaker-half-open", place(), at),
+                State::Closed => stands,
+            };
+        if is_told {
+            Watched::tell(names, to, moved, at, bus);
+        }
+        let watched = self.breakers.entry(Arc::clone(names)).or_default();
+        watched.untold = match to {
+            State::Open if !is_told && !stands => Some(moved),
+            State::HalfOpen => watched.untold,
+            State::Open | State::Closed => None,
+        };
     }
 
     /// Ends of calls that say something about the upstream.
@@ -238,11 +264,16 @@ impl Alarms {
     }
 
     fn is_news(&mut self, name: &'static str, about: String, at: Wall) -> bool {
+        self.is_news_after(QUIET_MS, name, about, at)
+    }
+
+    /// Whether this was not told within so many milliseconds; if so, it is being told now.
+    fn is_news_after(&mut self, quiet_ms: i64, name: &'static str, about: String, at: Wall) -> bool {
         if self.told.len() >= MOST_TOLD {
-            self.told.retain(|_, told| at.0 - told.0 < QUIET_MS);
+            self.told.retain(|_, told| at.0 - told.0 < LASTING_MS);
         }
         let key = (name, about);
-        let news = self.told.get(&key).is_none_or(|told| at.0 - told.0 >= QUIET_MS);
+        let news = self.told.get(&key).is_none_or(|told| at.0 - told.0 >= quiet_ms);
         if news && self.told.len() < MOST_TOLD {
             self.told.insert(key, at);
         }
@@ -266,8 +297,10 @@ impl Alarms {
                 if let Some(moved) = watched.looked_at(state, endpoint.state.link().is_some(), of_all) {
                     watched.changed(now.wall, watched.state, state, moved);
                     if !of_all || bus.stands(&opened(names)) {
-                        Watched::tell(names, state, moved, now.wall, bus);
+                        self.tell(names, state, moved, now.wall, bus);
                     }
+                } else if let Some(moved) = watched.untold {
+                    self.tell(names, State::Open, moved, now.wall, bus);
                 }
             }
             self.poll_keys(upstream, bus, now);
@@ -435,6 +468,8 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use seawall_core::guard::Change;
+    use seawall_core::time::Mono;
 
     #[test]
     fn people_are_told_why_a_breaker_moved_in_words_and_programs_in_one_word() {
@@ -447,6 +482,43 @@ mod tests {
             assert!(told.detail.split(' ').count() > 4, "{moved:?}: {}", told.detail);
             assert!(!told.detail.contains(moved.word()) || moved.word() == "forced", "{moved:?}: {}", told.detail);
         }
+    }
+
+    /// A breaker that is open for two seconds and then fails a probe every half second.
+    fn outage(alarms: &mut Alarms, names: &Arc<Names>, bus: &Bus) {
+        let mut change = |at, from, to, cause| {
+            let change = Change { from, to, cause, at: Mono(0) };
+            alarms.breaker(&BreakerRecord { at: Wall(at), names: Arc::clone(names), change }, bus);
+        };
+        change(1_000, State::Closed, State::Open, Cause::Consecutive);
+        for probe in 0..80 {
+            change(3_000 + probe * 500, State::Open, State::HalfOpen, Cause::OpenElapsed);
+            change(3_100 + probe * 500, State::HalfOpen, State::Open, Cause::ProbeFailed);
+        }
+    }
+
+    #[test]
+    fn a_breaker_whose_probes_fail_is_told_once() {
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        bus.raise(&rejected("api", "a"), Wall(0));
+        outage(&mut alarms, &names, &bus);
+        let told: Vec<&str> = bus.unread().iter().map(|published| published.event.name).collect();
+        assert_eq!(told, ["auth-failed", "breaker-opened", "breaker-half-open"]);
+        assert!(bus.stands(&opened(&names)));
+    }
+
+    #[test]
+    fn a_breaker_that_comes_and_goes_is_told_once_a_minute() {
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        for second in 0..120 {
+            for (ms, to, cause) in [(0, State::Open, Cause::Consecutive), (500, State::Closed, Cause::ProbesSucceeded)] {
+                alarms.tell(&names, to, Moved::By(cause), Wall(second * 1000 + ms), &bus);
+            }
+        }
+        let told: Vec<&str> = bus.unread().iter().map(|published| published.event.name).collect();
+        assert_eq!(told, ["breaker-opened", "breaker-closed", "breaker-opened", "breaker-closed"]);
+        alarms.tell(&names, State::Open, Moved::By(Cause::Consecutive), Wall(120_000), &bus);
+        assert_eq!(bus.unread().len(), 1);
     }
 
     #[test]
