@@ -68,6 +68,50 @@ fn a_breaker_is_seen_to_open_and_close() {
 }
 
 #[test]
+fn an_upstream_says_since_when_and_why_it_refuses() {
+    let upstream = Upstream::with(|turn| turn.say(answer("429 Slow", "Retry-After: 60\r\n", "")));
+    let down = Upstream::with(|turn| turn.say(answer("500 Oops", "", "")));
+    let policy = format!(
+        "[upstreams.paused]\nurl = \"http://{}\"\nretry = {{ attempts = 1 }}\n\
+         classify = [{{ when = {{ status = [429] }}, as = \"transient\", scope = \"upstream\", wait = \"retry-after\" }}]\n\
+         [upstreams.down]\nurl = \"http://{}\"\nretry = {{ attempts = 1 }}\n\
+         breaker = {{ per = \"upstream\", consecutive = 1, open = \"50ms\", open_max = \"50ms\", max_wait = \"0s\" }}\n\
+         endpoints = [{{ name = \"one\", match = \"GET /one\" }}]\n\
+         [upstreams.limited]\nurl = \"http://{}\"\nlimits = [{{ name = \"few\", key = \"upstream\", rate = \"1/h\", burst = 1 }}]\n\
+         auth = {{ inject = \"query:k\", keys = [{{ id = \"a\", secret = \"env:A\" }}] }}\n",
+        upstream.at, down.at, down.at
+    );
+    let gateway = Start::with(&policy).secret("A", "the-only-key").go();
+    let shown = |name: &str| -> Value {
+        let all = gateway.look("/v1/upstreams");
+        all["items"].as_array().unwrap().iter().find(|one| one["name"] == name).unwrap().clone()
+    };
+    let opened = |breaker: &Value| Wall::parse(breaker["since"].as_str().unwrap_or_default());
+    gateway.get("/paused/x");
+    gateway.get("/down/one");
+    eventually("its opening is seen", || opened(&shown("down")["endpoints"][0]["breaker"]).is_some());
+    let first = opened(&shown("down")["endpoints"][0]["breaker"]);
+    eventually("more probes fail than changes are kept", || {
+        gateway.get("/down/one");
+        down.count() > 30
+    });
+    let down = shown("down");
+    assert_eq!(opened(&down["endpoints"][0]["breaker"]), first, "probes do not begin it anew");
+    assert_eq!(down["endpoints"][0]["breaker"]["per"], "upstream");
+    let paused = &shown("paused")["endpoints"][0];
+    let time = |member: &str| Wall::parse(paused[member].as_str().unwrap()).unwrap();
+    assert!(time("paused_since") < time("paused_until"), "{paused}");
+    for _ in 0..4 {
+        gateway.get("/limited/x");
+    }
+    eventually("refusals are counted by code", || shown("limited")["endpoints"][0]["refused"] == json!({ "rate_limited": 3 }));
+    gateway.admin("PUT", "/v1/keys/limited/a", r#"{"state":"cooling"}"#);
+    eventually("the key says since when", || {
+        Wall::parse(gateway.look("/v1/keys")["items"][0]["since"].as_str().unwrap_or_default()).is_some()
+    });
+}
+
+#[test]
 fn a_calls_timeline_says_why_everything_was_done() {
     let upstream = Upstream::replying(&[&answer("503 Later", "", ""), &answer("502 Bad", "", ""), OK]);
     let gateway = Start::before(&upstream, "retry = { attempts = 4, base = \"5ms\", cap = \"9ms\" }\n").go();

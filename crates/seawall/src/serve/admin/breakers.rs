@@ -38,6 +38,8 @@ struct Breaker {
     state: BreakerState,
     /// What an operator holds it to.
     forced: Option<Held>,
+    /// Since when it is not closed, where this process saw it open.
+    since: Option<Time>,
     /// When the next probe is let through.
     retry_at: Option<Time>,
     open_seconds_total: f64,
@@ -50,8 +52,12 @@ struct Breaker {
 pub(super) struct BreakerNow {
     state: BreakerState,
     forced: Option<Held>,
+    /// Since when it is not closed, where this process saw it open.
+    since: Option<Time>,
     retry_at: Option<Time>,
     open_seconds: f64,
+    /// Whose it is: `endpoint`, or `upstream` where all of its endpoints have this one.
+    per: &'static str,
 }
 
 /// What a breaker is to be.
@@ -83,18 +89,26 @@ fn held(endpoint: &LiveEndpoint) -> Option<Held> {
     }
 }
 
-pub(super) fn state(endpoint: &LiveEndpoint, now: Now) -> BreakerNow {
+pub(super) fn state(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> BreakerNow {
     let (state, retry_at, open) = endpoint.state.breaker_state(now.mono);
-    BreakerNow { state: BreakerState(state), forced: held(endpoint), retry_at: at(retry_at, now), open_seconds: open.as_secs_f64() }
+    BreakerNow {
+        state: BreakerState(state),
+        forced: held(endpoint),
+        since: seen.alarms.not_closed_since(&endpoint.names),
+        retry_at: at(retry_at, now),
+        open_seconds: open.as_secs_f64(),
+        per: endpoint.spec.policy.breaker.per.as_str(),
+    }
 }
 
 fn item(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> Breaker {
-    let BreakerNow { state, forced, retry_at, open_seconds } = state(endpoint, now);
+    let BreakerNow { state, forced, since, retry_at, open_seconds, .. } = state(endpoint, seen, now);
     Breaker {
         upstream: endpoint.names.upstream.clone(),
         endpoint: endpoint.names.endpoint.clone(),
         state,
         forced,
+        since,
         retry_at,
         open_seconds_total: open_seconds,
         changes: seen.alarms.changes(&endpoint.names),

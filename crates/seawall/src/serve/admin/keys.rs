@@ -5,7 +5,7 @@ use super::paths::paths;
 use super::query::{List, bad, document, either, not_found, object, whole};
 use crate::serve::Shared;
 use crate::serve::answer::Refusal;
-use crate::serve::eyes::audit;
+use crate::serve::eyes::{Seen, audit};
 use crate::shape::Time;
 use axum::Extension;
 use axum::body::Body;
@@ -41,6 +41,8 @@ pub(super) struct Key {
     tail: Option<String>,
     group: Option<String>,
     state: KeyState,
+    /// Since when it is not ready, where this process saw it change.
+    since: Option<Time>,
     /// When it is ready again.
     until: Option<Time>,
     uses: u64,
@@ -68,10 +70,13 @@ struct KeyWish {
 #[utoipa::path(get, path = "/v1/keys", operation_id = "listKeys", tag = "keys", responses((status = 200, body = List<Key>)))]
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
-    whole(live.upstreams.iter().flat_map(|upstream| of(upstream, now)).collect())
+    let seen = shared.eyes.seen();
+    let items = live.upstreams.iter().flat_map(|upstream| of(upstream, &seen, now)).collect();
+    drop(seen);
+    whole(items)
 }
 
-pub(super) fn of(upstream: &LiveUpstream, now: Now) -> Vec<Key> {
+pub(super) fn of(upstream: &LiveUpstream, seen: &Seen, now: Now) -> Vec<Key> {
     let keys = upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
     let shown = keys.filter_map(|(key, index)| {
         let status = upstream.state.key_status(index, now)?;
@@ -86,6 +91,7 @@ pub(super) fn of(upstream: &LiveUpstream, now: Now) -> Vec<Key> {
             tail: upstream.credentials.as_ref().and_then(|credentials| credentials.tail(index)).map(|tail| tail.to_string()),
             group: key.group.clone(),
             state,
+            since: seen.alarms.resting_since(&upstream.spec.name, &key.id),
             until: status.cooling.map(|left| Time(now.wall + left)),
             uses: status.uses,
             failures: status.fails,
@@ -127,6 +133,6 @@ async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body
     }
     let detail = format!("{upstream}/{id}: {}", if cool { "cooling" } else { "ready" });
     audit(shared, &who.0, "key", detail).await;
-    let shown = of(named, now).into_iter().find(|key| key.id == id);
+    let shown = of(named, &shared.eyes.seen(), now).into_iter().find(|key| key.id == id);
     shown.map(|key| document(200, &key)).ok_or_else(|| not_found("there is no such key"))
 }

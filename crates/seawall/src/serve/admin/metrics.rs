@@ -39,7 +39,7 @@ fn pause_gauges(out: &mut String, live: &Live, now: Now) {
     family(out, "seawall_pause_seconds", "gauge", "What is left of a pause that the provider asked for");
     for upstream in &live.upstreams {
         for endpoint in &upstream.endpoints {
-            let left = pauses::end(upstream, endpoint, now.mono).map_or(0.0, |until| until.since(now.mono).as_secs_f64());
+            let left = pauses::longest(upstream, endpoint, now.mono).map_or(0.0, |(_, until)| until.since(now.mono).as_secs_f64());
             line(out, format_args!("seawall_pause_seconds{{{}}} {left}", labels(&endpoint.names)));
         }
     }

@@ -58,27 +58,29 @@ fn all(live: &Live, now: Now) -> Vec<Pause> {
     live.upstreams.iter().flat_map(|upstream| of(upstream, now)).collect()
 }
 
-/// When an endpoint may be asked again, where its own pause or that of its upstream lasts.
-pub(super) fn end(upstream: &LiveUpstream, endpoint: &LiveEndpoint, now: Mono) -> Option<Mono> {
-    [upstream.state.paused(now), endpoint.state.paused(now)].into_iter().flatten().map(|(_, until)| until).max()
+/// Of an endpoint's own pause and that of its upstream the one that ends last: since when it lasts, and until when.
+pub(super) fn longest(upstream: &LiveUpstream, endpoint: &LiveEndpoint, now: Mono) -> Option<(Mono, Mono)> {
+    [upstream.state.paused(now), endpoint.state.paused(now)].into_iter().flatten().max_by_key(|(_, until)| *until)
+}
+
+/// The time of day of a moment before or after now.
+pub(super) fn time(at: Mono, now: Now) -> Time {
+    if at <= now.mono {
+        Time(Wall(now.wall.0.saturating_sub(i64::try_from(now.mono.since(at).as_millis()).unwrap_or(0))))
+    } else {
+        Time(now.wall + at.since(now.mono))
+    }
 }
 
 fn of(upstream: &LiveUpstream, now: Now) -> Vec<Pause> {
     let whole = upstream.state.paused(now.mono).map(|span| (None, span));
     let own = upstream.endpoints.iter().filter_map(|one| Some((Some(one.spec.name.clone()), one.state.paused(now.mono)?)));
-    let time = |at: Mono| {
-        if at <= now.mono {
-            Time(Wall(now.wall.0.saturating_sub(i64::try_from(now.mono.since(at).as_millis()).unwrap_or(0))))
-        } else {
-            Time(now.wall + at.since(now.mono))
-        }
-    };
     let pause = |endpoint, credentials, (since, until)| Pause {
         upstream: upstream.spec.name.clone(),
         endpoint,
         credentials,
-        since: time(since),
-        until: time(until),
+        since: time(since, now),
+        until: time(until, now),
     };
     let callers = upstream.state.credentials_paused(now.mono).map(|(count, since, until)| pause(None, Some(count), (since, until)));
     whole.into_iter().chain(own).map(|(endpoint, span)| pause(endpoint, None, span)).chain(callers).collect()

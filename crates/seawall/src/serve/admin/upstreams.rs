@@ -4,7 +4,7 @@ use super::paths::paths;
 use super::query::{List, whole};
 use super::{breakers, keys, pauses};
 use crate::figures;
-use crate::serve::eyes::{Pace, Point, Seen};
+use crate::serve::eyes::{Pace, Point, REFUSALS, Seen};
 use crate::serve::{Shared, operate};
 use crate::shape::{Members, Time};
 use axum::extract::State;
@@ -46,11 +46,17 @@ struct EndpointNow {
     name: String,
     r#match: String,
     breaker: breakers::BreakerNow,
+    paused_since: Option<Time>,
     /// The end of a pause that the provider asked for.
     paused_until: Option<Time>,
     /// Calls a second.
     rate: f64,
     success_share: f64,
+    /// Calls that failed.
+    failed: u64,
+    /// Calls that Seawall refused, by code.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    refused: Members<u64>,
     retries_per_success: f64,
     p95_ms: Option<f64>,
     policy: figures::Policy,
@@ -73,7 +79,7 @@ fn shown(shared: &Shared, live: &Live, upstream: &LiveUpstream, (seen, now): (&S
     for endpoint in &upstream.endpoints {
         let minute = seen.minute(&endpoint.names, now.wall);
         let policy = shared.calculator.policy(&live.config, &upstream.spec, &endpoint.spec);
-        endpoints.push(row((upstream, endpoint), policy, &minute, now));
+        endpoints.push(row((upstream, endpoint), policy, &minute, (seen, now)));
         all.add(&minute);
     }
     let budget = upstream.endpoints.last().map(|last| upstream.state.budget_tokens(&last.spec.policy.retry, now.mono));
@@ -86,18 +92,28 @@ fn shown(shared: &Shared, live: &Live, upstream: &LiveUpstream, (seen, now): (&S
         budget_tokens: budget,
         classes: Class::ALL.iter().zip(all.classes).map(|(class, count)| (class.as_str().to_owned(), count)).collect(),
         endpoints,
-        keys: keys::of(upstream, now),
+        keys: keys::of(upstream, seen, now),
     }
 }
 
-fn row((upstream, endpoint): (&LiveUpstream, &LiveEndpoint), policy: figures::Policy, minute: &Point, now: Now) -> EndpointNow {
+fn row(
+    (upstream, endpoint): (&LiveUpstream, &LiveEndpoint),
+    policy: figures::Policy,
+    minute: &Point,
+    (seen, now): (&Seen, Now),
+) -> EndpointNow {
+    let refused = REFUSALS.into_iter().zip(minute.refusals).filter(|(_, count)| *count > 0);
+    let pause = pauses::longest(upstream, endpoint, now.mono);
     EndpointNow {
         name: endpoint.spec.name.clone(),
         r#match: endpoint.spec.matches.to_string(),
-        breaker: breakers::state(endpoint, now),
-        paused_until: pauses::end(upstream, endpoint, now.mono).map(|until| Time(now.wall + until.since(now.mono))),
+        breaker: breakers::state(endpoint, seen, now),
+        paused_since: pause.map(|(since, _)| pauses::time(since, now)),
+        paused_until: pause.map(|(_, until)| pauses::time(until, now)),
         rate: minute.rate(now.mono),
         success_share: minute.success_share(),
+        failed: minute.failed,
+        refused: refused.map(|(code, count)| (code.as_str().to_owned(), count)).collect(),
         retries_per_success: minute.retries_per_success(),
         p95_ms: minute.quantile(950),
         policy,

@@ -39,13 +39,15 @@ struct Watched {
     unheard: Option<State>,
     open: Nanos,
     changes: VecDeque<BreakerChange>,
+    /// When it was closed last, where it is not and that was seen. Its changes may no longer tell: each failed probe is one.
+    since: Option<Wall>,
     /// What opened it, where that was too soon after the last time to be told.
     untold: Option<Moved>,
 }
 
 impl Default for Watched {
     fn default() -> Self {
-        Self { state: State::Closed, unheard: None, open: Nanos::ZERO, changes: VecDeque::new(), untold: None }
+        Self { state: State::Closed, unheard: None, open: Nanos::ZERO, changes: VecDeque::new(), since: None, untold: None }
     }
 }
 
@@ -111,7 +113,8 @@ enum Key {
 #[derive(Debug, Default)]
 pub(crate) struct Alarms {
     breakers: HashMap<Arc<Names>, Watched>,
-    keys: HashMap<(String, String), Key>,
+    /// With when that was seen, where it was.
+    keys: HashMap<(String, String), (Key, Option<Wall>)>,
     spikes: HashMap<String, Spike>,
     /// What upstreams said last of our credentials.
     words: HashMap<String, String>,
@@ -162,7 +165,7 @@ impl Alarms {
             for key in upstream.spec.auth.iter().flat_map(|auth| &auth.keys) {
                 let stands = [(Key::Rejected, rejected(name, &key.id)), (Key::Cooling, cooling(name, &key.id))];
                 if let Some((state, _)) = stands.into_iter().find(|(_, event)| bus.stands(event)) {
-                    self.keys.insert((name.clone(), key.id.clone()), state);
+                    self.keys.insert((name.clone(), key.id.clone()), (state, None));
                 }
             }
             if bus.stands(&accepted(name)) {
@@ -332,10 +335,10 @@ impl Alarms {
             is_viable |= state == Key::Ready;
             let words = self.words(name, "");
             let known = self.keys.entry((name.clone(), key.id.clone())).or_default();
-            if *known == state {
+            if known.0 == state {
                 continue;
             }
-            *known = state;
+            *known = (state, Some(now.wall));
             match state {
                 Key::Ready => {
                     // Of both, the one that people were told of.
@@ -409,6 +412,17 @@ impl Alarms {
         self.letters = Some(open);
     }
 
+    /// Since when a breaker is not closed, where its opening was seen.
+    pub(crate) fn not_closed_since(&self, names: &Arc<Names>) -> Option<Time> {
+        self.breakers.get(names)?.since.map(Time)
+    }
+
+    /// Since when a key is not ready, where that was seen.
+    pub(crate) fn resting_since(&self, upstream: &str, key: &str) -> Option<Time> {
+        let (state, since) = self.keys.get(&(upstream.to_owned(), key.to_owned()))?;
+        since.filter(|_| *state != Key::Ready).map(Time)
+    }
+
     /// A breaker's last changes, oldest first.
     pub(crate) fn changes(&self, names: &Arc<Names>) -> Vec<BreakerChange> {
         self.breakers.get(names).map(|watched| watched.changes.iter().cloned().collect()).unwrap_or_default()
@@ -437,6 +451,11 @@ impl Watched {
 
     fn changed(&mut self, at: Wall, from: State, to: State, moved: Moved) {
         (self.state, self.unheard) = (to, None);
+        self.since = match (from, to) {
+            (_, State::Closed) => None,
+            (State::Closed, _) => Some(at),
+            (State::Open | State::HalfOpen, _) => self.since,
+        };
         let change = BreakerChange { at: Time(at), from: BreakerState(from), to: BreakerState(to), cause: moved.word() };
         bounded(&mut self.changes, CHANGES, change);
     }
@@ -519,6 +538,17 @@ mod tests {
         assert_eq!(told, ["breaker-opened", "breaker-closed", "breaker-opened", "breaker-closed"]);
         alarms.tell(&names, State::Open, Moved::By(Cause::Consecutive), Wall(120_000), &bus);
         assert_eq!(bus.unread().len(), 1);
+    }
+
+    #[test]
+    fn since_when_a_breaker_is_not_closed_survives_its_probes() {
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        assert!(alarms.not_closed_since(&names).is_none());
+        outage(&mut alarms, &names, &bus);
+        assert_eq!(alarms.not_closed_since(&names).map(|Time(at)| at), Some(Wall(1_000)));
+        let change = Change { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: Mono(0) };
+        alarms.breaker(&BreakerRecord { at: Wall(50_000), names: Arc::clone(&names), change }, &bus);
+        assert!(alarms.not_closed_since(&names).is_none());
     }
 
     #[test]

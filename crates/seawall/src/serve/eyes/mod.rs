@@ -15,7 +15,7 @@ pub(crate) use audit::audit;
 pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing, Told};
 pub(crate) use calls::{Call, CallKind, CallTimeline, Calls, Wanted};
 pub(crate) use rollup::{Asked, Rollups, ShownRollup};
-pub(crate) use series::{Pace, Point, Series, ShownPoint};
+pub(crate) use series::{Pace, Point, REFUSALS, Series, ShownPoint};
 pub(crate) use unnamed::{Errors, UnnamedError};
 
 use super::Shared;
@@ -226,7 +226,10 @@ impl Seen {
                     all.call(record.elapsed, ending);
                     own.call(record.elapsed, ending);
                     row.iter_mut().for_each(|row| rollup::call(row, ending));
-                    *rejected += u64::from(ending == Ending::Rejected);
+                    if ending == Ending::Rejected {
+                        *rejected += 1;
+                        own.refused(record.outcome);
+                    }
                     if record.outcome == "overloaded" {
                         *overloaded.entry(Arc::clone(&record.names)).or_default() += 1;
                     }

@@ -3,12 +3,17 @@
 
 use super::{Ending, as_f64};
 use crate::shape::{Time, ms};
+use seawall_core::record::Code;
 use seawall_core::record::histogram::Histogram;
 use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_engine::recorder::AttemptRecord;
 use serde::Serialize;
 use std::collections::VecDeque;
 use utoipa::ToSchema;
+
+/// The codes of refusals that are counted by themselves: an operator can do something about each.
+pub(crate) const REFUSALS: [Code; 6] =
+    [Code::RateLimited, Code::Overloaded, Code::KeysExhausted, Code::KeysRejected, Code::CircuitOpen, Code::Paused];
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Point {
@@ -18,6 +23,8 @@ pub(crate) struct Point {
     pub success: u64,
     pub failed: u64,
     pub rejected: u64,
+    /// Of those the ones with these codes, in the order of `REFUSALS`.
+    pub refusals: [u64; REFUSALS.len()],
     pub retries: u64,
     /// Attempts by class, in the order of `Class::ALL`.
     pub classes: [u64; 6],
@@ -30,6 +37,7 @@ impl Point {
         self.success += other.success;
         self.failed += other.failed;
         self.rejected += other.rejected;
+        self.refusals.iter_mut().zip(other.refusals).for_each(|(sum, more)| *sum += more);
         self.retries += other.retries;
         self.classes.iter_mut().zip(other.classes).for_each(|(sum, more)| *sum += more);
         self.latency.merge(&other.latency);
@@ -38,6 +46,14 @@ impl Point {
     pub(super) fn attempt(&mut self, record: &AttemptRecord) {
         self.retries += u64::from(record.attempt.is_repeated());
         if let Some(count) = self.classes.get_mut(record.attempt.class as usize) {
+            *count += 1;
+        }
+    }
+
+    /// A call that was refused with this code.
+    pub(super) fn refused(&mut self, code: &str) {
+        let place = REFUSALS.iter().position(|known| known.as_str() == code);
+        if let Some(count) = place.and_then(|place| self.refusals.get_mut(place)) {
             *count += 1;
         }
     }
