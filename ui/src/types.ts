@@ -54,10 +54,13 @@ export type BreakerState = "closed" | "half-open" | "open";
 export interface Endpoint {
   name: string;
   match: string;
-  breaker: { state: BreakerState; forced: "open" | "closed" | null; retry_at: string | null; open_seconds: number };
+  breaker: { state: BreakerState; forced: "open" | "closed" | null; since?: string | null; retry_at: string | null; open_seconds: number; per?: string };
+  paused_since?: string | null;
   paused_until: string | null;
   rate: number;
   success_share: number | null;
+  failed?: number;
+  refused?: Record<string, number>;
   retries_per_success: number | null;
   p95_ms: number | null;
   policy?: PolicyRow;
@@ -69,6 +72,7 @@ export interface Key {
   tail: string;
   group: string | null;
   state: "ready" | "cooling" | "rejected";
+  since?: string | null;
   until: string | null;
   uses: number;
   failures: number;

@@ -136,28 +136,34 @@ function Course({ name }: { name: string }): JSX.Element {
   );
 }
 
-/** What fails, by status and reason, each with a call to look at. */
+/** What fails or is refused, by status and reason, each with a call to look at. */
 function TopErrors({ name }: { name: string }): JSX.Element {
-  const { data, error } = useResource<Page<Call>>(query("/v1/calls", { upstream: name, kind: "failed", limit: 200 }), { every: 5, live: false });
+  const asked = (kind: string) => useResource<Page<Call>>(query("/v1/calls", { upstream: name, kind, limit: 200 }), { every: 5, live: false });
+  const kinds = [["failed", asked("failed")], ["refused", asked("refused")]] as const;
+  const error = kinds.find(([, { error }]) => error)?.[1].error;
   if (error) return <Failure error={error} />;
-  const groups = new Map<string, { sample: Call; times: number }>();
-  for (const one of data?.items ?? []) {
-    const key = `${one.endpoint} ${one.response_status ?? ""} ${one.outcome} ${one.reason}`;
-    const known = groups.get(key);
-    if (known) known.times += 1;
-    else groups.set(key, { sample: one, times: 1 });
+  const groups = new Map<string, { sample: Call; times: number; kind: string }>();
+  for (const [kind, { data }] of kinds) {
+    for (const one of data?.items ?? []) {
+      const key = `${one.endpoint} ${one.response_status ?? ""} ${one.outcome} ${one.reason}`;
+      const known = groups.get(key);
+      if (known) known.times += 1;
+      else groups.set(key, { sample: one, times: 1, kind });
+    }
   }
   const top = [...groups.values()].sort((a, b) => b.times - a.times).slice(0, 5);
   return (
-    <Panel title="Top errors" note="among the last 200 calls that failed" flush>
-      {top.length === 0 ? (
-        <Empty icon="check" title="No call failed" good>Among the calls that are remembered, callers got what they asked for.</Empty>
+    <Panel title="Top errors" note="among the last 200 calls that failed and 200 that were refused" flush>
+      {kinds.some(([, { data }]) => !data) ? (
+        <Loading rows={2} />
+      ) : top.length === 0 ? (
+        <Empty icon="check" title="No call failed or was refused" good>Among the calls that are remembered, callers got what they asked for.</Empty>
       ) : (
         <Rows
           label="Top errors"
           rows={top}
           id={({ sample }) => sample.id}
-          href={({ sample }) => link("calls", [sample.id], { upstream: name, kind: "failed" })}
+          href={({ sample, kind }) => link("calls", [sample.id], { upstream: name, kind })}
           columns={[
             { name: "Calls", number: true, show: ({ times }) => count(times) },
             { name: "Status", number: true, show: ({ sample }) => <span class="mono">{sample.response_status ?? "–"}</span> },
@@ -286,7 +292,7 @@ function Keys({ upstream, again }: { upstream: Upstream; again: () => void }): J
           id={(key) => key.id}
           columns={[
             { name: "Key", show: (key) => <><strong>{key.id}</strong> <span class="soft mono">{key.tail}</span></> },
-            { name: "State", show: (key) => <><Badge word={key.state} /> {key.until && <span class="soft" title={moment(key.until)}>back {ahead(key.until)}</span>}</> },
+            { name: "State", show: (key) => <><Badge word={key.state} /> {key.until && <span class="soft" title={`${key.since ? `since ${moment(key.since)}, ` : ""}until ${moment(key.until)}`}>back {ahead(key.until)}</span>}</> },
             { name: "Group", minor: true, show: (key) => key.group ?? "–" },
             { name: "Uses", number: true, show: (key) => count(key.uses) },
             { name: "Failures", number: true, minor: true, show: (key) => count(key.failures) },
