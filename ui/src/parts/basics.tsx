@@ -11,7 +11,7 @@ type Children = { children?: ComponentChildren };
 /** Where something is, in one piece also where a row becomes a card. */
 export function Place({ upstream, endpoint }: { upstream: string; endpoint: string }): JSX.Element {
   return (
-    <span class="place">
+    <span class="place" title={`${upstream}/${endpoint}`}>
       <span class="soft">{upstream}/</span>
       {endpoint}
     </span>

@@ -70,10 +70,10 @@ export function Calls(): JSX.Element {
               { name: "Endpoint", minor: true, show: (call) => <Place upstream={call.upstream} endpoint={call.endpoint} /> },
               { name: "Status", number: true, show: (call) => <span class="mono">{call.response_status ?? "–"}</span> },
               { name: "Outcome", show: (call) => <Badge word={call.outcome} /> },
-              { name: "Reason", minor: true, show: (call) => <span class="soft" title={REASONS[call.reason]}>{call.reason.replaceAll("_", " ")}</span> },
+              { name: "Reason", minor: true, show: (call) => <span class="soft brief" title={`${call.reason.replaceAll("_", " ")}: ${REASONS[call.reason] ?? ""}`}>{call.reason.replaceAll("_", " ")}</span> },
               { name: "Attempts", number: true, show: (call) => <Tries count={call.attempts} /> },
               { name: "Elapsed", number: true, show: (call) => ms(call.elapsed_ms) },
-              { name: "Caller", minor: true, show: (call) => call.caller },
+              { name: "Caller", minor: true, show: (call) => <span class="brief" title={call.caller}>{call.caller}</span> },
             ]}
           />
         )}
