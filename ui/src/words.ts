@@ -38,6 +38,16 @@ export const REASONS: Record<string, string> = {
   stream_cut: "The response broke off after the caller had its first byte; the connection was aborted.",
 };
 
+/** Why Seawall refuses calls of an endpoint, by code. */
+export const REFUSALS: Record<string, string> = {
+  rate_limited: "a limit of ours refuses calls",
+  overloaded: "its pool and line are full",
+  keys_exhausted: "no key was ready in time",
+  keys_rejected: "every key was rejected",
+  circuit_open: "its breaker refused calls",
+  paused: "its provider asked for a pause",
+};
+
 /** Why a breaker changed. */
 export const CAUSES: Record<string, string> = {
   "failure-rate": "too many calls failed",

@@ -2,8 +2,9 @@
 // names have it in them, and takes no screenshots.
 
 import { start } from "./browser.mjs";
+import * as incident from "./incident.mjs";
 import { LETTERS } from "./scene.mjs";
-import { shots } from "./shots.mjs";
+import { incidentShots, shots } from "./shots.mjs";
 import { bare, stage } from "./stage.mjs";
 import { json, stories } from "./stories.mjs";
 
@@ -63,6 +64,11 @@ async function story(name, tell, also) {
 }
 
 for (const [name, tell] of Object.entries(stories(server, open))) await story(name, tell);
+
+const broken = await incident.begin();
+for (const [name, tell] of Object.entries(incident.stories(broken))) await story(name, tell, broken.base);
+if (!only) await incidentShots(broken.base, "artefacts", open);
+broken.stop();
 
 const closed = await bare('admin_token = "env:STAGE_TOKEN"');
 await story("asks for the admin token and keeps it in this tab only", async (page) => {

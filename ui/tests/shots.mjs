@@ -23,6 +23,20 @@ export async function shots(base, folder, open) {
   }
 }
 
+/** The overview in the middle of an incident. */
+export async function incidentShots(base, folder, open) {
+  mkdirSync(folder, { recursive: true });
+  for (const colorScheme of ["dark", "light"]) {
+    for (const [width, height] of [[1440, 1000], [390, 1400]]) {
+      const page = await open({ viewport: { width, height }, colorScheme, also: base });
+      await visit(page, base, "overview");
+      await page.waitForTimeout(300);
+      await page.screenshot({ path: `${folder}/incident-${colorScheme}-${width}.png` });
+      await page.context().close();
+    }
+  }
+}
+
 if (process.argv[1]?.endsWith("shots.mjs")) {
   const base = (process.argv[2] ?? "http://127.0.0.1:7399").replace(/\/?$/, "/");
   const { browser, open, faults } = await start(base);

@@ -60,6 +60,20 @@ export async function stage() {
   return { ...seawall.found, stop };
 }
 
+/** A gateway with this policy in front of a faulty upstream with this script; `send` is a request to it. */
+export async function incident(script, policy) {
+  const folder = mkdtempSync(join(tmpdir(), "seawall-incident-"));
+  writeFileSync(join(folder, "flaky.toml"), script);
+  const flaky = await start(["flaky", "--listen", "127.0.0.1:0", "--script", join(folder, "flaky.toml")], (text) => text.match(/listens on http:\/\/([0-9.:]+)/)?.[1]);
+  const seawall = await serve(folder, policy(flaky.found));
+  const stop = () => {
+    seawall.stop();
+    flaky.stop();
+    rmSync(folder, { recursive: true, force: true });
+  };
+  return { ...seawall.found, stop, send: (path) => send(seawall.found.gateway, { path }) };
+}
+
 /** A gateway that nothing passes through, with these keys of `[server]`. */
 export async function bare(keys = "") {
   const folder = mkdtempSync(join(tmpdir(), "seawall-bare-"));

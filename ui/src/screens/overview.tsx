@@ -12,7 +12,11 @@ import { Rows } from "../parts/rows";
 import { useResource } from "../resource";
 import { link } from "../route";
 import { coalesced, heals, tone } from "../toasts";
-import type { Breaker, Endpoint, Happening, Page, Point, Status, Upstream } from "../types";
+import type { Endpoint, Happening, Page, Point, Schedule, Status, Upstream } from "../types";
+import { REFUSALS } from "../words";
+
+/** Below this share of success the figure is red, and something needs watching. */
+const BAD = 0.95;
 
 interface Trouble {
   hue: "bad" | "warn";
@@ -29,13 +33,13 @@ interface Trouble {
 export function Overview(): JSX.Element {
   const status = useResource<Status>("/v1/status", { every: 2 });
   const upstreams = useResource<Page<Upstream>>("/v1/upstreams", { every: 2 });
-  const breakers = useResource<Page<Breaker>>("/v1/breakers", { every: 3 });
+  const schedules = useResource<Page<Schedule>>("/v1/schedules", { every: 15 });
   if (status.error && !status.data) return <Failure error={status.error} again={status.again} />;
   if (!status.data || !upstreams.data) return <Loading rows={6} />;
   const all = upstreams.data.items;
   return (
     <>
-      <Verdict status={status.data} upstreams={all} breakers={breakers.data?.items ?? []} />
+      <Verdict status={status.data} upstreams={all} schedules={schedules.data?.items ?? []} />
       <Tiles status={status.data} />
       {status.data.totals.calls === 0 ? <First upstream={all[0]?.name ?? ""} /> : <Traffic since={seconds(status.data.started_at)} />}
       <div class="split">
@@ -46,58 +50,99 @@ export function Overview(): JSX.Element {
   );
 }
 
-/** Of fewer calls in a minute no share is worth a word. */
+/** Of fewer calls in a minute no share is worth a word, unless success as a whole is bad. */
 const FEW = 20;
 
+const since = (at: string | null | undefined) => (at ? ` since ${time(at)}` : "");
+
 /** What is wrong with one endpoint, in the order in which a cause explains the others. */
-function cause(upstream: Upstream, endpoint: Endpoint, story: Breaker | undefined): { why: string; act: string; grave: boolean } | undefined {
+function cause(upstream: Upstream, endpoint: Endpoint): { why: string; act: string; grave: boolean } | undefined {
   const { breaker, paused_until: paused } = endpoint;
   const ready = upstream.keys.filter((key) => key.state === "ready");
   if (upstream.keys.length > 0 && ready.length === 0) {
     const back = upstream.keys.flatMap((key) => (key.until ? [key.until] : [])).sort()[0];
-    return { why: back ? `no key until ${time(back)}` : "every key was rejected", act: "Restore a key", grave: true };
+    // There was none from when the last one went.
+    const out = since(upstream.keys.map((key) => key.since ?? "").sort().pop());
+    return { why: back ? `no key${out}${out && ","} until ${time(back)}` : `every key was rejected${out}`, act: "Restore a key", grave: true };
   }
-  if (paused) return { why: `paused by its provider, ends ${ahead(paused)}`, act: "Lift the pause", grave: true };
+  if (paused) return { why: `paused by its provider${since(endpoint.paused_since)}, ends ${ahead(paused)}`, act: "Lift the pause", grave: true };
   if (breaker.state === "closed") return undefined;
-  if (breaker.forced === "open") return { why: "blocked by an operator", act: "Release it", grave: true };
-  const opened = story?.changes.filter((change) => change.from === "closed").map((change) => change.at).sort().pop();
-  const since = opened ? ` since ${time(opened)}` : "";
+  if (breaker.forced === "open") return { why: `blocked by an operator${since(breaker.since)}`, act: "Release it", grave: true };
   const next = breaker.state === "open" ? `, next probe ${ahead(breaker.retry_at)}` : ", probing";
-  return { why: `breaker is ${breaker.state}${since}${next}`, act: "Look at it", grave: breaker.state === "open" };
+  return { why: `breaker is ${breaker.state}${since(breaker.since)}${next}`, act: "Look at it", grave: breaker.state === "open" };
 }
 
-function troubles(status: Status, upstreams: Upstream[], breakers: Breaker[]): Trouble[] {
+/** The endpoints of an upstream; those behind one breaker that is not closed are one, without a name. */
+function places({ endpoints }: Upstream): Endpoint[] {
+  const behind = endpoints.filter(({ breaker }) => breaker.per === "upstream" && breaker.state !== "closed");
+  const first = behind[0];
+  if (!first || endpoints.length === 1) return endpoints;
+  const sum = (of: (endpoint: Endpoint) => number) => behind.reduce((total, endpoint) => total + of(endpoint), 0);
+  const calls = sum((endpoint) => endpoint.rate);
+  const opened = behind.flatMap(({ breaker }) => (breaker.since ? [breaker.since] : [])).sort()[0] ?? null;
+  const one: Endpoint = {
+    ...first,
+    name: "",
+    rate: calls,
+    success_share: calls > 0 ? sum((endpoint) => endpoint.rate * (endpoint.success_share ?? 1)) / calls : null,
+    breaker: { ...first.breaker, since: opened },
+  };
+  return [one, ...endpoints.filter((endpoint) => !behind.includes(endpoint))];
+}
+
+/** Why calls of an endpoint do not succeed, where nothing that lasts explains it. */
+function failures(upstream: Upstream, endpoint: Endpoint): { why: string; act: string; href: string } {
+  const refusals = Object.entries(endpoint.refused ?? {}).sort((a, b) => b[1] - a[1]);
+  const refused = refusals.reduce((sum, [, times]) => sum + times, 0);
+  const code = refusals[0]?.[0];
+  const to = (kind: string) => link("calls", [], { upstream: upstream.name, kind });
+  if (code === undefined || refused < (endpoint.failed ?? 0)) return { why: `most often ${worst(upstream.classes) ?? "without a class"}`, act: "Failed calls", href: to("failed") };
+  const why = REFUSALS[code] ?? code.replaceAll("_", " ");
+  return code === "rate_limited" || code === "overloaded" ? { why, act: "Limits", href: link("limits") } : { why, act: "Refused calls", href: to("refused") };
+}
+
+function unhealthy(upstreams: Upstream[], isRed: boolean): Trouble[] {
   const found: Trouble[] = [];
-  const system = (hue: "bad" | "warn", what: string, why: string, act: string, href: string) => found.push({ hue, what, why, act, href, failing: hue === "bad" ? Infinity : 0 });
   for (const upstream of upstreams) {
     const href = link("upstreams", [upstream.name]);
-    for (const endpoint of upstream.endpoints) {
+    places(upstream).forEach((endpoint, index) => {
       const { name, rate: calls, success_share: good } = endpoint;
-      const story = breakers.find((one) => one.upstream === upstream.name && one.endpoint === name);
-      const known = cause(upstream, endpoint, story);
-      const failing = calls * (1 - (good ?? 1));
-      const fails = calls * 60 >= FEW && good !== null && good < 0.95;
+      const known = cause(upstream, endpoint);
+      const fails = (isRed || calls * 60 >= FEW) && calls > 0 && good !== null && good < BAD;
       // A key that is out serves nobody, also while nobody asks; without traffic one line for all endpoints is enough.
-      if (!known && !fails) continue;
-      if (known && calls === 0 && upstream.keys.length > 0 && endpoint !== upstream.endpoints[0] && endpoint.breaker.state === "closed" && !endpoint.paused_until) continue;
+      if (!known && !fails) return;
+      if (known && calls === 0 && upstream.keys.length > 0 && index > 0 && endpoint.breaker.state === "closed" && !endpoint.paused_until) return;
       const fares = calls > 0 && good !== null ? `${share(good)} of ${rate(calls)}/s succeed, ` : "";
-      found.push({
-        hue: known?.grave || (good ?? 1) < 0.5 ? "bad" : "warn",
-        what: `${upstream.name}/${name}`,
-        why: `${fares}${known?.why ?? "most often " + (worst(upstream.classes) ?? "without a class")}`,
-        act: known?.act ?? "Failed calls",
-        href: known ? href : link("calls", [], { upstream: upstream.name, kind: "failed" }),
-        failing,
-      });
-    }
+      const { why, act, href: to } = known ? { ...known, href } : failures(upstream, endpoint);
+      found.push({ hue: known?.grave || (good ?? 1) < 0.5 ? "bad" : "warn", what: name ? `${upstream.name}/${name}` : upstream.name, why: fares + why, act, href: to, failing: calls * (1 - (good ?? 1)) });
+    });
     const resting = upstream.keys.filter((key) => key.state !== "ready");
+    const only = resting.length === 1 ? resting[0] : undefined;
     if (resting.length > 0 && resting.length < upstream.keys.length) {
-      const what = resting.length === 1 ? `${upstream.name} key ${resting[0]?.id} is ${resting[0]?.state}` : `${upstream.name}: ${resting.length} keys resting`;
+      const what = only ? `${upstream.name} key ${only.id} is ${only.state}${since(only.since)}` : `${upstream.name}: ${resting.length} keys resting`;
       found.push({ hue: "warn", what, why: `${upstream.keys.length - resting.length} of ${upstream.keys.length} still serve`, act: "Look at them", href, failing: 0 });
     }
   }
+  return found;
+}
+
+function troubles(status: Status, upstreams: Upstream[], schedules: Schedule[]): Trouble[] {
+  const minute = status.last_minute;
+  const isRed = minute.calls > 0 && (minute.success_share ?? 1) < BAD;
+  const found = unhealthy(upstreams, isRed);
+  // Where no endpoint explains it, as with calls that name no upstream.
+  if (isRed && !found.some((one) => one.failing > 0)) {
+    found.push({ hue: "bad", what: "Calls do not succeed", why: `${share(minute.success_share)} of ${rate(minute.rate)}/s succeed`, act: "Calls", href: link("calls"), failing: minute.rate * (1 - (minute.success_share ?? 1)) });
+  }
+  const system = (hue: "bad" | "warn", what: string, why: string, act: string, href: string) => found.push({ hue, what, why, act, href, failing: hue === "bad" ? Infinity : 0 });
   for (const { queue, severity } of status.dead_letters.alarms ?? []) {
     found.push({ hue: severity === "pager" ? "bad" : "warn", what: `Dead letters of ${queue} have reached the alarm`, why: "they wait for somebody", act: "Replay or discard", href: link("dead-letters", [], { upstream: queue }), failing: 0 });
+  }
+  for (const { name, subjects } of schedules) {
+    const stopped = subjects.filter((subject) => subject.state === "stopped");
+    if (stopped.length === 0) continue;
+    const what = `Schedule ${name}: ${plural(stopped.length, "subject")} ${stopped.length === 1 ? "is" : "are"} stopped`;
+    found.push({ hue: "bad", what, why: stopped[0]?.last_error ?? "its credentials were refused", act: "Start again", href: link("schedules"), failing: 0 });
   }
   if (!status.store.healthy) system("bad", "The store does not answer", "jobs are refused until it does", "Jobs", link("jobs"));
   if (!status.shared.up) system("bad", "Shared state is lost", "limits and breakers hold for this instance only", "Limits", link("limits"));
@@ -115,8 +160,8 @@ function worst(classes: Record<string, number>): string | undefined {
 
 const RECENT_MS = 15 * 60_000;
 
-function Verdict({ status, upstreams, breakers }: { status: Status; upstreams: Upstream[]; breakers: Breaker[] }): JSX.Element {
-  const wrong = troubles(status, upstreams, breakers);
+function Verdict({ status, upstreams, schedules }: { status: Status; upstreams: Upstream[]; schedules: Schedule[] }): JSX.Element {
+  const wrong = troubles(status, upstreams, schedules);
   const healed = events.value.filter((event) => heals(event) && Date.parse(status.now) - Date.parse(event.at) < RECENT_MS);
   const endpoints = upstreams.reduce((sum, upstream) => sum + upstream.endpoints.length, 0);
   const tint = wrong.some((trouble) => trouble.hue === "bad") ? "bad" : (wrong[0]?.hue ?? "good");
@@ -188,7 +233,7 @@ function Tiles({ status }: { status: Status }): JSX.Element {
   const good = minute.success_share ?? 1;
   return (
     <div class="tiles">
-      <Tile label="Success" value={share(minute.calls > 0 ? minute.success_share : null)} hue={good < 0.95 ? "bad" : good < 0.995 ? "warn" : "good"} note={`of ${count(minute.calls)} in a minute`} trend={per((p) => (p.calls ? p.success / p.calls : null))} href={link("calls")} />
+      <Tile label="Success" value={share(minute.calls > 0 ? minute.success_share : null)} hue={good < BAD ? "bad" : good < 0.995 ? "warn" : "good"} note={`of ${count(minute.calls)} in a minute`} trend={per((p) => (p.calls ? p.success / p.calls : null))} href={link("calls")} />
       <Tile label="Calls per second" value={rate(minute.rate)} note={`${count(status.totals.calls)} since start`} trend={per((p) => p.calls)} href={link("calls")} />
       <Tile label="Retries per success" value={ratio(minute.retries_per_success)} hue={(minute.retries_per_success ?? 0) > 0.3 ? "warn" : undefined} note={`${count(status.totals.retries)} since start`} trend={per((p) => (p.success ? p.retries / p.success : null))} href={link("upstreams")} />
       <Tile label="p95 latency" value={ms(minute.p95_ms)} note={`p99 ${ms(minute.p99_ms)}`} trend={per((p) => p.p95_ms)} href={link("calls")} />
@@ -284,7 +329,7 @@ function Endpoints({ upstreams }: { upstreams: Upstream[] }): JSX.Element {
 }
 
 export function Good({ value }: { value: number | null }): JSX.Element {
-  const hue = value === null ? "" : value < 0.95 ? "bad-text" : value < 0.99 ? "warn-text" : "";
+  const hue = value === null ? "" : value < BAD ? "bad-text" : value < 0.99 ? "warn-text" : "";
   return <span class={hue}>{share(value)}</span>;
 }
 
