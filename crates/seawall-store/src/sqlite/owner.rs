@@ -33,6 +33,9 @@ impl FileLock {
     fn open(path: &Path) -> Result<Arc<Self>, Error> {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let found = path.metadata().map_err(unavailable)?;
+        if found.is_dir() {
+            return Err(Error::Unavailable("it is a folder; name a file in it".to_owned()));
+        }
         if found.nlink() > 1 {
             let why = format!("its file has {} names (hard links), and a log beside each; remove all but one", found.nlink());
             return Err(Error::Unavailable(why));

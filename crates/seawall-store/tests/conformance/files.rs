@@ -231,6 +231,13 @@ async fn a_database_with_two_names_is_refused_under_either() {
 }
 
 #[tokio::test]
+async fn a_folder_is_refused_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = open(folder.path()).await.unwrap_err();
+    assert!(refused.to_string().contains("folder") && !refused.to_string().contains("names"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_database_in_use_under_another_name_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (database, _store, _) = filled(folder.path()).await;
