@@ -73,10 +73,19 @@ pub(crate) fn listen(text: &str) -> Result<(String, u16), String> {
     const FORM: &str = "not an address; write HOST:PORT, as in \"127.0.0.1:7329\" or \"[::1]:7329\"";
     let (host, port) = text.rsplit_once(':').ok_or(FORM)?;
     let port = port.parse().map_err(|_| FORM)?;
-    if host.is_empty() || (host.contains(':') && !host.starts_with('[')) {
-        return Err(FORM.to_owned());
+    match host {
+        "*" => Err(format!("not an address; write \"0.0.0.0:{port}\" for every address of this machine")),
+        _ if is_listener_host(host) => Ok((host.to_owned(), port)),
+        _ => Err(FORM.to_owned()),
     }
-    Ok((host.to_owned(), port))
+}
+
+/// A name, an IPv4 address, or an IPv6 address in brackets.
+fn is_listener_host(host: &str) -> bool {
+    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(bare) => bare.split('%').next().is_some_and(|bare| bare.parse::<std::net::Ipv6Addr>().is_ok()),
+        None => !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)),
+    }
 }
 
 /// Whether a listener can only be reached from this machine.
@@ -173,9 +182,16 @@ pub(crate) fn label(text: &str) -> Result<(), String> {
 #[must_use]
 pub(crate) fn is_same_listener(a: &str, b: &str) -> bool {
     let (Ok((a, port)), Ok((b, other))) = (listen(a), listen(b)) else { return false };
-    // Port 0 is a different one each time; a wildcard takes its port on every address.
-    let every = |host: &str| matches!(host, "0.0.0.0" | "[::]");
-    port != 0 && port == other && (a.eq_ignore_ascii_case(&b) || every(&a) || every(&b))
+    let address = |host: &str| host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().ok();
+    let (one, two) = (address(&a), address(&b));
+    // A wildcard takes its port on every address, and `localhost` is one of the loopback addresses: which one, the machine decides.
+    let every = |address: Option<std::net::IpAddr>| address.is_some_and(|address| address.is_unspecified());
+    let first =
+        |address: Option<std::net::IpAddr>| address.is_some_and(|address| ["127.0.0.1", "::1"].contains(&address.to_string().as_str()));
+    let is_local = |host: &str| host.eq_ignore_ascii_case("localhost");
+    let is_same = a.eq_ignore_ascii_case(&b) || one.is_some() && one == two;
+    // Port 0 is a different one each time.
+    port != 0 && port == other && (is_same || every(one) || every(two) || is_local(&a) && first(two) || is_local(&b) && first(one))
 }
 
 /// Where a credential goes in a request.
@@ -258,6 +274,20 @@ mod tests {
             assert!(!is_loopback(open), "{open}");
         }
         assert!(listen("::1:80").is_err() && listen("80").is_err() && listen("a:99999").is_err());
+        for bad in ["*:17777", "[::1:80", "[x]:80", "a b:80", "http://a:80", "127.0.0.1/8:80"] {
+            assert!(listen(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn listeners_meet_under_other_names_of_an_address() {
+        for same in ["127.0.0.1:7329", "localhost:7329", "LOCALHOST:7329", "0.0.0.0:7329", "[::]:7329"] {
+            assert!(is_same_listener("127.0.0.1:7329", same) && is_same_listener(same, "127.0.0.1:7329"), "{same}");
+        }
+        assert!(is_same_listener("[::1]:80", "[0:0:0:0:0:0:0:1]:80") && is_same_listener("[::1]:80", "localhost:80"));
+        for other in ["127.0.0.1:7330", "127.0.0.2:7329", "localhost:7330", "example.test:7329"] {
+            assert!(!is_same_listener("127.0.0.1:7329", other), "{other}");
+        }
     }
 
     #[test]
