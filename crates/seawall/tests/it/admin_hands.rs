@@ -171,6 +171,31 @@ fn a_reload_can_be_tried_first() {
 }
 
 #[test]
+fn a_reload_names_changes_that_no_policy_shows() {
+    let upstream = Upstream::fine();
+    let policy = |secret: &str, hosts: &str, token: &str| {
+        let auth = format!("auth = {{ inject = \"query:k\", keys = [{{ id = \"a\", secret = \"env:{secret}\" }}] }}\n");
+        let schedule = "[[schedules]]\nname = \"s\"\nupstream = \"api\"\nevery = \"1h\"\nrequest.path = \"/x\"\n";
+        format!("{hosts}{auth}[callers.me]\ntoken = \"env:{token}\"\n{schedule}")
+    };
+    let start = |keys: &str, server: &str| {
+        Start::before(&upstream, keys).server(server).secret("A", "first-key-aaaa").secret("B", "second-key-bbbb")
+    };
+    let gateway = start(&policy("A", "", "B"), "").go();
+    let changed = |keys: &str, server: &str| -> Vec<String> {
+        gateway.rewrite(&start(keys, server));
+        let tried = gateway.admin("POST", "/v1/config/reload?dry_run=1", "").json();
+        tried["changes"].as_array().unwrap().iter().map(|change| change.as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(changed(&policy("A", "", "B"), ""), Vec::<String>::new());
+    assert_eq!(changed(&policy("B", "", "B"), ""), ["upstreams.api.auth.keys.a: env:A → env:B"]);
+    assert_eq!(changed(&policy("A", "hosts = [\"a.test\"]\n", "B"), ""), ["upstreams.api.hosts: none → a.test"]);
+    assert_eq!(changed(&policy("A", "", "A"), ""), ["callers.me: changed"]);
+    assert_eq!(changed(&policy("A", "", "B").replace("1h", "2h"), ""), ["schedules.s: changed"]);
+    assert_eq!(changed(&policy("A", "", "B"), "drain = \"7s\""), ["server.drain: 30s → 7s"]);
+}
+
+#[test]
 fn whoever_drains_is_not_ready() {
     let upstream = Upstream::with(|turn| turn.hang(1500));
     let gateway = Start::before(&upstream, "").server("drain = \"10s\"").go();

@@ -11,6 +11,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use seawall_core::config::model::Auth;
 use seawall_core::config::{Config, Invalid, explain};
 use seawall_core::lint::{self, Warning};
 use serde::Serialize;
@@ -123,9 +124,66 @@ fn refusal(error: &anyhow::Error) -> Response {
     Refusal::plain(422, "config_rejected", &operate::summary(error)).with(problems).respond_as(Body::from)
 }
 
-/// Every resolved value that is another one now, as `upstream/endpoint key: before → after`.
+/// A value of a configuration as it is compared and, where people can read it, shown.
+#[derive(PartialEq, Eq)]
+enum Value {
+    Plain(String),
+    /// Many values in one, of which only a change is told.
+    Whole(String),
+}
+
+impl Value {
+    fn of_list(items: &[impl ToString]) -> Self {
+        let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+        Self::Plain(if items.is_empty() { "none".to_owned() } else { items.join(", ") })
+    }
+
+    fn of(value: Option<&impl ToString>) -> Self {
+        Self::Plain(value.map_or_else(|| "none".to_owned(), ToString::to_string))
+    }
+}
+
+/// What the file says beside policies, as far as a reload changes it.
+fn beside_policies(config: &Config) -> Vec<(String, Value)> {
+    let server = &config.server;
+    let server = [
+        ("server.admin_token", Value::of(server.admin_token.as_ref())),
+        ("server.webhook_secret", Value::of(server.webhook_secret.as_ref())),
+        ("server.max_body", Value::Plain(server.max_body.to_string())),
+        ("server.replay_body", Value::Plain(server.replay_body.to_string())),
+        ("server.drain", Value::Plain(server.drain.to_string())),
+        ("server.require_caller", Value::Plain(server.require_caller.to_string())),
+        ("server.default_upstream", Value::of(server.default_upstream.as_ref())),
+        ("server.trust_forwarded", Value::of_list(&server.trust_forwarded)),
+        ("server.forwarded_header", Value::Plain(server.forwarded_header.to_string())),
+        ("server.allow_private", Value::of_list(&server.allow_private)),
+        ("server.tls", Value::Whole(format!("{:?}", server.tls))),
+    ];
+    let mut named: Vec<(String, Value)> = server.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let mut whole = |key: String, value: &dyn std::fmt::Debug| named.push((key, Value::Whole(format!("{value:?}"))));
+    config.callers.iter().for_each(|caller| whole(format!("callers.{}", caller.name), caller));
+    config.schedules.iter().for_each(|schedule| whole(format!("schedules.{}", schedule.name), schedule));
+    config.notify.iter().enumerate().for_each(|(place, notify)| whole(format!("notify[{place}]"), notify));
+    for upstream in &config.upstreams {
+        let key = |name: &str| format!("upstreams.{}.{name}", upstream.name);
+        named.push((key("listen"), Value::of(upstream.listen.as_ref())));
+        named.push((key("hosts"), Value::of_list(&upstream.hosts)));
+        let flags = [("seawall", upstream.seawall), ("via", upstream.via), ("forwarded", upstream.forwarded)];
+        named.extend(flags.into_iter().map(|(name, is_on)| (key(name), Value::Plain(is_on.to_string()))));
+        let Some(auth) = &upstream.auth else { continue };
+        let rest = Auth { keys: Vec::new(), ..auth.clone() };
+        named.push((key("auth"), Value::Whole(format!("{rest:?}"))));
+        named.extend(auth.keys.iter().map(|one| {
+            let group = one.group.as_ref().map(|group| format!(" in {group}")).unwrap_or_default();
+            (key(&format!("auth.keys.{}", one.id)), Value::Plain(format!("{}{group}", one.secret)))
+        }));
+    }
+    named
+}
+
+/// Everything that is different now, as `upstream/endpoint key: before → after`.
 fn changes(before: &Config, after: &Config) -> Vec<String> {
-    let values = |config: &Config| -> BTreeMap<String, String> {
+    let values = |config: &Config| -> BTreeMap<String, Value> {
         let endpoints = config.endpoints().flat_map(|(upstream, endpoint)| {
             let lines = explain::endpoint(upstream, endpoint);
             lines.into_iter().map(move |line| (format!("{}/{} {}", upstream.name, endpoint.name, line.key), line.value))
@@ -138,13 +196,18 @@ fn changes(before: &Config, after: &Config) -> Vec<String> {
             .pools
             .iter()
             .map(|pool| (format!("pools.{}", pool.name), format!("{} at once, {} in line", pool.concurrent, pool.queue)));
-        endpoints.chain(limits).chain(pools).collect()
+        let policies = endpoints.chain(limits).chain(pools).map(|(key, value)| (key, Value::Plain(value)));
+        policies.chain(beside_policies(config)).collect()
     };
     let (old, new) = (values(before), values(after));
     let changed = new.iter().filter_map(|(key, value)| match old.get(key) {
-        None => Some(format!("{key}: {value} (new)")),
-        Some(was) if was != value => Some(format!("{key}: {was} → {value}")),
-        Some(_) => None,
+        Some(was) if was == value => None,
+        was => Some(match (was, value) {
+            (None, Value::Plain(value)) => format!("{key}: {value} (new)"),
+            (None, Value::Whole(_)) => format!("{key}: new"),
+            (Some(Value::Plain(was)), Value::Plain(value)) => format!("{key}: {was} → {value}"),
+            (Some(_), _) => format!("{key}: changed"),
+        }),
     });
     let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| format!("{key}: gone"));
     changed.chain(gone).take(MOST_CHANGES).collect()
