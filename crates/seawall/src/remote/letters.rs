@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
             let wish = wish(ids, filter, rate.as_deref(), *force, name.as_deref())?;
             let answer = client.json("POST", "/v1/dead-letters/replay", Some(&wish), "replay")?;
             print_one(terminal, &answer)?;
-            return replayed(&answer, *force);
+            return replayed(&answer);
         }
         Action::Discard { ids } => return discard(&client, ids, terminal),
         Action::Import { file } => return client.lines("/v1/dead-letters/import", file, &mut terminal.out()),
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 }
 
 /// A replay that sends nothing is a failure: whoever asked for it takes the letters for sent otherwise.
-fn replayed(answer: &Value, force: bool) -> anyhow::Result<Exit> {
+fn replayed(answer: &Value) -> anyhow::Result<Exit> {
     if !answer["replay"].is_null() {
         return Ok(Exit::Done);
     }
@@ -147,7 +147,8 @@ fn replayed(answer: &Value, force: bool) -> anyhow::Result<Exit> {
     };
     let failure = Failure { exit: Exit::Failed, message, hint: None };
     let hint = "`--force` also sends letters that may have been executed already or were refused";
-    Err(if force { failure } else { failure.hint(hint) }.into())
+    let can_be_forced = held_back.iter().any(|letter| letter["forcible"] == true);
+    Err(if can_be_forced { failure.hint(hint) } else { failure }.into())
 }
 
 /// One after the other: one that is not there keeps no other from going. What keeps all of them is said once.

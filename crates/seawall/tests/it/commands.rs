@@ -113,5 +113,7 @@ fn a_replay_that_sends_nothing_says_so_and_how_to_insist() {
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["held_back"][0]["id"], ids[0]);
     let (code, _, err) = run(&gateway, &["dlq", "replay", "--upstream", "nobody"]);
     assert!(code == 1 && err.contains("no dead letter matches") && !err.contains("--force"), "{code} {err}");
+    let (code, _, err) = run(&gateway, &["dlq", "replay", "01m7h3bw25ff2qnb9nag25qvd6"]);
+    assert!(code == 1 && err.contains("there is no such dead letter") && !err.contains("--force"), "{code} {err}");
     assert_eq!(run(&gateway, &["dlq", "replay", &ids[0], "--force"]).0, 0);
 }

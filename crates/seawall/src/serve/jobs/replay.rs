@@ -111,6 +111,17 @@ impl Plan {
 
     /// Why a letter is not replayed, if it is not.
     pub(super) fn holds_back(&self, letter: &Letter, live: &Live) -> Option<String> {
+        let unforced = || crate::letter::why_not(&letter.letter).filter(|_| !self.force).map(str::to_owned);
+        self.refuses(letter, live).or_else(unforced)
+    }
+
+    /// Whether a letter that is held back would be sent if the plan were forced.
+    pub(super) fn yields_to_force(&self, letter: &Letter, live: &Live) -> bool {
+        !self.force && self.refuses(letter, live).is_none()
+    }
+
+    /// Why a letter is not replayed whatever anybody insists on.
+    fn refuses(&self, letter: &Letter, live: &Live) -> Option<String> {
         let kept = &letter.letter;
         if kept.upstream != adhoc::NAME && live.named(&kept.upstream).is_none() {
             return Some(format!("no upstream named `{}` is configured any more", kept.upstream));
@@ -122,7 +133,7 @@ impl Plan {
         if self.reevaluates.is_some() && (is_poison || !is_worth_a_second_look(kept.class) || letter.replays > 0) {
             return Some("re-evaluation tries what may pass, once".to_owned());
         }
-        crate::letter::why_not(kept).filter(|_| !self.force).map(str::to_owned)
+        None
     }
 }
 

@@ -71,6 +71,8 @@ struct ReplayStarted {
 struct HeldBack {
     id: String,
     reason: String,
+    /// Whether `force` sends it all the same.
+    forcible: bool,
 }
 
 /// Send dead letters again: a durable task that answers what it takes and what it holds back
@@ -144,7 +146,7 @@ async fn look(shared: &Shared, plan: &Plan, filter: Filter) -> Result<Looked, Bo
             Some(Status::Replayed) => "it was replayed and worked",
             Some(Status::Kept) => continue,
         };
-        looked.held_back.push(HeldBack { id: id.to_string(), reason: why.to_owned() });
+        looked.held_back.push(HeldBack { id: id.to_string(), reason: why.to_owned(), forcible: false });
     }
     loop {
         let page = store.letters(filter.clone(), Window { after, limit: MOST }).await.map_err(|error| of_store(&error))?;
@@ -154,7 +156,8 @@ async fn look(shared: &Shared, plan: &Plan, filter: Filter) -> Result<Looked, Bo
             match plan.holds_back(letter, &live) {
                 None => looked.meant += 1,
                 Some(reason) if looked.held_back.len() < MOST_REASONS => {
-                    looked.held_back.push(HeldBack { id: letter.letter.id.to_string(), reason });
+                    let forcible = plan.yields_to_force(letter, &live);
+                    looked.held_back.push(HeldBack { id: letter.letter.id.to_string(), reason, forcible });
                 }
                 Some(_) => {}
             }
