@@ -121,7 +121,7 @@ pub const CODES: &[(&str, &str, &str)] = &[
     (
         "SW024",
         "a throttled key refuses calls at once",
-        "All keys share one quota and auth.max_wait is \"0s\": when the provider throttles one call, every other call gets 503 keys_exhausted until the key may be used again. Without max_wait calls wait for it within their deadline.",
+        "All keys share one quota and auth.max_wait is \"0s\": when the provider throttles one call, every other call gets 429 keys_exhausted until the key may be used again. Without max_wait calls wait for it within their deadline.",
     ),
     (
         "SW025",
