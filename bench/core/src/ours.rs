@@ -9,7 +9,7 @@ use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::admit::table::Table;
 use seawall_core::decide::budget::Budget;
 use seawall_core::guard::{Admission, Breaker, Sample};
-use seawall_core::lease::{Answer, KeyPool, KeySet};
+use seawall_core::lease::{Answer, KeyPool, KeySet, RequestMark};
 use seawall_core::policy::{self, Algorithm, Backoff, BackoffKind, BreakerPer, Fail, Mode, Pick, Rate, Share};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
@@ -172,8 +172,8 @@ fn lease(times: u64) {
     let mut pool = KeyPool::new(Pick::RoundRobin, &[0, 1, 2, 3]);
     for at in 0..times {
         let now = Now { mono: Mono(START + at * STEP), wall: Wall(START as i64) };
-        if let Answer::Leased(lease) = black_box(&mut pool).lease(now, KeySet::default()) {
-            pool.succeeded(black_box(lease));
+        if let Answer::Leased(lease) = black_box(&mut pool).lease(now, KeySet::default(), RequestMark::NONE) {
+            pool.succeeded(black_box(lease), now.mono);
         }
     }
 }

@@ -226,7 +226,7 @@ impl Call {
             return self.send(now);
         }
         self.state = State::Key;
-        Action::Ask(Ask::Key { tried: self.progress.tried })
+        Action::Ask(Ask::Key { tried: self.progress.tried, request: self.mark })
     }
 
     fn send(&mut self, now: Now) -> Action {
@@ -288,7 +288,8 @@ impl Call {
             (State::Key, Answer::Cooling { wait, probed }) => self.blocked(Obstacle::Keys { until: now.mono + wait, probed }, now),
             (State::Line(obstacle), Answer::LookAt { at }) => self.in_line(obstacle, at, now),
             (State::Line(obstacle), Answer::LineFull) => self.turn_away(obstacle, now),
-            (State::Key, Answer::Dead) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
+            (State::Key, Answer::Dead { wait: Some(wait) }) => self.blocked(Obstacle::RejectedKeys { until: now.mono + wait }, now),
+            (State::Key, Answer::Dead { wait: None }) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
             (State::Begin, Answer::Begun) => {
                 self.begun = true;
                 self.send(now)

@@ -145,7 +145,7 @@ fn keys(state: &UpstreamState, clocks: Clocks) -> Option<Keys> {
     let over = |cooldown: &CooldownData| cooldown.mono <= clocks.mono && cooldown.wall.is_none_or(past);
     pool.turn = 0;
     for key in &mut pool.keys {
-        (key.uses, key.fails, key.refused) = (0, 0, Default::default());
+        (key.uses, key.fails, key.refused, key.accepted) = (0, 0, Default::default(), None);
     }
     let cooldowns = pool.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut pool.groups);
     cooldowns.filter(|cooldown| over(cooldown)).for_each(|cooldown| *cooldown = CooldownData::default());

@@ -15,7 +15,7 @@ use seawall_core::call::{Answer, Ask, KeyReport, Settle};
 use seawall_core::config::Policy;
 use seawall_core::decide::Funding;
 use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, Sample, State};
-use seawall_core::lease::{self, KeyPool, PassedOver, Until};
+use seawall_core::lease::{self, KeyPool, KeySet, PassedOver, RequestMark, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
@@ -249,7 +249,7 @@ impl EndpointState {
     pub(crate) fn answer(&self, ask: Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
         let answer = match ask {
             Ask::Permit { lease } => self.admit(lease, Some(who), now.mono),
-            Ask::Key { tried } => self.lease(tried, who, visit, now),
+            Ask::Key { tried, request } => self.lease((tried, request), who, visit, now),
             Ask::Settle(settle) => {
                 let (funding, change) = self.settle(&settle, Some(who), visit, now);
                 return (Answer::Settled { funding }, change);
@@ -330,7 +330,7 @@ impl EndpointState {
                 Err(until) => Answer::Paused { until },
                 Ok(()) => link.breaker.permit(lease, clock).await,
             },
-            Ask::Key { tried } => self.lease_shared(link, tried, who, visit, clock).await,
+            Ask::Key { tried, request } => self.lease_shared(link, (tried, request), who, visit, clock).await,
             Ask::Settle(settle) => {
                 let receipts = visit.receipts();
                 let settle = self.scoped(settle, Some(who));
@@ -344,13 +344,13 @@ impl EndpointState {
     }
 
     /// A key whose own limits have room.
-    fn lease(&self, tried: lease::KeySet, who: &Who<'_>, visit: &mut Visit, now: Now) -> Answer {
+    fn lease(&self, (tried, request): (KeySet, RequestMark), who: &Who<'_>, visit: &mut Visit, now: Now) -> Answer {
         if self.key_limits.is_empty() {
-            return self.upstream.lease(tried, now);
+            return self.upstream.lease(tried, request, now);
         }
         let mut passed = PassedOver::none(tried);
         let search = |keys: &mut KeyPool| loop {
-            let answer = keys.lease(now, passed.tried);
+            let answer = keys.lease(now, passed.tried, request);
             let lease::Answer::Leased(lease) = answer else { break passed.conclude(answer) };
             let (answered, taken) = self.key_limits.take(&self.with_credential(who, lease.key), &self.names, self.cost, now.mono);
             let Some(wait) = room_after(answered, now.mono) else {
@@ -367,14 +367,21 @@ impl EndpointState {
     }
 
     /// The same where keys and limits are shared with other instances.
-    async fn lease_shared(&self, link: &Link, tried: lease::KeySet, who: &Who<'_>, visit: &mut Visit, clock: &Clock) -> Answer {
+    async fn lease_shared(
+        &self,
+        link: &Link,
+        (tried, request): (KeySet, RequestMark),
+        who: &Who<'_>,
+        visit: &mut Visit,
+        clock: &Clock,
+    ) -> Answer {
         let mut passed = PassedOver::none(tried);
         loop {
-            let lease = match link.keys.lease(passed.tried, clock).await {
+            let lease = match link.keys.lease(passed.tried, request, clock).await {
                 Answer::Key(lease) if !self.key_limits.is_empty() => lease,
                 Answer::Cooling { wait, probed: false } => return Some(passed.conclude(lease::Answer::Cooling { wait })).into(),
                 Answer::Cooling { wait, probed: true } => return Some(passed.conclude(lease::Answer::Throttled { wait })).into(),
-                Answer::Dead => return Some(passed.conclude(lease::Answer::Dead)).into(),
+                Answer::Dead { wait } => return Some(passed.conclude(lease::Answer::Dead { wait })).into(),
                 answer => return answer,
             };
             let (answered, took) = link.key_limits.take(&self.with_credential(who, lease.key), clock).await;

@@ -6,7 +6,7 @@ use crate::state::Locked;
 use seawall_core::call::{Answer, BUDGET_CAPACITY};
 use seawall_core::config::Auth;
 use seawall_core::decide::Budget;
-use seawall_core::lease::{self, KeyPool, KeyStatus, Lease, Until};
+use seawall_core::lease::{KeyPool, KeySet, KeyStatus, Lease, RequestMark, Until};
 use seawall_core::policy;
 use seawall_core::time::{Mono, Now};
 use sha2::{Digest as _, Sha256};
@@ -121,8 +121,8 @@ impl UpstreamState {
         }
     }
 
-    pub(crate) fn lease(&self, tried: lease::KeySet, now: Now) -> Answer {
-        self.keys.as_ref().map(|keys| keys.lock().lease(now, tried)).into()
+    pub(crate) fn lease(&self, tried: KeySet, request: RequestMark, now: Now) -> Answer {
+        self.keys.as_ref().map(|keys| keys.lock().lease(now, tried, request)).into()
     }
 }
 

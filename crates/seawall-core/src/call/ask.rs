@@ -23,9 +23,10 @@ pub enum Ask {
     Permit {
         lease: Nanos,
     },
-    /// A key that is viable and not among those already tried.
+    /// A key for this request that is viable and not among those already tried.
     Key {
         tried: KeySet,
+        request: RequestMark,
     },
     /// A place in the line of calls that wait for the upstream, unless the call has one, and when to look again for what is ready
     /// at that time.
@@ -73,8 +74,10 @@ pub enum Answer {
         /// A probe may end that sooner.
         probed: bool,
     },
-    /// Every key was rejected by the provider.
-    Dead,
+    /// Every key was rejected by the provider; the next probe is due after this long, if anybody knows.
+    Dead {
+        wait: Option<Nanos>,
+    },
     /// In line; the call looks again then.
     LookAt {
         at: Mono,
@@ -118,7 +121,8 @@ impl From<Option<lease::Answer>> for Answer {
             Some(lease::Answer::Leased(lease)) => Self::Key(lease),
             Some(lease::Answer::Cooling { wait }) => Self::Cooling { wait, probed: false },
             Some(lease::Answer::Throttled { wait }) => Self::Cooling { wait, probed: true },
-            Some(lease::Answer::Dead) | None => Self::Dead,
+            Some(lease::Answer::Dead { wait }) => Self::Dead { wait },
+            None => Self::Dead { wait: None },
         }
     }
 }

@@ -92,7 +92,7 @@ impl Cells {
             // Nothing here outlives the process.
             Ask::Begin => Answer::Begun.into(),
             Ask::Permit { lease } => self.admit(lease, now.mono).into(),
-            Ask::Key { tried } => self.lease(now, tried).into(),
+            Ask::Key { tried, request } => self.lease(now, tried, request).into(),
             Ask::Line { joined, ready_at } => self.line.answer(joined, ready_at, self.waiting, now.mono).into(),
             Ask::Settle(settle) => self.settle(&settle, now),
         }
@@ -119,8 +119,8 @@ impl Cells {
         self.breaker.admit(&self.guard, lease, now).into()
     }
 
-    fn lease(&mut self, now: Now, tried: lease::KeySet) -> Answer {
-        self.keys.as_mut().map(|keys| keys.lease(now, tried)).into()
+    fn lease(&mut self, now: Now, tried: lease::KeySet, request: lease::RequestMark) -> Answer {
+        self.keys.as_mut().map(|keys| keys.lease(now, tried, request)).into()
     }
 
     pub fn settle(&mut self, settle: &Settle, now: Now) -> Reply {
@@ -179,7 +179,7 @@ impl Settle {
         let Some((lease, report)) = self.key else { return };
         match report {
             KeyReport::Succeeded { instead_of } => {
-                keys.succeeded(lease);
+                keys.succeeded(lease, now);
                 if let Some(key) = instead_of {
                     keys.reject(Lease { key, probe: false }, now);
                 }

@@ -18,6 +18,10 @@ pub(super) enum Obstacle {
         until: Mono,
         probed: bool,
     },
+    /// Every key was rejected, until a probe of one says otherwise.
+    RejectedKeys {
+        until: Mono,
+    },
     Limit {
         until: Mono,
     },
@@ -33,6 +37,7 @@ impl Obstacle {
             Self::Breaker { retry_at: until }
             | Self::Pause { until }
             | Self::Keys { until, .. }
+            | Self::RejectedKeys { until }
             | Self::Limit { until }
             | Self::Budget { until } => until,
         }
@@ -47,13 +52,14 @@ impl Obstacle {
             Self::Breaker { .. } => Reason::CircuitOpen,
             Self::Pause { .. } => Reason::ProviderPause,
             Self::Keys { .. } => Reason::KeysCooling,
+            Self::RejectedKeys { .. } => Reason::KeysDead,
             Self::Limit { .. } => Reason::RateLimited,
             Self::Budget { .. } => Reason::BudgetExhausted,
         }
     }
 }
 
-/// A job that is put off by a breaker or a pause looks again after this time, at least and at most: each look costs the store a write.
+/// A job that is put off by a breaker, a pause or rejected keys looks again after this time, at least and at most: each look costs the store a write.
 const JOB_LOOK: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(30));
 
 /// A call that waits for the budget asks again after this time.
@@ -68,7 +74,7 @@ const MAX_RESERVE: Nanos = Nanos::from_secs(1);
 impl Call {
     /// Nothing can be sent now. A job is put off instead of waiting in line.
     pub(super) fn blocked(&mut self, obstacle: Obstacle, now: Now) -> Action {
-        if let Obstacle::Keys { .. } = obstacle {
+        if let Obstacle::Keys { .. } | Obstacle::RejectedKeys { .. } = obstacle {
             // Those that failed in this call may be the ones that come back.
             self.progress.tried = KeySet::default();
         }
@@ -101,7 +107,7 @@ impl Call {
         let patience = match obstacle {
             Obstacle::Breaker { .. } => self.plan.breaker_wait,
             Obstacle::Pause { .. } | Obstacle::Budget { .. } => self.plan.pause_wait,
-            Obstacle::Keys { .. } => self.plan.key_wait,
+            Obstacle::Keys { .. } | Obstacle::RejectedKeys { .. } => self.plan.key_wait,
             Obstacle::Limit { .. } => self.plan.limit_wait,
         };
         // A send that has no time left would only be a failure more.
@@ -142,6 +148,7 @@ impl Call {
             Obstacle::Breaker { .. } => Obstacle::Breaker { retry_at: until },
             Obstacle::Pause { .. } => Obstacle::Pause { until },
             Obstacle::Keys { probed, .. } => Obstacle::Keys { until, probed },
+            Obstacle::RejectedKeys { .. } => Obstacle::RejectedKeys { until },
             // It met the pool for the first time.
             Obstacle::Limit { .. } => return None,
             Obstacle::Budget { .. } => Obstacle::Budget { until },
@@ -179,6 +186,12 @@ impl Call {
                 self.last = None;
                 self.refuse(Code::KeysExhausted, Reason::KeysCooling, Some(until), now)
             }
+            // The probe may fall to another job, and an operator may replace the key at any time.
+            Obstacle::RejectedKeys { until } if self.patient => {
+                let look = until.max(now.mono + JOB_LOOK.0).min(now.mono + JOB_LOOK.1);
+                self.refuse(Code::KeysRejected, Reason::KeysDead, Some(look), now)
+            }
+            Obstacle::RejectedKeys { until } => self.refuse(Code::KeysRejected, Reason::KeysDead, Some(until), now),
             Obstacle::Limit { until } => self.refuse(Code::RateLimited, Reason::RateLimited, Some(until), now),
             Obstacle::Budget { .. } => self.out_of_budget(now),
         }

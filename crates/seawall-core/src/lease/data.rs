@@ -24,6 +24,9 @@ pub struct KeyData {
     /// Marks of the requests it was refused for since it was last accepted; zero stands for none.
     #[serde(default)]
     pub refused: [u32; REFUSALS],
+    /// When a request was last accepted with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<u64>,
 }
 
 /// Zero and none: never cooled.
@@ -44,6 +47,7 @@ impl KeyPoolData {
         let probe = |probe: Option<(u64, u64)>| probe.map(|(at, gap)| (instant(at), length(gap)));
         for key in &mut self.keys {
             key.dead = probe(key.dead);
+            key.accepted = key.accepted.map(&instant);
         }
         for cooldown in self.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut self.groups) {
             cooldown.mono = warm(cooldown.mono);
@@ -70,6 +74,7 @@ impl KeyPool {
                     },
                     cooldown: key.cooldown.into(),
                     refused: key.refused.map(RequestMark::number),
+                    accepted: key.accepted.map(|at| at.0),
                 })
                 .collect(),
             groups: self.groups.iter().map(|group| (*group).into()).collect(),
@@ -88,6 +93,7 @@ impl KeyPool {
             key.health = data.dead.map_or(Health::Live, |(probe_at, pause)| Health::Dead { probe_at: Mono(probe_at), pause: Nanos(pause) });
             key.cooldown = data.cooldown.into();
             key.refused = data.refused.map(RequestMark::from_number);
+            key.accepted = data.accepted.map(Mono);
         }
         for (group, data) in self.groups.iter_mut().zip(&data.groups) {
             *group = (*data).into();
@@ -123,14 +129,15 @@ mod tests {
         let mut pool = KeyPool::new(Pick::RoundRobin, &[0, 0, 1]);
         pool.cool_key(0, Until::Mono(Mono(50)));
         pool.cool_group(2, Until::Wall(Wall(7)));
+        pool.succeeded(Lease { key: 0, probe: false }, Mono(2));
         pool.reject(Lease { key: 1, probe: false }, Mono(3));
-        let _ = pool.lease(Now { mono: Mono(60), wall: Wall(0) }, KeySet::default());
+        let _ = pool.lease(Now { mono: Mono(60), wall: Wall(0) }, KeySet::default(), RequestMark::NONE);
         let text = serde_json::to_string(&pool.export()).unwrap();
         let mut back = KeyPool::new(Pick::RoundRobin, &[0, 0, 1]);
         back.import(&serde_json::from_str(&text).unwrap());
         assert_eq!(back.export(), pool.export());
         let now = Now { mono: Mono(10), wall: Wall(0) };
-        assert_eq!(back.lease(now, KeySet::default()), Answer::Cooling { wait: Nanos(40) });
+        assert_eq!(back.lease(now, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos(40) });
     }
 
     #[test]
@@ -139,6 +146,6 @@ mod tests {
         let mut other = KeyPool::new(Pick::RoundRobin, &[0]);
         other.cool_key(0, Until::Mono(Mono::MAX));
         pool.import(&other.export());
-        assert!(matches!(pool.lease(Now::default(), KeySet::default()), Answer::Leased(_)));
+        assert!(matches!(pool.lease(Now::default(), KeySet::default(), RequestMark::NONE), Answer::Leased(_)));
     }
 }

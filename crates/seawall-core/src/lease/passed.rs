@@ -29,7 +29,7 @@ impl PassedOver {
         match (answer, self.soonest) {
             (Answer::Leased(_), _) | (_, None) => answer,
             // Only keys that were passed over are viable, or alive.
-            (Answer::Cooling { wait: Nanos::ZERO } | Answer::Throttled { wait: Nanos::ZERO } | Answer::Dead, Some(soonest)) => {
+            (Answer::Cooling { wait: Nanos::ZERO } | Answer::Throttled { wait: Nanos::ZERO } | Answer::Dead { .. }, Some(soonest)) => {
                 Answer::Cooling { wait: soonest }
             }
             (Answer::Cooling { wait } | Answer::Throttled { wait }, Some(soonest)) => Answer::Cooling { wait: wait.min(soonest) },
@@ -39,7 +39,7 @@ impl PassedOver {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KeyPool, Lease, Until};
+    use super::super::{KeyPool, Lease, RequestMark, Until};
     use super::*;
     use crate::policy::Pick;
     use crate::time::{Mono, Now, Wall};
@@ -50,7 +50,7 @@ mod tests {
     fn lease(pool: &mut KeyPool, spent: &[(u16, u64)]) -> Answer {
         let mut passed = PassedOver::none(KeySet::default());
         loop {
-            let answer = pool.lease(NOW, passed.tried);
+            let answer = pool.lease(NOW, passed.tried, RequestMark::NONE);
             let Answer::Leased(lease) = answer else { return passed.conclude(answer) };
             let Some((key, seconds)) = spent.iter().find(|(key, _)| *key == lease.key) else { return answer };
             pool.cancel(lease, NOW.mono);

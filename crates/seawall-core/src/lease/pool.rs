@@ -95,8 +95,10 @@ pub enum Answer {
     Throttled {
         wait: Nanos,
     },
-    /// Every key was rejected by the provider.
-    Dead,
+    /// Every key was rejected by the provider; the next probe of one is due after `wait`, if there is a key at all.
+    Dead {
+        wait: Option<Nanos>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,8 +182,26 @@ pub(super) struct Key {
     pub(super) uses: u64,
     pub(super) health: Health,
     pub(super) cooldown: Cooldown,
-    /// The requests it was refused for since it was last accepted.
+    /// The last requests it was refused for since it was last accepted.
     pub(super) refused: [RequestMark; REFUSALS],
+    /// When a request was last accepted with it.
+    pub(super) accepted: Option<Mono>,
+}
+
+impl Key {
+    fn was_refused_for(&self, request: RequestMark) -> bool {
+        request != RequestMark::NONE && self.refused.contains(&request)
+    }
+
+    /// When a rejected key is probed with this request. One that it was refused for already proves nothing new: it is the probe only
+    /// where no other request came for as long again.
+    fn probe_at(&self, request: RequestMark) -> Option<Mono> {
+        match self.health {
+            Health::Live => None,
+            Health::Dead { probe_at, .. } if self.was_refused_for(request) => Some(probe_at + KeyPool::UNPROVEN_PROBE),
+            Health::Dead { probe_at, .. } => Some(probe_at),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -197,8 +217,10 @@ impl KeyPool {
     /// The first look at a rejected key; each later one waits twice as long.
     pub const FIRST_PROBE: Nanos = Nanos::from_secs(60);
     pub const LAST_PROBE: Nanos = Nanos::from_secs(3_600);
-    /// The first look at a key that no other key has proven to be at fault.
+    /// Between the looks at a key that no other key has proven to be at fault.
     pub const UNPROVEN_PROBE: Nanos = Nanos::from_secs(5);
+    /// A key that a request was accepted with in this time is good, whatever other requests it is refused for.
+    pub const PROVEN_GOOD: Nanos = Nanos::from_secs(60);
 
     /// One key for each group number, in the order of the configuration; at most [`KeySet::MOST`].
     #[must_use]
@@ -214,13 +236,14 @@ impl KeyPool {
             health: Health::Live,
             cooldown: Cooldown::NONE,
             refused: Default::default(),
+            accepted: None,
         };
         Self { pick, keys: groups.iter().map(key).collect(), groups: vec![Cooldown::NONE; names.len()], turn: 0 }
     }
 
-    /// A key for one send. A dead key whose probe is due goes first, or it would never come back.
-    pub fn lease(&mut self, now: Now, tried: KeySet) -> Answer {
-        if let Some(key) = self.probe_due(now, tried) {
+    /// A key for one send of this request. A dead key whose probe is due goes first, or it would never come back.
+    pub fn lease(&mut self, now: Now, tried: KeySet, request: RequestMark) -> Answer {
+        if let Some(key) = self.probe_due(now, tried, request) {
             self.schedule_probe(key, now);
             return self.leased(key, true);
         }
@@ -232,13 +255,13 @@ impl KeyPool {
                 self.schedule_probe(key, now);
                 self.leased(key, true)
             }
-            None => self.none_viable(now, tried),
+            None => self.none_viable(now, tried, request),
         }
     }
 
-    fn probe_due(&self, now: Now, tried: KeySet) -> Option<usize> {
-        let mut dead = (0..self.keys.len()).filter(|key| self.is_dead(*key));
-        dead.find(|key| self.is_viable(*key, now, tried))
+    fn probe_due(&self, now: Now, tried: KeySet, request: RequestMark) -> Option<usize> {
+        let is_due = |key: &usize| self.keys[*key].probe_at(request).is_some_and(|at| now.mono >= at);
+        (0..self.keys.len()).filter(is_due).find(|key| !tried.contains(index(*key)) && self.is_warm(*key, now))
     }
 
     /// A key that cools, where its cooldown and its group's let a probe through. Asked only where no key is viable.
@@ -251,7 +274,7 @@ impl KeyPool {
     }
 
     fn pick_live(&self, now: Now, tried: KeySet) -> Option<usize> {
-        let viable = self.viable(now, tried);
+        let viable = (0..self.keys.len()).filter(|key| self.is_viable(*key, now, tried));
         match self.pick {
             // Good keys take turns, or the first would do all the work.
             Pick::FewestFailures => viable.min_by_key(|key| (self.keys[*key].fails, self.distance(*key))),
@@ -271,27 +294,25 @@ impl KeyPool {
         Answer::Leased(Lease { key: index(key), probe })
     }
 
-    fn none_viable(&self, now: Now, tried: KeySet) -> Answer {
+    fn none_viable(&self, now: Now, tried: KeySet, request: RequestMark) -> Answer {
         let alive = || (0..self.keys.len()).filter(|key| !self.is_dead(*key));
         let untried = alive().filter(|key| !tried.contains(index(*key))).map(|key| self.cooling(key, now)).min();
         match untried.or_else(|| alive().map(|key| self.cooling(key, now)).min()) {
             Some(wait) if wait > Nanos::ZERO && self.has_probes(now, tried) => Answer::Throttled { wait },
             Some(wait) => Answer::Cooling { wait },
-            None => Answer::Dead,
+            None => Answer::Dead { wait: self.next_probe(now, request) },
         }
     }
 
-    fn viable(&self, now: Now, tried: KeySet) -> impl Iterator<Item = usize> + '_ {
-        (0..self.keys.len()).filter(move |key| self.is_viable(*key, now, tried))
+    /// How long until a rejected key may be probed with this request.
+    fn next_probe(&self, now: Now, request: RequestMark) -> Option<Nanos> {
+        let wait = |key: usize| Some(self.keys[key].probe_at(request)?.since(now.mono).max(self.cooling(key, now)));
+        (0..self.keys.len()).filter_map(wait).min()
     }
 
-    /// Not tried, not cooling, and alive or due for a probe.
+    /// Alive, not tried and not cooling.
     fn is_viable(&self, key: usize, now: Now, tried: KeySet) -> bool {
-        let due = match self.keys[key].health {
-            Health::Live => true,
-            Health::Dead { probe_at, .. } => now.mono >= probe_at,
-        };
-        due && !tried.contains(index(key)) && self.is_warm(key, now)
+        !self.is_dead(key) && !tried.contains(index(key)) && self.is_warm(key, now)
     }
 
     fn is_warm(&self, key: usize, now: Now) -> bool {
@@ -324,7 +345,9 @@ impl KeyPool {
     fn schedule_probe(&mut self, key: usize, now: Now) {
         let key = &mut self.keys[key];
         if let Health::Dead { probe_at, pause } = &mut key.health {
-            *pause = pause.times(2).min(Self::LAST_PROBE);
+            if *pause != Self::UNPROVEN_PROBE {
+                *pause = pause.times(2).min(Self::LAST_PROBE);
+            }
             *probe_at = now.mono + *pause;
         }
         key.cooldown.probe_sent(now);
@@ -332,9 +355,10 @@ impl KeyPool {
     }
 
     /// Heals one failure; revives a dead or cooling key only if it was probed: an answer to an older call proves nothing.
-    pub fn succeeded(&mut self, lease: Lease) {
+    pub fn succeeded(&mut self, lease: Lease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         key.fails = key.fails.saturating_sub(1);
+        key.accepted = Some(now);
         key.refused = Default::default();
         if lease.probe {
             key.health = Health::Live;
@@ -357,16 +381,23 @@ impl KeyPool {
     }
 
     /// The provider refused this key for one request. A request can be to blame as well as a key, so the key is dead only
-    /// once it was refused for several different requests in a row; it is then probed soon, since nothing is proven.
+    /// once it was refused for several different requests in a row, and none was accepted for a while; it is then probed soon and
+    /// often, since nothing is proven.
     pub fn refuse(&mut self, lease: Lease, request: RequestMark, now: Mono) {
         self.failed(lease);
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
-        if matches!(key.health, Health::Dead { .. }) || key.refused.contains(&request) {
+        if request == RequestMark::NONE || key.was_refused_for(request) {
             return;
         }
-        match key.refused.iter_mut().find(|mark| **mark == RequestMark::NONE) {
-            Some(free) => *free = request,
-            None => key.health = Health::Dead { probe_at: now + Self::UNPROVEN_PROBE, pause: Self::UNPROVEN_PROBE },
+        if let Some(free) = key.refused.iter_mut().find(|mark| **mark == RequestMark::NONE) {
+            *free = request;
+            return;
+        }
+        key.refused.rotate_left(1);
+        key.refused[REFUSALS - 1] = request;
+        let is_good = key.accepted.is_some_and(|at| now.since(at) < Self::PROVEN_GOOD);
+        if matches!(key.health, Health::Live) && !is_good {
+            key.health = Health::Dead { probe_at: now + Self::UNPROVEN_PROBE, pause: Self::UNPROVEN_PROBE };
         }
     }
 
@@ -387,7 +418,9 @@ impl KeyPool {
             return;
         }
         if let Health::Dead { probe_at, pause } = &mut key.health {
-            *pause = Nanos((pause.0 / 2).max(Self::FIRST_PROBE.0));
+            if *pause != Self::UNPROVEN_PROBE {
+                *pause = Nanos((pause.0 / 2).max(Self::FIRST_PROBE.0));
+            }
             *probe_at = now;
         }
         key.cooldown.probing.returned(now);

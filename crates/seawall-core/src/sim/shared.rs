@@ -14,7 +14,7 @@ use crate::call::{Answer, Ask, BUDGET_CAPACITY, Plan, Settle};
 use crate::config::{Config, Endpoint, Upstream};
 use crate::decide::Budget;
 use crate::guard::{Breaker, Pause};
-use crate::lease::{KeyPool, KeySet};
+use crate::lease::{KeyPool, KeySet, RequestMark};
 use crate::policy::{self, BreakerPer, LimitKey};
 use crate::time::{Mono, Nanos, Now};
 
@@ -234,7 +234,7 @@ impl Shared {
             Ask::Reserve => Answer::Reserved,
             Ask::Begin => Answer::Begun,
             Ask::Permit { lease } => self.admit(site, lease, now.mono),
-            Ask::Key { tried } => self.lease(site, tried, now),
+            Ask::Key { tried, request } => self.lease(site, tried, request, now),
             Ask::Line { joined, ready_at } => {
                 let Site { upstream, waiting, .. } = self.sites[site];
                 self.upstreams[upstream].line.answer(joined, ready_at, waiting, now.mono)
@@ -286,8 +286,8 @@ impl Shared {
         self.breakers[site.breaker].admit(&site.guard, lease, now).into()
     }
 
-    fn lease(&mut self, site: usize, tried: KeySet, now: Now) -> Answer {
-        self.upstreams[self.sites[site].upstream].keys.as_mut().map(|keys| keys.lease(now, tried)).into()
+    fn lease(&mut self, site: usize, tried: KeySet, request: RequestMark, now: Now) -> Answer {
+        self.upstreams[self.sites[site].upstream].keys.as_mut().map(|keys| keys.lease(now, tried, request)).into()
     }
 
     fn settle(&mut self, site: usize, settle: &Settle, holding: &mut Holding, now: Now) -> Answer {

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::live::Names;
 use crate::state::UpstreamState;
 use seawall_core::call::{Answer, KeyReport, Settle};
-use seawall_core::lease::{KeyPool, KeySet, Lease, Until};
+use seawall_core::lease::{KeyPool, KeySet, Lease, RequestMark, Until};
 use seawall_core::probing::FIRST_GAP;
 use seawall_core::time::{Nanos, Now};
 use std::sync::Arc;
@@ -32,10 +32,12 @@ impl SharedKeys {
     }
 
     /// A key that is viable on every instance.
-    pub(crate) async fn lease(&self, tried: KeySet, clock: &Clock) -> Answer {
+    pub(crate) async fn lease(&self, tried: KeySet, request: RequestMark, clock: &Clock) -> Answer {
         let tried_text: String = (0..self.count).map(|key| if tried.contains(key) { '1' } else { '0' }).collect();
-        let Some(reply) = self.run(&scripts::LEASE, |arguments| arguments.text(tried_text), clock).await else {
-            return self.copy.lease(tried, clock.now());
+        let Some(reply) =
+            self.run(&scripts::LEASE, |arguments| arguments.text(tried_text).number(u64::from(request.number())), clock).await
+        else {
+            return self.copy.lease(tried, request, clock.now());
         };
         self.learn(reply.get(5..), number(&reply, 4), clock);
         match reply.first() {
@@ -44,7 +46,7 @@ impl SharedKeys {
                 let probed = self.copy.with_keys(|pool| pool.has_probes(clock.now(), tried)).unwrap_or(false);
                 Answer::Cooling { wait: nanos(number(&reply, 3)), probed }
             }
-            _ => Answer::Dead,
+            _ => Answer::Dead { wait: reply.get(3).and_then(|wait| u64::try_from(*wait).ok()).map(nanos) },
         }
     }
 
@@ -124,7 +126,8 @@ impl SharedKeys {
 
 fn policy(pool: &KeyPool) -> Vec<i64> {
     let [first, last, unproven] = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE, KeyPool::UNPROVEN_PROBE].map(ticks);
-    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven, ticks(FIRST_GAP), pool.len() as u64].into_iter();
+    let [good, gap] = [KeyPool::PROVEN_GOOD, FIRST_GAP].map(ticks);
+    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven, good, gap, pool.len() as u64].into_iter();
     numbers.chain(pool.groups().map(|group| group as u64)).map(numbers::signed).collect()
 }
 

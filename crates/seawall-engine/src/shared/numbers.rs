@@ -238,17 +238,19 @@ pub fn of_pool(data: &KeyPoolData) -> Vec<i64> {
     numbers.extend(data.keys.iter().flat_map(|key| key.refused).map(i64::from));
     let cooldowns = data.keys.iter().map(|key| key.cooldown).chain(data.groups.iter().copied());
     numbers.extend(cooldowns.flat_map(|cooldown| cooldown.probe.map_or([-1, 0], |(at, gap)| [signed(at), signed(gap)])));
+    numbers.extend(data.keys.iter().map(|key| key.accepted.map_or(-1, signed)));
     numbers
 }
 
 /// A pool of so many keys from a script's array; `None` where it is none.
 #[must_use]
 pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
-    // One for the turn, nine for each key and three for each group.
-    let groups = numbers.len().checked_sub(1 + keys * 9).filter(|rest| rest % 3 == 0)? / 3;
+    // One for the turn, ten for each key and three for each group.
+    let groups = numbers.len().checked_sub(1 + keys * 10).filter(|rest| rest % 3 == 0)? / 3;
     let (of_keys, rest) = numbers[1..].split_at(keys * 5);
     let (of_groups, rest) = rest.split_at(groups);
-    let (marks, probes) = rest.split_at(keys * REFUSALS);
+    let (marks, rest) = rest.split_at(keys * REFUSALS);
+    let (probes, accepted) = rest.split_at((keys + groups) * 2);
     let probe = |place: usize| u64::try_from(probes[place * 2]).ok().map(|at| (at, number(probes, place * 2 + 1)));
     let cooldown = |mono: i64, place: usize| CooldownData { mono: u64::try_from(mono).unwrap_or(0), wall: None, probe: probe(place) };
     let marks = marks.chunks_exact(REFUSALS).map(|marks| std::array::from_fn(|at| u32::try_from(marks[at]).unwrap_or(0)));
@@ -258,6 +260,7 @@ pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
         dead: u64::try_from(key[2]).ok().map(|probe_at| (probe_at, number(key, 3))),
         cooldown: cooldown(key[4], place),
         refused,
+        accepted: u64::try_from(accepted[place]).ok(),
     });
     Some(KeyPoolData {
         turn: u16::try_from(numbers[0]).unwrap_or(0),

@@ -254,7 +254,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
     let key = [format!("{{twins}}:k:{sequence}")];
     let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
-    policy.extend([FIRST_GAP.0, groups.len() as u64]);
+    policy.extend([KeyPool::PROVEN_GOOD.0, FIRST_GAP.0, groups.len() as u64]);
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
     let mut now = 1 + rng.up_to(1 << 50);
@@ -266,29 +266,36 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
             let mut tried = KeySet::default();
             (0..4).filter(|_| rng.up_to(3) == 0).for_each(|key| tried.insert(key));
             let text: String = (0..groups.len()).map(|key| if tried.contains(u16::try_from(key).unwrap()) { '1' } else { '0' }).collect();
-            let mut expected = match pool.lease(Now { mono: Mono(now), wall: Wall(0) }, tried) {
+            let request = RequestMark::from_number(u32::try_from(rng.up_to(4)).unwrap());
+            let mut expected = match pool.lease(Now { mono: Mono(now), wall: Wall(0) }, tried, request) {
                 lease::Answer::Leased(lease) => {
                     out.push(lease);
                     vec![0, i64::from(lease.key), i64::from(lease.probe), 0]
                 }
                 lease::Answer::Cooling { wait } | lease::Answer::Throttled { wait } => vec![1, 0, 0, signed(wait.0)],
-                lease::Answer::Dead => vec![2, 0, 0, 0],
+                lease::Answer::Dead { wait } => vec![2, 0, 0, wait.map_or(-1, |wait| signed(wait.0))],
             };
             expected.push(signed(now));
             expected.extend(numbers::of_pool(&pool.export()));
-            run.op(format!("lease {text} at {now}"), &scripts::LEASE, &key, (&arguments, Some(&text), &[]), expected);
+            run.op(
+                format!("lease {text} at {now}"),
+                &scripts::LEASE,
+                &key,
+                (&arguments, Some(&text), &[i64::from(request.number())]),
+                expected,
+            );
         } else {
             let lease = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
             let what = 1 + rng.up_to(10);
             let detail = match what {
                 1 => rng.up_to(groups.len() as u64),
-                3 => 1 + rng.up_to(4),
+                3 => rng.up_to(4),
                 _ => rng.up_to(100_000_000_000),
             };
             let until = Until::Mono(Mono(now + detail));
             match what {
                 1 => {
-                    pool.succeeded(lease);
+                    pool.succeeded(lease, Mono(now));
                     if let Some(key) = detail.checked_sub(1) {
                         pool.reject(Lease { key: u16::try_from(key).unwrap(), probe: false }, Mono(now));
                     }

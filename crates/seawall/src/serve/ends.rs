@@ -48,6 +48,7 @@ const fn names_a_time(code: Code) -> bool {
         code,
         Code::RateLimited
             | Code::KeysExhausted
+            | Code::KeysRejected
             | Code::Overloaded
             | Code::CircuitOpen
             | Code::Paused

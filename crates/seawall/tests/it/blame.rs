@@ -1,5 +1,6 @@
 //! Who is to blame: one caller's refused request costs nobody else a key, and limits in any order lock nobody out.
 
+use super::caller::eventually;
 use super::gateway::{Gateway, Start};
 use super::upstream::{Upstream, answer};
 use std::time::Duration;
@@ -42,6 +43,44 @@ fn a_key_that_is_refused_where_another_is_accepted_is_rejected() {
         assert_eq!(gateway.get("/api/x").status, 200);
     }
     assert_eq!(states(&gateway), ["rejected", "ready", "ready", "ready"]);
+}
+
+#[test]
+fn paths_that_an_only_key_is_refused_for_take_it_from_nobody() {
+    let upstream = Upstream::with(|turn| {
+        let out = turn.seen.line().contains("/out");
+        turn.say(answer(if out { "401 No" } else { "200 OK" }, "", ""));
+    });
+    let auth = "[upstreams.api.auth]\nkeys = [{ id = \"a\", secret = \"env:A\" }]\n";
+    let gateway = Start::before(&upstream, auth).secret("A", "secret-of-A").go();
+    assert_eq!(gateway.get("/api/in").status, 200);
+    for number in 0..16 {
+        assert_eq!(gateway.get(&format!("/api/out{number}")).status, 401, "the caller sees the upstream's own answer");
+    }
+    assert_eq!(gateway.get("/api/in").status, 200);
+    assert_eq!(states(&gateway), ["ready"]);
+}
+
+#[test]
+fn jobs_outlive_a_rejected_key_and_calls_wait_for_its_probe() {
+    let upstream = Upstream::with(|turn| {
+        let out = turn.seen.line().contains("/out");
+        turn.say(answer(if out { "401 No" } else { "200 OK" }, "", ""));
+    });
+    let auth = "[upstreams.api.auth]\nkeys = [{ id = \"a\", secret = \"env:A\" }]\n";
+    let gateway = Start::before(&upstream, auth).secret("A", "secret-of-A").go();
+    for number in 0..3 {
+        assert_eq!(gateway.get(&format!("/api/out{number}")).status, 401);
+    }
+    assert_eq!(states(&gateway), ["rejected"]);
+    let hurried = gateway.get_with("/api/in", "Seawall-Timeout-Ms: 500\r\n");
+    assert_eq!((hurried.status, hurried.code().as_str()), (502, "keys_rejected"));
+    assert!(hurried.header("retry-after").is_some(), "{}", hurried.text());
+    assert_eq!(gateway.admin("POST", "/v1/jobs", r#"{"upstream":"api","path":"/in"}"#).status, 202);
+    let reply = gateway.get("/api/in");
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    eventually("the job is done", || gateway.look("/v1/jobs?state=succeeded")["items"].as_array().is_some_and(|jobs| jobs.len() == 1));
+    assert_eq!(states(&gateway), ["ready"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{EPOCH, KEYS, QUOTA, Step, World, error, status};
 use crate::call::{Action, Call, Cells, Finish, Outcome, Plan, Request};
 use crate::classify::Seen;
 use crate::config;
+use crate::lease::RequestMark;
 use crate::record::{Class, Code, ErrorKind, Reason};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
@@ -17,6 +18,11 @@ const fn ms(ms: u64) -> Nanos {
 
 const fn at(ms: u64) -> Mono {
     Mono(ms * 1_000_000)
+}
+
+/// A request to a path that no other call has.
+fn of_its_own(n: usize) -> Request<'static> {
+    Request { mark: RequestMark::of("GET", &n.to_string()), ..Request::plain("GET") }
 }
 
 /// What many calls to one upstream came to.
@@ -44,7 +50,7 @@ impl Crowd {
             let now = Now { mono: time, wall: EPOCH }.after(Nanos::ZERO);
             let mut action = match calls[n].as_mut() {
                 None => {
-                    let (call, action) = Call::begin(Arc::clone(&plan), &Request::plain("GET"), now);
+                    let (call, action) = Call::begin(Arc::clone(&plan), &of_its_own(n), now);
                     calls[n] = Some((call, None));
                     action
                 }
@@ -251,6 +257,52 @@ fn a_short_deadline_still_leaves_room_for_a_short_wait() {
     let mut world = World::new("retry.attempts = 1\nbreaker = { consecutive = 1, open = \"250ms\", probes = 1, successes = 1 }");
     world.call(&[status(500)]).request(&request, &[status(200)]);
     assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "{}", world.trace);
+}
+
+/// One key is rejected: by three requests that it is refused for.
+fn refused(policy: &str) -> World {
+    let mut world = World::new(policy);
+    for path in ["/a", "/b", "/c"] {
+        world.request(&Request { mark: RequestMark::of("GET", path), ..Request::plain("GET") }, &[status(401)]);
+    }
+    world.trace.clear();
+    world
+}
+
+#[test]
+fn a_rejected_key_is_waited_for_until_a_probe_has_found_it_good() {
+    let mut world = refused(ONE_KEY);
+    world.call(&[status(200)]);
+    assert!(world.trace.starts_with("  wait 50ms (keys_dead)\n"), "{}", world.trace);
+    assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "{}", world.trace);
+}
+
+#[test]
+fn a_rejected_key_that_cannot_be_waited_for_is_refused_and_says_when() {
+    let mut world = refused("[upstreams.api.auth]\nmax_wait = \"1s\"\nkeys = [{ id = \"a\", secret = \"env:A\" }]\n");
+    world.call(&[]).check(expect![[r#"
+        Refused(KeysRejected) (keys_dead) after 0 attempts, retry after 5s
+    "#]]);
+}
+
+#[test]
+fn a_job_is_put_off_by_a_rejected_key() {
+    let mut world = refused(ONE_KEY);
+    world.job(&[status(200)]).check(expect![[r#"
+          wait 5s (keys_dead)
+          #1 200 key 0: success, return (succeeded)
+        Success (succeeded) after 1 attempts
+    "#]]);
+}
+
+#[test]
+fn paths_that_a_key_is_refused_for_cost_the_others_nothing() {
+    for refused in [3, 5] {
+        let upstream = |n: usize, _| if n % 10 >= 10 - refused { status(401) } else { status(200) };
+        let crowd = Crowd::run(ONE_KEY, 2_000, ms(33), upstream);
+        let denied = crowd.ends.iter().filter(|end| end.outcome == Outcome::Failed(Class::Auth)).count();
+        assert_eq!((denied, crowd.succeeded()), (200 * refused, 2_000 - 200 * refused));
+    }
 }
 
 /// An upstream that takes thirty calls in each second and asks the others to come back in a second, or only refuses them.

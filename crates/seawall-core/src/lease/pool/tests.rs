@@ -18,10 +18,14 @@ fn tried(keys: &[u16]) -> KeySet {
     set
 }
 
+const fn dead(seconds: u64) -> Answer {
+    Answer::Dead { wait: Some(Nanos::from_secs(seconds)) }
+}
+
 fn lease(pool: &mut KeyPool, now: Now) -> Lease {
-    match pool.lease(now, KeySet::default()) {
+    match pool.lease(now, KeySet::default(), RequestMark::NONE) {
         Answer::Leased(lease) => lease,
-        answer @ (Answer::Cooling { .. } | Answer::Throttled { .. } | Answer::Dead) => panic!("{answer:?}"),
+        answer @ (Answer::Cooling { .. } | Answer::Throttled { .. } | Answer::Dead { .. }) => panic!("{answer:?}"),
     }
 }
 
@@ -37,7 +41,7 @@ fn the_key_with_the_fewest_failures_goes_first_and_good_keys_take_turns() {
         pool.failed(Lease { key, probe: false });
     }
     assert_eq!(picks(&mut pool, 1), [2]);
-    pool.succeeded(Lease { key: 1, probe: false });
+    pool.succeeded(Lease { key: 1, probe: false }, NOW.mono);
     assert_eq!(picks(&mut pool, 3), [1, 2, 1], "a success heals one failure, and a tie goes to the key that was used longer ago");
 }
 
@@ -63,7 +67,7 @@ fn a_cooldown_covers_the_group_and_no_other() {
     let mut pool = KeyPool::new(Pick::FewestFailures, &[7, 7, 9]);
     pool.cool_group(0, Until::Mono(later(10).mono));
     assert_eq!(lease(&mut pool, NOW).key, 2);
-    assert_eq!(pool.lease(NOW, tried(&[2])), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(NOW, tried(&[2]), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
     assert_eq!(lease(&mut pool, later(10)).key, 0);
 }
 
@@ -72,9 +76,9 @@ fn cooldowns_only_move_later_on_either_clock() {
     let mut pool = pool(Pick::FewestFailures, 1);
     pool.cool_group(0, Until::Mono(later(10).mono));
     pool.cool_group(0, Until::Mono(later(5).mono));
-    assert_eq!(pool.lease(NOW, KeySet::default()), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
     pool.cool_group(0, Until::Wall(later(60).wall));
-    assert_eq!(pool.lease(NOW, KeySet::default()), Answer::Cooling { wait: Nanos::from_secs(60) });
+    assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(60) });
     assert_eq!(pool.status(0, NOW).unwrap().cooling, Some(Nanos::from_secs(60)));
     assert_eq!(lease(&mut pool, later(60)).key, 0);
 }
@@ -84,7 +88,7 @@ fn a_step_of_the_wall_clock_does_not_touch_short_waits() {
     let mut pool = pool(Pick::FewestFailures, 1);
     pool.cool_group(0, Until::Mono(later(10).mono));
     let stepped = Now { mono: Mono(0), wall: Wall(i64::MAX) };
-    assert_eq!(pool.lease(stepped, KeySet::default()), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(stepped, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
 }
 
 #[test]
@@ -93,15 +97,15 @@ fn cooling_tells_when_the_first_untried_key_is_viable() {
     for (key, seconds) in [(0, 10), (1, 20), (2, 30)] {
         pool.cool_key(key, Until::Mono(later(seconds).mono));
     }
-    assert_eq!(pool.lease(NOW, tried(&[0])), Answer::Cooling { wait: Nanos::from_secs(20) });
-    assert_eq!(pool.lease(NOW, tried(&[0, 1, 2])), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(NOW, tried(&[0]), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(20) });
+    assert_eq!(pool.lease(NOW, tried(&[0, 1, 2]), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
 }
 
 #[test]
 fn keys_tried_in_this_call_are_not_leased_again() {
     let mut pool = pool(Pick::FewestFailures, 2);
-    assert_eq!(pool.lease(NOW, tried(&[0])), Answer::Leased(Lease { key: 1, probe: false }));
-    assert_eq!(pool.lease(NOW, tried(&[0, 1])), Answer::Cooling { wait: Nanos::ZERO });
+    assert_eq!(pool.lease(NOW, tried(&[0]), RequestMark::NONE), Answer::Leased(Lease { key: 1, probe: false }));
+    assert_eq!(pool.lease(NOW, tried(&[0, 1]), RequestMark::NONE), Answer::Cooling { wait: Nanos::ZERO });
 }
 
 #[test]
@@ -110,9 +114,9 @@ fn a_rejected_key_is_out_until_its_probe_and_dead_is_not_cooling() {
     let first = lease(&mut pool, NOW);
     pool.reject(first, NOW.mono);
     assert!(pool.status(0, NOW).unwrap().dead);
-    assert_eq!(pool.lease(later(59), KeySet::default()), Answer::Dead);
+    assert_eq!(pool.lease(later(59), KeySet::default(), RequestMark::NONE), dead(1));
     assert_eq!(lease(&mut pool, later(60)), Lease { key: 0, probe: true });
-    assert_eq!(pool.lease(later(60), KeySet::default()), Answer::Dead, "one probe at a time");
+    assert_eq!(pool.lease(later(60), KeySet::default(), RequestMark::NONE), dead(120), "one probe at a time");
 }
 
 /// Refuses the only key for one request to each of these paths.
@@ -129,7 +133,7 @@ fn a_key_is_dead_once_several_different_requests_in_a_row_are_refused() {
     refuse(&mut pool, &["/a", "/a", "/a", "/b", "/a", "/b"]);
     assert!(!pool.status(0, NOW).unwrap().dead, "two requests are to blame for all of it");
     refuse(&mut pool, &["/c"]);
-    assert_eq!(pool.lease(later(4), KeySet::default()), Answer::Dead);
+    assert_eq!(pool.lease(later(4), KeySet::default(), RequestMark::NONE), dead(1));
     assert_eq!(lease(&mut pool, later(5)), Lease { key: 0, probe: true }, "nothing is proven, so it is looked at soon");
 }
 
@@ -138,9 +142,56 @@ fn a_success_clears_what_a_key_was_refused_for() {
     let mut pool = pool(Pick::FewestFailures, 1);
     refuse(&mut pool, &["/a", "/b"]);
     let accepted = lease(&mut pool, NOW);
-    pool.succeeded(accepted);
+    pool.succeeded(accepted, NOW.mono);
     refuse(&mut pool, &["/c", "/d"]);
     assert!(!pool.status(0, NOW).unwrap().dead);
+}
+
+#[test]
+fn a_key_that_was_accepted_within_a_minute_is_not_dead_whatever_it_is_refused_for() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    let accepted = lease(&mut pool, NOW);
+    pool.succeeded(accepted, NOW.mono);
+    let refused_at = |pool: &mut KeyPool, path: &str, now: Now| {
+        let lease = lease(pool, now);
+        pool.refuse(lease, RequestMark::of("GET", path), now.mono);
+        pool.status(0, now).unwrap().dead
+    };
+    for path in ["/a", "/b", "/c", "/d", "/e"] {
+        assert!(!refused_at(&mut pool, path, later(59)), "{path}");
+    }
+    assert!(!refused_at(&mut pool, "/e", later(60)), "this request was refused before");
+    assert!(refused_at(&mut pool, "/f", later(60)), "a minute without one that is accepted");
+}
+
+#[test]
+fn a_key_that_nothing_is_proven_of_is_probed_every_five_seconds() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    refuse(&mut pool, &["/a", "/b", "/c"]);
+    for seconds in [5, 10, 15, 20] {
+        let probe = lease(&mut pool, later(seconds));
+        assert!(probe.probe);
+        pool.refuse(probe, RequestMark::of("GET", &format!("/{seconds}")), later(seconds).mono);
+        assert_eq!(pool.lease(later(seconds + 4), KeySet::default(), RequestMark::NONE), dead(1));
+    }
+    let cancelled = lease(&mut pool, later(25));
+    pool.cancel(cancelled, later(25).mono);
+    let probe = lease(&mut pool, later(25));
+    assert!(probe.probe, "a probe that was not sent is due again");
+    assert_eq!(pool.lease(later(26), KeySet::default(), RequestMark::NONE), dead(4));
+    pool.succeeded(probe, later(26).mono);
+    assert!(!lease(&mut pool, later(26)).probe);
+}
+
+#[test]
+fn a_request_that_a_key_was_refused_for_is_its_probe_only_where_no_other_comes() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    refuse(&mut pool, &["/a", "/b", "/c"]);
+    let ask = |pool: &mut KeyPool, path: &str, now: Now| pool.lease(now, KeySet::default(), RequestMark::of("GET", path));
+    assert_eq!(ask(&mut pool, "/c", later(5)), dead(5));
+    assert_eq!(ask(&mut pool, "/good", later(5)), Answer::Leased(Lease { key: 0, probe: true }));
+    assert_eq!(ask(&mut pool, "/c", later(14)), dead(1));
+    assert_eq!(ask(&mut pool, "/c", later(15)), Answer::Leased(Lease { key: 0, probe: true }));
 }
 
 #[test]
@@ -159,7 +210,7 @@ fn probes_of_a_dead_key_come_half_as_often_each_time_down_to_one_an_hour() {
     for pause in [120, 240, 480, 960, 1_920, 3_600, 3_600] {
         let probe = lease(&mut pool, later(at));
         pool.reject(probe, later(at).mono);
-        assert_eq!(pool.lease(later(at + pause - 1), KeySet::default()), Answer::Dead);
+        assert_eq!(pool.lease(later(at + pause - 1), KeySet::default(), RequestMark::NONE), dead(1));
         at += pause;
     }
 }
@@ -169,10 +220,10 @@ fn a_successful_probe_revives_and_a_late_success_of_an_older_call_does_not() {
     let mut pool = pool(Pick::FewestFailures, 1);
     let (old, first) = (lease(&mut pool, NOW), lease(&mut pool, NOW));
     pool.reject(first, NOW.mono);
-    pool.succeeded(old);
-    assert_eq!(pool.lease(NOW, KeySet::default()), Answer::Dead);
+    pool.succeeded(old, NOW.mono);
+    assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), dead(60));
     let probe = lease(&mut pool, later(60));
-    pool.succeeded(probe);
+    pool.succeeded(probe, NOW.mono);
     assert_eq!(lease(&mut pool, later(60)), Lease { key: 0, probe: false });
 }
 
@@ -214,6 +265,6 @@ fn an_unknown_key_is_nothing() {
     pool.cool_group(9, Until::Mono(Mono(5)));
     pool.restore(9);
     assert_eq!(pool.status(9, NOW), None);
-    assert_eq!(KeyPool::new(Pick::RoundRobin, &[]).lease(NOW, KeySet::default()), Answer::Dead);
+    assert_eq!(KeyPool::new(Pick::RoundRobin, &[]).lease(NOW, KeySet::default(), RequestMark::NONE), Answer::Dead { wait: None });
     assert_eq!(pool.len(), 1);
 }

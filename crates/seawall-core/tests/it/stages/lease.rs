@@ -1,9 +1,12 @@
 //! The key pool under every order of events.
 
 use proptest::prelude::*;
-use seawall_core::lease::{Answer, KeyPool, KeySet, Lease, Reset, Until};
+use seawall_core::lease::{Answer, KeyPool, KeySet, Lease, RequestMark, Reset, Until};
 use seawall_core::policy::Pick;
 use seawall_core::time::{Nanos, Now, Wall};
+
+/// One of those that keys are refused for.
+const REQUEST: RequestMark = RequestMark::from_number(1);
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -11,6 +14,7 @@ enum Event {
     Succeed,
     Fail,
     Reject,
+    Refuse(u32),
     Cancel,
     CoolMono(u64),
     CoolWall(u64),
@@ -23,6 +27,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Succeed),
         2 => Just(Event::Fail),
         1 => Just(Event::Reject),
+        2 => (1..6u32).prop_map(Event::Refuse),
         1 => Just(Event::Cancel),
         2 => (0..200_000u64).prop_map(Event::CoolMono),
         1 => (0..200_000u64).prop_map(Event::CoolWall),
@@ -47,9 +52,10 @@ proptest! {
             now = now.after(Nanos::from_millis(pause));
             match event {
                 Event::Lease => last = lease(&mut pool, now, set)?.unwrap_or(last),
-                Event::Succeed => pool.succeeded(last),
+                Event::Succeed => pool.succeeded(last, now.mono),
                 Event::Fail => pool.failed(last),
                 Event::Reject => pool.reject(last, now.mono),
+                Event::Refuse(request) => pool.refuse(last, RequestMark::from_number(request), now.mono),
                 Event::Cancel => pool.cancel(last, now.mono),
                 Event::CoolMono(ms) => pool.cool_group(last.key, Until::Mono(now.mono + Nanos::from_millis(ms))),
                 Event::CoolWall(ms) => pool.cool_group(last.key, Until::Wall(now.wall + Nanos::from_millis(ms))),
@@ -73,7 +79,7 @@ proptest! {
 const ZONES: &[&str] = &["America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Australia/Lord_Howe", "UTC", "Pacific/Auckland"];
 
 fn lease(pool: &mut KeyPool, now: Now, tried: KeySet) -> Result<Option<Lease>, TestCaseError> {
-    match pool.lease(now, tried) {
+    match pool.lease(now, tried, REQUEST) {
         Answer::Leased(lease) => {
             let status = pool.status(lease.key, now).expect("a leased key is in the pool");
             prop_assert_eq!(status.cooling, None);
@@ -83,11 +89,16 @@ fn lease(pool: &mut KeyPool, now: Now, tried: KeySet) -> Result<Option<Lease>, T
         }
         Answer::Cooling { wait } | Answer::Throttled { wait } => {
             let later = now.after(wait);
-            let viable = wait == Nanos::ZERO || matches!(pool.clone().lease(later, KeySet::default()), Answer::Leased(_));
+            let viable = wait == Nanos::ZERO || matches!(pool.clone().lease(later, KeySet::default(), REQUEST), Answer::Leased(_));
             prop_assert!(viable, "nobody is viable after the wait");
             Ok(None)
         }
-        Answer::Dead => {
+        Answer::Dead { wait } => {
+            let later = now.after(wait.expect("there are keys"));
+            prop_assert!(
+                matches!(pool.clone().lease(later, KeySet::default(), REQUEST), Answer::Leased(_)),
+                "no probe is due after the wait"
+            );
             prop_assert!((0..4).filter_map(|key| pool.status(key, now)).all(|status| status.dead));
             Ok(None)
         }

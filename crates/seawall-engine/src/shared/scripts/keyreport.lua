@@ -29,6 +29,7 @@ local function fail(of) p[at(of, FAILS)] = min(p[at(of, FAILS)] + 1, 4294967295)
 if what == SUCCEEDED then
   p[at(key, FAILS)] = max(p[at(key, FAILS)] - 1, 0)
   forget_refusals(p, key)
+  p[of_accepted(key)] = now
   if probe then
     p[at(key, PROBE_AT)], p[at(key, PAUSE)] = LIVE, 0
     probe_answered(cool, key_probe)
@@ -44,19 +45,24 @@ elseif what == FAILED then
 elseif what == REFUSED then
   fail(key)
   local first, second = of_refusal(key, 0), of_refusal(key, 1)
-  if p[at(key, PROBE_AT)] == LIVE and p[first] ~= detail and p[second] ~= detail then
+  if detail ~= 0 and not was_refused_for(p, key, detail) then
     if p[first] == 0 then
       p[first] = detail
     elseif p[second] == 0 then
       p[second] = detail
     else
-      p[at(key, PROBE_AT)], p[at(key, PAUSE)] = now + UNPROVEN_PROBE, UNPROVEN_PROBE
+      p[first], p[second] = p[second], detail
+      local accepted = p[of_accepted(key)]
+      local is_good = accepted ~= NEVER and max(now - accepted, 0) < PROVEN_GOOD
+      if p[at(key, PROBE_AT)] == LIVE and not is_good then
+        p[at(key, PROBE_AT)], p[at(key, PAUSE)] = now + UNPROVEN_PROBE, UNPROVEN_PROBE
+      end
     end
   end
 elseif what == UNUSED then
   p[at(key, USES)] = max(p[at(key, USES)] - 1, 0)
   if probe and p[at(key, PROBE_AT)] ~= LIVE then
-    p[at(key, PAUSE)] = max(math.floor(p[at(key, PAUSE)] / 2), FIRST_PROBE)
+    if p[at(key, PAUSE)] ~= UNPROVEN_PROBE then p[at(key, PAUSE)] = max(math.floor(p[at(key, PAUSE)] / 2), FIRST_PROBE) end
     p[at(key, PROBE_AT)] = now
   end
   if probe then

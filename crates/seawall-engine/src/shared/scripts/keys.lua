@@ -1,21 +1,22 @@
 -- The twin of seawall-core's lease/pool.rs. A pool is one array: where the next round begins, five numbers for each key
 -- (failures, uses, when a dead one is probed, its pause, end of its cooldown), then the end of each group's cooldown, then for each
--- key the marks of two different requests that it was refused for since it was last accepted (zero: none), then for each key and each
--- group when its cooldown is probed next and the gap before that (-1: never).
+-- key the marks of the last two different requests that it was refused for since it was last accepted (zero: none), then for each key
+-- and each group when its cooldown is probed next and the gap before that (-1: never), then for each key when a request was last
+-- accepted with it (-1: never).
 local FEWEST_FAILURES, LEAST_USED, ROUND_ROBIN = 1, 2, 3
 local FAILS, USES, PROBE_AT, PAUSE, COOL = 0, 1, 2, 3, 4
 local TURN, LIVE = 1, -1
--- ARGV: now, pick, first and last pause of a dead key, first pause of one that nothing is proven of, the first gap of a cooldown's
--- probes, how many keys, the group of each (from zero), and what follows.
+-- ARGV: now, pick, first and last pause of a dead key, the pause of one that nothing is proven of, how long a key is good after a
+-- request was accepted with it, the first gap of a cooldown's probes, how many keys, the group of each (from zero), and what follows.
 local now, pick = read_clock(ARGV[1]), tonumber(ARGV[2])
 local FIRST_PROBE, LAST_PROBE, UNPROVEN_PROBE = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local FIRST_GAP, NEVER = tonumber(ARGV[6]), -1
-local count, group_of, groups = tonumber(ARGV[7]), {}, 0
+local PROVEN_GOOD, FIRST_GAP, NEVER = tonumber(ARGV[6]), tonumber(ARGV[7]), -1
+local count, group_of, groups = tonumber(ARGV[8]), {}, 0
 for i = 0, count - 1 do
-  group_of[i] = tonumber(ARGV[8 + i])
+  group_of[i] = tonumber(ARGV[9 + i])
   groups = max(groups, group_of[i] + 1)
 end
-local rest = 8 + count
+local rest = 9 + count
 
 local function at(key, field) return 2 + key * 5 + field end
 local function of_group(group) return 2 + count * 5 + group end
@@ -24,7 +25,12 @@ local function of_refusal(key, slot) return 2 + count * 5 + groups + key * 2 + s
 -- Where the probes of a cooldown are written, of a key or of a group.
 local function of_key_probe(key) return 2 + count * 7 + groups + key * 2 end
 local function of_group_probe(group) return 2 + count * 9 + groups + group * 2 end
-local function last_place() return 1 + count * 9 + groups * 3 end
+local function of_accepted(key) return 2 + count * 9 + groups * 3 + key end
+local function last_place() return 1 + count * 10 + groups * 3 end
+
+local function was_refused_for(p, key, request)
+  return request ~= 0 and (p[of_refusal(key, 0)] == request or p[of_refusal(key, 1)] == request)
+end
 
 -- The provider asked for a wait. A cooldown that lasts already keeps its schedule.
 local function throttle(p, cool, probe, length)
@@ -43,9 +49,10 @@ local function load_pool(seed)
   local stored = redis.call('GET', KEYS[1])
   if stored then
     local p = cmsgpack.unpack(stored)
-    -- Written by a version that kept no refusals, or no probes.
+    -- Written by a version that kept no refusals, no probes or no acceptance.
     for i = #p + 1, of_refusal(count, 0) - 1 do p[i] = 0 end
-    for i = #p + 1, last_place(), 2 do never_probe(p, i) end
+    for i = #p + 1, of_accepted(0) - 1, 2 do never_probe(p, i) end
+    for i = #p + 1, last_place() do p[i] = NEVER end
     return p
   end
   local p = { 0 }
@@ -55,7 +62,8 @@ local function load_pool(seed)
   end
   for group = 0, groups - 1 do p[of_group(group)] = 0 end
   for key = 0, count - 1 do forget_refusals(p, key) end
-  for i = of_key_probe(0), last_place(), 2 do never_probe(p, i) end
+  for i = of_key_probe(0), of_accepted(0) - 1, 2 do never_probe(p, i) end
+  for key = 0, count - 1 do p[of_accepted(key)] = NEVER end
   if #ARGV - seed + 1 == #p then
     for i = seed, #ARGV do p[i - seed + 1] = tonumber(ARGV[i]) end
   end

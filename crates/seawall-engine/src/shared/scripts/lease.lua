@@ -1,12 +1,15 @@
--- A key for one send. Follows: the tried keys as a text of 0 and 1, a seed. Answers: kind, key, probe, wait, now, pool.
+-- A key for one send. Follows: the tried keys as a text of 0 and 1, the request's mark, a seed. Answers: kind, key, probe, wait, now,
+-- pool; a wait of -1 that nobody knows.
 local LEASED, COOLING, DEAD = 0, 1, 2
-local tried, p = ARGV[rest], load_pool(rest + 1)
+local tried, request, p = ARGV[rest], tonumber(ARGV[rest + 1]), load_pool(rest + 2)
 
 local function is_tried(key) return string.sub(tried, key + 1, key + 1) == '1' end
 local function is_dead(key) return p[at(key, PROBE_AT)] ~= LIVE end
 local function cooling(key) return max(p[at(key, COOL)] - now, p[of_group(group_of[key])] - now, 0) end
-local function is_viable(key)
-  return not is_tried(key) and cooling(key) == 0 and (not is_dead(key) or now >= p[at(key, PROBE_AT)])
+local function is_warm(key) return not is_tried(key) and cooling(key) == 0 end
+-- When a rejected key is probed with this request: later where it was refused for it already.
+local function probe_at(key)
+  return p[at(key, PROBE_AT)] + (was_refused_for(p, key, request) and UNPROVEN_PROBE or 0)
 end
 
 local function leased(key, probe)
@@ -34,8 +37,8 @@ local function weight(key)
 end
 
 for key = 0, count - 1 do
-  if is_dead(key) and is_viable(key) then
-    p[at(key, PAUSE)] = min(p[at(key, PAUSE)] * 2, LAST_PROBE)
+  if is_dead(key) and is_warm(key) and now >= probe_at(key) then
+    if p[at(key, PAUSE)] ~= UNPROVEN_PROBE then p[at(key, PAUSE)] = min(p[at(key, PAUSE)] * 2, LAST_PROBE) end
     p[at(key, PROBE_AT)] = now + p[at(key, PAUSE)]
     probe_sent(at(key, COOL), of_key_probe(key))
     probe_sent(of_group(group_of[key]), of_group_probe(group_of[key]))
@@ -44,7 +47,7 @@ for key = 0, count - 1 do
 end
 local best, lightest
 for key = 0, count - 1 do
-  if not is_dead(key) and is_viable(key) and (not best or weight(key) < lightest) then best, lightest = key, weight(key) end
+  if not is_dead(key) and is_warm(key) and (not best or weight(key) < lightest) then best, lightest = key, weight(key) end
 end
 if best then return leased(best, 0) end
 
@@ -70,4 +73,8 @@ for key = 0, count - 1 do
 end
 local wait = untried or any
 if wait then return with_pool(p, { COOLING, 0, 0, wait, now }) end
-return with_pool(p, { DEAD, 0, 0, 0, now })
+for key = 0, count - 1 do
+  local until_probe = max(probe_at(key) - now, cooling(key), 0)
+  if not wait or until_probe < wait then wait = until_probe end
+end
+return with_pool(p, { DEAD, 0, 0, wait or -1, now })
