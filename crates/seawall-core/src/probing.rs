@@ -2,6 +2,9 @@
 
 use crate::time::{Mono, Nanos};
 
+/// No provider can pause an endpoint for longer than this at a time, whatever it asks for.
+pub const MAX_PAUSE: Nanos = Nanos::from_secs(3_600);
+
 /// How soon the first probe comes. A refusal that was about one path holds up the others for no longer than this.
 pub const FIRST_GAP: Nanos = Nanos::from_millis(50);
 

@@ -33,7 +33,17 @@ impl PauseCell {
 
     /// Takes over what Redis said of the pause.
     pub(crate) fn hear(&self, until: Mono, now: Mono) {
-        self.with(|pause| *pause = Pause::heard(until, RECHECK, now));
+        self.with(|pause| pause.hear(until, RECHECK, now));
+    }
+
+    /// Takes over from Redis that there is no pause.
+    pub(crate) fn hear_end(&self) {
+        self.with(Pause::hear_end);
+    }
+
+    /// Takes over from Redis that a probe has disproved the pause.
+    pub(crate) fn disprove(&self, until: Mono) {
+        self.with(|pause| pause.disprove(until));
     }
 
     /// Whether the answer to an attempt that was sent then ended the pause.

@@ -187,7 +187,7 @@ impl Settle {
             KeyReport::Failed => keys.failed(lease),
             KeyReport::Refused { request } => keys.refuse(lease, request, now),
             KeyReport::Neutral => {}
-            KeyReport::Answered => keys.answered(lease),
+            KeyReport::Answered => keys.answered(lease, now),
             KeyReport::Unused => keys.cancel(lease, now),
             KeyReport::Throttle { group, until } => {
                 keys.failed(lease);

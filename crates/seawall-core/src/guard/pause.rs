@@ -1,11 +1,10 @@
 //! A pause that a provider asked for: nothing is sent before its end, except a probe now and then. A probe that is answered ends it,
-//! so that one refusal that was about one call alone does not hold up everybody.
+//! so that one refusal that was about one call alone does not hold up everybody. Until the pause would have ended, more such refusals
+//! bind the refused calls alone.
 
+pub use crate::probing::MAX_PAUSE;
 use crate::probing::Probing;
 use crate::time::{Mono, Nanos};
-
-/// No provider can pause an endpoint for longer than this at a time, whatever it asks for.
-pub const MAX_PAUSE: Nanos = Nanos::from_secs(3_600);
 
 /// One pause, of an endpoint or of a whole upstream. The default is no pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,14 +12,19 @@ pub struct Pause {
     since: Mono,
     until: Mono,
     probing: Probing,
+    /// The end that a probe has disproved: no pause begins before it.
+    disproved: Mono,
 }
 
 impl Pause {
     /// A provider asked to be left alone until then.
     pub fn extend(&mut self, until: Mono, now: Mono) {
         let until = until.min(now + MAX_PAUSE);
+        if now < self.disproved {
+            return;
+        }
         if self.is_over(now) {
-            *self = Self { since: now, until, probing: Probing::of(until.since(now), now) };
+            *self = Self { since: now, until, probing: Probing::of(until.since(now), now), disproved: Mono(0) };
         } else {
             self.until = self.until.max(until);
         }
@@ -41,12 +45,23 @@ impl Pause {
 
     /// An attempt that was sent then was answered, and nobody was asked to wait. One that was sent before the pause began proves nothing.
     pub fn answered(&mut self, sent_at: Mono) {
-        if sent_at > self.since {
-            *self = Self::default();
+        if sent_at > self.since && self.until > Mono(0) {
+            self.disprove(self.until);
         }
     }
 
-    /// Ends the pause now.
+    /// A probe was answered, so that there is no pause, nor will there be one before its end.
+    pub fn disprove(&mut self, until: Mono) {
+        *self = Self { disproved: until, ..Self::default() };
+    }
+
+    /// Before this time refusals bind nobody but the refused call, because a probe was answered.
+    #[must_use]
+    pub const fn disproved(&self) -> Mono {
+        self.disproved
+    }
+
+    /// Ends the pause now, by hand.
     pub fn lift(&mut self) {
         *self = Self::default();
     }
@@ -62,10 +77,16 @@ impl Pause {
         (!self.is_over(now)).then_some((self.since, self.until))
     }
 
-    /// As another keeper of the same pause tells it. It is asked again after `recheck`, which is how a lifted pause is heard of.
-    #[must_use]
-    pub fn heard(until: Mono, recheck: Nanos, now: Mono) -> Self {
-        Self { since: now, until, probing: Probing::after(recheck, now) }
+    /// Follows another keeper of the same pause. That one is asked again after `recheck`, which is how a lifted pause is heard of.
+    pub fn hear(&mut self, until: Mono, recheck: Nanos, now: Mono) {
+        if now >= self.disproved {
+            *self = Self { since: now, until, probing: Probing::after(recheck, now), disproved: Mono(0) };
+        }
+    }
+
+    /// Another keeper of the same pause says that there is none.
+    pub fn hear_end(&mut self) {
+        *self = Self { disproved: self.disproved, ..Self::default() };
     }
 }
 
@@ -104,6 +125,20 @@ mod tests {
         assert!(!pause.is_over(at(2)));
         pause.answered(at(61));
         assert!(pause.is_over(at(62)));
+    }
+
+    #[test]
+    fn a_pause_that_a_probe_has_disproved_does_not_begin_again_before_its_end() {
+        let mut pause = paused(at(31));
+        pause.answered(at(2));
+        pause.extend(at(60), at(30));
+        assert!(pause.is_over(at(30)), "this refusal binds its own call alone");
+        pause.extend(at(61), at(31));
+        assert_eq!(pause.span(at(31)), Some((at(31), at(61))));
+        pause.answered(at(32));
+        pause.lift();
+        pause.extend(at(63), at(33));
+        assert!(!pause.is_over(at(33)), "a hand begins anew");
     }
 
     #[test]

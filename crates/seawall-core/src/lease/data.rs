@@ -37,6 +37,9 @@ pub struct CooldownData {
     /// When it is probed next, and how long after the last probe that is.
     #[serde(default)]
     pub probe: Option<(u64, u64)>,
+    /// The end that a probe has disproved.
+    #[serde(default)]
+    pub disproved: u64,
 }
 
 impl KeyPoolData {
@@ -52,6 +55,7 @@ impl KeyPoolData {
         for cooldown in self.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut self.groups) {
             cooldown.mono = warm(cooldown.mono);
             cooldown.probe = probe(cooldown.probe);
+            cooldown.disproved = warm(cooldown.disproved);
         }
         self
     }
@@ -107,13 +111,19 @@ impl From<Cooldown> for CooldownData {
             mono: cooldown.mono.0,
             wall: Some(cooldown.wall.0).filter(|wall| *wall != Cooldown::NONE.wall.0),
             probe: cooldown.probing.numbers(),
+            disproved: cooldown.disproved.0,
         }
     }
 }
 
 impl From<CooldownData> for Cooldown {
     fn from(data: CooldownData) -> Self {
-        Self { mono: Mono(data.mono), wall: data.wall.map_or(Self::NONE.wall, Wall), probing: Probing::from_numbers(data.probe) }
+        Self {
+            mono: Mono(data.mono),
+            wall: data.wall.map_or(Self::NONE.wall, Wall),
+            probing: Probing::from_numbers(data.probe),
+            disproved: Mono(data.disproved),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! back only through a probe. Knows indices, not secrets.
 
 use crate::policy::Pick;
-use crate::probing::Probing;
+use crate::probing::{MAX_PAUSE, Probing};
 use crate::time::{Mono, Nanos, Now, Wall};
 
 /// Tells requests apart by method and path, as evidence against a key. Zero stands for none.
@@ -116,10 +116,12 @@ pub(super) struct Cooldown {
     pub(super) wall: Wall,
     /// When the key is tried while `mono` lasts. A quota that is used up is never tried before its end.
     pub(super) probing: Probing,
+    /// The end that a probe has disproved: before it, no wait that the provider asks for begins.
+    pub(super) disproved: Mono,
 }
 
 impl Cooldown {
-    pub(super) const NONE: Self = Self { mono: Mono(0), wall: Wall(i64::MIN), probing: Probing::NEVER };
+    pub(super) const NONE: Self = Self { mono: Mono(0), wall: Wall(i64::MIN), probing: Probing::NEVER, disproved: Mono(0) };
 
     fn extend(&mut self, until: Until) {
         match until {
@@ -130,7 +132,11 @@ impl Cooldown {
     }
 
     /// The provider asked for a wait. A cooldown that lasts already keeps its schedule, or that there is none.
+    /// Once a probe was answered, another such wait binds the refused call alone, until this one would have ended.
     fn throttle(&mut self, until: Mono, now: Mono) {
+        if now < self.disproved {
+            return;
+        }
         if self.mono <= now {
             self.probing = Probing::of(until.since(now), now);
         }
@@ -149,8 +155,9 @@ impl Cooldown {
     }
 
     /// A probe was answered: what the provider asked for is over, what a quota or an operator says is not.
-    fn probe_answered(&mut self) {
+    fn probe_answered(&mut self, now: Mono) {
         if self.probing != Probing::NEVER {
+            self.disproved = self.mono.min(now + MAX_PAUSE);
             self.mono = Mono(0);
             self.probing = Probing::NEVER;
         }
@@ -362,16 +369,16 @@ impl KeyPool {
         key.refused = Default::default();
         if lease.probe {
             key.health = Health::Live;
-            key.cooldown.probe_answered();
-            self.groups[key.group].probe_answered();
+            key.cooldown.probe_answered(now);
+            self.groups[key.group].probe_answered(now);
         }
     }
 
     /// A probe of a cooldown was answered, and not with another wait. A key that was rejected stays so.
-    pub fn answered(&mut self, lease: Lease) {
+    pub fn answered(&mut self, lease: Lease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)).filter(|_| lease.probe) else { return };
-        key.cooldown.probe_answered();
-        self.groups[key.group].probe_answered();
+        key.cooldown.probe_answered(now);
+        self.groups[key.group].probe_answered(now);
     }
 
     pub fn failed(&mut self, lease: Lease) {

@@ -86,7 +86,7 @@ impl SharedBreaker {
         match (reply.first(), number(&reply, 1)) {
             (Some(&(GO | PROBE)), _) => {
                 if let_through {
-                    self.pauses.iter().for_each(|pause| pause.lift());
+                    self.pauses.iter().for_each(|pause| pause.hear_end());
                 }
                 let generation = u32::try_from(number(&reply, 2)).unwrap_or(0);
                 Answer::Permitted(Permit { generation, probe: reply.get(3).and_then(|slot| u32::try_from(*slot).ok()) })

@@ -237,22 +237,29 @@ pub fn of_pool(data: &KeyPoolData) -> Vec<i64> {
     numbers.extend(data.groups.iter().map(|group| signed(group.mono)));
     numbers.extend(data.keys.iter().flat_map(|key| key.refused).map(i64::from));
     let cooldowns = data.keys.iter().map(|key| key.cooldown).chain(data.groups.iter().copied());
-    numbers.extend(cooldowns.flat_map(|cooldown| cooldown.probe.map_or([-1, 0], |(at, gap)| [signed(at), signed(gap)])));
+    numbers.extend(cooldowns.clone().flat_map(|cooldown| cooldown.probe.map_or([-1, 0], |(at, gap)| [signed(at), signed(gap)])));
     numbers.extend(data.keys.iter().map(|key| key.accepted.map_or(-1, signed)));
+    numbers.extend(cooldowns.map(|cooldown| signed(cooldown.disproved)));
     numbers
 }
 
 /// A pool of so many keys from a script's array; `None` where it is none.
 #[must_use]
 pub fn pool(numbers: &[i64], keys: usize) -> Option<KeyPoolData> {
-    // One for the turn, ten for each key and three for each group.
-    let groups = numbers.len().checked_sub(1 + keys * 10).filter(|rest| rest % 3 == 0)? / 3;
+    // One for the turn, eleven for each key and four for each group.
+    let groups = numbers.len().checked_sub(1 + keys * 11).filter(|rest| rest % 4 == 0)? / 4;
     let (of_keys, rest) = numbers[1..].split_at(keys * 5);
     let (of_groups, rest) = rest.split_at(groups);
     let (marks, rest) = rest.split_at(keys * REFUSALS);
-    let (probes, accepted) = rest.split_at((keys + groups) * 2);
+    let (probes, rest) = rest.split_at((keys + groups) * 2);
+    let (accepted, disproved) = rest.split_at(keys);
     let probe = |place: usize| u64::try_from(probes[place * 2]).ok().map(|at| (at, number(probes, place * 2 + 1)));
-    let cooldown = |mono: i64, place: usize| CooldownData { mono: u64::try_from(mono).unwrap_or(0), wall: None, probe: probe(place) };
+    let cooldown = |mono: i64, place: usize| CooldownData {
+        mono: u64::try_from(mono).unwrap_or(0),
+        wall: None,
+        probe: probe(place),
+        disproved: number(disproved, place),
+    };
     let marks = marks.chunks_exact(REFUSALS).map(|marks| std::array::from_fn(|at| u32::try_from(marks[at]).unwrap_or(0)));
     let all = of_keys.chunks_exact(5).zip(marks).enumerate().map(|(place, (key, refused))| KeyData {
         fails: u32::try_from(key[0]).unwrap_or(u32::MAX),

@@ -8,7 +8,9 @@ use crate::clock::Clock;
 use crate::live::Names;
 use crate::pause_cell::PauseCell;
 use seawall_core::call::Settle;
+use seawall_core::probing::FIRST_GAP;
 use seawall_core::record::Scope;
+use seawall_core::time::Mono;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -35,28 +37,31 @@ impl SharedPause {
         let now = clock.now().mono;
         // A pause of one caller's credential is this instance's own.
         if let Some((scope @ (Scope::Endpoint | Scope::Upstream), until)) = settle.pause {
-            let key = if scope == Scope::Upstream { &self.upstream } else { &self.endpoint };
-            let arguments = Arguments::default().number(0).number(ticks(until.since(now)));
+            let (key, copy) = if scope == Scope::Upstream { (&self.upstream, 1) } else { (&self.endpoint, 0) };
+            let arguments = Arguments::default().number(0).number(ticks(until.since(now))).number(ticks(FIRST_GAP));
             // While Redis is away the pause is ours alone.
             if let Some(reply) = self.store.run::<Vec<i64>>(&scripts::PAUSE, &[key], &arguments).await {
-                self.store.met(number(&reply, 0), clock);
+                let met = self.store.met(number(&reply, 0), clock);
+                if let disproved @ 1.. = number(&reply, 2) {
+                    self.copies[copy].disprove(Mono(met.mono(disproved)));
+                }
             }
         }
         let Some(sent_at) = settle.answer_sent_at(now) else { return };
         // Not `any`: both copies have to hear of it.
         let ended = self.copies.iter().filter(|copy| copy.answered(sent_at, now)).count();
         if ended > 0 {
-            self.remove(&[&self.endpoint, &self.upstream], clock).await;
+            self.run(&scripts::PAUSE_DISPROVED, &[&self.endpoint, &self.upstream], clock).await;
         }
     }
 
     /// By hand: the pause is over, on every instance. The others hear of it within a second.
     pub(crate) async fn lift(&self, of_upstream: bool, clock: &Clock) {
-        self.remove(&[if of_upstream { &self.upstream } else { &self.endpoint }], clock).await;
+        self.run(&scripts::LIFT, &[if of_upstream { &self.upstream } else { &self.endpoint }], clock).await;
     }
 
-    async fn remove(&self, keys: &[&str], clock: &Clock) {
-        if let Some(reply) = self.store.run::<Vec<i64>>(&scripts::LIFT, keys, &Arguments::default().number(0)).await {
+    async fn run(&self, script: &redis::Script, keys: &[&str], clock: &Clock) {
+        if let Some(reply) = self.store.run::<Vec<i64>>(script, keys, &Arguments::default().number(0)).await {
             self.store.met(number(&reply, 0), clock);
         }
     }

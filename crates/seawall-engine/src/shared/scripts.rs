@@ -24,7 +24,9 @@ scripts! {
     FORCE = "clock.lua", "breaker.lua", "force.lua";
     /// Tells everybody that a server asked them to stay away.
     PAUSE = "clock.lua", "pause.lua";
-    /// Ends such pauses.
+    /// Ends such pauses because a probe was answered.
+    PAUSE_DISPROVED = "clock.lua", "pausedisproved.lua";
+    /// Ends such pauses by hand.
     LIFT = "clock.lua", "lift.lua";
     /// Leases a key.
     LEASE = "clock.lua", "keys.lua", "lease.lua";

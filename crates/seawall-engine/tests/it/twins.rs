@@ -6,10 +6,10 @@ use redis::{Pipeline, Script};
 use seawall_core::admit::layered::{self, Answers};
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::guard::breaker::WHILE_PROBING;
-use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, PhaseData, Sample};
+use seawall_core::guard::{Admission, Breaker, Change, Forced, Pause, Permit, PhaseData, Sample};
 use seawall_core::lease::{self, KeyPool, KeySet, Lease, RequestMark, Until};
 use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, Share};
-use seawall_core::probing::FIRST_GAP;
+use seawall_core::probing::{FIRST_GAP, MAX_PAUSE};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use seawall_engine::shared::{numbers, scripts};
@@ -254,7 +254,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
     let key = [format!("{{twins}}:k:{sequence}")];
     let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
-    policy.extend([KeyPool::PROVEN_GOOD.0, FIRST_GAP.0, groups.len() as u64]);
+    policy.extend([KeyPool::PROVEN_GOOD.0, MAX_PAUSE.0, FIRST_GAP.0, groups.len() as u64]);
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
     let mut now = 1 + rng.up_to(1 << 50);
@@ -286,39 +286,13 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
             );
         } else {
             let lease = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
-            let what = 1 + rng.up_to(10);
+            let what = pick(rng, &[1, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 10, 11]);
             let detail = match what {
                 1 => rng.up_to(groups.len() as u64),
                 3 => rng.up_to(4),
                 _ => rng.up_to(100_000_000_000),
             };
-            let until = Until::Mono(Mono(now + detail));
-            match what {
-                1 => {
-                    pool.succeeded(lease, Mono(now));
-                    if let Some(key) = detail.checked_sub(1) {
-                        pool.reject(Lease { key: u16::try_from(key).unwrap(), probe: false }, Mono(now));
-                    }
-                }
-                2 => pool.failed(lease),
-                3 => pool.refuse(lease, RequestMark::from_number(u32::try_from(detail).unwrap()), Mono(now)),
-                4 => pool.cancel(lease, Mono(now)),
-                5 => {
-                    pool.failed(lease);
-                    pool.cool_key(lease.key, until);
-                }
-                6 => {
-                    pool.failed(lease);
-                    pool.cool_group(lease.key, until);
-                }
-                7 => pool.cool_key(lease.key, until),
-                11 => pool.answered(lease),
-                9 | 10 => {
-                    pool.failed(lease);
-                    pool.throttle(lease.key, what == 10, Mono(now + detail), Mono(now));
-                }
-                _ => pool.restore(lease.key),
-            }
+            report_key(&mut pool, what, lease, detail, now);
             let told = [signed(what), i64::from(lease.key), i64::from(lease.probe), signed(detail)];
             let expected = [signed(now)].into_iter().chain(numbers::of_pool(&pool.export())).collect();
             run.op(format!("report {what} of {lease:?} at {now}"), &scripts::KEY_REPORT, &key, (&arguments, None, &told), expected);
@@ -326,10 +300,84 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     }
 }
 
+/// What the script is told by the same numbers.
+fn report_key(pool: &mut KeyPool, what: u64, lease: Lease, detail: u64, now: u64) {
+    let until = Until::Mono(Mono(now + detail));
+    match what {
+        1 => {
+            pool.succeeded(lease, Mono(now));
+            if let Some(key) = detail.checked_sub(1) {
+                pool.reject(Lease { key: u16::try_from(key).unwrap(), probe: false }, Mono(now));
+            }
+        }
+        2 => pool.failed(lease),
+        3 => pool.refuse(lease, RequestMark::from_number(u32::try_from(detail).unwrap()), Mono(now)),
+        4 => pool.cancel(lease, Mono(now)),
+        5 => {
+            pool.failed(lease);
+            pool.cool_key(lease.key, until);
+        }
+        6 => {
+            pool.failed(lease);
+            pool.cool_group(lease.key, until);
+        }
+        7 => pool.cool_key(lease.key, until),
+        11 => pool.answered(lease, Mono(now)),
+        9 | 10 => {
+            pool.failed(lease);
+            pool.throttle(lease.key, what == 10, Mono(now + detail), Mono(now));
+        }
+        _ => pool.restore(lease.key),
+    }
+}
+
+/// A pause as it is asked for, probed and disproved.
+fn pauses(rng: &mut Rng, sequence: u64, run: &mut Run) {
+    let mut pause = Pause::default();
+    let key = [format!("{{twins}}:p:{sequence}")];
+    let both = [format!("{{twins}}:pb:{sequence}"), key[0].clone()];
+    let policy = numbers::of_guard(&some_guard(rng), |span| span.0).map(signed);
+    let mut now = 1 + rng.up_to(1 << 50);
+    let mut probe = None;
+    for _ in 0..STEPS {
+        now += pick(rng, &[1, 50_000_000, 300_000_000, 2_000_000_000, 20_000_000_000]);
+        match rng.up_to(3) {
+            0 => {
+                let length = pick(rng, &[1_000, 1_000_000_000, 30_000_000_000]);
+                pause.extend(Mono(now + length), Mono(now));
+                let disproved = if now < pause.disproved().0 { pause.disproved().0 } else { 0 };
+                let expected = [now, pause.span(Mono(now)).map_or(0, |(_, until)| until.0), disproved].map(signed).to_vec();
+                let arguments = [now, length, FIRST_GAP.0].map(signed);
+                run.op(format!("pause for {length} at {now}"), &scripts::PAUSE, &key, (&arguments, None, &[]), expected);
+            }
+            1 if probe.take().is_some() => {
+                // The script is told of an answer only by an instance that knows that it ended the pause.
+                if pause.span(Mono(now)).is_some() {
+                    pause.answered(Mono(now));
+                    run.op(format!("disprove at {now}"), &scripts::PAUSE_DISPROVED, &key, (&[signed(now)], None, &[]), vec![signed(now)]);
+                }
+            }
+            _ => {
+                let lasts = !pause.is_over(Mono(now));
+                let (kind, wait) = match pause.admit(Mono(now)) {
+                    Ok(()) if lasts => (5, 0),
+                    Ok(()) => (0, 0),
+                    Err(until) => (4, until.0 - now),
+                };
+                probe = (kind == 5).then_some(()).or(probe);
+                let arguments = [signed(now), 1, 0, signed(WHILE_PROBING.0)];
+                let expected = vec![kind, signed(wait), 0, -1, signed(now)];
+                run.op(format!("permit at {now}"), &scripts::PERMIT, &both, (&arguments, None, &policy), expected);
+            }
+        }
+    }
+}
+
 fn load(connection: &mut redis::Connection) {
     let limits = [&scripts::TAKE, &scripts::REFUND];
     let keys = [&scripts::LEASE, &scripts::KEY_REPORT];
-    for script in limits.into_iter().chain(keys).chain([&scripts::PERMIT, &scripts::REPORT, &scripts::FORCE]) {
+    let guards = [&scripts::PERMIT, &scripts::REPORT, &scripts::FORCE, &scripts::PAUSE, &scripts::PAUSE_DISPROVED];
+    for script in limits.into_iter().chain(keys).chain(guards) {
         script.load(connection).unwrap();
     }
 }
@@ -344,6 +392,7 @@ fn the_scripts_do_what_the_core_does() {
         let (mut run, mut rng) = (Run::default(), Rng::seeded(sequence));
         limits(&mut rng, sequence, &mut run);
         breakers(&mut rng, sequence, &mut run);
+        pauses(&mut rng, sequence, &mut run);
         pools(&mut rng, sequence, &mut run);
         operations += run.expected.len();
         let replies: Vec<redis::Value> = run.pipeline.query(&mut connection).unwrap();

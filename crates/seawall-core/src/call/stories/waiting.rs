@@ -259,6 +259,16 @@ fn a_short_deadline_still_leaves_room_for_a_short_wait() {
     assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "{}", world.trace);
 }
 
+#[test]
+fn a_throttled_path_beside_a_healthy_one_holds_it_up_once() {
+    for policy in [ONE_KEY, ""] {
+        let upstream = |n: usize, _| if n.is_multiple_of(2) { throttled(&[("retry-after", "30")]) } else { (50, Ok(200), &[] as &[_], "") };
+        let crowd = Crowd::run(policy, 400, ms(25), upstream);
+        let waited = crowd.ends.iter().filter(|end| end.waited > ms(1_000)).count();
+        assert_eq!(waited, 0, "{policy}: {} at most", crowd.longest_wait());
+    }
+}
+
 /// One key is rejected: by three requests that it is refused for.
 fn refused(policy: &str) -> World {
     let mut world = World::new(policy);

@@ -195,6 +195,21 @@ fn a_request_that_a_key_was_refused_for_is_its_probe_only_where_no_other_comes()
 }
 
 #[test]
+fn a_throttle_that_a_probe_has_disproved_does_not_begin_again_before_its_end() {
+    let mut pool = pool(Pick::FewestFailures, 1);
+    pool.throttle(0, true, later(30).mono, NOW.mono);
+    let probe = lease(&mut pool, later(1));
+    assert!(probe.probe);
+    pool.succeeded(probe, later(1).mono);
+    pool.throttle(0, true, later(50).mono, later(29).mono);
+    assert!(!lease(&mut pool, later(29)).probe, "this refusal binds its own call alone");
+    pool.throttle(0, true, later(60).mono, later(30).mono);
+    assert_eq!(pool.lease(later(30), KeySet::default(), RequestMark::NONE), Answer::Throttled { wait: Nanos::from_secs(30) });
+    pool.cool_group(0, Until::Mono(later(90).mono));
+    assert_eq!(pool.lease(later(60), KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(30) });
+}
+
+#[test]
 fn requests_are_told_apart_by_method_and_path() {
     assert_eq!(RequestMark::of("GET", "/a"), RequestMark::of("GET", "/a"));
     assert_ne!(RequestMark::of("GET", "/a"), RequestMark::of("POST", "/a"));

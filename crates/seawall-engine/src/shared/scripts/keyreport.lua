@@ -8,11 +8,13 @@ local what, key, probe, detail = tonumber(ARGV[rest]), tonumber(ARGV[rest + 1]),
 local p = load_pool(rest + 4)
 
 local group = group_of[key]
-local cool, key_probe, group_cool, group_probe = at(key, COOL), of_key_probe(key), of_group(group), of_group_probe(group)
+local cool, key_probe, key_disproved = at(key, COOL), of_key_probe(key), of_key_disproved(key)
+local group_cool, group_probe, group_disproved = of_group(group), of_group_probe(group), of_group_disproved(group)
 
 -- A probe was answered: what the provider asked for is over, what a quota or an operator says is not.
-local function probe_answered(of, probed)
+local function probe_answered(of, probed, disproved)
   if p[probed] ~= NEVER then
+    p[disproved] = min(p[of], now + MAX_PAUSE)
     p[of] = 0
     never_probe(p, probed)
   end
@@ -32,8 +34,8 @@ if what == SUCCEEDED then
   p[of_accepted(key)] = now
   if probe then
     p[at(key, PROBE_AT)], p[at(key, PAUSE)] = LIVE, 0
-    probe_answered(cool, key_probe)
-    probe_answered(group_cool, group_probe)
+    probe_answered(cool, key_probe, key_disproved)
+    probe_answered(group_cool, group_probe, group_disproved)
   end
   local refused = detail - 1
   if refused >= 0 and refused < count then
@@ -79,18 +81,18 @@ elseif what == COOL_GROUP then
   never_probe(p, group_probe)
 elseif what == THROTTLE_KEY then
   fail(key)
-  throttle(p, cool, key_probe, detail)
+  throttle(p, cool, key_probe, key_disproved, detail)
 elseif what == ANSWERED then
   if probe then
-    probe_answered(cool, key_probe)
-    probe_answered(group_cool, group_probe)
+    probe_answered(cool, key_probe, key_disproved)
+    probe_answered(group_cool, group_probe, group_disproved)
   end
 elseif what == THROTTLE_GROUP then
   fail(key)
-  throttle(p, group_cool, group_probe, detail)
+  throttle(p, group_cool, group_probe, group_disproved, detail)
 elseif what == RESTORE then
   p[at(key, FAILS)], p[at(key, PROBE_AT)], p[at(key, PAUSE)], p[cool] = 0, LIVE, 0, 0
-  p[group_cool] = 0
+  p[group_cool], p[key_disproved], p[group_disproved] = 0, 0, 0
   never_probe(p, key_probe)
   never_probe(p, group_probe)
   forget_refusals(p, key)
