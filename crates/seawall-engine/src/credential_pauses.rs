@@ -3,6 +3,7 @@
 
 use http::HeaderMap;
 use parking_lot::Mutex;
+use seawall_core::call::Plan;
 use seawall_core::guard::Pause;
 use seawall_core::time::Mono;
 use std::collections::HashMap;
@@ -20,6 +21,12 @@ pub struct CredentialMark(u64);
 impl CredentialMark {
     /// A request without a credential.
     pub const NONE: Self = Self(0);
+
+    /// The credential of a request that its upstream sees. Where the upstream has keys or a token of ours, all callers share those.
+    #[must_use]
+    pub fn sent(plan: &Plan, headers: &HeaderMap, query: Option<&str>) -> Self {
+        if plan.takes_callers_credentials() { Self::of(headers, query) } else { Self::NONE }
+    }
 
     /// Hashes with a random key, so that a caller cannot construct another caller's mark.
     #[must_use]

@@ -67,6 +67,12 @@ impl Plan {
         }
     }
 
+    /// Whether callers bring the credential that the upstream sees: it has none of ours, neither keys nor a token.
+    #[must_use]
+    pub const fn takes_callers_credentials(&self) -> bool {
+        self.keys == 0 && !self.refreshes
+    }
+
     /// Marks a request, as evidence against keys; only where there are keys. A query is no part of it.
     #[must_use]
     pub fn mark(&self, method: &str, path: &str) -> RequestMark {

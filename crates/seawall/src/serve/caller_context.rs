@@ -40,8 +40,8 @@ impl CallerContext {
 
     /// Keeps what limits and pauses ask of the caller's own headers, before any is taken out.
     pub(super) fn look_at(&mut self, headers: &HeaderMap, query: Option<&str>, marks: Marks, endpoint: &LiveEndpoint) {
-        if endpoint.plan.keys == 0 && (query.is_some() || marks.has(Marks::CREDENTIAL)) {
-            self.mark = CredentialMark::of(headers, query);
+        if query.is_some() || marks.has(Marks::CREDENTIAL) {
+            self.mark = CredentialMark::sent(&endpoint.plan, headers, query);
         }
         if endpoint.state.looks_at_headers {
             self.asked = Some(Box::new(headers.clone()));

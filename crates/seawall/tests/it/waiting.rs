@@ -122,6 +122,30 @@ fn a_throttle_of_a_callers_own_key_binds_that_caller_alone() {
 }
 
 #[test]
+fn a_throttle_of_our_own_token_binds_every_caller() {
+    let upstream = Upstream::with(|turn| {
+        let is_token = turn.seen.line().contains("/token");
+        let token = || answer("200 OK", "", r#"{"access_token":"token-of-ours","expires_in":3600}"#);
+        turn.say(if is_token { token() } else { answer("429 Slow", "Retry-After: 90\r\n", "") });
+    });
+    let auth = format!(
+        "[upstreams.api.auth]\nrefresh = {{ kind = \"client-credentials\", token_url = \"http://{}/token\", client_id = \"env:A\", \
+         client_secret = \"env:A\" }}\n",
+        upstream.at
+    );
+    let gateway = Start::before(&upstream, &auth).secret("A", "client-secret").go();
+    let ask = |user: &str| {
+        gateway.ask(format!(
+            "GET /api/x HTTP/1.1\r\nHost: h\r\nSeawall-Timeout-Ms: 300\r\nAuthorization: Bearer {user}\r\nCookie: sid={user}\r\n\r\n"
+        ))
+    };
+    assert_eq!(ask("one").status, 429);
+    // Now and then a call is the probe, and gets the upstream's own refusal.
+    let paused = (0..20).filter(|n| ask(&n.to_string()).outcome() == "paused").count();
+    assert!(paused >= 10, "{paused} of 20 callers waited for the token that all of them share");
+}
+
+#[test]
 fn a_call_that_waits_leaves_its_slot_in_the_pool_to_others() {
     let upstream = Upstream::with(|turn| {
         let throttled = turn.seen.all("authorization") == ["Bearer one"];

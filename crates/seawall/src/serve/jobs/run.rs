@@ -335,7 +335,7 @@ impl Bench {
             caller: &caller,
             key_tail: &to.upstream,
             request: Some(to.request_line(job)),
-            who: Who { mark: CredentialMark::of(&headers, query), ..Who::here(&caller, &job.tenant, &nothing) },
+            who: Who { mark: CredentialMark::sent(&to.endpoint.plan, &headers, query), ..Who::here(&caller, &job.tenant, &nothing) },
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
             start_log: Some(log),
