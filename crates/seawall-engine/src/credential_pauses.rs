@@ -1,6 +1,7 @@
 //! Pauses that bind one caller's own credential. A provider that throttles a key which callers bring along means that key, and not
 //! everybody behind the gateway. Callers without a credential are one more caller.
 
+use crate::credential_names::{is_credential, is_credential_parameter};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use seawall_core::call::Plan;
@@ -39,34 +40,6 @@ impl CredentialMark {
         let in_query = in_query.map(|(name, value)| (name, value.as_bytes())).filter(|(name, _)| is_credential_parameter(name));
         Self(in_query.fold(in_headers.fold(0, add), add))
     }
-}
-
-/// Parameters of a query that callers bring their credentials in.
-fn is_credential_parameter(name: &str) -> bool {
-    const NAMES: &[&str] =
-        &["key", "api_key", "apikey", "api-key", "access_token", "token", "auth", "auth_token", "appid", "app_id", "subscription-key"];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
-}
-
-/// Headers that callers bring their credentials in.
-#[must_use]
-pub fn is_credential(name: &str) -> bool {
-    matches!(
-        name,
-        "authorization"
-            | "cookie"
-            | "api-key"
-            | "apikey"
-            | "x-api-key"
-            | "x-goog-api-key"
-            | "x-auth-token"
-            | "x-access-token"
-            | "api-token"
-            | "x-api-token"
-            | "private-token"
-            | "ocp-apim-subscription-key"
-            | "x-shopify-access-token"
-    )
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +116,7 @@ impl CredentialPauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
+    use http::{HeaderName, HeaderValue};
 
     const fn at(seconds: u64) -> Mono {
         Mono(seconds * 1_000_000_000)
@@ -163,6 +136,18 @@ mod tests {
         assert_eq!(pauses.admit(caller("a"), at(0)), Err(at(30)));
         assert_eq!(pauses.admit(caller("b"), at(0)), Ok(()));
         assert_eq!(pauses.lasting(at(1)), Some((1, at(0), at(30))));
+    }
+
+    #[test]
+    fn callers_are_told_apart_by_whatever_their_api_calls_its_key() {
+        for name in ["xi-api-key", "x-auth-key", "x-rapidapi-key", "dd-api-key", "x-figma-token"] {
+            let of = |value| {
+                let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))]);
+                CredentialMark::of(&headers, None)
+            };
+            assert_ne!(of("a"), of("b"), "{name}");
+            assert_ne!(of("a"), CredentialMark::NONE, "{name}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod caller;
 pub mod clock;
 pub mod closing;
 pub mod credential;
+pub mod credential_names;
 pub mod credential_pauses;
 pub mod deadlines;
 pub mod drive;

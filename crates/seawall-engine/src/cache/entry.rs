@@ -2,6 +2,7 @@
 
 use super::directives::Directives;
 use super::harmless;
+use crate::credential_names::is_credential;
 use bytes::Bytes;
 use http::header::{
     AGE, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, ETAG, EXPIRES, HeaderName, LAST_MODIFIED, SET_COOKIE,
@@ -55,14 +56,6 @@ impl Caller {
     pub const fn as_bytes(&self) -> &[u8] {
         &self.0
     }
-}
-
-fn is_credential(name: &str) -> bool {
-    const PARTS: [&str; 12] =
-        ["auth", "cookie", "token", "key", "secret", "session", "signature", "passw", "credential", "assertion", "jwt", "dpop"];
-    // Called a key, and says nothing about who asks.
-    const OTHERS: [&str; 2] = ["idempotency-key", "sec-websocket-key"];
-    PARTS.iter().any(|part| name.contains(part)) && !OTHERS.contains(&name)
 }
 
 /// An answer as it may be served again.

@@ -3,7 +3,7 @@
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, TE, VIA};
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
-use seawall_engine::credential_pauses::is_credential;
+use seawall_engine::credential_names::is_credential;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_http::h1::{Unread, Verbatim};
 use seawall_http::header_text::text;

@@ -1,0 +1,70 @@
+//! Names that APIs give to credentials, for everything that has to tell callers apart.
+
+/// Whether a header of this name, in lower case, says who asks.
+#[must_use]
+pub fn is_credential(name: &str) -> bool {
+    const PARTS: [&str; 12] =
+        ["auth", "cookie", "token", "key", "secret", "session", "signature", "passw", "credential", "assertion", "jwt", "dpop"];
+    !is_ordinary(name) && PARTS.iter().any(|part| name.contains(part))
+}
+
+/// Headers of nearly every request, which are not worth a search, and those that are called a key and say nothing about who asks.
+fn is_ordinary(name: &str) -> bool {
+    matches!(
+        name,
+        "host"
+            | "user-agent"
+            | "accept"
+            | "accept-encoding"
+            | "accept-language"
+            | "content-type"
+            | "content-length"
+            | "connection"
+            | "cache-control"
+            | "idempotency-key"
+            | "sec-websocket-key"
+    )
+}
+
+/// Parameters of a query that callers bring their credentials in.
+#[must_use]
+pub fn is_credential_parameter(name: &str) -> bool {
+    const NAMES: &[&str] =
+        &["key", "api_key", "apikey", "api-key", "access_token", "token", "auth", "auth_token", "appid", "app_id", "subscription-key"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_apis_give_to_credentials_are_known() {
+        for name in [
+            "authorization",
+            "cookie",
+            "x-api-key",
+            "apikey",
+            "private-token",
+            "ocp-apim-subscription-key",
+            "xi-api-key",
+            "x-auth-key",
+            "x-rapidapi-key",
+            "dd-api-key",
+            "x-figma-token",
+            "x-riot-token",
+            "x-vault-token",
+            "x-postmark-server-token",
+        ] {
+            assert!(is_credential(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_say_nothing_of_who_asks_are_none() {
+        for name in ["host", "user-agent", "accept", "x-request-id", "idempotency-key", "sec-websocket-key", "traceparent", "content-type"]
+        {
+            assert!(!is_credential(name), "{name}");
+        }
+    }
+}
