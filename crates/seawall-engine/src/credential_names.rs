@@ -29,8 +29,37 @@ fn is_ordinary(name: &str) -> bool {
 /// Parameters of a query that callers bring their credentials in.
 #[must_use]
 pub fn is_credential_parameter(name: &str) -> bool {
-    const NAMES: &[&str] =
-        &["key", "api_key", "apikey", "api-key", "access_token", "token", "auth", "auth_token", "appid", "app_id", "subscription-key"];
+    const NAMES: &[&str] = &[
+        "key",
+        "api_key",
+        "apikey",
+        "api-key",
+        "access_token",
+        "token",
+        "auth",
+        "auth_token",
+        "appid",
+        "app_id",
+        "subscription-key",
+        "oauth_token",
+        "oauth_consumer_key",
+    ];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Whether a credential of this name is another one with each request: it proves something, and names nobody.
+pub(crate) fn changes_each_time(name: &str) -> bool {
+    ["signature", "dpop", "csrf", "xsrf", "nonce", "idempotency"].iter().any(|part| name.contains(part))
+}
+
+/// Whether a credential of this name may be another one with each request, so that it counts only where there is nothing better.
+pub(crate) fn may_change(name: &str) -> bool {
+    name.contains("cookie") || name.contains("session")
+}
+
+/// Parameters of a query that name the access key of a signed URL, with what it is scoped to.
+pub(crate) fn is_scoped_parameter(name: &str) -> bool {
+    const NAMES: &[&str] = &["x-amz-credential", "x-goog-credential", "awsaccesskeyid", "googleaccessid"];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 

@@ -1,7 +1,8 @@
 //! Pauses that bind one caller's own credential. A provider that throttles a key which callers bring along means that key, and not
 //! everybody behind the gateway. Callers without a credential are one more caller.
 
-use crate::credential_names::{is_credential, is_credential_parameter};
+use crate::credential_names::{changes_each_time, is_credential, is_credential_parameter, is_scoped_parameter, may_change};
+use crate::credential_text::{of_authorization, of_scoped};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use seawall_core::call::Plan;
@@ -29,16 +30,29 @@ impl CredentialMark {
         if plan.takes_callers_credentials() { Self::of(headers, query) } else { Self::NONE }
     }
 
-    /// Hashes with a random key, so that a caller cannot construct another caller's mark.
+    /// Hashes with a random key, so that a caller cannot construct another caller's mark. What is another text with each request would
+    /// make a caller another one each time, so it is left out.
     #[must_use]
     pub fn of(headers: &HeaderMap, query: Option<&str>) -> Self {
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let (mut strong, mut weak) = (0u64, 0u64);
         // Credentials are added up, since their order says nothing.
-        let add = |sum: u64, (name, value): (&str, &[u8])| sum.wrapping_add(KEYS.hash_one((name, value)));
-        let in_headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).filter(|(name, _)| is_credential(name));
-        let in_query = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-        let in_query = in_query.map(|(name, value)| (name, value.as_bytes())).filter(|(name, _)| is_credential_parameter(name));
-        Self(in_query.fold(in_headers.fold(0, add), add))
+        let add = |sum: &mut u64, name: &str, value: &[u8]| *sum = sum.wrapping_add(KEYS.hash_one((name, value)));
+        for (name, value) in headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())) {
+            if name == "authorization" {
+                of_authorization(value, |piece| add(&mut strong, name, piece));
+            } else if is_credential(name) && !changes_each_time(name) {
+                add(if may_change(name) { &mut weak } else { &mut strong }, name, value);
+            }
+        }
+        for (name, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
+            if is_scoped_parameter(name) {
+                add(&mut strong, name, of_scoped(value).as_bytes());
+            } else if is_credential_parameter(name) {
+                add(&mut strong, name, value.as_bytes());
+            }
+        }
+        Self(if strong == 0 { weak } else { strong })
     }
 }
 
@@ -148,6 +162,30 @@ mod tests {
             assert_ne!(of("a"), of("b"), "{name}");
             assert_ne!(of("a"), CredentialMark::NONE, "{name}");
         }
+    }
+
+    #[test]
+    fn a_credential_whose_text_changes_is_the_same_one() {
+        let of = |pairs: &[(&'static str, &str)]| {
+            let value = |text: &str| HeaderValue::from_str(text).unwrap();
+            let headers = pairs.iter().map(|(name, text)| (HeaderName::from_static(name), value(text)));
+            CredentialMark::of(&HeaderMap::from_iter(headers), None)
+        };
+        let aws = |key: &str, signature: &str| {
+            let signed = format!("AWS4-HMAC-SHA256 Credential={key}/20261119/us-east-1/s3/aws4_request, Signature={signature}");
+            of(&[("authorization", &signed)])
+        };
+        assert_eq!(aws("one", "0a"), aws("one", "1b"));
+        assert_ne!(aws("one", "0a"), aws("two", "0a"));
+        let bearer = |cookie: &str, proof: &str| of(&[("authorization", "Bearer one"), ("cookie", cookie), ("dpop", proof)]);
+        assert_eq!(bearer("__cf_bm=0a", "p"), bearer("__cf_bm=1b", "q"));
+        assert_ne!(of(&[("cookie", "sid=a")]), of(&[("cookie", "sid=b")]), "there is nothing better");
+        let url = |key: &str, signature: &str| {
+            let query = format!("X-Amz-Credential={key}%2F20261119%2Fus-east-1&X-Amz-Signature={signature}");
+            CredentialMark::of(&HeaderMap::new(), Some(&query))
+        };
+        assert_eq!(url("one", "0a"), url("one", "1b"));
+        assert_ne!(url("one", "0a"), url("two", "0a"));
     }
 
     #[test]
