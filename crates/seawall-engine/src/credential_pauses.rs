@@ -13,7 +13,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Credentials that are held back at once, for one upstream. One more is not held back: its own calls still wait.
+/// Credentials that are held back at once, for one upstream. One more takes the place of the one that holds back the fewest calls.
 const MAX_CREDENTIALS: usize = 1_024;
 
 /// Stands for the credential of a request without containing it; zero for a request that has none.
@@ -56,11 +56,18 @@ impl CredentialMark {
     }
 }
 
+/// One credential's pause, and how many calls it has held back.
+#[derive(Debug, Default)]
+struct HeldCredential {
+    pause: Pause,
+    calls: u32,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct CredentialPauses {
     /// The end of the longest pause: before it, the lock is worth taking.
     until: AtomicU64,
-    pauses: Mutex<HashMap<CredentialMark, Pause>>,
+    pauses: Mutex<HashMap<CredentialMark, HeldCredential>>,
 }
 
 impl CredentialPauses {
@@ -72,18 +79,18 @@ impl CredentialPauses {
 
     #[cold]
     fn admit_paused(&self, mark: CredentialMark, now: Mono) -> Result<(), Mono> {
-        self.pauses.lock().get_mut(&mark).map_or(Ok(()), |pause| pause.admit(now))
+        let mut pauses = self.pauses.lock();
+        let Some(held) = pauses.get_mut(&mark) else { return Ok(()) };
+        held.pause.admit(now).inspect_err(|_| held.calls = held.calls.saturating_add(1))
     }
 
     pub(crate) fn extend(&self, mark: CredentialMark, until: Mono, now: Mono) {
         let mut pauses = self.pauses.lock();
-        if pauses.len() >= MAX_CREDENTIALS {
-            pauses.retain(|_, pause| !pause.is_over(now));
+        if pauses.len() >= MAX_CREDENTIALS && !pauses.contains_key(&mark) {
+            make_room(&mut pauses, now);
         }
-        if pauses.len() < MAX_CREDENTIALS || pauses.contains_key(&mark) {
-            pauses.entry(mark).or_default().extend(until, now);
-            self.note_end(&pauses);
-        }
+        pauses.entry(mark).or_default().pause.extend(until, now);
+        self.note_end(&pauses);
     }
 
     /// Ends the pause of a credential if the answered call was sent after the pause began.
@@ -97,10 +104,9 @@ impl CredentialPauses {
     #[cold]
     fn end_pause(&self, mark: CredentialMark, sent_at: Mono, now: Mono) {
         let mut pauses = self.pauses.lock();
-        let Some(pause) = pauses.get_mut(&mark) else { return };
-        pause.answered(sent_at);
-        if pause.is_over(now) {
-            pauses.remove(&mark);
+        let Some(held) = pauses.get_mut(&mark) else { return };
+        held.pause.answered(sent_at);
+        if held.pause.is_over(now) {
             self.note_end(&pauses);
         }
     }
@@ -115,15 +121,28 @@ impl CredentialPauses {
     /// The number of credentials that are held back, the earliest beginning and the latest end.
     pub(crate) fn lasting(&self, now: Mono) -> Option<(usize, Mono, Mono)> {
         let pauses = self.pauses.lock();
-        let spans: Vec<(Mono, Mono)> = pauses.values().filter_map(|pause| pause.span(now)).collect();
+        let spans: Vec<(Mono, Mono)> = pauses.values().filter_map(|held| held.pause.span(now)).collect();
         let (since, until) = (spans.iter().map(|span| span.0).min()?, spans.iter().map(|span| span.1).max()?);
         Some((spans.len(), since, until))
     }
 
     /// Written under the lock, so that it never falls behind the pauses that it stands for.
-    fn note_end(&self, pauses: &HashMap<CredentialMark, Pause>) {
-        let end = pauses.values().filter_map(|pause| pause.span(Mono(0))).map(|(_, until)| until.0).max().unwrap_or(0);
+    fn note_end(&self, pauses: &HashMap<CredentialMark, HeldCredential>) {
+        let end = pauses.values().filter_map(|held| held.pause.span(Mono(0))).map(|(_, until)| until.0).max().unwrap_or(0);
         self.until.store(end, Ordering::Relaxed);
+    }
+}
+
+/// Forgets pauses that are over or, where none is, the one that has held back the fewest calls, and of several the oldest. Whoever
+/// fills the table with credentials that nobody uses again displaces only those.
+fn make_room(pauses: &mut HashMap<CredentialMark, HeldCredential>, now: Mono) {
+    pauses.retain(|_, held| !held.pause.is_over(now));
+    if pauses.len() < MAX_CREDENTIALS {
+        return;
+    }
+    let worth = |held: &HeldCredential| (held.calls, held.pause.span(now));
+    if let Some(least) = pauses.iter().min_by_key(|(_, held)| worth(held)).map(|(mark, _)| *mark) {
+        pauses.remove(&least);
     }
 }
 
@@ -208,14 +227,25 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_what_is_over_and_holds_back_nobody_else() {
+    fn a_full_table_forgets_what_is_over() {
         let pauses = CredentialPauses::default();
         for n in 0..MAX_CREDENTIALS {
             pauses.extend(caller(&n.to_string()), at(5), at(0));
         }
-        pauses.extend(caller("late"), at(9), at(1));
-        assert_eq!(pauses.admit(caller("late"), at(1)), Ok(()));
         pauses.extend(caller("late"), at(9), at(6));
         assert_eq!(pauses.admit(caller("late"), at(6)), Err(at(9)));
+        assert_eq!(pauses.lasting(at(6)), Some((1, at(6), at(9))));
+    }
+
+    #[test]
+    fn a_table_full_of_credentials_that_nobody_uses_holds_back_those_in_use() {
+        let pauses = CredentialPauses::default();
+        let junk = |from: usize| (from..from + 2 * MAX_CREDENTIALS).for_each(|n| pauses.extend(caller(&n.to_string()), at(3_000), at(0)));
+        junk(0);
+        pauses.extend(caller("honest"), at(30), at(1));
+        assert_eq!(pauses.admit(caller("honest"), at(1)), Err(at(30)));
+        junk(10_000);
+        assert_eq!(pauses.admit(caller("honest"), at(1)), Err(at(30)), "it has held back a call");
+        assert_eq!(pauses.lasting(at(1)).unwrap().0, MAX_CREDENTIALS);
     }
 }
