@@ -60,7 +60,7 @@ impl SharedBreaker {
         Self { store: Arc::clone(store), copy, guard, key, closed_at: AtomicU64::new(0), pause_keys, pauses, seed: Seed::default() }
     }
 
-    /// Leave to send once.
+    /// Leave to send once, for a call that our copies of the pauses let through.
     pub(crate) async fn permit(&self, lease: Nanos, clock: &Clock) -> Answer {
         let known = self.known();
         if let Some(generation) = known.filter(|_| self.is_fresh(clock.now().mono)) {
@@ -70,12 +70,8 @@ impl SharedBreaker {
             Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from)).number(ticks(WHILE_PROBING));
         let [endpoint, upstream] = &self.pause_keys;
         let Some(reply) = self.run(&scripts::PERMIT, &[&self.key, endpoint, upstream], arguments, clock).await else {
-            let now = clock.now().mono;
-            // Nobody knows of a probe that would be due, so the pause is kept to its end.
-            return match self.pauses.iter().find_map(|pause| pause.span(now)) {
-                Some((_, until)) => Answer::Paused { until },
-                None => self.copy.lock().admit(&self.guard, lease, now).into(),
-            };
+            // Our copies of the pauses have let this call through: if one lasts, this is its probe by their own schedule.
+            return self.copy.lock().admit(&self.guard, lease, clock.now().mono).into();
         };
         let met = self.learn(&reply, number(&reply, 4), clock);
         let let_through = reply.first() == Some(&GO);

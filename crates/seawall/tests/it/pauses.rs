@@ -97,6 +97,20 @@ fn a_pause_goes_on_after_a_restart_and_is_still_lifted() {
 }
 
 #[test]
+fn a_pause_is_probed_while_redis_is_away() {
+    let (mut redis, (upstream, refuses)) = (Redis::start(), throttling());
+    let [a, b] = pair(&redis, || start(&upstream, "upstream", ""));
+    assert_eq!(a.get("/api/x").status, 429);
+    assert_eq!(refusal(&b).code(), "paused", "the other instance heard of it");
+    redis.kill();
+    refuses.store(false, Ordering::SeqCst);
+    for gateway in [&a, &b] {
+        eventually("a probe ends it", || gateway.get_with("/api/x", "Seawall-Timeout-Ms: 100\r\n").status == 200);
+        assert_eq!(gateway.look("/v1/pauses")["items"], json!([]));
+    }
+}
+
+#[test]
 fn instances_share_a_pause_and_its_end() {
     for (scope, place) in [("endpoint", "api/default"), ("upstream", "api")] {
         let (redis, (upstream, refuses)) = (Redis::start(), throttling());
