@@ -32,10 +32,10 @@ impl CallerContext {
         Self { address, caller, left, url, asked: None, request: None, mark: CredentialMark::NONE }
     }
 
-    /// The gateway itself, for a request of its own.
-    pub(super) fn ourselves(left: Nanos) -> Self {
+    /// The gateway itself, for a request of its own that it sends with this caller's credential.
+    pub(super) fn on_behalf_of(&self, left: Nanos) -> Self {
         let caller = Caller { name: Arc::from("seawall"), tenant: String::new(), user: String::new() };
-        Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST), Arc::new(caller), left, None)
+        Self { mark: self.mark, ..Self::new(IpAddr::V4(Ipv4Addr::LOCALHOST), Arc::new(caller), left, None) }
     }
 
     /// Keeps what limits and pauses ask of the caller's own headers, before any is taken out.

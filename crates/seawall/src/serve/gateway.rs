@@ -296,7 +296,7 @@ impl Gateway {
             self.keep_links_inside(from, (upstream, endpoint), &target, response.headers_mut());
             if let (Some(claim), Some(lookup)) = (claim, lookup) {
                 let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
-                self.revalidate(claim, lookup, upstream, endpoint, sent);
+                self.revalidate(claim, lookup, upstream, endpoint, sent, from.on_behalf_of(endpoint.spec.policy.timeout.total));
             }
             let ended = unsent(now);
             self.record(endpoint, id, &ended, from, "success", response.status());
@@ -395,11 +395,18 @@ impl Gateway {
     }
 
     /// Fetches a new answer for the cache while the caller has the old one: a call of our own, with the same policy.
-    fn revalidate(&self, claim: Revalidation, mut lookup: Lookup, upstream: &Arc<LiveUpstream>, endpoint: &Arc<LiveEndpoint>, sent: Sent) {
+    fn revalidate(
+        &self,
+        claim: Revalidation,
+        mut lookup: Lookup,
+        upstream: &Arc<LiveUpstream>,
+        endpoint: &Arc<LiveEndpoint>,
+        sent: Sent,
+        mut from: CallerContext,
+    ) {
         let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
         let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
         tokio::task::spawn_local(async move {
-            let mut from = CallerContext::ourselves(endpoint.spec.policy.timeout.total);
             from.request = Some(RequestLine::new(&sent.method, &endpoint, &sent.target));
             let method = sent.method.clone();
             let request = call::Request::plain(method.as_str());

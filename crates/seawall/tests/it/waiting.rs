@@ -4,6 +4,7 @@ use super::caller::{Reply, Watch, eventually};
 use super::forwarding::FAST;
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const ONE_KEY: &str = "[upstreams.api.auth]\ninject = \"header:X-Key\"\nkeys = [{ id = \"a\", secret = \"env:A\" }]\n";
@@ -143,6 +144,30 @@ fn a_throttle_of_our_own_token_binds_every_caller() {
     // Now and then a call is the probe, and gets the upstream's own refusal.
     let paused = (0..20).filter(|n| ask(&n.to_string()).outcome() == "paused").count();
     assert!(paused >= 10, "{paused} of 20 callers waited for the token that all of them share");
+}
+
+#[test]
+fn a_throttled_revalidation_binds_the_caller_whose_credential_it_had() {
+    let answered = AtomicBool::new(false);
+    let upstream = Upstream::with(move |turn| {
+        let is_theirs = turn.seen.has("authorization");
+        let first = is_theirs && !answered.swap(true, Ordering::SeqCst);
+        let kept = || answer("200 OK", "Cache-Control: max-age=0, stale-while-revalidate=600\r\n", "kept");
+        turn.say(match is_theirs {
+            true if first => kept(),
+            true => answer("429 Slow", "Retry-After: 90\r\n", ""),
+            false => OK.to_owned(),
+        });
+    });
+    let gateway = Start::before(&upstream, "cache = { ttl = \"0s\", stale_while_revalidate = \"10m\" }\n").go();
+    let theirs =
+        |path: &str| gateway.ask(format!("GET {path} HTTP/1.1\r\nHost: h\r\nSeawall-Timeout-Ms: 300\r\nAuthorization: Bearer one\r\n\r\n"));
+    assert_eq!(theirs("/api/kept").status, 200);
+    assert_eq!(theirs("/api/kept").status, 200, "the old answer, and a new one is fetched");
+    eventually("a pause begins", || gateway.look("/v1/pauses")["items"][0]["credentials"] == 1);
+    let other = gateway.get_with("/api/other", "Seawall-Timeout-Ms: 300\r\n");
+    assert_eq!((other.status, other.header("seawall-waited-ms")), (200, None));
+    eventually("their other calls wait", || theirs("/api/other").outcome() == "paused");
 }
 
 #[test]
