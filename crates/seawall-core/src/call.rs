@@ -122,6 +122,8 @@ pub struct Call {
     throttled: bool,
     /// The wait before a retry is over, or going on, and nothing has funded the retry yet.
     unfunded: bool,
+    /// The last failure was not the upstream's and nothing was sent to it, so that a retry burdens nobody and takes nothing from the budget.
+    unsent: bool,
     /// The last answer is the key's: asked again, the call would get it again.
     final_answer: bool,
     /// It is noted, where that outlives the process, that this call sends.
@@ -156,6 +158,7 @@ impl Call {
             last: None,
             throttled: false,
             unfunded: false,
+            unsent: false,
             final_answer: false,
             begun: false,
             // What became of the sends before it was put aside is not known any more.
@@ -382,7 +385,8 @@ impl Call {
         self.doubt |= result.is_err() && !unsent && !verdict.unprocessed;
         self.final_answer = result.is_ok_and(|status| idempotency::is_final(status, verdict, self.plan.honoured));
         // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
-        settle.withdraw = matches!(then, Then::Retry { .. }) && !self.patient;
+        self.unsent = unsent && verdict.blameless;
+        settle.withdraw = matches!(then, Then::Retry { .. }) && !self.patient && !self.unsent;
         if self.patient && matches!(then, Then::Retry { .. }) {
             // It may wait for days; whoever could run meanwhile must not wait for it.
             settle.leave_pool = self.held.slot.take();
@@ -425,7 +429,7 @@ impl Call {
 
     fn settled(&mut self, then: Then, funding: Option<Funding>, now: Now) -> Action {
         match then {
-            Then::Retry { wait, .. } if funding.is_none() && !self.patient => self.unfunded(wait, now),
+            Then::Retry { wait, .. } if funding.is_none() && !self.patient && !self.unsent => self.unfunded(wait, now),
             Then::Retry { wait, reason } => {
                 self.held.funding = funding;
                 self.unfunded = false;

@@ -31,6 +31,8 @@ const TOTAL: Duration = Duration::from_secs(10);
 const MOST_ANSWER: usize = 64 * 1024;
 /// A provider that has just said no is not asked again by every call that comes along.
 const DENIED_FOR: Nanos = Nanos::from_secs(1);
+/// One that has just given no usable answer is asked again sooner, since that passes.
+const UNAVAILABLE_FOR: Nanos = Nanos::from_millis(200);
 /// A token is renewed a tenth of its life early, at most by this.
 const EARLY: Nanos = Nanos::from_secs(30);
 /// A token is used for at least this long, whatever life its provider gives it. Otherwise a provider that says
@@ -133,7 +135,7 @@ impl Tokens {
                 if let Some(token) = cell.token.as_ref().filter(usable) {
                     return Ok(Arc::clone(token));
                 }
-                if let Some((_, denied)) = cell.denied.as_ref().filter(|(at, _)| now.since(*at) < DENIED_FOR) {
+                if let Some((_, denied)) = cell.denied.as_ref().filter(|(at, denied)| now.since(*at) < denied.lasts()) {
                     return Err(denied.clone());
                 }
                 match cell.flight.as_ref().filter(|flight| flight.has_changed().is_ok()) {
@@ -249,15 +251,16 @@ impl Tokens {
         };
         let body = body.map_err(failed)?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        match head.status.as_u16() {
-            200..300 => Ok(answer),
-            // "Later" is not "no".
-            status @ (408 | 429 | 500..) => Err(self.unavailable(&format!("answered {status}"))),
-            status => {
-                let said = ["error", "error_description"].iter().filter_map(|name| answer[*name].as_str());
-                let said = self.masked(&said.collect::<Vec<_>>().join(": "));
-                Err(denied(&format!("it answered {status} {said}")))
-            }
+        let status = head.status.as_u16();
+        if is_token(status, &answer) {
+            Ok(answer)
+        } else if is_refusal(status, &answer) {
+            let said = ["error", "error_description"].iter().filter_map(|name| answer[*name].as_str());
+            let said = self.masked(&said.collect::<Vec<_>>().join(": "));
+            Err(denied(&format!("it answered {status} {said}")))
+        } else {
+            let what = if head.status.is_success() { " without a token" } else { "" };
+            Err(self.unavailable(&format!("answered {status}{what}")))
         }
     }
 
@@ -315,6 +318,23 @@ impl Tokens {
         self.hide(&mut mask);
         Masked::ours(mask.words(text.as_bytes()).as_str().chars().take(MAX_WORDS).collect::<String>())
     }
+}
+
+impl Denied {
+    /// For how long calls get this instead of asking again.
+    fn lasts(&self) -> Nanos {
+        if self.fault == Fault::TOKEN { DENIED_FOR } else { UNAVAILABLE_FOR }
+    }
+}
+
+fn is_token(status: u16, answer: &Value) -> bool {
+    matches!(status, 200..300) && answer["access_token"].as_str().is_some_and(|token| !token.is_empty())
+}
+
+/// Whether the provider says no (RFC 6749 §5.2). Everything else, as a page of its load balancer or "later", passes.
+fn is_refusal(status: u16, answer: &Value) -> bool {
+    let passes = matches!(status, 408 | 429 | 500..);
+    !passes && answer["error"].as_str().is_some_and(|error| !matches!(error, "temporarily_unavailable" | "slow_down" | "server_error"))
 }
 
 fn denied(why: &str) -> Denied {

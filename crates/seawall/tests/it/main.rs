@@ -139,6 +139,8 @@ mod timeouts;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]
+mod tokens;
+#[cfg(test)]
 mod unrepeatable;
 #[cfg(test)]
 mod uploads;

@@ -209,7 +209,7 @@ fn a_provider_that_is_away_is_not_the_upstreams_failure() {
 fn a_provider_that_says_no_is_no_success_of_the_upstream() {
     let provider = scripted(|n, _| match n {
         1 => answer("200 X", "", r#"{"access_token":"first","expires_in":2}"#),
-        _ => answer("401 X", "", ""),
+        _ => answer("401 X", "", r#"{"error":"invalid_client"}"#),
     });
     let upstream = scripted(|_, _| answer("503 X", "", ""));
     let policy = "breaker = { consecutive = 2, min_calls = 100, open = \"2s\", probes = 1, successes = 1, max_wait = \"0s\" }\n";
