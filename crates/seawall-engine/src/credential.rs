@@ -32,6 +32,7 @@ enum Place {
 #[derive(Debug)]
 struct Ready {
     tail: Arc<str>,
+    fingerprint: u32,
     sent: Sent,
     probe: Probe,
 }
@@ -70,7 +71,8 @@ impl Credentials {
             let secret = fetch(&key.secret, vault).map_err(missing)?;
             let sent = sent(&auth.inject, &secret).map_err(missing)?;
             hide(&auth.inject, &secret, &secret.tail(), &mut mask);
-            keys.push(Ready { tail: Arc::from(secret.tail()), sent, probe: probe(&auth.inject, &secret) });
+            let fingerprint = secret.fingerprint(&format!("{path}.{}", key.id));
+            keys.push(Ready { tail: Arc::from(secret.tail()), fingerprint, sent, probe: probe(&auth.inject, &secret) });
         }
         let before = before.and_then(|before| before.tokens.as_ref());
         let tokens = auth.refresh.as_ref().map(|spec| Tokens::new(auth, spec, path, vault, before, shared)).transpose()?;
@@ -94,6 +96,11 @@ impl Credentials {
             (None, Some(token)) => Some(&token.probe),
             (None, None) => None,
         }
+    }
+
+    /// What tells the secret of each key from another one under the same id.
+    pub(crate) fn fingerprints(&self) -> Vec<u32> {
+        self.keys.iter().map(|key| key.fingerprint).collect()
     }
 
     /// What logs show of a key.

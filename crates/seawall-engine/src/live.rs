@@ -371,12 +371,22 @@ struct Parts<'a> {
     shared: Option<&'a Arc<Store>>,
 }
 
+impl Parts<'_> {
+    fn credentials(&self, spec: &Upstream, before: Option<&Arc<LiveUpstream>>) -> Result<Option<Credentials>, MissingSecret> {
+        let Some(auth) = &spec.auth else { return Ok(None) };
+        let (path, before) = (format!("upstreams.{}.auth", spec.name), before.and_then(|before| before.credentials.as_ref()));
+        let shared = self.shared.map(|store| (store, spec.name.as_str()));
+        Credentials::new(auth, &path, self.around.vault, before, shared).map(Some)
+    }
+}
+
 impl LiveUpstream {
     fn new(parts: &Parts<'_>, spec: &Arc<Upstream>, before: Option<(&Arc<Self>, Now)>) -> Result<Self, Unusable> {
         let mut layers: Vec<Layer> = Vec::new();
-        let state = state(spec, before);
         let previous_layers = before.map(|(before, now)| (before.layers.as_slice(), now.mono));
         let before = before.map(|(before, _)| before);
+        let credentials = parts.credentials(spec, before)?;
+        let state = state(spec, credentials.as_ref(), before);
         // A breaker for all endpoints stays the one that they had, also for those that are new.
         let of_all = |endpoint: &&Arc<LiveEndpoint>| endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
         let shared = before
@@ -421,19 +431,7 @@ impl LiveUpstream {
             endpoints,
             layers,
             host: HeaderValue::from_str(&spec.url.authority()).expect("a checked URL has a host that fits a header"),
-            credentials: spec
-                .auth
-                .as_ref()
-                .map(|auth| {
-                    Credentials::new(
-                        auth,
-                        &format!("upstreams.{}.auth", spec.name),
-                        parts.around.vault,
-                        before.and_then(|before| before.credentials.as_ref()),
-                        parts.shared.map(|store| (store, spec.name.as_str())),
-                    )
-                })
-                .transpose()?,
+            credentials,
             spec: Arc::clone(spec),
             state,
             in_flight: before.map(|before| Arc::clone(&before.in_flight)).unwrap_or_default(),
@@ -496,24 +494,24 @@ fn schema(config: &Config, upstream: &Upstream, endpoint: &Endpoint, around: Aro
 }
 
 /// What an upstream's endpoints share, as it goes on from the configuration before.
-fn state(spec: &Arc<Upstream>, before: Option<(&Arc<LiveUpstream>, Now)>) -> Arc<UpstreamState> {
-    match before {
-        Some((before, _)) if key_ids(&before.spec) == key_ids(spec) => Arc::clone(&before.state),
-        Some((before, now)) => {
-            let (old, new) = (key_ids(&before.spec), key_ids(spec));
-            let same = |index: u16| {
-                let id = new.get(usize::from(index))?.0;
-                old.iter().position(|(other, _)| *other == id).and_then(|at| u16::try_from(at).ok())
-            };
-            Arc::new(UpstreamState::new(spec.auth.as_ref()).after(&before.state, same, now))
-        }
-        None => Arc::new(UpstreamState::new(spec.auth.as_ref())),
+fn state(spec: &Arc<Upstream>, credentials: Option<&Credentials>, before: Option<&Arc<LiveUpstream>>) -> Arc<UpstreamState> {
+    let secrets = credentials.map(Credentials::fingerprints).unwrap_or_default();
+    let Some(before) = before else { return Arc::new(UpstreamState::new(spec.auth.as_ref(), secrets)) };
+    let (old, new) = (keys(&before.spec, before.state.secrets()), keys(spec, &secrets));
+    if old == new {
+        return Arc::clone(&before.state);
     }
+    let same = |index: u16| {
+        let (id, _, secret) = *new.get(usize::from(index))?;
+        old.iter().position(|(other, _, known)| (*other, *known) == (id, secret)).and_then(|at| u16::try_from(at).ok())
+    };
+    Arc::new(UpstreamState::new(spec.auth.as_ref(), secrets.clone()).after(&before.state, same))
 }
 
-fn key_ids(upstream: &Upstream) -> Vec<(&str, Option<&str>)> {
+/// Id, group and secret of each key.
+fn keys<'a>(upstream: &'a Upstream, secrets: &[u32]) -> Vec<(&'a str, Option<&'a str>, u32)> {
     let keys = upstream.auth.iter().flat_map(|auth| &auth.keys);
-    keys.map(|key| (key.id.as_str(), key.group.as_deref())).collect()
+    keys.zip(secrets).map(|(key, secret)| (key.id.as_str(), key.group.as_deref(), *secret)).collect()
 }
 
 #[cfg(test)]
@@ -533,6 +531,28 @@ mod tests {
         let around = Around { vault: &|_| Err("none".to_owned()), files: &|_| Err("none".to_owned()) };
         let now = Now { mono: Mono(1), wall: Wall(1) };
         Live::new(config::load("t", text.as_bytes()).unwrap(), around, before.map(|live| (live, now))).unwrap()
+    }
+
+    fn with_key(secret: &str, before: Option<&Live>) -> Live {
+        let keys = "[upstreams.u.auth]\nkeys = [{ id = \"a\", secret = \"env:A\" }, { id = \"b\", secret = \"env:B\" }]\n";
+        let text = format!("[upstreams.u]\nurl = \"http://127.0.0.1:1\"\n{keys}");
+        let vault = |reference: &SecretRef| Ok(Secret::new(if reference.to_string() == "env:A" { secret } else { "another" }));
+        let around = Around { vault: &vault, files: &|_| Err("none".to_owned()) };
+        let now = Now { mono: Mono(1), wall: Wall(1) };
+        Live::new(config::load("t", text.as_bytes()).unwrap(), around, before.map(|live| (live, now))).unwrap()
+    }
+
+    #[test]
+    fn a_key_with_another_secret_begins_as_ready() {
+        let now = Now { mono: Mono(1), wall: Wall(1) };
+        let cools = |live: &Live, key| live.upstreams[0].state.key_status(key, now).unwrap().cooling.is_some();
+        let before = with_key("old", None);
+        (0..2).for_each(|key| before.upstreams[0].state.cool_key(key, Until::Mono(Mono::MAX)));
+        let same = with_key("old", Some(&before));
+        assert!(cools(&same, 0) && cools(&same, 1));
+        let replaced = with_key("new", Some(&before));
+        assert!(!cools(&replaced, 0), "it is another key");
+        assert!(cools(&replaced, 1), "this one is the same");
     }
 
     #[test]

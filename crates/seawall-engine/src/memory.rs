@@ -4,7 +4,7 @@
 use crate::live::{Live, LiveUpstream};
 use crate::state::{EndpointState, UpstreamState};
 use seawall_core::guard::{Breaker, BreakerData, PhaseData, WindowData};
-use seawall_core::lease::{CooldownData, KeyPoolData};
+use seawall_core::lease::{CooldownData, KeyData, KeyPoolData};
 use seawall_core::time::{Mono, Nanos, Now};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,6 +29,9 @@ struct Upstream {
 struct Keys {
     /// Other keys would have another one.
     fingerprint: String,
+    /// Tells the secret of each key from another one; absent in what an older version wrote.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<u32>,
     pool: KeyPoolData,
 }
 
@@ -86,7 +89,7 @@ impl Memory {
         for (name, known) in self.upstreams {
             let Some(upstream) = live.named(&name) else { continue };
             if let Some(keys) = known.keys.filter(|keys| keys.fingerprint == upstream.state.fingerprint()) {
-                upstream.state.with_keys(|pool| pool.import(&keys.pool.on(|at| clocks.to_mono(at), |span| span)));
+                keys.recall(&upstream.state, clocks);
             }
             if let Some(until) = known.paused_until {
                 upstream.state.pause(Mono(clocks.to_mono(until)), now.mono);
@@ -102,6 +105,25 @@ impl Memory {
                 }
             }
         }
+    }
+}
+
+impl Keys {
+    fn recall(mut self, state: &UpstreamState, clocks: Clocks) {
+        let is_replaced: Vec<bool> = self.secrets.iter().zip(state.secrets()).map(|(known, own)| known != own).collect();
+        state.with_keys(|pool| {
+            for (data, _) in self.pool.keys.iter_mut().zip(&is_replaced).filter(|(_, replaced)| **replaced) {
+                *data = KeyData::default();
+            }
+            // A quota stays used up while one of its keys is still there.
+            for (group, data) in self.pool.groups.iter_mut().enumerate() {
+                let mut members = pool.groups().zip(&is_replaced).filter(|(of, _)| *of == group).peekable();
+                if members.peek().is_some() && members.all(|(_, replaced)| *replaced) {
+                    *data = CooldownData::default();
+                }
+            }
+            pool.import(&self.pool.on(|at| clocks.to_mono(at), |span| span));
+        });
     }
 }
 
@@ -151,7 +173,8 @@ fn keys(state: &UpstreamState, clocks: Clocks) -> Option<Keys> {
     cooldowns.filter(|cooldown| over(cooldown)).for_each(|cooldown| *cooldown = CooldownData::default());
     let resting = pool.keys.iter().any(|key| key.dead.is_some() || key.cooldown != CooldownData::default())
         || pool.groups.iter().any(|group| *group != CooldownData::default());
-    resting.then(|| Keys { fingerprint: state.fingerprint().to_owned(), pool: pool.on(|at| clocks.to_wall(at), |span| span) })
+    let pool = resting.then(|| pool.on(|at| clocks.to_wall(at), |span| span))?;
+    Some(Keys { fingerprint: state.fingerprint().to_owned(), secrets: state.secrets().to_vec(), pool })
 }
 
 #[cfg(test)]
@@ -160,6 +183,7 @@ mod tests {
     use crate::live::Around;
     use crate::secret::Secret;
     use seawall_core::config;
+    use seawall_core::config::place::SecretRef;
     use seawall_core::guard::{Forced, State};
     use seawall_core::lease::Until;
     use seawall_core::time::Wall;
@@ -173,7 +197,13 @@ keys = [{ id = "x", secret = "env:X" }, { id = "y", secret = "env:Y" }]
 "#;
 
     fn live() -> Live {
-        let around = Around { vault: &|_| Ok(Secret::new("s")), files: &|_| Err("none".to_owned()) };
+        live_with("s")
+    }
+
+    /// The key `x` has this secret.
+    fn live_with(x: &str) -> Live {
+        let vault = |reference: &SecretRef| Ok(Secret::new(if reference.to_string() == "env:X" { x } else { "s" }));
+        let around = Around { vault: &vault, files: &|_| Err("none".to_owned()) };
         Live::new(config::load("t", POLICY.as_bytes()).unwrap(), around, None).unwrap()
     }
 
@@ -230,6 +260,17 @@ keys = [{ id = "x", secret = "env:X" }, { id = "y", secret = "env:Y" }]
         assert_eq!(retry_at(&restarted(&memory, at(1, 5002)), at(1, 5002)), Some(at(4, 0).mono));
         let wrong = at(1, 1000);
         assert_eq!(retry_at(&restarted(&memory, wrong), wrong), Some(at(11, 0).mono), "the clock was an hour ahead before");
+    }
+
+    #[test]
+    fn a_key_that_was_replaced_meanwhile_begins_as_ready() {
+        let before = live();
+        before.upstreams[0].state.with_keys(|pool| [0, 1].map(|key| pool.cool_group(key, Until::Mono(at(160, 0).mono))));
+        let memory = Memory::of(&before, at(100, 5000));
+        let after = live_with("another secret");
+        memory.recall(&after, at(2, 5000));
+        let cooling = |key| after.upstreams[0].state.key_status(key, at(2, 5000)).unwrap().cooling;
+        assert_eq!([cooling(0), cooling(1)], [None, Some(Nanos::from_secs(60))]);
     }
 
     #[test]

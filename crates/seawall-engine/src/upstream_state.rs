@@ -6,7 +6,7 @@ use crate::state::Locked;
 use seawall_core::call::{Answer, BUDGET_CAPACITY};
 use seawall_core::config::Auth;
 use seawall_core::decide::Budget;
-use seawall_core::lease::{KeyPool, KeySet, KeyStatus, Lease, RequestMark, Until};
+use seawall_core::lease::{KeyPool, KeySet, KeyStatus, RequestMark, Until};
 use seawall_core::policy;
 use seawall_core::time::{Mono, Now};
 use sha2::{Digest as _, Sha256};
@@ -18,8 +18,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct UpstreamState {
     pub(crate) budget: Arc<Locked<Budget>>,
     pub(crate) keys: Option<Locked<KeyPool>>,
-    /// Which keys those are, for whoever keeps them elsewhere.
+    /// Which keys those are by id and group, for whoever keeps them elsewhere.
     fingerprint: String,
+    /// What tells the secret of each from another one under the same id.
+    secrets: Vec<u32>,
     pub(crate) ids: Vec<String>,
     pub(crate) pause: Arc<PauseCell>,
     /// Pauses that bind one caller's own credential.
@@ -30,12 +32,13 @@ pub struct UpstreamState {
 
 impl UpstreamState {
     #[must_use]
-    pub fn new(auth: Option<&Auth>) -> Self {
+    pub fn new(auth: Option<&Auth>, secrets: Vec<u32>) -> Self {
         let keys = auth.filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers()));
         Self {
             budget: Arc::new(Locked::new(Budget::empty(BUDGET_CAPACITY))),
             keys: keys.map(Locked::new),
             fingerprint: auth.map(fingerprint).unwrap_or_default(),
+            secrets,
             ids: auth.map(|auth| auth.keys.iter().map(|key| key.id.clone()).collect()).unwrap_or_default(),
             pause: Arc::default(),
             credential_pauses: Arc::default(),
@@ -45,6 +48,10 @@ impl UpstreamState {
 
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    pub(crate) fn secrets(&self) -> &[u32] {
+        &self.secrets
     }
 
     /// The pause that the provider asked all endpoints to keep, while it lasts: when it began and when it ends.
@@ -63,22 +70,18 @@ impl UpstreamState {
     }
 
     /// As it follows the state before, whose keys were other ones: budget, pauses and the count of waiting calls go on, and so do the cooldowns of
-    /// keys that are still there. `same` gives the index that a key of this pool had before.
+    /// keys that are still there, with the same secret. `same` gives the index that a key of this pool had before.
     #[must_use]
-    pub fn after(mut self, before: &Self, same: impl Fn(u16) -> Option<u16>, now: Now) -> Self {
+    pub fn after(mut self, before: &Self, same: impl Fn(u16) -> Option<u16>) -> Self {
         self.budget = Arc::clone(&before.budget);
         self.pause = Arc::clone(&before.pause);
         self.credential_pauses = Arc::clone(&before.credential_pauses);
         self.waiting = Arc::clone(&before.waiting);
-        if let Some(keys) = &self.keys {
-            let mut keys = keys.lock();
+        if let (Some(keys), Some(known)) = (&self.keys, &before.keys) {
+            let (mut keys, known) = (keys.lock(), known.lock());
             for key in 0..u16::try_from(keys.len()).unwrap_or(u16::MAX) {
-                let Some(status) = same(key).and_then(|index| before.key_status(index, now)) else { continue };
-                if let Some(left) = status.cooling {
-                    keys.cool_key(key, Until::Mono(now.mono + left));
-                }
-                if status.dead {
-                    keys.reject(Lease { key, probe: false }, now.mono);
+                if let Some(index) = same(key) {
+                    keys.adopt(key, &known, index);
                 }
             }
         }

@@ -455,6 +455,17 @@ impl KeyPool {
         cooldown.throttle(until, now);
     }
 
+    /// Takes over how a key of another pool is: the same key, in another configuration.
+    pub fn adopt(&mut self, key: u16, before: &Self, old: u16) {
+        let (Some(own), Some(known)) = (self.keys.get_mut(usize::from(key)), before.keys.get(usize::from(old))) else { return };
+        (own.health, own.cooldown) = (known.health, known.cooldown);
+        (own.refused, own.accepted) = (known.refused, known.accepted);
+        let (group, theirs) = (&mut self.groups[own.group], before.groups[known.group]);
+        if (theirs.wall, theirs.mono) > (group.wall, group.mono) {
+            *group = theirs;
+        }
+    }
+
     /// By hand: alive, warm and without failures, and its group warm too.
     pub fn restore(&mut self, key: u16) {
         let Some(key) = self.keys.get_mut(usize::from(key)) else { return };

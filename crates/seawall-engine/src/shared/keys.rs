@@ -27,7 +27,9 @@ pub(crate) struct SharedKeys {
 impl SharedKeys {
     pub(super) fn new(store: &Arc<Store>, names: &Names, copy: Arc<UpstreamState>) -> Self {
         let (policy, count) = copy.with_keys(|pool| (policy(pool), pool.len())).unwrap_or_default();
-        let key = format!("{{seawall:{}}}:keys:{}", names.upstream, copy.fingerprint());
+        // Instances that have another secret under the same id keep another pool.
+        let secrets: String = copy.secrets().iter().map(|secret| format!(":{secret:x}")).collect();
+        let key = format!("{{seawall:{}}}:keys:{}{secrets}", names.upstream, copy.fingerprint());
         Self { store: Arc::clone(store), copy, key, policy, count: u16::try_from(count).unwrap_or(0), seed: Seed::default() }
     }
 
