@@ -456,10 +456,26 @@ fn rate_limits_and_404s_are_no_failures_of_the_upstream() {
 
 #[test]
 fn an_empty_budget_returns_the_original_answer_at_once() {
-    World::new("retry.budget = \"0%\"\nretry.budget_floor = \"0/s\"").call(&[status(503)]).check(expect![[r#"
-          #1 503: transient, return (budget_exhausted)
-        Failed(Transient) (budget_exhausted) after 1 attempts
-    "#]]);
+    for policy in ["retry.budget = \"0%\"\nretry.budget_floor = \"0/s\"", "retry.budget_floor = \"0/s\"\nbreaker.max_wait = \"0s\""] {
+        let mut world = World::new(policy);
+        let began = world.now.mono;
+        world.call(&[status(503)]).check(expect![[r#"
+              #1 503: transient, return (budget_exhausted)
+            Failed(Transient) (budget_exhausted) after 1 attempts
+        "#]]);
+        assert!(world.now.mono.since(began) < Nanos::from_secs(1), "{policy}");
+    }
+}
+
+#[test]
+fn a_retry_waits_for_the_budget_that_will_fund_it() {
+    let mut world = World::new("retry.attempts = 30\nretry.cap = \"10ms\"\nretry.budget = \"0%\"\nretry.budget_floor = \"2/s\"\nbreaker.mode = \"off\"");
+    let began = world.now.mono;
+    let down: Vec<_> = std::iter::repeat_n(status(503), 8).chain([status(200)]).collect();
+    world.call(&down);
+    assert!(world.trace.ends_with("Success (succeeded) after 9 attempts\n"), "{}", world.trace);
+    let took = world.now.mono.since(began);
+    assert!((Nanos::from_secs(2)..Nanos::from_secs(5)).contains(&took), "eight retries at two a second: {took:?}");
 }
 
 #[test]

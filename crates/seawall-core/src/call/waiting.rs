@@ -2,6 +2,7 @@
 
 use super::{Action, Ask, Call, Settle, State, Then};
 use crate::lease::KeySet;
+use crate::policy::Share;
 use crate::record::{Attempt, Class, Code, Decision, Reason, Status};
 use crate::time::{Mono, Nanos, Now};
 
@@ -25,7 +26,7 @@ pub(super) enum Obstacle {
     Limit {
         until: Mono,
     },
-    /// The retry of a throttled call that no budget funds yet.
+    /// A retry that no budget funds yet.
     Budget {
         until: Mono,
     },
@@ -105,8 +106,9 @@ impl Call {
     /// Until when the call waits for this, at most.
     fn gives_up_at(&self, obstacle: Obstacle, now: Now) -> Mono {
         let patience = match obstacle {
-            Obstacle::Breaker { .. } => self.plan.breaker_wait,
-            Obstacle::Pause { .. } | Obstacle::Budget { .. } => self.plan.pause_wait,
+            Obstacle::Budget { .. } if self.throttled => self.plan.pause_wait,
+            Obstacle::Breaker { .. } | Obstacle::Budget { .. } => self.plan.breaker_wait,
+            Obstacle::Pause { .. } => self.plan.pause_wait,
             Obstacle::Keys { .. } | Obstacle::RejectedKeys { .. } => self.plan.key_wait,
             Obstacle::Limit { .. } => self.plan.limit_wait,
         };
@@ -197,10 +199,12 @@ impl Call {
         }
     }
 
-    /// No budget funds this retry. A failure is returned at once, because a budget that makes callers wait is no budget. A throttled call
-    /// waits for as long as it was asked to, and then for its turn.
+    /// No budget funds this retry. The call takes the wait before it all the same, and then waits for its turn: the budget bounds how many
+    /// retries there are in a second, not how long callers may wait for one. Calls that do not wait for breakers fail at once.
     pub(super) fn unfunded(&mut self, wait: Nanos, now: Now) -> Action {
-        if !self.throttled {
+        let retry = &self.plan.retry;
+        let is_never_funded = retry.budget == Share::ZERO && retry.budget_floor.count == 0;
+        if is_never_funded || (!self.throttled && self.plan.breaker_wait == Nanos::ZERO) {
             return self.out_of_budget(now);
         }
         if self.unfunded {

@@ -73,15 +73,16 @@ fn a_route_that_always_fails_does_not_take_the_others_along() {
     });
     let gateway = Start::before(&upstream, "").go();
     let replies = std::thread::scope(|scope| {
-        let broken = scope.spawn(|| (0..60).for_each(|_| drop(gateway.post("/api/broken", "", ""))));
-        let healthy: Vec<Reply> = (0..12)
-            .map(|_| {
-                std::thread::sleep(Duration::from_millis(100));
-                gateway.get("/api/healthy")
-            })
-            .collect();
-        broken.join().unwrap();
-        healthy
+        let healthy = (0..100).filter_map(|number| {
+            std::thread::sleep(Duration::from_millis(20));
+            let is_healthy = number % 5 == 4;
+            let call = scope.spawn({
+                let gateway = &gateway;
+                move || if is_healthy { gateway.get("/api/healthy") } else { gateway.post("/api/broken", "", "") }
+            });
+            is_healthy.then_some(call)
+        });
+        healthy.collect::<Vec<_>>().into_iter().map(|call| call.join().unwrap()).collect::<Vec<Reply>>()
     });
     assert_eq!(failed(&replies), [""; 0]);
 }
