@@ -24,6 +24,9 @@ use tokio::io::AsyncWrite as _;
 /// What a caller that asks first is told when its body is wanted.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// So many bytes behind a request are read before it is answered.
+const MAX_AHEAD: usize = 16 * 1024;
+
 /// A request's body, and its headers where nobody has read them.
 pub type Heard = (Inbound, Option<Unread>);
 
@@ -126,14 +129,15 @@ impl Served {
             *watcher = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        if !reading.ahead.is_empty() {
-            // Who has said more has not left.
-            return Poll::Pending;
+        // Requests that are sent ahead of time are read as well, since the end of the connection is behind them.
+        while reading.ahead.len() < MAX_AHEAD {
+            match reading.poll_more(io, cx) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => break,
+            }
         }
-        match reading.poll_more(io, cx) {
-            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
-        }
+        Poll::Pending
     }
 
     /// Starts the answer, and takes its body. `verbatim` are headers that it has besides its own; `last` means that no request will be
