@@ -34,7 +34,7 @@ pub struct Plan {
     pub refreshes: bool,
     /// How long a call waits for a key to become viable.
     pub key_wait: Nanos,
-    /// How long a call waits for a breaker to let it through.
+    /// How long a call waits for an open breaker, and for the budget of its retries.
     pub breaker_wait: Nanos,
     /// How long a call waits for the end of a provider's pause, as it would for an answer of its own that asks for it.
     pub pause_wait: Nanos,
@@ -98,7 +98,10 @@ impl Plan {
             keys: 0,
             refreshes: false,
             key_wait: Nanos::ZERO,
-            breaker_wait: unless_elsewhere(policy, policy.breaker.max_wait),
+            breaker_wait: match policy.breaker.mode {
+                Mode::Enforce => unless_elsewhere(policy, policy.breaker.max_wait),
+                Mode::Shadow | Mode::Off => Nanos::ZERO,
+            },
             pause_wait: unless_elsewhere(policy, policy.retry.retry_after_cap),
             reset: None,
             margin: margin(policy.timeout),

@@ -469,7 +469,9 @@ fn an_empty_budget_returns_the_original_answer_at_once() {
 
 #[test]
 fn a_retry_waits_for_the_budget_that_will_fund_it() {
-    let mut world = World::new("retry.attempts = 30\nretry.cap = \"10ms\"\nretry.budget = \"0%\"\nretry.budget_floor = \"2/s\"\nbreaker.mode = \"off\"");
+    let mut world = World::new(
+        "retry.attempts = 30\nretry.cap = \"10ms\"\nretry.budget = \"0%\"\nretry.budget_floor = \"2/s\"\nbreaker.consecutive = 0",
+    );
     let began = world.now.mono;
     let down: Vec<_> = std::iter::repeat_n(status(503), 8).chain([status(200)]).collect();
     world.call(&down);

@@ -109,7 +109,7 @@ fn who_leaves_before_anything_was_asked_has_nothing_to_give_back() {
 
 #[test]
 fn a_retry_that_is_never_sent_gives_its_token_back() {
-    let (mut cells, plan) = parts(&format!("{API}retry = {{ budget = \"100%\", budget_floor = \"0/s\" }}"));
+    let (mut cells, plan) = parts(&format!("{API}retry = {{ budget = \"100%\", budget_floor = \"0/s\" }}\nbreaker.max_wait = \"0s\""));
     let mut rng = Rng::seeded(1);
     let none = seawall_core::policy::Rate::ZERO;
     let _ = first(&plan, &mut cells, &GET, &seen(200), START, &mut rng);
