@@ -37,6 +37,8 @@ pub struct Served {
     out: Out<Relay>,
     progress: Progress,
     asked: Turn,
+    /// The body of the response of the moment ends with the connection.
+    ends_with_connection: bool,
 }
 
 /// A request's body, seen by whoever reads it.
@@ -87,7 +89,7 @@ impl Served {
     pub fn new(io: Io) -> Self {
         let line = Line { io: Some(io), reading: Reading::default(), turn: 0, leave: &[], flushes: false, watcher: None };
         let asked = Turn { version: Version::HTTP_11, to_head: false, stays: true };
-        Self { line: Rc::new(RefCell::new(line)), out: Out::default(), progress: Progress::default(), asked }
+        Self { line: Rc::new(RefCell::new(line)), out: Out::default(), progress: Progress::default(), asked, ends_with_connection: false }
     }
 
     /// Waits for the next request: its head is put where it is wanted, its body is given, and its headers where they were left as they
@@ -140,6 +142,17 @@ impl Served {
         Poll::Pending
     }
 
+    /// Ends the connection after a response that broke off. Where the end of the connection would pass for the end of the body, the
+    /// caller gets a reset instead.
+    pub fn break_off(self) {
+        if self.ends_with_connection
+            && let Some(Io::Plain(io)) = &self.line.borrow().io
+        {
+            // Without it the caller takes a part for the whole, which is no worse than before.
+            let _is_reset = io.set_zero_linger();
+        }
+    }
+
     /// Starts the answer, and takes its body. `verbatim` are headers that it has besides its own; `last` means that no request will be
     /// heard after this one; `more` adds to the headers, and is told whether they say when it was given.
     pub fn answer(
@@ -152,6 +165,7 @@ impl Served {
         let Turn { version, to_head, stays } = self.asked;
         let has_length = || verbatim.is_some_and(Verbatim::has_length) || response.headers().contains_key(CONTENT_LENGTH);
         let framing = framing(has_length, response.status(), &response.body().size_hint(), self.asked);
+        self.ends_with_connection = framing == Framing::UntilClose;
         let keeps_length = framing == Framing::Bare && response.status() != StatusCode::NO_CONTENT;
         let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
         // The rest of its body may never come, and cannot be told from a next request: the caller is told that none will be heard.

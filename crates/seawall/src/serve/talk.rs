@@ -134,7 +134,7 @@ pub(super) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
             End::Open => talk.end(),
             End::Last => break,
             // Without a farewell: an answer that broke off must not look like one that ended.
-            End::Broken => return,
+            End::Broken => return served.break_off(),
         }
     }
     close(served, phases).await;

@@ -4,6 +4,7 @@ use super::caller::{Watch, eventually};
 use super::forwarding::{FAST, pair};
 use super::gateway::Start;
 use super::upstream::{OK, Upstream, answer};
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -242,6 +243,20 @@ fn a_stream_that_goes_silent_ends() {
     let watch = Watch::start();
     let reply = gateway.get("/api/x");
     assert!(!reply.complete && (250..1500).contains(&watch.ms()), "{} ms, {reply:?}", watch.ms());
+}
+
+#[test]
+fn an_old_client_does_not_take_a_part_for_the_whole() {
+    let upstream = Upstream::with(|turn| {
+        turn.send(format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20000\r\n{}\r\n", "x".repeat(0x20000)));
+        turn.pause(50).close();
+    });
+    let (gateway, _upstream) = pair(upstream);
+    let mut stream = std::net::TcpStream::connect(gateway.at).unwrap();
+    stream.write_all(b"GET /api/x HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
+    let mut got = Vec::new();
+    let end = stream.read_to_end(&mut got);
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset, "{} bytes", got.len());
 }
 
 #[test]
