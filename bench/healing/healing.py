@@ -18,7 +18,7 @@ import clients
 
 RATE, SECONDS = 40, 12
 # Some faults are about how calls come: a rate and for how long.
-PACE = {"burst at a limit": (1_200, 0.1)}
+PACE = {"burst at a limit": (1_200, 0.1), "errors inside 200": (4, 30)}
 WAYS = ["none", "own", "seawall"]
 # Nobody waits longer for a cell than for its slowest client's own time limit.
 LIMIT = 300
@@ -45,6 +45,8 @@ FAULTS = {
     "200 a key": ({"200": 1}, QUOTA, "", ["openai"]),
     "errors inside 200": ({"200": 950, "lastfm:11": 50}, "", "", ["lastfm"]),
 }
+# This API allows five calls a second, which its preset keeps to: it is asked for its own fault only.
+ONLY = {"requests, lastfm": ["errors inside 200"]}
 QUICK = ["mild", "hard", "throttled 5 %", "outage 3 s", "outage 10 s", "flapping 1 s", "limiter at 75 %"]
 
 
@@ -176,7 +178,7 @@ def main():
     kinds = option("--faults").split(",") if option("--faults") else QUICK if quick else list(FAULTS)
     seeds = [1] if quick else [1, 2, 3]
     jobs = int(option("--jobs") or 3)
-    cells = [(kind, name) for kind in kinds for name in names if not FAULTS[kind][3] or any(part in name for part in FAULTS[kind][3])]
+    cells = [(kind, name) for kind in kinds for name in names if kind in ONLY.get(name, [kind]) and (not FAULTS[kind][3] or any(part in name for part in FAULTS[kind][3]))]
     todo = [(name, kind, way, seed) for kind, name in cells for way in WAYS for seed in seeds]
     found = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
