@@ -220,8 +220,8 @@ impl Guarded<'_> {
 
 impl Guarded<'_> {
     /// Asks state of this process; nothing where the answer is elsewhere.
-    fn ask(&mut self, ask: Ask, now: Now) -> Option<(Answer, Option<Change>)> {
-        if let Ask::Settle(settle) = &ask {
+    fn ask(&mut self, ask: &Ask, now: Now) -> Option<(Answer, Option<Change>)> {
+        if let Ask::Settle(settle) = ask {
             self.scene.ended_key(settle);
         }
         let Scene { endpoint, who, keeper, start_log, .. } = self.scene;
@@ -236,7 +236,7 @@ impl Guarded<'_> {
             (Some(keeper), ..) if matches!(ask, Ask::Reserve) => (keeper.reserve().await, None),
             (_, Some(log), _) if matches!(ask, Ask::Begin) => (log.begin().await, None),
             (.., Some(link)) => endpoint.state.answer_shared(link, ask, who, &mut self.visit, clock).await,
-            (.., None) => endpoint.state.answer(ask, who, &mut self.visit, *now),
+            (.., None) => endpoint.state.answer(&ask, who, &mut self.visit, *now),
         };
         *now = clock.now();
         answered
@@ -336,7 +336,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
         }
         action = match action {
             Action::Ask(ask) => {
-                let (answer, change) = match guarded.ask(ask, now) {
+                let (answer, change) = match guarded.ask(&ask, now) {
                     Some(answered) => answered,
                     None => Box::pin(guarded.ask_elsewhere(ask, &mut now)).await,
                 };

@@ -3,6 +3,7 @@
 use crate::live::Names;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
 use crate::request_line::RequestLine;
+use http::Method;
 use seawall_core::id::CallId;
 use seawall_core::record::{Decision, Reason, Status, Timeout};
 use seawall_core::time::{Nanos, Wall};
@@ -117,13 +118,20 @@ fn attempt_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &AttemptRecord) {
 
 fn request(out: &mut Vec<u8>, request: Option<&RequestLine>) {
     if let Some(request) = request {
-        // A method is a token of HTTP, which has nothing to escape.
-        out.extend_from_slice(b",\"method\":\"");
-        out.extend_from_slice(request.method.as_str().as_bytes());
-        out.push(b'"');
-        field(out, ",\"route\":", &request.route);
-        field(out, ",\"path\":", &request.path);
+        out.extend_from_slice(&request.json);
     }
+}
+
+/// What a line says of the request that it is about.
+pub(crate) fn request_members(method: &Method, route: &str, path: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(48 + route.len() + path.len());
+    out.extend_from_slice(b",\"method\":\"");
+    // A method is a token of HTTP, which has nothing to escape.
+    out.extend_from_slice(method.as_str().as_bytes());
+    out.push(b'"');
+    field(&mut out, ",\"route\":", route);
+    field(&mut out, ",\"path\":", path);
+    out
 }
 
 fn call_json(out: &mut Vec<u8>, stamp: &mut Stamp, record: &CallRecord) {

@@ -2,6 +2,7 @@
 //! so that a client which follows it keeps its retries, limits and credentials.
 
 use crate::live::{Live, LiveUpstream};
+use bytes::Bytes;
 use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION, REFRESH};
 use seawall_core::config::url::Base;
 use seawall_core::request_target::{RequestTarget, dots};
@@ -14,7 +15,7 @@ pub(crate) const LINKS: [HeaderName; 4] = [LOCATION, CONTENT_LOCATION, LINK, REF
 #[derive(Clone, Debug, Default)]
 pub struct GatewayUrl {
     /// Host and port as the caller wrote them, nothing where it wrote none or no host.
-    authority: Option<HeaderValue>,
+    authority: Option<Bytes>,
     is_tls: bool,
     /// The path names the upstream: `/{upstream}/…`.
     is_prefixed: bool,
@@ -27,19 +28,23 @@ pub struct GatewayUrl {
 impl GatewayUrl {
     /// `prefix` bytes of the request's path name the upstream.
     #[must_use]
-    pub const fn new(authority: Option<HeaderValue>, is_tls: bool, path: &str, prefix: usize) -> Self {
+    pub const fn new(authority: Option<Bytes>, is_tls: bool, path: &str, prefix: usize) -> Self {
         Self { authority, is_tls, is_prefixed: prefix > 0, is_bare: prefix > 0 && path.len() == prefix, is_own_port: false }
     }
 
     /// The URL of a request that came by a port of the upstream's own.
     #[must_use]
-    pub const fn at_own_port(authority: Option<HeaderValue>, is_tls: bool) -> Self {
+    pub const fn at_own_port(authority: Option<Bytes>, is_tls: bool) -> Self {
         Self { authority, is_tls, is_prefixed: false, is_bare: false, is_own_port: true }
+    }
+
+    fn authority_text(&self) -> Option<&str> {
+        std::str::from_utf8(self.authority.as_deref()?).ok().filter(|text| text.is_ascii())
     }
 
     /// The authority, where it is a host and a port and nothing else: it goes into a header.
     fn checked_authority(&self) -> Option<&str> {
-        let authority = self.authority.as_ref()?.to_str().ok()?;
+        let authority = self.authority_text()?;
         let base = Base::parse(&format!("http://{authority}")).ok()?;
         base.path.is_empty().then_some(authority)
     }
@@ -154,7 +159,7 @@ impl Links<'_> {
     /// Whether the gateway sends such a request to this upstream, with all of its path behind the prefix.
     fn leads_here(&self, target: &str, prefix: usize) -> bool {
         let path = target.split('?').next().unwrap_or(target);
-        let host = || self.url.authority.as_ref().and_then(|authority| authority.to_str().ok()).unwrap_or("");
+        let host = || self.url.authority_text().unwrap_or("");
         let is_ours =
             |(upstream, named): (&std::sync::Arc<LiveUpstream>, usize)| upstream.spec.name == self.upstream.spec.name && named == prefix;
         let is_routed = || if self.url.is_own_port { prefix == 0 } else { self.live.route(host, path).is_some_and(is_ours) };

@@ -1,5 +1,6 @@
 //! What a call asks for, as records show it: method, route and path, without the values of the query.
 
+use crate::line;
 use crate::live::LiveEndpoint;
 use http::Method;
 use std::sync::Arc;
@@ -15,13 +16,17 @@ pub struct RequestLine {
     pub route: Arc<str>,
     /// The path with the names of its parameters.
     pub path: String,
+    /// The three as members of a log line, since every call has two lines.
+    pub(crate) json: Vec<u8>,
 }
 
 impl RequestLine {
     /// A request for this target of an endpoint.
     #[must_use]
     pub fn new(method: &Method, endpoint: &LiveEndpoint, target: &str) -> Arc<Self> {
-        Arc::new(Self { method: method.clone(), route: Arc::clone(&endpoint.route), path: without_values(target) })
+        let path = without_values(target);
+        let json = line::request_members(method, &endpoint.route, &path);
+        Arc::new(Self { method: method.clone(), route: Arc::clone(&endpoint.route), path, json })
     }
 }
 

@@ -246,12 +246,12 @@ impl EndpointState {
     }
 
     /// The answer to a call's question, and the breaker's change where a result made it change.
-    pub(crate) fn answer(&self, ask: Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
-        let answer = match ask {
+    pub(crate) fn answer(&self, ask: &Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
+        let answer = match *ask {
             Ask::Permit { lease } => self.admit(lease, Some(who), now.mono),
             Ask::Key { tried, request } => self.lease((tried, request), who, visit, now),
-            Ask::Settle(settle) => {
-                let (funding, change) = self.settle(&settle, Some(who), visit, now);
+            Ask::Settle(ref settle) => {
+                let (funding, change) = self.settle(settle, Some(who), visit, now);
                 return (Answer::Settled { funding }, change);
             }
             Ask::Limits => {
@@ -338,7 +338,7 @@ impl EndpointState {
                 let change = link.report(&settle, &receipts, clock).await;
                 return (Answer::Settled { funding }, change);
             }
-            Ask::Pool { .. } | Ask::Line { .. } | Ask::Reserve | Ask::Begin => return self.answer(ask, who, visit, now),
+            Ask::Pool { .. } | Ask::Line { .. } | Ask::Reserve | Ask::Begin => return self.answer(&ask, who, visit, now),
         };
         (answer, None)
     }

@@ -163,7 +163,7 @@ impl Driver {
                 }
                 Action::Ask(ask) => {
                     let who = who(shared, self.subject.caller.as_deref());
-                    let (answer, change) = shared.endpoint.state.answer(ask, &who, &mut self.visit, self.now);
+                    let (answer, change) = shared.endpoint.state.answer(&ask, &who, &mut self.visit, self.now);
                     if let Some(change) = change {
                         shared.reporter.breaker(change, self.now.wall);
                     }
@@ -231,7 +231,7 @@ async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut v
     let who = who(shared, caller.as_deref());
     let (answer, change) = match shared.endpoint.state.link() {
         Some(link) => shared.endpoint.state.answer_shared(link, ask, &who, &mut visit, &shared.clock).await,
-        None => shared.endpoint.state.answer(ask, &who, &mut visit, shared.clock.now()),
+        None => shared.endpoint.state.answer(&ask, &who, &mut visit, shared.clock.now()),
     };
     (answer, change, visit)
 }

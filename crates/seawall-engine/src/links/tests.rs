@@ -31,7 +31,7 @@ impl Asked {
         let (upstream, prefix) = self.live.route(|| self.host, self.path.split('?').next().unwrap()).unwrap();
         let below = &self.path[prefix..];
         let target = format!("{}{}{below}", upstream.spec.url.path, if below.starts_with('/') { "" } else { "/" });
-        let url = GatewayUrl::new(HeaderValue::from_str(self.host).ok(), false, self.path, prefix);
+        let url = GatewayUrl::new(Some(Bytes::from(self.host)), false, self.path, prefix);
         look(&Links { live: &self.live, upstream, target: &target, url: &url })
     }
 

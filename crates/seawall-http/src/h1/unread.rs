@@ -68,8 +68,8 @@ impl Unread {
 
     /// The same, to be kept without a copy.
     #[must_use]
-    pub fn host_value(&self) -> Option<HeaderValue> {
-        HeaderValue::from_maybe_shared(self.fields.slice_ref(self.host())).ok()
+    pub fn shared_host(&self) -> Bytes {
+        self.fields.slice_ref(self.host())
     }
 
     /// Names of the headers that go on.

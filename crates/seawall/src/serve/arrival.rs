@@ -3,8 +3,9 @@
 use super::answer::Refusal;
 use super::caller_context::CallerContext;
 use super::gateway::Gateway;
+use bytes::Bytes;
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Method, request};
+use http::{HeaderMap, Method, request};
 use seawall_core::record::Code;
 use seawall_engine::links::{GatewayUrl, Links};
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
@@ -58,9 +59,11 @@ impl Entrance {
 
     /// The URL of a request, `prefix` bytes of whose path name its upstream.
     pub(super) fn gateway_url(&self, head: &request::Parts, unread: Option<&Unread>, live: &Live, prefix: usize) -> GatewayUrl {
-        let field = || unread.map_or_else(|| head.headers.get(HOST).cloned(), Unread::host_value);
+        let copied = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+        let field =
+            || unread.map_or_else(|| head.headers.get(HOST).map(|host| copied(host.as_bytes())), |unread| Some(unread.shared_host()));
         let authority = match head.uri.authority() {
-            Some(authority) => HeaderValue::from_str(hostport(authority.as_str())).ok(),
+            Some(authority) => Some(copied(hostport(authority.as_str()).as_bytes())),
             None => field(),
         };
         let said = head.uri.scheme_str().map(|scheme| scheme == "https");
