@@ -1,8 +1,8 @@
 //! The only part of Seawall that waits, sends and reads clocks.
 //!
-//! [`drive`] runs the core's call machine; [`transport`] sends its attempts over [`pool`]ed connections made by
-//! [`connect`]; [`live`] holds the configuration in force with its [`state`]; [`recorder`] takes what happened to the
-//! log and the [`metrics`].
+//! [`drive`] runs the core's call machine; [`transport`] sends its attempts over the connections of `seawall-http`;
+//! [`live`] holds the configuration in force with its [`state`]; [`recorder`] takes what happened to the log and the
+//! [`metrics`].
 //!
 //! [`Policy`] is all of it around a call of your own: see [`library`].
 
