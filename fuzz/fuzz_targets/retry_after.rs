@@ -4,7 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use seawall_core::classify::Unit;
-use seawall_core::classify::retry_after::{WAIT_CAP, asked, duration, rate_limit, retry_after};
+use seawall_core::classify::retry_after::{WAIT_CAP, asked, rate_limit, retry_after};
+use seawall_core::units::length;
 use seawall_core::time::{Nanos, Wall};
 
 const FIELDS: &[&str] =
@@ -29,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
                 check(unit.read(text, now));
             }
             check(rate_limit(text));
-            let _ = duration(text);
+            let _ = length(text);
         }
     }
 });

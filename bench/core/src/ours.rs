@@ -81,7 +81,7 @@ fn limit_keyed(times: u64) {
     let mut table = Table::new(10_000);
     let keys: Vec<u128> = (0..1_024).map(key).collect();
     for key in &keys {
-        limit.drain(table.cell(&limit, *key, Mono(1)), Mono(START));
+        let _ = limit.take(table.cell(&limit, *key, Mono(1)), Mono(START), limit.capacity());
     }
     for at in 0..times {
         let now = Mono(START + at * STEP);
@@ -115,6 +115,7 @@ fn breaker(times: u64, fails: fn(u64) -> bool) {
         probes: 1,
         successes: 2,
         ramp: Nanos::from_secs(10),
+        max_wait: Nanos::ZERO,
     });
     let mut breaker = Breaker::new();
     for at in 0..times {
