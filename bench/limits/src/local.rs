@@ -7,7 +7,7 @@ use governor::{Quota, RateLimiter};
 use seawall_core::admit::layered;
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
-use seawall_core::time::Mono;
+use seawall_core::time::{Mono, Nanos};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
@@ -33,7 +33,7 @@ fn cells(times: u64) {
     let limit = |count: u32| {
         let rate = Rate::per_second(u64::from(count));
         let (name, key, algorithm) = (String::new(), Vec::new(), Algorithm::TokenBucket);
-        Limit::from(&policy::Limit { name, key, rate, burst: 100, algorithm, mode: Mode::Enforce, fail: Fail::Open })
+        Limit::from(&policy::Limit { name, key, rate, burst: 100, algorithm, mode: Mode::Enforce, fail: Fail::Open, max_wait: Nanos::ZERO })
     };
     let (limits, mut cells) = (black_box(RATES.map(limit)), [Cell::default(); 3]);
     for at in 0..times {

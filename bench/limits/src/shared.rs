@@ -4,6 +4,7 @@
 use redis::aio::MultiplexedConnection;
 use seawall_core::call::Answer;
 use seawall_engine::clock::Clock;
+use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::limits::Who;
 use seawall_engine::live::{Around, Live};
 use seawall_engine::shared::{Took, numbers, scripts};
@@ -30,7 +31,15 @@ pub fn live(shared: &str) -> Live {
 }
 
 pub fn who(headers: &http::HeaderMap) -> Who<'_> {
-    Who { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller: "a-caller", user: "", tenant: "", headers, credential: "" }
+    Who {
+        ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        caller: "a-caller",
+        user: "",
+        tenant: "",
+        headers,
+        credential: "",
+        mark: CredentialMark::NONE,
+    }
 }
 
 thread_local! {

@@ -168,7 +168,7 @@ async fn life(store: &Store, jobs: usize) {
     let due = Wall(NOON.0 + 1000);
     fill(store, jobs, due).await;
     let enqueue = lap();
-    while store.tick(due).await.unwrap().due > 0 {}
+    while store.tick(due, None).await.unwrap().due > 0 {}
     let promote = lap();
     claim_and_complete(store, Duration::from_secs(60)).await;
     let rest = lap();
@@ -217,6 +217,7 @@ async fn claim_and_complete(store: &Store, bound: Duration) -> f64 {
                                 answer: None,
                                 follow: Vec::new(),
                                 key: None,
+                                forgets: false,
                                 now: NOON,
                                 again: false,
                             };
@@ -379,7 +380,7 @@ async fn polls(name: &str, at: Location, rows: usize) {
     let worker = async move {
         let store = &Store::open(&at).await.unwrap();
         each(1000, |n| async move {
-            if !store.tick(NOON).await.unwrap().lanes.is_empty() {
+            if !store.tick(NOON, None).await.unwrap().lanes.is_empty() {
                 store.claim(claim(100, n.into())).await.unwrap();
             }
         })
