@@ -6,6 +6,7 @@
 //!
 //! [`Policy`] is all of it around a call of your own: see [`library`].
 
+pub mod adhoc;
 pub mod cache;
 pub mod caller;
 pub mod clock;
@@ -41,6 +42,7 @@ pub mod trace;
 pub mod transport;
 mod upload;
 mod upstream_state;
+pub mod upstream_target;
 
 pub use clock::Clock;
 pub use library::{Attempt, Classify, Failure, Meaning, Policies, Policy, Usual};

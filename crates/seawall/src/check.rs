@@ -2,13 +2,13 @@
 
 use crate::cli::File;
 use crate::exit::{Exit, Failure};
-use crate::figures::{self, Calculator};
-use crate::setup::{self, Environment};
+use crate::setup;
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
 use seawall_core::calc;
 use seawall_core::config::checklist::Item;
 use seawall_core::config::{Config, Endpoint, Invalid};
 use seawall_core::lint::{self, Warning};
+use seawall_server::figures::{self, Calculator};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         Err(error) => return refused(error, args, terminal),
     };
     terminal.detail(&format!("read {}", path.display()));
-    let around = Environment::beside(&path);
+    let around = setup::environment(&path);
     let references = if args.elsewhere { setup::references_that_exist } else { setup::references };
     if let Err(error) = references(&config, &around) {
         return refused(error, args, terminal);

@@ -1,5 +1,6 @@
 //! How the program ends. Scripts depend on these numbers.
 
+use seawall_server::Stopped;
 use std::process::ExitCode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,15 @@ pub(crate) enum Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
+    }
+}
+
+impl From<Stopped> for Exit {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Drained => Self::Done,
+            Stopped::CutOff => Self::Interrupted,
+        }
     }
 }
 

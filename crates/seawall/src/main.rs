@@ -1,6 +1,5 @@
 //! The program: parses the command line and hands over to one door.
 
-mod adhoc;
 mod check;
 mod cli;
 mod config;
@@ -8,17 +7,12 @@ mod demo;
 mod exit;
 mod explain;
 mod fetch;
-mod figures;
 mod flaky;
-mod letter;
-mod open_files;
 mod remote;
 mod serve;
 mod setup;
-mod shape;
 mod sim;
 mod store;
-mod target;
 mod terminal;
 
 use clap::Parser as _;

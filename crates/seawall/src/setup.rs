@@ -1,19 +1,20 @@
 //! The composition root, and the only reader of the environment: finds the configuration file and what it refers to.
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
+use seawall_core::config::Config;
 use seawall_core::config::place::SecretRef;
-use seawall_core::config::{self, Config};
-use seawall_core::lint::Surroundings;
-use seawall_core::time::Now;
-use seawall_engine::live::{Around, Live, MissingSecret, Unusable};
+use seawall_engine::entropy;
+use seawall_engine::live::{Around, Live, Unusable};
 use seawall_engine::secret::Secret;
+use seawall_server::Host;
+use seawall_server::configuration::{self, Environment, put_to_work, shown_store};
 use seawall_store::Store;
 use seawall_store::location::Location;
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The file given, or the first of the usual places that exists.
 pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
@@ -44,62 +45,24 @@ pub(crate) fn load_if_any(given: Option<&Path>) -> anyhow::Result<Option<(PathBu
 /// Reads and checks the configuration.
 pub(crate) fn load(given: Option<&Path>) -> anyhow::Result<(PathBuf, Config)> {
     let path = config_path(given)?;
-    let bytes = read(&path)?;
-    let config = config::load(&path.display().to_string(), &bytes)?;
+    let config = configuration::load(&path)?;
     Ok((path, config))
 }
 
-/// No more than a configuration may have.
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let limit = u64::try_from(config::MAX_FILE).unwrap_or(u64::MAX);
-    Ok(read_file(path, limit).map_err(|why| Failure::config(format!("cannot read `{}`: {why}", path.display())))?)
+/// The environment of a configuration file: this process's variables, and the files beside it.
+pub(crate) fn environment(file: &Path) -> Environment {
+    Environment::new(file, |name| env::var(name).ok())
 }
 
-/// The longest secret: a private key with room to spare.
-const MAX_SECRET: u64 = 64 * 1024;
-
-fn read_secret(path: &Path) -> Result<String, String> {
-    let bytes = read_file(path, MAX_SECRET)?;
-    if bytes.len() as u64 > MAX_SECRET {
-        return Err(format!("it is longer than {MAX_SECRET} bytes"));
-    }
-    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
-}
-
-/// The file that is being read, so that an error can name one that does not answer.
-static READING: Mutex<Option<PathBuf>> = Mutex::new(None);
-
-/// The file of the configuration that is being read now.
-pub(crate) fn being_read() -> Option<PathBuf> {
-    READING.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// Reads a file that belongs to the configuration, up to one byte more than it may have. Only a regular file: a pipe keeps its reader waiting
-/// and cannot be read again by a reload, and a device has no end.
-fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    *READING.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_owned());
-    let read = read_regular(path, most);
-    *READING.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    read
-}
-
-fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    use std::io::Read as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    // Otherwise opening a pipe waits for its writer. It means nothing to a regular file.
-    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = std::fs::File::options().read(true).custom_flags(nonblocking).open(path).map_err(|error| error.to_string())?;
-    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
-        return Err("it is not a regular file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    Ok(bytes)
+/// An environment with variables that come before the process's own.
+pub(crate) fn environment_with(given: &'static [(&'static str, &'static str)]) -> Environment {
+    let given = |name: &str| given.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned());
+    Environment::new(Path::new(""), move |name| given(name).or_else(|| env::var(name).ok()))
 }
 
 /// Reads the script of a faulty upstream.
 pub(crate) fn script(path: &Path) -> anyhow::Result<Vec<u8>> {
-    read(path)
+    Ok(configuration::read(path)?)
 }
 
 /// Arms the failpoint that a test asks for, as `SEAWALL_FAILPOINT=name:kill|err|pause`. A release build has none.
@@ -149,80 +112,6 @@ impl Drop for Scratch {
     }
 }
 
-/// Where a configuration's references lead: variables of this process, and files beside the configuration's own.
-#[derive(Debug)]
-pub(crate) struct Environment {
-    beside: PathBuf,
-    /// Values that come before the process's own variables.
-    given: Vec<(String, String)>,
-}
-
-impl Environment {
-    /// Relative paths are relative to the file that names them, not to where the command runs.
-    pub(crate) fn beside(file: &Path) -> Self {
-        Self { beside: file.parent().map(Path::to_path_buf).unwrap_or_default(), given: Vec::new() }
-    }
-
-    /// Variables that exist only here, for a program that is its own environment.
-    pub(crate) fn with(given: &[(&str, &str)]) -> Self {
-        Self { beside: PathBuf::new(), given: given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect() }
-    }
-
-    /// Where a file is that the configuration names.
-    pub(crate) fn path(&self, named: &Path) -> PathBuf {
-        self.beside.join(named)
-    }
-
-    /// A value that may be a reference to a secret, as a URL with a password is.
-    pub(crate) fn resolve(&self, value: &str) -> Result<String, String> {
-        match SecretRef::parse(value) {
-            Some(reference) => self.fetch(&reference).map(|secret| secret.reveal().to_owned()),
-            None => Ok(value.to_owned()),
-        }
-    }
-
-    pub(crate) fn fetch(&self, reference: &SecretRef) -> Result<Secret, String> {
-        let text = match reference {
-            SecretRef::Env(name) => match self.given.iter().find(|(given, _)| given == name) {
-                Some((_, value)) => value.clone(),
-                None => env::var(name).map_err(|_| "the variable is not set".to_owned())?,
-            },
-            SecretRef::File(path) => read_secret(&self.beside.join(path))?,
-        };
-        let text = text.trim_end_matches(['\r', '\n']);
-        if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
-    }
-
-    /// Whether a secret is not there at all. A variable without a value is what build machines make of one that they do not know.
-    fn is_absent(&self, reference: &SecretRef) -> bool {
-        match reference {
-            SecretRef::Env(_) => self.fetch(reference).is_err(),
-            SecretRef::File(path) => !self.path(Path::new(path)).exists(),
-        }
-    }
-
-    /// What is wrong with a secret at that place of the configuration, if it cannot be used.
-    fn missing(&self, path: String, reference: &SecretRef) -> Option<String> {
-        let why = self.fetch(reference).err()?;
-        Some(MissingSecret { path, reference: reference.to_string(), why }.to_string())
-    }
-
-    /// A file that the configuration names, no larger than a configuration may be itself.
-    pub(crate) fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        read(&self.beside.join(path)).map_err(|error| error.to_string())
-    }
-}
-
-impl Surroundings for Environment {
-    fn has_secret(&self, secret: &SecretRef) -> bool {
-        self.fetch(secret).is_ok()
-    }
-
-    fn has_file(&self, path: &str) -> bool {
-        std::fs::metadata(self.beside.join(path)).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0)
-    }
-}
-
 /// A configuration with its secrets in hand. All that are missing are named at once.
 pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
     let missing: Vec<String> = config.secrets().into_iter().filter_map(|(path, secret)| vault.missing(path, &secret)).collect();
@@ -240,11 +129,6 @@ fn refusal(unusable: &Unusable) -> anyhow::Error {
         Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
     };
     Failure::config(unusable.to_string()).hint(hint).into()
-}
-
-pub(crate) fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, Unusable> {
-    let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
-    Live::new(config, around, before)
 }
 
 const SET_IT: &str = "set it and start again; paths are relative to the configuration file";
@@ -348,16 +232,6 @@ fn on_a_thread_of_its_own(location: Location, purpose: Purpose) -> anyhow::Resul
     opened.recv().context("the store's thread ended before it was open")
 }
 
-/// Where data is, without what a URL may hold besides.
-pub(crate) fn shown_store(place: &str) -> String {
-    match Location::parse(place) {
-        Ok(Location::Sqlite(path)) => path.display().to_string(),
-        Ok(Location::Postgres(_)) => "PostgreSQL".to_owned(),
-        // A reference to a URL: only its name is anybody's business.
-        Err(_) => place.to_owned(),
-    }
-}
-
 /// Rules look at 64 KiB of a body; more than this is not read for a dry run.
 const MOST_BODY: u64 = 1 << 20;
 
@@ -375,28 +249,31 @@ pub(crate) fn admin_token() -> Option<Secret> {
     env::var("SEAWALL_ADMIN_TOKEN").ok().filter(|token| !token.is_empty()).map(|token| Secret::new(&token))
 }
 
-/// Sixty-four bits from the system's generator, to seed our own.
-pub(crate) fn entropy() -> u64 {
-    seawall_engine::entropy()
-}
-
 /// The words that this program was called with.
 pub(crate) fn command_line() -> Vec<String> {
     env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Four characters that tell this process from its neighbours.
-pub(crate) fn instance() -> String {
-    format!("{:04x}", entropy() & 0xffff)
-}
+/// The process of a server: its standard error, and systemd where it started the process.
+#[derive(Debug)]
+pub(crate) struct Process;
 
-/// Tells systemd that we serve, where it asked to be told.
-pub(crate) fn notify_ready() {
-    notify("READY=1");
-}
+impl Host for Process {
+    fn note(&self, text: &str) {
+        Terminal::plain().note(text);
+    }
 
-pub(crate) fn notify_stopping() {
-    notify("STOPPING=1");
+    fn error(&self, error: &anyhow::Error) {
+        let _: Exit = Terminal::plain().fail(error);
+    }
+
+    fn ready(&self) {
+        notify("READY=1");
+    }
+
+    fn stopping(&self) {
+        notify("STOPPING=1");
+    }
 }
 
 fn notify(state: &str) {

@@ -2,7 +2,7 @@
 
 use crate::cli::File;
 use crate::exit::{Exit, Failure};
-use crate::setup::{self, Environment};
+use crate::setup;
 use crate::terminal::Terminal;
 use seawall_store::Store;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ enum Action {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let (Action::Backup { file, .. } | Action::Restore { file, .. } | Action::Check { file }) = &args.action;
     let (path, config) = setup::load(file.path.as_deref())?;
-    let database = setup::database_file(&config.server.store, &Environment::beside(&path))?;
+    let database = setup::database_file(&config.server.store, &setup::environment(&path))?;
     let shown = database.display();
     let failed = |error: seawall_store::Error| Failure::store(format!("{shown}: {error}"));
     match &args.action {

@@ -4,6 +4,7 @@ use crate::exit::{Exit, Failure};
 use anstream::ColorChoice;
 use anstyle::{AnsiColor, Style};
 use seawall_core::config::Invalid;
+use seawall_server::configuration::Unreadable;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -82,7 +83,7 @@ impl Terminal {
             tell(&mut err, error)
         };
         drop(told);
-        if error.is::<Invalid>() {
+        if error.is::<Invalid>() || error.is::<Unreadable>() {
             return Exit::InvalidConfig;
         }
         error.downcast_ref::<Failure>().map_or(Exit::Failed, |failure| failure.exit)

@@ -7,9 +7,9 @@ mod tally;
 mod view;
 
 use crate::exit::{Exit, Failure};
-use crate::setup::{self, Environment, Purpose};
+use crate::flaky;
+use crate::setup::{self, Purpose};
 use crate::terminal::Terminal;
-use crate::{flaky, open_files, serve};
 use anyhow::Context as _;
 use client::Client;
 use seawall_core::config;
@@ -17,6 +17,7 @@ use seawall_core::rng::Rng;
 use seawall_core::time::Nanos;
 use seawall_core::units;
 use seawall_engine::clock::Clock;
+use seawall_server::{Control, Shared, StartUp};
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -57,21 +58,23 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let script = flaky::Script::load("the demo's script", story.script().as_bytes())?;
     let upstream = flaky::start(script, listener, args.seed)?;
     let policy = story.policy(upstream.address);
-    let around = Environment::with(&story::SECRETS);
+    let around = setup::environment_with(&story::SECRETS);
     let live = setup::live(config::load("the demo's policy", policy.as_bytes())?, &around)?;
     let log = view::Log::default();
     let folder = setup::Scratch::new("demo")?;
-    let store = setup::open("sqlite:seawall.db", &Environment::beside(&folder.path().join("seawall.toml")), Purpose::Jobs)?;
-    let start_up = serve::StartUp {
+    let store = setup::open("sqlite:seawall.db", &setup::environment(&folder.path().join("seawall.toml")), Purpose::Jobs)?;
+    let start_up = StartUp {
         store,
         file: Path::new("demo").to_owned(),
         around,
         threads: Some(1),
         head_timeout: Duration::from_secs(30),
-        connections: open_files::connections(1, 1),
+        connections: None,
+        host: Box::new(setup::Process),
+        version: env!("SEAWALL_VERSION"),
     };
-    let control = serve::Control::listen()?;
-    let gateway = serve::start(live, start_up, Box::new(log.clone()))?;
+    let control = Control::listen()?;
+    let gateway = seawall_server::start(live, start_up, Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();
     let naive = Client::naive(upstream.address);
     let seawall = Client::seawall(gateway.gateway);
@@ -92,7 +95,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         }
     };
     let summed_up = RefCell::new(None);
-    let exit = gateway.until(control, async {
+    let stopped = gateway.until(control, async {
         telling.await;
         counted(&shared, &tallies.1).await;
         *summed_up.borrow_mut() = Some(summary());
@@ -104,11 +107,11 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     // Whoever stops the story before its end gets what it came to so far.
     summed_up.into_inner().unwrap_or_else(summary)?;
     upstream.stop();
-    Ok(exit)
+    Ok(stopped.into())
 }
 
 /// Waits until the writer of the log, which counts, has seen every call.
-async fn counted(shared: &serve::Shared, tally: &Tally) {
+async fn counted(shared: &Shared, tally: &Tally) {
     let give_up = shared.clock.now().mono + Nanos::from_secs(2);
     while shared.recorder.metrics.totals().calls < tally.begun.get() && shared.clock.now().mono < give_up {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -2,7 +2,6 @@
 //! end, not the run's.
 
 use super::pages::items;
-use crate::letter::Cause;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
@@ -10,6 +9,7 @@ use seawall_core::record::{Class, ErrorKind, Reason};
 use seawall_engine::mask::Mask;
 use seawall_engine::schema::{Mismatch, Schema};
 use seawall_http::body::Relay;
+use seawall_server::letter::Cause;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 

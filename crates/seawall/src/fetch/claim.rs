@@ -6,7 +6,6 @@ use super::Args;
 use super::journal::Pieces;
 use super::plan::{in_a_pipe, name, quarantine, resume_command};
 use crate::exit::{Exit, Failure};
-use crate::setup;
 use seawall_core::time::Wall;
 use seawall_store::RunLock;
 use seawall_store::journal::{Kept, Run};
@@ -129,7 +128,7 @@ impl Claims {
     pub(super) async fn take(store: &Store, args: &Args, mut run: Run) -> anyhow::Result<Self> {
         if in_a_pipe(args) {
             // The same command in another pipe is another run.
-            run[..8].copy_from_slice(&setup::entropy().to_be_bytes());
+            run[..8].copy_from_slice(&seawall_engine::entropy().to_be_bytes());
         }
         let mut claims = Vec::new();
         for path in [args.output.as_deref().filter(|path| is_file_or_new(path)), args.output_dir.as_deref()].into_iter().flatten() {

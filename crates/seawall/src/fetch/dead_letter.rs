@@ -2,9 +2,9 @@
 
 use super::destination::Destination;
 use super::lanes::Run;
-use crate::letter::{self, Cause, Place};
 use seawall_core::policy::Door;
 use seawall_core::time::Now;
+use seawall_server::letter::{self, Cause, Place};
 use seawall_store::dead::NewLetter;
 use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
 

@@ -1,11 +1,11 @@
 //! The destination of a row: its upstream or origin, and the request target there.
 
 use super::row::Row;
-use crate::target::{base_target, target};
 use http::Method;
 use seawall_core::request_target::{BadTarget, RequestTarget};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::request_line::RequestLine;
+use seawall_engine::upstream_target::{base_target, target};
 use std::sync::Arc;
 
 pub(super) struct Destination {

@@ -2,7 +2,6 @@
 //! place for. The new file takes the place of the old one at once, where a link leads to it, and with its mode.
 
 use super::edited::{Edited, Fate};
-use crate::setup;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
@@ -21,7 +20,7 @@ struct Part {
 impl Part {
     /// Makes the file, with the owner and the mode of the other one. No file that is there is touched.
     fn beside(other: &Path) -> io::Result<(Self, File)> {
-        let path = other.with_file_name(format!(".seawall-{:016x}.part", setup::entropy()));
+        let path = other.with_file_name(format!(".seawall-{:016x}.part", seawall_engine::entropy()));
         let file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
         let part = Self { path, is_placed: false };
         let found = std::fs::metadata(other)?;

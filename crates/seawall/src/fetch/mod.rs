@@ -29,7 +29,6 @@ mod work;
 
 use crate::cli::File;
 use crate::exit::{Exit, Failure};
-use crate::open_files;
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use input::Format;
@@ -41,6 +40,7 @@ use seawall_core::policy::Rate;
 use seawall_core::time::Nanos;
 use seawall_core::units;
 use seawall_engine::recorder::Recorder;
+use seawall_server::open_files;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;

@@ -17,9 +17,8 @@ use super::route::Routes;
 use super::tally::Tally;
 use super::template::Template;
 use super::work::{MOST_UNWRITTEN, Work};
-use crate::adhoc::AdHoc;
 use crate::exit::{Exit, Failure};
-use crate::setup::{self, Environment, Purpose};
+use crate::setup::{self, Purpose};
 use anyhow::Context as _;
 use http::HeaderValue;
 use seawall_core::admit::limit::Limit;
@@ -28,6 +27,7 @@ use seawall_core::discretion::is_secret;
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
+use seawall_engine::adhoc::AdHoc;
 use seawall_engine::clock::Clock;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::recorder::Recorder;
@@ -36,6 +36,7 @@ use seawall_engine::transport::Sending;
 use seawall_http::connect::Connector;
 use seawall_http::pool::Pool;
 use seawall_http::reach::Reach;
+use seawall_server::configuration::Environment;
 use seawall_store::Store;
 use seawall_store::journal::{Kept, Run};
 use sha2::{Digest as _, Sha256};
@@ -80,8 +81,8 @@ impl Plan {
             None => setup::load_if_any(args.file.path.as_deref())?,
         };
         let (around, config) = match found {
-            Some((path, config)) => (Environment::beside(&path), Some(config)),
-            None => (Environment::beside(Path::new("")), None),
+            Some((path, config)) => (setup::environment(&path), Some(config)),
+            None => (setup::environment(Path::new("")), None),
         };
         let routes = Routes::new(config.as_ref(), args.upstream.as_deref()).map_err(Failure::usage)?;
         let place = args.store.clone().or_else(|| config.as_ref().map(|config| config.server.store.clone()));
@@ -359,7 +360,7 @@ fn work(
         let outside = reach.map_or_else(|| connector.clone(), |reach| connector.within(reach));
         Work {
             deadlines: Deadlines::default(),
-            rng: RefCell::new(Rng::seeded(setup::entropy())),
+            rng: RefCell::new(Rng::seeded(seawall_engine::entropy())),
             recorder,
             live,
             adhoc: AdHoc::new(HOSTS),

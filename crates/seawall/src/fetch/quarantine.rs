@@ -1,7 +1,7 @@
 //! Rows that are at fault themselves: lines that make no request, answers that are not what they should be. They are put
 //! aside with what is wrong with them, and the rest goes on.
 
-use crate::letter::Cause;
+use seawall_server::letter::Cause;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;

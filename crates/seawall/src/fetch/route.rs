@@ -1,9 +1,9 @@
 //! Where a row goes: the upstream whose URL its own begins with, the one that was named, or its origin by itself.
 
 use super::template::encode;
-use crate::adhoc;
 use seawall_core::config::Config;
 use seawall_core::config::url::Base;
+use seawall_engine::adhoc;
 use std::sync::Arc;
 
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! One row of a batch: what is asked for, and which line of the input asked for it.
 
-use crate::letter;
 use bytes::Bytes;
 use seawall_engine::live::LiveUpstream;
 use seawall_engine::mask::Mask;
+use seawall_server::letter;
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 

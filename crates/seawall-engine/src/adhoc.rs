@@ -1,0 +1,115 @@
+//! Targets that somebody handed in as a whole URL: callbacks, notifications, jobs without an upstream, rows of a batch. Each
+//! origin gets a breaker, a budget and connections of its own, under a policy that the door chooses.
+
+use crate::live::{Around, Live, LiveUpstream};
+use seawall_core::config::{self, url::Base};
+use seawall_core::time::Now;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Origins that are remembered; the ones that were used longest ago are forgotten.
+const MOST: usize = 1024;
+
+/// What such targets are called in logs and metrics: their hosts are other people's choice, so they are no label.
+pub const NAME: &str = "ad-hoc";
+
+#[derive(Debug)]
+pub struct AdHoc {
+    /// Keys of the upstream that stands for an origin.
+    policy: &'static str,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    by_origin: BTreeMap<String, (u64, Arc<LiveUpstream>)>,
+    uses: u64,
+}
+
+/// Where a whole URL leads: its origin, and what is asked for there.
+pub fn split(url: &str) -> Result<(String, String), String> {
+    let base = Base::parse_callback(url)?;
+    let scheme = if base.tls { "https" } else { "http" };
+    let origin = format!("{scheme}://{}", base.authority());
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let path = rest.find(['/', '?']).map_or("/", |at| &rest[at..]);
+    let path = path.split('#').next().unwrap_or(path);
+    Ok((origin, if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }))
+}
+
+impl AdHoc {
+    pub fn new(policy: &'static str) -> Self {
+        Self { policy, known: Mutex::default() }
+    }
+
+    /// The upstream that stands for an origin.
+    pub fn upstream(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
+        if let Some(known) = self.known().used(origin) {
+            return Ok(known);
+        }
+        // Made while nobody waits for it. Whoever was quicker made the one that counts.
+        let made = self.make(origin)?;
+        let mut known = self.known();
+        Ok(known.used(origin).unwrap_or_else(|| known.keep(origin, made)))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make(&self, origin: &str) -> Result<Arc<LiveUpstream>, String> {
+        let text = format!("[upstreams.{NAME}]\nurl = {origin:?}\n{}", self.policy);
+        let config = config::load("ad hoc", text.as_bytes()).map_err(|problems| problems.to_string())?;
+        let around = Around { vault: &|_| Err("there are no secrets here".to_owned()), files: &|_| Err("no files".to_owned()) };
+        let none: Option<(&Live, Now)> = None;
+        let live = Live::new(config, around, none).map_err(|unusable| unusable.to_string())?;
+        live.named(NAME).map(Arc::clone).ok_or_else(|| "the origin makes no upstream".to_owned())
+    }
+}
+
+impl Known {
+    fn used(&mut self, origin: &str) -> Option<Arc<LiveUpstream>> {
+        let (last, upstream) = self.by_origin.get_mut(origin)?;
+        self.uses += 1;
+        *last = self.uses;
+        Some(Arc::clone(upstream))
+    }
+
+    fn keep(&mut self, origin: &str, made: Arc<LiveUpstream>) -> Arc<LiveUpstream> {
+        if self.by_origin.len() >= MOST
+            && let Some(oldest) = self.by_origin.iter().min_by_key(|(_, (last, _))| *last).map(|(origin, _)| origin.clone())
+        {
+            self.by_origin.remove(&oldest);
+        }
+        self.uses += 1;
+        self.by_origin.insert(origin.to_owned(), (self.uses, Arc::clone(&made)));
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_an_origin_and_what_is_asked_for_there() {
+        let at = |url| split(url).map(|(origin, path)| format!("{origin} {path}"));
+        assert_eq!(at("https://example.org/a?b=c#d").unwrap(), "https://example.org /a?b=c");
+        assert_eq!(at("http://example.org:8080").unwrap(), "http://example.org:8080 /");
+        assert_eq!(at("http://example.org?x").unwrap(), "http://example.org /?x");
+        for bad in ["ftp://example.org/", "/only/a/path", "http://user:pass@example.org/", ""] {
+            assert!(at(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn origins_keep_their_state_and_are_bounded() {
+        let adhoc = AdHoc::new("");
+        let first = adhoc.upstream("http://example.org").unwrap();
+        assert!(Arc::ptr_eq(&first, &adhoc.upstream("http://example.org").unwrap()));
+        for n in 0..MOST {
+            adhoc.upstream(&format!("http://h{n}.example.org")).unwrap();
+        }
+        assert_eq!(adhoc.known().by_origin.len(), MOST);
+    }
+}

@@ -1,0 +1,96 @@
+//! Events as they happen (SSE), the last ones, and what operators did.
+
+use super::paths::paths;
+use super::query::{List, Paged, Query, document, either, of_store, refused, whole};
+use crate::Shared;
+use crate::answer::Refusal;
+use crate::eyes::{Listener, Told};
+use crate::shape::Time;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
+use seawall_core::time::Nanos;
+use seawall_store::notes::Audited;
+use seawall_store::page::MOST;
+use serde::Serialize;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::ToSchema;
+
+paths!(stream, recent, audit);
+
+/// Something that an operator did.
+#[derive(Debug, Serialize, ToSchema)]
+struct Action {
+    at: Time,
+    who: String,
+    action: String,
+    detail: String,
+}
+
+/// Events as they happen, and a tick each second
+#[utoipa::path(
+    get, path = "/v1/events", operation_id = "streamEvents", tag = "events",
+    params(("last-event-id" = Option<String>, Header, description = "The last event that was heard; what came after it comes first")),
+    responses((status = 200, body = String, content_type = "text/event-stream"), (status = 503, description = "Too many listen already")),
+)]
+async fn stream(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let heard = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
+    let Some(listener) = shared.eyes.bus.listen(heard) else {
+        let wait = Some(Nanos::from_secs(10));
+        return refused(&Refusal::plain(503, "overloaded", "too many listen already").retry_after(wait));
+    };
+    // Something at once, so that whoever connects knows that it worked.
+    let first = Bytes::from([b"retry: 2000\n\n", &listener.missed[..]].concat());
+    let packets = futures_util::stream::unfold((Some(first), listener), async |(mut first, mut listener)| {
+        let packet = match first.take() {
+            Some(packet) => packet,
+            None => next(&mut listener).await?,
+        };
+        Some((Ok::<_, Infallible>(packet), (None, listener)))
+    });
+    let mut response = Response::new(Body::from_stream(packets));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The next packet. Whoever reads too slowly is told; what was missed can be asked for.
+async fn next(listener: &mut Listener) -> Option<Bytes> {
+    match listener.packets.recv().await {
+        Ok(packet) => Some(packet),
+        Err(RecvError::Lagged(missed)) => Some(Bytes::from(format!(": {missed} packets were missed\n\n"))),
+        Err(RecvError::Closed) => None,
+    }
+}
+
+/// The last 200 events, newest first
+#[utoipa::path(get, path = "/v1/events/recent", operation_id = "listEvents", tag = "events", responses((status = 200, body = List<Told>)))]
+async fn recent(State(shared): State<Arc<Shared>>) -> Response {
+    whole(shared.eyes.bus.recent())
+}
+
+/// What operators did, newest first
+#[utoipa::path(
+    get, path = "/v1/audit", operation_id = "listActions", tag = "events",
+    params(Paged),
+    responses((status = 200, body = List<Action>)),
+)]
+async fn audit(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(audited(&shared, query.as_deref()).await)
+}
+
+/// Newest first; without a limit as many as a page may have.
+async fn audited(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, &["cursor", "limit"])?;
+    let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
+    let limit = if query.text("limit").is_some() { query.limit()? } else { MOST };
+    let page = shared.desk.store.audit(before, limit).await.map_err(|error| of_store(&error))?;
+    let next = page.last().filter(|_| page.len() == limit).map(|last| last.number.to_string());
+    let line = |Audited { deed, .. }: Audited| Action { at: Time(deed.at), who: deed.who, action: deed.action, detail: deed.detail };
+    Ok(document(200, &List { items: page.into_iter().map(line).collect(), next_cursor: next }))
+}

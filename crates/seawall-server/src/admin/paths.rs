@@ -1,0 +1,70 @@
+//! One list of paths for two purposes: how each is served and, should somebody ask, what it says of itself. To describe all of
+//! them takes megabytes for a moment, which a process that nobody asks does not have.
+
+use crate::Shared;
+use axum::Router;
+use axum::handler::Handler;
+use axum::routing::{MethodFilter, on};
+use std::sync::Arc;
+use utoipa::openapi::{HttpMethod, OpenApi};
+
+#[derive(Debug)]
+pub(crate) struct Paths {
+    pub router: Router<Arc<Shared>>,
+    descriptions: Vec<fn() -> OpenApi>,
+}
+
+impl Paths {
+    pub(crate) fn new(description: fn() -> OpenApi) -> Self {
+        Self { router: Router::new(), descriptions: vec![description] }
+    }
+
+    /// Serves a path where its own description says that it is.
+    pub(crate) fn on<P: utoipa::Path, H: Handler<T, Arc<Shared>>, T: 'static>(mut self, handler: H) -> Self {
+        let methods = P::methods().iter().map(filter).reduce(MethodFilter::or);
+        if let Some(methods) = methods {
+            self.router = self.router.route(&P::path(), on(methods, handler));
+        }
+        self
+    }
+
+    pub(crate) fn merge(mut self, more: Self) -> Self {
+        self.router = self.router.merge(more.router);
+        self.descriptions.extend(more.descriptions);
+        self
+    }
+
+    pub(crate) fn describe(&self, into: &mut OpenApi) {
+        self.descriptions.iter().for_each(|description| into.merge(description()));
+    }
+}
+
+const fn filter(method: &HttpMethod) -> MethodFilter {
+    match method {
+        HttpMethod::Get => MethodFilter::GET,
+        HttpMethod::Post => MethodFilter::POST,
+        HttpMethod::Put => MethodFilter::PUT,
+        HttpMethod::Delete => MethodFilter::DELETE,
+        HttpMethod::Options => MethodFilter::OPTIONS,
+        HttpMethod::Head => MethodFilter::HEAD,
+        HttpMethod::Patch => MethodFilter::PATCH,
+        HttpMethod::Trace => MethodFilter::TRACE,
+    }
+}
+
+/// The paths of a module, by their handlers.
+macro_rules! paths {
+    ($($handler:ident),+ $(,)?) => {
+        #[derive(utoipa::OpenApi)]
+        #[openapi(paths($($handler),+))]
+        struct Described;
+
+        pub(crate) fn paths() -> crate::admin::paths::Paths {
+            pastey::paste! {
+                crate::admin::paths::Paths::new(<Described as utoipa::OpenApi>::openapi)
+                    $(.on::<[<__path_ $handler>], _, _>($handler))+
+            }
+        }
+    };
+}
+pub(crate) use paths;

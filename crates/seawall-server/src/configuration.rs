@@ -1,0 +1,181 @@
+//! The files and secrets of a configuration: reads them within bounds and puts a configuration to work.
+
+use seawall_core::config::place::SecretRef;
+use seawall_core::config::{self, Config};
+use seawall_core::lint::Surroundings;
+use seawall_core::time::Now;
+use seawall_engine::live::{Around, Live, MissingSecret, Unusable};
+use seawall_engine::secret::Secret;
+use seawall_store::location::Location;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// A file of the configuration that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {file}: {why}")]
+pub struct Unreadable {
+    pub(crate) file: String,
+    pub(crate) why: String,
+}
+
+/// Reads and checks the configuration.
+///
+/// # Errors
+/// When the file cannot be read, or the configuration is not valid.
+pub fn load(path: &Path) -> anyhow::Result<Config> {
+    Ok(config::load(&path.display().to_string(), &read(path)?)?)
+}
+
+/// Reads a file that is no larger than a configuration may be.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
+    let limit = u64::try_from(config::MAX_FILE).unwrap_or(u64::MAX);
+    read_file(path, limit).map_err(|why| Unreadable { file: format!("`{}`", path.display()), why })
+}
+
+/// The longest secret: a private key with room to spare.
+const MAX_SECRET: u64 = 64 * 1024;
+
+fn read_secret(path: &Path) -> Result<String, String> {
+    let bytes = read_file(path, MAX_SECRET)?;
+    if bytes.len() as u64 > MAX_SECRET {
+        return Err(format!("it is longer than {MAX_SECRET} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+}
+
+/// The file that is being read, so that an error can name one that does not answer.
+static READING: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// The file of the configuration that is being read now.
+pub(crate) fn being_read() -> Option<PathBuf> {
+    READING.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Reads a file that belongs to the configuration, up to one byte more than it may have. Only a regular file: a pipe keeps its reader waiting
+/// and cannot be read again by a reload, and a device has no end.
+fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    *READING.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_owned());
+    let read = read_regular(path, most);
+    *READING.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    read
+}
+
+fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    use std::io::Read as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    // Otherwise opening a pipe waits for its writer. It means nothing to a regular file.
+    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = std::fs::File::options().read(true).custom_flags(nonblocking).open(path).map_err(|error| error.to_string())?;
+    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+/// Where a configuration's references lead: variables of this process, and files beside the configuration's own.
+pub struct Environment {
+    beside: PathBuf,
+    variables: Box<Variables>,
+}
+
+/// Returns the value of a variable, if it is set.
+type Variables = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment").field("beside", &self.beside).finish_non_exhaustive()
+    }
+}
+
+impl Environment {
+    /// Relative paths are relative to the file that names them, not to where the command runs.
+    pub fn new(file: &Path, variables: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { beside: file.parent().map(Path::to_path_buf).unwrap_or_default(), variables: Box::new(variables) }
+    }
+
+    /// Where a file is that the configuration names.
+    pub fn path(&self, named: &Path) -> PathBuf {
+        self.beside.join(named)
+    }
+
+    /// A value that may be a reference to a secret, as a URL with a password is.
+    ///
+    /// # Errors
+    /// When the secret cannot be read.
+    pub fn resolve(&self, value: &str) -> Result<String, String> {
+        match SecretRef::parse(value) {
+            Some(reference) => self.fetch(&reference).map(|secret| secret.reveal().to_owned()),
+            None => Ok(value.to_owned()),
+        }
+    }
+
+    /// Reads a secret.
+    ///
+    /// # Errors
+    /// When it is not set, cannot be read or is empty.
+    pub fn fetch(&self, reference: &SecretRef) -> Result<Secret, String> {
+        let text = match reference {
+            SecretRef::Env(name) => (self.variables)(name).ok_or_else(|| "the variable is not set".to_owned())?,
+            SecretRef::File(path) => read_secret(&self.beside.join(path))?,
+        };
+        let text = text.trim_end_matches(['\r', '\n']);
+        if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(Secret::new(text)) }
+    }
+
+    /// Whether a secret is not there at all. A variable without a value is what build machines make of one that they do not know.
+    pub fn is_absent(&self, reference: &SecretRef) -> bool {
+        match reference {
+            SecretRef::Env(_) => self.fetch(reference).is_err(),
+            SecretRef::File(path) => !self.path(Path::new(path)).exists(),
+        }
+    }
+
+    /// What is wrong with a secret at that place of the configuration, if it cannot be used.
+    pub fn missing(&self, path: String, reference: &SecretRef) -> Option<String> {
+        let why = self.fetch(reference).err()?;
+        Some(MissingSecret { path, reference: reference.to_string(), why }.to_string())
+    }
+
+    /// A file that the configuration names, no larger than a configuration may be itself.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(&self, path: &str) -> Result<Vec<u8>, String> {
+        read(&self.beside.join(path)).map_err(|error| error.to_string())
+    }
+}
+
+impl Surroundings for Environment {
+    fn has_secret(&self, secret: &SecretRef) -> bool {
+        self.fetch(secret).is_ok()
+    }
+
+    fn has_file(&self, path: &str) -> bool {
+        std::fs::metadata(self.beside.join(path)).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0)
+    }
+}
+
+/// Puts a configuration to work, with the state of the one before it.
+///
+/// # Errors
+/// When a reference of it cannot be used.
+pub fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, Unusable> {
+    let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
+    Live::new(config, around, before)
+}
+
+/// Where data is, without what a URL may hold besides.
+pub fn shown_store(place: &str) -> String {
+    match Location::parse(place) {
+        Ok(Location::Sqlite(path)) => path.display().to_string(),
+        Ok(Location::Postgres(_)) => "PostgreSQL".to_owned(),
+        // A reference to a URL: only its name is anybody's business.
+        Err(_) => place.to_owned(),
+    }
+}

@@ -1,0 +1,125 @@
+//! Says when a queue of dead letters is too deep, and when it no longer is: once for all instances that share a store. The rule
+//! is the core's; the store says who of them does it.
+
+use super::upkeep::note;
+use crate::Shared;
+use crate::eyes::{Event, Severity as EventSeverity};
+use seawall_core::decide::alarm::{Known, Raised, Turn, turn};
+use seawall_core::policy::Severity;
+use seawall_engine::live::Live;
+use seawall_store::alarm::Alarm;
+use seawall_store::dead::Depth;
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+/// For letters of targets that no policy names.
+const USUAL: u64 = 100;
+
+/// A queue and a severity.
+pub(crate) type Place = (String, Severity);
+
+/// How a place stands.
+struct Look<'a> {
+    place: &'a Place,
+    raised: Option<&'a Alarm>,
+    open: u64,
+    alarm_depth: u64,
+}
+
+/// Compares all queues with what their policies bear. A store that does not answer is asked again in the next round.
+pub(super) async fn check(shared: &Shared, depths: &[Depth]) {
+    let Ok(raised) = shared.desk.store.alarms().await else { return };
+    let live = shared.live.load_full();
+    let mut places = known(shared);
+    places.extend(raised.iter().map(|alarm| (alarm.queue.clone(), alarm.severity)));
+    places.extend(depths.iter().map(|depth| (depth.queue.clone(), depth.severity)));
+    for place in &places {
+        let open = depths.iter().find(|depth| (&depth.queue, depth.severity) == (&place.0, place.1)).map_or(0, |depth| depth.open);
+        let raised = raised.iter().find(|alarm| (&alarm.queue, alarm.severity) == (&place.0, place.1));
+        act(shared, Look { place, raised, open, alarm_depth: bearable(&live, place) }).await;
+    }
+}
+
+fn known(shared: &Shared) -> BTreeSet<Place> {
+    shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+async fn act(shared: &Shared, look: Look<'_>) {
+    let (desk, us, now) = (&shared.desk, shared.eyes.writer, shared.desk.now());
+    let raised = look.raised.map(|alarm| Raised { is_ours: alarm.holder == us, raised_at: alarm.raised_at, seen_at: alarm.seen_at });
+    let is_alone = desk.store.is_private();
+    let known = Known { raised, is_known: known(shared).contains(look.place), is_alone };
+    let anew = || Alarm { queue: look.place.0.clone(), severity: look.place.1, holder: us, raised_at: now, seen_at: now };
+    match (turn(known, look.open, look.alarm_depth, now), look.raised.cloned()) {
+        (Turn::Raise, _) => {
+            if desk.store.raise_alarm(anew()).await == Ok(true) {
+                tell(shared, &look, true, By::Us);
+            }
+        }
+        (Turn::Take { tell: true }, Some(was)) => {
+            if desk.store.hold_alarm(was, anew()).await == Ok(true) {
+                tell(shared, &look, true, By::Us);
+            }
+        }
+        (Turn::Hold | Turn::Take { tell: false }, Some(was)) => {
+            let is = Alarm { raised_at: was.raised_at, ..anew() };
+            // One that cannot be held now is tried again in the next round.
+            drop(desk.store.hold_alarm(was, is).await);
+        }
+        (Turn::Clear, Some(was)) => {
+            if desk.store.clear_alarm(was).await == Ok(true) {
+                tell(shared, &look, false, By::Us);
+            }
+        }
+        (Turn::Hear, _) => tell(shared, &look, true, By::Another),
+        (Turn::Over, _) => tell(shared, &look, false, if is_alone { By::Us } else { By::Another }),
+        // Nobody holds or ends what is not raised.
+        (Turn::Stay, _) | (Turn::Hold | Turn::Take { .. } | Turn::Clear, None) => {}
+    }
+}
+
+/// The least of what the upstream's endpoints bear at this severity.
+fn bearable(live: &Live, (queue, severity): &Place) -> u64 {
+    let Some(upstream) = live.named(queue) else { return USUAL };
+    let of = |severity: Option<Severity>| {
+        let policies = upstream.endpoints.iter().map(|endpoint| &endpoint.spec.policy.dead_letter);
+        policies.filter(|policy| severity.is_none_or(|severity| policy.severity == severity)).map(|policy| policy.alarm_depth).min()
+    };
+    of(Some(*severity)).or_else(|| of(None)).unwrap_or(USUAL)
+}
+
+/// Who tells receivers and the log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Us,
+    Another,
+}
+
+/// The one place where an alarm is told.
+fn tell(shared: &Shared, look: &Look<'_>, is_on: bool, by: By) {
+    let Look { place: (queue, severity), open, alarm_depth, .. } = look;
+    let (bus, now) = (&shared.eyes.bus, shared.clock.now().wall);
+    let event = |weight, title| Event::new("dead-letter-alarm", weight, title).of(queue, None).about(severity.as_str());
+    let mut alarms = shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_on {
+        alarms.insert(look.place.clone());
+        let told = event(EventSeverity::Fatal, format!("{open} dead letters of {queue} wait"));
+        bus.raise(&told.detail(format!("the alarm for `{severity}` is set at {alarm_depth}")).told_elsewhere(by == By::Another), now);
+    } else {
+        alarms.remove(look.place);
+        let told = event(EventSeverity::Info, format!("dead letters of {queue} are below the alarm again"));
+        bus.clear(told.told_elsewhere(by == By::Another), now);
+    }
+    drop(alarms);
+    if by == By::Another {
+        return;
+    }
+    let event = if is_on { "dead_letter_alarm" } else { "dead_letter_alarm_cleared" };
+    let fields = vec![
+        ("queue", queue.clone()),
+        ("severity", severity.to_string()),
+        ("open", open.to_string()),
+        ("alarm_depth", alarm_depth.to_string()),
+    ];
+    note(shared, event, fields);
+}

@@ -1,0 +1,185 @@
+//! What every part of the job machinery shares: the store, whose clock counts, and the crew that does the work.
+
+use super::alarm::Place;
+use super::crew::{Crew, STEP};
+use crate::ledger::Ledger;
+use arc_swap::ArcSwap;
+use base64::Engine as _;
+use seawall_core::id::CallId;
+use seawall_core::record::Reason;
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::clock::Clock;
+use seawall_engine::ids::Ids;
+use seawall_engine::shared;
+use seawall_store::job::{Enqueued, Hasten, Holder, NewJob};
+use seawall_store::{Error, Store};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The database has no clock, or has not told it yet.
+const UNKNOWN: i64 = i64::MIN;
+
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub store: Store,
+    pub(crate) ledger: Ledger,
+    pub(crate) crew: Crew,
+    clock: Clock,
+    /// When this process began, by the database's clock, if it has one. From there it is carried on by ours that nobody can
+    /// set: a step of the machine's clock is none of the jobs'.
+    began_ms: AtomicI64,
+    /// Names this run of the program in its claims.
+    pub(super) holder: Holder,
+    claims: AtomicU32,
+    rng: Mutex<Rng>,
+    ids: Mutex<Ids>,
+    /// Signs callbacks where the configuration has no key for that.
+    secret: ArcSwap<String>,
+    /// Queues that are too deep, as far as it is known here.
+    pub alarms: Mutex<BTreeSet<Place>>,
+    pub counts: Counts,
+}
+
+/// What there is to say about the store in numbers, refreshed by upkeep.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub by_state: [AtomicU64; 6],
+    pub lag_ms: AtomicI64,
+    pub letters: Mutex<Vec<seawall_store::dead::Depth>>,
+    pub expired: AtomicU64,
+    /// Jobs whose worker had vanished.
+    pub recovered: AtomicU64,
+    pub poisoned: AtomicU64,
+    pub lost_leases: AtomicU64,
+    /// The store did not answer when it was last asked.
+    pub silent: AtomicBool,
+    /// Letters have been counted at least once.
+    pub counted: AtomicBool,
+}
+
+impl Desk {
+    pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, threads: usize, entropy: impl Fn() -> u64) -> Self {
+        let key: Vec<u8> = (0..4).flat_map(|_| entropy().to_be_bytes()).collect();
+        let secret = format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(key));
+        Self {
+            ledger: Ledger::new(store.clone(), shared, clock.clone()),
+            store,
+            crew: Crew::new(threads),
+            clock,
+            began_ms: AtomicI64::new(UNKNOWN),
+            holder: Holder::new(u32::try_from(entropy() >> 32).unwrap_or_default()),
+            claims: AtomicU32::new(0),
+            rng: Mutex::new(Rng::seeded(entropy())),
+            ids: Mutex::default(),
+            secret: ArcSwap::from_pointee(secret),
+            alarms: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Whether the store answered when it was last asked.
+    pub(crate) fn is_healthy(&self) -> bool {
+        !self.counts.silent.load(Ordering::Relaxed) && self.store.is_heard()
+    }
+
+    pub(crate) fn secret(&self) -> Arc<String> {
+        self.secret.load_full()
+    }
+
+    /// Keeps the key that signs callbacks, or takes over the one that is kept: it outlives the process, and instances that
+    /// begin together agree on one within a round.
+    pub(crate) async fn keep_secret(&self) {
+        const NAME: &str = "webhook-secret";
+        match self.store.snapshot(NAME.to_owned()).await {
+            Ok(Some((_, kept))) => {
+                if let Ok(kept) = std::str::from_utf8(&kept)
+                    && *kept != **self.secret.load()
+                {
+                    self.secret.store(Arc::new(kept.to_owned()));
+                }
+            }
+            // What cannot be kept now is tried again in the next round.
+            Ok(None) => drop(self.store.put_snapshot(NAME.to_owned(), self.secret().as_bytes().to_vec().into(), self.now()).await),
+            Err(_) => {}
+        }
+    }
+
+    /// The time that jobs live by: the database's where it has one, so that instances whose clocks differ agree on it.
+    pub(crate) fn now(&self) -> Wall {
+        let now = self.clock.now();
+        match self.began_ms.load(Ordering::Relaxed) {
+            UNKNOWN => now.wall,
+            began => Wall(began) + Nanos(now.mono.0),
+        }
+    }
+
+    /// How far the jobs' time is from the one that nobody can set, in milliseconds, and that time.
+    pub(super) fn offset(&self) -> (i64, Wall) {
+        let (now, lived) = (self.now(), self.clock.now().mono.0 / 1_000_000);
+        (now.0.saturating_sub(i64::try_from(lived).unwrap_or(i64::MAX)), now)
+    }
+
+    /// Measures how far the database's clock is from ours. What cannot be measured stays as it was.
+    pub(crate) async fn follow(&self) {
+        let asked = self.clock.now();
+        if let Ok(Some(theirs)) = self.store.time().await {
+            let took = self.clock.now().mono.since(asked.mono);
+            // It was read somewhere on the way there and back: in the middle, for all we know.
+            let lived = i64::try_from((asked.mono.0 + took.0 / 2) / 1_000_000).unwrap_or(i64::MAX);
+            self.began_ms.store(theirs.0.saturating_sub(lived), Ordering::Relaxed);
+        }
+    }
+
+    /// The clock was set back: what waits in a store of our own keeps what remained of its wait. A server's store has a clock of its own. Whether
+    /// the store has heard it.
+    pub(super) async fn keep_waits(&self, now: Wall, by: Nanos) -> bool {
+        !self.store.is_private() || self.store.set_back(now, by).await.is_ok()
+    }
+
+    /// A job that was made later than now shows that the clock was set back while nobody was here.
+    pub(super) async fn notice_step_before_start(&self) {
+        let now = self.now();
+        if self.store.is_private()
+            && let Ok(Some(newest)) = self.store.newest_job().await
+            && newest.since(now) > STEP
+        {
+            // A store that does not answer now leaves what waits as it is.
+            let _heard = self.keep_waits(now, newest.since(now)).await;
+        }
+    }
+
+    /// Something that is left to chance.
+    pub(crate) fn by_chance<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A token for the next claim of any worker.
+    pub(super) fn next_token(&self) -> u64 {
+        self.holder.token(self.claims.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// An id that nobody can guess.
+    pub(crate) fn new_id(&self) -> CallId {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).next(self.now())
+    }
+
+    /// Keeps jobs and wakes the workers. When this returns, they are on disk.
+    pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Error> {
+        let kept = self.store.enqueue(jobs, self.now()).await?;
+        self.crew.ring();
+        Ok(kept)
+    }
+
+    /// Wakes jobs that wait for what an operator has just put right. Nobody waits for that: there may be a million of them,
+    /// and those that are missed have their own time.
+    pub(crate) fn hasten(self: &Arc<Self>, upstream: &str, reason: Reason) {
+        let (desk, mut next) = (Arc::clone(self), Some(Hasten::new(upstream.to_owned(), reason.as_str(), self.now())));
+        tokio::spawn(async move {
+            while let Some(wish) = next.take() {
+                next = desk.store.hasten(wish).await.ok().and_then(|hastened| hastened.next);
+            }
+        });
+    }
+}

@@ -1,0 +1,518 @@
+//! What a worker holds: jobs in hand, jobs that run, and jobs that are over but for the disk. It knows how many more there is room for, and
+//! nothing of what they do.
+
+use super::pace::Pace;
+use seawall_core::time::{Mono, Nanos, Wall};
+use seawall_store::job::{Claimed, Lease, SUSPECT, Settle};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::task::AbortHandle;
+
+/// Jobs that a worker runs side by side, those in hand included.
+const SLOTS: usize = 256;
+/// Of these, what one lane may have while others have work: a slow upstream never takes them all.
+const LANE_SLOTS: usize = SLOTS / 2;
+/// What all workers of a process begin with together. Each job that ends earns its worker one more, and each tick that is lived
+/// through twice as many: a program that dies soon after its start, over and over, shall not take hundreds of jobs with it that are
+/// not to blame.
+const FIRST_SLOTS: usize = 8;
+/// Times its slots that it may hold: those that run, and those that are over but for the disk, which is slow at times.
+const HELD: usize = 4;
+/// So many slots that have become free are worth a claim of their own: what a claim costs is little more for many than for one.
+pub(super) const BATCH: usize = 96;
+/// So many are, where there is news of work; fewer wait for the next tick, when any are.
+pub(super) const NEWS: usize = 32;
+pub(super) const ANY: usize = 1;
+
+struct Held {
+    claimed: Rc<Claimed>,
+    until: Wall,
+    /// When its request was begun, where that may not be repeated.
+    begun_at: Option<Wall>,
+    /// Its request may be repeated by a rule, and is begun without a note.
+    repeats_by_rule: bool,
+    standing: Standing,
+    /// The room that its body takes.
+    room: Option<OwnedSemaphorePermit>,
+    /// The room that its answer takes.
+    answer: Option<OwnedSemaphorePermit>,
+}
+
+/// How far a job that is held has come, and whether it takes a slot.
+#[derive(Debug)]
+enum Standing {
+    /// Claimed, and not begun.
+    InHand,
+    Running(AbortHandle),
+    /// It waits for one of the few places that suspects have, and takes no slot.
+    Suspect(AbortHandle),
+    /// It is over but for the disk, and takes no slot.
+    Settling,
+}
+
+impl Standing {
+    const fn takes_slot(&self) -> bool {
+        matches!(self, Self::InHand | Self::Running(_))
+    }
+}
+
+pub(super) struct Table {
+    held: RefCell<HashMap<Lease, Held>>,
+    /// Those that take no slot.
+    aside: Cell<usize>,
+    /// What is in hand, and when it is begun.
+    pace: RefCell<Pace<Rc<Claimed>>>,
+    /// Whether somebody looks after what is in hand.
+    looked_after: Cell<bool>,
+    /// What it may have in hand and running by now.
+    slots: Cell<usize>,
+    /// How often it was dealt.
+    dealt: Cell<usize>,
+    pub freed: Notify,
+    /// When the first of the leases has to be renewed; none where nothing is held.
+    renew_at: Cell<Option<Mono>>,
+    /// Ends that are about to be handed to the store, together.
+    ends: RefCell<Vec<Arc<Settle>>>,
+}
+
+impl Table {
+    /// For one of so many workers.
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            held: RefCell::default(),
+            aside: Cell::new(0),
+            pace: RefCell::new(Pace::new(SLOTS)),
+            looked_after: Cell::new(false),
+            slots: Cell::new((FIRST_SLOTS / workers).max(1)),
+            dealt: Cell::new(0),
+            freed: Notify::new(),
+            renew_at: Cell::new(None),
+            ends: RefCell::default(),
+        }
+    }
+
+    pub(super) fn free(&self) -> usize {
+        let (held, slots) = (self.held.borrow().len(), self.slots.get());
+        slots.saturating_sub(self.taken()).min((HELD * slots).saturating_sub(held))
+    }
+
+    /// How many slots are not free.
+    fn taken(&self) -> usize {
+        self.held.borrow().len().saturating_sub(self.aside.get())
+    }
+
+    /// Deals what is free out to the lanes, beginning with another one each time: where there is less than one for each, all have
+    /// their turn.
+    pub(super) fn deal(&self, lanes: &[String]) -> Vec<(String, usize)> {
+        let share = if lanes.len() > 1 { LANE_SLOTS } else { SLOTS };
+        let first = self.dealt.replace(self.dealt.get().wrapping_add(1)).checked_rem(lanes.len()).unwrap_or(0);
+        let (mut free, mut left) = (self.free(), lanes.len());
+        let mut dealt = Vec::with_capacity(left);
+        for lane in lanes[first..].iter().chain(&lanes[..first]) {
+            if free == 0 {
+                break;
+            }
+            let most = share.saturating_sub(self.in_lane(lane)).min(free.div_ceil(left));
+            if most > 0 {
+                dealt.push((lane.clone(), most));
+            }
+            (free, left) = (free - most, left - 1);
+        }
+        dealt
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.borrow().is_empty()
+    }
+
+    /// Whether so many slots are free, or half of those that there are by now.
+    pub(super) fn has_room(&self, slots: usize) -> bool {
+        self.free() >= slots.min(self.slots.get().div_ceil(2))
+    }
+
+    /// Time has passed, and nothing that is running has ended the process.
+    pub(super) fn trust(&self) {
+        self.slots.set(SLOTS.min(self.slots.get() * 2));
+    }
+
+    /// A claimed job is ours. What to begin: one of its lane's, or nothing yet; a suspect at once, since it has a line of its own to wait in.
+    #[must_use]
+    pub(super) fn take(&self, claimed: Rc<Claimed>, until: Wall) -> Option<Rc<Claimed>> {
+        let (job, mut pace) = (&claimed.job, self.pace.borrow_mut());
+        let next = if is_suspect(&claimed) {
+            Some(Rc::clone(&claimed))
+        } else {
+            pace.take(&job.upstream, job.priority, Rc::clone(&claimed));
+            pace.next(&job.upstream)
+        };
+        let (begun_at, repeats_by_rule, standing) = (None, false, Standing::InHand);
+        let held = Held { claimed, until, begun_at, repeats_by_rule, standing, room: None, answer: None };
+        self.held.borrow_mut().insert(held.claimed.lease, held);
+        next
+    }
+
+    pub(super) fn begun(&self, lease: &Lease, task: AbortHandle) {
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.standing = if is_suspect(&held.claimed) {
+                self.aside.set(self.aside.get() + 1);
+                Standing::Suspect(task)
+            } else {
+                Standing::Running(task)
+            };
+        }
+    }
+
+    /// From now on somebody looks after what is in hand, if there is something and nobody does. Whether that is so.
+    pub(super) fn begin_looks(&self) -> bool {
+        let begins = !self.looked_after.get() && self.has_unbegun();
+        if begins {
+            self.pace.borrow_mut().begin_looks();
+            self.looked_after.set(true);
+        }
+        begins
+    }
+
+    pub(super) fn end_looks(&self) {
+        self.looked_after.set(false);
+    }
+
+    pub(super) fn has_unbegun(&self) -> bool {
+        !self.pace.borrow().is_idle()
+    }
+
+    /// So much time has passed since the last look, and for so much of it the worker was busy: what to begin besides.
+    pub(super) fn look(&self, time: Nanos, busy: Nanos) -> Vec<Rc<Claimed>> {
+        self.pace.borrow_mut().look(time, busy)
+    }
+
+    /// What was learned of lanes is forgotten.
+    pub(super) fn sweep(&self) {
+        self.pace.borrow_mut().sweep();
+    }
+
+    /// Its call is over; how it ended is about to be written. The next of its lane, if it is time to begin it.
+    #[must_use]
+    pub(super) fn settle(&self, lease: &Lease) -> Option<Rc<Claimed>> {
+        let next = self.held.borrow_mut().get_mut(lease).and_then(|held| {
+            let was = std::mem::replace(&mut held.standing, Standing::Settling);
+            if was.takes_slot() {
+                self.aside.set(self.aside.get() + 1);
+            }
+            self.leave(&held.claimed, &was);
+            self.pace.borrow_mut().next(&held.claimed.job.upstream)
+        });
+        self.tell_of_room();
+        next
+    }
+
+    pub(super) fn end(&self, lease: &Lease) {
+        if let Some(ended) = self.held.borrow_mut().remove(lease) {
+            if !ended.standing.takes_slot() {
+                self.aside.set(self.aside.get().saturating_sub(1));
+            }
+            self.leave(&ended.claimed, &ended.standing);
+        }
+        self.slots.set(SLOTS.min(self.slots.get() + 1));
+        self.tell_of_room();
+    }
+
+    /// Its lane has one less.
+    fn leave(&self, claimed: &Claimed, standing: &Standing) {
+        let (mut pace, lane) = (self.pace.borrow_mut(), &claimed.job.upstream);
+        match standing {
+            Standing::InHand => pace.remove(lane, |one| one.lease == claimed.lease),
+            Standing::Running(_) => pace.over(lane),
+            Standing::Suspect(_) | Standing::Settling => {}
+        }
+    }
+
+    /// Room for many is worth a look at what there is to do.
+    pub(super) fn tell_of_room(&self) {
+        if self.has_room(BATCH) {
+            self.freed.notify_one();
+        }
+    }
+
+    pub(super) fn in_lane(&self, lane: &str) -> usize {
+        let held = self.held.borrow();
+        held.values().filter(|held| !matches!(held.standing, Standing::Settling) && held.claimed.job.upstream == lane).count()
+    }
+
+    pub(super) fn leases(&self) -> Vec<Lease> {
+        self.held.borrow().keys().copied().collect()
+    }
+
+    /// Those whose time is over.
+    pub(super) fn over_by(&self, now: Wall) -> Vec<Lease> {
+        self.held.borrow().iter().filter(|(_, held)| held.until <= now).map(|(lease, _)| *lease).collect()
+    }
+
+    pub(super) fn hold(&self, lease: &Lease, until: Wall) {
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.until = until;
+        }
+    }
+
+    /// Leases of this length begin now, besides those that are held: a third of each may pass before it is renewed. By its own length,
+    /// which may be another than that of leases before or after it.
+    pub(super) fn renew_within(&self, lease: Nanos, now: Mono) {
+        let at = now + Nanos(lease.0 / 3);
+        self.renew_at.set(Some(self.renew_at.get().map_or(at, |sooner| sooner.min(at))));
+    }
+
+    /// Whether a lease has to be renewed. Whoever asks renews all of them, and says how long they are then.
+    pub(super) fn takes_renewal(&self, now: Mono) -> bool {
+        let is_due = self.renew_at.get().is_some_and(|at| at <= now);
+        if is_due {
+            self.renew_at.set(None);
+        }
+        is_due
+    }
+
+    pub(super) fn is_ours(&self, lease: &Lease, now: Wall) -> bool {
+        self.held.borrow().get(lease).is_some_and(|held| now < held.until)
+    }
+
+    /// The body of a job is in memory now, and takes that room until the job is over.
+    pub(super) fn load(&self, claimed: Rc<Claimed>, room: OwnedSemaphorePermit) {
+        if let Some(held) = self.held.borrow_mut().get_mut(&claimed.lease) {
+            (held.claimed, held.room) = (claimed, Some(room));
+        }
+    }
+
+    /// The answer of a job takes that room until the job is over.
+    pub(super) fn keep_answer(&self, lease: &Lease, room: Option<OwnedSemaphorePermit>) {
+        if let (Some(room), Some(held)) = (room, self.held.borrow_mut().get_mut(lease)) {
+            held.answer = Some(room);
+        }
+    }
+
+    /// The request of a job that may not be repeated is about to be sent.
+    pub(super) fn mark_begun(&self, lease: &Lease, at: Wall) {
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.begun_at = Some(at);
+        }
+    }
+
+    /// The request of a job that may be repeated by a rule is about to be sent.
+    pub(super) fn mark_repeats_by_rule(&self, lease: &Lease) {
+        if let Some(held) = self.held.borrow_mut().get_mut(lease) {
+            held.repeats_by_rule = true;
+        }
+    }
+
+    /// Whether the request of a job may have been sent that may be repeated by a rule, and by what it is may not.
+    pub(super) fn repeats_by_rule(&self, lease: &Lease) -> bool {
+        self.held.borrow().get(lease).is_some_and(|held| held.repeats_by_rule)
+    }
+
+    /// When the request of a job that may not be repeated was begun, if it was.
+    pub(super) fn begun_at(&self, lease: &Lease) -> Option<Wall> {
+        self.held.borrow().get(lease).and_then(|held| held.begun_at)
+    }
+
+    /// Stops a job where it is, and gives it to whoever says what becomes of it. None where it has just come to its end.
+    pub(super) fn stop(&self, lease: &Lease) -> Option<Rc<Claimed>> {
+        let held = self.held.borrow();
+        let stopped = held.get(lease)?;
+        match &stopped.standing {
+            Standing::InHand => {}
+            Standing::Running(task) | Standing::Suspect(task) => task.abort(),
+            Standing::Settling => return None,
+        }
+        Some(Rc::clone(&stopped.claimed))
+    }
+
+    /// Whether it is the first of those that wait to be handed over.
+    pub(super) fn put_end(&self, settle: Settle) -> bool {
+        let mut ends = self.ends.borrow_mut();
+        ends.push(Arc::new(settle));
+        ends.len() == 1
+    }
+
+    pub(super) fn take_ends(&self) -> Vec<Arc<Settle>> {
+        self.ends.take()
+    }
+}
+
+fn is_suspect(claimed: &Claimed) -> bool {
+    claimed.job.crashes >= SUSPECT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::pace::FEW;
+    use seawall_core::decide::Progress;
+    use seawall_core::id::CallId;
+    use seawall_store::Store;
+    use seawall_store::job::{Claim, NewJob, Origin, Request};
+    use seawall_store::location::Location;
+    use tokio::task::JoinSet;
+
+    const NOON: Wall = Wall(1_800_000_000_000);
+
+    fn job(number: u8) -> NewJob {
+        NewJob {
+            id: CallId::from_bytes([number; 16]),
+            upstream: "u".to_owned(),
+            tenant: String::new(),
+            caller: String::new(),
+            priority: 0,
+            request: Request { method: "GET".to_owned(), path: "/".to_owned(), ..Request::default() },
+            idempotency_key: None,
+            dedup: None,
+            fingerprint: [0; 32],
+            correlation_id: None,
+            callback: None,
+            run_at: NOON,
+            expires_at: None,
+            origin: Origin::Caller,
+            progress: Progress::default(),
+            history: Vec::new(),
+        }
+    }
+
+    /// A table with so many jobs that a store gave away, the last of them a suspect.
+    async fn table(most: u8) -> (Table, Vec<Lease>) {
+        let mut claimed = claimed(most).await;
+        claimed.last_mut().unwrap().job.crashes = SUSPECT;
+        held(claimed)
+    }
+
+    /// A table with so many jobs in hand, besides those that are begun.
+    async fn with_in_hand(most: usize) -> (Table, Vec<Lease>) {
+        held(claimed(u8::try_from(FEW + most).unwrap()).await)
+    }
+
+    async fn claimed(most: u8) -> Vec<Claimed> {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap();
+        store.enqueue((0..most).map(job).collect(), NOON).await.unwrap();
+        let lanes = vec![("u".to_owned(), usize::from(most))];
+        store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON, rules: 0 }).await.unwrap()
+    }
+
+    fn held(claimed: Vec<Claimed>) -> (Table, Vec<Lease>) {
+        let (table, leases): (_, Vec<Lease>) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
+        let mut tasks = JoinSet::new();
+        for next in claimed.into_iter().filter_map(|claimed| table.take(Rc::new(claimed), NOON)) {
+            table.begun(&next.lease, tasks.spawn(std::future::pending::<()>()));
+        }
+        (table, leases)
+    }
+
+    /// None of these has another in hand behind it.
+    fn over(table: &Table, lease: &Lease) {
+        assert!(table.settle(lease).is_none());
+    }
+
+    #[tokio::test]
+    async fn only_what_runs_takes_a_slot_and_each_end_earns_one() {
+        let (table, leases) = table(3).await;
+        assert_eq!((table.free(), table.in_lane("u"), table.in_lane("v")), (FIRST_SLOTS - 2, 3, 0), "a suspect waits aside");
+        over(&table, &leases[0]);
+        assert_eq!((table.free(), table.in_lane("u")), (FIRST_SLOTS - 1, 2), "one that is over takes no place at the upstream");
+        leases.iter().for_each(|lease| table.end(lease));
+        assert_eq!((table.free(), table.is_empty()), (FIRST_SLOTS + 3, true));
+    }
+
+    #[tokio::test]
+    async fn what_is_free_is_worth_a_claim_sooner_or_later() {
+        let (table, leases) = table(8).await;
+        assert!(!table.has_room(BATCH) && table.has_room(ANY), "all but the suspect's");
+        leases[..3].iter().for_each(|lease| over(&table, lease));
+        assert!(table.has_room(BATCH), "half of what there is for now");
+        (0..9).for_each(|_| table.trust());
+        assert_eq!(table.free(), SLOTS - 4);
+        assert!(table.has_room(BATCH));
+    }
+
+    #[tokio::test]
+    async fn lanes_are_dealt_no_more_than_is_free_and_all_have_their_turn() {
+        let lanes: Vec<String> = ["u", "v", "w"].map(str::to_owned).to_vec();
+        let dealt = |table: &Table, lanes: &[String]| -> Vec<String> {
+            table.deal(lanes).into_iter().map(|(lane, most)| format!("{lane} {most}")).collect()
+        };
+        let (table, leases) = table(8).await;
+        assert_eq!(dealt(&table, &lanes), ["u 1"]);
+        assert_eq!(dealt(&table, &lanes), ["v 1"]);
+        assert_eq!(dealt(&table, &lanes), ["w 1"]);
+        leases[..6].iter().for_each(|lease| over(&table, lease));
+        assert_eq!(dealt(&table, &lanes), ["u 3", "v 2", "w 2"]);
+        assert_eq!(dealt(&table, &lanes[..1]), ["u 7"]);
+        assert!(table.deal(&[]).is_empty());
+        (0..9).for_each(|_| table.trust());
+        assert_eq!(dealt(&table, &lanes[1..]), ["v 128", "w 127"], "half for each");
+        assert_eq!(dealt(&table, &lanes[..1]), ["u 254"], "one that runs, and one that waits its turn as a suspect");
+    }
+
+    #[tokio::test]
+    async fn a_job_is_stopped_once_and_not_after_its_end() {
+        let (table, leases) = table(3).await;
+        over(&table, &leases[0]);
+        assert!(table.stop(&leases[0]).is_none(), "it is over but for the disk");
+        for lease in &leases[1..] {
+            assert_eq!(table.stop(lease).map(|claimed| claimed.lease), Some(*lease));
+            over(&table, lease);
+            assert!(table.stop(lease).is_none());
+        }
+        leases.iter().for_each(|lease| table.end(lease));
+        assert!(table.stop(&leases[1]).is_none());
+        assert_eq!((table.free(), table.is_empty()), (FIRST_SLOTS + 3, true), "no place is counted twice");
+    }
+
+    #[tokio::test]
+    async fn what_is_in_hand_takes_a_slot_and_is_begun_when_another_ends() {
+        let (table, leases) = with_in_hand(3).await;
+        assert_eq!((table.taken(), table.has_unbegun()), (FEW + 3, true));
+        let next = table.settle(&leases[0]).expect("its lane has more");
+        assert_eq!((next.lease, table.taken()), (leases[FEW], FEW + 2));
+        table.begun(&next.lease, tokio::spawn(std::future::pending::<()>()).abort_handle());
+        table.end(&leases[1]);
+        assert_eq!(table.look(Nanos(1), Nanos::ZERO).len(), 1, "in the place of one that was lost");
+        assert_eq!(table.taken(), FEW + 1);
+        assert!(table.begin_looks() && !table.begin_looks(), "one looks, and not two");
+    }
+
+    #[tokio::test]
+    async fn what_is_in_hand_is_given_back_without_being_begun() {
+        let (table, leases) = with_in_hand(2).await;
+        let (first, second) = (&leases[FEW], &leases[FEW + 1]);
+        assert_eq!(table.stop(first).map(|claimed| claimed.lease), Some(*first));
+        over(&table, first);
+        assert!(table.stop(first).is_none() && table.has_unbegun());
+        table.end(second);
+        assert!(!table.has_unbegun(), "lost, it is nobody's to begin");
+        table.end(first);
+        over(&table, &leases[0]);
+        assert_eq!((table.taken(), table.in_lane("u")), (FEW - 1, FEW - 1));
+    }
+
+    #[test]
+    fn every_lease_is_renewed_before_half_of_it_is_over_whatever_a_reload_does_to_the_next_ones() {
+        let (at, lease) = (|seconds| Mono::default() + Nanos::from_secs(seconds), Nanos::from_secs);
+        let table = Table::new(1);
+        assert!(!table.takes_renewal(at(1_000)), "nothing is held");
+        table.renew_within(lease(610), at(0));
+        table.renew_within(lease(30), at(1));
+        assert!(!table.takes_renewal(at(10)) && table.takes_renewal(at(11)), "the shorter one counts");
+        assert!(!table.takes_renewal(at(1_000)), "it is asked for once");
+        table.renew_within(lease(30), at(11));
+        table.renew_within(lease(610), at(12));
+        assert!(!table.takes_renewal(at(20)) && table.takes_renewal(at(21)), "a longer one puts nothing off");
+    }
+
+    #[tokio::test]
+    async fn a_job_is_ours_until_its_time_is_over() {
+        let (table, leases) = table(2).await;
+        let later = Wall(NOON.0 + 1);
+        table.hold(&leases[0], later);
+        assert_eq!((table.is_ours(&leases[0], NOON), table.is_ours(&leases[1], NOON)), (true, false));
+        assert_eq!(table.over_by(NOON), [leases[1]]);
+        assert_eq!(table.over_by(later).len(), 2);
+    }
+}

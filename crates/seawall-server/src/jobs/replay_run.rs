@@ -1,0 +1,224 @@
+//! Moves replays on: a canary first, then at the rate that was asked for, whichever instance gets there first. Where it
+//! stands is in the store alone, so that any of them can die.
+
+use super::replay::{self, Plan};
+use super::upkeep::note;
+use crate::Shared;
+use seawall_core::guard::State as Breaker;
+use seawall_core::id::CallId;
+use seawall_core::policy::Rate;
+use seawall_core::time::{Nanos, Wall};
+use seawall_core::units;
+use seawall_store::Error;
+use seawall_store::dead::{Filter, Letter, Status};
+use seawall_store::page::Window;
+use seawall_store::replay::{RECENT, Replay, State, Stepped};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How often replays are looked at while there is one, and while there is none.
+const BUSY: Duration = Duration::from_millis(100);
+const IDLE: Duration = Duration::from_millis(500);
+/// What is made up for at once where a round came late.
+const LATE: Nanos = Nanos::from_millis(250);
+/// Letters of one replay that may be under way together: more would only wait in line.
+const MOST_UNDERWAY: u64 = 1000;
+/// Letters that one round looks at.
+const LOOK: usize = 100;
+
+/// For as long as the process serves.
+pub(super) async fn run(shared: &Shared) {
+    let mut open = Open::default();
+    loop {
+        let running = open.look(shared).await.unwrap_or_default();
+        for replay in &running {
+            // What failed is tried again in the next round.
+            drop(move_on(shared, replay).await);
+        }
+        tokio::time::sleep(if running.is_empty() { IDLE } else { BUSY }).await;
+    }
+}
+
+/// Replays that are not over, however many newer ones there are.
+#[derive(Default)]
+struct Open {
+    known: BTreeSet<CallId>,
+    is_complete: bool,
+}
+
+impl Open {
+    /// Those that run.
+    async fn look(&mut self, shared: &Shared) -> Result<Vec<Replay>, Error> {
+        let (store, mut after, mut seen) = (&shared.desk.store, None, Vec::new());
+        loop {
+            let page = store.replays(Window { after, limit: LOOK }).await?;
+            seen.extend(page.entries);
+            after = page.next;
+            // Once all have been read, new ones are on the first page.
+            if after.is_none() || self.is_complete {
+                break;
+            }
+        }
+        self.is_complete = true;
+        for id in std::mem::take(&mut self.known) {
+            if !seen.iter().any(|replay| replay.new.id == id) {
+                seen.extend(store.replay(id).await?);
+            }
+        }
+        seen.retain(|replay| matches!(replay.state, State::Running | State::Paused(_)));
+        self.known = seen.iter().map(|replay| replay.new.id).collect();
+        seen.retain(|replay| replay.state == State::Running);
+        Ok(seen)
+    }
+}
+
+async fn move_on(shared: &Shared, replay: &Replay) -> Result<(), Error> {
+    let Ok(plan) = serde_json::from_str::<Plan>(&replay.new.filter) else { return Ok(()) };
+    let Ok(filter) = plan.filter() else { return Ok(()) };
+    let counts = replay.counts;
+    let underway = counts.started.saturating_sub(counts.worked + counts.failed);
+    let is_full = plan.reevaluates.is_some_and(|most| counts.started >= most);
+    let letters = if is_full { Vec::new() } else { next(shared, &plan, &filter, replay).await? };
+    if letters.is_empty() {
+        // Somebody else may have taken the last ones between two looks.
+        let is_over = underway == 0 && shared.desk.store.replay(replay.new.id).await?.is_some_and(|again| again == *replay);
+        return if is_over { finish(shared, replay, &plan, None).await } else { Ok(()) };
+    }
+    if let Some(why) = obstacle(shared, replay).await? {
+        return halt(shared, replay, &plan, why).await;
+    }
+    // Nothing has worked yet: one at a time, so that what fails fails once.
+    let is_canary = counts.worked < u64::from(replay.new.canary);
+    if underway >= MOST_UNDERWAY || (is_canary && underway > 0) {
+        return Ok(());
+    }
+    let rate = units::rate(&replay.new.rate).unwrap_or(Rate::per_second(1));
+    let now = shared.desk.now();
+    let mut allowed = if is_canary { 1 } else { due(rate, now.since(replay.updated_at)) };
+    for letter in &letters {
+        if allowed == 0 {
+            break;
+        }
+        match step(shared, replay, &plan, letter, now).await? {
+            Stepped::Started(_) => allowed -= 1,
+            Stepped::HeldBack => {}
+            // Somebody else is at it, or somebody has stopped it.
+            Stepped::Passed | Stepped::NotRunning => break,
+        }
+    }
+    Ok(())
+}
+
+/// How many may be sent after so long a time in which none was.
+fn due(rate: Rate, since: Nanos) -> u64 {
+    let one = rate.per.0 / rate.count.max(1);
+    if since.0 < one {
+        return 0;
+    }
+    (since.min(LATE).0 / one.max(1)).max(1)
+}
+
+async fn next(shared: &Shared, plan: &Plan, filter: &Filter, replay: &Replay) -> Result<Vec<Letter>, Error> {
+    let window = Window { after: replay.position, limit: LOOK };
+    let mut letters = shared.desk.store.letters(filter.clone(), window).await?.entries;
+    if plan.reevaluates.is_some() {
+        // Nobody waits to hear of each letter that it leaves alone: one step takes it past all of them.
+        let (live, last) = (shared.live.load(), letters.last().cloned());
+        letters.retain(|letter| plan.holds_back(letter, &live).is_none());
+        if letters.is_empty() {
+            letters.extend(last);
+        }
+    }
+    Ok(letters)
+}
+
+async fn step(shared: &Shared, replay: &Replay, plan: &Plan, listed: &Letter, now: Wall) -> Result<Stepped, Error> {
+    let desk = &shared.desk;
+    let id = listed.letter.id;
+    let held_back = plan.holds_back(listed, &shared.live.load()).is_some();
+    // Lists come without bodies. One that is gone meanwhile is passed by.
+    let whole = if held_back { None } else { desk.store.letter(id).await? };
+    let job = whole.map(|letter| replay::job(&letter, desk.new_id(), now));
+    let stepped = desk.store.step_replay(replay.new.id, id, job, now).await?;
+    if matches!(stepped, Stepped::Started(_)) {
+        desk.crew.ring();
+    }
+    Ok(stepped)
+}
+
+/// What a replay must not go on against.
+async fn obstacle(shared: &Shared, replay: &Replay) -> Result<Option<String>, Error> {
+    let live = shared.live.load_full();
+    let now = shared.clock.now().mono;
+    for upstream in replay.new.upstreams.iter().filter_map(|name| live.named(name)) {
+        let open = upstream.endpoints.iter().find(|endpoint| endpoint.state.breaker_state(now).0 == Breaker::Open);
+        if let Some(endpoint) = open {
+            return Ok(Some(format!("the breaker of `{}` ({}) is open", upstream.spec.name, endpoint.names.endpoint)));
+        }
+    }
+    if replay.recent_failures > RECENT / 2 {
+        return Ok(Some(format!(
+            "more than half failed again: {} of the last {RECENT}{}",
+            replay.recent_failures,
+            last_words(shared, replay).await?
+        )));
+    }
+    let counts = replay.counts;
+    let canary_failed = counts.worked < u64::from(replay.new.canary) && counts.failed > 0 && counts.started == counts.failed;
+    let (true, Some(last)) = (canary_failed, replay.position) else { return Ok(None) };
+    // What failed before somebody said "go on" is known to them.
+    let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.letter.dead_at >= replay.updated_at);
+    Ok(failed.map(|letter| format!("the first letter failed again: {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()))
+}
+
+/// What the last letter that failed says, as an example.
+async fn last_words(shared: &Shared, replay: &Replay) -> Result<String, Error> {
+    let Some(last) = replay.position else { return Ok(String::new()) };
+    let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.status == Status::Kept && letter.replays > 0);
+    Ok(failed.map(|letter| format!(", with {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()).unwrap_or_default())
+}
+
+/// Stops a replay until somebody has looked; one that nobody started is over instead, so that it is in nobody's way.
+async fn halt(shared: &Shared, replay: &Replay, plan: &Plan, why: String) -> Result<(), Error> {
+    if plan.reevaluates.is_some() {
+        return finish(shared, replay, plan, Some(why)).await;
+    }
+    if shared.desk.store.set_replay(replay.new.id, State::Paused(why.clone()), shared.desk.now()).await? {
+        note(shared, "replay_paused", vec![("id", replay.new.id.to_string()), ("name", replay.new.name.clone()), ("reason", why)]);
+    }
+    Ok(())
+}
+
+async fn finish(shared: &Shared, replay: &Replay, plan: &Plan, why: Option<String>) -> Result<(), Error> {
+    if shared.desk.store.set_replay(replay.new.id, State::Done, shared.desk.now()).await? {
+        let counts = replay.counts;
+        let event = if plan.reevaluates.is_some() { "dead_letters_reevaluated" } else { "replay_done" };
+        let mut fields = vec![
+            ("id", replay.new.id.to_string()),
+            ("name", replay.new.name.clone()),
+            ("upstreams", replay.new.upstreams.join(",")),
+            ("started", counts.started.to_string()),
+            ("ok", counts.worked.to_string()),
+            ("failed", counts.failed.to_string()),
+            ("held_back", counts.held_back.to_string()),
+        ];
+        fields.extend(why.map(|why| ("reason", why)));
+        note(shared, event, fields);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_kept_however_often_one_looks() {
+        let rate = Rate::per_second(10);
+        assert_eq!(due(rate, Nanos::from_millis(99)), 0);
+        assert_eq!(due(rate, Nanos::from_millis(100)), 1);
+        assert_eq!(due(rate, Nanos::from_secs(3600)), 2, "a pause is not made up for");
+        assert_eq!(due(Rate::per_second(1000), Nanos::from_millis(100)), 100);
+        assert_eq!(due(Rate { count: 1, per: Nanos::from_secs(60) }, Nanos::from_secs(60)), 1);
+    }
+}

@@ -1,0 +1,598 @@
+//! One job on a worker's bench: found its upstream, driven by the call machine until it ends or has to wait, and written
+//! up for the store.
+
+use super::schedule::{self, Told};
+use super::{Desk, callback, submit};
+use crate::Shared;
+use crate::hygiene::{self, Marks, Ours};
+use crate::keyed::{self, Asked, KEY, Keyed, MOST_ANSWER};
+use crate::letter::{self, Cause, Place};
+use http::{HeaderMap, HeaderValue, Method, Version};
+use seawall_core::call::{self, Finish, Outcome};
+use seawall_core::config::AtCost;
+use seawall_core::decide::{Progress, repeatable};
+use seawall_core::policy::{Door, IdempotencyMode, Unsafe};
+use seawall_core::record::Attempt;
+use seawall_core::request_target::RequestTarget;
+use seawall_core::rng::Rng;
+use seawall_core::time::Wall;
+use seawall_engine::adhoc;
+use seawall_engine::credential_pauses::CredentialMark;
+use seawall_engine::deadlines::Deadlines;
+use seawall_engine::drive::{Drove, Ended, Scene, StartLog, drive_job};
+use seawall_engine::limits::Who;
+use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::mask::{Mask, Masked};
+use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::request_line::RequestLine;
+use seawall_engine::trace::Trace;
+use seawall_engine::transport::{Answer, HttpTransport, Replay, Room, Sending};
+use seawall_engine::upstream_target::target;
+use seawall_http::body::Relay;
+use seawall_http::pool::Pool;
+use seawall_http::reach::Reach;
+use seawall_http::request_headers::RequestHeaders;
+use seawall_store::idempotency;
+use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
+
+/// A job that has taken so many workers with it is not given to another.
+const MOST_CRASHES: u32 = SUSPECT + 1;
+/// The pause before a store that did not answer is told again which suspect is begun.
+const BLAME_AGAIN: Duration = Duration::from_millis(500);
+
+/// What one worker thread works with.
+#[derive(Debug)]
+pub(super) struct Bench {
+    pub shared: Arc<Shared>,
+    sending: Sending,
+    /// For targets that somebody handed in, with the guard of its connections.
+    outside: RefCell<(Reach, Sending)>,
+    deadlines: Deadlines,
+    rng: RefCell<Rng>,
+}
+
+/// Where a job goes.
+struct Target {
+    upstream: Arc<LiveUpstream>,
+    endpoint: Arc<LiveEndpoint>,
+    target: RequestTarget,
+    /// The whole URL that somebody handed in, where there is one.
+    url: Option<String>,
+}
+
+impl Target {
+    /// The job's request as the call machine sees it.
+    fn request<'a>(&self, job: &'a Job, made: bool, headers: &HeaderMap, now: Wall) -> call::Request<'a> {
+        call::Request {
+            method: &job.request.method,
+            mark: self.endpoint.plan.mark(&job.request.method, &job.request.path),
+            keyed: job.idempotency_key.is_some() || made,
+            at_cost: is_at_cost(self, &job.request.path, headers),
+            replayable: true,
+            deadline: job.expires_at.map(|at| at.since(now)),
+            patient: true,
+        }
+    }
+
+    fn request_line(&self, job: &Job) -> Arc<RequestLine> {
+        let method = Method::from_bytes(job.request.method.as_bytes()).unwrap_or_default();
+        // A URL that the configuration refers to is often a secret itself: records keep the reference.
+        let is_reference = self.url.as_ref().is_some_and(|url| *url != job.request.path);
+        RequestLine::new(&method, &self.endpoint, if is_reference { &job.request.path } else { &self.target })
+    }
+}
+
+/// How a run went.
+pub(super) struct Ran<'a> {
+    pub settle: Settle,
+    pub told: Option<Told>,
+    /// A suspect's, which it has until its end is written down.
+    pub place: Option<SemaphorePermit<'a>>,
+    /// The room that its answer takes until it is written down.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
+/// How a job is begun, as its worker has it written down.
+pub(super) trait Beginning: StartLog {
+    /// It may be repeated by a rule of the configuration, so no note is taken.
+    fn repeats_by_rule(&self);
+}
+
+/// Why a suspect was not begun.
+pub(super) enum Unbegun {
+    /// It is somebody else's by now.
+    Lost,
+    /// The process is on its way out.
+    Late,
+}
+
+/// What comes of a run.
+struct Verdict {
+    ending: Ending,
+    progress: Progress,
+    history: Vec<Attempted>,
+    /// What the upstream said last, where that was not good enough.
+    answer: Option<Response>,
+    /// The end of the reservation of its key.
+    key: Option<idempotency::Finish>,
+    /// The room that its answer takes.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Bench {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
+        let outside = RefCell::new(guarded(&shared));
+        let rng = RefCell::new(Rng::seeded(seawall_engine::entropy()));
+        Self { shared, sending, outside, deadlines: Deadlines::default(), rng }
+    }
+
+    pub(super) fn desk(&self) -> &Arc<Desk> {
+        &self.shared.desk
+    }
+
+    pub(super) fn sweep(&self) {
+        let now = self.shared.clock.now().mono;
+        self.sending.pool.sweep(now);
+        self.outside.borrow().1.pool.sweep(now);
+    }
+
+    /// What sends to targets that somebody handed in, by the configuration of now. Connections that another one allowed are not used
+    /// again.
+    fn outside(&self) -> Sending {
+        let mut outside = self.outside.borrow_mut();
+        if !outside.0.is_of(&self.shared.live.load().config.server.allow_private) {
+            *outside = guarded(&self.shared);
+        }
+        outside.1.clone()
+    }
+
+    /// Runs a job as far as it goes now. A request that may not be repeated is noted in `log` before it is sent.
+    pub(super) async fn run(&self, claimed: &Claimed, log: &dyn Beginning) -> Result<Ran<'_>, Unbegun> {
+        let job = &claimed.job;
+        // In a place of its own, as all that few jobs need: hundreds of them run side by side, and what is small stays near.
+        let place = if job.crashes == SUSPECT { Some(Box::pin(self.suspected(claimed.lease)).await?) } else { None };
+        let mut verdict = match self.locate(job) {
+            Ok(target) => Box::pin(self.drive(claimed, &target, log)).await,
+            Err((upstream, cause)) => self.refused(job, upstream.as_deref(), cause),
+        };
+        let room = verdict.room.take();
+        let (settle, told) = self.settlement(claimed, verdict);
+        Ok(Ran { settle, told, place, room })
+    }
+
+    /// What is written of a run, and what its schedule is told.
+    fn settlement(&self, claimed: &Claimed, verdict: Verdict) -> (Settle, Option<Told>) {
+        let (job, now) = (&claimed.job, self.desk().now());
+        let (ending, told) = schedule::told(job, verdict.ending);
+        let verdict = Verdict { ending, ..verdict };
+        let follow = self.follow(job, &verdict, now);
+        let forgets = letter::forgets(job, &verdict.ending);
+        let Verdict { ending, progress, history, answer, key, room: _ } = verdict;
+        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, forgets, now, again: false }, told)
+    }
+
+    /// What is written of a job whose request was begun at that time and is cut off now, where it may not be repeated.
+    pub(super) fn cut_off(&self, claimed: &Claimed, begun_at: Wall) -> Settle {
+        let (job, target) = (&claimed.job, self.locate(&claimed.job).ok());
+        let cause = letter::outcome_unknown(job, begun_at, "it was cut off when the process stopped");
+        let verdict = self.lost(job, target.as_ref(), cause, 1, begun_at);
+        self.settlement(claimed, verdict).0
+    }
+
+    /// A job that was sent so many times at most, or about to be, by workers that could not tell the outcome, and is given up on.
+    fn lost(&self, job: &Job, target: Option<&Target>, cause: Cause, sends: u32, at: Wall) -> Verdict {
+        let attempts = job.progress.attempts.saturating_add(sends);
+        let progress = Progress { attempts, ..job.progress };
+        let history = letter::with_unknown(&job.history, attempts, at);
+        let place = Place { upstream: target.map(|to| &*to.upstream), endpoint: target.map(|to| &*to.endpoint) };
+        let job = Job { progress, ..job.clone() };
+        let letter = letter::letter(&job, Door::Jobs, &place, cause, &history, self.desk().now());
+        Verdict { ending: Ending::Dead(Box::new(letter)), progress, history, answer: None, key: None, room: None }
+    }
+
+    /// A job that workers were lost with, and that is not given to another: the one that was begun and may not be repeated, and the one
+    /// that seems to end its workers.
+    async fn given_up(&self, job: &Job, to: &Target, request: &call::Request<'_>, reservation: Option<&Keyed>) -> Option<Verdict> {
+        let is_repeatable = request.is_repeatable(&to.endpoint.plan);
+        let verdict = match job.begun_at {
+            Some(begun_at) if !is_repeatable => {
+                let cause = letter::outcome_unknown(job, begun_at, "its worker was lost before it could tell the outcome");
+                self.lost(job, Some(to), cause, 1, begun_at)
+            }
+            None if !is_repeatable && self.may_be_begun(job) => self.lost(job, Some(to), letter::begun_by_rule(job), 1, self.desk().now()),
+            Some(_) | None if job.crashes >= MOST_CRASHES => {
+                self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
+                self.lost(job, Some(to), Cause::poison(job.crashes), job.crashes, self.desk().now())
+            }
+            Some(_) | None => return None,
+        };
+        let key = match reservation {
+            Some(reservation) => reservation.give_up(&verdict.ending, is_repeatable).await,
+            None => None,
+        };
+        Some(Verdict { key, ..verdict })
+    }
+
+    /// Whether it may have been begun without a note: by a worker that went by other rules and was lost, or was stopped.
+    fn may_be_begun(&self, job: &Job) -> bool {
+        job.lost_under.is_some_and(|rules| rules != self.shared.live.load().rules) || letter::has_unknown(&job.history)
+    }
+
+    /// What becomes of a job that is not begun after all. Where a rule lets its request be repeated, its claim tells by which rules; where these
+    /// have changed since, a note tells that it was begun.
+    async fn not_begun(
+        &self,
+        claimed: &Claimed,
+        to: &Target,
+        request: &call::Request<'_>,
+        reservation: Option<&Keyed>,
+        log: &dyn Beginning,
+    ) -> Option<Verdict> {
+        let job = &claimed.job;
+        if let Some(verdict) = self.given_up(job, to, request, reservation).await {
+            return Some(verdict);
+        }
+        if !request.is_repeatable(&to.endpoint.plan) || repeatable(request.method, Unsafe::Never, false) {
+            return None;
+        }
+        log.repeats_by_rule();
+        let is_noted = claimed.rules == self.shared.live.load().rules
+            || matches!(self.desk().store.begin_send(claimed.lease, self.desk().now()).await, Ok(true));
+        let (progress, history) = (job.progress, job.history.clone());
+        (!is_noted).then_some(Verdict { ending: Ending::Release, progress, history, answer: None, key: None, room: None })
+    }
+
+    /// A suspect's end is written down: others may take its place, and one more.
+    pub(super) fn acquit(&self, place: SemaphorePermit<'_>) {
+        self.desk().crew.trust();
+        drop(place);
+    }
+
+    /// A suspect waits for its turn, and is begun once it is written down that it was. Its lease may be over by then.
+    async fn suspected(&self, lease: Lease) -> Result<SemaphorePermit<'_>, Unbegun> {
+        let place = self.desk().crew.suspect().await.map_err(|_| Unbegun::Late)?;
+        loop {
+            match self.desk().store.blame(lease).await {
+                Ok(true) => return Ok(place),
+                Ok(false) => {
+                    self.desk().counts.lost_leases.fetch_add(1, Ordering::Relaxed);
+                    return Err(Unbegun::Lost);
+                }
+                // Its worker is stopped when the lease is over by its own clock.
+                Err(_) => tokio::time::sleep(BLAME_AGAIN).await,
+            }
+        }
+    }
+
+    fn locate(&self, job: &Job) -> Result<Target, (Option<Arc<LiveUpstream>>, Cause)> {
+        let path = &job.request.path;
+        if job.upstream == AD_HOC {
+            // What the configuration refers to is kept as the reference, so that no list shows what it stands for.
+            let url = self.shared.around.resolve(path).map_err(|why| (None, Cause::unusable(Masked::ours(why))))?;
+            let unusable = |why: String| (None, Cause::unusable(Mask::default().and_url(&url).words(why.as_bytes())));
+            let (origin, below) = adhoc::split(&url).map_err(unusable)?;
+            let upstream = self.desk().crew.adhoc.upstream(&origin).map_err(unusable)?;
+            let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
+            let target = RequestTarget::new(below).map_err(|bad| (None, Cause::unusable(Masked::ours(bad.to_string()))))?;
+            return Ok(Target { upstream, endpoint, target, url: Some(url) });
+        }
+        let live = self.shared.live.load();
+        let Some(upstream) = live.named(&job.upstream) else { return Err((None, Cause::no_upstream(&job.upstream))) };
+        let endpoint = Arc::clone(upstream.endpoint(&job.request.method, path));
+        // Whatever wrote the row, a path that could end a request line is not sent.
+        let target = target(upstream, path).map_err(|bad| (Some(Arc::clone(upstream)), Cause::unusable(Masked::ours(bad.to_string()))))?;
+        Ok(Target { upstream: Arc::clone(upstream), endpoint, target, url: None })
+    }
+
+    /// A job that cannot be run at all.
+    fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> Verdict {
+        let place = Place { upstream, endpoint: None };
+        let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
+        Verdict {
+            ending: Ending::Dead(Box::new(letter)),
+            progress: job.progress,
+            history: job.history.clone(),
+            answer: None,
+            key: None,
+            room: None,
+        }
+    }
+
+    async fn drive(&self, claimed: &Claimed, to: &Target, log: &dyn Beginning) -> Verdict {
+        let job = &claimed.job;
+        let (method, mut headers) = match method(job).and_then(|method| Ok((method, self.headers(job, to)?))) {
+            Ok(both) => both,
+            Err(why) => return self.refused(job, Some(&to.upstream), Cause::unusable(Masked::ours(why))),
+        };
+        let now = self.desk().now();
+        // A job's id is the same for all its attempts, as a key has to be.
+        let made = keyed::is_made(&to.endpoint.spec.policy.idempotency, &method, headers.contains_key(KEY));
+        if made && let Ok(key) = HeaderValue::from_bytes(&job.id.text()) {
+            headers.insert(KEY, key);
+        }
+        let reservation = self.reservation(job, to, &method, &headers);
+        let request = to.request(job, made, &headers, now);
+        if let Some(verdict) = Box::pin(self.not_begun(claimed, to, &request, reservation.as_ref(), log)).await {
+            return verdict;
+        }
+        let trail = RefCell::new(Vec::new());
+        let caller: Arc<str> = Arc::from(job.caller.as_str());
+        let (nothing, query) = (HeaderMap::new(), to.target.split_once('?').map(|(_, query)| query));
+        let scene = Scene {
+            clock: &self.shared.clock,
+            deadlines: &self.deadlines,
+            rng: &self.rng,
+            recorder: &self.shared.recorder,
+            endpoint: &to.endpoint,
+            id: job.id,
+            caller: &caller,
+            key_tail: &to.upstream,
+            request: Some(to.request_line(job)),
+            who: Who { mark: CredentialMark::sent(&to.endpoint.plan, &headers, query), ..Who::here(&caller, &job.tenant, &nothing) },
+            trail: Some(&trail),
+            keeper: reservation.as_ref().map(|keyed| keyed as _),
+            start_log: Some(log),
+            closing: None,
+        };
+        let outside = to.url.as_ref().map(|_| self.outside());
+        let mut transport = self.transport(job, to, (method, headers), outside.as_ref().unwrap_or(&self.sending));
+        let drove = drive_job(&scene, &request, job.progress, &mut transport).await;
+        let trail = trail.into_inner();
+        let history = letter::history(&job.history, &trail);
+        match drove {
+            Drove::Aside(aside) => {
+                let until = self.desk().now() + aside.until.since(aside.at.mono);
+                let ending = Ending::Wait { until, reason: aside.reason.as_str() };
+                Verdict { ending, progress: aside.progress, history, answer: None, key: None, room: None }
+            }
+            Drove::Ended(ended) => {
+                let progress = used_up(job, &ended.finish);
+                let room = transport.room.take().and_then(Room::into_taken);
+                let (ending, answer) = match reservation.as_ref().and_then(Keyed::stored) {
+                    Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
+                    stored => {
+                        let (ending, answer) = self.ended(job, to, &ended, transport, &trail, &history);
+                        (ending, answer.or(stored.map(|stored| letter::masked_response(stored, None, &self.mask(job, to)))))
+                    }
+                };
+                let key = match &reservation {
+                    Some(reservation) => Box::pin(reservation.close(&ending)).await,
+                    None => None,
+                };
+                Verdict { ending, progress, history, answer, key, room }
+            }
+        }
+    }
+
+    /// The job's request, sent as often as the call machine says.
+    fn transport<'a>(
+        &'a self,
+        job: &Job,
+        to: &'a Target,
+        (method, mut headers): (Method, HeaderMap),
+        sending: &'a Sending,
+    ) -> HttpTransport<'a> {
+        let trace = Trace::take(&mut headers, self.rng.borrow_mut().draw());
+        HttpTransport {
+            sending,
+            upstream: &to.upstream,
+            endpoint: &to.endpoint,
+            method,
+            target: to.target.clone(),
+            headers: RequestHeaders::new(headers),
+            conditions: HeaderMap::new(),
+            unread: None,
+            body: if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) },
+            answer: None,
+            token: None,
+            trace,
+            detail: None,
+            ahead: MOST_ANSWER + 1,
+            room: Some(self.desk().crew.answers()),
+            spares_streams: false,
+            diagnoses: false,
+            passes: Some(hygiene::passes),
+            repeated: false,
+            resends: 0,
+        }
+    }
+
+    /// The reservation of a job's key.
+    fn reservation(&self, job: &Job, to: &Target, method: &Method, headers: &HeaderMap) -> Option<Keyed> {
+        let policy = &to.endpoint.spec.policy;
+        let key = job.idempotency_key.as_ref().filter(|_| policy.idempotency.mode != IdempotencyMode::Off && !method.is_safe())?;
+        let asked = Asked {
+            caller: &job.caller,
+            upstream: &job.upstream,
+            method: method.as_str(),
+            below: &job.request.path,
+            headers,
+            body: &job.request.body,
+            left: policy.timeout.total,
+        };
+        let keyed = Keyed::of(asked, &policy.idempotency, key, job.id, self.desk()).of_job();
+        Some(if matches!(job.origin, Origin::Replay { .. }) { keyed.deliberately() } else { keyed })
+    }
+
+    /// How a job that is over is kept, and what the upstream said to one that is given up on.
+    fn ended(
+        &self,
+        job: &Job,
+        to: &Target,
+        ended: &Ended,
+        transport: HttpTransport<'_>,
+        trail: &[(Wall, Attempt)],
+        history: &[Attempted],
+    ) -> (Ending, Option<Response>) {
+        let (finish, detail, answer) = (&ended.finish, transport.detail, transport.answer);
+        let outcome = match finish.outcome {
+            Outcome::Success | Outcome::Replayed => "success",
+            Outcome::Failed(class) => class.as_str(),
+            Outcome::Refused(code) => code.as_str(),
+        };
+        self.record(job, to, finish, outcome, answer.as_ref().map(|answer| answer.response.status().as_u16()));
+        match (finish.outcome, answer) {
+            (Outcome::Success | Outcome::Replayed, Some(answer)) => {
+                // Its caller gets the result as it came, but for what is ours.
+                (Ending::Done(self.response(answer, &self.own_mask(job, to))), None)
+            }
+            (_, answer) => {
+                let mask = self.mask(job, to);
+                let said = answer.as_ref().map(|answer| mask.words(answer.seen())).filter(|said| !said.as_str().is_empty());
+                let detail = detail.or(said).unwrap_or_else(|| letter::fault_words(ended.fault));
+                let answer = answer.map(|answer| self.response(answer, &mask));
+                let cause = Cause::of(finish, trail, detail);
+                let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
+                let is_tick = matches!(job.origin, Origin::Schedule { .. });
+                let ending = if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
+                    let job = Job { progress: used_up(job, finish), ..job.clone() };
+                    Ending::Dead(Box::new(letter::letter(&job, Door::Jobs, &place, cause, history, self.desk().now())))
+                } else {
+                    Ending::Failed { code: cause.code }
+                };
+                (ending, answer)
+            }
+        }
+    }
+
+    /// A response as it is kept: without what the mask hides, and then cut to its length.
+    fn response(&self, answer: Answer, mask: &Mask) -> Response {
+        let legible = answer.seen().clone();
+        let (head, body) = answer.response.into_parts();
+        let headers = hygiene::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
+        let (body, more) = content(body).unwrap_or_default();
+        let truncated = more || body.len() > MOST_ANSWER;
+        let mut kept = letter::masked_response(Response { status: head.status.as_u16(), headers, body, truncated }, Some(&legible), mask);
+        kept.body.truncate(MOST_ANSWER);
+        kept
+    }
+
+    /// A job that was answered before, under its key.
+    fn done(&self, job: &Job, to: &Target, finish: &Finish, stored: Response) -> Ending {
+        self.record(job, to, finish, "success", Some(stored.status));
+        Ending::Done(stored)
+    }
+
+    fn record(&self, job: &Job, to: &Target, finish: &Finish, outcome: &'static str, status: Option<u16>) {
+        self.shared.recorder.push(Record::Call(CallRecord {
+            at: self.shared.clock.now().wall,
+            call: job.id,
+            names: Arc::clone(&to.endpoint.names),
+            caller: Arc::from(job.caller.as_str()),
+            request: Some(to.request_line(job)),
+            attempts: finish.attempts,
+            response_status: status,
+            outcome,
+            reason: finish.reason,
+            elapsed: self.desk().now().since(job.created_at),
+            refused_by: None,
+        }));
+    }
+
+    /// The job's own headers, and a signature where the receiver can check one.
+    fn headers(&self, job: &Job, to: &Target) -> Result<HeaderMap, String> {
+        let kept = job.request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut headers = RequestHeaders::read(kept).map_err(|bad| bad.to_string())?;
+        self.resolve(job, &mut headers)?;
+        // Whoever described the job, or exported it: the same rules as for a caller, by the configuration of now.
+        let ours = Ours { name: None, ..Ours::of(&to.upstream, &to.endpoint, &self.shared.pseudonym) };
+        let marks = Marks::of(&headers);
+        hygiene::outward(&mut headers, marks, ours, Version::HTTP_11);
+        if let Some(signer) = callback::signer(&self.shared, job) {
+            for (name, value) in signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
+                let (name, value) = RequestHeaders::check(name, &value).map_err(|bad| bad.to_string())?;
+                headers.insert(name, value);
+            }
+        }
+        Ok(headers)
+    }
+
+    /// Puts secrets in the place of references in the headers of a schedule's tick. Those of any other job are sent as they are: a
+    /// reference that somebody hands in is none.
+    fn resolve(&self, job: &Job, headers: &mut HeaderMap) -> Result<(), String> {
+        let Origin::Schedule { name, subject } = &job.origin else { return Ok(()) };
+        let live = self.shared.live.load();
+        let gone = || format!("the schedule `{name}` is not configured any more");
+        for header in live.schedule_headers(name).ok_or_else(gone)? {
+            let value = format!("{}{}", header.before.replace("{subject}", subject), header.secret.reveal());
+            let (name, value) = RequestHeaders::check(&header.name, &value).map_err(|bad| bad.to_string())?;
+            headers.insert(name, value);
+        }
+        Ok(())
+    }
+
+    /// Hides what is ours: credentials of the upstream, and secrets in a schedule's headers.
+    fn own_mask(&self, job: &Job, to: &Target) -> Mask {
+        let mask = letter::own_mask(Some(&to.upstream));
+        let Origin::Schedule { name, .. } = &job.origin else { return mask };
+        let live = self.shared.live.load();
+        let headers = live.schedule_headers(name).unwrap_or_default();
+        headers.iter().fold(mask, |mask, header| mask.and_secret(&header.secret))
+    }
+
+    /// Hides all that the target is told in confidence.
+    fn mask(&self, job: &Job, to: &Target) -> Mask {
+        let mask = letter::and_request(self.own_mask(job, to), &job.request);
+        // A URL that the configuration refers to is a secret itself.
+        match to.url.as_deref().filter(|url| *url != job.request.path) {
+            Some(url) => mask.and_url(url),
+            None => mask,
+        }
+    }
+
+    /// What somebody wants to hear of the end.
+    fn follow(&self, job: &Job, verdict: &Verdict, now: Wall) -> Vec<NewJob> {
+        if job.callback.is_none() {
+            return Vec::new();
+        }
+        let (state, error, response) = match &verdict.ending {
+            Ending::Done(response) => {
+                (State::Done, None, Some(letter::masked_response(response.clone(), None, &letter::mask(None, &job.request))))
+            }
+            Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), verdict.answer.clone()),
+            Ending::Failed { code } => (State::Dead, Some(code.clone()), verdict.answer.clone()),
+            Ending::Wait { .. } | Ending::Release | Ending::Cancelled => return Vec::new(),
+        };
+        let progress = verdict.progress;
+        let ended = Job { state, error, response, progress, finished_at: Some(now), next_attempt_at: None, ..job.clone() };
+        callback::for_job(&ended, self.desk()).into_iter().collect()
+    }
+}
+
+/// A job's method, if it may be sent. An import, a schedule or another version may have written the row.
+fn method(job: &Job) -> Result<Method, String> {
+    submit::checked_method(&job.request.method)?;
+    Method::from_bytes(job.request.method.as_bytes()).map_err(|error| error.to_string())
+}
+
+fn is_at_cost(to: &Target, path: &str, headers: &HeaderMap) -> bool {
+    let path = path.split('?').next().unwrap_or(path);
+    to.endpoint.plan.at_cost.allows(path, || headers.get(AtCost::OPERATION)?.to_str().ok())
+}
+
+/// What sends within `allow_private` as it is now.
+fn guarded(shared: &Shared) -> (Reach, Sending) {
+    let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
+    let connector = shared.connector.within(reach.clone());
+    (reach, Sending { clock: shared.clock.clone(), pool: Pool::default(), connector })
+}
+
+/// What a job has used up once its call is over.
+const fn used_up(job: &Job, finish: &Finish) -> Progress {
+    Progress { attempts: finish.attempts, ..job.progress }
+}
+
+/// A whole body, or what was read of a long one.
+fn content(body: Relay) -> Option<(bytes::Bytes, bool)> {
+    match body {
+        Relay::Empty => Some((bytes::Bytes::new(), false)),
+        Relay::Full(bytes) => Some((bytes, false)),
+        Relay::Stream(streaming) => streaming.into_ahead().map(|bytes| (bytes, true)),
+    }
+}

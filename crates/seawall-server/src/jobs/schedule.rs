@@ -1,0 +1,287 @@
+//! Schedules: keeps their subjects as the configuration has them, makes jobs of ticks, and remembers how each subject
+//! does. Of several instances one gets a tick, because the store gives it to one.
+
+use super::upkeep::note;
+use super::{Desk, identity};
+use crate::Shared;
+use crate::eyes::{Event, Severity};
+use crate::letter;
+use bytes::Bytes;
+use seawall_core::classify::redacted;
+use seawall_core::config::model::Schedule;
+use seawall_core::decide::Progress;
+use seawall_core::record::Class;
+use seawall_core::time::Wall;
+use seawall_engine::live::Live;
+use seawall_store::job::{Ending, Job, NewJob, Origin, Request};
+use seawall_store::page::MOST;
+use seawall_store::schedule::{Firing, NewSubject, Report, Source, Subject};
+use seawall_store::{Error, Store};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often due ticks are looked for.
+const EVERY: Duration = Duration::from_millis(250);
+/// Ticks that one look takes.
+const BATCH: usize = 200;
+/// Why a subject stands still whose schedule the configuration does not have.
+const GONE: &str = "the schedule is not configured";
+
+/// For as long as the process serves.
+pub(super) async fn run(shared: &Shared) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut synced: Option<Arc<Live>> = None;
+    loop {
+        every.tick().await;
+        let live = shared.live.load_full();
+        if synced.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &live)) {
+            // A store that fails is asked again in the next round.
+            if sync(&shared.desk, &live.config.schedules).await.is_ok() {
+                synced = Some(Arc::clone(&live));
+            }
+        }
+        if !live.config.schedules.is_empty() {
+            drop(fire(&shared.desk, &live.config.schedules).await);
+        }
+    }
+}
+
+fn named<'a>(schedules: &'a [Schedule], name: &str) -> Option<&'a Schedule> {
+    schedules.iter().find(|schedule| schedule.name == name)
+}
+
+/// Makes the store's subjects those of the configuration; what was added over the API stays.
+async fn sync(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
+    let now = desk.now();
+    let new: Vec<NewSubject> = schedules
+        .iter()
+        .flat_map(|schedule| {
+            schedule.subjects.iter().map(move |subject| NewSubject {
+                schedule: schedule.name.clone(),
+                subject: subject.clone(),
+                source: Source::Config,
+                next_at: desk.by_chance(|rng| schedule.first_at(now, rng)),
+            })
+        })
+        .collect();
+    for some in new.chunks(BATCH) {
+        desk.store.put_subjects(some.to_vec()).await?;
+    }
+    let mut after = None;
+    loop {
+        let page = desk.store.subjects(None, after, MOST).await?;
+        for subject in &page {
+            settle(desk, schedules, subject).await?;
+        }
+        match page.last() {
+            Some(last) if page.len() == MOST => after = Some((last.schedule.clone(), last.subject.clone())),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// What becomes of a subject under this configuration.
+async fn settle(desk: &Desk, schedules: &[Schedule], subject: &Subject) -> Result<(), Error> {
+    let (of, name) = (subject.schedule.clone(), subject.subject.clone());
+    let schedule = named(schedules, &subject.schedule);
+    let is_listed = schedule.is_some_and(|schedule| schedule.subjects.contains(&subject.subject));
+    match schedule {
+        _ if subject.source == Source::Config && !is_listed => {
+            desk.store.remove_subject(of, name).await?;
+        }
+        None if subject.stopped.is_none() => {
+            desk.store.report_subject(of, name, Report::Stopped { reason: GONE.to_owned() }).await?;
+        }
+        Some(schedule) if subject.stopped.as_deref() == Some(GONE) => {
+            let next_at = desk.by_chance(|rng| schedule.first_at(desk.now(), rng));
+            desk.store.resume_subject(of, name, next_at).await?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Makes jobs of all ticks that are due.
+async fn fire(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
+    loop {
+        let now = desk.now();
+        let due = desk.store.due_subjects(now, BATCH).await?;
+        for subject in &due {
+            let Some(schedule) = named(schedules, &subject.schedule) else {
+                settle(desk, schedules, subject).await?;
+                continue;
+            };
+            let fired = schedule.fired(subject.due_at(), subject.next_at, now);
+            let job = job(desk, schedule, &subject.subject, fired.runs_at, fired.expires_at);
+            let (of, name) = (subject.schedule.clone(), subject.subject.clone());
+            let firing = Firing { schedule: of, subject: name, tick: subject.due_at(), next_at: fired.next_at, job, now };
+            if desk.store.fire(firing).await? {
+                desk.crew.ring();
+            }
+        }
+        if due.len() < BATCH {
+            return Ok(());
+        }
+    }
+}
+
+/// What finds all results of one subject.
+pub(super) fn correlation(schedule: &str, subject: &str) -> String {
+    format!("schedule:{schedule}:{subject}")
+}
+
+fn job(desk: &Desk, schedule: &Schedule, subject: &str, run_at: Wall, expires_at: Wall) -> NewJob {
+    let request = request(schedule, subject);
+    NewJob {
+        id: desk.new_id(),
+        upstream: schedule.upstream.clone(),
+        tenant: String::new(),
+        caller: format!("schedule:{}", schedule.name),
+        priority: 0,
+        fingerprint: identity::fingerprint(&request.method, &request.path, b"", &request.body),
+        request,
+        idempotency_key: None,
+        dedup: None,
+        correlation_id: Some(correlation(&schedule.name, subject)),
+        callback: schedule.deliver.clone(),
+        run_at,
+        expires_at: Some(expires_at),
+        origin: Origin::Schedule { name: schedule.name.clone(), subject: subject.to_owned() },
+        progress: Progress::default(),
+        history: Vec::new(),
+    }
+}
+
+/// The request of one subject: its name is encoded where it is part of a URL, and escaped where it is part of JSON.
+fn request(schedule: &Schedule, subject: &str) -> Request {
+    const PLACE: &str = "{subject}";
+    // A reference stays one until the request is sent, so that the store holds no secret.
+    let headers: Vec<(String, String)> =
+        schedule.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.replace(PLACE, subject))).collect();
+    let is_json = headers.iter().any(|(name, value)| name == "content-type" && value.contains("json"));
+    let quoted = serde_json::Value::from(subject).to_string();
+    let within = if is_json { quoted.trim_start_matches('"').strip_suffix('"').unwrap_or(subject) } else { subject };
+    Request {
+        method: schedule.method.to_ascii_uppercase(),
+        path: schedule.path.replace(PLACE, &encoded(subject)),
+        headers,
+        body: Bytes::from(schedule.body.replace(PLACE, within)),
+    }
+}
+
+/// Percent-encoded but for what RFC 3986 calls unreserved. A name that is only dots would lead out of its folder.
+fn encoded(subject: &str) -> String {
+    let only_dots = subject.bytes().all(|byte| byte == b'.');
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') || (byte == b'.' && !only_dots);
+    subject.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// How a tick ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    name: String,
+    subject: String,
+    how: How,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum How {
+    Worked,
+    Failed(String),
+    /// It may have been executed, and may not be repeated before its next tick.
+    Unknown(String),
+    /// Somebody has to do something about a credential.
+    Unwelcome(String),
+}
+
+/// What a subject is told of its tick's end. A tick leaves no letter: the next one does the same work, and until then the
+/// subject says what is wrong.
+pub(super) fn told(job: &Job, ending: Ending) -> (Ending, Option<Told>) {
+    let Origin::Schedule { name, subject } = &job.origin else { return (ending, None) };
+    let told = |how| Some(Told { name: name.clone(), subject: subject.clone(), how });
+    match ending {
+        Ending::Dead(letter) => {
+            let error = format!("{} {}", letter.code, letter.detail).trim_end().to_owned();
+            let how = match letter.class {
+                Class::Auth => How::Unwelcome(error),
+                _ if letter::may_have_run(&letter) => How::Unknown(error),
+                Class::Success | Class::Transient | Class::Permanent | Class::Ambiguous | Class::Quota => How::Failed(error),
+            };
+            (Ending::Failed { code: letter.code }, told(how))
+        }
+        Ending::Done(response) => (Ending::Done(response), told(How::Worked)),
+        Ending::Failed { code } => (Ending::Failed { code: code.clone() }, told(How::Failed(code))),
+        other @ (Ending::Wait { .. } | Ending::Release | Ending::Cancelled) => (other, None),
+    }
+}
+
+/// An event of one subject.
+fn about(event: Event, live: &Live, name: &str, subject: &str) -> Event {
+    let event = event.about(format!("{name} {subject}"));
+    match named(&live.config.schedules, name) {
+        Some(schedule) => event.of(&schedule.upstream, None),
+        None => event,
+    }
+}
+
+/// Says that a stopped subject goes on.
+pub(super) fn goes_on(shared: &Shared, live: &Live, name: &str, subject: &str) {
+    let event = Event::new("schedule-stopped", Severity::Info, format!("schedule {name} goes on for {subject}"));
+    shared.eyes.bus.clear(about(event, live, name, subject), shared.desk.now());
+}
+
+/// Writes down how a tick ended. What a crash keeps from being written, the next tick says again.
+pub(super) async fn report(shared: &Shared, told: Told) {
+    let Told { name, subject, how } = told;
+    let (desk, live) = (&shared.desk, shared.live.load_full());
+    let now = desk.now();
+    let report = match how {
+        How::Worked => Report::Ok { at: now },
+        How::Failed(error) => {
+            let before = find(&desk.store, &name, &subject).await.ok().flatten().map_or(0, |found| found.consecutive_failures);
+            let retry_at = named(&live.config.schedules, &name).map(|schedule| desk.by_chance(|rng| schedule.retry_at(before, now, rng)));
+            Report::Failed { error, retry_at }
+        }
+        How::Unknown(error) => Report::Failed { error, retry_at: None },
+        How::Unwelcome(reason) => {
+            let fields = vec![("schedule", name.clone()), ("subject", subject.clone()), ("reason", reason.clone())];
+            note(shared, "schedule_stopped", fields);
+            let event = Event::new("schedule-stopped", Severity::Fatal, format!("schedule {name} has stopped for {subject}"));
+            shared.eyes.bus.raise(&about(event.detail(redacted(&reason)), &live, &name, &subject), now);
+            Report::Stopped { reason }
+        }
+    };
+    drop(desk.store.report_subject(name, subject, report).await);
+}
+
+/// One subject. The store lists them in order of their names, and what comes before a name is what it begins with.
+pub(super) async fn find(store: &Store, schedule: &str, subject: &str) -> Result<Option<Subject>, Error> {
+    let mut begins = subject.to_owned();
+    begins.pop();
+    let mut after = Some((schedule.to_owned(), begins));
+    loop {
+        let page = store.subjects(Some(schedule.to_owned()), after, BATCH).await?;
+        if let Some(found) = page.iter().find(|found| found.subject == subject) {
+            return Ok(Some(found.clone()));
+        }
+        match page.last() {
+            Some(last) if page.len() == BATCH => after = Some((schedule.to_owned(), last.subject.clone())),
+            _ => return Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_cannot_change_the_path_it_is_part_of() {
+        assert_eq!(encoded("alice"), "alice");
+        assert_eq!(encoded("a/b?c#d e"), "a%2Fb%3Fc%23d%20e");
+        assert_eq!(encoded("ü"), "%C3%BC");
+        assert_eq!(encoded(".."), "%2E%2E");
+        assert_eq!(encoded("a.b"), "a.b");
+    }
+}

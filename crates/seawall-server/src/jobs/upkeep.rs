@@ -1,0 +1,145 @@
+//! What has to be done now and then: counting, letting old jobs and letters go, following the database's clock.
+
+use super::reevaluate::Diary;
+use super::{Desk, alarm, replay_run, schedule};
+use crate::Shared;
+use crate::host::Host;
+use seawall_core::time::{Mono, Nanos, Wall};
+use seawall_engine::recorder::{NoteRecord, Record};
+use seawall_store::Error;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often.
+const EVERY: Duration = Duration::from_secs(2);
+/// Jobs that are over are kept so long.
+const KEPT: Nanos = Nanos::from_secs(7 * 86_400);
+/// What is forgotten at a time. Jobs are forgotten a few at a time even so, with pauses: the store sees to that.
+const BATCH: usize = 200;
+/// Letters or keys that one transaction forgets at most, so that nobody waits long behind it, and the pause in which others come first.
+const FEW: usize = 50;
+const PAUSE: Duration = Duration::from_millis(5);
+/// Counting takes this part of the time at most: a store that keeps millions is counted less often.
+const COUNTING: u64 = 50;
+/// But never less often than this.
+const SELDOM: Nanos = Nanos::from_secs(60);
+
+/// For as long as the process serves: all that the store needs besides workers.
+pub(crate) async fn keep_up(shared: &Shared) {
+    tokio::select! {
+        () = rounds(shared) => {}
+        // Each by itself: after a long time in which nobody let go of anything, one of them may take hours.
+        () = now_and_then(async || expire(shared).await) => {}
+        () = now_and_then(async || forget_keys(shared).await) => {}
+        () = now_and_then(async || forget_jobs(shared).await) => {}
+        () = replay_run::run(shared) => {}
+        () = schedule::run(shared) => {}
+    }
+}
+
+/// Whatever fails shows in the store's health, and is tried again the next time.
+async fn now_and_then(mut what: impl AsyncFnMut()) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        what().await;
+    }
+}
+
+async fn rounds(shared: &Shared) {
+    let (mut diary, mut count_at) = (Diary::default(), Mono::default());
+    now_and_then(async || {
+        round(shared, &mut count_at).await;
+        diary.round(shared).await;
+    })
+    .await;
+}
+
+async fn forget_keys(shared: &Shared) {
+    let (store, now) = (&shared.desk.store, shared.desk.now());
+    while store.sweep_keys(now, FEW).await.is_ok_and(|gone| gone == FEW) {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn forget_jobs(shared: &Shared) {
+    let before = Wall(shared.desk.now().0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
+    while shared.desk.store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
+}
+
+async fn expire(shared: &Shared) {
+    let (desk, now) = (&shared.desk, shared.desk.now());
+    while let Ok(expired) = desk.store.expire_letters(now, FEW).await {
+        for gone in &expired.unheeded {
+            desk.counts.expired.fetch_add(1, Ordering::Relaxed);
+            let fields = vec![
+                ("id", gone.id.to_string()),
+                ("upstream", gone.upstream.clone()),
+                ("endpoint", gone.endpoint.clone()),
+                ("class", gone.class.as_str().to_owned()),
+                ("code", gone.code.clone()),
+                ("severity", gone.severity.as_str().to_owned()),
+                ("dead_lettered_at", gone.dead_at.to_string()),
+            ];
+            note(shared, "dead_letter_expired", fields);
+        }
+        if expired.gone < FEW {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn round(shared: &Shared, count_at: &mut Mono) {
+    let desk = &shared.desk;
+    desk.follow().await;
+    desk.keep_secret().await;
+    let begun = shared.clock.now().mono;
+    if begun >= *count_at {
+        count(desk).await;
+        let ended = shared.clock.now().mono;
+        *count_at = ended + Nanos(ended.since(begun).0.saturating_mul(COUNTING)).min(SELDOM);
+    }
+    measure(shared).await;
+    // Before letters were counted, no queue is empty.
+    if desk.counts.counted.load(Ordering::Acquire) {
+        let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        alarm::check(shared, &depths).await;
+    }
+    desk.ledger.tie_up().await;
+}
+
+/// A line in the log about something that no single call is to blame for.
+pub(super) fn note(shared: &Shared, event: &'static str, fields: Vec<(&'static str, String)>) {
+    shared.recorder.push(Record::Note(NoteRecord { at: shared.desk.now(), event, fields }));
+}
+
+/// Says once that the store is away, and once that it is back.
+fn tell(terminal: &dyn Host, was_silent: bool, error: Option<&Error>) {
+    match (was_silent, error) {
+        (false, Some(why)) => terminal.note(&format!("warning: {why}; jobs and dead letters wait for the store")),
+        (true, None) => terminal.note("the store answers again"),
+        (true, Some(_)) | (false, None) => {}
+    }
+}
+
+async fn count(desk: &Desk) {
+    let Ok(counts) = desk.store.job_counts().await else { return };
+    for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
+        place.store(count, Ordering::Relaxed);
+    }
+    let lag = counts.oldest_queued.map_or(Nanos::ZERO, |since| desk.now().since(since));
+    desk.counts.lag_ms.store(i64::try_from(lag.as_millis()).unwrap_or(i64::MAX), Ordering::Relaxed);
+}
+
+async fn measure(shared: &Shared) {
+    let desk = &shared.desk;
+    let measured = desk.store.depths().await;
+    tell(&*shared.host, desk.counts.silent.swap(measured.is_err(), Ordering::Relaxed), measured.as_ref().err());
+    if let Ok(depths) = measured {
+        *desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner) = depths;
+        desk.counts.counted.store(true, Ordering::Release);
+    }
+}

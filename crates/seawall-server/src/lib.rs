@@ -1,0 +1,288 @@
+//! Seawall's server: the gateway, durable jobs, schedules and the admin port in one process.
+//!
+//! [`start`] starts the threads of a server, [`Running::until`] serves until a signal says stop. The [`Host`] is whatever runs the
+//! server: it prints notes and tells a service manager.
+
+mod admin;
+mod answer;
+mod arrival;
+mod banner;
+mod cached;
+mod call_records;
+mod caller_context;
+pub mod configuration;
+mod dashboard;
+mod deferred;
+mod degrade;
+mod ends;
+mod error_shape;
+mod eyes;
+pub mod figures;
+mod gateway;
+mod host;
+mod http2;
+mod hush;
+mod hygiene;
+mod intake;
+mod jobs;
+mod keyed;
+mod ledger;
+pub mod letter;
+mod memory;
+mod notify;
+pub mod open_files;
+mod operate;
+mod ports;
+mod seats;
+mod shape;
+mod talk;
+mod target;
+mod wire;
+mod worker;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use configuration::Environment;
+use figures::Calculator;
+pub use host::Host;
+pub use operate::{Control, Stopped};
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::cache::Cache;
+use seawall_engine::clock::Clock;
+use seawall_engine::closing::Closing;
+use seawall_engine::live::Live;
+use seawall_engine::recorder::Recorder;
+use seawall_http::connect::Connector;
+use seawall_store::Store;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What every thread of the process shares.
+#[derive(Debug)]
+pub struct Shared {
+    pub live: ArcSwap<Live>,
+    pub recorder: Recorder,
+    pub clock: Clock,
+    pub(crate) connector: Connector,
+    pub(crate) cache: Cache,
+    /// What we call ourselves in `Via`, different for each process so that a loop is seen.
+    pub(crate) pseudonym: hygiene::Pseudonym,
+    pub(crate) file: PathBuf,
+    pub(crate) head_timeout: Duration,
+    pub(crate) seats: Arc<seats::Seats>,
+    /// Ports of upstreams' own.
+    pub(crate) ports: ports::Ports,
+    pub(crate) reloads: operate::Reloads,
+    /// On the way out.
+    pub(crate) draining: AtomicBool,
+    pub(crate) closing: Closing,
+    pub(crate) started_at: Wall,
+    pub(crate) eyes: eyes::Eyes,
+    pub(crate) host: Box<dyn Host>,
+    pub(crate) version: &'static str,
+    /// What the configuration's references lead to.
+    pub(crate) around: Environment,
+    pub(crate) desk: Arc<jobs::Desk>,
+    /// What policies come to.
+    pub(crate) calculator: Calculator,
+}
+
+/// How far the process has come in stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Serving,
+    /// No new connections; what is in flight may finish.
+    Draining,
+    /// Now.
+    Stopping,
+}
+
+/// What a process is started with, besides its configuration.
+#[derive(Debug)]
+pub struct StartUp {
+    pub store: Store,
+    pub file: PathBuf,
+    pub around: Environment,
+    pub threads: Option<u16>,
+    pub head_timeout: Duration,
+    /// Callers that may be connected at once [default: as many as the open files allow].
+    pub connections: Option<usize>,
+    pub host: Box<dyn Host>,
+    pub version: &'static str,
+}
+
+/// The gateway's threads, at work.
+#[derive(Debug)]
+pub struct Running {
+    pub gateway: SocketAddr,
+    pub admin: SocketAddr,
+    pub shared: Arc<Shared>,
+    admin_listener: std::net::TcpListener,
+    phase: watch::Sender<Phase>,
+    workers: Vec<Worker>,
+    writer: thread::JoinHandle<()>,
+}
+
+/// Starts the threads. Log lines go to `log`.
+///
+/// # Errors
+/// When a port is taken or a thread cannot be started.
+pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
+    let StartUp { store, file, around, threads, head_timeout, connections, host, version } = with;
+    let threads = worker::threads(threads);
+    let connections = connections.unwrap_or_else(|| open_files::connections(threads, 1 + ports::count(&live.config)));
+    let server = live.config.server.clone();
+    let json = live.config.log_json;
+    let listeners = worker::listeners(&server.listen, threads)?;
+    let (ports, new_listeners) = ports::Ports::new(listeners.len());
+    let new_ports = ports.prepare(&live.config)?;
+    let admin_listener = worker::listen(&server.admin, false)?;
+    let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
+    let clock = Clock::start();
+    let started_at = clock.now().wall;
+    let desk = Arc::new(jobs::Desk::new(store, live.shared.clone(), clock.clone(), listeners.len(), seawall_engine::entropy));
+    let shared = Arc::new(Shared {
+        live: ArcSwap::from_pointee(live),
+        recorder: Recorder::default(),
+        eyes: eyes::Eyes::new(desk.new_id()),
+        desk,
+        clock,
+        connector: Connector::new(),
+        cache: Cache::default(),
+        pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", instance())),
+        file,
+        head_timeout,
+        seats: Arc::new(seats::Seats::new(connections, open_files::farewells())),
+        ports,
+        reloads: operate::Reloads::default(),
+        draining: AtomicBool::new(false),
+        closing: Closing::default(),
+        started_at,
+        host,
+        version,
+        around,
+        calculator: Calculator::default(),
+    });
+    shared.reloads.loaded_at.store(started_at.0, Ordering::Relaxed);
+    operate::recall(&shared)?;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let writer = {
+        let shared = Arc::clone(&shared);
+        spawn("writer", move || shared.recorder.write_to(log, json, |records| shared.eyes.look(records, &shared)))?
+    };
+    if let Some(store) = shared.live.load().shared.clone() {
+        let shared = Arc::clone(&shared);
+        // Nothing waits for its end: what it looks after is another process's.
+        drop(spawn("shared", move || operate::look_after(&store, &shared))?);
+    }
+    let mut workers = Vec::new();
+    shared.ports.switch(&shared.live.load().config, new_ports);
+    for (i, (listener, ports)) in listeners.into_iter().zip(new_listeners).enumerate() {
+        let (shared, phases) = (Arc::clone(&shared), phases.clone());
+        workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, ports, phases))?);
+    }
+    for i in 0..shared.desk.crew.size() {
+        let (shared, phases) = (Arc::clone(&shared), phases.clone());
+        workers.push(spawn(&format!("jobs-{i}"), move || jobs::work(&shared, i, phases))?);
+    }
+    Ok(Running { gateway, admin, shared, admin_listener, phase, workers, writer })
+}
+
+impl Running {
+    /// Serves until `ended` or until a signal says stop, then takes everything down in order.
+    ///
+    /// # Errors
+    /// When the admin port cannot be served, or a thread panicked or does not stop.
+    pub fn until(self, control: Control, ended: impl Future<Output = ()>) -> anyhow::Result<Stopped> {
+        let stopped = operate::run(control, &self.shared, self.admin_listener, &self.phase, ended)?;
+        finish(&self.shared, self.workers, self.writer)?;
+        Ok(stopped)
+    }
+
+    /// What to tell people at the start: what listens where, and what is wrong.
+    pub fn banner(&self) -> String {
+        banner::text(self)
+    }
+
+    /// Threads that serve requests, and threads that run jobs.
+    pub fn threads(&self) -> (usize, usize) {
+        let jobs = self.shared.desk.crew.size();
+        (self.workers.len() - jobs, jobs)
+    }
+}
+
+/// Four characters that tell this process from its neighbours.
+fn instance() -> String {
+    format!("{:04x}", seawall_engine::entropy() & 0xffff)
+}
+
+/// Workers first, so that what they recorded last is still written.
+fn finish(shared: &Shared, workers: Vec<Worker>, writer: thread::JoinHandle<()>) -> anyhow::Result<()> {
+    let joined = join_within(workers, LAST_WORKER, &shared.clock);
+    shared.recorder.stop();
+    // Whoever reads the log may have stopped reading: what it does not take is lost, but the process ends.
+    let patience = shared.live.load().config.server.drain.min(LAST_LINES);
+    let give_up = shared.clock.now().mono + patience;
+    while !writer.is_finished() && shared.clock.now().mono < give_up {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let written = if writer.is_finished() { writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked")) } else { Ok(()) };
+    operate::keep_last(shared)?;
+    joined.and(written)
+}
+
+/// Waits for threads that were told to stop. One that does not stop in time is left behind: the process ends with it, and the
+/// error names it.
+fn join_within(workers: Vec<Worker>, patience: Nanos, clock: &Clock) -> anyhow::Result<()> {
+    let give_up = clock.now().mono + patience;
+    while workers.iter().any(|worker| !worker.is_finished()) && clock.now().mono < give_up {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let (ended, stuck): (Vec<_>, Vec<_>) = workers.into_iter().partition(Worker::is_finished);
+    for worker in ended {
+        worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
+    }
+    let names: Vec<&str> = stuck.iter().map(|worker| worker.thread().name().unwrap_or("a thread")).collect();
+    anyhow::ensure!(names.is_empty(), "{} did not stop within {} s", names.join(", "), patience.as_secs_ceil());
+    Ok(())
+}
+
+/// A thread that serves requests or runs jobs.
+type Worker = thread::JoinHandle<anyhow::Result<()>>;
+
+/// How long workers may take to stop once they are told to stop at once.
+const LAST_WORKER: Nanos = Nanos::from_secs(10);
+
+/// How long the last log lines may take to be read.
+const LAST_LINES: Nanos = Nanos::from_secs(2);
+
+fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<thread::JoinHandle<T>> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).context("cannot start a thread")
+}
+
+/// An address as people type it.
+fn shown(address: SocketAddr, is_tls: bool) -> String {
+    format!("{}://{address}", if is_tls { "https" } else { "http" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_hangs_does_not_keep_the_process_from_ending() {
+        let (_never, blocked) = std::sync::mpsc::channel::<()>();
+        let hung = spawn("worker-7", move || {
+            blocked.recv().unwrap_or_default();
+            Ok(())
+        });
+        let workers = vec![spawn("worker-6", || Ok(())).unwrap(), hung.unwrap()];
+        let error = join_within(workers, Nanos::from_millis(50), &Clock::start()).unwrap_err();
+        assert_eq!(error.to_string(), "worker-7 did not stop within 1 s");
+    }
+}

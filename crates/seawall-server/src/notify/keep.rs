@@ -1,0 +1,90 @@
+//! What receivers were told, and has not ended, outlives the process: its end is told after a restart too. Only where the store
+//! is ours alone: of several instances none knows whose alarm is whose.
+
+use super::Receiver;
+use crate::Shared;
+use crate::eyes::{Event, SPIKE, Severity, Standing};
+use seawall_core::policy;
+use seawall_core::time::Mono;
+use seawall_store::Error;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
+
+const NAME: &str = "alarms";
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Known {
+    /// What was told to anybody, by its condition.
+    standing: BTreeMap<String, Standing>,
+    /// What each receiver was told. They are known by their URL, as the configuration has it, and their format.
+    told: Vec<(String, String, BTreeSet<String>)>,
+}
+
+impl Known {
+    fn of(receivers: &[Receiver], shared: &Shared) -> Self {
+        let told: Vec<(String, String, BTreeSet<String>)> = receivers
+            .iter()
+            .map(|Receiver { spec, notices }| {
+                (spec.url.clone(), spec.format.clone(), notices.told().map(|(about, _)| about.to_owned()).collect())
+            })
+            .collect();
+        let standing = shared.eyes.bus.standing(|condition| told.iter().any(|(.., conditions)| conditions.contains(condition)));
+        Self { standing, told }
+    }
+
+    /// Whether nothing has begun or ended. Which event began it last is worth no write.
+    fn is_as(&self, other: &Self) -> bool {
+        self.told == other.told && self.standing.keys().eq(other.standing.keys())
+    }
+
+    pub(super) async fn read(shared: &Shared) -> Result<Self, Error> {
+        if !shared.desk.store.is_private() {
+            return Ok(Self::default());
+        }
+        let kept = shared.desk.store.snapshot(NAME.to_owned()).await?;
+        // One that another version wrote, and that cannot be read, says nothing.
+        let mut known: Self = kept.and_then(|(_, text)| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        known.standing.retain(|_, standing| standing.name != SPIKE);
+        Ok(known)
+    }
+
+    /// Writes down what has changed. What cannot be written now is tried again with the next look.
+    pub(super) async fn follow(&mut self, receivers: &[Receiver], shared: &Shared) {
+        let now = Self::of(receivers, shared);
+        if self.is_as(&now) || !shared.desk.store.is_private() {
+            return;
+        }
+        let text = serde_json::to_vec(&now).unwrap_or_default();
+        if shared.desk.store.put_snapshot(NAME.to_owned(), text.into(), shared.desk.now()).await.is_ok() {
+            *self = now;
+        }
+    }
+
+    /// Gives receivers back what they were told.
+    pub(super) fn hand_out(&self, receivers: &mut [Receiver], now: Mono) {
+        for receiver in receivers {
+            let told = self.told.iter().filter(|(url, format, _)| (url, format) == (&receiver.spec.url, &receiver.spec.format));
+            let conditions = told.flat_map(|(.., conditions)| conditions);
+            let known = conditions.filter_map(|condition| Some((condition.clone(), self.standing.get(condition)?.id)));
+            receiver.notices.recall(known, now);
+        }
+    }
+}
+
+/// Before anybody is served: what stood is taken over, and what the start itself ends is told.
+pub(crate) async fn recall(shared: &Shared) -> Result<(), Error> {
+    let known = Known::read(shared).await?;
+    let (live, bus, now) = (shared.live.load(), &shared.eyes.bus, shared.clock.now().wall);
+    bus.recall(&known.standing);
+    shared.eyes.seen().alarms.recall(&live, bus);
+    let queues = known.standing.values().filter(|standing| standing.name == "dead-letter-alarm");
+    let queues = queues.filter_map(|alarm| Some((alarm.upstream.clone()?, policy::Severity::from_word(&alarm.about)?)));
+    shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner).extend(queues);
+    let refused = Event::new("config-rejected", Severity::Fatal, "");
+    if let Some(began) = bus.ended(&refused) {
+        let event = Event::new("config-reloaded", Severity::Info, "the process was started with a good configuration");
+        bus.publish(&event.resolving(Some(began)), now);
+    }
+    Ok(())
+}
