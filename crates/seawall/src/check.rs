@@ -1,6 +1,6 @@
 //! The `check` door: is the file valid, what will it do, and what should its author know?
 
-use crate::cli::File;
+use crate::args::File;
 use crate::exit::{Exit, Failure};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};

@@ -83,20 +83,6 @@ pub(crate) struct ManArgs {
     out: Option<PathBuf>,
 }
 
-/// The one way to name a configuration file.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct File {
-    /// Configuration file [default: seawall.toml here, in ~/.config/seawall or in /etc/seawall]
-    #[arg(short = 'c', long = "config", value_name = "FILE", env = "SEAWALL_CONFIG")]
-    pub path: Option<PathBuf>,
-}
-
-/// A header as it is written on a command line.
-pub(crate) fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("write it as 'NAME: VALUE'")?;
-    Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
-}
-
 pub(crate) fn dispatch(command: Command, terminal: &Terminal) -> anyhow::Result<Exit> {
     match command {
         Command::Demo(args) => demo::run(&args, terminal),

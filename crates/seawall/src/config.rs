@@ -1,6 +1,6 @@
 //! The `config` door: write a file to start from, describe the format, show presets and resolved values.
 
-use crate::cli::File;
+use crate::args::File;
 use crate::exit::{Exit, Failure};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, Terminal};

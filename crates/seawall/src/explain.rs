@@ -1,7 +1,7 @@
 //! The `explain` door: a dry run of the pipeline for one imagined result. The call machine itself decides; this only
 //! feeds it and tells what it said.
 
-use crate::cli::{File, header};
+use crate::args::{File, header};
 use crate::exit::{Exit, Failure};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, Terminal};

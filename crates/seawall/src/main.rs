@@ -1,5 +1,6 @@
 //! The program: parses the command line and hands over to one door.
 
+mod args;
 mod check;
 mod cli;
 mod config;

@@ -1,6 +1,6 @@
 //! The `serve` door: starts a server from the command line.
 
-use crate::cli::File;
+use crate::args::File;
 use crate::exit::Exit;
 use crate::setup::{self, Purpose};
 use crate::terminal::Terminal;

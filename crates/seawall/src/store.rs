@@ -1,6 +1,6 @@
 //! `seawall store`: copies of the database file, made while it is used, put back while it is not, and checked.
 
-use crate::cli::File;
+use crate::args::File;
 use crate::exit::{Exit, Failure};
 use crate::setup;
 use crate::terminal::Terminal;

@@ -27,7 +27,7 @@ mod tally;
 mod template;
 mod work;
 
-use crate::cli::File;
+use crate::args::File;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use anyhow::Context as _;

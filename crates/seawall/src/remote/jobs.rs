@@ -64,7 +64,7 @@ struct Submit {
     #[arg(long)]
     body: Option<String>,
     /// A header, as `NAME: VALUE`; may be given again
-    #[arg(long = "header", value_name = "HEADER", value_parser = crate::cli::header)]
+    #[arg(long = "header", value_name = "HEADER", value_parser = crate::args::header)]
     headers: Vec<(String, String)>,
     /// A second job with this key is the first one
     #[arg(long, value_name = "KEY")]
