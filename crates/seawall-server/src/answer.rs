@@ -1,6 +1,6 @@
 //! Answers of our own: problem+json (RFC 9457) or the provider's format with a code, `Proxy-Status` (RFC 9209) and when to come back.
 
-use super::error_shape::{self, OwnError};
+use crate::error_shape::{self, OwnError};
 use crate::figures::ConfigProblem;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
@@ -20,9 +20,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 use utoipa::ToSchema;
 
-pub(super) const CALL: HeaderName = HeaderName::from_static("seawall-call");
-pub(super) const ATTEMPTS: HeaderName = HeaderName::from_static("seawall-attempts");
-pub(super) const OUTCOME: HeaderName = HeaderName::from_static("seawall-outcome");
+pub(crate) const CALL: HeaderName = HeaderName::from_static("seawall-call");
+pub(crate) const ATTEMPTS: HeaderName = HeaderName::from_static("seawall-attempts");
+pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("seawall-outcome");
 const REASON: HeaderName = HeaderName::from_static("seawall-reason");
 const WAITED: HeaderName = HeaderName::from_static("seawall-waited-ms");
 /// The call as a line, and where its id is in that.
@@ -35,7 +35,7 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// An answer to a caller, and what we say about it where its headers do not say that yet: to write a header down costs
 /// less than to put it among others first.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(crate) struct Answered {
     pub response: Box<Response<Relay>>,
     /// Its headers besides, as they came.
     pub verbatim: Option<Verbatim>,
@@ -44,7 +44,7 @@ pub(super) struct Answered {
 
 impl Answered {
     /// With everything among its headers.
-    pub(super) fn whole(mut self) -> Response<Relay> {
+    pub(crate) fn whole(mut self) -> Response<Relay> {
         if let Some(verbatim) = self.verbatim {
             verbatim.spell_out(self.response.headers_mut());
         }
@@ -63,7 +63,7 @@ impl From<Response<Relay>> for Answered {
 
 /// What we say about a call's answer.
 #[derive(Debug)]
-pub(super) struct Signed {
+pub(crate) struct Signed {
     pub call: CallId,
     pub attempts: u32,
     pub outcome: &'static str,
@@ -78,14 +78,14 @@ pub(super) struct Signed {
 }
 
 impl Signed {
-    pub(super) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
+    pub(crate) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
         let Finish { attempts, waited, reason, .. } = ended.finish;
         let reason = (ended.finish.outcome != Outcome::Success).then(|| explained(reason));
         Self { call, attempts, outcome, reason, waited, rate_limit: ended.rate_limit.clone(), via: None }
     }
 
     /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
-    pub(super) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<Verbatim>) -> Answered {
+    pub(crate) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<Verbatim>) -> Answered {
         if self.rate_limit.is_some()
             && let Some(verbatim) = verbatim.take()
         {
@@ -97,7 +97,7 @@ impl Signed {
         Answered { response, verbatim, signed: Some(self) }
     }
 
-    pub(super) fn put(self, headers: &mut HeaderMap) {
+    pub(crate) fn put(self, headers: &mut HeaderMap) {
         if let Ok(value) = HeaderValue::from_bytes(&self.call.text()) {
             headers.insert(CALL, value);
         }
@@ -119,7 +119,7 @@ impl Signed {
         }
     }
 
-    pub(super) fn write(&self, out: &mut Writer<'_>) {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
         let mut call = *SIGNED_CALL;
         call[SIGNED_CALL_ID].copy_from_slice(&self.call.text());
         out.lines(&call);
@@ -165,7 +165,7 @@ const fn explained(reason: Reason) -> &'static str {
 
 /// The time as headers have it, made once a second.
 #[derive(Debug)]
-pub(super) struct Dated(RefCell<(i64, HeaderValue)>);
+pub(crate) struct Dated(RefCell<(i64, HeaderValue)>);
 
 impl Default for Dated {
     fn default() -> Self {
@@ -174,7 +174,7 @@ impl Default for Dated {
 }
 
 impl Dated {
-    pub(super) fn at(&self, now: Wall) -> HeaderValue {
+    pub(crate) fn at(&self, now: Wall) -> HeaderValue {
         let second = now.0.div_euclid(1000);
         let mut date = self.0.borrow_mut();
         if date.0 != second
@@ -188,7 +188,7 @@ impl Dated {
 
 /// Something that we say instead of the upstream.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     pub status: u16,
     pub code: &'static str,
     pub detail: String,
@@ -209,7 +209,7 @@ pub(super) struct Refusal {
 
 /// A refusal (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Problem<'a> {
+pub(crate) struct Problem<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
@@ -229,7 +229,7 @@ pub(super) struct Problem<'a> {
 
 impl Refusal {
     /// With a code of the admin API's own.
-    pub(super) fn plain(status: u16, code: &'static str, detail: &str) -> Self {
+    pub(crate) fn plain(status: u16, code: &'static str, detail: &str) -> Self {
         Self {
             status,
             code,
@@ -247,12 +247,12 @@ impl Refusal {
         }
     }
 
-    pub(super) fn code(status: u16, code: Code, detail: &str) -> Self {
+    pub(crate) fn code(status: u16, code: Code, detail: &str) -> Self {
         Self::plain(status, code.as_str(), detail)
     }
 
     /// How a call that has no answer of the upstream's ends.
-    pub(super) fn of(code: Code, fault: Option<Fault>) -> Self {
+    pub(crate) fn of(code: Code, fault: Option<Fault>) -> Self {
         let (status, detail) = describe(code);
         let mut refusal = Self::code(status, code, detail);
         refusal.token = match (code, fault) {
@@ -269,14 +269,14 @@ impl Refusal {
     }
 
     #[must_use]
-    pub(super) const fn closing(mut self) -> Self {
+    pub(crate) const fn closing(mut self) -> Self {
         self.close = true;
         self
     }
 
     /// In the format that callers of this endpoint read.
     #[must_use]
-    pub(super) fn shaped(mut self, endpoint: Option<&LiveEndpoint>) -> Self {
+    pub(crate) fn shaped(mut self, endpoint: Option<&LiveEndpoint>) -> Self {
         if let Some(endpoint) = endpoint {
             self.shape = endpoint.spec.policy.error_shape;
         }
@@ -285,27 +285,27 @@ impl Refusal {
 
     /// As the response to a call of this endpoint.
     #[must_use]
-    pub(super) fn at(mut self, endpoint: &LiveEndpoint) -> Self {
+    pub(crate) fn at(mut self, endpoint: &LiveEndpoint) -> Self {
         self.upstream = Some(endpoint.names.upstream.clone());
         self.endpoint = Some(endpoint.names.endpoint.clone());
         self.shaped(Some(endpoint))
     }
 
     #[must_use]
-    pub(super) fn with(mut self, problems: Vec<ConfigProblem>) -> Self {
+    pub(crate) fn with(mut self, problems: Vec<ConfigProblem>) -> Self {
         self.problems = problems;
         self
     }
 
     #[must_use]
-    pub(super) const fn retry_after(mut self, wait: Option<Nanos>) -> Self {
+    pub(crate) const fn retry_after(mut self, wait: Option<Nanos>) -> Self {
         self.retry_after = wait;
         self
     }
 
     /// Adds what was found out about this one.
     #[must_use]
-    pub(super) fn because(mut self, detail: Option<&str>) -> Self {
+    pub(crate) fn because(mut self, detail: Option<&str>) -> Self {
         if let Some(detail) = detail.filter(|_| self.detail == UNREACHABLE) {
             // The cause alone says all of that.
             detail.clone_into(&mut self.detail);
@@ -360,7 +360,7 @@ impl Refusal {
     }
 
     /// The whole answer as bytes, for a request that never became one.
-    pub(super) fn wire(&self, now: Wall) -> Bytes {
+    pub(crate) fn wire(&self, now: Wall) -> Bytes {
         let response = self.respond();
         let status = response.status();
         let mut wire = format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or("")).into_bytes();
@@ -377,12 +377,12 @@ impl Refusal {
         Bytes::from(wire)
     }
 
-    pub(super) fn respond(&self) -> Response<Relay> {
+    pub(crate) fn respond(&self) -> Response<Relay> {
         self.respond_as(Relay::Full)
     }
 
     /// The answer with whatever body its server wants.
-    pub(super) fn respond_as<B>(&self, body: impl FnOnce(Bytes) -> B) -> Response<B> {
+    pub(crate) fn respond_as<B>(&self, body: impl FnOnce(Bytes) -> B) -> Response<B> {
         let mut response = Response::new(body(Bytes::from(self.document())));
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
@@ -450,7 +450,7 @@ const fn describe(code: Code) -> (u16, &'static str) {
 }
 
 /// A small number, most often without an allocation.
-pub(super) fn count(number: u32) -> HeaderValue {
+pub(crate) fn count(number: u32) -> HeaderValue {
     match number {
         0 => HeaderValue::from_static("0"),
         1 => HeaderValue::from_static("1"),

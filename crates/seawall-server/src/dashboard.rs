@@ -59,7 +59,7 @@ fn tag(content: &[u8]) -> String {
     tag
 }
 
-pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let mut router = Router::new()
         .route("/", get(async |headers: HeaderMap| serve(&PAGE, &headers)))
         .route("/assets/app.js", get(async |headers: HeaderMap| serve(&SCRIPT, &headers)))

@@ -10,7 +10,7 @@ const AWS_ERROR_TYPE: HeaderName = HeaderName::from_static("x-amzn-errortype");
 
 /// What a response of the gateway's own says, whatever its format.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OwnError<'a> {
+pub(crate) struct OwnError<'a> {
     pub status: u16,
     pub code: &'static str,
     pub detail: &'a str,
@@ -20,7 +20,7 @@ pub(super) struct OwnError<'a> {
 
 impl OwnError<'_> {
     /// Adds the provider's members to those of a problem document.
-    pub(super) fn add_members(&self, shape: ErrorShape, members: &mut Map<String, Value>) {
+    pub(crate) fn add_members(&self, shape: ErrorShape, members: &mut Map<String, Value>) {
         let Self { status, code, detail, .. } = *self;
         let mut set = |name: &str, value: Value| members.insert(name.to_owned(), value);
         match shape {
@@ -77,7 +77,7 @@ impl OwnError<'_> {
 
     /// The document of an XML format; nothing where the format is JSON. Some clients look for the error inside the root and some for its
     /// members beside it.
-    pub(super) fn xml(&self, shape: ErrorShape) -> Option<String> {
+    pub(crate) fn xml(&self, shape: ErrorShape) -> Option<String> {
         let (code, detail, call) = (self.aws_code(), escaped(self.detail), escaped(self.call.unwrap_or("")));
         let fault = if self.status < 500 { "Sender" } else { "Receiver" };
         (shape == ErrorShape::AwsXml).then(|| {
@@ -89,7 +89,7 @@ impl OwnError<'_> {
     }
 
     /// Adds the headers that the provider's clients read.
-    pub(super) fn add_headers(&self, shape: ErrorShape, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(&self, shape: ErrorShape, headers: &mut HeaderMap) {
         if matches!(shape, ErrorShape::Aws | ErrorShape::AwsXml) {
             headers.insert(AWS_ERROR_TYPE, HeaderValue::from_static(self.aws_code()));
         }
@@ -185,7 +185,7 @@ impl OwnError<'_> {
 }
 
 /// The media type of the format, which some clients compare before they read a body.
-pub(super) const fn content_type(shape: ErrorShape) -> HeaderValue {
+pub(crate) const fn content_type(shape: ErrorShape) -> HeaderValue {
     HeaderValue::from_static(match shape {
         ErrorShape::Problem => "application/problem+json",
         ErrorShape::AwsXml => "application/xml",

@@ -13,34 +13,34 @@ use std::borrow::Cow;
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
 /// less than a look-up for each that is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks(u16);
+pub(crate) struct Marks(u16);
 
 impl Marks {
     /// Any that is meant for one hop.
-    pub(super) const HOP: Self = Self(1);
-    pub(super) const UPGRADE: Self = Self(1 << 1);
-    pub(super) const CODING: Self = Self(1 << 2);
-    pub(super) const TE: Self = Self(1 << 3);
-    pub(super) const VIA: Self = Self(1 << 4);
-    pub(super) const EXPECT: Self = Self(1 << 5);
-    pub(super) const TRACE: Self = Self(1 << 6);
+    pub(crate) const HOP: Self = Self(1);
+    pub(crate) const UPGRADE: Self = Self(1 << 1);
+    pub(crate) const CODING: Self = Self(1 << 2);
+    pub(crate) const TE: Self = Self(1 << 3);
+    pub(crate) const VIA: Self = Self(1 << 4);
+    pub(crate) const EXPECT: Self = Self(1 << 5);
+    pub(crate) const TRACE: Self = Self(1 << 6);
     /// `Idempotency-Key`.
-    pub(super) const KEY: Self = Self(1 << 7);
-    pub(super) const EARLY: Self = Self(1 << 8);
+    pub(crate) const KEY: Self = Self(1 << 7);
+    pub(crate) const EARLY: Self = Self(1 << 8);
     /// Any of our own.
-    pub(super) const OURS: Self = Self(1 << 9);
-    pub(super) const PREFER: Self = Self(1 << 10);
-    pub(super) const LENGTH: Self = Self(1 << 11);
+    pub(crate) const OURS: Self = Self(1 << 9);
+    pub(crate) const PREFER: Self = Self(1 << 10);
+    pub(crate) const LENGTH: Self = Self(1 << 11);
     /// A credential of the caller's own.
-    pub(super) const CREDENTIAL: Self = Self(1 << 12);
+    pub(crate) const CREDENTIAL: Self = Self(1 << 12);
     /// URLs of the upstream's own.
-    pub(super) const LINK: Self = Self(1 << 13);
+    pub(crate) const LINK: Self = Self(1 << 13);
 
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         Self(headers.keys().fold(0, |marks, name| marks | Self::mark(name.as_str())))
     }
 
-    pub(super) const fn has(self, mark: Self) -> bool {
+    pub(crate) const fn has(self, mark: Self) -> bool {
         self.0 & mark.0 != 0
     }
 
@@ -76,7 +76,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// Whether a header of this name goes on, if there is one: what `Connection` names stays here.
-pub(super) fn goes_on(headers: &HeaderMap, marks: Marks, name: &HeaderName) -> bool {
+pub(crate) fn goes_on(headers: &HeaderMap, marks: Marks, name: &HeaderName) -> bool {
     !marks.has(Marks::HOP) || !nominated(headers).contains(name)
 }
 
@@ -97,7 +97,7 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// Headers that only we may set on the way to an upstream.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ours<'a> {
+pub(crate) struct Ours<'a> {
     pub credentials: Option<&'a Credentials>,
     pub deadline: Option<&'a str>,
     /// What we call ourselves, where the upstream is told.
@@ -107,7 +107,7 @@ pub(super) struct Ours<'a> {
 }
 
 impl<'a> Ours<'a> {
-    pub(super) fn of(upstream: &'a LiveUpstream, endpoint: &'a LiveEndpoint, name: &'a Pseudonym) -> Self {
+    pub(crate) fn of(upstream: &'a LiveUpstream, endpoint: &'a LiveEndpoint, name: &'a Pseudonym) -> Self {
         Self {
             credentials: upstream.credentials.as_ref(),
             deadline: endpoint.spec.policy.deadline_header.as_deref(),
@@ -117,7 +117,7 @@ impl<'a> Ours<'a> {
     }
 
     /// Whether any header that nobody has looked at is one of these, or passes for one.
-    pub(super) fn are_among(&self, unread: &Unread) -> bool {
+    pub(crate) fn are_among(&self, unread: &Unread) -> bool {
         unread.names().any(|name| std::str::from_utf8(name).is_ok_and(|name| self.has(name)))
     }
 
@@ -131,7 +131,7 @@ impl<'a> Ours<'a> {
 }
 
 /// A request's headers as the upstream may see them. Our own and the caller's credentials for us stay here.
-pub(super) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, version: Version) {
+pub(crate) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, version: Version) {
     let trailers = marks.has(Marks::TE) && headers.get(TE).is_some_and(|value| value == "trailers");
     if marks.has(Marks::HOP) {
         strip_hop_by_hop(headers);
@@ -205,7 +205,7 @@ fn says_where_from(name: &str) -> bool {
 }
 
 /// Whether the caller may see a header of an answer just as it came, by its name in whatever case. Links may have to be rewritten.
-pub(super) fn passes(name: &[u8]) -> bool {
+pub(crate) fn passes(name: &[u8]) -> bool {
     if let b"Server" | b"server" | b"Content-Type" | b"content-type" | b"Cache-Control" | b"cache-control" = name {
         // As they come most often, which need not be looked at letter by letter.
         return true;
@@ -218,13 +218,13 @@ pub(super) fn passes(name: &[u8]) -> bool {
 }
 
 /// An answer's headers as the caller may see them.
-pub(super) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
+pub(crate) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseudonym) {
     relayed(headers);
     headers.append(VIA, pseudonym.value(version).clone());
 }
 
 /// The same, before it says whose hands it went through. What we say about a call is ours alone to say.
-pub(super) fn relayed(headers: &mut HeaderMap) {
+pub(crate) fn relayed(headers: &mut HeaderMap) {
     let marks = Marks::of(headers);
     if marks.has(Marks::CODING) {
         // Chunks were what counted (RFC 9112 §6.3); a length beside them is a lie at best.
@@ -239,7 +239,7 @@ pub(super) fn relayed(headers: &mut HeaderMap) {
 }
 
 /// An answer's headers as they are kept for later, with whose hands they went through.
-pub(super) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> Headers {
+pub(crate) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> Headers {
     let via = [(VIA.as_str(), text(pseudonym.value(version).as_bytes()))];
     if let Some(verbatim) = verbatim {
         return verbatim.texts().chain(via).collect();
@@ -249,7 +249,7 @@ pub(super) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version:
 }
 
 /// Headers as they are kept.
-pub(super) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
+pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, String)> {
     texts(headers).map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
 }
 
@@ -277,7 +277,7 @@ impl Pseudonym {
     }
 
     /// What `Via` says of a message that came in this version.
-    pub(super) const fn value(&self, version: Version) -> &HeaderValue {
+    pub(crate) const fn value(&self, version: Version) -> &HeaderValue {
         match version {
             Version::HTTP_10 => &self.http_1_0,
             Version::HTTP_2 => &self.http_2,
@@ -287,7 +287,7 @@ impl Pseudonym {
 }
 
 /// Whether the request has been here before.
-pub(super) fn is_loop(headers: &HeaderMap, pseudonym: &Pseudonym) -> bool {
+pub(crate) fn is_loop(headers: &HeaderMap, pseudonym: &Pseudonym) -> bool {
     headers
         .get_all(VIA)
         .iter()

@@ -206,7 +206,7 @@ fn is_replayable(class: Class, method: &str, keyed: bool, last: &Option<&str>) -
 }
 
 /// Why a letter is not replayed unless somebody insists.
-pub(super) fn why_not(letter: &NewLetter) -> Option<&'static str> {
+pub(crate) fn why_not(letter: &NewLetter) -> Option<&'static str> {
     if letter.replayable {
         return None;
     }

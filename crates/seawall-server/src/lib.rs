@@ -5,47 +5,38 @@
 
 mod admin;
 mod answer;
-mod arrival;
 mod banner;
-mod cached;
-mod call_records;
-mod caller_context;
 pub mod configuration;
 mod dashboard;
-mod deferred;
-mod degrade;
-mod ends;
 mod error_shape;
-mod eyes;
 pub mod figures;
 mod gateway;
 mod host;
-mod http2;
-mod hush;
 mod hygiene;
-mod intake;
+mod idempotency;
+mod job_counts;
 mod jobs;
-mod keyed;
-mod ledger;
 pub mod letter;
-mod memory;
+mod listener;
 mod notify;
+mod observe;
 pub mod open_files;
-mod operate;
-mod ports;
+mod process;
+mod query;
+mod reload;
+mod saved_observations;
 mod seats;
 mod shape;
-mod talk;
-mod target;
-mod wire;
-mod worker;
+mod shared_state;
+mod snapshot;
+mod store_clock;
+mod threads;
 
-use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use configuration::Environment;
 use figures::Calculator;
 pub use host::Host;
-pub use operate::{Control, Stopped};
+pub use process::{Control, Stopped};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::cache::Cache;
 use seawall_engine::clock::Clock;
@@ -60,6 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+use threads::{Worker, join_within, spawn};
 use tokio::sync::watch;
 
 /// What every thread of the process shares.
@@ -76,13 +68,13 @@ pub struct Shared {
     pub(crate) head_timeout: Duration,
     pub(crate) seats: Arc<seats::Seats>,
     /// Ports of upstreams' own.
-    pub(crate) ports: ports::Ports,
-    pub(crate) reloads: operate::Reloads,
+    pub(crate) ports: listener::Ports,
+    pub(crate) reloads: reload::Reloads,
     /// On the way out.
     pub(crate) draining: AtomicBool,
     pub(crate) closing: Closing,
     pub(crate) started_at: Wall,
-    pub(crate) eyes: eyes::Eyes,
+    pub(crate) eyes: observe::Eyes,
     pub(crate) host: Box<dyn Host>,
     pub(crate) version: &'static str,
     /// What the configuration's references lead to.
@@ -134,14 +126,14 @@ pub struct Running {
 /// When a port is taken or a thread cannot be started.
 pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
     let StartUp { store, file, around, threads, head_timeout, connections, host, version } = with;
-    let threads = worker::threads(threads);
-    let connections = connections.unwrap_or_else(|| open_files::connections(threads, 1 + ports::count(&live.config)));
+    let threads = listener::threads(threads);
+    let connections = connections.unwrap_or_else(|| open_files::connections(threads, 1 + listener::count(&live.config)));
     let server = live.config.server.clone();
     let json = live.config.log_json;
-    let listeners = worker::listeners(&server.listen, threads)?;
-    let (ports, new_listeners) = ports::Ports::new(listeners.len());
+    let listeners = listener::listeners(&server.listen, threads)?;
+    let (ports, new_listeners) = listener::Ports::new(listeners.len());
     let new_ports = ports.prepare(&live.config)?;
-    let admin_listener = worker::listen(&server.admin, false)?;
+    let admin_listener = listener::listen(&server.admin, false)?;
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let clock = Clock::start();
     let started_at = clock.now().wall;
@@ -149,7 +141,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
     let shared = Arc::new(Shared {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
-        eyes: eyes::Eyes::new(desk.new_id()),
+        eyes: observe::Eyes::new(desk.new_id()),
         desk,
         clock,
         connector: Connector::new(),
@@ -159,7 +151,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         head_timeout,
         seats: Arc::new(seats::Seats::new(connections, open_files::farewells())),
         ports,
-        reloads: operate::Reloads::default(),
+        reloads: reload::Reloads::default(),
         draining: AtomicBool::new(false),
         closing: Closing::default(),
         started_at,
@@ -169,7 +161,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         calculator: Calculator::default(),
     });
     shared.reloads.loaded_at.store(started_at.0, Ordering::Relaxed);
-    operate::recall(&shared)?;
+    process::recall(&shared)?;
     let (phase, phases) = watch::channel(Phase::Serving);
     let writer = {
         let shared = Arc::clone(&shared);
@@ -178,13 +170,13 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
     if let Some(store) = shared.live.load().shared.clone() {
         let shared = Arc::clone(&shared);
         // Nothing waits for its end: what it looks after is another process's.
-        drop(spawn("shared", move || operate::look_after(&store, &shared))?);
+        drop(spawn("shared", move || shared_state::look_after(&store, &shared))?);
     }
     let mut workers = Vec::new();
     shared.ports.switch(&shared.live.load().config, new_ports);
     for (i, (listener, ports)) in listeners.into_iter().zip(new_listeners).enumerate() {
         let (shared, phases) = (Arc::clone(&shared), phases.clone());
-        workers.push(spawn(&format!("worker-{i}"), move || worker::run(&shared, listener, ports, phases))?);
+        workers.push(spawn(&format!("worker-{i}"), move || listener::run(&shared, listener, ports, phases))?);
     }
     for i in 0..shared.desk.crew.size() {
         let (shared, phases) = (Arc::clone(&shared), phases.clone());
@@ -199,7 +191,7 @@ impl Running {
     /// # Errors
     /// When the admin port cannot be served, or a thread panicked or does not stop.
     pub fn until(self, control: Control, ended: impl Future<Output = ()>) -> anyhow::Result<Stopped> {
-        let stopped = operate::run(control, &self.shared, self.admin_listener, &self.phase, ended)?;
+        let stopped = process::run(control, &self.shared, self.admin_listener, &self.phase, ended)?;
         finish(&self.shared, self.workers, self.writer)?;
         Ok(stopped)
     }
@@ -232,28 +224,9 @@ fn finish(shared: &Shared, workers: Vec<Worker>, writer: thread::JoinHandle<()>)
         thread::sleep(Duration::from_millis(5));
     }
     let written = if writer.is_finished() { writer.join().map_err(|_| anyhow::anyhow!("the log's writer panicked")) } else { Ok(()) };
-    operate::keep_last(shared)?;
+    process::keep_last(shared)?;
     joined.and(written)
 }
-
-/// Waits for threads that were told to stop. One that does not stop in time is left behind: the process ends with it, and the
-/// error names it.
-fn join_within(workers: Vec<Worker>, patience: Nanos, clock: &Clock) -> anyhow::Result<()> {
-    let give_up = clock.now().mono + patience;
-    while workers.iter().any(|worker| !worker.is_finished()) && clock.now().mono < give_up {
-        thread::sleep(Duration::from_millis(5));
-    }
-    let (ended, stuck): (Vec<_>, Vec<_>) = workers.into_iter().partition(Worker::is_finished);
-    for worker in ended {
-        worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
-    }
-    let names: Vec<&str> = stuck.iter().map(|worker| worker.thread().name().unwrap_or("a thread")).collect();
-    anyhow::ensure!(names.is_empty(), "{} did not stop within {} s", names.join(", "), patience.as_secs_ceil());
-    Ok(())
-}
-
-/// A thread that serves requests or runs jobs.
-type Worker = thread::JoinHandle<anyhow::Result<()>>;
 
 /// How long workers may take to stop once they are told to stop at once.
 const LAST_WORKER: Nanos = Nanos::from_secs(10);
@@ -261,28 +234,7 @@ const LAST_WORKER: Nanos = Nanos::from_secs(10);
 /// How long the last log lines may take to be read.
 const LAST_LINES: Nanos = Nanos::from_secs(2);
 
-fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<thread::JoinHandle<T>> {
-    thread::Builder::new().name(name.to_owned()).spawn(body).context("cannot start a thread")
-}
-
 /// An address as people type it.
 fn shown(address: SocketAddr, is_tls: bool) -> String {
     format!("{}://{address}", if is_tls { "https" } else { "http" })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_that_hangs_does_not_keep_the_process_from_ending() {
-        let (_never, blocked) = std::sync::mpsc::channel::<()>();
-        let hung = spawn("worker-7", move || {
-            blocked.recv().unwrap_or_default();
-            Ok(())
-        });
-        let workers = vec![spawn("worker-6", || Ok(())).unwrap(), hung.unwrap()];
-        let error = join_within(workers, Nanos::from_millis(50), &Clock::start()).unwrap_err();
-        assert_eq!(error.to_string(), "worker-7 did not stop within 1 s");
-    }
 }

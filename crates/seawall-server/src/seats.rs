@@ -1,7 +1,7 @@
 //! How many callers may be connected at once. Whoever comes when every seat is taken is told so and let go: a process that
 //! has run out of descriptors could neither answer nor reach an upstream for those who are in.
 
-use super::answer::Refusal;
+use crate::answer::Refusal;
 use seawall_core::record::Code;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::live::LiveEndpoint;
@@ -36,7 +36,7 @@ pub(crate) struct Seats {
 
 /// A place that is given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     seats: Arc<Seats>,
     of: fn(&Seats) -> &AtomicUsize,
 }
@@ -52,26 +52,26 @@ impl Seats {
         Self { most, max_leaving, taken: AtomicUsize::new(0), leaving: AtomicUsize::new(0), turned_away: AtomicU64::new(0) }
     }
 
-    pub(super) fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
     /// Streams that one HTTP/2 connection may have: each may hold a seat and a connection to an upstream.
-    pub(super) fn max_streams(&self) -> u32 {
+    pub(crate) fn max_streams(&self) -> u32 {
         u32::try_from((self.most / STREAMS_SHARE).clamp(MIN_STREAMS, MAX_STREAMS)).unwrap_or(u32::MAX)
     }
 
     /// Whether nine of ten seats are taken.
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.taken() >= self.most - self.most / 10
     }
 
-    pub(super) fn turned_away(&self) -> u64 {
+    pub(crate) fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
 
     /// A seat for a caller who has just connected.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Seat> {
         self.sit(|seats| &seats.taken, self.most)
     }
 
@@ -85,7 +85,7 @@ impl Seats {
 
     /// Tells a caller that there is no seat. Nothing of its request is looked at. Who speaks TLS is let go without a word:
     /// a handshake costs more than a seat would. `now` is for those who do not, and `endpoint` says which error format they read.
-    pub(super) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>, endpoint: Option<&LiveEndpoint>) {
+    pub(crate) fn turn_away(self: &Arc<Self>, mut stream: TcpStream, now: Option<Wall>, endpoint: Option<&LiveEndpoint>) {
         let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
         let Some(now) = now else { return };
         let Some(seat) = self.sit(|seats| &seats.leaving, self.max_leaving) else { return };

@@ -2,10 +2,10 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use super::query::{List, either, not_found, object, whole};
 use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::{BreakerChange, Seen, audit};
+use crate::observe::{BreakerChange, Seen, audit};
+use crate::query::{List, either, not_found, object, whole};
 use crate::shape::{BreakerState, ForcedWord, Time};
 use axum::Extension;
 use axum::body::Body;
@@ -49,7 +49,7 @@ struct Breaker {
 
 /// A breaker as its upstream shows it.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct BreakerNow {
+pub(crate) struct BreakerNow {
     state: BreakerState,
     forced: Option<Held>,
     /// Since when it is not closed, where this process saw it open.
@@ -89,7 +89,7 @@ fn held(endpoint: &LiveEndpoint) -> Option<Held> {
     }
 }
 
-pub(super) fn state(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> BreakerNow {
+pub(crate) fn state(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> BreakerNow {
     let (state, retry_at, open) = endpoint.state.breaker_state(now.mono);
     BreakerNow {
         state: BreakerState(state),

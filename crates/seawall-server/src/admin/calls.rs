@@ -1,10 +1,10 @@
 //! Recent calls with their timelines, and roll-ups.
 
 use super::paths::paths;
-use super::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
 use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::{Asked, Call, CallKind, CallTimeline, ShownRollup, Wanted};
+use crate::observe::{Asked, Call, CallKind, CallTimeline, ShownRollup, Wanted};
+use crate::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
 use crate::shape::Time;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;

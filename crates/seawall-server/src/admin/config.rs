@@ -2,11 +2,12 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use super::query::{Query, document, either};
+use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::audit;
 use crate::figures::{self, ConfigProblem};
-use crate::{Shared, operate};
+use crate::observe::audit;
+use crate::query::{Query, document, either};
+use crate::reload;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -61,11 +62,11 @@ struct Reloaded {
 /// The configuration in force
 #[utoipa::path(get, path = "/v1/config", operation_id = "showConfig", tag = "config", responses((status = 200, body = ConfigNow), (status = 503, description = "A file of the configuration does not answer")))]
 async fn show(State(shared): State<Arc<Shared>>) -> Response {
-    operate::calculate(&shared).await;
+    reload::calculate(&shared).await;
     let live = shared.live.load_full();
     let endpoints = live.config.endpoints();
     let checklist = endpoints.map(|(upstream, endpoint)| shared.calculator.policy(&live.config, upstream, endpoint)).collect();
-    let (warnings, toml) = match operate::described(&shared).await {
+    let (warnings, toml) = match reload::described(&shared).await {
         Ok(described) => described,
         Err(error) => return Refusal::plain(503, "config_unreadable", &error.to_string()).respond_as(Body::from),
     };
@@ -100,9 +101,9 @@ async fn reloaded(shared: &Arc<Shared>, who: &Operator, query: Option<&str>) -> 
     let before = shared.live.load_full();
     let dry = dry.unwrap_or(false);
     let result = if dry {
-        operate::prepare(shared).await.map(|ready| (Arc::new(ready.live), ready.needs_restart))
+        reload::prepare(shared).await.map(|ready| (Arc::new(ready.live), ready.needs_restart))
     } else {
-        operate::reload(shared).await.map(|needs_restart| (shared.live.load_full(), needs_restart))
+        reload::reload(shared).await.map(|needs_restart| (shared.live.load_full(), needs_restart))
     };
     if !dry {
         let detail = if result.is_ok() { "taken" } else { "refused" };
@@ -121,7 +122,7 @@ async fn reloaded(shared: &Arc<Shared>, who: &Operator, query: Option<&str>) -> 
 fn refusal(error: &anyhow::Error) -> Response {
     let whole = || vec![ConfigProblem { message: error.to_string(), ..ConfigProblem::default() }];
     let problems = error.downcast_ref::<Invalid>().map_or_else(whole, figures::problems);
-    Refusal::plain(422, "config_rejected", &operate::summary(error)).with(problems).respond_as(Body::from)
+    Refusal::plain(422, "config_rejected", &reload::summary(error)).with(problems).respond_as(Body::from)
 }
 
 /// A value of a configuration as it is compared and, where people can read it, shown.

@@ -2,11 +2,13 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use super::query::{List, document, either, not_found, object, of_store, whole};
+use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::{UnnamedError, audit, keep};
+use crate::observe::{UnnamedError, audit};
+use crate::query::{List, document, either, not_found, object, of_store, whole};
+use crate::reload;
+use crate::saved_observations;
 use crate::shape::ClassWord;
-use crate::{Shared, operate};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -75,14 +77,14 @@ async fn named(shared: &Arc<Shared>, who: &Operator, fingerprint: &str, body: Bo
         return Err(Box::new(Refusal::plain(422, "bad_request", "no rule can be made of this error; write one by hand")));
     };
     // Kept first: a name that holds must hold after a restart too.
-    keep::errors(shared).await.map_err(|error| of_store(&error))?;
+    saved_observations::errors(shared).await.map_err(|error| of_store(&error))?;
     let kept = shared.desk.store.name_error(print.to_string(), Some(class.as_str().to_owned())).await;
     if !kept.map_err(|error| of_store(&error))? {
         return Err(unknown());
     }
     shared.eyes.remember(upstream, rule);
-    let live = operate::renamed(shared).await;
-    let live = live.map_err(|error| Box::new(Refusal::plain(409, "config_rejected", &operate::summary(&error))))?;
+    let live = reload::renamed(shared).await;
+    let live = live.map_err(|error| Box::new(Refusal::plain(409, "config_rejected", &reload::summary(&error))))?;
     shared.live.store(Arc::new(live));
     shared.eyes.seen().errors.name(print, class);
     audit(shared, &who.0, "name-error", format!("{upstream} {print}: {class}")).await;

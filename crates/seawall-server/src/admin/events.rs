@@ -1,10 +1,10 @@
 //! Events as they happen (SSE), the last ones, and what operators did.
 
 use super::paths::paths;
-use super::query::{List, Paged, Query, document, either, of_store, refused, whole};
 use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::{Listener, Told};
+use crate::observe::{Listener, Told};
+use crate::query::{List, Paged, Query, document, either, of_store, refused, whole};
 use crate::shape::Time;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};

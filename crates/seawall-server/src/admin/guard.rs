@@ -1,9 +1,9 @@
 //! Who may use the admin port, and what every answer of it carries. With a token, only who has it; without one the port
 //! is on loopback, and a web page that found a name for 127.0.0.1 must not use it from the operator's browser.
 
-use super::query::refused;
 use crate::Shared;
 use crate::answer::Refusal;
+use crate::query::refused;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -36,7 +36,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// Wrong tokens by address: whoever guesses is made to wait, right or wrong.
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(crate) struct Failures {
     limit: Limit,
     cells: Mutex<Table>,
 }
@@ -85,7 +85,7 @@ fn key(from: IpAddr) -> u128 {
 #[derive(Clone, Debug)]
 pub(crate) struct Operator(pub String);
 
-pub(super) async fn guard(
+pub(crate) async fn guard(
     State((shared, failures)): State<(Arc<Shared>, Arc<Failures>)>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,

@@ -1,8 +1,8 @@
 //! Whether there is a process, and whether it takes calls: for balancers and supervisors, who have no token.
 
 use super::paths::paths;
-use super::query::document;
 use crate::Shared;
+use crate::query::document;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;

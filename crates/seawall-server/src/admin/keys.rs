@@ -2,10 +2,10 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use super::query::{List, bad, document, either, not_found, object, whole};
 use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::{Seen, audit};
+use crate::observe::{Seen, audit};
+use crate::query::{List, bad, document, either, not_found, object, whole};
 use crate::shape::Time;
 use axum::Extension;
 use axum::body::Body;
@@ -34,7 +34,7 @@ enum KeyState {
 
 /// A key of an upstream.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Key {
+pub(crate) struct Key {
     upstream: String,
     id: String,
     /// Its last four characters.
@@ -76,7 +76,7 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
     whole(items)
 }
 
-pub(super) fn of(upstream: &LiveUpstream, seen: &Seen, now: Now) -> Vec<Key> {
+pub(crate) fn of(upstream: &LiveUpstream, seen: &Seen, now: Now) -> Vec<Key> {
     let keys = upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
     let shown = keys.filter_map(|(key, index)| {
         let status = upstream.state.key_status(index, now)?;

@@ -1,9 +1,9 @@
 //! Limits and pools, and who is close to them: `GET /v1/limits`.
 
 use super::paths::paths;
-use super::query::document;
 use crate::Shared;
-use crate::eyes::Seen;
+use crate::observe::Seen;
+use crate::query::document;
 use crate::shape::{AlgorithmWord, ModeWord};
 use axum::extract::State;
 use axum::response::Response;

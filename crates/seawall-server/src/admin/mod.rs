@@ -7,27 +7,31 @@ mod errors;
 mod events;
 mod guard;
 mod health;
+mod jobs;
 mod keys;
+mod letters;
 mod limits;
-pub(super) mod listener;
+pub(crate) mod listener;
 mod metrics;
 mod openapi;
-pub(super) mod paths;
+pub(crate) mod paths;
 mod pauses;
-pub(super) mod query;
+mod replays;
+mod schedules;
 mod status;
+mod transfer;
 mod upstreams;
 
 use super::Shared;
 use super::answer::Refusal;
+use crate::query::refused;
 use axum::{Router, middleware};
 use guard::Failures;
-pub(super) use guard::Operator;
+pub(crate) use guard::Operator;
 use paths::Paths;
-use query::refused;
 use std::sync::Arc;
 
-pub(super) fn router(shared: Arc<Shared>) -> Router {
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let failures = Arc::new(Failures::default());
     paths()
         .router
@@ -53,5 +57,9 @@ fn paths() -> Paths {
         .merge(errors::paths())
         .merge(events::paths())
         .merge(config::paths())
-        .merge(super::jobs::paths())
+        .merge(jobs::paths())
+        .merge(letters::paths())
+        .merge(replays::paths())
+        .merge(schedules::paths())
+        .merge(transfer::paths())
 }

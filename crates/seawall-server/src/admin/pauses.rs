@@ -2,10 +2,10 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use super::query::{List, either, not_found, object, whole};
 use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::audit;
+use crate::observe::audit;
+use crate::query::{List, either, not_found, object, whole};
 use crate::shape::Time;
 use axum::Extension;
 use axum::body::Body;
@@ -59,12 +59,12 @@ fn all(live: &Live, now: Now) -> Vec<Pause> {
 }
 
 /// Of an endpoint's own pause and that of its upstream the one that ends last: since when it lasts, and until when.
-pub(super) fn longest(upstream: &LiveUpstream, endpoint: &LiveEndpoint, now: Mono) -> Option<(Mono, Mono)> {
+pub(crate) fn longest(upstream: &LiveUpstream, endpoint: &LiveEndpoint, now: Mono) -> Option<(Mono, Mono)> {
     [upstream.state.paused(now), endpoint.state.paused(now)].into_iter().flatten().max_by_key(|(_, until)| *until)
 }
 
 /// The time of day of a moment before or after now.
-pub(super) fn time(at: Mono, now: Now) -> Time {
+pub(crate) fn time(at: Mono, now: Now) -> Time {
     if at <= now.mono {
         Time(Wall(now.wall.0.saturating_sub(i64::try_from(now.mono.since(at).as_millis()).unwrap_or(0))))
     } else {

@@ -1,11 +1,11 @@
 //! How it goes: `GET /v1/status` and its chart.
 
 use super::paths::paths;
-use super::query::{Query, bad, document, either};
 use crate::Shared;
 use crate::answer::Refusal;
-use crate::eyes::{self, Pace, ShownPoint, as_f64, in_flight};
-use crate::jobs::Counts;
+use crate::job_counts::Counts;
+use crate::observe::{self, Pace, ShownPoint, as_f64, in_flight};
+use crate::query::{Query, bad, document, either};
 use crate::shape::{SeverityWord, Time};
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -230,7 +230,7 @@ fn charted(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal
         Some(name) => {
             let live = shared.live.load();
             let upstream = live.named(name).ok_or_else(|| bad(&format!("there is no upstream `{name}`")))?;
-            let of: Vec<&eyes::Series> = upstream.endpoints.iter().filter_map(|endpoint| seen.endpoints.get(&endpoint.names)).collect();
+            let of: Vec<&observe::Series> = upstream.endpoints.iter().filter_map(|endpoint| seen.endpoints.get(&endpoint.names)).collect();
             let step = of.first().map_or(step, |series| series.step().max(step));
             let mut points = of.first().map(|series| series.chart(from, to, step)).unwrap_or_default();
             for series in of.iter().skip(1) {
@@ -240,6 +240,6 @@ fn charted(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal
         }
     };
     drop(seen);
-    let points = points.iter().map(eyes::Point::shown).collect();
+    let points = points.iter().map(observe::Point::shown).collect();
     Ok(document(200, &Series { step_seconds: step, from: Time(Wall(from * 1000)), points }))
 }

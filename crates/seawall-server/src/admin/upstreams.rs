@@ -1,12 +1,13 @@
 //! Every upstream as it is now: `GET /v1/upstreams`.
 
 use super::paths::paths;
-use super::query::{List, whole};
 use super::{breakers, keys, pauses};
-use crate::eyes::{Pace, Point, REFUSALS, Seen};
+use crate::Shared;
 use crate::figures;
+use crate::observe::{Pace, Point, REFUSALS, Seen};
+use crate::query::{List, whole};
+use crate::reload;
 use crate::shape::{Members, Time};
-use crate::{Shared, operate};
 use axum::extract::State;
 use axum::response::Response;
 use seawall_core::record::Class;
@@ -65,7 +66,7 @@ struct EndpointNow {
 /// Every upstream as it is now; rates and quantiles are of the last minute
 #[utoipa::path(get, path = "/v1/upstreams", operation_id = "listUpstreams", tag = "upstreams", responses((status = 200, body = List<Upstream>)))]
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
-    operate::calculate(&shared).await;
+    reload::calculate(&shared).await;
     let (live, now) = (shared.live.load(), shared.clock.now());
     let seen = shared.eyes.seen();
     let items = live.upstreams.iter().map(|upstream| shown(&shared, &live, upstream, (&seen, now))).collect();

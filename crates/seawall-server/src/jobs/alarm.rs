@@ -3,7 +3,7 @@
 
 use super::upkeep::note;
 use crate::Shared;
-use crate::eyes::{Event, Severity as EventSeverity};
+use crate::observe::{Event, Severity as EventSeverity};
 use seawall_core::decide::alarm::{Known, Raised, Turn, turn};
 use seawall_core::policy::Severity;
 use seawall_engine::live::Live;

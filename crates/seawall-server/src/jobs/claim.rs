@@ -4,7 +4,8 @@
 use super::held::{ANY, BATCH, NEWS, Table};
 use super::life::{Stop, given_up, hand_in, take_up};
 use super::run::Bench;
-use crate::{Phase, Shared};
+use crate::Phase;
+use crate::Shared;
 use anyhow::Context as _;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::job::{AD_HOC, Claim, Lease, Renewed};

@@ -2,7 +2,9 @@
 
 use super::alarm::Place;
 use super::crew::{Crew, STEP};
-use crate::ledger::Ledger;
+use crate::idempotency::Ledger;
+use crate::job_counts::Counts;
+use crate::store_clock::StoreClock;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
 use seawall_core::id::CallId;
@@ -15,23 +17,17 @@ use seawall_engine::shared;
 use seawall_store::job::{Enqueued, Hasten, Holder, NewJob};
 use seawall_store::{Error, Store};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// The database has no clock, or has not told it yet.
-const UNKNOWN: i64 = i64::MIN;
 
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub store: Store,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) crew: Crew,
-    clock: Clock,
-    /// When this process began, by the database's clock, if it has one. From there it is carried on by ours that nobody can
-    /// set: a step of the machine's clock is none of the jobs'.
-    began_ms: AtomicI64,
+    clock: Arc<StoreClock>,
     /// Names this run of the program in its claims.
-    pub(super) holder: Holder,
+    pub(crate) holder: Holder,
     claims: AtomicU32,
     rng: Mutex<Rng>,
     ids: Mutex<Ids>,
@@ -42,33 +38,16 @@ pub(crate) struct Desk {
     pub counts: Counts,
 }
 
-/// What there is to say about the store in numbers, refreshed by upkeep.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub by_state: [AtomicU64; 6],
-    pub lag_ms: AtomicI64,
-    pub letters: Mutex<Vec<seawall_store::dead::Depth>>,
-    pub expired: AtomicU64,
-    /// Jobs whose worker had vanished.
-    pub recovered: AtomicU64,
-    pub poisoned: AtomicU64,
-    pub lost_leases: AtomicU64,
-    /// The store did not answer when it was last asked.
-    pub silent: AtomicBool,
-    /// Letters have been counted at least once.
-    pub counted: AtomicBool,
-}
-
 impl Desk {
     pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, threads: usize, entropy: impl Fn() -> u64) -> Self {
+        let lived = Arc::new(StoreClock::new(clock.clone()));
         let key: Vec<u8> = (0..4).flat_map(|_| entropy().to_be_bytes()).collect();
         let secret = format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(key));
         Self {
-            ledger: Ledger::new(store.clone(), shared, clock.clone()),
+            ledger: Arc::new(Ledger::new(store.clone(), shared, clock, Arc::clone(&lived))),
             store,
             crew: Crew::new(threads),
-            clock,
-            began_ms: AtomicI64::new(UNKNOWN),
+            clock: lived,
             holder: Holder::new(u32::try_from(entropy() >> 32).unwrap_or_default()),
             claims: AtomicU32::new(0),
             rng: Mutex::new(Rng::seeded(entropy())),
@@ -106,40 +85,29 @@ impl Desk {
         }
     }
 
-    /// The time that jobs live by: the database's where it has one, so that instances whose clocks differ agree on it.
+    /// The time that jobs live by.
     pub(crate) fn now(&self) -> Wall {
-        let now = self.clock.now();
-        match self.began_ms.load(Ordering::Relaxed) {
-            UNKNOWN => now.wall,
-            began => Wall(began) + Nanos(now.mono.0),
-        }
+        self.clock.now()
     }
 
     /// How far the jobs' time is from the one that nobody can set, in milliseconds, and that time.
-    pub(super) fn offset(&self) -> (i64, Wall) {
-        let (now, lived) = (self.now(), self.clock.now().mono.0 / 1_000_000);
-        (now.0.saturating_sub(i64::try_from(lived).unwrap_or(i64::MAX)), now)
+    pub(crate) fn offset(&self) -> (i64, Wall) {
+        self.clock.offset()
     }
 
-    /// Measures how far the database's clock is from ours. What cannot be measured stays as it was.
+    /// Measures how far the database's clock is from ours.
     pub(crate) async fn follow(&self) {
-        let asked = self.clock.now();
-        if let Ok(Some(theirs)) = self.store.time().await {
-            let took = self.clock.now().mono.since(asked.mono);
-            // It was read somewhere on the way there and back: in the middle, for all we know.
-            let lived = i64::try_from((asked.mono.0 + took.0 / 2) / 1_000_000).unwrap_or(i64::MAX);
-            self.began_ms.store(theirs.0.saturating_sub(lived), Ordering::Relaxed);
-        }
+        self.clock.follow(&self.store).await;
     }
 
     /// The clock was set back: what waits in a store of our own keeps what remained of its wait. A server's store has a clock of its own. Whether
     /// the store has heard it.
-    pub(super) async fn keep_waits(&self, now: Wall, by: Nanos) -> bool {
+    pub(crate) async fn keep_waits(&self, now: Wall, by: Nanos) -> bool {
         !self.store.is_private() || self.store.set_back(now, by).await.is_ok()
     }
 
     /// A job that was made later than now shows that the clock was set back while nobody was here.
-    pub(super) async fn notice_step_before_start(&self) {
+    pub(crate) async fn notice_step_before_start(&self) {
         let now = self.now();
         if self.store.is_private()
             && let Ok(Some(newest)) = self.store.newest_job().await
@@ -156,7 +124,7 @@ impl Desk {
     }
 
     /// A token for the next claim of any worker.
-    pub(super) fn next_token(&self) -> u64 {
+    pub(crate) fn next_token(&self) -> u64 {
         self.holder.token(self.claims.fetch_add(1, Ordering::Relaxed))
     }
 

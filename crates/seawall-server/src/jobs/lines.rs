@@ -11,11 +11,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 /// A line, or what is wrong with it.
-pub(super) type Line = Result<Bytes, String>;
+pub(crate) type Line = Result<Bytes, String>;
 
 /// What a body may be made of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     pub bytes_of_a_line: usize,
     pub lines: u64,
     /// Lines that are kept together.
@@ -25,10 +25,10 @@ pub(super) struct Bounds {
 }
 
 /// What one submission has in memory, but for one line.
-pub(super) const BYTES_TOGETHER: usize = 4 << 20;
+pub(crate) const BYTES_TOGETHER: usize = 4 << 20;
 
 /// Answers with what `keep` says of each batch of numbered lines.
-pub(super) fn answer<K, F>(body: Body, bounds: Bounds, keep: K) -> Response
+pub(crate) fn answer<K, F>(body: Body, bounds: Bounds, keep: K) -> Response
 where
     K: Fn(Vec<(u64, Line)>) -> F + Send + Sync + 'static,
     F: Future<Output = Bytes> + Send,
@@ -39,7 +39,7 @@ where
 }
 
 /// Lines as they come, until whoever makes them has no more.
-pub(super) fn streamed(lines: mpsc::Receiver<Bytes>) -> Response {
+pub(crate) fn streamed(lines: mpsc::Receiver<Bytes>) -> Response {
     let stream = futures_util::stream::unfold(lines, async |mut lines| {
         lines.recv().await.map(|line| (Ok::<_, std::convert::Infallible>(line), lines))
     });
@@ -105,13 +105,13 @@ where
 }
 
 /// What is said of one line, as a line.
-pub(super) fn text(said: &impl Serialize) -> String {
+pub(crate) fn text(said: &impl Serialize) -> String {
     let mut text = serde_json::to_string(said).unwrap_or_default();
     text.push('\n');
     text
 }
 
-pub(super) fn written(said: &impl Serialize) -> Bytes {
+pub(crate) fn written(said: &impl Serialize) -> Bytes {
     Bytes::from(text(said))
 }
 

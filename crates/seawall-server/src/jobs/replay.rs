@@ -1,9 +1,9 @@
 //! What a replay means: which letters, which of them are held back and why, and the job that a letter becomes.
 
-use super::letters_api::LetterFilter;
-use super::{identity, letters_api};
-use crate::admin::query::{Query, bad};
+use super::letter_filter::{self, LetterFilter};
 use crate::answer::Refusal;
+use crate::idempotency::fingerprint;
+use crate::query::{Query, bad};
 use bytes::Bytes;
 use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
@@ -24,13 +24,13 @@ use utoipa::ToSchema;
 const MOST_IDS: usize = 1000;
 const MOST_NAME: usize = 100;
 /// What a replay that nobody asked for is called.
-pub(super) const REEVALUATION: &str = "reevaluation";
+pub(crate) const REEVALUATION: &str = "reevaluation";
 
 /// `ids`, or a `filter`: `{}` is every letter
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewReplay)]
-pub(super) struct Wish {
+pub(crate) struct Wish {
     #[serde(default)]
     #[schema(max_items = 1000)]
     ids: Vec<String>,
@@ -47,7 +47,7 @@ pub(super) struct Wish {
 
 /// What is kept of a wish: everything that it meant in the moment in which it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
     #[serde(default)]
@@ -61,7 +61,7 @@ pub(super) struct Plan {
 }
 
 /// A wish that can be granted.
-pub(super) struct Asked {
+pub(crate) struct Asked {
     pub plan: Plan,
     pub rate: Option<Rate>,
     pub name: String,
@@ -69,7 +69,7 @@ pub(super) struct Asked {
 
 impl Wish {
     /// Reads a wish; relative times become absolute, and letters that come later are not meant.
-    pub(super) fn read(text: &[u8], now: Wall) -> Result<Asked, Box<Refusal>> {
+    pub(crate) fn read(text: &[u8], now: Wall) -> Result<Asked, Box<Refusal>> {
         let wish: Self = serde_json::from_slice(text).map_err(|error| bad(&format!("this is no replay: {error}")))?;
         if wish.ids.len() > MOST_IDS {
             return Err(bad(&format!("`ids` names at most {MOST_IDS} letters; use `filter` for more")));
@@ -101,22 +101,22 @@ impl Wish {
 
 impl Plan {
     /// The letters that are meant, as far as the store can tell them apart.
-    pub(super) fn filter(&self) -> Result<Filter, Box<Refusal>> {
+    pub(crate) fn filter(&self) -> Result<Filter, Box<Refusal>> {
         let pairs = self.filter.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        let query = Query::of(pairs, letters_api::MEANT)?;
+        let query = Query::of(pairs, letter_filter::MEANT)?;
         let ids: Option<Vec<CallId>> = self.ids.iter().map(|id| CallId::parse(id)).collect();
         let ids = ids.ok_or_else(|| bad("`ids` are ids of dead letters"))?;
-        Ok(Filter { ids, status: Some(Status::Kept), ..letters_api::filter(&query)? })
+        Ok(Filter { ids, status: Some(Status::Kept), ..letter_filter::filter(&query)? })
     }
 
     /// Why a letter is not replayed, if it is not.
-    pub(super) fn holds_back(&self, letter: &Letter, live: &Live) -> Option<String> {
+    pub(crate) fn holds_back(&self, letter: &Letter, live: &Live) -> Option<String> {
         let unforced = || crate::letter::why_not(&letter.letter).filter(|_| !self.force).map(str::to_owned);
         self.refuses(letter, live).or_else(unforced)
     }
 
     /// Whether a letter that is held back would be sent if the plan were forced.
-    pub(super) fn yields_to_force(&self, letter: &Letter, live: &Live) -> bool {
+    pub(crate) fn yields_to_force(&self, letter: &Letter, live: &Live) -> bool {
         !self.force && self.refuses(letter, live).is_none()
     }
 
@@ -143,7 +143,7 @@ const fn is_worth_a_second_look(class: Class) -> bool {
 }
 
 /// The slowest of what the policies of these upstreams allow.
-pub(super) fn slowest(upstreams: &[String], live: &Live) -> Rate {
+pub(crate) fn slowest(upstreams: &[String], live: &Live) -> Rate {
     let named = upstreams.iter().filter_map(|name| live.named(name)).flat_map(|upstream| &upstream.endpoints);
     let rates = named.map(|endpoint| endpoint.spec.policy.dead_letter.replay_rate).filter(|rate| rate.count > 0);
     rates.min_by(|a, b| a.per_second_f64().total_cmp(&b.per_second_f64())).unwrap_or(Rate::per_second(10))
@@ -151,7 +151,7 @@ pub(super) fn slowest(upstreams: &[String], live: &Live) -> Rate {
 
 /// A letter's second chance. It has the letter's idempotency key, so that an upstream that has seen it says so, and no
 /// place in our own list of keys: whoever submits the call anew is not told that a replay is the answer.
-pub(super) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
+pub(crate) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
     let kept = &letter.letter;
     let Request { method, path, headers, body } = kept.request.clone();
     let content_type = headers.iter().find(|(name, _)| name == "content-type").map_or(&b""[..], |(_, value)| value.as_bytes());
@@ -161,7 +161,7 @@ pub(super) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
         tenant: kept.tenant.clone(),
         caller: kept.caller.clone(),
         priority: 0,
-        fingerprint: identity::fingerprint(&method, &path, content_type, &body),
+        fingerprint: fingerprint(&method, &path, content_type, &body),
         request: Request { method, path, headers: headers.clone(), body: Bytes::clone(&body) },
         idempotency_key: kept.idempotency_key.clone(),
         dedup: None,

@@ -5,7 +5,7 @@ use super::schedule::{self, Told};
 use super::{Desk, callback, submit};
 use crate::Shared;
 use crate::hygiene::{self, Marks, Ours};
-use crate::keyed::{self, Asked, KEY, Keyed, MOST_ANSWER};
+use crate::idempotency::{Asked, KEY, Keyed, MOST_ANSWER, is_made};
 use crate::letter::{self, Cause, Place};
 use http::{HeaderMap, HeaderValue, Method, Version};
 use seawall_core::call::{self, Finish, Outcome};
@@ -312,7 +312,7 @@ impl Bench {
         };
         let now = self.desk().now();
         // A job's id is the same for all its attempts, as a key has to be.
-        let made = keyed::is_made(&to.endpoint.spec.policy.idempotency, &method, headers.contains_key(KEY));
+        let made = is_made(&to.endpoint.spec.policy.idempotency, &method, headers.contains_key(KEY));
         if made && let Ok(key) = HeaderValue::from_bytes(&job.id.text()) {
             headers.insert(KEY, key);
         }
@@ -416,7 +416,7 @@ impl Bench {
             body: &job.request.body,
             left: policy.timeout.total,
         };
-        let keyed = Keyed::of(asked, &policy.idempotency, key, job.id, self.desk()).of_job();
+        let keyed = Keyed::of(asked, &policy.idempotency, key, job.id, &self.desk().ledger).of_job();
         Some(if matches!(job.origin, Origin::Replay { .. }) { keyed.deliberately() } else { keyed })
     }
 

@@ -1,11 +1,12 @@
 //! Schedules: keeps their subjects as the configuration has them, makes jobs of ticks, and remembers how each subject
 //! does. Of several instances one gets a tick, because the store gives it to one.
 
+use super::Desk;
 use super::upkeep::note;
-use super::{Desk, identity};
 use crate::Shared;
-use crate::eyes::{Event, Severity};
+use crate::idempotency;
 use crate::letter;
+use crate::observe::{Event, Severity};
 use bytes::Bytes;
 use seawall_core::classify::redacted;
 use seawall_core::config::model::Schedule;
@@ -28,7 +29,7 @@ const BATCH: usize = 200;
 const GONE: &str = "the schedule is not configured";
 
 /// For as long as the process serves.
-pub(super) async fn run(shared: &Shared) {
+pub(crate) async fn run(shared: &Shared) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut synced: Option<Arc<Live>> = None;
@@ -127,7 +128,7 @@ async fn fire(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
 }
 
 /// What finds all results of one subject.
-pub(super) fn correlation(schedule: &str, subject: &str) -> String {
+pub(crate) fn correlation(schedule: &str, subject: &str) -> String {
     format!("schedule:{schedule}:{subject}")
 }
 
@@ -139,7 +140,7 @@ fn job(desk: &Desk, schedule: &Schedule, subject: &str, run_at: Wall, expires_at
         tenant: String::new(),
         caller: format!("schedule:{}", schedule.name),
         priority: 0,
-        fingerprint: identity::fingerprint(&request.method, &request.path, b"", &request.body),
+        fingerprint: idempotency::fingerprint(&request.method, &request.path, b"", &request.body),
         request,
         idempotency_key: None,
         dedup: None,
@@ -179,7 +180,7 @@ fn encoded(subject: &str) -> String {
 
 /// How a tick ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(crate) struct Told {
     name: String,
     subject: String,
     how: How,
@@ -197,7 +198,7 @@ enum How {
 
 /// What a subject is told of its tick's end. A tick leaves no letter: the next one does the same work, and until then the
 /// subject says what is wrong.
-pub(super) fn told(job: &Job, ending: Ending) -> (Ending, Option<Told>) {
+pub(crate) fn told(job: &Job, ending: Ending) -> (Ending, Option<Told>) {
     let Origin::Schedule { name, subject } = &job.origin else { return (ending, None) };
     let told = |how| Some(Told { name: name.clone(), subject: subject.clone(), how });
     match ending {
@@ -226,13 +227,13 @@ fn about(event: Event, live: &Live, name: &str, subject: &str) -> Event {
 }
 
 /// Says that a stopped subject goes on.
-pub(super) fn goes_on(shared: &Shared, live: &Live, name: &str, subject: &str) {
+pub(crate) fn goes_on(shared: &Shared, live: &Live, name: &str, subject: &str) {
     let event = Event::new("schedule-stopped", Severity::Info, format!("schedule {name} goes on for {subject}"));
     shared.eyes.bus.clear(about(event, live, name, subject), shared.desk.now());
 }
 
 /// Writes down how a tick ended. What a crash keeps from being written, the next tick says again.
-pub(super) async fn report(shared: &Shared, told: Told) {
+pub(crate) async fn report(shared: &Shared, told: Told) {
     let Told { name, subject, how } = told;
     let (desk, live) = (&shared.desk, shared.live.load_full());
     let now = desk.now();
@@ -256,7 +257,7 @@ pub(super) async fn report(shared: &Shared, told: Told) {
 }
 
 /// One subject. The store lists them in order of their names, and what comes before a name is what it begins with.
-pub(super) async fn find(store: &Store, schedule: &str, subject: &str) -> Result<Option<Subject>, Error> {
+pub(crate) async fn find(store: &Store, schedule: &str, subject: &str) -> Result<Option<Subject>, Error> {
     let mut begins = subject.to_owned();
     begins.pop();
     let mut after = Some((schedule.to_owned(), begins));

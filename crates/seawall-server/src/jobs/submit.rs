@@ -1,7 +1,8 @@
 //! A job as somebody describes it, checked before it is kept.
 
+use super::Desk;
 use super::view::Encoding;
-use super::{Desk, identity};
+use crate::idempotency;
 use crate::shape::Time;
 use base64::Engine as _;
 use bytes::Bytes;
@@ -31,7 +32,7 @@ const MOST_HEADERS: usize = 100;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewJob)]
-pub(super) struct Submission {
+pub(crate) struct Submission {
     upstream: Option<String>,
     url: Option<String>,
     #[serde(default = "get")]
@@ -56,7 +57,7 @@ pub(super) struct Submission {
     #[serde(default)]
     priority: i64,
     #[schema(min_length = 1, max_length = 255, pattern = "^[!-~][ -~]*$")]
-    pub(super) idempotency_key: Option<String>,
+    pub(crate) idempotency_key: Option<String>,
     #[schema(max_length = 255)]
     correlation_id: Option<String>,
     callback: Option<String>,
@@ -74,14 +75,14 @@ fn get() -> String {
 
 /// Whoever describes a job: the caller it is kept for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct By<'a> {
+pub(crate) struct By<'a> {
     pub caller: &'a str,
     pub tenant: &'a str,
 }
 
 /// # Errors
 /// With what is wrong, in words for whoever wrote it.
-pub(super) fn accept(text: &[u8], live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
+pub(crate) fn accept(text: &[u8], live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
     // Said here: the parser would take a list for the members in their order, and complain of the first.
     if text.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err("this is no job: a job is one JSON object; many are lines of application/x-ndjson".to_owned());
@@ -90,7 +91,7 @@ pub(super) fn accept(text: &[u8], live: &Live, desk: &Desk, by: By<'_>) -> Resul
     check(submission, live, desk, by)
 }
 
-pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
+pub(crate) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
     let reach = Reach::new(live.config.server.allow_private.clone());
     let (upstream, path) = match (submission.upstream, submission.url, submission.path) {
         (Some(name), None, path) => {
@@ -124,9 +125,9 @@ pub(super) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>
         id: desk.new_id(),
         dedup: key.as_ref().map(|key| {
             let headers = &header_map(&headers);
-            identity::KeyedRequest { caller: by.caller, upstream: &upstream, method: &method, path: &path, headers, key }.scope()
+            idempotency::KeyedRequest { caller: by.caller, upstream: &upstream, method: &method, path: &path, headers, key }.scope()
         }),
-        fingerprint: identity::fingerprint(&method, &path, content_type, &body),
+        fingerprint: idempotency::fingerprint(&method, &path, content_type, &body),
         upstream,
         tenant: submission.tenant.unwrap_or_else(|| by.tenant.to_owned()),
         caller: by.caller.to_owned(),
@@ -173,7 +174,7 @@ pub(crate) fn outside(url: &str, reach: &Reach) -> Result<String, String> {
 
 /// # Errors
 /// When the method may not be sent.
-pub(super) fn checked_method(method: &str) -> Result<(), String> {
+pub(crate) fn checked_method(method: &str) -> Result<(), String> {
     request_method::check(method).map_err(|bad| format!("`{}` is no method that can be sent: {bad}", method.escape_default()))
 }
 
@@ -181,7 +182,7 @@ pub(super) fn checked_method(method: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// With what is wrong with it.
-pub(super) fn checked_path(path: String) -> Result<String, String> {
+pub(crate) fn checked_path(path: String) -> Result<String, String> {
     RequestTarget::new(path.as_str()).map_err(|bad| format!("`{}` is no path: {bad}", path.escape_default()))?;
     Ok(path)
 }
@@ -203,7 +204,7 @@ fn headers(given: BTreeMap<String, String>) -> Result<Vec<(String, String)>, Str
 }
 
 /// Text is sent as it is, anything else as JSON.
-pub(super) fn body(value: Value, encoding: Option<&str>, headers: &mut Vec<(String, String)>) -> Result<Bytes, String> {
+pub(crate) fn body(value: Value, encoding: Option<&str>, headers: &mut Vec<(String, String)>) -> Result<Bytes, String> {
     match (value, encoding) {
         (Value::Null, None) => Ok(Bytes::new()),
         (Value::String(text), None | Some("utf-8")) => Ok(Bytes::from(text)),
@@ -230,6 +231,6 @@ fn run_at(at: Option<&str>, delay: Option<&str>, now: Wall) -> Result<Wall, Stri
     }
 }
 
-pub(super) fn time(name: &str, text: &str) -> Result<Wall, String> {
+pub(crate) fn time(name: &str, text: &str) -> Result<Wall, String> {
     Wall::parse(text).ok_or_else(|| format!("`{name}` is a time like 2030-01-31T12:00:00Z, not `{text}`"))
 }

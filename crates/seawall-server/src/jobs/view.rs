@@ -48,7 +48,7 @@ pub(crate) struct ShownJob {
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     #[serde(rename = "utf-8")]
     Utf8,
     #[serde(rename = "base64")]
@@ -91,7 +91,7 @@ struct Answer {
 #[derive(ToSchema)]
 #[schema(as = Attempt)]
 #[expect(dead_code, reason = "the description of a type that the store writes")]
-pub(super) struct Tried {
+pub(crate) struct Tried {
     attempt: u32,
     status: String,
     latency_ms: f64,
@@ -101,7 +101,7 @@ pub(super) struct Tried {
 
 /// A call that was given up.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct DeadLetter {
+pub(crate) struct DeadLetter {
     id: String,
     /// Its upstream.
     queue: String,
@@ -149,7 +149,7 @@ struct OriginalRequest {
 /// Dead letters that failed the same way.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Issue)]
-pub(super) struct ShownIssue {
+pub(crate) struct ShownIssue {
     upstream: String,
     endpoint: String,
     class: ClassWord,
@@ -162,7 +162,7 @@ pub(super) struct ShownIssue {
     detail: String,
 }
 
-pub(super) fn headers(pairs: &[(String, String)]) -> Members<String> {
+pub(crate) fn headers(pairs: &[(String, String)]) -> Members<String> {
     let mut shown: Vec<(String, String)> = Vec::new();
     for (name, value) in pairs {
         let value = if is_secret(name) { REDACTED } else { value.as_str() };
@@ -175,7 +175,7 @@ pub(super) fn headers(pairs: &[(String, String)]) -> Members<String> {
 }
 
 /// A body and how it is written: as it is where it is text, in base64 where it is not.
-pub(super) fn body(bytes: &[u8]) -> (Option<String>, Option<Encoding>) {
+pub(crate) fn body(bytes: &[u8]) -> (Option<String>, Option<Encoding>) {
     use base64::Engine as _;
     match std::str::from_utf8(bytes) {
         Ok("") => (None, None),
@@ -190,7 +190,7 @@ pub(crate) fn job(job: &Job) -> ShownJob {
 }
 
 /// A job as anybody else sees it.
-pub(super) fn discreet_job(job: &Job, live: &Live) -> ShownJob {
+pub(crate) fn discreet_job(job: &Job, live: &Live) -> ShownJob {
     let mask = || letter::mask(live.named(&job.upstream).map(Arc::as_ref), &job.request);
     let response = job.response.as_ref().map(|response| letter::masked_response(response.clone(), None, &mask()));
     answered(job, response.as_ref())
@@ -242,7 +242,7 @@ fn origin(origin: &Origin) -> ShownOrigin {
     }
 }
 
-pub(super) fn letter(kept: &Letter) -> DeadLetter {
+pub(crate) fn letter(kept: &Letter) -> DeadLetter {
     let letter = &kept.letter;
     let (text, body_encoding) = body(&letter.request.body);
     DeadLetter {
@@ -283,7 +283,7 @@ pub(super) fn letter(kept: &Letter) -> DeadLetter {
     }
 }
 
-pub(super) fn issue(issue: &Issue) -> ShownIssue {
+pub(crate) fn issue(issue: &Issue) -> ShownIssue {
     ShownIssue {
         upstream: issue.upstream.clone(),
         endpoint: issue.endpoint.clone(),

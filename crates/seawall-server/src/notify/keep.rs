@@ -3,7 +3,7 @@
 
 use super::Receiver;
 use crate::Shared;
-use crate::eyes::{Event, SPIKE, Severity, Standing};
+use crate::observe::{Event, SPIKE, Severity, Standing};
 use seawall_core::policy;
 use seawall_core::time::Mono;
 use seawall_store::Error;

@@ -7,8 +7,8 @@ mod text;
 pub(super) use keep::recall;
 
 use super::Shared;
-use super::eyes::{Published, Severity};
-use super::jobs::callback;
+use crate::jobs::callback;
+use crate::observe::{Published, Severity};
 use bytes::Bytes;
 use keep::Known;
 use seawall_core::config::model::Notify;
@@ -135,7 +135,7 @@ pub(super) fn out_of_reach(shared: &Shared) -> Vec<String> {
     let refused = live.config.notify.iter().enumerate().filter_map(|(place, spec)| {
         let url = shared.around.resolve(&spec.url).ok()?;
         // The URL may be a secret; its name in the file is not.
-        super::jobs::outside(&url, &reach).is_err().then(|| {
+        crate::jobs::outside(&url, &reach).is_err().then(|| {
             format!("notify[{place}] will not be sent: its address is not public, or no URL; `server.allow_private` lists addresses that may be reached besides")
         })
     });

@@ -1,6 +1,6 @@
 //! A message as receivers read it: an envelope of Standard Webhooks, a Slack message, or ntfy's text with its headers.
 
-use crate::eyes::{Published, Severity, Told};
+use crate::observe::{Published, Severity, Told};
 use seawall_core::decide::notice::{Message, Notice};
 use seawall_core::time::Wall;
 use serde::Serialize;
@@ -141,7 +141,7 @@ fn ascii(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eyes::Event;
+    use crate::observe::Event;
 
     fn message() -> Message<Published> {
         let notice = |id, event: Event, times| Notice { event: Published { id, at: Wall(0), event }, times };

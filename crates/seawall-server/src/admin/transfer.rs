@@ -1,0 +1,269 @@
+//! Dead letters that leave and come: exported line by line with everything they have, and imported again, here or
+//! elsewhere. A letter that is there already stays as it is.
+
+use super::Operator;
+use super::jobs::{self, RefusedLine};
+use super::letters;
+use super::paths::paths;
+use crate::Shared;
+use crate::answer::Refusal;
+use crate::jobs::letter_filter::{self, LetterFilter};
+use crate::jobs::lines::{self, BYTES_TOGETHER, Bounds, Line};
+use crate::jobs::submit;
+use crate::jobs::view::{self, DeadLetter};
+use crate::observe::audit;
+use crate::query::{Query, bad, either, of_store};
+use crate::shape::{ClassWord, DoorWord, LetterStatus, SeverityWord, Time};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use seawall_core::discretion::{self, REDACTED};
+use seawall_core::id::CallId;
+use seawall_core::policy::{Door, Severity};
+use seawall_core::record::Class;
+use seawall_core::time::Wall;
+use seawall_engine::adhoc;
+use seawall_engine::live::Live;
+use seawall_engine::upstream_target::ASTERISK;
+use seawall_http::reach::Reach;
+use seawall_http::request_headers::{BadHeader, RequestHeaders};
+use seawall_store::Error;
+use seawall_store::dead::{Filter, NewLetter};
+use seawall_store::job::{Attempted, MOST_HISTORY, Request};
+use seawall_store::page::Window;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+
+/// Letters that are read together. No transaction is open between two pages.
+const PAGE: usize = 100;
+/// Letters that one import may have.
+const MOST_LINES: u64 = 1_000_000;
+/// Letters that are written side by side.
+const TOGETHER: usize = 64;
+
+paths!(export, import);
+
+/// A letter; or, as the last line, why there are no more although there should be.
+#[derive(ToSchema)]
+#[schema(as = ExportedLine)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only described: both kinds of line are written where they are made")]
+enum ExportedLine {
+    Letter(Box<DeadLetter>),
+    Broken(RefusedLine),
+}
+
+/// Dead letters as NDJSON, bodies included
+#[utoipa::path(
+    get, path = "/v1/dead-letters/export", operation_id = "exportDeadLetters", tag = "dead letters",
+    params(LetterFilter, ("status" = Option<LetterStatus>, Query)),
+    responses((status = 200, description = "One dead letter a line", body = Vec<ExportedLine>, content_type = "application/x-ndjson")),
+)]
+async fn export(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    either(exported(shared, query.as_deref()))
+}
+
+fn exported(shared: Arc<Shared>, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = Query::parse(query, letters::EXPORTED)?;
+    let filter = letter_filter::filter(&query)?;
+    let (sender, lines) = mpsc::channel(16);
+    tokio::spawn(async move {
+        if let Err(error) = write(&shared, filter, &sender).await {
+            // The head is gone: the last line says that it is not the end.
+            let last = RefusedLine::of(&of_store(&error));
+            drop(sender.send(lines::written(&last)).await);
+        }
+    });
+    Ok(lines::streamed(lines))
+}
+
+async fn write(shared: &Shared, filter: Filter, to: &mpsc::Sender<Bytes>) -> Result<(), Error> {
+    let (store, mut after) = (&shared.desk.store, None);
+    loop {
+        let page = store.letters(filter.clone(), Window { after, limit: PAGE }).await?;
+        for listed in &page.entries {
+            // Lists come without bodies; one that is gone meanwhile is not exported.
+            let Some(letter) = store.letter(listed.letter.id).await? else { continue };
+            if to.send(lines::written(&view::letter(&letter))).await.is_err() {
+                return Ok(());
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Keep dead letters that were exported; one answer a line
+#[utoipa::path(
+    post, path = "/v1/dead-letters/import", operation_id = "importDeadLetters", tag = "dead letters",
+    request_body(content = Vec<Written>, content_type = "application/x-ndjson"),
+    responses((status = 200, description = "An answer a line", body = Vec<LetterLine>, content_type = "application/x-ndjson")),
+)]
+async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Body) -> Response {
+    audit(&shared, &who.0, "import", "dead letters".to_owned()).await;
+    let bounds = Bounds {
+        bytes_of_a_line: jobs::longest(&shared.live.load()),
+        lines: MOST_LINES,
+        together: TOGETHER,
+        bytes_together: BYTES_TOGETHER,
+    };
+    lines::answer(body, bounds, move |lines| {
+        let shared = Arc::clone(&shared);
+        async move { join_all(lines.into_iter().map(|(number, line)| keep(&shared, number, line))).await.concat().into() }
+    })
+}
+
+async fn keep(shared: &Shared, number: u64, line: Line) -> String {
+    let read = line.and_then(|line| letter(&line, &shared.live.load(), shared.desk.now()));
+    let refused = |refusal: &Refusal| LetterLine { refused: RefusedLine::of(refusal), ..LetterLine::default() };
+    let mut said = match read {
+        Err(why) => refused(&bad(&why)),
+        Ok(letter) => {
+            let id = Some(letter.id.to_string());
+            match shared.desk.store.keep_letter(letter).await {
+                Ok(()) => LetterLine { id, kept: Some(true), ..LetterLine::default() },
+                Err(error) => LetterLine { id, ..refused(&of_store(&error)) },
+            }
+        }
+    };
+    said.line = number;
+    lines::text(&said)
+}
+
+/// What is said of one line: its letter, or what is wrong with it
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct LetterLine {
+    line: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    kept: Option<bool>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    refused: RefusedLine,
+}
+
+/// A letter as an export writes it; what it says besides is how things stood there.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ExportedLetter)]
+struct Written {
+    id: String,
+    queue: String,
+    endpoint: String,
+    #[schema(value_type = DoorWord)]
+    door: String,
+    original: Original,
+    #[schema(value_type = ClassWord)]
+    class: String,
+    failure_reason: String,
+    failure_code: String,
+    #[serde(default)]
+    error_detail: String,
+    #[schema(value_type = Option<Time>)]
+    last_attempt_at: Option<String>,
+    total_attempts: u32,
+    correlation_id: Option<String>,
+    idempotency_key: Option<String>,
+    caller: String,
+    tenant: String,
+    #[schema(value_type = Time)]
+    enqueued_at: String,
+    #[schema(value_type = Time)]
+    dead_lettered_at: String,
+    #[schema(value_type = Time)]
+    expires_at: String,
+    #[schema(value_type = SeverityWord)]
+    severity: String,
+    replayable: bool,
+    #[serde(default)]
+    replay_instructions: String,
+    #[serde(default)]
+    #[schema(value_type = Vec<view::Tried>)]
+    history: Vec<Attempted>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ExportedRequest)]
+struct Original {
+    method: String,
+    url: String,
+    path: String,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    body: Value,
+    #[schema(value_type = Option<view::Encoding>)]
+    body_encoding: Option<String>,
+    #[serde(default)]
+    body_cut: bool,
+}
+
+/// Headers that can be sent again. Secrets are not in an export, and those of a connection are no part of a request.
+fn headers(written: BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
+    let mut kept = Vec::with_capacity(written.len());
+    for (name, value) in written {
+        match RequestHeaders::check(&name, &value) {
+            Ok(_) if discretion::is_secret(&name) => {}
+            Ok(_) => kept.push((name, value)),
+            Err(BadHeader::Reserved(_)) => {}
+            Err(bad @ BadHeader::Unsendable(_)) => return Err(bad.to_string()),
+        }
+    }
+    Ok(kept)
+}
+
+fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
+    let written: Written = serde_json::from_slice(line).map_err(|error| format!("this is no dead letter: {error}"))?;
+    if written.queue == adhoc::NAME {
+        // A URL that somebody hands in, like any other.
+        submit::outside(&written.original.path, &Reach::new(live.config.server.allow_private.clone()))?;
+    } else if written.original.path != ASTERISK {
+        submit::checked_path(written.original.path.clone())?;
+    }
+    submit::checked_method(&written.original.method)?;
+    let mut headers = headers(written.original.headers)?;
+    let body = submit::body(written.original.body, written.original.body_encoding.as_deref(), &mut headers)?;
+    // What an export does not show, an import does not have.
+    let is_whole = !discretion::secrets(&written.original.path).any(|secret| secret == REDACTED);
+    let word = |name: &str, text: &str| format!("`{name}` is not `{text}`");
+    let (dead_at, expires_at) =
+        (submit::time("dead_lettered_at", &written.dead_lettered_at)?, submit::time("expires_at", &written.expires_at)?);
+    Ok(NewLetter {
+        id: CallId::parse(&written.id).ok_or_else(|| word("id", &written.id))?,
+        door: Door::from_word(&written.door).ok_or_else(|| word("door", &written.door))?,
+        upstream: written.queue,
+        endpoint: written.endpoint,
+        tenant: written.tenant,
+        caller: written.caller,
+        url: written.original.url,
+        request: Request { method: written.original.method, path: written.original.path, headers, body },
+        body_cut: written.original.body_cut,
+        class: Class::from_word(&written.class).ok_or_else(|| word("class", &written.class))?,
+        reason: written.failure_reason,
+        code: written.failure_code,
+        detail: written.error_detail,
+        last_attempt_at: written.last_attempt_at.as_deref().map(|text| submit::time("last_attempt_at", text)).transpose()?,
+        attempts: written.total_attempts,
+        correlation_id: written.correlation_id,
+        idempotency_key: written.idempotency_key,
+        enqueued_at: submit::time("enqueued_at", &written.enqueued_at)?,
+        dead_at,
+        // What has run out of time elsewhere gets as much again here, or it would be gone before anybody looked.
+        expires_at: if expires_at > now { expires_at } else { now + expires_at.since(dead_at) },
+        severity: Severity::from_word(&written.severity).ok_or_else(|| word("severity", &written.severity))?,
+        replayable: written.replayable && is_whole,
+        instructions: written.replay_instructions,
+        history: written.history.into_iter().take(MOST_HISTORY).collect(),
+    })
+}

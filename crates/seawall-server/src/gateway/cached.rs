@@ -1,0 +1,216 @@
+//! The cache on a call's way: what is looked up before it, what is asked of the upstream because of that, and what is
+//! kept of the answer.
+
+use crate::Shared;
+use bytes::Bytes;
+use http::header::{
+    AGE, CONTENT_LENGTH, ETAG, HeaderMap, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+    TRANSFER_ENCODING,
+};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use http_body::Body as _;
+use seawall_core::policy;
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::cache::{Asked, Cache, Caller, Counts, Directives, Entry, Key, MOST_BODY, Revalidation};
+use seawall_engine::live::LiveUpstream;
+use seawall_http::body::Relay;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// How an answer came out of the cache, as `Cache-Status` says it (RFC 9211).
+pub(crate) const HIT: &str = "seawall; hit";
+pub(crate) const MEANWHILE: &str = "seawall; hit; detail=stale-while-revalidate";
+pub(crate) const ON_ERROR: &str = "seawall; hit; detail=stale-if-error";
+pub(crate) const CONFIRMED: &str = "seawall; fwd=stale; fwd-status=304";
+
+/// Whether the cache has anything to do with a request: parts of answers and preconditions are the upstream's business.
+pub(crate) fn concerns(method: &Method, headers: &HeaderMap) -> bool {
+    const BEYOND: [HeaderName; 4] = [RANGE, IF_RANGE, IF_MATCH, IF_UNMODIFIED_SINCE];
+    (method == Method::GET || method == Method::HEAD) && !headers.keys().any(|name| BEYOND.contains(name))
+}
+
+/// What one call knows of the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Lookup {
+    key: Key,
+    wanted: Directives,
+    entry: Option<Arc<Entry>>,
+    /// We asked whether the entry is still good, so a 304 is for us.
+    validating: bool,
+    if_none_match: Option<HeaderValue>,
+    counts: Arc<Counts>,
+}
+
+impl Lookup {
+    pub(crate) fn begin(
+        cache: &Cache,
+        upstream: &LiveUpstream,
+        target: &str,
+        method: &Method,
+        headers: &HeaderMap,
+        caller: Option<Caller>,
+    ) -> Self {
+        let key = Key { upstream: upstream.id, target: Arc::from(target), head: method == Method::HEAD, caller };
+        let entry = cache.find(&key, headers);
+        let if_none_match = headers.get(IF_NONE_MATCH).cloned();
+        let counts = Arc::clone(&upstream.cached);
+        Self { key, wanted: Directives::of(headers), entry, validating: false, if_none_match, counts }
+    }
+
+    /// An answer that needs no upstream, and the right to fetch a new one where it is stale.
+    pub(crate) fn answer(&self, now: Wall) -> Option<(Response<Relay>, Option<Revalidation>)> {
+        let entry = self.entry.as_ref()?;
+        if entry.is_fresh(&self.wanted, now) {
+            Counts::count(&self.counts.hit);
+            return Some((self.respond(entry, HIT, now), None));
+        }
+        let meanwhile = entry.serves_meanwhile(&self.wanted, now);
+        meanwhile.then(|| {
+            Counts::count(&self.counts.stale);
+            (self.respond(entry, MEANWHILE, now), Revalidation::claim(entry))
+        })
+    }
+
+    /// The stale answer, for a call that failed.
+    pub(crate) fn on_error(&self, now: Wall) -> Option<Response<Relay>> {
+        let entry = self.entry.as_ref()?;
+        entry.serves_on_error(&self.wanted, now).then(|| {
+            Counts::count(&self.counts.stale);
+            self.respond(entry, ON_ERROR, now)
+        })
+    }
+
+    /// The upstream was asked for an answer, and whatever it said is what there is.
+    pub(crate) fn missed(&self) {
+        Counts::count(&self.counts.miss);
+    }
+
+    /// The conditions that ask the upstream whether the entry is still good; none if the caller has conditions itself.
+    pub(crate) fn validate(&mut self, headers: &HeaderMap) -> HeaderMap {
+        let mut conditions = HeaderMap::new();
+        let own = headers.contains_key(IF_NONE_MATCH) || headers.contains_key(IF_MODIFIED_SINCE);
+        let Some(entry) = self.entry.as_ref().filter(|entry| !own && entry.has_validator()) else { return conditions };
+        self.validating = true;
+        for (validator, question) in [(ETAG, IF_NONE_MATCH), (LAST_MODIFIED, IF_MODIFIED_SINCE)] {
+            if let Some(value) = entry.headers.get(validator) {
+                conditions.insert(question, value.clone());
+            }
+        }
+        conditions
+    }
+
+    /// The entry, where the upstream says that it is still good.
+    pub(crate) fn confirmed(
+        &self,
+        cache: &Cache,
+        sent: &HeaderMap,
+        status: StatusCode,
+        by: &HeaderMap,
+        policy: &policy::Cache,
+        now: Wall,
+    ) -> Option<Response<Relay>> {
+        if !self.validating || status != StatusCode::NOT_MODIFIED {
+            return None;
+        }
+        let old = self.entry.as_ref()?;
+        Counts::count(&self.counts.revalidated);
+        let asked = Asked { headers: sent, caller: self.key.caller };
+        let Some(new) = old.confirmed(asked, by, policy, now).map(Arc::new) else {
+            // It may be used for this once, and then no more.
+            cache.invalidate(self.key.upstream, &self.key.target);
+            return Some(self.respond(old, CONFIRMED, now));
+        };
+        cache.store(self.key.clone(), Arc::clone(&new));
+        Some(self.respond(&new, CONFIRMED, now))
+    }
+
+    /// Keeps the answer once the caller has got it whole. `ends` says that its end can be told from a broken connection.
+    pub(crate) fn keep(
+        self,
+        shared: &Arc<Shared>,
+        sent: &HeaderMap,
+        response: &mut Response<Relay>,
+        ends: bool,
+        policy: &policy::Cache,
+        now: Wall,
+    ) {
+        self.missed();
+        let asked = Asked { headers: sent, caller: self.key.caller };
+        let entry = Entry::new(asked, response.status(), response.headers().clone(), Bytes::new(), policy, now);
+        if let (true, Some(mut entry)) = (ends, entry) {
+            let (shared, key, counts) = (Arc::clone(shared), self.key, self.counts);
+            response.body_mut().on_whole(MOST_BODY, move |body| {
+                entry.body = body;
+                shared.cache.store(key, Arc::new(entry));
+                Counts::count(&counts.stored);
+            });
+        }
+    }
+
+    fn respond(&self, entry: &Entry, how: &'static str, now: Wall) -> Response<Relay> {
+        let unchanged = self.if_none_match.as_ref().is_some_and(|tags| names(tags, entry.headers.get(ETAG)));
+        let body = if unchanged || entry.body.is_empty() { Relay::Empty } else { Relay::Full(entry.body.clone()) };
+        let mut response = Response::new(body);
+        *response.status_mut() = entry.status;
+        *response.headers_mut() = entry.headers.clone();
+        if unchanged {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response.headers_mut().remove(CONTENT_LENGTH);
+        }
+        let age = entry.age(now).0 / 1_000_000_000;
+        response.headers_mut().insert(AGE, HeaderValue::from(age));
+        // Caches nearer to the upstream have spoken before us.
+        response.headers_mut().append(CACHE_STATUS, HeaderValue::from_static(how));
+        response
+    }
+}
+
+/// Whether an If-None-Match names this tag, by RFC 9110's weak comparison.
+fn names(tags: &HeaderValue, tag: Option<&HeaderValue>) -> bool {
+    let (Ok(tags), Some(Ok(tag))) = (tags.to_str(), tag.map(HeaderValue::to_str)) else { return false };
+    let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    tags.trim() == "*" || tags.split(',').any(|other| bare(other) == bare(tag))
+}
+
+/// Whether the answer's end is marked. Without a mark a broken connection looks like an end, so it is not kept.
+pub(crate) fn ends(version: Version, headers: &HeaderMap, body: &Relay) -> bool {
+    version >= Version::HTTP_2
+        || headers.contains_key(CONTENT_LENGTH)
+        || headers.contains_key(TRANSFER_ENCODING)
+        || matches!(body, Relay::Empty)
+}
+
+/// Reads an answer that nobody waits for, as far as it could be kept.
+pub(crate) async fn drained(mut body: Relay, within: Nanos) {
+    let read = drain(&mut body);
+    // What drips in for longer is not kept: its connection and its claim are worth more.
+    let _late = tokio::time::timeout(Duration::from_nanos(within.0), read).await;
+}
+
+async fn drain(body: &mut Relay) {
+    let mut left = MOST_BODY;
+    while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let read = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(read) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_compare_weakly() {
+        let tag = HeaderValue::from_static("W/\"a\"");
+        for (tags, expected) in [("\"a\"", true), ("\"b\", W/\"a\"", true), ("*", true), ("\"b\"", false), ("", false)] {
+            assert_eq!(names(&HeaderValue::from_static(tags), Some(&tag)), expected, "{tags}");
+        }
+        assert!(!names(&HeaderValue::from_static("\"a\""), None));
+    }
+}

@@ -1,0 +1,346 @@
+//! Callers who do not wait: requests that become jobs at once because they ask for it, calls that become jobs because
+//! their retries are used up, and the place where a caller finds its own jobs again.
+
+use super::caller_context::CallerContext;
+use super::intake;
+use super::keyed;
+use super::{Gateway, Routed};
+use crate::answer::{Refusal, Signed};
+use crate::hygiene::{self, Marks, Ours};
+use crate::idempotency::{KEY, Keyed, KeyedRequest, fingerprint};
+use crate::jobs;
+use crate::letter;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
+use seawall_core::config::AtCost;
+use seawall_core::decide::{Progress, repeatable};
+use seawall_core::id::CallId;
+use seawall_core::policy::{Door, OnExhausted, Unsafe};
+use seawall_core::record::{Attempt, Code, Reason};
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::drive::Ended;
+use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::transport::{HttpTransport, Replay};
+use seawall_http::body::{Inbound, Relay};
+use seawall_http::reach::Reach;
+use seawall_store::job::{Enqueued, NewJob, Origin, Request, State};
+use serde::Serialize;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const CALLBACK: HeaderName = HeaderName::from_static("seawall-callback");
+const CORRELATION: HeaderName = HeaderName::from_static("x-correlation-id");
+/// Who waits longer should come back.
+const MOST_WAIT: u64 = 60;
+/// How often a waiting caller's job is looked at.
+const LOOK: Duration = Duration::from_millis(25);
+
+/// What `Prefer: respond-async` asks for (RFC 7240).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Async {
+    /// The caller would rather have the answer, if it comes so soon.
+    wait: Duration,
+}
+
+/// Whether a caller would rather not wait.
+pub(crate) fn asked(headers: &HeaderMap) -> Option<Async> {
+    let mut asked = false;
+    let mut wait = Duration::ZERO;
+    for value in headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok()) {
+        for preference in value.split([',', ';']).map(str::trim) {
+            if preference.eq_ignore_ascii_case("respond-async") {
+                asked = true;
+            } else if let Some(seconds) = preference.strip_prefix("wait=").and_then(|seconds| seconds.trim().parse().ok()) {
+                wait = Duration::from_secs(std::cmp::min(seconds, MOST_WAIT));
+            }
+        }
+    }
+    asked.then_some(Async { wait })
+}
+
+/// A call as it is kept.
+struct Described<'a> {
+    upstream: &'a str,
+    method: &'a str,
+    below: &'a str,
+    /// Clean of whatever does not go upstream.
+    headers: &'a HeaderMap,
+    body: Bytes,
+    key: Option<String>,
+    callback: Option<String>,
+}
+
+impl Gateway {
+    fn describe(&self, call: Described<'_>, id: CallId, from: &CallerContext) -> NewJob {
+        let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+        let content_type = call.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        NewJob {
+            id,
+            upstream: call.upstream.to_owned(),
+            tenant: from.caller.tenant.clone(),
+            caller: from.caller.name.to_string(),
+            priority: 0,
+            dedup: call.key.as_ref().map(|key| {
+                let Described { upstream, method, below, headers, .. } = call;
+                KeyedRequest { caller: &from.caller.name, upstream, method, path: below, headers, key }.scope()
+            }),
+            fingerprint: fingerprint(call.method, call.below, content_type, &call.body),
+            correlation_id: call.headers.get(CORRELATION).and_then(text).filter(|id| id.len() <= 255),
+            request: Request {
+                method: call.method.to_owned(),
+                path: call.below.to_owned(),
+                headers: hygiene::pairs(call.headers),
+                body: call.body,
+            },
+            idempotency_key: call.key,
+            callback: call.callback,
+            run_at: self.shared.desk.now(),
+            expires_at: None,
+            origin: Origin::Caller,
+            progress: Progress::default(),
+            history: Vec::new(),
+        }
+    }
+
+    /// A request that becomes a job at once.
+    pub(crate) async fn defer(
+        &self,
+        head: &mut request::Parts,
+        marks: Marks,
+        body: Inbound,
+        routed: Routed<'_>,
+        prefer: Async,
+    ) -> Response<Relay> {
+        let Routed { upstream, endpoint, target, from, unread: _ } = &routed;
+        let live = self.shared.live.load_full();
+        // A job's body is held in memory, a synchronous call's may pass through: only that one may be larger than the server's bound.
+        let most = live.max_body(endpoint).min(live.config.server.max_body);
+        let body = match intake::body(body, most, most, from.left).await {
+            Ok(Replay::Kept(bytes)) => bytes,
+            Ok(Replay::Empty) => Bytes::new(),
+            Ok(Replay::Once(..)) => return self.turn_away(intake::body_too_large(), Some(endpoint)),
+            Err(refusal) => return self.turn_away(*refusal, Some(endpoint)),
+        };
+        let text = |name: &HeaderName| head.headers.get(name).map(|value| value.to_str().unwrap_or("").to_owned());
+        let reach = Reach::new(live.config.server.allow_private.clone());
+        let checked =
+            (text(&KEY).map(|key| jobs::plain_key(&key)).transpose(), text(&CALLBACK).map(|url| jobs::outside(&url, &reach)).transpose());
+        let (key, callback) = match checked {
+            (Ok(key), Ok(callback)) => (key, callback),
+            (Err(why), _) | (_, Err(why)) => return self.turn_away(intake::bad_request(&why), Some(endpoint)),
+        };
+        let ours = Ours::of(upstream, endpoint, &self.shared.pseudonym);
+        hygiene::outward(&mut head.headers, marks, ours, head.version);
+        head.headers.remove(PREFER);
+        let id = self.shared.desk.new_id();
+        let method = head.method.as_str();
+        let below = below(upstream, target);
+        let described = Described { upstream: &upstream.spec.name, method, below, headers: &head.headers, body, key, callback };
+        let job = self.describe(described, id, from);
+        let kept = self.shared.desk.enqueue(vec![job]).await;
+        match kept.as_deref() {
+            Ok([Enqueued::New(id) | Enqueued::Known(id, _)]) => self.accepted(*id, prefer, &routed).await,
+            Ok([Enqueued::Mismatch(_)]) => self.turn_away(Refusal::of(Code::IdempotencyKeyMismatch, None), Some(endpoint)),
+            Ok(_) => self.turn_away(Refusal::code(503, Code::StoreUnavailable, "the store gave no answer"), Some(endpoint)),
+            Err(error) => self.turn_away(*crate::query::of_store(error), Some(endpoint)),
+        }
+    }
+
+    /// The job is on disk. Who would rather have its answer may wait a little for it.
+    async fn accepted(&self, id: CallId, prefer: Async, routed: &Routed<'_>) -> Response<Relay> {
+        let Routed { upstream, endpoint, target, from, unread: _ } = routed;
+        let until = tokio::time::sleep(prefer.wait);
+        tokio::pin!(until);
+        let mut state = State::Queued;
+        while !prefer.wait.is_zero() && !until.is_elapsed() {
+            if let Ok(Some(job)) = self.shared.desk.store.job(id).await {
+                let done = job.response.as_ref().filter(|_| job.state == State::Done);
+                if let Some(mut response) = done.and_then(|kept| replayed(kept, id, job.progress.attempts)) {
+                    self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
+                    return response;
+                }
+                state = job.state;
+                if state.is_over() {
+                    break;
+                }
+            }
+            tokio::select! {
+                () = &mut until => {}
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+        self.log(endpoint, id, 0, "enqueued", from);
+        let mut response = enqueued(id, state, 0);
+        response.headers_mut().insert(APPLIED, HeaderValue::from_static("respond-async"));
+        response
+    }
+
+    fn log(&self, endpoint: &LiveEndpoint, call: CallId, attempts: u32, outcome: &'static str, from: &CallerContext) {
+        self.shared.recorder.push(Record::Call(CallRecord {
+            at: self.shared.clock.now().wall,
+            call,
+            names: Arc::clone(&endpoint.names),
+            caller: Arc::clone(&from.caller.name),
+            request: from.request.clone(),
+            attempts,
+            response_status: Some(202),
+            outcome,
+            reason: Reason::Queued,
+            elapsed: Nanos::ZERO,
+            refused_by: None,
+        }));
+    }
+
+    /// Whether a failed call leaves more than an answer: a trail is then kept from the beginning.
+    pub(crate) fn leaves_a_trace(endpoint: &LiveEndpoint) -> bool {
+        let policy = &endpoint.spec.policy;
+        policy.on_exhausted == OnExhausted::Enqueue || policy.dead_letter.from.contains(&Door::Gateway)
+    }
+
+    /// What a failed call leaves behind: a job where that can still help, or a dead letter. An answer of ours, if the call
+    /// became a job.
+    pub(crate) async fn outlive(
+        &self,
+        id: CallId,
+        ended: &Ended,
+        transport: &HttpTransport<'_>,
+        trail: &[(Wall, Attempt)],
+        (from, keyed): (&CallerContext, Option<&Keyed>),
+    ) -> Option<Response<Relay>> {
+        let body = keyed::whole(&transport.body)?;
+        let (policy, finish) = (&transport.endpoint.spec.policy, &ended.finish);
+        if !jobs::is_failure(finish.outcome) {
+            return None;
+        }
+        let key = transport.headers.get(KEY).and_then(|value| jobs::plain_key(value.to_str().ok()?).ok());
+        let unsent = finish.attempts == 0 || ended.fault.is_some_and(|fault| fault.kind.is_unsent());
+        let at_cost = policy
+            .at_cost
+            .allows(path_below(transport.upstream, &transport.target), || transport.headers.get(AtCost::OPERATION)?.to_str().ok());
+        let at_cost = at_cost && policy.retry.unsafe_methods != Unsafe::Never;
+        let safe = unsent || at_cost || repeatable(transport.method.as_str(), policy.retry.unsafe_methods, key.is_some());
+        let described = Described {
+            upstream: &transport.upstream.spec.name,
+            method: transport.method.as_str(),
+            below: below(transport.upstream, &transport.target),
+            headers: &transport.headers,
+            body,
+            key,
+            callback: None,
+        };
+        let mut job = self.describe(described, id, from);
+        job.history = letter::history(&[], trail);
+        if policy.on_exhausted == OnExhausted::Enqueue && safe && jobs::is_worth_keeping(finish.outcome) {
+            let rest = jobs::rest(finish.reason, finish.retry_after, policy.retry.backoff.cap);
+            job.run_at = self.shared.desk.now() + rest;
+            // The store may know the request already: then its job is the one to ask about.
+            let known = match self.shared.desk.enqueue(vec![job.clone()]).await.as_deref() {
+                Ok([Enqueued::New(new)]) => {
+                    keyed.iter().for_each(|keyed| keyed.leave());
+                    Some((*new, if rest == Nanos::ZERO { State::Queued } else { State::Waiting }))
+                }
+                Ok([Enqueued::Known(known, state)]) => Some((*known, *state)),
+                Ok(_) | Err(_) => None,
+            };
+            if let Some((known, state)) = known {
+                self.log(transport.endpoint, id, finish.attempts, "enqueued", from);
+                return Some(enqueued(known, state, finish.attempts));
+            }
+        }
+        if policy.dead_letter.from.contains(&Door::Gateway) {
+            let letter = letter::gateway_letter(&job, transport, ended, trail, self.shared.desk.now());
+            let desk = Arc::clone(&self.shared.desk);
+            // The caller need not wait for it: what it gets is the failure itself.
+            tokio::task::spawn_local(async move { drop(desk.store.keep_letter(letter).await) });
+        }
+        None
+    }
+
+    /// `/-/jobs/{id}`: a caller's own job, and nobody else's.
+    pub(crate) async fn own_job(&self, id: &str, headers: &HeaderMap) -> Response<Relay> {
+        let live = self.shared.live.load_full();
+        let Some(caller) = live.callers.identify(headers) else {
+            return self.turn_away(Refusal::of(Code::CallerUnknown, None), None);
+        };
+        let unknown = || Refusal::code(404, Code::NotFound, "there is no such job of yours").respond();
+        let Some(id) = CallId::parse(id) else { return unknown() };
+        match self.shared.desk.store.job(id).await {
+            Ok(Some(job)) if *job.caller == *caller.name => document(200, &jobs::view(&job)),
+            Ok(_) => unknown(),
+            Err(error) => crate::query::of_store(&error).respond(),
+        }
+    }
+}
+
+/// What is asked for below the upstream's own base.
+pub(crate) fn below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
+    target.get(upstream.spec.url.path.len()..).filter(|below| !below.is_empty()).unwrap_or("/")
+}
+
+/// The same without a query.
+pub(crate) fn path_below<'a>(upstream: &LiveUpstream, target: &'a str) -> &'a str {
+    below(upstream, target).split('?').next().unwrap_or("")
+}
+
+fn document(status: u16, value: &impl Serialize) -> Response<Relay> {
+    let mut response = Response::new(Relay::Full(Bytes::from(serde_json::to_vec(value).unwrap_or_default())));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
+    let mut response = document(202, &json!({ "id": id.to_string(), "state": state.as_str() }));
+    let headers = response.headers_mut();
+    if let Ok(place) = HeaderValue::from_str(&format!("/-/jobs/{id}")) {
+        headers.insert(LOCATION, place);
+    }
+    Signed { call: id, attempts, outcome: "enqueued", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }.put(headers);
+    response
+}
+
+/// Returns a response that was kept, of a job that was done while its caller waited or of an earlier call; nothing if its body was too
+/// long to be kept whole.
+pub(crate) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts: u32) -> Option<Response<Relay>> {
+    if kept.truncated {
+        return None;
+    }
+    let mut response = Response::new(Relay::Full(kept.body.clone()));
+    *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
+    for (name, value) in kept.headers.pairs() {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
+            && name != http::header::CONTENT_LENGTH
+        {
+            response.headers_mut().append(name, value);
+        }
+    }
+    Signed { call: id, attempts, outcome: "success", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }
+        .put(response.headers_mut());
+    Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefer(values: &[&str]) -> Option<u64> {
+        let headers = values.iter().map(|value| (PREFER, value.parse().unwrap())).collect();
+        asked(&headers).map(|asked| asked.wait.as_secs())
+    }
+
+    #[test]
+    fn preferences_are_read_as_they_are_written() {
+        assert_eq!(prefer(&["respond-async"]), Some(0));
+        assert_eq!(prefer(&["respond-async, wait=5"]), Some(5));
+        assert_eq!(prefer(&["wait=900", "Respond-Async"]), Some(MOST_WAIT));
+        assert_eq!(prefer(&["wait=5"]), None);
+        assert_eq!(prefer(&["return=minimal"]), None);
+    }
+}

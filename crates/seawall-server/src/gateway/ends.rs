@@ -1,0 +1,70 @@
+//! How those end that no upstream answered: our own words, and what the cache and the gateway itself say.
+
+use super::intake;
+use crate::answer::Refusal;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Response, StatusCode};
+use seawall_core::call::{Finish, Outcome};
+use seawall_core::id::CallId;
+use seawall_core::record::{Code, Reason};
+use seawall_core::time::{Nanos, Now};
+use seawall_engine::drive::Ended;
+use seawall_engine::live::LiveEndpoint;
+use seawall_http::body::{Blame, Relay};
+
+/// The end of a call that the cache answered.
+pub(crate) const fn unsent(now: Now) -> Ended {
+    let finish = Finish {
+        outcome: Outcome::Success,
+        reason: Reason::Cached,
+        attempts: 0,
+        elapsed: Nanos::ZERO,
+        waited: Nanos::ZERO,
+        retry_after: None,
+    };
+    Ended { finish, fault: None, blame: None, at: now, rate_limit: None, place: None }
+}
+
+pub(crate) fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Refusal {
+    let mut refusal = match ended.blame {
+        Some(Blame::Broke) => intake::body_broke(),
+        Some(Blame::TooLarge) => intake::body_too_large(),
+        Some(Blame::TooSlow) => intake::body_too_slow(),
+        // A breaker that opened meanwhile knows a time, but a deadline or a reset does not name one.
+        None => Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after.filter(|_| names_a_time(code))),
+    };
+    if ended.finish.reason == Reason::ExceedsCapacity {
+        refusal.detail = "this call costs more than its limit ever holds".to_owned();
+    }
+    let mut refusal = refusal.at(endpoint);
+    refusal.call = Some(id.to_string());
+    refusal.attempts = ended.finish.attempts;
+    refusal
+}
+
+const fn names_a_time(code: Code) -> bool {
+    matches!(
+        code,
+        Code::RateLimited
+            | Code::KeysExhausted
+            | Code::KeysRejected
+            | Code::Overloaded
+            | Code::CircuitOpen
+            | Code::Paused
+            | Code::IdempotencyKeyInFlight
+            | Code::StoreUnavailable
+    )
+}
+
+/// The paths that the gateway keeps for itself.
+pub(crate) fn own_path(path: &str) -> Response<Relay> {
+    if path != "/-/health" {
+        return Refusal::code(404, Code::NotFound, "there is nothing at this path of the gateway").respond();
+    }
+    let mut response = Response::new(Relay::Full(Bytes::from_static(b"{\"status\":\"ok\"}\n")));
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,542 @@
+//! A caller's request becomes a call, and the call's end becomes an answer.
+
+mod arrival;
+mod cached;
+mod call_records;
+mod caller_context;
+mod deferred;
+mod degrade;
+mod ends;
+pub(crate) mod intake;
+mod keyed;
+mod target;
+
+use crate::Shared;
+use crate::answer::{Answered, Dated, Refusal, Signed};
+use crate::hygiene::{self, Marks, Ours};
+use crate::idempotency::{self, Keyed};
+use crate::seats::Seats;
+pub(crate) use arrival::Entrance;
+use arrival::{below, endpoint};
+use cached::Lookup;
+use caller_context::CallerContext;
+use ends::{own_path, refusal, unsent};
+use http::{HeaderMap, HeaderValue, Method, Response, request};
+use http_body::Body as _;
+use seawall_core::call::{self, Outcome};
+use seawall_core::config::AtCost;
+use seawall_core::id::CallId;
+use seawall_core::policy::Cache;
+use seawall_core::record::{Attempt, Class, Code, Reason};
+use seawall_core::request_target::RequestTarget;
+use seawall_core::rng::Rng;
+use seawall_core::time::{Nanos, Wall};
+use seawall_engine::cache::{self, Revalidation};
+use seawall_engine::deadlines::Deadlines;
+use seawall_engine::drive::{Ended, Scene, drive};
+use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
+use seawall_engine::recorder::{Record, TokenRecord};
+use seawall_engine::request_line::RequestLine;
+use seawall_engine::trace::Trace;
+use seawall_engine::transport::{HttpTransport, Replay, Sending};
+use seawall_engine::upstream_target::target;
+use seawall_http::body::{Held, Inbound, Relay};
+use seawall_http::front::Front;
+use seawall_http::h1::{Heard, Unread};
+use seawall_http::pool::Pool;
+use seawall_http::request_headers::RequestHeaders;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use target::{deadline, is_repeat};
+
+/// One worker's gateway.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) sending: Sending,
+    deadlines: Deadlines,
+    rng: RefCell<Rng>,
+    pub(crate) ids: RefCell<seawall_engine::ids::Ids>,
+    /// What a request is filed under that named no upstream, and whoever sent it.
+    pub(crate) nowhere: Arc<Names>,
+    pub(crate) nobody: Arc<str>,
+    /// The headers of whoever no limit asks for theirs.
+    bare: HeaderMap,
+    date: Dated,
+}
+
+/// A call's attempts, for whoever keeps its history.
+type Trail = RefCell<Vec<(Wall, Attempt)>>;
+
+/// How far apart those come back who were turned away for lack of room.
+const SPREAD: Nanos = Nanos::from_secs(2);
+
+/// A request that has found its endpoint.
+pub(crate) struct Routed<'a> {
+    pub(crate) upstream: &'a Arc<LiveUpstream>,
+    pub(crate) endpoint: &'a Arc<LiveEndpoint>,
+    pub(crate) target: RequestTarget,
+    pub(crate) from: CallerContext,
+    /// The caller's headers, where nobody has to look at them. Then it has no others.
+    pub(crate) unread: Option<Unread>,
+}
+
+/// A request as the upstream gets it, but for the credential.
+struct Sent {
+    method: Method,
+    target: RequestTarget,
+    headers: HeaderMap,
+    unread: Option<Unread>,
+    traced: bool,
+    repeated: bool,
+}
+
+/// Counts a call in flight for as long as it lives.
+struct InFlight(Arc<AtomicU32>);
+
+impl InFlight {
+    fn enter(upstream: &LiveUpstream) -> Self {
+        upstream.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&upstream.in_flight))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Gateway {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
+        let (nowhere, nobody, bare) = (Arc::new(Names::new("none", "none")), Arc::from("anonymous"), HeaderMap::new());
+        let (rng, ids) = (RefCell::new(Rng::seeded(seawall_engine::entropy())), RefCell::default());
+        Self { shared, sending, deadlines: Deadlines::default(), rng, ids, nowhere, nobody, bare, date: Dated::default() }
+    }
+
+    pub(crate) fn seats(&self) -> Arc<Seats> {
+        Arc::clone(&self.shared.seats)
+    }
+
+    pub(crate) fn front(&self) -> Option<Front> {
+        self.shared.live.load().front.clone()
+    }
+
+    pub(crate) fn head_timeout(&self) -> std::time::Duration {
+        self.shared.head_timeout
+    }
+
+    pub(crate) fn sweep(&self) {
+        self.sending.pool.sweep(self.sending.clock.now().mono);
+    }
+
+    pub(crate) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard, entrance: &Entrance) -> Answered {
+        let marks = Marks::of(&head.headers);
+        if let Err(refusal) = intake::inspect(head, unread.as_ref(), marks) {
+            let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref(), entrance).as_deref());
+            return self.turn_away(refusal, None).into();
+        }
+        if head.uri.path().starts_with("/-/") {
+            return match head.uri.path().strip_prefix("/-/jobs/") {
+                Some(id) => Box::pin(self.own_job(id, &head.headers)).await,
+                None => own_path(head.uri.path()),
+            }
+            .into();
+        }
+        let live = self.shared.live.load_full();
+        let mut routed = match self.route(&live, head, unread, marks, entrance) {
+            Ok(routed) => routed,
+            Err(refusal) => return self.turn_away(Box::pin(intake::spurn(head, incoming, *refusal)).await, None).into(),
+        };
+        if live.sheds(routed.endpoint) {
+            return self.turn_away(Box::pin(intake::spurn(head, incoming, self.shed())).await, Some(routed.endpoint)).into();
+        }
+        if idempotency::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, keyed::is_given(&head.headers, marks)) {
+            return self.turn_away(Box::pin(intake::spurn(head, incoming, keyed::missing())).await, Some(routed.endpoint)).into();
+        }
+        if let Some(prefer) = marks.has(Marks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
+            return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await.into();
+        }
+        let body = if incoming.is_end_stream() {
+            Replay::Empty
+        } else {
+            match Box::pin(self.take_in(incoming, &live, &mut routed)).await {
+                Ok(body) => body,
+                Err(refusal) => return self.turn_away(*refusal, Some(routed.endpoint)).into(),
+            }
+        };
+        self.call(head, marks, body, &mut routed).await
+    }
+
+    /// Where a request goes and who sent it, or why it goes nowhere.
+    fn route<'a>(
+        &self,
+        live: &'a Live,
+        head: &mut request::Parts,
+        unread: Option<Unread>,
+        marks: Marks,
+        entrance: &Entrance,
+    ) -> Result<Routed<'a>, Box<Refusal>> {
+        let Some((upstream, prefix)) = entrance.route(live, head, unread.as_ref()) else { return Err(Box::new(entrance.nowhere())) };
+        let below = below(head, prefix);
+        let endpoint = endpoint(upstream, &head.method, below);
+        let refuse = |refusal: Refusal| Err(Box::new(refusal.shaped(Some(endpoint))));
+        if marks.has(Marks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
+            return refuse(Refusal::code(508, Code::LoopDetected, "this request has passed through this gateway before"));
+        }
+        let Some(caller) = live.callers.identify(&head.headers) else { return refuse(Refusal::of(Code::CallerUnknown, None)) };
+        let target = match target(upstream, below) {
+            Ok(target) => target,
+            Err(bad) => return refuse(intake::bad_request(&bad.to_string())),
+        };
+        let request = RequestLine::new(&head.method, endpoint, below);
+        let address = live.callers.address(entrance.peer.ip(), &head.headers);
+        let url = entrance.gateway_url(head, unread.as_ref(), live, prefix);
+        live.callers.take_tokens(&mut head.headers);
+        let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
+        let mut from = CallerContext::new(address, caller, left, Some(url));
+        from.request = Some(request);
+        let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
+        Ok(Routed { upstream, endpoint, target, from, unread })
+    }
+
+    /// The caller's headers as the upstream may see them, where nobody on the way has to look at one; else they are read after all.
+    fn left_unread(
+        &self,
+        mut unread: Unread,
+        upstream: &LiveUpstream,
+        endpoint: &LiveEndpoint,
+        head: &mut request::Parts,
+    ) -> Option<Unread> {
+        let (policy, ours) = (&endpoint.spec.policy, Ours::of(upstream, endpoint, &self.shared.pseudonym));
+        let is_read = endpoint.state.looks_at_headers
+            || policy.cache.is_on()
+            || endpoint.schema.is_some()
+            || idempotency::is_made(&policy.idempotency, &head.method, false)
+            || Self::leaves_a_trace(endpoint)
+            || ours.are_among(&unread);
+        if is_read {
+            head.headers = unread.whole();
+            return None;
+        }
+        unread.via = ours.name.map(|name| name.value(head.version).clone());
+        Some(unread)
+    }
+
+    /// Leaves of the caller's headers what the upstream may see. Those that nobody has read are given back as they are.
+    fn outward(&self, head: &mut request::Parts, marks: Marks, routed: &mut Routed<'_>) -> Option<Unread> {
+        let unread = routed.unread.take();
+        if unread.is_none() {
+            let ours = Ours::of(routed.upstream, routed.endpoint, &self.shared.pseudonym);
+            hygiene::outward(&mut head.headers, marks, ours, head.version);
+        }
+        unread
+    }
+
+    /// The caller's deadline began with its request, not with the end of its body.
+    async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut Routed<'_>) -> Result<Replay, Box<Refusal>> {
+        let max_body = live.max_body(routed.endpoint);
+        let from = &mut routed.from;
+        let started = self.sending.clock.now().mono;
+        let body = intake::body(incoming, live.config.server.replay_body.min(max_body), max_body, from.left).await?;
+        from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
+        Ok(body)
+    }
+
+    /// The refusal of a call that others come before.
+    pub(crate) fn shed(&self) -> Refusal {
+        let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
+        let mut refusal = Refusal::of(Code::Overloaded, None).retry_after(Some(Nanos::from_secs(1) + spread));
+        refusal.reason = Reason::Shed;
+        refusal
+    }
+
+    pub(crate) fn turn_away(&self, refusal: Refusal, endpoint: Option<&Arc<LiveEndpoint>>) -> Response<Relay> {
+        self.noted(refusal, endpoint).respond()
+    }
+
+    pub(crate) fn wall(&self) -> Wall {
+        self.sending.clock.now().wall
+    }
+
+    /// What `Date` says of an answer that has none.
+    pub(crate) fn date(&self) -> HeaderValue {
+        self.date.at(self.wall())
+    }
+
+    /// Whether repeating the request costs money and nothing else.
+    fn is_repeatable_at_cost(head: &request::Parts, routed: &Routed<'_>) -> bool {
+        let at_cost = &routed.endpoint.plan.at_cost;
+        let operation = || head.headers.get(AtCost::OPERATION)?.to_str().ok();
+        !at_cost.is_none() && at_cost.allows(deferred::path_below(routed.upstream, &routed.target), operation)
+    }
+
+    async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Answered {
+        let (upstream, endpoint) = (routed.upstream, routed.endpoint);
+        let in_flight = InFlight::enter(upstream);
+        let method = head.method.clone();
+        let (has_key, traced) = (keyed::is_given(&head.headers, marks), marks.has(Marks::TRACE));
+        let made = idempotency::is_made(&endpoint.spec.policy.idempotency, &method, has_key);
+        // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
+        let early = marks.has(Marks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
+        let repeated = marks.has(Marks::OURS) && is_repeat(&head.headers, upstream);
+        let request = call::Request {
+            method: method.as_str(),
+            mark: endpoint.plan.mark(method.as_str(), head.uri.path()),
+            keyed: has_key || made,
+            at_cost: Self::is_repeatable_at_cost(head, routed),
+            replayable: body.is_replayable() && !early && !repeated,
+            deadline: Some(routed.from.left),
+            patient: false,
+        };
+        routed.from.look_at(&head.headers, head.uri.query(), marks, endpoint);
+        // A body that nobody has read would be taken for the next request, so such requests are not answered early.
+        let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
+        let caller = if cached { cache::Caller::of_stored(&head.headers) } else { None };
+        let unread = self.outward(head, marks, routed);
+        let now = self.sending.clock.now();
+        let id = self.ids.borrow_mut().next(now.wall);
+        let keyed = match request.keyed.then(|| self.keyed(id, routed, made, head, &body)).transpose() {
+            Ok(keyed) => keyed.flatten(),
+            Err(refusal) => return self.turn_away(*refusal, Some(endpoint)).into(),
+        };
+        let (target, from) = (std::mem::take(&mut routed.target), &routed.from);
+        let mut lookup = cached.then(|| Lookup::begin(&self.shared.cache, upstream, &target, &method, &head.headers, caller));
+        if let Some((mut response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
+            self.keep_links_inside(from, (upstream, endpoint), &target, response.headers_mut());
+            if let (Some(claim), Some(lookup)) = (claim, lookup) {
+                let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
+                self.revalidate(claim, lookup, upstream, endpoint, sent, from.on_behalf_of(endpoint.spec.policy.timeout.total));
+            }
+            let ended = unsent(now);
+            self.record(endpoint, id, &ended, from, "success", response.status());
+            return Self::sign(response, id, &ended, "success").into();
+        }
+        let conditions = lookup.as_mut().map(|lookup| lookup.validate(&head.headers)).unwrap_or_default();
+        let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
+        let mut transport = self.transport(upstream, endpoint, sent, body);
+        transport.conditions = conditions;
+        if keyed.is_some() {
+            (transport.ahead, transport.spares_streams) = (idempotency::MOST_ANSWER + 1, true);
+        }
+        // Who keeps an answer has to know what it says, and HTTP/2 writes headers in its own way.
+        transport.passes = (lookup.is_none() && head.version != http::Version::HTTP_2).then_some(hygiene::passes);
+        let trail = RefCell::new(Vec::new());
+        let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
+        transport.diagnoses = kept.is_some();
+        let scene = self.scene(id, upstream, endpoint, from, (kept, keyed.as_ref()));
+        let mut ended = drive(&scene, &request, &mut transport).await;
+        let place = ended.place.take();
+        if kept.is_some() || keyed.is_some() {
+            let trail = trail.take();
+            if let Some(response) = Box::pin(self.conclude(id, &ended, &transport, &trail, (from, keyed))).await {
+                return response.into();
+            }
+        }
+        if !method.is_safe() && transport.answer.as_ref().is_some_and(|answer| answer.response.status().as_u16() < 400) {
+            self.shared.cache.invalidate(upstream.id, &transport.target);
+        }
+        let mut answered = self.finish(id, &ended, &mut transport, lookup, head.version, from);
+        let response = &mut answered.response;
+        if matches!(response.body(), Relay::Stream(_)) {
+            // A call is over when its answer has been passed on, not when it has begun.
+            response.body_mut().hold(Held(Box::new((in_flight, place))));
+        }
+        answered
+    }
+
+    fn transport<'a>(
+        &'a self,
+        upstream: &'a Arc<LiveUpstream>,
+        endpoint: &'a Arc<LiveEndpoint>,
+        sent: Sent,
+        body: Replay,
+    ) -> HttpTransport<'a> {
+        let Sent { method, target, mut headers, unread, traced, repeated } = sent;
+        let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
+        HttpTransport {
+            sending: &self.sending,
+            upstream,
+            endpoint,
+            method,
+            target,
+            headers: RequestHeaders::new(headers),
+            conditions: HeaderMap::new(),
+            unread,
+            body,
+            answer: None,
+            token: None,
+            trace,
+            detail: None,
+            ahead: 0,
+            room: None,
+            spares_streams: false,
+            diagnoses: false,
+            passes: None,
+            repeated,
+            resends: 0,
+        }
+    }
+
+    fn scene<'a>(
+        &'a self,
+        id: CallId,
+        upstream: &'a Arc<LiveUpstream>,
+        endpoint: &'a Arc<LiveEndpoint>,
+        from: &'a CallerContext,
+        (trail, keyed): (Option<&'a Trail>, Option<&'a Keyed>),
+    ) -> Scene<'a> {
+        Scene {
+            clock: &self.sending.clock,
+            deadlines: &self.deadlines,
+            rng: &self.rng,
+            recorder: &self.shared.recorder,
+            endpoint,
+            id,
+            caller: &from.caller.name,
+            key_tail: upstream,
+            request: from.request.clone(),
+            who: from.who(&self.bare),
+            trail,
+            keeper: keyed.map(|keyed| keyed as _),
+            start_log: None,
+            closing: Some(&self.shared.closing),
+        }
+    }
+
+    /// Fetches a new answer for the cache while the caller has the old one: a call of our own, with the same policy.
+    fn revalidate(
+        &self,
+        claim: Revalidation,
+        mut lookup: Lookup,
+        upstream: &Arc<LiveUpstream>,
+        endpoint: &Arc<LiveEndpoint>,
+        sent: Sent,
+        mut from: CallerContext,
+    ) {
+        let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
+        let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
+        tokio::task::spawn_local(async move {
+            from.request = Some(RequestLine::new(&sent.method, &endpoint, &sent.target));
+            let method = sent.method.clone();
+            let request = call::Request::plain(method.as_str());
+            let conditions = lookup.validate(&sent.headers);
+            let id = gateway.ids.borrow_mut().next(gateway.sending.clock.now().wall);
+            let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
+            transport.conditions = conditions;
+            let ended = drive(&gateway.scene(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
+            let answered = gateway.finish(id, &ended, &mut transport, Some(lookup), http::Version::HTTP_11, &from);
+            cached::drained(answered.response.into_body(), from.left).await;
+            drop(claim);
+        });
+    }
+
+    /// The upstream's own answer where there is one, ours otherwise.
+    fn finish(
+        &self,
+        id: CallId,
+        ended: &Ended,
+        transport: &mut HttpTransport<'_>,
+        lookup: Option<Lookup>,
+        version: http::Version,
+        from: &CallerContext,
+    ) -> Answered {
+        let HttpTransport { upstream, endpoint, answer, headers: sent, target, detail, .. } = transport;
+        let (upstream, endpoint, answer) = (*upstream, *endpoint, answer.take());
+        let (finish, policy) = (&ended.finish, &endpoint.spec.policy);
+        let status = answer.as_ref().map(|answer| answer.response.status());
+        if let (Reason::AuthFailed, Some(error)) = (finish.reason, &*detail) {
+            let (names, error) = (Arc::clone(&endpoint.names), error.clone());
+            self.shared.recorder.push(Record::Token(TokenRecord { at: ended.at.wall, call: id, names, error }));
+        }
+        if degrade::is_degradable(finish.outcome, status)
+            && let Some((mut response, outcome)) = degrade::instead(lookup.as_ref(), policy, ended.at.wall)
+        {
+            self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
+            self.record(endpoint, id, ended, from, outcome, response.status());
+            return Self::sign(response, id, ended, outcome).into();
+        }
+        let (outcome, refused_by) = match finish.outcome {
+            Outcome::Success => ("success", None),
+            Outcome::Failed(class) => (class.as_str(), None),
+            Outcome::Refused(code) => (code.as_str(), Some(code.stage())),
+            Outcome::Replayed => ("success", None),
+        };
+        let mut record = Self::call_record(endpoint, id, ended, from, outcome, refused_by);
+        if finish.outcome != Outcome::Success {
+            lookup.iter().for_each(Lookup::missed);
+        }
+        let answered: Answered = match (finish.outcome, answer) {
+            (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
+                let (mut response, verbatim) = (answer.response, answer.verbatim);
+                let spoken = std::mem::replace(response.version_mut(), version);
+                let mut signed = Signed::of(id, ended, outcome);
+                if let Some(lookup) = lookup {
+                    // What is kept says itself through whose hands it went.
+                    let ends = cached::ends(spoken, response.headers(), response.body());
+                    hygiene::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
+                    if finish.outcome == Outcome::Success {
+                        response = self.kept(response, lookup, sent, ends, &policy.cache, ended);
+                    }
+                } else {
+                    if verbatim.is_none() {
+                        hygiene::relayed(response.headers_mut());
+                    }
+                    signed.via = Some(self.shared.pseudonym.value(spoken).clone());
+                }
+                // Headers that are left as they came have no links.
+                self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
+                self.record_at_end(&mut response, endpoint, record);
+                return signed.onto(response, verbatim);
+            }
+            (Outcome::Refused(code), _) => Self::sign(self.refuse(code, ended, endpoint, id, detail.as_deref()), id, ended, outcome).into(),
+            (Outcome::Failed(Class::Auth), None) => {
+                Self::sign(refusal(Code::KeysRejected, ended, endpoint, id).respond(), id, ended, outcome).into()
+            }
+            (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, None) => {
+                let refusal = refusal(Code::UpstreamUnreachable, ended, endpoint, id).because(detail.as_deref());
+                Self::sign(refusal.respond(), id, ended, outcome).into()
+            }
+        };
+        record.response_status = Some(answered.response.status().as_u16());
+        self.shared.recorder.push(Record::Call(record));
+        answered
+    }
+
+    /// Our own words where the upstream has none.
+    fn refuse(&self, code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId, detail: Option<&str>) -> Response<Relay> {
+        let mut refusal = refusal(code, ended, endpoint, id).because(detail);
+        if code == Code::Overloaded {
+            // Callers that were turned away together should not come back together.
+            let spread = Nanos(self.rng.borrow_mut().up_to(SPREAD.0));
+            refusal.retry_after = refusal.retry_after.map(|wait| wait + spread);
+        }
+        refusal.respond()
+    }
+
+    /// A good answer on its way through the cache: one that only confirms what is there becomes what is there.
+    fn kept(
+        &self,
+        mut response: Box<Response<Relay>>,
+        lookup: Lookup,
+        sent: &HeaderMap,
+        ends: bool,
+        policy: &Cache,
+        ended: &Ended,
+    ) -> Box<Response<Relay>> {
+        let now = ended.at.wall;
+        if let Some(confirmed) = lookup.confirmed(&self.shared.cache, sent, response.status(), response.headers(), policy, now) {
+            return Box::new(confirmed);
+        }
+        lookup.keep(&self.shared, sent, &mut response, ends, policy, now);
+        response
+    }
+
+    /// Puts our own headers on an answer.
+    pub(crate) fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
+        Signed::of(id, ended, outcome).put(response.headers_mut());
+        response
+    }
+}

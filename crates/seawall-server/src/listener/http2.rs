@@ -1,0 +1,197 @@
+//! One caller on one connection that speaks HTTP/2. Its streams are held to the limits of HTTP/1 connections: a first request in
+//! time, no idle connection for longer than that, and no response that nobody reads.
+
+use super::hush::Hushing;
+use super::talk::{Awaited, Spoken, Talk};
+use super::wire::{LINGER, Wire};
+use super::worker::draining;
+use crate::Phase;
+use crate::gateway::Entrance;
+use crate::gateway::Gateway;
+use crate::seats::Seat;
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use seawall_http::body::{Inbound, Relay, RelayError};
+use seawall_http::h2::IncomingBody;
+use seawall_http::io::Io;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::watch;
+
+const MAX_HEADER_BYTES: u32 = 64 * 1024;
+/// Bytes of a response that wait for the caller, for each stream.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The streams of one connection that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    open: RefCell<BTreeMap<u32, Rc<StreamState>>>,
+    /// The stream whose task is about to be spawned: hyper calls the service and spawns its stream in one go.
+    spawning: RefCell<Option<OpenStream>>,
+    count: Cell<u32>,
+}
+
+/// The progress of one stream's response.
+#[derive(Debug, Default)]
+struct StreamState {
+    /// Pieces of the body that hyper has asked for. It asks for the next one when the caller has made room for the last.
+    pieces: Cell<u64>,
+    /// The last piece waits for the caller's window.
+    is_held: Cell<bool>,
+    hush: Hushing,
+}
+
+/// A stream from its request to its end.
+#[derive(Debug)]
+struct OpenStream {
+    number: u32,
+    state: Rc<StreamState>,
+    talk: Rc<Spoken>,
+    /// Every stream but the only one takes a place among the callers, as a connection of HTTP/1 would.
+    _seat: Option<Seat>,
+}
+
+impl Streams {
+    /// Looks after each stream; ends those whose response is not read.
+    pub(crate) fn look(&self, is_short: bool) {
+        for stream in self.open.borrow().values() {
+            let awaited = stream.is_held.get().then(|| Awaited::Reader(stream.pieces.get()));
+            stream.hush.look(awaited, is_short);
+        }
+    }
+}
+
+impl Spoken {
+    /// A new stream of this connection.
+    fn open_stream(self: &Rc<Self>, seat: Option<Seat>) -> OpenStream {
+        let streams = &self.streams;
+        let number = streams.count.get().wrapping_add(1);
+        streams.count.set(number);
+        let state = Rc::<StreamState>::default();
+        streams.open.borrow_mut().insert(number, Rc::clone(&state));
+        self.begin();
+        OpenStream { number, state, talk: Rc::clone(self), _seat: seat }
+    }
+
+    fn has_streams(&self) -> bool {
+        !self.streams.open.borrow().is_empty()
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.talk.streams.open.borrow_mut().remove(&self.number);
+        if !self.talk.has_streams() {
+            // The connection is idle, and is waited for like one of HTTP/1.
+            self.talk.end();
+        }
+    }
+}
+
+/// Runs a connection's streams on its thread, each until it ends or is given up. Dropping a stream's task resets the stream and
+/// gives its upstream connection back.
+#[derive(Clone)]
+struct StreamTasks(Rc<Spoken>);
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for StreamTasks {
+    fn execute(&self, task: F) {
+        let stream = self.0.streams.spawning.take();
+        tokio::task::spawn_local(async move {
+            let mut task = pin!(task);
+            poll_fn(|cx| {
+                let is_given_up = stream.as_ref().is_some_and(|stream| stream.state.hush.is_over(cx));
+                if is_given_up { Poll::Ready(()) } else { task.as_mut().poll(cx).map(drop) }
+            })
+            .await;
+        });
+    }
+}
+
+/// A response's body that says whether its caller reads.
+struct ReadBody {
+    body: Relay,
+    state: Rc<StreamState>,
+}
+
+impl Body for ReadBody {
+    type Data = Bytes;
+    type Error = RelayError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.state.pieces.set(self.state.pieces.get().wrapping_add(1));
+        self.state.is_held.set(matches!(polled, Poll::Ready(Some(Ok(_)))));
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Serves a connection until the caller leaves, is waited for too long, or the process ends.
+pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phases: watch::Receiver<Phase>, talk: &Talk) {
+    let (spoken, max_streams) = (Rc::clone(talk.spoken()), gateway.seats().max_streams());
+    let tasks = StreamTasks(Rc::clone(&spoken));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (gateway, seats, from) = (Rc::clone(&gateway), gateway.seats(), from.clone());
+        let seat = if spoken.has_streams() { seats.take().map(Some) } else { Some(None) };
+        let is_full = seat.is_none();
+        let stream = spoken.open_stream(seat.flatten());
+        let state = Rc::clone(&stream.state);
+        *spoken.streams.spawning.borrow_mut() = Some(stream);
+        Box::pin(async move {
+            let (mut head, body) = request.into_parts();
+            let response: Response<Relay> = if is_full {
+                gateway.turn_away(gateway.shed().shaped(gateway.named_endpoint(&head, None, &from).as_deref()), None)
+            } else {
+                gateway.handle(&mut head, (Inbound::H2(IncomingBody::new(body)), None), &from).await.whole()
+            };
+            let mut response = response.map(|body| ReadBody { body, state });
+            if response.status() == StatusCode::NO_CONTENT {
+                // Nothing follows, and clients that count take a length for a promise.
+                response.headers_mut().remove(CONTENT_LENGTH);
+            }
+            Ok::<_, Infallible>(response)
+        })
+    });
+    let mut builder = http2::Builder::new(tasks);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(max_streams)
+        .max_send_buf_size(MAX_SEND_BUFFER)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(PING_INTERVAL);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(Wire::new(stream, phases.clone())), service));
+    let is_idle = tokio::select! {
+        // In this order: what has arrived by now is read before the connection is told to end.
+        biased;
+        _ = connection.as_mut() => return,
+        () = poll_fn(|cx| if talk.spoken().hush.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }) => true,
+        () = draining(phases) => false,
+    };
+    connection.as_mut().graceful_shutdown();
+    if is_idle {
+        // Nothing is under way, so that a caller who does not take the farewell loses nothing.
+        drop(tokio::time::timeout(LINGER, connection).await);
+    } else {
+        drop(connection.await);
+    }
+}

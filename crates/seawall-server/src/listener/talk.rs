@@ -1,0 +1,203 @@
+//! One caller on one connection that speaks HTTP/1: a request, its answer, the next.
+
+use super::http2::Streams;
+use super::hush::Hushing;
+use super::wire::{LINGER, Wire};
+use super::worker::draining;
+use crate::Phase;
+use crate::answer::Answered;
+use crate::gateway::Entrance;
+use crate::gateway::Gateway;
+use crate::gateway::intake;
+use http::header::DATE;
+use http::{HeaderMap, Method, Request, Uri, request};
+use seawall_http::h1::{End, Heard, Served, Unheard};
+use seawall_http::io::Io;
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
+
+/// How one connection's conversation goes, for whoever watches over all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Talk(Rc<Spoken>);
+
+#[derive(Debug)]
+pub(crate) struct Spoken {
+    /// Requests so far.
+    turns: Cell<u32>,
+    awaited: Cell<Option<Awaited>>,
+    pub hush: Hushing,
+    /// The streams of a connection that speaks HTTP/2.
+    pub streams: Streams,
+}
+
+/// What the caller is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// To say what it wants, after so many requests.
+    Request(u32),
+    /// To take more of its answer than so many bytes.
+    Reader(u64),
+}
+
+impl Default for Spoken {
+    fn default() -> Self {
+        Self { turns: Cell::new(0), awaited: Cell::new(Some(Awaited::Request(0))), hush: Hushing::default(), streams: Streams::default() }
+    }
+}
+
+impl Talk {
+    pub(crate) fn spoken(&self) -> &Rc<Spoken> {
+        &self.0
+    }
+
+    fn begin(&self) {
+        self.0.begin();
+    }
+
+    /// The answer is on its way; `stuck` where the caller does not take it.
+    fn says(&self, stuck: Option<u64>) {
+        self.0.awaited.set(stuck.map(Awaited::Reader));
+    }
+
+    fn end(&self) {
+        self.0.end();
+    }
+}
+
+impl Spoken {
+    /// A request has begun.
+    pub(crate) fn begin(&self) {
+        self.turns.set(self.turns.get().wrapping_add(1));
+        self.awaited.set(None);
+    }
+
+    /// No request is under way any more, and the next one is waited for.
+    pub(crate) fn end(&self) {
+        self.awaited.set(Some(Awaited::Request(self.turns.get())));
+    }
+
+    pub(crate) fn awaited(&self) -> Option<Awaited> {
+        self.awaited.get()
+    }
+}
+
+/// Whether the process is on its way out.
+struct Ending {
+    phases: watch::Receiver<Phase>,
+    told: Pin<Box<dyn Future<Output = ()>>>,
+    is_asked: bool,
+    is_ending: bool,
+}
+
+impl Ending {
+    fn new(phases: watch::Receiver<Phase>) -> Self {
+        let told = Box::pin(draining(phases.clone()));
+        Self { phases, told, is_asked: false, is_ending: false }
+    }
+
+    /// Asked once, it will wake this task; to ask again each time would be a fiftieth of a request.
+    fn is_near(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.is_ending && (!self.is_asked || self.phases.has_changed().unwrap_or(true)) {
+            self.is_asked = true;
+            self.is_ending = self.told.as_mut().poll(cx).is_ready();
+        }
+        self.is_ending
+    }
+}
+
+pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, phases: watch::Receiver<Phase>, talk: &Talk) {
+    let (mut served, mut ending) = (Served::new(stream), Ending::new(phases.clone()));
+    let (mut head, ()) = Request::new(()).into_parts();
+    loop {
+        let asked = match heard(&mut served, &mut head, &mut ending, talk).await {
+            Ok(Some(asked)) => asked,
+            Ok(None) => break,
+            Err(why) => return turn_away(gateway, served, from, phases, why).await,
+        };
+        talk.begin();
+        let Some(Answered { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, from).await else { return };
+        // It is made of what was read, and would keep all of that while the connection is idle.
+        (head.method, head.uri, head.headers) = (Method::GET, Uri::default(), HeaderMap::new());
+        head.extensions.clear();
+        let last = std::future::poll_fn(|cx| Poll::Ready(ending.is_near(cx))).await;
+        served.answer(&mut response, verbatim.as_ref(), last, |out, is_dated| {
+            if !is_dated {
+                out.field(&DATE, &gateway.date());
+            }
+            signed.iter().for_each(|signed| signed.write(out));
+        });
+        drop((response, verbatim));
+        match answered(&mut served, talk).await {
+            End::Open => talk.end(),
+            End::Last => break,
+            // Without a farewell: an answer that broke off must not look like one that ended.
+            End::Broken => return served.break_off(),
+        }
+    }
+    close(served, phases).await;
+}
+
+/// The next request; nothing where none will be heard.
+async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Ending, talk: &Talk) -> Result<Option<Heard>, Unheard> {
+    std::future::poll_fn(|cx| {
+        // In this order: what has arrived by now is read before the connection is told to end.
+        if let Poll::Ready(heard) = served.poll_request(head, cx) {
+            return Poll::Ready(heard);
+        }
+        let is_over = talk.0.hush.is_over(cx) || (ending.is_near(cx) && served.is_idle());
+        if is_over { Poll::Ready(Ok(None)) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
+async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Parts, asked: Heard, from: &Entrance) -> Option<Answered> {
+    // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
+    // before the call is, so that the call begins where it will be and need not be moved there.
+    let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, asked, from)));
+    std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => served.poll_gone(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Passes an answer on, as long as the caller takes it.
+async fn answered(served: &mut Served, talk: &Talk) -> End {
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(end) = served.poll_answered(cx) {
+            return Poll::Ready(end);
+        }
+        talk.says(served.stuck());
+        if talk.0.hush.is_over(cx) { Poll::Ready(End::Broken) } else { served.poll_gone(cx).map(|()| End::Broken) }
+    })
+    .await
+}
+
+/// Answers what was no request, and hears no more.
+async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phases: watch::Receiver<Phase>, why: Unheard) {
+    let refusal = match why {
+        Unheard::Malformed => intake::bad_request("the request is malformed"),
+        Unheard::TooLarge { line } if line > intake::MAX_TARGET => intake::target_too_long(),
+        Unheard::TooLarge { .. } => intake::too_large(431, "the request's headers are too large"),
+    };
+    let refusal = refusal.closing().shaped(gateway.port_endpoint(from.port.as_ref()).as_deref());
+    let words = gateway.noted(refusal, None).wire(gateway.wall());
+    let Some(stream) = served.close() else { return };
+    let mut wire = Wire::new(stream, phases);
+    // Whoever does not listen has been told all the same.
+    if let Ok(Ok(())) = tokio::time::timeout(LINGER, wire.write_all(&words)).await {
+        drop(wire.shutdown().await);
+    }
+}
+
+async fn close(mut served: Served, phases: watch::Receiver<Phase>) {
+    if let Some(stream) = served.close() {
+        // Errors of a connection are the peer's.
+        drop(Wire::new(stream, phases).shutdown().await);
+    }
+}

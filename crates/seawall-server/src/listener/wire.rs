@@ -1,0 +1,87 @@
+//! A caller's socket at its end: a connection that we end first lingers, so that a caller who is still sending gets to
+//! read the answer instead of a reset.
+
+use crate::Phase;
+use seawall_http::io::Io;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+/// How long a caller may take to notice that we have nothing more to say.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Wire {
+    stream: Io,
+    phases: watch::Receiver<Phase>,
+    closing: Closing,
+}
+
+#[derive(Debug)]
+enum Closing {
+    Open,
+    Lingering(Pin<Box<Sleep>>),
+}
+
+impl Wire {
+    pub(crate) const fn new(stream: Io, phases: watch::Receiver<Phase>) -> Self {
+        Self { stream, phases, closing: Closing::Open }
+    }
+
+    /// Reads and forgets until the caller has closed its side or has had its time.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let Closing::Lingering(timer) = &mut self.closing else { return Poll::Ready(Ok(())) };
+        let mut space = [0; 16 * 1024];
+        loop {
+            if timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut buffer = ReadBuf::new(&mut space);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                // Closed or reset: the caller has gone.
+                Ok(()) | Err(_) => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        if matches!(self.closing, Closing::Open) {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            // A process on its way out does not wait for callers who keep idle connections.
+            if *self.phases.borrow() >= Phase::Draining {
+                return Poll::Ready(Ok(()));
+            }
+            self.closing = Closing::Lingering(Box::pin(tokio::time::sleep(LINGER)));
+        }
+        self.poll_linger(cx)
+    }
+}

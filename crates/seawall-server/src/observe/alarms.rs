@@ -1,0 +1,582 @@
+//! From records and states to events: what opens, closes, cools, runs out or rises. Each condition is told when it begins
+//! and when it ends, and not again in between.
+
+use super::bounded;
+use super::bus::{Bus, Event, Severity};
+use super::rollup::Rollups;
+use super::series::Series;
+use crate::job_counts::Counts;
+use crate::shape::{BreakerState, Time};
+use seawall_core::classify::redacted;
+use seawall_core::guard::{Cause, State};
+use seawall_core::policy::BreakerPer;
+use seawall_core::record::spike::{Span, Spike, Turn};
+use seawall_core::record::{Class, Code, ErrorKind, Reason, Status};
+use seawall_core::time::{Nanos, Now, Wall};
+use seawall_engine::live::{Live, LiveUpstream, Names};
+use seawall_engine::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
+use serde::Serialize;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use utoipa::ToSchema;
+
+/// Its baseline is measured anew by each process, so that it ends with the process too.
+pub(crate) const SPIKE: &str = "retry-spike";
+/// Changes of one breaker that are remembered.
+const CHANGES: usize = 20;
+/// The same thing is not told again within this time.
+const QUIET_MS: i64 = 60_000;
+/// A breaker that goes on failing its probes is told again so often, for receivers of messages that remind people of what lasts.
+const LASTING_MS: i64 = 5 * 60_000;
+/// Things that were told lately.
+const MOST_TOLD: usize = 4096;
+
+#[derive(Debug)]
+struct Watched {
+    state: State,
+    /// What it was when it was last looked at, where nobody has told that yet.
+    unheard: Option<State>,
+    open: Nanos,
+    changes: VecDeque<BreakerChange>,
+    /// When it was closed last, where it is not and that was seen. Its changes may no longer tell: each failed probe is one.
+    since: Option<Wall>,
+    /// What opened it, where that was too soon after the last time to be told.
+    untold: Option<Moved>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self { state: State::Closed, unheard: None, open: Nanos::ZERO, changes: VecDeque::new(), since: None, untold: None }
+    }
+}
+
+/// A change of a breaker.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct BreakerChange {
+    at: Time,
+    from: BreakerState,
+    to: BreakerState,
+    /// One word, such as `failure-rate`, `probes-succeeded`, `forced`, or `shared` where another instance saw to it,
+    /// or another endpoint with the same breaker.
+    cause: &'static str,
+}
+
+/// What moved a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    By(Cause),
+    /// Another instance, which shares its breakers with us.
+    Elsewhere,
+    /// Another endpoint of its upstream, which has one breaker for all.
+    Beside,
+}
+
+impl Moved {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::By(cause) => cause.as_str(),
+            Self::Elsewhere | Self::Beside => "shared",
+        }
+    }
+
+    /// Why a breaker is what it is now, for people.
+    const fn sentence(self, to: State) -> &'static str {
+        match (self, to) {
+            (Self::By(Cause::FailureRate), _) => "too many of its recent calls failed; further ones are refused until a probe succeeds",
+            (Self::By(Cause::SlowRate), _) => "too many of its recent calls were slow; further ones are refused until a probe succeeds",
+            (Self::By(Cause::Consecutive), _) => "too many calls failed in a row; further ones are refused until a probe succeeds",
+            (Self::By(Cause::ProbeFailed), _) => "a probe failed, so it is left alone for a while longer",
+            (Self::By(Cause::OpenElapsed), _) => "it was left alone for long enough; a few probes are let through",
+            (Self::By(Cause::ProbesSucceeded), _) => "its probes succeeded; calls are let through again",
+            (Self::By(Cause::Forced), State::Open) => "an operator opened it; calls are refused until an operator lets go of it",
+            (Self::By(Cause::Forced), State::HalfOpen) => "an operator let go of it; a few probes are let through",
+            (Self::By(Cause::Forced), State::Closed) => "an operator closed it or let go of it; calls are let through",
+            (Self::Elsewhere, State::Open) => "another instance saw it fail; calls are refused here as well",
+            (Self::Elsewhere, State::HalfOpen | State::Closed) => "another instance saw it recover; calls are let through here as well",
+            (Self::Beside, State::Open) => "another endpoint of its upstream failed, and the breaker is one for all of them",
+            (Self::Beside, State::HalfOpen | State::Closed) => {
+                "another endpoint of its upstream recovered, and the breaker is one for all of them"
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Key {
+    #[default]
+    Ready,
+    Cooling,
+    Rejected,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Alarms {
+    breakers: HashMap<Arc<Names>, Watched>,
+    /// With when that was seen, where it was.
+    keys: HashMap<(String, String), (Key, Option<Wall>)>,
+    spikes: HashMap<String, Spike>,
+    /// What upstreams said last of our credentials.
+    words: HashMap<String, String>,
+    /// Upstreams that accepted no credential when they were last asked.
+    denied: HashSet<String>,
+    /// Upstreams whose keys were all cooling.
+    exhausted: HashSet<String>,
+    /// As they were counted last; those that were there before us are no news.
+    letters: Option<HashMap<String, u64>>,
+    told: HashMap<(&'static str, String), Wall>,
+}
+
+fn opened(names: &Names) -> Event {
+    let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
+    let title = format!("{upstream}/{endpoint} is failing: its breaker opened");
+    Event::new("breaker-opened", Severity::Warning, title).of(upstream, Some(endpoint))
+}
+
+/// About one key of an upstream.
+fn of_key(event: Event, upstream: &str, key: &str) -> Event {
+    event.of(upstream, None).about(format!("key {key}"))
+}
+
+fn cooling(upstream: &str, key: &str) -> Event {
+    of_key(Event::new("key-cooling", Severity::Info, format!("key {key} of {upstream} is cooling")), upstream, key)
+}
+
+fn rejected(upstream: &str, key: &str) -> Event {
+    of_key(Event::new("auth-failed", Severity::Fatal, format!("{upstream} rejects key {key}")), upstream, key)
+}
+
+fn accepted(upstream: &str) -> Event {
+    Event::new("auth-failed", Severity::Info, format!("{upstream} accepts our credentials again")).of(upstream, None)
+}
+
+fn viable(upstream: &str) -> Event {
+    Event::new("keys-exhausted", Severity::Info, format!("a key of {upstream} is viable again")).of(upstream, None)
+}
+
+impl Alarms {
+    /// Goes on where an earlier process ended: what stands was told, and what is over by now is told next.
+    pub(crate) fn recall(&mut self, live: &Live, bus: &Bus) {
+        for upstream in &live.upstreams {
+            let name = &upstream.spec.name;
+            for endpoint in upstream.endpoints.iter().filter(|endpoint| bus.stands(&opened(&endpoint.names))) {
+                self.breakers.entry(Arc::clone(&endpoint.names)).or_default().state = State::Open;
+            }
+            for key in upstream.spec.auth.iter().flat_map(|auth| &auth.keys) {
+                let stands = [(Key::Rejected, rejected(name, &key.id)), (Key::Cooling, cooling(name, &key.id))];
+                if let Some((state, _)) = stands.into_iter().find(|(_, event)| bus.stands(event)) {
+                    self.keys.insert((name.clone(), key.id.clone()), (state, None));
+                }
+            }
+            if bus.stands(&accepted(name)) {
+                self.denied.insert(name.clone());
+            }
+            if bus.stands(&viable(name)) {
+                self.exhausted.insert(name.clone());
+            }
+        }
+    }
+
+    pub(crate) fn record(&mut self, record: &Record, live: &Live, bus: &Bus) {
+        match record {
+            Record::Breaker(record) => self.breaker(record, bus),
+            Record::Call(record) => self.call(record, live, bus),
+            Record::Attempt(record) => self.attempt(record, bus),
+            Record::Token(TokenRecord { at, names, error, .. }) => {
+                if self.is_news("auth-failed", names.upstream.clone(), *at) {
+                    let event = Event::new("auth-failed", Severity::Fatal, format!("{} gets no token", names.upstream));
+                    bus.raise(&event.detail(redacted(error.as_str())).of(&names.upstream, None), *at);
+                    self.denied.insert(names.upstream.clone());
+                }
+            }
+            Record::Note(_) | Record::Idle(_) => {}
+        }
+    }
+
+    fn breaker(&mut self, record: &BreakerRecord, bus: &Bus) {
+        let BreakerRecord { at, names, change } = record;
+        let watched = self.breakers.entry(Arc::clone(names)).or_default();
+        let moved = Moved::By(change.cause);
+        watched.changed(*at, change.from, change.to, moved);
+        self.tell(names, change.to, moved, *at, bus);
+    }
+
+    /// Tells of a change of a breaker. An outage is told when it begins and when it ends; its failed probes are told now and then. One
+    /// that comes and goes is told once a minute.
+    fn tell(&mut self, names: &Arc<Names>, to: State, moved: Moved, at: Wall, bus: &Bus) {
+        let place = || format!("{}/{}", names.upstream, names.endpoint);
+        let stands = bus.stands(&opened(names));
+        let is_told = moved == Moved::By(Cause::Forced)
+            || match to {
+                State::Open => self.is_news_after(if stands { LASTING_MS } else { QUIET_MS }, "breaker-opened", place(), at),
+                State::HalfOpen => stands && self.is_news("breaker-half-open", place(), at),
+                State::Closed => stands,
+            };
+        if is_told {
+            Watched::tell(names, to, moved, at, bus);
+        }
+        let watched = self.breakers.entry(Arc::clone(names)).or_default();
+        watched.untold = match to {
+            State::Open if !is_told && !stands => Some(moved),
+            State::HalfOpen => watched.untold,
+            State::Open | State::Closed => None,
+        };
+    }
+
+    /// Ends of calls that say something about the upstream.
+    fn call(&mut self, record: &CallRecord, live: &Live, bus: &Bus) {
+        let upstream = &record.names.upstream;
+        if record.outcome == "success" && !self.denied.is_empty() && self.denied.remove(upstream) {
+            self.told.remove(&("auth-failed", upstream.clone()));
+            bus.clear(accepted(upstream), record.at);
+        }
+        if record.outcome == Code::KeysExhausted.as_str() && self.is_news("keys-exhausted", upstream.clone(), record.at) {
+            let event = Event::new("keys-exhausted", Severity::Warning, format!("every key of {upstream} is cooling"));
+            bus.raise(&event.detail("calls are refused until the first one is viable").of(upstream, None), record.at);
+            self.exhausted.insert(upstream.clone());
+        }
+        // Where a caller brings its own credential, a refusal is between the caller and the upstream.
+        let ours = || live.named(upstream).is_some_and(|upstream| upstream.spec.auth.is_some());
+        let denied = (record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed) && ours();
+        if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
+            let event = Event::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
+            let words = self.words(upstream, "it refused what it was sent and did not say why");
+            bus.raise(&event.because(record.reason.as_str(), words).of(upstream, None), record.at);
+            self.denied.insert(upstream.clone());
+        }
+    }
+
+    /// What the provider itself said of our credentials; otherwise what we know.
+    fn words(&self, upstream: &str, otherwise: &str) -> String {
+        self.words.get(upstream).filter(|words| !words.is_empty()).map_or_else(|| otherwise.to_owned(), |words| format!("it says: {words}"))
+    }
+
+    fn attempt(&mut self, record: &AttemptRecord, bus: &Bus) {
+        let Names { upstream, endpoint, .. } = &*record.names;
+        if record.attempt.class == Class::Auth
+            && let Some(sample) = &record.sample
+        {
+            self.words.insert(upstream.clone(), super::said(sample));
+        }
+        if record.attempt.status == Status::Error(ErrorKind::Schema)
+            && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)
+        {
+            let event = Event::new("schema-mismatch", Severity::Warning, format!("{upstream}/{endpoint} answers in another shape"));
+            bus.publish(&event.detail("an answer does not match its schema").of(upstream, Some(endpoint)), record.at);
+        }
+    }
+
+    fn is_news(&mut self, name: &'static str, about: String, at: Wall) -> bool {
+        self.is_news_after(QUIET_MS, name, about, at)
+    }
+
+    /// Whether this was not told within so many milliseconds; if so, it is being told now.
+    fn is_news_after(&mut self, quiet_ms: i64, name: &'static str, about: String, at: Wall) -> bool {
+        if self.told.len() >= MOST_TOLD {
+            self.told.retain(|_, told| at.0 - told.0 < LASTING_MS);
+        }
+        let key = (name, about);
+        let news = self.told.get(&key).is_none_or(|told| at.0 - told.0 >= quiet_ms);
+        if news && self.told.len() < MOST_TOLD {
+            self.told.insert(key, at);
+        }
+        news
+    }
+
+    /// Changes that time alone makes: nobody reports them, so they are looked for.
+    pub(crate) fn poll(&mut self, live: &Live, rollups: &mut Rollups, bus: &Bus, now: Now) {
+        self.breakers.retain(|names, _| live.named(&names.upstream).is_some());
+        self.keys.retain(|(upstream, _), _| live.named(upstream).is_some());
+        self.words.retain(|upstream, _| live.named(upstream).is_some());
+        self.denied.retain(|upstream| live.named(upstream).is_some());
+        self.exhausted.retain(|upstream| live.named(upstream).is_some());
+        self.open_time(live, rollups, now);
+        for upstream in &live.upstreams {
+            for endpoint in &upstream.endpoints {
+                let (state, ..) = endpoint.state.breaker_state(now.mono);
+                let names = &endpoint.names;
+                let watched = self.breakers.entry(Arc::clone(names)).or_default();
+                let of_all = endpoint.spec.policy.breaker.per == BreakerPer::Upstream;
+                if let Some(moved) = watched.looked_at(state, endpoint.state.link().is_some(), of_all) {
+                    watched.changed(now.wall, watched.state, state, moved);
+                    if !of_all || bus.stands(&opened(names)) {
+                        self.tell(names, state, moved, now.wall, bus);
+                    }
+                } else if let Some(moved) = watched.untold {
+                    self.tell(names, State::Open, moved, now.wall, bus);
+                }
+            }
+            self.poll_keys(upstream, bus, now);
+        }
+    }
+
+    /// What breakers were open for since they were last asked.
+    pub(crate) fn open_time(&mut self, live: &Live, rollups: &mut Rollups, now: Now) {
+        for endpoint in live.upstreams.iter().flat_map(|upstream| &upstream.endpoints) {
+            let (.., open) = endpoint.state.breaker_state(now.mono);
+            let watched = self.breakers.entry(Arc::clone(&endpoint.names)).or_default();
+            if open > watched.open {
+                rollups.open(now.wall, &endpoint.names, open - watched.open);
+                watched.open = open;
+            }
+        }
+    }
+
+    fn poll_keys(&mut self, upstream: &LiveUpstream, bus: &Bus, now: Now) {
+        let name = &upstream.spec.name;
+        let mut is_viable = false;
+        for (key, index) in upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..) {
+            let Some(status) = upstream.state.key_status(index, now) else { continue };
+            let state = match (status.dead, status.cooling) {
+                (true, _) => Key::Rejected,
+                (false, Some(_)) => Key::Cooling,
+                (false, None) => Key::Ready,
+            };
+            is_viable |= state == Key::Ready;
+            let words = self.words(name, "");
+            let known = self.keys.entry((name.clone(), key.id.clone())).or_default();
+            if known.0 == state {
+                continue;
+            }
+            *known = (state, Some(now.wall));
+            match state {
+                Key::Ready => {
+                    // Of both, the one that people were told of.
+                    let (cooled, refused) = (bus.ended(&cooling(name, &key.id)), bus.ended(&rejected(name, &key.id)));
+                    let event = Event::new("key-restored", Severity::Info, format!("key {} of {name} is back", key.id));
+                    bus.publish(&of_key(event, name, &key.id).resolving(refused.or(cooled)), now.wall);
+                }
+                Key::Cooling => {
+                    let until = status.cooling.map(|left| (now.wall + left).to_string()).unwrap_or_default();
+                    bus.raise(&cooling(name, &key.id).detail(format!("until {until}")), now.wall);
+                }
+                Key::Rejected => {
+                    let words = format!("{words}; it is probed now and then, and comes back by itself when it is accepted");
+                    bus.raise(&rejected(name, &key.id).detail(words.trim_start_matches("; ")), now.wall);
+                }
+            }
+        }
+        if is_viable && self.exhausted.remove(name) {
+            self.told.remove(&("keys-exhausted", name.clone()));
+            bus.clear(viable(name), now.wall);
+        }
+    }
+
+    /// The leading indicator of each upstream, over the ten seconds that are complete.
+    pub(crate) fn retries(&mut self, live: &Live, endpoints: &HashMap<Arc<Names>, Series>, bus: &Bus, now: Wall) {
+        self.spikes.retain(|upstream, _| live.named(upstream).is_some());
+        for upstream in &live.upstreams {
+            let name = &upstream.spec.name;
+            let t = now.0.div_euclid(1000).div_euclid(super::ENDPOINT_STEP) * super::ENDPOINT_STEP - super::ENDPOINT_STEP;
+            let points = upstream.endpoints.iter().filter_map(|endpoint| endpoints.get(&endpoint.names)).map(|series| series.second(t));
+            let span = points.fold(Span::default(), |span, point| Span {
+                retries: span.retries + point.retries,
+                successes: span.successes + point.success,
+            });
+            let detail = |ratio, baseline| format!("{ratio:.2} retries for each success; lately it was {baseline:.2}");
+            let event = |severity, title| Event::new(SPIKE, severity, title).of(name, None);
+            match self.spikes.entry(name.clone()).or_default().observe(span) {
+                None => {}
+                Some(Turn::Raised { ratio, baseline }) => {
+                    bus.raise(&event(Severity::Warning, format!("retries of {name} are rising")).detail(detail(ratio, baseline)), now);
+                }
+                Some(Turn::Cleared { ratio, baseline }) => {
+                    let event = event(Severity::Info, format!("retries of {name} are back to normal")).detail(detail(ratio, baseline));
+                    bus.clear(event, now);
+                }
+            }
+        }
+    }
+
+    /// New dead letters.
+    pub(crate) fn depths(&mut self, counts: &Counts, bus: &Bus, now: Wall) {
+        if !counts.counted.load(Ordering::Acquire) {
+            return;
+        }
+        let depths = counts.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open: HashMap<String, u64> = HashMap::new();
+        for depth in depths.iter() {
+            *open.entry(depth.queue.clone()).or_default() += depth.open;
+        }
+        drop(depths);
+        for (queue, count) in &open {
+            let before = self.letters.as_ref().map_or(*count, |letters| letters.get(queue).copied().unwrap_or(0));
+            if *count > before {
+                let title = match count - before {
+                    1 => format!("a new dead letter of {queue}"),
+                    new => format!("{new} new dead letters of {queue}"),
+                };
+                bus.publish(&Event::new("dead-letter", Severity::Info, title).detail(format!("{count} to look at")).of(queue, None), now);
+            }
+        }
+        self.letters = Some(open);
+    }
+
+    /// Since when a breaker is not closed, where its opening was seen.
+    pub(crate) fn not_closed_since(&self, names: &Arc<Names>) -> Option<Time> {
+        self.breakers.get(names)?.since.map(Time)
+    }
+
+    /// Since when a key is not ready, where that was seen.
+    pub(crate) fn resting_since(&self, upstream: &str, key: &str) -> Option<Time> {
+        let (state, since) = self.keys.get(&(upstream.to_owned(), key.to_owned()))?;
+        since.filter(|_| *state != Key::Ready).map(Time)
+    }
+
+    /// A breaker's last changes, oldest first.
+    pub(crate) fn changes(&self, names: &Arc<Names>) -> Vec<BreakerChange> {
+        self.breakers.get(names).map(|watched| watched.changes.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+impl Watched {
+    /// Who or what moved it, where that is not about to be told by the record of a call of its own.
+    fn looked_at(&mut self, state: State, is_shared: bool, of_all: bool) -> Option<Moved> {
+        if state == self.state {
+            self.unheard = None;
+            return None;
+        }
+        if state == State::HalfOpen {
+            return Some(Moved::By(Cause::OpenElapsed));
+        }
+        // Such a record is here by the second look.
+        let is_news = self.unheard.replace(state) != Some(state);
+        match (is_shared, of_all) {
+            _ if is_news => None,
+            (true, _) => Some(Moved::Elsewhere),
+            (false, true) => Some(Moved::Beside),
+            (false, false) => None,
+        }
+    }
+
+    fn changed(&mut self, at: Wall, from: State, to: State, moved: Moved) {
+        (self.state, self.unheard) = (to, None);
+        self.since = match (from, to) {
+            (_, State::Closed) => None,
+            (State::Closed, _) => Some(at),
+            (State::Open | State::HalfOpen, _) => self.since,
+        };
+        let change = BreakerChange { at: Time(at), from: BreakerState(from), to: BreakerState(to), cause: moved.word() };
+        bounded(&mut self.changes, CHANGES, change);
+    }
+
+    fn tell(names: &Names, to: State, moved: Moved, at: Wall, bus: &Bus) {
+        let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
+        let tell = |event: Event| event.because(moved.word(), moved.sentence(to)).of(upstream, Some(endpoint));
+        // An operator's hand says nothing about the upstream.
+        let by_hand = moved == Moved::By(Cause::Forced);
+        match to {
+            State::Open => {
+                let mut event = opened(names);
+                if by_hand {
+                    event.title = format!("{upstream}/{endpoint} is held back: its breaker was opened");
+                }
+                bus.raise(&tell(event), at)
+            }
+            State::HalfOpen => bus
+                .publish(&tell(Event::new("breaker-half-open", Severity::Info, format!("{upstream}/{endpoint} is being tried again"))), at),
+            State::Closed => {
+                let what = if by_hand { "takes calls again: its breaker was closed" } else { "has recovered" };
+                let event = Event::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} {what}"));
+                bus.publish(&tell(event.resolving(bus.ended(&opened(names)))), at)
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_core::guard::Change;
+    use seawall_core::time::Mono;
+
+    #[test]
+    fn people_are_told_why_a_breaker_moved_in_words_and_programs_in_one_word() {
+        let (bus, names) = (Bus::default(), Names::new("api", "search"));
+        let causes = Cause::ALL.iter().map(|cause| Moved::By(*cause)).chain([Moved::Elsewhere, Moved::Beside]);
+        for (moved, to) in causes.flat_map(|moved| State::ALL.iter().map(move |to| (moved, *to))) {
+            Watched::tell(&names, to, moved, Wall(0), &bus);
+            let told = bus.unread().pop_back().unwrap().event;
+            assert_eq!(told.cause, Some(moved.word()));
+            assert!(told.detail.split(' ').count() > 4, "{moved:?}: {}", told.detail);
+            assert!(!told.detail.contains(moved.word()) || moved.word() == "forced", "{moved:?}: {}", told.detail);
+        }
+    }
+
+    /// A breaker that is open for two seconds and then fails a probe every half second.
+    fn outage(alarms: &mut Alarms, names: &Arc<Names>, bus: &Bus) {
+        let mut change = |at, from, to, cause| {
+            let change = Change { from, to, cause, at: Mono(0) };
+            alarms.breaker(&BreakerRecord { at: Wall(at), names: Arc::clone(names), change }, bus);
+        };
+        change(1_000, State::Closed, State::Open, Cause::Consecutive);
+        for probe in 0..80 {
+            change(3_000 + probe * 500, State::Open, State::HalfOpen, Cause::OpenElapsed);
+            change(3_100 + probe * 500, State::HalfOpen, State::Open, Cause::ProbeFailed);
+        }
+    }
+
+    #[test]
+    fn a_breaker_whose_probes_fail_is_told_once() {
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        bus.raise(&rejected("api", "a"), Wall(0));
+        outage(&mut alarms, &names, &bus);
+        let told: Vec<&str> = bus.unread().iter().map(|published| published.event.name).collect();
+        assert_eq!(told, ["auth-failed", "breaker-opened", "breaker-half-open"]);
+        assert!(bus.stands(&opened(&names)));
+    }
+
+    #[test]
+    fn a_breaker_that_comes_and_goes_is_told_once_a_minute() {
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        for second in 0..120 {
+            for (ms, to, cause) in [(0, State::Open, Cause::Consecutive), (500, State::Closed, Cause::ProbesSucceeded)] {
+                alarms.tell(&names, to, Moved::By(cause), Wall(second * 1000 + ms), &bus);
+            }
+        }
+        let told: Vec<&str> = bus.unread().iter().map(|published| published.event.name).collect();
+        assert_eq!(told, ["breaker-opened", "breaker-closed", "breaker-opened", "breaker-closed"]);
+        alarms.tell(&names, State::Open, Moved::By(Cause::Consecutive), Wall(120_000), &bus);
+        assert_eq!(bus.unread().len(), 1);
+    }
+
+    #[test]
+    fn since_when_a_breaker_is_not_closed_survives_its_probes() {
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        assert!(alarms.not_closed_since(&names).is_none());
+        outage(&mut alarms, &names, &bus);
+        assert_eq!(alarms.not_closed_since(&names).map(|Time(at)| at), Some(Wall(1_000)));
+        let change = Change { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: Mono(0) };
+        alarms.breaker(&BreakerRecord { at: Wall(50_000), names: Arc::clone(&names), change }, &bus);
+        assert!(alarms.not_closed_since(&names).is_none());
+    }
+
+    #[test]
+    fn nobody_else_is_said_to_have_moved_a_breaker_that_moved_by_itself() {
+        let look = |is_shared, of_all| {
+            let mut watched = Watched::default();
+            [State::Open; 3].map(|state| watched.looked_at(state, is_shared, of_all))
+        };
+        assert_eq!(look(false, false), [None; 3], "its record tells of it");
+        assert_eq!(look(true, false)[..2], [None, Some(Moved::Elsewhere)]);
+        assert_eq!(look(false, true)[..2], [None, Some(Moved::Beside)]);
+        let mut watched = Watched::default();
+        assert_eq!(watched.looked_at(State::Open, true, false), None);
+        watched.changed(Wall(0), State::Closed, State::Open, Moved::By(Cause::Consecutive));
+        assert_eq!(watched.looked_at(State::Open, true, false), None, "the record came between two looks");
+        assert_eq!(watched.looked_at(State::HalfOpen, true, false), Some(Moved::By(Cause::OpenElapsed)));
+    }
+
+    #[test]
+    fn an_operators_hand_is_not_told_as_the_upstreams_failure() {
+        let (bus, names) = (Bus::default(), Names::new("api", "search"));
+        let title = |to, moved| {
+            Watched::tell(&names, to, moved, Wall(0), &bus);
+            bus.unread().pop_back().unwrap().event.title
+        };
+        assert_eq!(title(State::Open, Moved::By(Cause::Forced)), "api/search is held back: its breaker was opened");
+        assert_eq!(title(State::Closed, Moved::By(Cause::Forced)), "api/search takes calls again: its breaker was closed");
+        assert_eq!(title(State::Open, Moved::Elsewhere), "api/search is failing: its breaker opened");
+        assert_eq!(title(State::Closed, Moved::By(Cause::ProbesSucceeded)), "api/search has recovered");
+    }
+}

@@ -1,0 +1,268 @@
+//! What can be seen of a running gateway: recent calls, series, roll-ups, unnamed errors and events. All of it is made by
+//! the log's writer from the same records that become log lines, so that a request pays nothing for being watched.
+
+mod alarms;
+mod audit;
+mod bus;
+mod calls;
+mod rollup;
+mod series;
+pub(crate) mod unnamed;
+
+pub(crate) use alarms::{Alarms, BreakerChange, SPIKE};
+pub(crate) use audit::audit;
+pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing, Told};
+pub(crate) use calls::{Call, CallKind, CallTimeline, Calls, Wanted};
+pub(crate) use rollup::{Asked, Rollups, ShownRollup};
+pub(crate) use series::{Pace, Point, REFUSALS, Series, ShownPoint};
+pub(crate) use unnamed::{Errors, UnnamedError};
+
+use super::Shared;
+use seawall_core::classify::{Rule, diagnostic, redacted};
+use seawall_core::id::CallId;
+use seawall_core::time::{Now, Wall};
+use seawall_engine::live::{Live, Names};
+use seawall_engine::recorder::{CallRecord, Record, Sample};
+use serde::Serialize;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An hour of seconds for everything together, and an hour in coarser steps for each endpoint.
+const HOUR: i64 = 3600;
+const ENDPOINT_STEP: i64 = 10;
+
+#[derive(Debug)]
+pub(crate) struct Eyes {
+    /// Who writes our roll-ups: this process, from its start to its end.
+    pub writer: CallId,
+    seen: Mutex<Seen>,
+    pub bus: Bus,
+    /// Rules that operators made of unnamed errors, with the upstreams they are for.
+    named: Mutex<Vec<(String, Rule)>>,
+}
+
+/// Rules that operators may make; more belong into the file.
+const MOST_NAMED: usize = 1000;
+
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub calls: Calls,
+    pub all: Series,
+    pub endpoints: HashMap<Arc<Names>, Series>,
+    pub rollups: Rollups,
+    pub errors: Errors,
+    pub alarms: Alarms,
+    /// Refusals by pools.
+    pub overloaded: HashMap<Arc<Names>, u64>,
+    pub rejected: u64,
+    second: i64,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            calls: Calls::default(),
+            all: Series::new(1, 3600),
+            endpoints: HashMap::new(),
+            rollups: Rollups::default(),
+            errors: Errors::default(),
+            alarms: Alarms::default(),
+            overloaded: HashMap::new(),
+            rejected: 0,
+            second: 0,
+        }
+    }
+}
+
+/// The numbers of the second that is over.
+#[derive(Debug, Serialize)]
+struct Tick {
+    #[serde(flatten)]
+    point: ShownPoint,
+    in_flight: u32,
+}
+
+/// How a call ended, as far as people count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Success,
+    /// By us, before anything was sent.
+    Rejected,
+    Failed,
+    /// The caller did.
+    Left,
+    /// It became a job, whose own call is counted when it ends.
+    Later,
+}
+
+fn ending(record: &CallRecord) -> Ending {
+    match (record.outcome, record.refused_by) {
+        ("success", _) => Ending::Success,
+        ("cancelled", _) => Ending::Left,
+        ("enqueued", _) => Ending::Later,
+        (_, Some("admit" | "lease" | "guard")) => Ending::Rejected,
+        _ => Ending::Failed,
+    }
+}
+
+/// When and to whom something happened that is counted.
+fn place(record: &Record) -> Option<(Wall, &Arc<Names>)> {
+    match record {
+        Record::Attempt(record) => Some((record.at, &record.names)),
+        Record::Call(record) => Some((record.at, &record.names)),
+        Record::Breaker(_) | Record::Token(_) | Record::Note(_) | Record::Idle(_) => None,
+    }
+}
+
+fn is_alike(one: &Record, next: &Record) -> bool {
+    match (place(one), place(next)) {
+        (Some((at, names)), Some((then, others))) => Arc::ptr_eq(names, others) && at.0.div_euclid(1000) == then.0.div_euclid(1000),
+        _ => false,
+    }
+}
+
+/// Whether there is a row of a roll-up for it.
+fn is_counted(record: &Record) -> bool {
+    !matches!(record, Record::Call(record) if ending(record) == Ending::Later)
+}
+
+impl Eyes {
+    pub(crate) fn new(writer: CallId) -> Self {
+        Self { writer, seen: Mutex::default(), bus: Bus::default(), named: Mutex::default() }
+    }
+
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at what happened. The log's writer calls this, many times a second.
+    pub(crate) fn look(&self, records: &[Record], shared: &Shared) {
+        let now = shared.clock.now();
+        let second = now.wall.0.div_euclid(1000);
+        let mut seen = self.seen();
+        if records.is_empty() && second == seen.second {
+            return;
+        }
+        let live = shared.live.load();
+        // Records of one endpoint and second follow each other for the most part; their places are looked for once.
+        for run in records.chunk_by(is_alike) {
+            seen.run(run);
+        }
+        for record in records {
+            seen.alarms.record(record, &live, &self.bus);
+        }
+        if second != seen.second {
+            seen.second = second;
+            self.tick(&mut seen, &live, shared, now);
+        }
+    }
+
+    /// Once a second: what changes with time alone, and the numbers of the second that is over.
+    fn tick(&self, seen: &mut Seen, live: &Live, shared: &Shared, now: Now) {
+        let Seen { alarms, rollups, endpoints, all, .. } = seen;
+        alarms.poll(live, rollups, &self.bus, now);
+        alarms.depths(&shared.desk.counts, &self.bus, now.wall);
+        if seen.second % ENDPOINT_STEP == 0 {
+            alarms.retries(live, endpoints, &self.bus, now.wall);
+            rollups.forget(now.wall);
+            endpoints.retain(|_, series| !series.is_older_than(HOUR, now.wall));
+        }
+        self.bus.tick(&Tick { point: all.second(seen.second - 1).shown(), in_flight: in_flight(live) });
+    }
+
+    /// Puts a rule in force from the next configuration on, which the caller makes.
+    pub(crate) fn remember(&self, upstream: &str, rule: Rule) {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|(of, known)| of != upstream || known.name != rule.name);
+        named.insert(0, (upstream.to_owned(), rule));
+        named.truncate(MOST_NAMED);
+    }
+
+    /// As `remember`, for all that the store knows. Whether there is anything new in them.
+    pub(crate) fn rename(&self, rules: Vec<(String, Rule)>) -> bool {
+        let known = self.named.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let new: Vec<(String, Rule)> = rules.into_iter().filter(|rule| !known.contains(rule)).collect();
+        let is_news = !new.is_empty();
+        new.into_iter().for_each(|(upstream, rule)| self.remember(&upstream, rule));
+        is_news
+    }
+
+    /// The rules that operators made, in front of those of the file.
+    pub(crate) fn add_named(&self, config: &mut seawall_core::config::Config) {
+        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        for upstream in &mut config.upstreams {
+            let own: Vec<&Rule> = named.iter().filter(|(of, _)| *of == upstream.name).map(|(_, rule)| rule).collect();
+            if !own.is_empty() {
+                Arc::make_mut(upstream).add_rules(&own);
+            }
+        }
+    }
+}
+
+impl Seen {
+    /// Takes in what belongs to the same points and the same row.
+    fn run(&mut self, run: &[Record]) {
+        let Some((at, names)) = run.first().and_then(place) else { return };
+        let Self { calls, all, endpoints, rollups, errors, overloaded, rejected, .. } = self;
+        let all = all.at(at);
+        let own = endpoints.entry(Arc::clone(names)).or_insert_with(|| Series::new(ENDPOINT_STEP, 360)).at(at);
+        let mut row = run.iter().any(is_counted).then(|| rollups.row(at, names));
+        for record in run {
+            match record {
+                Record::Attempt(record) => {
+                    calls.attempt(record);
+                    all.attempt(record);
+                    own.attempt(record);
+                    row.iter_mut().for_each(|row| row.attempt(&record.attempt));
+                    if let Some(sample) = record.sample.as_ref().filter(|_| !record.attempt.named) {
+                        errors.attempt(record, sample);
+                    }
+                }
+                Record::Call(record) => {
+                    let ending = ending(record);
+                    calls.call(record);
+                    all.call(record.elapsed, ending);
+                    own.call(record.elapsed, ending);
+                    row.iter_mut().for_each(|row| rollup::call(row, ending));
+                    if ending == Ending::Rejected {
+                        *rejected += 1;
+                        own.refused(record.outcome);
+                    }
+                    if record.outcome == "overloaded" {
+                        *overloaded.entry(Arc::clone(&record.names)).or_default() += 1;
+                    }
+                }
+                Record::Breaker(_) | Record::Token(_) | Record::Note(_) | Record::Idle(_) => {}
+            }
+        }
+    }
+
+    /// The last minute of one endpoint.
+    pub(crate) fn minute(&self, names: &Arc<Names>, now: Wall) -> Point {
+        self.endpoints.get(names).map(|series| series.last(60, now)).unwrap_or_default()
+    }
+}
+
+/// What an upstream says in an answer, in one line without words that look like secrets. Those that are known to be secrets were
+/// taken out when the sample was taken.
+fn said(sample: &Sample) -> String {
+    redacted(&diagnostic(&sample.body, &sample.content_type))
+}
+
+pub(crate) fn in_flight(live: &Live) -> u32 {
+    live.upstreams.iter().map(|upstream| upstream.in_flight.load(Ordering::Relaxed)).sum()
+}
+
+/// Adds to the end, and lets the oldest go.
+fn bounded<T>(ring: &mut VecDeque<T>, most: usize, item: T) {
+    if ring.len() >= most {
+        ring.pop_front();
+    }
+    ring.push_back(item);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers for people")]
+pub(crate) const fn as_f64(count: u64) -> f64 {
+    count as f64
+}

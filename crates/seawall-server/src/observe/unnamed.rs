@@ -1,0 +1,169 @@
+//! Failures that only a catch-all caught, grouped by what is the same in them, until somebody names them. Bodies are
+//! looked at here and forgotten; what is kept is one redacted line and a condition to recognise the error by. The store
+//! has them as well, and the names that they were given.
+
+use crate::shape::{ClassWord, Time};
+use seawall_core::classify::{Condition, Fingerprint, Rule, fingerprint};
+use seawall_core::record::{Class, Status};
+use seawall_core::time::Wall;
+use seawall_engine::live::Names;
+use seawall_engine::recorder::{AttemptRecord, Sample};
+use seawall_store::notes;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// Different errors that are remembered; the one without a name that was not seen for longest goes first.
+pub(crate) const MOST: usize = 500;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Unnamed {
+    pub names: Arc<Names>,
+    pub condition: Condition,
+    count: u64,
+    /// Those of them that the store has not heard of.
+    fresh: u64,
+    first_at: Wall,
+    last_at: Wall,
+    sample: String,
+    pub named_as: Option<Class>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Errors(HashMap<Fingerprint, Unnamed>);
+
+impl Errors {
+    pub(crate) fn attempt(&mut self, record: &AttemptRecord, sample: &Sample) {
+        let status = record.attempt.status;
+        let result = match status {
+            Status::Http(code) => Ok(code),
+            Status::Error(kind) => Err(kind),
+            Status::CircuitOpen => return,
+        };
+        let print = fingerprint(&record.names.upstream, result, &sample.body);
+        if let Some(known) = self.0.get_mut(&print) {
+            known.count += 1;
+            known.fresh += 1;
+            known.last_at = record.at;
+            return;
+        }
+        if self.0.len() >= MOST
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, error)| (error.named_as.is_some(), error.last_at)).map(|(print, _)| *print)
+        {
+            self.0.remove(&oldest);
+        }
+        let error = Unnamed {
+            names: Arc::clone(&record.names),
+            condition: Condition::of(status, &sample.body),
+            count: 1,
+            fresh: 1,
+            first_at: record.at,
+            last_at: record.at,
+            sample: super::said(sample),
+            named_as: None,
+        };
+        self.0.insert(print, error);
+    }
+
+    pub(crate) fn one(&self, print: Fingerprint) -> Option<&Unnamed> {
+        self.0.get(&print)
+    }
+
+    pub(crate) fn name(&mut self, print: Fingerprint, class: Class) {
+        if let Some(error) = self.0.get_mut(&print) {
+            error.named_as = Some(class);
+        }
+    }
+
+    /// What the store has not heard of. It will, unless somebody says otherwise.
+    pub(crate) fn take_fresh(&mut self) -> Vec<notes::Unnamed> {
+        let fresh = self.0.iter_mut().filter(|(_, error)| error.fresh > 0);
+        let noted = fresh.map(|(print, error)| notes::Unnamed {
+            fingerprint: print.to_string(),
+            upstream: error.names.upstream.clone(),
+            endpoint: error.names.endpoint.clone(),
+            status: error.condition.status.to_string(),
+            member: error.condition.member.clone(),
+            seen: std::mem::take(&mut error.fresh),
+            first_at: error.first_at,
+            last_at: error.last_at,
+            sample: error.sample.clone(),
+            named_as: None,
+        });
+        noted.collect()
+    }
+
+    /// The store did not take these.
+    pub(crate) fn give_back(&mut self, errors: &[notes::Unnamed]) {
+        for noted in errors {
+            if let Some(error) = Fingerprint::parse(&noted.fingerprint).and_then(|print| self.0.get_mut(&print)) {
+                error.fresh += noted.seen;
+            }
+        }
+    }
+
+    /// Takes over what the store knows, from before and from others, and gives the rules that came of names.
+    pub(crate) fn take_over(&mut self, stored: &[notes::Unnamed]) -> Vec<(String, Rule)> {
+        let mut rules = Vec::new();
+        for noted in stored {
+            let known = Fingerprint::parse(&noted.fingerprint).zip(Status::parse(&noted.status));
+            let Some((print, status)) = known else { continue };
+            let condition = Condition { status, member: noted.member.clone() };
+            let named_as = noted.named_as.as_deref().and_then(Class::from_word);
+            if let Some(rule) = named_as.and_then(|class| condition.rule(&noted.upstream, print, class)) {
+                rules.push((noted.upstream.clone(), rule));
+            }
+            let fresh = self.0.get(&print).map_or(0, |error| error.fresh);
+            let error = Unnamed {
+                names: Arc::new(Names::new(&noted.upstream, &noted.endpoint)),
+                condition,
+                count: noted.seen + fresh,
+                fresh,
+                first_at: noted.first_at,
+                last_at: self.0.get(&print).map_or(noted.last_at, |error| error.last_at.max(noted.last_at)),
+                sample: noted.sample.clone(),
+                named_as,
+            };
+            self.0.insert(print, error);
+        }
+        rules
+    }
+
+    /// Those seen last come first.
+    pub(crate) fn list(&self) -> Vec<UnnamedError> {
+        let mut all: Vec<(&Fingerprint, &Unnamed)> = self.0.iter().collect();
+        all.sort_by_key(|(print, error)| (std::cmp::Reverse(error.last_at), **print));
+        let shown = all.into_iter().map(|(print, error)| UnnamedError {
+            fingerprint: print.to_string(),
+            upstream: error.names.upstream.clone(),
+            endpoint: error.names.endpoint.clone(),
+            status: error.condition.status.to_string(),
+            count: error.count,
+            first_at: Time(error.first_at),
+            last_at: Time(error.last_at),
+            sample: error.sample.clone(),
+            named_as: error.named_as.map(ClassWord),
+            toml: error.named_as.map(|class| error.condition.toml(&error.names.upstream, *print, class)),
+        });
+        shown.collect()
+    }
+}
+
+/// A failure that only a catch-all caught.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UnnamedError {
+    fingerprint: String,
+    upstream: String,
+    endpoint: String,
+    /// A status of HTTP, or how no answer came to be.
+    status: String,
+    count: u64,
+    first_at: Time,
+    last_at: Time,
+    /// What the upstream said, in one line without secrets.
+    sample: String,
+    named_as: Option<ClassWord>,
+    /// The rule to move into the file, of an error that has a name
+    toml: Option<String>,
+}

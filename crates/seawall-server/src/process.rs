@@ -1,0 +1,223 @@
+//! Running the process: the admin port, signals, reloads, and the order in which it stops.
+
+use crate::admin;
+use crate::host::Host;
+use crate::jobs;
+use crate::notify;
+use crate::open_files;
+use crate::reload::{reload, restart, within_time};
+use crate::saved_observations as saved;
+use crate::snapshot;
+use crate::threads::aside;
+use crate::{Phase, Shared};
+use anyhow::Context as _;
+use seawall_core::time::Nanos;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// What an operator can tell a running process.
+#[derive(Debug)]
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+            hangup: signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?,
+        })
+    }
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Stopped {
+    /// All calls in flight were finished, or cut off when the time for that was over.
+    Drained,
+    /// A second signal cut off what was in flight.
+    CutOff,
+}
+
+/// The runtime that hears signals and serves the admin port. It does no blocking work: that has threads of its own.
+#[derive(Debug)]
+pub struct Control {
+    runtime: tokio::runtime::Runtime,
+    signals: Signals,
+}
+
+impl Control {
+    /// Hears signals from now on. Before, SIGHUP would end the process.
+    ///
+    /// # Errors
+    /// When the system refuses a runtime or a signal handler.
+    pub fn listen() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+        let signals = runtime.block_on(async { Signals::listen() })?;
+        Ok(Self { runtime, signals })
+    }
+
+    /// Reads the files of the configuration. `None` if a signal says stop meanwhile.
+    ///
+    /// # Errors
+    /// Those of `load`, or that it takes too long.
+    pub fn load<T: Send + 'static>(&mut self, load: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<Option<T>> {
+        self.unless_stopped(async { within_time(aside("load", load)).await })
+    }
+
+    /// Runs what may take long on a thread of its own. `None` if a signal says stop meanwhile.
+    ///
+    /// # Errors
+    /// Those of `start`.
+    pub fn start<T: Send + 'static>(&mut self, start: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<Option<T>> {
+        self.unless_stopped(aside("start", start))
+    }
+
+    fn unless_stopped<T>(&mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<Option<T>> {
+        let Self { runtime, signals } = self;
+        runtime.block_on(async {
+            tokio::select! {
+                _ = signals.terminate.recv() => Ok(None),
+                _ = signals.interrupt.recv() => Ok(None),
+                done = work => done.map(Some),
+            }
+        })
+    }
+}
+
+/// Serves the admin port until `ended` or a signal says stop, then drains within the configured time.
+pub(crate) fn run(
+    control: Control,
+    shared: &Arc<Shared>,
+    admin: std::net::TcpListener,
+    phase: &watch::Sender<Phase>,
+    ended: impl Future<Output = ()>,
+) -> anyhow::Result<Stopped> {
+    let Control { runtime, mut signals } = control;
+    runtime.block_on(async {
+        let admin = tokio::net::TcpListener::from_std(admin)?;
+        let mut server = std::pin::pin!(admin::listener::serve(admin, admin::router(Arc::clone(shared)), open_files::admin_connections()));
+        let teller = Arc::clone(shared);
+        // A task of its own: it goes on while we drain.
+        tokio::spawn(async move { teller.eyes.bus.tell().await });
+        shared.host.ready();
+        tokio::select! {
+            never = &mut server => match never {},
+            () = until_stopped(shared, &mut signals) => {}
+            () = jobs::keep_up(shared) => {}
+            () = saved::run(shared) => {}
+            () = snapshot::run(shared) => {}
+            () = notify::run(shared) => {}
+            () = ended => {}
+        }
+        shared.host.stopping();
+        // Receivers live as long as their threads; one that is gone has nothing left to drain.
+        shared.draining.store(true, Ordering::Relaxed);
+        phase.send_replace(Phase::Draining);
+        let drain = shared.live.load().config.server.drain;
+        let answering = Nanos((drain.0 / 10).min(LAST_ANSWERS.0));
+        shared.closing.announce(shared.clock.now().mono + Nanos(drain.0 - answering.0));
+        // Whoever asks meanwhile is told that we are on our way out.
+        tokio::select! {
+            exit = wait_for_drain(phase, drain, &mut signals) => Ok(exit),
+            never = server => match never {},
+        }
+    })
+}
+
+/// How long what was seen before, and what was seen last, may take to be read and written.
+const KEEPING: Duration = Duration::from_secs(5);
+
+/// Before anybody is served: what operators named in an earlier life, and how upstreams and keys were then.
+pub(crate) fn recall(shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    // A store that does not answer now is asked again every minute.
+    drop(runtime.block_on(async {
+        let all = async {
+            drop(snapshot::recall(shared).await);
+            drop(notify::recall(shared).await);
+            saved::recall(shared).await
+        };
+        tokio::time::timeout(KEEPING, all).await
+    }));
+    Ok(())
+}
+
+/// When nobody is served any more. A store that does not answer loses the last minute.
+pub(crate) fn keep_last(shared: &Shared) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    // Each for itself: what keeps one from being written need not keep the other.
+    let (known, seen) = runtime.block_on(async { tokio::join!(within(snapshot::last(shared)), within(saved::last(shared))) });
+    if let Err(why) = runtime.block_on(within(shared.desk.store.close())) {
+        shared.host.note(&format!("warning: the store's log is not folded into its file: {why}"));
+    }
+    let lost = [("the last second of what is known of breakers and keys", known), ("the last minute of roll-ups", seen)];
+    for (what, written) in lost {
+        if let Err(why) = written {
+            shared.host.note(&format!("warning: {what} is lost: {why}"));
+        }
+    }
+    Ok(())
+}
+
+async fn within(written: impl Future<Output = Result<(), seawall_store::Error>>) -> Result<(), String> {
+    match tokio::time::timeout(KEEPING, written).await {
+        Ok(written) => written.map_err(|error| error.to_string()),
+        Err(_) => Err("the store does not answer".to_owned()),
+    }
+}
+
+async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            _ = signals.terminate.recv() => return,
+            _ = signals.interrupt.recv() => return,
+            _ = signals.hangup.recv() => {
+                let shared = Arc::clone(shared);
+                // A task of its own: other signals are heard meanwhile.
+                tokio::spawn(async move { tell(&*shared.host, &reload(&shared).await) });
+            }
+            _ = second.tick() => shared.clock.follow(),
+        }
+    }
+}
+
+/// Calls that still wait are refused this long before the end of a drain, or a tenth of it, so that their callers get an answer.
+const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
+
+/// Until every worker has let go of its receiver, the time is up, or a second signal comes. Who ends it by hand is told that
+/// something was cut off; that the time was up is what was agreed.
+async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mut Signals) -> Stopped {
+    let exit = tokio::select! {
+        biased;
+        () = phase.closed() => Stopped::Drained,
+        () = tokio::time::sleep(Duration::from_nanos(drain.0)) => Stopped::Drained,
+        _ = signals.terminate.recv() => Stopped::CutOff,
+        _ = signals.interrupt.recv() => Stopped::CutOff,
+    };
+    phase.send_replace(Phase::Stopping);
+    exit
+}
+
+fn tell(terminal: &dyn Host, result: &anyhow::Result<Vec<&str>>) {
+    match result {
+        Ok(needs_restart) => {
+            terminal.note("configuration reloaded");
+            if let Some(left) = restart(needs_restart) {
+                terminal.note(&format!("warning: {left}"));
+            }
+        }
+        Err(error) => {
+            terminal.error(error);
+            terminal.note("the configuration in force stays as it is");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The configuration in force: read again, checked and swapped in.
+
+use crate::Shared;
+use crate::configuration::{self, Unreadable};
+use crate::listener::NewPorts;
+use crate::observe::{Event, Severity};
+use crate::threads::aside;
+use arc_swap::ArcSwap;
+use seawall_core::config::{Config, Invalid, masked};
+use seawall_core::lint::{self, Warning};
+use seawall_engine::live::Live;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How reloads went, for metrics.
+#[derive(Debug)]
+pub(crate) struct Reloads {
+    pub ok: AtomicU64,
+    pub failed: AtomicU64,
+    pub last_ok: AtomicBool,
+    /// When the configuration in force was read, in milliseconds of the wall clock.
+    pub loaded_at: AtomicI64,
+    /// Keys that the file had other values for when it was read last, and that only a restart changes.
+    pub needs_restart: ArcSwap<Vec<&'static str>>,
+    /// Held by the thread that reads the configuration.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Default for Reloads {
+    fn default() -> Self {
+        Self {
+            ok: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            last_ok: AtomicBool::new(true),
+            loaded_at: AtomicI64::new(0),
+            needs_restart: ArcSwap::default(),
+            turn: Arc::default(),
+        }
+    }
+}
+
+/// How long the files of a configuration may take to be read.
+const READING: Duration = Duration::from_secs(10);
+
+pub(crate) async fn within_time<T>(reading: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::time::timeout(READING, reading).await.unwrap_or_else(|_| {
+        let file = configuration::being_read().map_or_else(|| "the configuration".to_owned(), |file| format!("`{}`", file.display()));
+        Err(Unreadable { file, why: format!("it did not answer within {} s", READING.as_secs()) }.into())
+    })
+}
+
+/// Reads files of the configuration for a process that serves: on a thread of its own, one at a time and with a time limit.
+async fn read_aside<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    read: impl FnOnce(&Shared) -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let own = Arc::clone(shared);
+    within_time(async move {
+        // Kept by a thread that hangs, so that there is only one of them.
+        let turn = Arc::clone(&own.reloads.turn).lock_owned().await;
+        aside("reload", move || {
+            let done = read(&own);
+            drop(turn);
+            done
+        })
+        .await
+    })
+    .await
+}
+
+/// A configuration that could take the place of the one in force.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub live: Live,
+    /// Ports that it opens.
+    pub ports: NewPorts,
+    /// Keys of the file that only a restart would change; until then they are what they were.
+    pub needs_restart: Vec<&'static str>,
+}
+
+/// Reads the file and makes it ready; nothing is changed by that.
+pub(crate) async fn prepare(shared: &Arc<Shared>) -> anyhow::Result<Ready> {
+    read_aside(shared, prepare_here).await
+}
+
+fn prepare_here(shared: &Shared) -> anyhow::Result<Ready> {
+    let mut config = configuration::load(&shared.file)?;
+    let needs_restart = config.stay_until_restart(&shared.live.load().config);
+    shared.eyes.add_named(&mut config);
+    let live = put_to_work(shared, config)?;
+    let ports = shared.ports.prepare(&live.config)?;
+    Ok(Ready { live, ports, needs_restart })
+}
+
+/// The configuration in force, with the rules that operators have made by now.
+pub(crate) async fn renamed(shared: &Arc<Shared>) -> anyhow::Result<Live> {
+    read_aside(shared, |shared| {
+        let mut config = shared.live.load().config.clone();
+        shared.eyes.add_named(&mut config);
+        put_to_work(shared, config)
+    })
+    .await
+}
+
+/// What there is to say about the configuration in force, and its file as it is now without what may be a secret.
+pub(crate) async fn described(shared: &Arc<Shared>) -> anyhow::Result<(Vec<Warning>, Option<String>)> {
+    read_aside(shared, |shared| {
+        let warnings = lint::warnings(&shared.live.load().config, &shared.around);
+        // The file may have been changed since, and refused for a secret that stands in it. One that cannot be read any more has no text.
+        let toml = configuration::read(&shared.file).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| masked(&text));
+        Ok((warnings, toml))
+    })
+    .await
+}
+
+/// Simulates what the policies in force come to, where that is not known yet: some milliseconds for each policy.
+pub(crate) async fn calculate(shared: &Arc<Shared>) {
+    let (own, live) = (Arc::clone(shared), shared.live.load_full());
+    if live.config.endpoints().all(|(upstream, endpoint)| own.calculator.knows(&live.config, upstream, endpoint)) {
+        return;
+    }
+    let simulate = move || {
+        for (upstream, endpoint) in live.config.endpoints() {
+            own.calculator.chances(&live.config, upstream, endpoint);
+        }
+        Ok(())
+    };
+    // Without a thread for it, whoever asks simulates for itself.
+    drop(aside("figures", simulate).await);
+}
+
+fn put_to_work(shared: &Shared, config: Config) -> anyhow::Result<Live> {
+    let before = shared.live.load();
+    Ok(configuration::put_to_work(config, &shared.around, Some((&before, shared.clock.now())))?)
+}
+
+/// Validates the file and swaps it in; a bad one changes nothing. What is left to a restart is told.
+pub(crate) async fn reload(shared: &Arc<Shared>) -> anyhow::Result<Vec<&'static str>> {
+    let result = prepare(shared).await.map(|Ready { live, ports, needs_restart }| {
+        let live = Arc::new(live);
+        shared.live.store(Arc::clone(&live));
+        shared.ports.switch(&live.config, ports);
+        needs_restart
+    });
+    let now = shared.clock.now().wall;
+    let bus = &shared.eyes.bus;
+    let refused = Event::new("config-rejected", Severity::Fatal, "a new configuration was refused; the one in force stays");
+    match &result {
+        Ok(needs_restart) => {
+            shared.reloads.loaded_at.store(now.0, Ordering::Relaxed);
+            shared.reloads.needs_restart.store(Arc::new(needs_restart.clone()));
+            let severity = if needs_restart.is_empty() { Severity::Info } else { Severity::Warning };
+            let event = Event::new("config-reloaded", severity, "the configuration was reloaded")
+                .detail(restart(needs_restart).unwrap_or_default());
+            bus.publish(&event.resolving(bus.ended(&refused)), now);
+        }
+        Err(error) => {
+            bus.raise(&refused.detail(summary(error)), now);
+        }
+    }
+    shared.reloads.last_ok.store(result.is_ok(), Ordering::Relaxed);
+    let count = if result.is_ok() { &shared.reloads.ok } else { &shared.reloads.failed };
+    count.fetch_add(1, Ordering::Relaxed);
+    result
+}
+
+/// One line that says what is wrong.
+pub(crate) fn summary(error: &anyhow::Error) -> String {
+    let Some(invalid) = error.downcast_ref::<Invalid>() else { return error.to_string() };
+    let problems = invalid.problems();
+    let first = problems.first().map(|problem| format!("line {}: {}", invalid.position(problem).0, problem.message)).unwrap_or_default();
+    if problems.len() > 1 { format!("{first}, and {} more", problems.len() - 1) } else { first }
+}
+
+/// What is left to a restart, in words.
+pub(crate) fn restart(keys: &[&str]) -> Option<String> {
+    (!keys.is_empty()).then(|| format!("{} changed in the file, and only a restart changes that here", keys.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_does_not_answer_is_given_up_on() {
+        let (_never, blocked) = std::sync::mpsc::channel::<()>();
+        let hung = aside("load", move || Ok(blocked.recv()?));
+        let error = within_time(hung).await.unwrap_err();
+        assert_eq!(error.to_string(), "cannot read the configuration: it did not answer within 10 s");
+    }
+}

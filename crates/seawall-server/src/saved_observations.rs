@@ -1,0 +1,80 @@
+//! What is seen and outlives the process: roll-ups, unnamed errors and their names. Written once a minute and at the end,
+//! so that a crash forgets a minute at most.
+
+use crate::Shared;
+use crate::observe::{Seen, unnamed};
+use crate::reload;
+use seawall_core::time::Wall;
+use seawall_store::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_secs(60);
+/// Rows of one transaction, so that nobody waits long behind it.
+const TOGETHER: usize = 200;
+/// Roll-ups are kept for ninety days.
+const KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
+
+/// For as long as the process serves.
+pub(crate) async fn run(shared: &Arc<Shared>) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        // Failures show in the store's health; what was not written is written in the next round.
+        drop(rollups(shared).await);
+        drop(errors(shared).await);
+        drop(recall(shared).await);
+        let before = Wall(shared.desk.now().0.saturating_sub(KEPT_MS));
+        while shared.desk.store.sweep_rollups(before).await.is_ok_and(|gone| gone > 0) {}
+    }
+}
+
+/// When everything else has ended: what was seen last.
+pub(crate) async fn last(shared: &Shared) -> Result<(), Error> {
+    let live = shared.live.load();
+    {
+        let mut seen = shared.eyes.seen();
+        let Seen { alarms, rollups, .. } = &mut *seen;
+        alarms.open_time(&live, rollups, shared.clock.now());
+    }
+    rollups(shared).await?;
+    errors(shared).await
+}
+
+async fn rollups(shared: &Shared) -> Result<(), Error> {
+    let changed = shared.eyes.seen().rollups.take_changed(shared.eyes.writer);
+    for (number, rows) in changed.chunks(TOGETHER).enumerate() {
+        if let Err(error) = shared.desk.store.put_rollups(rows.to_vec()).await {
+            shared.eyes.seen().rollups.give_back(&changed[number * TOGETHER..]);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Tells the store of errors that it has not heard of.
+pub(crate) async fn errors(shared: &Shared) -> Result<(), Error> {
+    let fresh = shared.eyes.seen().errors.take_fresh();
+    if fresh.is_empty() {
+        return Ok(());
+    }
+    let noted = shared.desk.store.note_unnamed(fresh.clone()).await;
+    if noted.is_err() {
+        shared.eyes.seen().errors.give_back(&fresh);
+    }
+    noted
+}
+
+/// Takes over what was seen and named before, or elsewhere. A name applies from then on.
+pub(crate) async fn recall(shared: &Arc<Shared>) -> Result<(), Error> {
+    let stored = shared.desk.store.unnamed(unnamed::MOST).await?;
+    let rules = shared.eyes.seen().errors.take_over(&stored);
+    if shared.eyes.rename(rules) {
+        // Where a secret cannot be read any more, the rules wait for the next configuration.
+        if let Ok(live) = reload::renamed(shared).await {
+            shared.live.store(Arc::new(live));
+        }
+    }
+    Ok(())
+}

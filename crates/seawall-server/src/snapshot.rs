@@ -1,0 +1,65 @@
+//! Breakers and keys outlive the process: what is known of them is in the store within a second of a change, and is read
+//! before anybody is served. Where Redis holds them, it is asked instead, and again
+//! for as long as a key rests.
+
+use crate::Shared;
+
+use crate::shared_state;
+use seawall_engine::memory::Memory;
+use seawall_store::Error;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_secs(1);
+const NAME: &str = "upstreams";
+
+/// For as long as the process serves.
+pub(crate) async fn run(shared: &Shared) {
+    let mut every = tokio::time::interval(EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut written = None;
+    loop {
+        every.tick().await;
+        let live = shared.live.load_full();
+        if live.shared.as_ref().is_none_or(|store| store.is_up()) {
+            shared.eyes.bus.clear(shared_state::back(), shared.clock.now().wall);
+        }
+        if live.shared.is_some() {
+            futures_util::future::join_all(live.upstreams.iter().map(|upstream| upstream.hear_of_keys(&shared.clock))).await;
+            continue;
+        }
+        let known = Memory::of(&live, shared.clock.now());
+        if written.as_ref() == Some(&known) {
+            continue;
+        }
+        // Failures show in the store's health; the next round tries again.
+        if write(shared, &known).await.is_ok() {
+            written = Some(known);
+        }
+    }
+}
+
+/// When everything else has ended.
+pub(crate) async fn last(shared: &Shared) -> Result<(), Error> {
+    write(shared, &Memory::of(&shared.live.load(), shared.clock.now())).await
+}
+
+async fn write(shared: &Shared, known: &Memory) -> Result<(), Error> {
+    if shared.live.load().shared.is_some() {
+        return Ok(());
+    }
+    let text = serde_json::to_vec(known).unwrap_or_default();
+    shared.desk.store.put_snapshot(NAME.to_owned(), text.into(), shared.desk.now()).await
+}
+
+/// Before anybody is served.
+pub(crate) async fn recall(shared: &Shared) -> Result<(), Error> {
+    let live = shared.live.load();
+    if live.shared.is_none()
+        && let Some((_, text)) = shared.desk.store.snapshot(NAME.to_owned()).await?
+    {
+        // One that another version wrote, and that cannot be read, says nothing.
+        let known: Memory = serde_json::from_slice(&text).unwrap_or_default();
+        known.recall(&live, shared.clock.now());
+    }
+    Ok(())
+}
