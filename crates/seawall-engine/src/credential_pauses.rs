@@ -105,7 +105,7 @@ impl CredentialPauses {
     fn end_pause(&self, mark: CredentialMark, sent_at: Mono, now: Mono) {
         let mut pauses = self.pauses.lock();
         let Some(held) = pauses.get_mut(&mark) else { return };
-        held.pause.answered(sent_at);
+        held.pause.answered(sent_at, now);
         if held.pause.is_over(now) {
             self.note_end(&pauses);
         }

@@ -53,7 +53,7 @@ impl PauseCell {
             return false;
         }
         self.with(|pause| {
-            pause.answered(sent_at);
+            pause.answered(sent_at, now);
             pause.is_over(now)
         })
     }

@@ -215,8 +215,8 @@ impl Settle {
             None => {}
         }
         if let Some(sent_at) = self.answer_sent_at(now) {
-            endpoint.answered(sent_at);
-            upstream.answered(sent_at);
+            endpoint.answered(sent_at, now);
+            upstream.answered(sent_at, now);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A pause that a provider asked for: nothing is sent before its end, except a probe now and then. A probe that is answered ends it,
-//! so that one refusal that was about one call alone does not hold up everybody. Until the pause would have ended, more such refusals
-//! bind the refused calls alone.
+//! so that one refusal that was about one call alone does not hold up everybody. Until the pause would have ended, and for a minute
+//! at most, more such refusals bind the refused calls alone.
 
 pub use crate::probing::MAX_PAUSE;
-use crate::probing::Probing;
+use crate::probing::{MAX_DISPROVED, Probing};
 use crate::time::{Mono, Nanos};
 
 /// One pause, of an endpoint or of a whole upstream. The default is no pause.
@@ -12,7 +12,7 @@ pub struct Pause {
     since: Mono,
     until: Mono,
     probing: Probing,
-    /// The end that a probe has disproved: no pause begins before it.
+    /// A probe has ended a pause: none begins before this time.
     disproved: Mono,
 }
 
@@ -44,13 +44,13 @@ impl Pause {
     }
 
     /// An attempt that was sent then was answered, and nobody was asked to wait. One that was sent before the pause began proves nothing.
-    pub fn answered(&mut self, sent_at: Mono) {
+    pub fn answered(&mut self, sent_at: Mono, now: Mono) {
         if sent_at > self.since && self.until > Mono(0) {
-            self.disprove(self.until);
+            self.disprove(self.until.min(now + MAX_DISPROVED));
         }
     }
 
-    /// A probe was answered, so that there is no pause, nor will there be one before its end.
+    /// A probe was answered, so that there is no pause, nor will there be one before `until`.
     pub fn disprove(&mut self, until: Mono) {
         *self = Self { disproved: until, ..Self::default() };
     }
@@ -121,24 +121,34 @@ mod tests {
     #[test]
     fn an_answer_ends_the_pause_unless_it_was_sent_before_the_pause_began() {
         let mut pause = paused(at(100));
-        pause.answered(at(1));
+        pause.answered(at(1), at(1));
         assert!(!pause.is_over(at(2)));
-        pause.answered(at(61));
+        pause.answered(at(61), at(61));
         assert!(pause.is_over(at(62)));
     }
 
     #[test]
     fn a_pause_that_a_probe_has_disproved_does_not_begin_again_before_its_end() {
         let mut pause = paused(at(31));
-        pause.answered(at(2));
+        pause.answered(at(2), at(2));
         pause.extend(at(60), at(30));
         assert!(pause.is_over(at(30)), "this refusal binds its own call alone");
         pause.extend(at(61), at(31));
         assert_eq!(pause.span(at(31)), Some((at(31), at(61))));
-        pause.answered(at(32));
+        pause.answered(at(32), at(32));
         pause.lift();
         pause.extend(at(63), at(33));
         assert!(!pause.is_over(at(33)), "a hand begins anew");
+    }
+
+    #[test]
+    fn a_disproved_pause_begins_again_a_minute_after_the_probe_however_long_it_was() {
+        let mut pause = paused(at(3_601));
+        pause.answered(at(2), at(2));
+        pause.extend(at(100), at(61));
+        assert!(pause.is_over(at(61)), "this refusal binds its own call alone");
+        pause.extend(at(600), at(62));
+        assert_eq!(pause.span(at(62)), Some((at(62), at(600))));
     }
 
     #[test]

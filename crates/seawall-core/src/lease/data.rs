@@ -37,7 +37,7 @@ pub struct CooldownData {
     /// When it is probed next, and how long after the last probe that is.
     #[serde(default)]
     pub probe: Option<(u64, u64)>,
-    /// The end that a probe has disproved.
+    /// A probe has ended a cooldown: before this time, no wait that the provider asks for begins.
     #[serde(default)]
     pub disproved: u64,
 }

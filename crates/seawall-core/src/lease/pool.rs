@@ -2,7 +2,7 @@
 //! back only through a probe. Knows indices, not secrets.
 
 use crate::policy::Pick;
-use crate::probing::{MAX_PAUSE, Probing};
+use crate::probing::{MAX_DISPROVED, Probing};
 use crate::time::{Mono, Nanos, Now, Wall};
 
 /// Tells requests apart by method and path, as evidence against a key. Zero stands for none.
@@ -116,7 +116,7 @@ pub(super) struct Cooldown {
     pub(super) wall: Wall,
     /// When the key is tried while `mono` lasts. A quota that is used up is never tried before its end.
     pub(super) probing: Probing,
-    /// The end that a probe has disproved: before it, no wait that the provider asks for begins.
+    /// A probe has ended a cooldown: before this time, no wait that the provider asks for begins.
     pub(super) disproved: Mono,
 }
 
@@ -132,7 +132,8 @@ impl Cooldown {
     }
 
     /// The provider asked for a wait. A cooldown that lasts already keeps its schedule, or that there is none.
-    /// Once a probe was answered, another such wait binds the refused call alone, until this one would have ended.
+    /// Once a probe was answered, another such wait binds the refused call alone, until this one would have ended
+    /// and for a minute at most.
     fn throttle(&mut self, until: Mono, now: Mono) {
         if now < self.disproved {
             return;
@@ -157,7 +158,7 @@ impl Cooldown {
     /// A probe was answered: what the provider asked for is over, what a quota or an operator says is not.
     fn probe_answered(&mut self, now: Mono) {
         if self.probing != Probing::NEVER {
-            self.disproved = self.mono.min(now + MAX_PAUSE);
+            self.disproved = self.mono.min(now + MAX_DISPROVED);
             self.mono = Mono(0);
             self.probing = Probing::NEVER;
         }

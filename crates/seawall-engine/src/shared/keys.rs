@@ -9,7 +9,7 @@ use crate::live::Names;
 use crate::state::UpstreamState;
 use seawall_core::call::{Answer, KeyReport, Settle};
 use seawall_core::lease::{KeyPool, KeySet, Lease, RequestMark, Until};
-use seawall_core::probing::{FIRST_GAP, MAX_PAUSE};
+use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::time::{Nanos, Now};
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ impl SharedKeys {
 
 fn policy(pool: &KeyPool) -> Vec<i64> {
     let [first, last, unproven] = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE, KeyPool::UNPROVEN_PROBE].map(ticks);
-    let [good, longest, gap] = [KeyPool::PROVEN_GOOD, MAX_PAUSE, FIRST_GAP].map(ticks);
+    let [good, longest, gap] = [KeyPool::PROVEN_GOOD, MAX_DISPROVED, FIRST_GAP].map(ticks);
     let numbers = [numbers::of_pick(pool.pick()), first, last, unproven, good, longest, gap, pool.len() as u64].into_iter();
     numbers.chain(pool.groups().map(|group| group as u64)).map(numbers::signed).collect()
 }

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::live::Names;
 use crate::pause_cell::PauseCell;
 use seawall_core::call::Settle;
-use seawall_core::probing::FIRST_GAP;
+use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::record::Scope;
 use seawall_core::time::Mono;
 use std::sync::Arc;
@@ -51,17 +51,19 @@ impl SharedPause {
         // Not `any`: both copies have to hear of it.
         let ended = self.copies.iter().filter(|copy| copy.answered(sent_at, now)).count();
         if ended > 0 {
-            self.run(&scripts::PAUSE_DISPROVED, &[&self.endpoint, &self.upstream], clock).await;
+            let arguments = Arguments::default().number(0).number(ticks(MAX_DISPROVED));
+            self.run(&scripts::PAUSE_DISPROVED, &[&self.endpoint, &self.upstream], &arguments, clock).await;
         }
     }
 
     /// By hand: the pause is over, on every instance. The others hear of it within a second.
     pub(crate) async fn lift(&self, of_upstream: bool, clock: &Clock) {
-        self.run(&scripts::LIFT, &[if of_upstream { &self.upstream } else { &self.endpoint }], clock).await;
+        let key = if of_upstream { &self.upstream } else { &self.endpoint };
+        self.run(&scripts::LIFT, &[key], &Arguments::default().number(0), clock).await;
     }
 
-    async fn run(&self, script: &redis::Script, keys: &[&str], clock: &Clock) {
-        if let Some(reply) = self.store.run::<Vec<i64>>(script, keys, &Arguments::default().number(0)).await {
+    async fn run(&self, script: &redis::Script, keys: &[&str], arguments: &Arguments, clock: &Clock) {
+        if let Some(reply) = self.store.run::<Vec<i64>>(script, keys, arguments).await {
             self.store.met(number(&reply, 0), clock);
         }
     }

@@ -9,7 +9,7 @@ use seawall_core::guard::breaker::WHILE_PROBING;
 use seawall_core::guard::{Admission, Breaker, Change, Forced, Pause, Permit, PhaseData, Sample};
 use seawall_core::lease::{self, KeyPool, KeySet, Lease, RequestMark, Until};
 use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, Share};
-use seawall_core::probing::{FIRST_GAP, MAX_PAUSE};
+use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use seawall_engine::shared::{numbers, scripts};
@@ -254,7 +254,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
     let key = [format!("{{twins}}:k:{sequence}")];
     let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
-    policy.extend([KeyPool::PROVEN_GOOD.0, MAX_PAUSE.0, FIRST_GAP.0, groups.len() as u64]);
+    policy.extend([KeyPool::PROVEN_GOOD.0, MAX_DISPROVED.0, FIRST_GAP.0, groups.len() as u64]);
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
     let mut now = 1 + rng.up_to(1 << 50);
@@ -343,7 +343,7 @@ fn pauses(rng: &mut Rng, sequence: u64, run: &mut Run) {
         now += pick(rng, &[1, 50_000_000, 300_000_000, 2_000_000_000, 20_000_000_000]);
         match rng.up_to(3) {
             0 => {
-                let length = pick(rng, &[1_000, 1_000_000_000, 30_000_000_000]);
+                let length = pick(rng, &[1_000, 1_000_000_000, 30_000_000_000, 600_000_000_000]);
                 pause.extend(Mono(now + length), Mono(now));
                 let disproved = if now < pause.disproved().0 { pause.disproved().0 } else { 0 };
                 let expected = [now, pause.span(Mono(now)).map_or(0, |(_, until)| until.0), disproved].map(signed).to_vec();
@@ -353,8 +353,9 @@ fn pauses(rng: &mut Rng, sequence: u64, run: &mut Run) {
             1 if probe.take().is_some() => {
                 // The script is told of an answer only by an instance that knows that it ended the pause.
                 if pause.span(Mono(now)).is_some() {
-                    pause.answered(Mono(now));
-                    run.op(format!("disprove at {now}"), &scripts::PAUSE_DISPROVED, &key, (&[signed(now)], None, &[]), vec![signed(now)]);
+                    pause.answered(Mono(now), Mono(now));
+                    let arguments = [now, MAX_DISPROVED.0].map(signed);
+                    run.op(format!("disprove at {now}"), &scripts::PAUSE_DISPROVED, &key, (&arguments, None, &[]), vec![signed(now)]);
                 }
             }
             _ => {

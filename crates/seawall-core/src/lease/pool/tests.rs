@@ -217,6 +217,18 @@ fn requests_are_told_apart_by_method_and_path() {
 }
 
 #[test]
+fn a_disproved_throttle_begins_again_a_minute_after_the_probe_however_long_it_was() {
+    let mut pool = pool(Pick::RoundRobin, 1);
+    pool.throttle(0, true, later(3_600).mono, NOW.mono);
+    let probe = lease(&mut pool, later(1));
+    pool.succeeded(probe, later(1).mono);
+    pool.throttle(0, true, later(100).mono, later(60).mono);
+    assert!(!lease(&mut pool, later(60)).probe, "this refusal binds its own call alone");
+    pool.throttle(0, true, later(600).mono, later(61).mono);
+    assert!(matches!(pool.lease(later(61), KeySet::default(), RequestMark::NONE), Answer::Throttled { .. }));
+}
+
+#[test]
 fn probes_of_a_dead_key_come_half_as_often_each_time_down_to_one_an_hour() {
     let mut pool = pool(Pick::FewestFailures, 1);
     let first = lease(&mut pool, NOW);

@@ -14,7 +14,7 @@ local group_cool, group_probe, group_disproved = of_group(group), of_group_probe
 -- A probe was answered: what the provider asked for is over, what a quota or an operator says is not.
 local function probe_answered(of, probed, disproved)
   if p[probed] ~= NEVER then
-    p[disproved] = min(p[of], now + MAX_PAUSE)
+    p[disproved] = min(p[of], now + MAX_DISPROVED)
     p[of] = 0
     never_probe(p, probed)
   end

@@ -2,16 +2,16 @@
 -- (failures, uses, when a dead one is probed, its pause, end of its cooldown), then the end of each group's cooldown, then for each
 -- key the marks of the last two different requests that it was refused for since it was last accepted (zero: none), then for each key
 -- and each group when its cooldown is probed next and the gap before that (-1: never), then for each key when a request was last
--- accepted with it (-1: never), then for each key and each group the end of a cooldown that a probe has disproved (zero: none).
+-- accepted with it (-1: never), then for each key and each group the time before which no throttle begins because a probe has ended one (zero: none).
 local FEWEST_FAILURES, LEAST_USED, ROUND_ROBIN = 1, 2, 3
 local FAILS, USES, PROBE_AT, PAUSE, COOL = 0, 1, 2, 3, 4
 local TURN, LIVE = 1, -1
 -- ARGV: now, pick, first and last pause of a dead key, the pause of one that nothing is proven of, how long a key is good after a
--- request was accepted with it, the longest time that a cooldown stays disproved, the first gap of its probes, how many keys, the
+-- request was accepted with it, how long a probe that was answered keeps throttles from beginning, the first gap of its probes, how many keys, the
 -- group of each (from zero), and what follows.
 local now, pick = read_clock(ARGV[1]), tonumber(ARGV[2])
 local FIRST_PROBE, LAST_PROBE, UNPROVEN_PROBE = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local PROVEN_GOOD, MAX_PAUSE, FIRST_GAP, NEVER = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), -1
+local PROVEN_GOOD, MAX_DISPROVED, FIRST_GAP, NEVER = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), -1
 local count, group_of, groups = tonumber(ARGV[9]), {}, 0
 for i = 0, count - 1 do
   group_of[i] = tonumber(ARGV[10 + i])

@@ -1,6 +1,6 @@
 -- The twin of seawall-core's guard/pause.rs. A provider asked everybody to stay away. KEYS: the pause. ARGV: now, for how long, the
 -- first gap of a pause's probes. Answers: now, until when it lasts, and until when it cannot begin because a probe has disproved it (0:
--- none has). A pause is an array: its end, when a probe is let through, how long after the probe before, the end that was disproved.
+-- none has). A pause is an array: its end, when a probe is let through, how long after the probe before, before when it cannot begin.
 local now, FIRST_GAP = read_clock(ARGV[1]), tonumber(ARGV[3])
 local till = now + tonumber(ARGV[2])
 local stored = redis.call('GET', KEYS[1])
