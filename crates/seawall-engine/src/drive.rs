@@ -61,6 +61,11 @@ pub trait Transport {
         None
     }
 
+    /// Whether the caller has left while its body waits to be sent. Nobody reads the body then, so nobody else notices.
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+
     /// A body that goes through once, to be watched while it is sent.
     fn upload(&self) -> Option<Feed> {
         None
@@ -259,6 +264,17 @@ impl Guarded<'_> {
         self.call.refreshed(refreshed, *now)
     }
 
+    /// Waits until then, for a place in the pool or for what the machine waits for.
+    async fn wait(&mut self, until: Mono, reason: Reason) -> Action {
+        if reason == Reason::Queued {
+            return self.queue(until).await;
+        }
+        drop(self.place());
+        let is_closing = wait(self.scene.clock, self.scene.closing, until).await;
+        let now = self.scene.clock.now();
+        if is_closing { self.call.turned_out(now) } else { self.call.waited(now) }
+    }
+
     /// Waits in line for a place, until the time to give up.
     async fn queue(&mut self, until: Mono) -> Action {
         let Scene { clock, closing, .. } = self.scene;
@@ -292,6 +308,13 @@ impl Guarded<'_> {
         self.done = true;
         drop(self.place());
         Aside { until, reason, progress: *self.call.progress(), resends: self.resends, at }
+    }
+
+    /// Ends a call whose caller broke off its body, or sent one that is wrong.
+    fn blamed(&mut self, blame: Blame, now: Now) -> Drove {
+        let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
+        let finish = self.cancel(code, now);
+        Drove::Ended(self.ended(finish, None, Some(blame), now))
     }
 
     fn ended(&mut self, mut finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
@@ -358,9 +381,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                     transport.explain(scene.words(fault, outward));
                 }
                 if let Some(blame) = fault.and_then(|fault| transport.blame(fault)) {
-                    let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
-                    let finish = guarded.cancel(code, now);
-                    return Drove::Ended(guarded.ended(finish, None, Some(blame), now));
+                    return guarded.blamed(blame, now);
                 }
                 if let Some((fault, verdict)) = fault.and_then(|fault| Some((fault, beyond_rules(fault)?))) {
                     action = guarded.call.judged(Err(fault.kind), verdict, now, &mut scene.rng.borrow_mut());
@@ -370,20 +391,20 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: P
                 let seen = seen(request.method, result.map(|()| transport.answer()), latency);
                 guarded.call.responded(&seen, now, &mut scene.rng.borrow_mut())
             }
-            Action::Wait { until, reason: Reason::Queued } => {
-                let action = Box::pin(guarded.queue(until)).await;
-                now = scene.clock.now();
-                action
-            }
-            Action::Wait { until, reason } if request.patient && reason != Reason::Paced && !guarded.waits_in_place(until, now.mono) => {
+            Action::Wait { until, reason }
+                if request.patient && !matches!(reason, Reason::Paced | Reason::Queued) && !guarded.waits_in_place(until, now.mono) =>
+            {
                 return Drove::Aside(guarded.aside(until, reason, now));
             }
-            Action::Wait { until, .. } => {
-                drop(guarded.place());
+            Action::Wait { until, reason } => {
                 // Most calls never wait, so they should not carry a timer's weight either.
-                let is_closing = Box::pin(wait(scene.clock, scene.closing, until)).await;
+                let action = Box::pin(guarded.wait(until, reason)).await;
                 now = scene.clock.now();
-                if is_closing { guarded.call.turned_out(now) } else { guarded.call.waited(now) }
+                // A refusal that is being reported ends the call by itself.
+                if transport.is_abandoned() && !matches!(action, Action::Ask(Ask::Settle(_))) {
+                    return guarded.blamed(Blame::Broke, now);
+                }
+                action
             }
             Action::Refresh => Box::pin(guarded.refresh(transport, &mut now)).await,
             Action::Finish(finish) => {

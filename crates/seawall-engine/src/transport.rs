@@ -459,6 +459,10 @@ impl Transport for HttpTransport<'_> {
         }
     }
 
+    fn is_abandoned(&self) -> bool {
+        matches!(&self.body, Replay::Once(Some(Outgoing::Stream(_, rest)), _) if rest.is_abandoned())
+    }
+
     fn upload(&self) -> Option<Feed> {
         match &self.body {
             Replay::Once(_, feed) => Some(feed.clone()),

@@ -84,6 +84,16 @@ impl Limited {
     pub const fn new(incoming: Inbound, left: u64, feed: Feed) -> Self {
         Self { incoming, left, feed }
     }
+
+    /// Whether the caller has left before the rest was read.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        match &self.incoming {
+            Inbound::H1(upload) => upload.is_abandoned(),
+            // A stream that is reset ends its call.
+            Inbound::None | Inbound::H2(_) => false,
+        }
+    }
 }
 
 /// What a caller did wrong while its body was passed on. The upstream is not to blame for any of it.

@@ -1,9 +1,9 @@
 //! A socket with or without TLS, whichever side opened it, and who runs what hyper wants run beside it.
 
 use std::io::IoSlice;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
@@ -11,6 +11,21 @@ use tokio_rustls::TlsStream;
 pub enum Io {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Io {
+    /// Whether the peer has ended the connection. The end is seen although bytes before it have not been read yet, once all of them have
+    /// arrived.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        let tcp = match self {
+            Self::Plain(io) => io,
+            Self::Tls(io) => io.get_ref().0,
+        };
+        // What the reactor has seen so far; nothing is waited for.
+        let seen = pin!(tcp.ready(Interest::READABLE)).poll(&mut Context::from_waker(Waker::noop()));
+        matches!(seen, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+    }
 }
 
 impl AsyncRead for Io {

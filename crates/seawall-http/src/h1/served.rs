@@ -312,6 +312,13 @@ impl Upload {
         self.is_whole
     }
 
+    /// Whether the caller has ended the connection while nobody reads the body.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        let line = self.line.borrow();
+        !self.is_whole && (line.turn != self.turn || line.io.as_ref().is_none_or(Io::is_ended))
+    }
+
     pub fn size_hint(&self) -> SizeHint {
         let line = self.line.borrow();
         if line.turn == self.turn { line.reading.size_hint() } else { SizeHint::default() }

@@ -194,6 +194,21 @@ fn a_call_that_waits_leaves_its_slot_in_the_pool_to_others() {
 }
 
 #[test]
+fn an_upload_that_waits_leaves_the_line_with_its_caller() {
+    let upstream = Upstream::replying(&[&answer("503 Down", "", "")]);
+    let policy = "timeout = { total = \"2m\" }\nretry = { attempts = 1 }\nbreaker = { consecutive = 1, open = \"30s\", open_max = \"30s\", max_wait = \"1m\" }\n";
+    let gateway = Start::before(&upstream, policy).server("replay_body = \"1KiB\"\n").go();
+    assert_eq!(gateway.get("/api/x").status, 503);
+    let mut caller = gateway.caller();
+    caller.send(format!("POST /api/x HTTP/1.1\r\nHost: h\r\nContent-Length: 8192\r\n\r\n{}", "x".repeat(8_192)));
+    eventually("the upload waits", || gateway.metric("seawall_waiting{upstream=\"api\"}") == Some(1.0));
+    drop(caller);
+    eventually("its place is given back", || gateway.metric("seawall_waiting{upstream=\"api\"}") == Some(0.0));
+    eventually("its line says why", || gateway.stdout().contains(r#""outcome":"cancelled""#));
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
 fn a_call_that_is_not_retried_says_why() {
     let upstream = Upstream::replying(&[&answer("503 Busy", "", "")]);
     let gateway = Start::before(&upstream, FAST).go();
