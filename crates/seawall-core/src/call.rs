@@ -28,6 +28,7 @@ pub use first::First;
 pub use plan::Plan;
 
 use crate::admit::idempotency;
+use crate::admit::line::Place;
 use crate::classify::{Seen, Verdict};
 use crate::decide::{Deadline, Facts, Funding, Next, Progress, next};
 use crate::guard::Permit;
@@ -49,8 +50,10 @@ enum State {
     Key,
     /// A place in the line was asked for.
     Line(Obstacle),
-    /// In the line, until the next look.
+    /// In the line, until it asks for its turn.
     InLine,
+    /// It has asked.
+    Turn,
     Begin,
     Sending {
         since: Mono,
@@ -92,7 +95,7 @@ struct Held {
     permit: Option<Permit>,
     key: Option<Lease>,
     /// A place in the line of calls that wait for this upstream.
-    line: bool,
+    line: Option<Place>,
     funding: Option<Funding>,
 }
 
@@ -233,8 +236,8 @@ impl Call {
     }
 
     fn send(&mut self, now: Now) -> Action {
-        if self.held.line {
-            return self.leave_line(now);
+        if let Some(place) = self.held.line.take() {
+            return self.leave_line(place, now);
         }
         let Some(timeout) = self.deadline.attempt_timeout(self.plan.timeout.attempt, now.mono) else {
             return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
@@ -283,13 +286,15 @@ impl Call {
             (State::Permit, Answer::Open { retry_at: Some(at) }) => self.blocked(Obstacle::Breaker { retry_at: at }, now),
             // Held open by an operator: nobody knows until when.
             (State::Permit, Answer::Open { retry_at: None }) => self.circuit_open(now.mono + self.plan.held_open, now),
-            (State::Permit, Answer::Paused { until }) => self.blocked(Obstacle::Pause { until }, now),
+            (State::Permit, Answer::Paused { until, own }) => self.blocked(Obstacle::Pause { until, own }, now),
             (State::Key, Answer::Key(lease)) => {
                 self.held.key = Some(lease);
                 self.send(now)
             }
             (State::Key, Answer::Cooling { wait, probed }) => self.blocked(Obstacle::Keys { until: now.mono + wait, probed }, now),
-            (State::Line(obstacle), Answer::LookAt { at }) => self.in_line(obstacle, at, now),
+            (State::Line(obstacle), Answer::InLine { place, at }) => self.in_line(obstacle, place, at, now),
+            (State::Turn, Answer::InLine { at, .. }) => self.not_yet(at, now),
+            (State::Turn, Answer::Turn) => self.look_again(now),
             (State::Line(obstacle), Answer::LineFull) => self.turn_away(obstacle, now),
             (State::Key, Answer::Dead { wait: Some(wait) }) => self.blocked(Obstacle::RejectedKeys { until: now.mono + wait }, now),
             (State::Key, Answer::Dead { wait: None }) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
@@ -462,7 +467,7 @@ impl Call {
             State::BackingOff if self.unfunded => self.ask_for_funding(),
             State::BackingOff if self.held.slot.is_none() => self.pool(now),
             State::BackingOff => self.permit(now),
-            State::InLine => self.look_again(now),
+            State::InLine => self.ask_for_turn(now),
             State::Deferred => self.limits(now),
             state => unreachable!("nothing was waited for in {state:?}"),
         }

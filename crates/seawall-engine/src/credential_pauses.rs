@@ -24,6 +24,11 @@ impl CredentialMark {
     /// A request without a credential.
     pub const NONE: Self = Self(0);
 
+    #[must_use]
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
+
     /// The credential of a request that its upstream sees. Where the upstream has keys or a token of ours, all callers share those.
     #[must_use]
     pub fn sent(plan: &Plan, headers: &HeaderMap, query: Option<&str>) -> Self {

@@ -14,7 +14,7 @@ use seawall_core::time::{Mono, Nanos};
 use sha2::{Digest as _, Sha256};
 use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -41,6 +41,16 @@ impl<'a> Who<'a> {
     #[must_use]
     pub fn here(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
         Self { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user: "", tenant, headers, credential: "", mark: CredentialMark::default() }
+    }
+
+    /// The same number for all calls that limits count alike, which look at headers where `with_headers` says so.
+    pub(crate) fn number(&self, with_headers: bool) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.ip, self.caller, self.user, self.tenant, self.mark).hash(&mut hasher);
+        if with_headers {
+            self.headers.iter().for_each(|header| header.hash(&mut hasher));
+        }
+        hasher.finish()
     }
 }
 

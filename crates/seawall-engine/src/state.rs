@@ -10,7 +10,7 @@ use crate::pools::{Entered, Place, Pool, Waiting};
 use crate::shared::{Link, OwnCells, Receipts, Store, Took};
 pub use crate::upstream_state::UpstreamState;
 use parking_lot::{Mutex, MutexGuard};
-use seawall_core::admit::line::WaitingLine;
+use seawall_core::admit::line::{self, Lane, WaitingLine};
 use seawall_core::call::{Answer, Ask, KeyReport, Settle};
 use seawall_core::config::Policy;
 use seawall_core::decide::Funding;
@@ -260,7 +260,8 @@ impl EndpointState {
                 answer
             }
             Ask::Pool { give_up } => self.enter(give_up, visit, now.mono),
-            Ask::Line { joined, ready_at } => self.wait_in_line(joined, ready_at, now.mono),
+            Ask::Line { place, lane, ready_at } => self.wait_in_line(place, self.lane_of(lane, who), ready_at, now.mono),
+            Ask::Turn { place } => self.line.lock().answer_turn(place, now.mono),
             // Whoever has nobody to keep keys has never seen one before.
             Ask::Reserve => Answer::Reserved,
             // Nor has it a place that outlives the process.
@@ -286,28 +287,38 @@ impl EndpointState {
     #[inline]
     pub(crate) fn admit(&self, lease: Nanos, who: Option<&Who<'_>>, now: Mono) -> Answer {
         match self.heed_pauses(who, now) {
-            Err(until) => Answer::Paused { until },
+            Err((until, own)) => Answer::Paused { until, own },
             Ok(()) => self.breaker.lock().admit(&self.guard, lease, now).into(),
         }
     }
 
-    /// A place in this endpoint's line, where the upstream has one left, or the next look of a call that has one.
-    fn wait_in_line(&self, joined: bool, ready_at: Mono, now: Mono) -> Answer {
+    /// A lane as this caller has it: what binds one caller does not hold up others.
+    fn lane_of(&self, lane: Lane, who: &Who<'_>) -> Lane {
+        match lane {
+            Lane::OwnPause { .. } => Lane::OwnPause { credential: who.mark.number() },
+            Lane::Limit { .. } => Lane::Limit { caller: who.number(self.looks_at_headers) },
+            Lane::Breaker | Lane::Pause | Lane::Keys | Lane::RejectedKeys { .. } | Lane::Budget => lane,
+        }
+    }
+
+    /// A place in this endpoint's line, where the upstream has one left, and when the call asks for its turn.
+    fn wait_in_line(&self, place: Option<line::Place>, lane: Lane, ready_at: Mono, now: Mono) -> Answer {
         let waiting = &self.upstream.waiting;
-        if !joined && waiting.fetch_add(1, Ordering::Relaxed) >= self.max_waiting {
+        if place.is_none() && waiting.fetch_add(1, Ordering::Relaxed) >= self.max_waiting {
             waiting.fetch_sub(1, Ordering::Relaxed);
             return Answer::LineFull;
         }
-        self.line.lock().answer(joined, ready_at, u32::MAX, now)
+        self.line.lock().answer(place, lane, ready_at, u32::MAX, now)
     }
 
-    /// Whether the provider lets this call be sent; otherwise when its pause ends.
+    /// Whether the provider lets this call be sent; otherwise when its pause ends, and whether that binds the caller's credential alone.
     #[inline]
-    fn heed_pauses(&self, who: Option<&Who<'_>>, now: Mono) -> Result<(), Mono> {
-        self.upstream.pause.admit(now)?;
-        self.pause.admit(now)?;
+    fn heed_pauses(&self, who: Option<&Who<'_>>, now: Mono) -> Result<(), (Mono, bool)> {
+        let of_all = |until| (until, false);
+        self.upstream.pause.admit(now).map_err(of_all)?;
+        self.pause.admit(now).map_err(of_all)?;
         let mark = who.map_or(CredentialMark::NONE, |who| who.mark);
-        self.upstream.credential_pauses.admit(mark, now)
+        self.upstream.credential_pauses.admit(mark, now).map_err(|until| (until, true))
     }
 
     /// [`answer`](Self::answer) where state is shared: asks Redis first, and our own copy where that does not answer.
@@ -327,7 +338,7 @@ impl EndpointState {
                 answer
             }
             Ask::Permit { lease } => match self.heed_pauses(Some(who), now.mono) {
-                Err(until) => Answer::Paused { until },
+                Err((until, own)) => Answer::Paused { until, own },
                 Ok(()) => link.breaker.permit(lease, clock).await,
             },
             Ask::Key { tried, request } => self.lease_shared(link, (tried, request), who, visit, clock).await,
@@ -338,7 +349,9 @@ impl EndpointState {
                 let change = link.report(&settle, &receipts, clock).await;
                 return (Answer::Settled { funding }, change);
             }
-            Ask::Pool { .. } | Ask::Line { .. } | Ask::Reserve | Ask::Begin => return self.answer(&ask, who, visit, now),
+            Ask::Pool { .. } | Ask::Line { .. } | Ask::Turn { .. } | Ask::Reserve | Ask::Begin => {
+                return self.answer(&ask, who, visit, now);
+            }
         };
         (answer, None)
     }
@@ -459,8 +472,8 @@ impl EndpointState {
     /// The part of a report that never leaves this process.
     fn settle_own(&self, settle: &Settle, who: Option<&Who<'_>>, visit: &mut Visit, now: Now) -> Option<Funding> {
         self.settle_admission(settle, visit, now.mono);
-        if settle.leave_line {
-            self.line.lock().leave();
+        if let Some(place) = settle.leave_line {
+            self.line.lock().leave(place);
             self.upstream.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         if let (Some((Scope::Key, until)), Some(who)) = (settle.pause, who) {

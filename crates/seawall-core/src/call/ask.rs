@@ -2,6 +2,7 @@
 //! remote one answer the same questions.
 
 use crate::admit::layered::Answers;
+use crate::admit::line::{Lane, Place};
 use crate::decide::Funding;
 use crate::guard::{Admission, Permit, Sample};
 use crate::lease::{self, KeySet, Lease, RequestMark, Until};
@@ -28,11 +29,16 @@ pub enum Ask {
         tried: KeySet,
         request: RequestMark,
     },
-    /// A place in the line of calls that wait for the upstream, unless the call has one, and when to look again for what is ready
-    /// at that time.
+    /// A place in the line of calls that wait for the upstream, unless the call has one, and when to ask for its turn. What it waits for
+    /// is ready at that time.
     Line {
-        joined: bool,
+        place: Option<Place>,
+        lane: Lane,
         ready_at: Mono,
+    },
+    /// Whether it is this call's turn to look again.
+    Turn {
+        place: Place,
     },
     /// Note that the request is about to be sent, where that outlives the process: a job's that may not be sent twice.
     Begin,
@@ -66,6 +72,8 @@ pub enum Answer {
     /// The provider asked to be left alone until then.
     Paused {
         until: Mono,
+        /// It binds the caller's own credential alone.
+        own: bool,
     },
     Key(Lease),
     /// Every key is cooling; the first is viable after this long.
@@ -78,10 +86,13 @@ pub enum Answer {
     Dead {
         wait: Option<Nanos>,
     },
-    /// In line; the call looks again then.
-    LookAt {
+    /// In line; the call asks for its turn then.
+    InLine {
+        place: Place,
         at: Mono,
     },
+    /// It is the call's turn to look again.
+    Turn,
     /// As many calls wait already as may.
     LineFull,
     /// The send is noted, or nobody has to know of it.
@@ -191,7 +202,7 @@ pub struct Settle {
     /// A slot of the pool, held since then.
     pub leave_pool: Option<Mono>,
     /// The call waits no more.
-    pub leave_line: bool,
+    pub leave_line: Option<Place>,
     pub reservation: Option<Reservation>,
 }
 

@@ -6,7 +6,7 @@ use super::{Answer, Ask, KeyReport, Settle};
 use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
 use crate::admit::layered;
 use crate::admit::limit::{Cell, Limit};
-use crate::admit::line::WaitingLine;
+use crate::admit::line::{Lane, Place, WaitingLine};
 use crate::config::{Config, Policy, Upstream};
 use crate::decide::{Budget, Funding};
 use crate::guard::{Breaker, Change, Pause};
@@ -93,7 +93,8 @@ impl Cells {
             Ask::Begin => Answer::Begun.into(),
             Ask::Permit { lease } => self.admit(lease, now.mono).into(),
             Ask::Key { tried, request } => self.lease(now, tried, request).into(),
-            Ask::Line { joined, ready_at } => self.line.answer(joined, ready_at, self.waiting, now.mono).into(),
+            Ask::Line { place, lane, ready_at } => self.line.answer(place, lane, ready_at, self.waiting, now.mono).into(),
+            Ask::Turn { place } => self.line.answer_turn(place, now.mono).into(),
             Ask::Settle(settle) => self.settle(&settle, now),
         }
     }
@@ -114,7 +115,7 @@ impl Cells {
 
     fn admit(&mut self, lease: Nanos, now: Mono) -> Answer {
         if let Err(until) = self.pauses.1.admit(now).and_then(|()| self.pauses.0.admit(now)) {
-            return Answer::Paused { until };
+            return Answer::Paused { until, own: false };
         }
         self.breaker.admit(&self.guard, lease, now).into()
     }
@@ -137,18 +138,25 @@ impl Cells {
         if let (Some(pool), Some(since)) = (&mut self.pool, settle.leave_pool) {
             pool.leave(now.mono.since(since));
         }
-        if settle.leave_line {
-            self.line.leave();
+        if let Some(place) = settle.leave_line {
+            self.line.leave(place);
         }
         Reply { answer: Answer::Settled { funding }, change, ticket: None }
     }
 }
 
 impl WaitingLine {
-    /// A place for a call, or for one that has a place already, its next look.
+    /// A place for a call, unless it has one, and when it asks for its turn.
     #[must_use]
-    pub fn answer(&mut self, joined: bool, ready_at: Mono, max: u32, now: Mono) -> Answer {
-        if joined || self.join(max, now) { Answer::LookAt { at: self.next_look(ready_at, now) } } else { Answer::LineFull }
+    pub fn answer(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, max: u32, now: Mono) -> Answer {
+        let Some(place) = place.or_else(|| self.join(lane, max, now)) else { return Answer::LineFull };
+        let (place, at) = self.wait(place, lane, ready_at, now);
+        Answer::InLine { place, at }
+    }
+
+    #[must_use]
+    pub fn answer_turn(&mut self, place: Place, now: Mono) -> Answer {
+        self.turn(place, now).map_or_else(|at| Answer::InLine { place, at }, |()| Answer::Turn)
     }
 }
 

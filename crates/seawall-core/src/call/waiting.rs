@@ -1,7 +1,8 @@
 //! A call that meets a limit, a breaker, a provider's pause or cooling keys waits in line if the wait can fit, and is refused at once if it cannot.
 
 use super::{Action, Ask, Call, Settle, State, Then};
-use crate::lease::KeySet;
+use crate::admit::line::{Lane, Place};
+use crate::lease::{KeySet, RequestMark};
 use crate::policy::Share;
 use crate::record::{Attempt, Class, Code, Decision, Reason, Status};
 use crate::time::{Mono, Nanos, Now};
@@ -14,6 +15,7 @@ pub(super) enum Obstacle {
     },
     Pause {
         until: Mono,
+        own: bool,
     },
     Keys {
         until: Mono,
@@ -36,7 +38,7 @@ impl Obstacle {
     const fn until(self) -> Mono {
         match self {
             Self::Breaker { retry_at: until }
-            | Self::Pause { until }
+            | Self::Pause { until, .. }
             | Self::Keys { until, .. }
             | Self::RejectedKeys { until }
             | Self::Limit { until }
@@ -46,6 +48,19 @@ impl Obstacle {
 
     const fn is_probed(self) -> bool {
         matches!(self, Self::Pause { .. } | Self::Keys { probed: true, .. })
+    }
+
+    /// Who keeps the line tells callers apart.
+    const fn lane(self, request: RequestMark) -> Lane {
+        match self {
+            Self::Breaker { .. } => Lane::Breaker,
+            Self::Pause { own: false, .. } => Lane::Pause,
+            Self::Pause { own: true, .. } => Lane::OwnPause { credential: 0 },
+            Self::Keys { .. } => Lane::Keys,
+            Self::RejectedKeys { .. } => Lane::RejectedKeys { request: request.number() },
+            Self::Limit { .. } => Lane::Limit { caller: 0 },
+            Self::Budget { .. } => Lane::Budget,
+        }
     }
 
     const fn reason(self) -> Reason {
@@ -121,17 +136,36 @@ impl Call {
 
     pub(super) fn ask_for_line(&mut self, obstacle: Obstacle) -> Action {
         self.state = State::Line(obstacle);
-        Action::Ask(Ask::Line { joined: self.held.line, ready_at: obstacle.until() })
+        Action::Ask(Ask::Line { place: self.held.line, lane: obstacle.lane(self.mark), ready_at: obstacle.until() })
     }
 
-    /// The line has a place for this call, and says when it looks again.
-    pub(super) fn in_line(&mut self, obstacle: Obstacle, at: Mono, now: Now) -> Action {
-        self.held.line = true;
+    /// The line has a place for this call, and says when it asks for its turn.
+    pub(super) fn in_line(&mut self, obstacle: Obstacle, place: Place, at: Mono, now: Now) -> Action {
+        self.held.line = Some(place);
         self.obstacle = Some(obstacle);
         self.blocked_since.get_or_insert(now.mono);
         self.state = State::InLine;
         let until = self.waits_until(obstacle, now).map_or(at, |until| at.min(until));
         Action::Wait { until, reason: obstacle.reason() }
+    }
+
+    /// A call that gives up now looks once more, whoever is before it.
+    pub(super) fn ask_for_turn(&mut self, now: Now) -> Action {
+        match (self.held.line, self.obstacle) {
+            (Some(place), Some(obstacle)) if self.waits_until(obstacle, now).is_some() => {
+                self.state = State::Turn;
+                Action::Ask(Ask::Turn { place })
+            }
+            _ => self.look_again(now),
+        }
+    }
+
+    /// Others come first.
+    pub(super) fn not_yet(&mut self, at: Mono, now: Now) -> Action {
+        match (self.held.line, self.obstacle) {
+            (Some(place), Some(obstacle)) => self.in_line(obstacle, place, at, now),
+            _ => self.look_again(now),
+        }
     }
 
     pub(super) fn look_again(&mut self, now: Now) -> Action {
@@ -148,7 +182,7 @@ impl Call {
         let until = now.mono;
         let obstacle = match obstacle {
             Obstacle::Breaker { .. } => Obstacle::Breaker { retry_at: until },
-            Obstacle::Pause { .. } => Obstacle::Pause { until },
+            Obstacle::Pause { own, .. } => Obstacle::Pause { until, own },
             Obstacle::Keys { probed, .. } => Obstacle::Keys { until, probed },
             Obstacle::RejectedKeys { .. } => Obstacle::RejectedKeys { until },
             // It met the pool for the first time.
@@ -159,12 +193,11 @@ impl Call {
     }
 
     /// The way is free: the place in the line goes back before anything is sent.
-    pub(super) fn leave_line(&mut self, now: Now) -> Action {
-        self.held.line = false;
+    pub(super) fn leave_line(&mut self, place: Place, now: Now) -> Action {
         self.obstacle = None;
         self.stop_waiting(now);
         self.state = State::Settling(Then::Dispatch);
-        Action::Ask(Ask::Settle(Settle { leave_line: true, ..Settle::default() }))
+        Action::Ask(Ask::Settle(Settle { leave_line: Some(place), ..Settle::default() }))
     }
 
     /// Adds up what was waited.
@@ -180,10 +213,10 @@ impl Call {
             Obstacle::Breaker { retry_at } if self.patient => self.circuit_open(retry_at.max(now.mono + JOB_LOOK.0), now),
             Obstacle::Breaker { retry_at } => self.circuit_open(retry_at, now),
             // A job looks again now and then: where there are only jobs, one of them has to be the probe.
-            Obstacle::Pause { until } if self.patient => {
+            Obstacle::Pause { until, .. } if self.patient => {
                 self.refuse(Code::Paused, Reason::ProviderPause, Some(until.min(now.mono + JOB_LOOK.1)), now)
             }
-            Obstacle::Pause { until } => self.refuse(Code::Paused, Reason::ProviderPause, Some(until), now),
+            Obstacle::Pause { until, .. } => self.refuse(Code::Paused, Reason::ProviderPause, Some(until), now),
             Obstacle::Keys { until, .. } => {
                 self.last = None;
                 self.refuse(Code::KeysExhausted, Reason::KeysCooling, Some(until), now)

@@ -235,10 +235,11 @@ impl Shared {
             Ask::Begin => Answer::Begun,
             Ask::Permit { lease } => self.admit(site, lease, now.mono),
             Ask::Key { tried, request } => self.lease(site, tried, request, now),
-            Ask::Line { joined, ready_at } => {
+            Ask::Line { place, lane, ready_at } => {
                 let Site { upstream, waiting, .. } = self.sites[site];
-                self.upstreams[upstream].line.answer(joined, ready_at, waiting, now.mono)
+                self.upstreams[upstream].line.answer(place, lane, ready_at, waiting, now.mono)
             }
+            Ask::Turn { place } => self.upstreams[self.sites[site].upstream].line.answer_turn(place, now.mono),
             Ask::Settle(settle) => self.settle(site, &settle, holding, now),
         }
     }
@@ -281,7 +282,7 @@ impl Shared {
     fn admit(&mut self, site: usize, lease: Nanos, now: Mono) -> Answer {
         let site = &mut self.sites[site];
         if let Err(until) = self.upstreams[site.upstream].pause.admit(now).and_then(|()| site.pause.admit(now)) {
-            return Answer::Paused { until };
+            return Answer::Paused { until, own: false };
         }
         self.breakers[site.breaker].admit(&site.guard, lease, now).into()
     }
@@ -299,8 +300,8 @@ impl Shared {
             settle.tell_keys(keys, now.mono);
         }
         settle.tell_pauses(&mut site.pause, &mut upstream.pause, now.mono);
-        if settle.leave_line {
-            upstream.line.leave();
+        if let Some(place) = settle.leave_line {
+            upstream.line.leave(place);
         }
         if settle.untake {
             let (taken_at, shadowed) = (holding.taken_at, holding.shadowed);

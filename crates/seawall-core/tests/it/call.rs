@@ -288,7 +288,7 @@ fn a_server_that_tells_everybody_to_stay_away_is_heard_without_a_breaker() {
     let (mut next, action) = Call::begin(plan, &GET, START);
     let Action::Ask(ask) = action else { panic!("{action:?}") };
     let answer = cells.answer(ask, START).answer;
-    assert_eq!(answer, Answer::Paused { until: Mono(0) + Nanos::from_secs(9) });
+    assert_eq!(answer, Answer::Paused { until: Mono(0) + Nanos::from_secs(9), own: false });
     let Action::Finish(finish) = next.answered(answer, START) else { panic!("it is refused at once") };
     assert_eq!(finish.retry_after, Some(Nanos::from_secs(9)));
 }

@@ -91,7 +91,7 @@ impl SharedBreaker {
             (Some(&PAUSED), wait) => {
                 let until = met.mono + nanos(wait);
                 self.pauses[0].hear(until, met.mono);
-                Answer::Paused { until }
+                Answer::Paused { until, own: false }
             }
             (Some(&RAMP), _) => Answer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
             (_, _) => Answer::Open { retry_at: None },

@@ -30,6 +30,8 @@ struct Crowd {
     ends: Vec<Finish>,
     /// When each send went out.
     sends: Vec<Mono>,
+    /// Which call each of them was of.
+    senders: Vec<usize>,
     most_waiting: u32,
 }
 
@@ -45,7 +47,7 @@ impl Crowd {
         let mut rng = Rng::seeded(7);
         let mut calls: Vec<Option<(Call, Option<Step>)>> = (0..count).map(|_| None).collect();
         let mut agenda: BTreeSet<(Mono, usize)> = (0..count).map(|n| (Mono(gap.0 * n as u64), n)).collect();
-        let mut crowd = Self { ends: Vec::new(), sends: Vec::new(), most_waiting: 0 };
+        let mut crowd = Self { ends: Vec::new(), sends: Vec::new(), senders: Vec::new(), most_waiting: 0 };
         while let Some((time, n)) = agenda.pop_first() {
             let now = Now { mono: time, wall: EPOCH }.after(Nanos::ZERO);
             let mut action = match calls[n].as_mut() {
@@ -70,6 +72,7 @@ impl Crowd {
                     Action::Send { .. } => {
                         let step = upstream(crowd.sends.len(), time);
                         crowd.sends.push(time);
+                        crowd.senders.push(n);
                         agenda.insert((time + ms(step.0), n));
                         *sent = Some(step);
                         break;
@@ -218,6 +221,27 @@ fn calls_wait_for_a_limit_as_long_as_it_says() {
     assert_eq!(all.succeeded(), 20);
     assert!(all.ends.iter().any(|end| end.waited > Nanos::from_millis(1_500)), "the last one waited two seconds");
     assert_eq!(some.ends.iter().find(|end| end.outcome != Outcome::Success).map(|end| end.reason), Some(Reason::RateLimited));
+}
+
+#[test]
+fn calls_go_on_in_the_order_in_which_they_came() {
+    // The first call meets the throttle, or opens the breaker; the others come while it lasts, and each looks many times.
+    let pause = "retry.attempts = 1";
+    let keys = &format!("{pause}\n{ONE_KEY}");
+    let breaker = "retry.attempts = 1\nbreaker = { consecutive = 1, open = \"2s\", open_max = \"2s\" }";
+    for policy in [pause, keys, breaker] {
+        let throttle = |time| time < at(2_010);
+        let upstream = |_, time| match policy.contains("breaker") {
+            true if time < at(2_000) => status(503),
+            false if throttle(time) => throttled(&[("retry-after", "2")]),
+            _ => (1, Ok(200), &[] as &[_], ""),
+        };
+        let crowd = Crowd::run(policy, 41, ms(25), upstream);
+        let waited: Vec<usize> = crowd.sends.iter().zip(&crowd.senders).filter(|(time, _)| **time >= at(2_010)).map(|(_, n)| *n).collect();
+        let inversions = (0..waited.len()).flat_map(|a| (0..a).map(move |b| (a, b))).filter(|(a, b)| waited[*a] < waited[*b]).count();
+        assert!(waited.len() >= 30, "{policy}: {waited:?}");
+        assert_eq!(inversions, 0, "{policy}: {waited:?}");
+    }
 }
 
 #[test]
