@@ -294,6 +294,7 @@ impl Call {
             (State::Key, Answer::Cooling { wait, probed }) => self.blocked(Obstacle::Keys { until: now.mono + wait, probed }, now),
             (State::Line(obstacle), Answer::InLine { place, at }) => self.in_line(obstacle, place, at, now),
             (State::Turn, Answer::InLine { at, .. }) => self.not_yet(at, now),
+            (State::Turn, Answer::LineFull) => self.displaced(now),
             (State::Turn, Answer::Turn) => self.look_again(now),
             (State::Line(obstacle), Answer::LineFull) => self.turn_away(obstacle, now),
             (State::Key, Answer::Dead { wait: Some(wait) }) => self.blocked(Obstacle::RejectedKeys { until: now.mono + wait }, now),

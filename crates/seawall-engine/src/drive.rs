@@ -66,6 +66,11 @@ pub trait Transport {
         false
     }
 
+    /// The length of the body that is kept until it is sent.
+    fn body_bytes(&self) -> u64 {
+        0
+    }
+
     /// A body that goes through once, to be watched while it is sent.
     fn upload(&self) -> Option<Feed> {
         None
@@ -351,7 +356,8 @@ pub async fn drive_job<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, p
 async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: Progress, transport: &mut T) -> Drove {
     let mut now = scene.clock.now();
     let (call, mut action) = Call::resume(Arc::clone(&scene.endpoint.plan), request, progress, now);
-    let mut guarded = Guarded { call, scene, started: now.mono, visit: Visit::default(), done: false, resends: 0, span: None };
+    let visit = Visit { body_bytes: transport.body_bytes(), ..Visit::default() };
+    let mut guarded = Guarded { call, scene, started: now.mono, visit, done: false, resends: 0, span: None };
     let (mut fault, mut bound) = (None, None);
     loop {
         if let Some(attempt) = guarded.call.take_record() {

@@ -43,6 +43,13 @@ impl<'a> Who<'a> {
         Self { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), caller, user: "", tenant, headers, credential: "", mark: CredentialMark::default() }
     }
 
+    /// The same number for all calls of one caller, or with one credential.
+    pub(crate) fn number_of_caller(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.caller, self.user, self.tenant, self.mark).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// The same number for all calls that limits count alike, which look at headers where `with_headers` says so.
     pub(crate) fn number(&self, with_headers: bool) -> u64 {
         let mut hasher = DefaultHasher::new();

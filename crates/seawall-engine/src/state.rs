@@ -11,6 +11,7 @@ use crate::shared::{Link, OwnCells, Receipts, Store, Took};
 pub use crate::upstream_state::UpstreamState;
 use parking_lot::{Mutex, MutexGuard};
 use seawall_core::admit::line::{self, Lane, WaitingLine};
+use seawall_core::admit::places::Waiter;
 use seawall_core::call::{Answer, Ask, KeyReport, Settle};
 use seawall_core::config::Policy;
 use seawall_core::decide::Funding;
@@ -20,7 +21,6 @@ use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A cell behind a lock. A panic elsewhere must not take the cell with it: its value is plain data, valid at any time.
 #[derive(Debug)]
@@ -71,6 +71,10 @@ pub(crate) struct Visit {
     pub key_taken: Option<Taken>,
     pub key_took: Option<Took>,
     pub waiting: Option<Waiting>,
+    /// The call's share of the line, while it waits for a key, a pause or a breaker.
+    pub waiter: Option<Waiter>,
+    /// The length of the body that is kept for the call.
+    pub body_bytes: u64,
     /// The call is over and held a place since then. The place itself is given back when its answer has been read.
     pub left: Option<Mono>,
 }
@@ -260,8 +264,8 @@ impl EndpointState {
                 answer
             }
             Ask::Pool { give_up } => self.enter(give_up, visit, now.mono),
-            Ask::Line { place, lane, ready_at } => self.wait_in_line(place, self.lane_of(lane, who), ready_at, now.mono),
-            Ask::Turn { place } => self.line.lock().answer_turn(place, now.mono),
+            Ask::Line { place, lane, ready_at } => self.wait_in_line((place, lane), ready_at, who, visit, now.mono),
+            Ask::Turn { place } => self.turn(place, visit, now.mono),
             // Whoever has nobody to keep keys has never seen one before.
             Ask::Reserve => Answer::Reserved,
             // Nor has it a place that outlives the process.
@@ -302,13 +306,29 @@ impl EndpointState {
     }
 
     /// A place in this endpoint's line, where the upstream has one left, and when the call asks for its turn.
-    fn wait_in_line(&self, place: Option<line::Place>, lane: Lane, ready_at: Mono, now: Mono) -> Answer {
-        let waiting = &self.upstream.waiting;
-        if place.is_none() && waiting.fetch_add(1, Ordering::Relaxed) >= self.max_waiting {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-            return Answer::LineFull;
+    fn wait_in_line(
+        &self,
+        (place, lane): (Option<line::Place>, Lane),
+        ready_at: Mono,
+        who: &Who<'_>,
+        visit: &mut Visit,
+        now: Mono,
+    ) -> Answer {
+        if place.is_none() {
+            let waiter = Waiter { caller: who.number_of_caller(), bytes: visit.body_bytes };
+            if !self.upstream.places.lock().take(waiter, self.max_waiting) {
+                return Answer::LineFull;
+            }
+            visit.waiter = Some(waiter);
         }
-        self.line.lock().answer(place, lane, ready_at, u32::MAX, now)
+        self.line.lock().answer(place, self.lane_of(lane, who), ready_at, now)
+    }
+
+    /// Whether a call looks again now. One that does not may have to leave, for a caller that has fewer places.
+    fn turn(&self, place: line::Place, visit: &Visit, now: Mono) -> Answer {
+        let answer = self.line.lock().answer_turn(place, now);
+        let is_displaced = || visit.waiter.is_some_and(|waiter| self.upstream.places.lock().is_displaced(waiter.caller));
+        if answer != Answer::Turn && is_displaced() { Answer::LineFull } else { answer }
     }
 
     /// Whether the provider lets this call be sent; otherwise when its pause ends, and whether that binds the caller's credential alone.
@@ -474,7 +494,9 @@ impl EndpointState {
         self.settle_admission(settle, visit, now.mono);
         if let Some(place) = settle.leave_line {
             self.line.lock().leave(place);
-            self.upstream.waiting.fetch_sub(1, Ordering::Relaxed);
+            if let Some(waiter) = visit.waiter.take() {
+                self.upstream.places.lock().give_back(waiter);
+            }
         }
         if let (Some((Scope::Key, until)), Some(who)) = (settle.pause, who) {
             self.upstream.credential_pauses.extend(who.mark, until, now.mono);

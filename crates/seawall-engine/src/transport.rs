@@ -459,6 +459,14 @@ impl Transport for HttpTransport<'_> {
         }
     }
 
+    fn body_bytes(&self) -> u64 {
+        let kept = match &self.body {
+            Replay::Kept(bytes) | Replay::Once(Some(Outgoing::Full(bytes) | Outgoing::Stream(Some(bytes), _)), _) => bytes.len(),
+            Replay::Empty | Replay::Once(..) => 0,
+        };
+        u64::try_from(kept).unwrap_or(u64::MAX)
+    }
+
     fn is_abandoned(&self) -> bool {
         matches!(&self.body, Replay::Once(Some(Outgoing::Stream(_, rest)), _) if rest.is_abandoned())
     }

@@ -3,6 +3,7 @@
 use crate::credential_pauses::CredentialPauses;
 use crate::pause_cell::PauseCell;
 use crate::state::Locked;
+use seawall_core::admit::places::Places;
 use seawall_core::call::{Answer, BUDGET_CAPACITY};
 use seawall_core::config::Auth;
 use seawall_core::decide::Budget;
@@ -11,7 +12,6 @@ use seawall_core::policy;
 use seawall_core::time::{Mono, Now};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What all endpoints of an upstream share.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct UpstreamState {
     /// Pauses that bind one caller's own credential.
     pub(crate) credential_pauses: Arc<CredentialPauses>,
     /// Calls that wait for a key, a pause or a breaker.
-    pub(crate) waiting: Arc<AtomicU32>,
+    pub(crate) places: Arc<Locked<Places>>,
 }
 
 impl UpstreamState {
@@ -42,7 +42,7 @@ impl UpstreamState {
             ids: auth.map(|auth| auth.keys.iter().map(|key| key.id.clone()).collect()).unwrap_or_default(),
             pause: Arc::default(),
             credential_pauses: Arc::default(),
-            waiting: Arc::default(),
+            places: Arc::new(Locked::new(Places::default())),
         }
     }
 
@@ -76,7 +76,7 @@ impl UpstreamState {
         self.budget = Arc::clone(&before.budget);
         self.pause = Arc::clone(&before.pause);
         self.credential_pauses = Arc::clone(&before.credential_pauses);
-        self.waiting = Arc::clone(&before.waiting);
+        self.places = Arc::clone(&before.places);
         if let (Some(keys), Some(known)) = (&self.keys, &before.keys) {
             let (mut keys, known) = (keys.lock(), known.lock());
             for key in 0..u16::try_from(keys.len()).unwrap_or(u16::MAX) {
@@ -91,7 +91,7 @@ impl UpstreamState {
     /// Calls that wait for a key, a pause or a breaker.
     #[must_use]
     pub fn waiting(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
+        self.places.lock().waiting()
     }
 
     /// How many callers the provider asked to wait, each for its own credential, and when the last of them may go on.

@@ -93,18 +93,15 @@ pub struct WaitingLine {
 }
 
 impl WaitingLine {
-    /// Takes a call into the line, which then asks when it looks; nothing where the line is full.
-    pub fn join(&mut self, lane: Lane, max: u32, now: Mono) -> Option<Place> {
-        if self.waiting >= max {
-            return None;
-        }
+    /// Takes a call into the line, which has a place and then asks when it looks.
+    pub fn join(&mut self, lane: Lane, now: Mono) -> Place {
         if self.waiting == 0 {
             (self.joined, self.since) = (0, now);
         }
         self.waiting += 1;
         self.joined = self.joined.saturating_add(1);
         self.next_ticket += 1;
-        Some(Place { ticket: self.next_ticket, lane })
+        Place { ticket: self.next_ticket, lane }
     }
 
     pub fn leave(&mut self, place: Place) {
@@ -181,7 +178,7 @@ mod tests {
     type Waiter = (Mono, Place);
 
     fn join(line: &mut WaitingLine, ready_at: Mono, now: Mono) -> Waiter {
-        let place = line.join(Lane::Keys, 1_000, now).expect("the line has a place");
+        let place = line.join(Lane::Keys, now);
         let (place, at) = line.wait(place, Lane::Keys, ready_at, now);
         (at, place)
     }
@@ -207,17 +204,6 @@ mod tests {
             }
         }
         gone
-    }
-
-    #[test]
-    fn a_full_line_takes_nobody_until_one_leaves() {
-        let mut line = WaitingLine::default();
-        let first = line.join(Lane::Keys, 2, at(0)).unwrap();
-        assert!(line.join(Lane::Keys, 2, at(0)).is_some());
-        assert_eq!(line.join(Lane::Keys, 2, at(0)), None);
-        line.leave(first);
-        assert!(line.join(Lane::Keys, 2, at(0)).is_some());
-        assert_eq!(line.waiting(), 2);
     }
 
     #[test]
@@ -255,7 +241,7 @@ mod tests {
     fn calls_that_wait_for_other_things_do_not_wait_for_each_other() {
         let mut line = WaitingLine::default();
         let (_, slow) = join(&mut line, at(60_000), at(0));
-        let place = line.join(Lane::OwnPause { credential: 7 }, 2, at(0)).unwrap();
+        let place = line.join(Lane::OwnPause { credential: 7 }, at(0));
         let (other, looks) = line.wait(place, Lane::OwnPause { credential: 7 }, at(20), at(0));
         assert!(looks <= at(70));
         assert_eq!(line.turn(other, looks), Ok(()));

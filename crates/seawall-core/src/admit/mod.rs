@@ -6,5 +6,6 @@ pub mod idempotency;
 pub mod layered;
 pub mod limit;
 pub mod line;
+pub mod places;
 pub mod shed;
 pub mod table;

@@ -7,6 +7,7 @@ use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
 use crate::admit::layered;
 use crate::admit::limit::{Cell, Limit};
 use crate::admit::line::{Lane, Place, WaitingLine};
+use crate::admit::places::{Places, Waiter};
 use crate::config::{Config, Policy, Upstream};
 use crate::decide::{Budget, Funding};
 use crate::guard::{Breaker, Change, Pause};
@@ -29,6 +30,7 @@ pub struct Cells {
     /// The pauses of the endpoint and of its upstream.
     pub pauses: (Pause, Pause),
     pub line: WaitingLine,
+    places: Places,
     waiting: u32,
     retry: policy::Retry,
     guard: policy::Breaker,
@@ -75,6 +77,7 @@ impl Cells {
             pool: None,
             pauses: <(Pause, Pause)>::default(),
             line: WaitingLine::default(),
+            places: Places::default(),
             waiting: policy.waiting,
             retry: policy.retry,
             guard: policy.breaker,
@@ -93,7 +96,7 @@ impl Cells {
             Ask::Begin => Answer::Begun.into(),
             Ask::Permit { lease } => self.admit(lease, now.mono).into(),
             Ask::Key { tried, request } => self.lease(now, tried, request).into(),
-            Ask::Line { place, lane, ready_at } => self.line.answer(place, lane, ready_at, self.waiting, now.mono).into(),
+            Ask::Line { place, lane, ready_at } => self.wait_in_line(place, lane, ready_at, now.mono).into(),
             Ask::Turn { place } => self.line.answer_turn(place, now.mono).into(),
             Ask::Settle(settle) => self.settle(&settle, now),
         }
@@ -120,6 +123,14 @@ impl Cells {
         self.breaker.admit(&self.guard, lease, now).into()
     }
 
+    /// Nobody tells callers apart here.
+    fn wait_in_line(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> Answer {
+        if place.is_none() && !self.places.take(Waiter::default(), self.waiting) {
+            return Answer::LineFull;
+        }
+        self.line.answer(place, lane, ready_at, now)
+    }
+
     fn lease(&mut self, now: Now, tried: lease::KeySet, request: lease::RequestMark) -> Answer {
         self.keys.as_mut().map(|keys| keys.lease(now, tried, request)).into()
     }
@@ -140,16 +151,17 @@ impl Cells {
         }
         if let Some(place) = settle.leave_line {
             self.line.leave(place);
+            self.places.give_back(Waiter::default());
         }
         Reply { answer: Answer::Settled { funding }, change, ticket: None }
     }
 }
 
 impl WaitingLine {
-    /// A place for a call, unless it has one, and when it asks for its turn.
+    /// When a call asks for its turn, which joins the line unless it has a ticket.
     #[must_use]
-    pub fn answer(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, max: u32, now: Mono) -> Answer {
-        let Some(place) = place.or_else(|| self.join(lane, max, now)) else { return Answer::LineFull };
+    pub fn answer(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> Answer {
+        let place = place.unwrap_or_else(|| self.join(lane, now));
         let (place, at) = self.wait(place, lane, ready_at, now);
         Answer::InLine { place, at }
     }

@@ -160,6 +160,14 @@ impl Call {
         }
     }
 
+    /// Another caller has got the place.
+    pub(super) fn displaced(&mut self, now: Now) -> Action {
+        match self.obstacle {
+            Some(obstacle) => self.turn_away(obstacle, now),
+            None => self.look_again(now),
+        }
+    }
+
     /// Others come first.
     pub(super) fn not_yet(&mut self, at: Mono, now: Now) -> Action {
         match (self.held.line, self.obstacle) {

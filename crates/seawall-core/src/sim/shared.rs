@@ -10,6 +10,7 @@ use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
 use crate::admit::layered::{self, Answers};
 use crate::admit::limit::{Cell, Limit};
 use crate::admit::line::WaitingLine;
+use crate::admit::places::{Places, Waiter};
 use crate::call::{Answer, Ask, BUDGET_CAPACITY, Plan, Settle};
 use crate::config::{Config, Endpoint, Upstream};
 use crate::decide::Budget;
@@ -57,6 +58,7 @@ struct Dependency {
     keys: Option<KeyPool>,
     pause: Pause,
     line: WaitingLine,
+    places: Places,
 }
 
 /// One cell of a limit, and what makes it this cell and no other.
@@ -237,7 +239,11 @@ impl Shared {
             Ask::Key { tried, request } => self.lease(site, tried, request, now),
             Ask::Line { place, lane, ready_at } => {
                 let Site { upstream, waiting, .. } = self.sites[site];
-                self.upstreams[upstream].line.answer(place, lane, ready_at, waiting, now.mono)
+                let Dependency { line, places, .. } = &mut self.upstreams[upstream];
+                if place.is_none() && !places.take(Waiter::default(), waiting) {
+                    return Answer::LineFull;
+                }
+                line.answer(place, lane, ready_at, now.mono)
             }
             Ask::Turn { place } => self.upstreams[self.sites[site].upstream].line.answer_turn(place, now.mono),
             Ask::Settle(settle) => self.settle(site, &settle, holding, now),
@@ -302,6 +308,7 @@ impl Shared {
         settle.tell_pauses(&mut site.pause, &mut upstream.pause, now.mono);
         if let Some(place) = settle.leave_line {
             upstream.line.leave(place);
+            upstream.places.give_back(Waiter::default());
         }
         if settle.untake {
             let (taken_at, shadowed) = (holding.taken_at, holding.shadowed);
@@ -337,6 +344,7 @@ impl Dependency {
             keys: auth.map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
             pause: Pause::default(),
             line: WaitingLine::default(),
+            places: Places::default(),
         }
     }
 }

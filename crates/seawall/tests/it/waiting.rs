@@ -194,6 +194,33 @@ fn a_call_that_waits_leaves_its_slot_in_the_pool_to_others() {
 }
 
 #[test]
+fn a_caller_that_fills_the_line_makes_room_for_another() {
+    let upstream = Upstream::replying(&[&answer("503 Down", "", "")]);
+    let policy = "waiting = 4\ntimeout = { total = \"2m\" }\nretry = { attempts = 1 }\nbreaker = { consecutive = 1, open = \"30s\", open_max = \"30s\", max_wait = \"1m\" }\n";
+    let gateway = Start::before(&upstream, policy).go();
+    assert_eq!(gateway.get("/api/x").status, 503);
+    let ask = |key: &str| {
+        let mut caller = gateway.caller();
+        caller.send(format!("GET /api/{key} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\n\r\n"));
+        caller
+    };
+    let waiting = || gateway.metric("seawall_waiting{upstream=\"api\"}");
+    let ones: Vec<_> = (0..4).map(|_| ask("one")).collect();
+    eventually("one caller has all places", || waiting() == Some(4.0));
+    assert_eq!(ask("one").reply().code(), "circuit_open");
+    let twos: Vec<_> = (0..2).map(|_| ask("two")).collect();
+    let refused = |key: &str| {
+        let is_refusal = |line: &&str| line.contains(r#""event":"call""#) && line.contains(r#""outcome":"circuit_open""#);
+        gateway.stdout().lines().filter(is_refusal).filter(|line| line.contains(key)).count()
+    };
+    eventually("two calls of the first caller leave", || (refused("/one"), refused("/two")) == (3, 0));
+    assert_eq!(waiting(), Some(4.0));
+    assert_eq!(ask("two").reply().code(), "circuit_open", "both have as many places now");
+    drop((ones, twos));
+    eventually("the places are given back", || waiting() == Some(0.0));
+}
+
+#[test]
 fn an_upload_that_waits_leaves_the_line_with_its_caller() {
     let upstream = Upstream::replying(&[&answer("503 Down", "", "")]);
     let policy = "timeout = { total = \"2m\" }\nretry = { attempts = 1 }\nbreaker = { consecutive = 1, open = \"30s\", open_max = \"30s\", max_wait = \"1m\" }\n";
