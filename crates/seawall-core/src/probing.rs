@@ -5,8 +5,8 @@ use crate::time::{Mono, Nanos};
 /// No provider can pause an endpoint for longer than this at a time, whatever it asks for.
 pub const MAX_PAUSE: Nanos = Nanos::from_secs(3_600);
 
-/// A probe's answer says nothing about what comes later than this after it. Another pause may begin then, or at the end of the one that
-/// the probe ended if that is sooner.
+/// The time for which the answer to a probe keeps another pause from beginning, unless the pause that it ended would have been over
+/// sooner.
 pub const MAX_DISPROVED: Nanos = Nanos::from_secs(60);
 
 /// How soon the first probe comes. A refusal that was about one path holds up the others for no longer than this.

@@ -21,11 +21,11 @@ const MAX_LATE: Nanos = Nanos::from_millis(10);
 /// A line is gone in this time once the way is free, so that what joined slowly does not slow down what joins in a burst.
 const MAX_ROUND: Nanos = Nanos::from_secs(2);
 
-/// What a call waits for. Calls whose obstacles end together have the same lane.
+/// The obstacle that a call waits for. Calls whose obstacles end together share a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     Breaker,
-    /// A pause that binds everybody.
+    /// A pause that binds all callers.
     Pause,
     /// The pause of one caller's credential.
     OwnPause {
@@ -71,7 +71,7 @@ impl Queue {
         }
     }
 
-    /// How many calls come before this one.
+    /// Returns the number of calls before this one.
     fn rank(&self, ticket: u64) -> u64 {
         let (Ok(rank) | Err(rank)) = self.tickets.binary_search(&ticket);
         u64::try_from(rank).unwrap_or(u64::MAX)
@@ -160,7 +160,7 @@ impl WaitingLine {
     }
 }
 
-/// When the call asks that so many others come before.
+/// Returns when a call asks for its turn that has `rank` calls before it.
 fn ask_at(look_at: Mono, rank: u64, spacing: Nanos, now: Mono) -> Mono {
     let turn = look_at.max(now) + Nanos(spacing.0.saturating_mul(rank));
     if rank == 0 { look_at } else { turn.min(now + MAX_NAP) }

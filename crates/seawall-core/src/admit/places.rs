@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// What the bodies of all calls that wait for one upstream may take up, in bytes.
+/// The total length of the bodies that calls may hold while they wait for one upstream.
 pub const MAX_BYTES: u64 = 256 * 1024 * 1024;
-/// What those of one caller may.
+/// The part of it that one caller may use.
 const MAX_BYTES_OF_CALLER: u64 = MAX_BYTES / 2;
 
 /// A call that waits.
@@ -53,7 +53,7 @@ impl Places {
         true
     }
 
-    /// Takes a place from the caller that has most, for one that has `fewer`.
+    /// Takes a place from the caller with most places, for a caller that has `fewer`.
     fn displace(&mut self, fewer: u32) -> bool {
         let largest = self.callers.values_mut().max_by_key(|share| share.waiting.saturating_sub(share.owed));
         let Some(share) = largest.filter(|share| share.waiting.saturating_sub(share.owed) > fewer + 1) else { return false };

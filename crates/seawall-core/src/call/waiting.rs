@@ -50,7 +50,7 @@ impl Obstacle {
         matches!(self, Self::Pause { .. } | Self::Keys { probed: true, .. })
     }
 
-    /// Who keeps the line tells callers apart.
+    /// Returns the lane of this obstacle. The driver fills in the caller, which the machine does not know.
     const fn lane(self, request: RequestMark) -> Lane {
         match self {
             Self::Breaker { .. } => Lane::Breaker,
@@ -149,7 +149,7 @@ impl Call {
         Action::Wait { until, reason: obstacle.reason() }
     }
 
-    /// A call that gives up now looks once more, whoever is before it.
+    /// A call that gives up now looks once more, even if others come first.
     pub(super) fn ask_for_turn(&mut self, now: Now) -> Action {
         match (self.held.line, self.obstacle) {
             (Some(place), Some(obstacle)) if self.waits_until(obstacle, now).is_some() => {
