@@ -42,7 +42,7 @@ fn every_configuration_key_is_described() {
     let mut found = BTreeSet::new();
     keys(&Dir::new().run(["config", "schema"]).ends_with(0).json(), &mut found);
     assert!(found.len() > 60 && found.contains("replay_body"), "{found:?}");
-    mentions("docs/configuration.md", found);
+    mentions("docs/reference/configuration.md", found);
 }
 
 #[test]
@@ -50,22 +50,22 @@ fn every_preset_is_described() {
     let shown = Dir::new().run(["config", "presets", "--json"]).ends_with(0).json();
     let names: Vec<String> = shown.as_array().unwrap().iter().map(|preset| preset["name"].as_str().unwrap().to_owned()).collect();
     assert!(names.len() > 10, "{shown}");
-    mentions("docs/configuration.md", names);
+    mentions("docs/reference/configuration.md", names);
 }
 
 #[test]
 fn every_code_is_described() {
-    mentions("docs/errors.md", Code::ALL.iter().map(|code| code.as_str().to_owned()));
+    mentions("docs/reference/errors.md", Code::ALL.iter().map(|code| code.as_str().to_owned()));
 }
 
 #[test]
 fn every_described_code_exists() {
-    let text = page("docs/errors.md");
+    let text = page("docs/reference/errors.md");
     let rows = text.split("## Codes").nth(1).unwrap().lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let described: Vec<&str> = rows.filter(|word| *word != "code").collect();
     assert!(described.len() >= Code::ALL.len(), "{described:?}");
     let unknown: Vec<&&str> = described.iter().filter(|word| Code::from_word(word).is_none()).collect();
-    assert!(unknown.is_empty(), "docs/errors.md describes {unknown:?}, which nothing says");
+    assert!(unknown.is_empty(), "docs/reference/errors.md describes {unknown:?}, which nothing says");
 }
 
 /// The dashboard explains each reason in a sentence and gives each outcome a choice in its filter.
@@ -82,7 +82,7 @@ fn the_dashboard_knows_every_reason_and_outcome() {
 
 #[test]
 fn every_warning_is_described() {
-    mentions("docs/check.md", lint::CODES.iter().map(|(code, ..)| (*code).to_owned()));
+    mentions("docs/reference/check.md", lint::CODES.iter().map(|(code, ..)| (*code).to_owned()));
 }
 
 /// What a running gateway tells on its admin port.
@@ -111,18 +111,25 @@ fn every_metric_is_described() {
     let names: Vec<String> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert!(names.len() > 10, "{text}");
-    mentions("docs/metrics.md", names);
+    mentions("docs/reference/metrics.md", names);
 }
 
-/// The README, and everything below `docs`.
-fn pages() -> Vec<String> {
+/// The manual: the README, and every page below `docs`.
+pub(crate) fn pages() -> Vec<String> {
     let mut names = vec!["README.md".to_owned()];
-    for entry in fs::read_dir(root().join("docs")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name.ends_with(".md") {
-            names.push(format!("docs/{name}"));
+    let mut folders = vec!["docs".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).unwrap() {
+            let name = format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap());
+            if root().join(&name).is_dir() {
+                folders.push(name);
+            } else if name.ends_with(".md") {
+                names.push(name);
+            }
         }
     }
+    assert!(names.len() > 20, "the manual was found: {names:?}");
+    names.sort();
     names
 }
 
@@ -181,14 +188,41 @@ fn every_command_in_the_manual_exists() {
     assert!(count > 20, "{count}");
 }
 
-#[test]
-fn every_link_leads_somewhere() {
-    for name in pages() {
-        let folder = root().join(&name).parent().unwrap().to_owned();
-        for target in page(&name).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap();
-            let known = file.is_empty() || file.contains("://") || folder.join(file).exists();
-            assert!(known, "{name} links to {target}");
+/// Pages for people who read the sources.
+const PROJECT: &[&str] = &["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/RESULTS.md", "ui/README.md"];
+
+/// The anchors of a page's headings, as forges make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut fenced = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        fenced = fenced != line.starts_with("```");
+        if let Some(heading) = line.strip_prefix('#').filter(|_| !fenced) {
+            let heading = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+            found.insert(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
         }
     }
+    found
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    for name in pages().into_iter().chain(PROJECT.iter().map(|name| (*name).to_owned())) {
+        let folder = root().join(&name).parent().unwrap().to_owned();
+        let text = page(&name);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let other = if file.is_empty() { text.clone() } else { fs::read_to_string(folder.join(file)).unwrap_or_default() };
+            let is_there = file.is_empty() || folder.join(file).exists();
+            if !is_there || !(anchor.is_empty() || anchors(&other).contains(anchor)) {
+                broken.push(format!("{name} links to {target}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
 }

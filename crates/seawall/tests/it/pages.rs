@@ -10,12 +10,12 @@ use std::process::Command;
 /// Blocks that cannot run on a test machine are marked `text`. So many of them are on each page, for this reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
     ("README.md", 2, "builds and installs the program with cargo, and runs every test"),
-    ("docs/admin.md", 1, "needs Schemathesis"),
-    ("docs/dashboard.md", 1, "builds and tests the dashboard with npm and a browser"),
-    ("docs/gateway.md", 1, "needs a certificate of the reader's own"),
-    ("docs/library.md", 1, "builds examples with cargo"),
-    ("docs/recipes.md", 2, "needs the packages `requests` and `openai` of Python"),
-    ("docs/sim.md", 4, "takes minutes in a debug build"),
+    ("docs/reference/admin.md", 1, "needs Schemathesis"),
+    ("docs/reference/dashboard.md", 1, "builds and tests the dashboard with npm and a browser"),
+    ("docs/reference/gateway.md", 1, "needs a certificate of the reader's own"),
+    ("docs/reference/library.md", 1, "builds examples with cargo"),
+    ("docs/how-to/connect-a-client.md", 2, "needs the packages `requests` and `openai` of Python"),
+    ("docs/how-to/simulate-a-policy.md", 4, "takes minutes in a debug build"),
 ];
 
 /// The time that one page may take, in seconds.
@@ -215,10 +215,8 @@ fn difference(page: &[Typed], output: &str) -> Option<String> {
 }
 
 fn pages() -> BTreeMap<String, String> {
-    let docs =
-        std::fs::read_dir(root().join("docs")).unwrap().map(|entry| format!("docs/{}", entry.unwrap().file_name().into_string().unwrap()));
-    let names = docs.filter(|name| name.ends_with(".md")).chain(["README.md".to_owned()]);
-    names.map(|name| (name.clone(), std::fs::read_to_string(root().join(&name)).unwrap())).collect()
+    let names = super::docs::pages();
+    names.into_iter().map(|name| (name.clone(), std::fs::read_to_string(root().join(&name)).unwrap())).collect()
 }
 
 #[test]
