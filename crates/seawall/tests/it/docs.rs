@@ -226,3 +226,96 @@ fn every_link_leads_somewhere() {
     }
     assert!(broken.is_empty(), "{broken:#?}");
 }
+
+/// The commands below `path`, itself included, each with its help.
+fn walk(known: &mut BTreeMap<String, String>, path: &mut Vec<String>) {
+    let words: Vec<&str> = path.iter().map(String::as_str).collect();
+    let text = ask(known, &words);
+    let listed = text.split("Commands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap();
+    for line in listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
+        let name = line.split_whitespace().next().unwrap();
+        if name != "help" {
+            path.push(name.to_owned());
+            walk(known, path);
+            path.pop();
+        }
+    }
+}
+
+#[test]
+fn every_command_and_option_is_described() {
+    let mut known = BTreeMap::new();
+    walk(&mut known, &mut Vec::new());
+    assert!(known.len() > 25, "{:?}", known.keys());
+    let text = page("docs/reference/commands.md");
+    let mut missing = Vec::new();
+    for (name, help) in known.iter().filter(|(name, _)| !name.is_empty()) {
+        let Some(row) = text.lines().find(|line| line.starts_with(&format!("| `{name}`"))) else {
+            missing.push(name.clone());
+            continue;
+        };
+        let lines = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+        let options = lines.filter_map(|line| line.split([' ', ',', '=']).find(|word| word.starts_with("--")));
+        const COMMON: &[&str] = &["--color", "--quiet", "--verbose", "--help", "--config", "--admin", "--json"];
+        let unnamed = options.filter(|option| !COMMON.contains(option) && !row.contains(&format!("`{option}`")));
+        missing.extend(unnamed.map(|option| format!("{name} {option}")));
+    }
+    assert!(missing.is_empty(), "docs/reference/commands.md does not describe {missing:#?}");
+}
+
+#[test]
+fn every_page_is_of_one_kind() {
+    const TOP: &[&str] = &["README.md", "docs/README.md", "docs/tutorial.md", "docs/production.md"];
+    const KINDS: &[&str] = &["docs/how-to/", "docs/reference/", "docs/explanation/", "docs/decisions/"];
+    let offenders: Vec<String> = pages()
+        .into_iter()
+        .filter(|name| {
+            !TOP.contains(&name.as_str()) && !KINDS.iter().any(|kind| name.strip_prefix(kind).is_some_and(|rest| !rest.contains('/')))
+        })
+        .collect();
+    assert!(offenders.is_empty(), "a page is a tutorial, a how-to, a reference, an explanation or a decision: {offenders:?}");
+}
+
+#[test]
+fn the_index_leads_to_every_page() {
+    let index = page("docs/README.md");
+    let folder = |name: &str| name.starts_with("docs/") && name != "docs/README.md" && !name.starts_with("docs/decisions/");
+    let missing: Vec<String> = pages().into_iter().filter(|name| folder(name) && !index.contains(&format!("]({})", &name[5..]))).collect();
+    assert!(missing.is_empty(), "docs/README.md does not link to {missing:?}");
+}
+
+#[test]
+fn decisions_say_context_decision_and_consequences() {
+    let decisions: Vec<String> = pages().into_iter().filter(|name| name.starts_with("docs/decisions/")).collect();
+    for (number, name) in decisions.iter().enumerate() {
+        let text = page(name);
+        assert!(name.starts_with(&format!("docs/decisions/{:04}-", number + 1)), "decisions are numbered without gaps: {name}");
+        assert!(text.starts_with(&format!("# {}. ", number + 1)), "{name} begins with its number and title");
+        let parts = ["**Context.**", "**Decision.**", "**Consequences.**"].map(|part| text.find(part));
+        assert!(parts.iter().all(Option::is_some) && parts.is_sorted(), "{name}: context, decision, consequences");
+        assert!(text.lines().count() <= 20, "{name} is longer than a page of a notebook");
+    }
+}
+
+#[test]
+fn measurements_are_written_down_in_one_place() {
+    let mut offenders = Vec::new();
+    for name in pages().into_iter().chain(["ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()]) {
+        let mut fenced = false;
+        for (number, line) in page(&name).lines().enumerate() {
+            fenced = fenced != line.starts_with("```");
+            let is_dated =
+                line.contains("2026-") || ["the same day", "later that day", "that evening"].iter().any(|words| line.contains(words));
+            if is_dated && !fenced {
+                offenders.push(format!("{name}:{}: {line}", number + 1));
+            }
+        }
+    }
+    assert!(offenders.is_empty(), "dated figures belong into bench/RESULTS.md: {offenders:#?}");
+}
+
+#[test]
+fn the_map_of_the_sources_fits_into_one_sitting() {
+    let lines = page("ARCHITECTURE.md").lines().count();
+    assert!(lines <= 200, "ARCHITECTURE.md has {lines} lines, 200 at most");
+}

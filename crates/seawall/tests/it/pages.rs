@@ -10,8 +10,6 @@ use std::process::Command;
 /// Blocks that cannot run on a test machine are marked `text`. So many of them are on each page, for this reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
     ("README.md", 2, "builds and installs the program with cargo, and runs every test"),
-    ("docs/reference/admin.md", 1, "needs Schemathesis"),
-    ("docs/reference/dashboard.md", 1, "builds and tests the dashboard with npm and a browser"),
     ("docs/reference/gateway.md", 1, "needs a certificate of the reader's own"),
     ("docs/reference/library.md", 1, "builds examples with cargo"),
     ("docs/how-to/connect-a-client.md", 2, "needs the packages `requests` and `openai` of Python"),
