@@ -319,3 +319,33 @@ fn the_map_of_the_sources_fits_into_one_sitting() {
     let lines = page("ARCHITECTURE.md").lines().count();
     assert!(lines <= 200, "ARCHITECTURE.md has {lines} lines, 200 at most");
 }
+
+#[test]
+fn recipes_name_files_that_exist() {
+    let mut missing = Vec::new();
+    let mut count = 0;
+    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = page(name);
+        for word in text.split('`').skip(1).step_by(2).filter(|word| word.contains('/') && !word.contains([' ', '\n', '…'])) {
+            let path = match word.split('/').next().unwrap() {
+                folder if folder.starts_with("seawall") => format!("crates/{word}"),
+                "crates" | "bench" | "docs" | "fuzz" | "ui" => word.to_owned(),
+                _ => continue,
+            };
+            // `NAME` is the reader's own.
+            let path = path
+                .split("NAME")
+                .next()
+                .unwrap()
+                .rsplit_once('/')
+                .filter(|_| path.contains("NAME"))
+                .map_or(path.as_str(), |(folder, _)| folder);
+            count += 1;
+            if !root().join(path).exists() {
+                missing.push(format!("{name}: {word}"));
+            }
+        }
+    }
+    assert!(count > 40, "{count} paths were found");
+    assert!(missing.is_empty(), "pages name files that do not exist: {missing:#?}");
+}
