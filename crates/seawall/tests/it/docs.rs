@@ -46,6 +46,42 @@ fn every_configuration_key_is_described() {
 }
 
 #[test]
+fn every_default_in_the_manual_is_the_programs() {
+    let defaults: toml::Table = seawall_core::config::DEFAULT_TOML.parse().unwrap();
+    let text = page("docs/reference/configuration.md");
+    let mut section = "";
+    let (mut compared, mut wrong) = (0, Vec::new());
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ").or_else(|| line.strip_prefix("### ")) {
+            section = heading.trim_matches('`');
+        }
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let ([key, _, said, ..], Some(table)) = (&cells[..], table(&defaults, section)) else { continue };
+        let key = key.trim_start_matches("| ").trim_matches('`');
+        if let (Some(value), Some(said)) = (table.get(key), said.strip_prefix('`').and_then(|said| said.strip_suffix('`'))) {
+            compared += 1;
+            if value.to_string() != said {
+                wrong.push(format!("{section}.{key}: {said} instead of {value}"));
+            }
+        }
+    }
+    assert!(compared > 50, "{compared} defaults were compared");
+    assert!(wrong.is_empty(), "docs/reference/configuration.md: {wrong:#?}");
+}
+
+/// The table of `default.toml` that a section of the page is about.
+fn table<'t>(defaults: &'t toml::Table, section: &str) -> Option<&'t toml::Table> {
+    match section {
+        "server" | "log" => defaults.get(section)?.as_table(),
+        "upstreams" => defaults.get("defaults")?.as_table(),
+        "pools" => defaults.get("each")?.get("pool")?.as_table(),
+        "limits" => defaults.get("each")?.get("limit")?.as_table(),
+        "auth" | "fallback" => defaults.get("each")?.get(section)?.as_table(),
+        _ => defaults.get("defaults")?.get(section)?.as_table(),
+    }
+}
+
+#[test]
 fn every_preset_is_described() {
     let shown = Dir::new().run(["config", "presets", "--json"]).ends_with(0).json();
     let names: Vec<String> = shown.as_array().unwrap().iter().map(|preset| preset["name"].as_str().unwrap().to_owned()).collect();
