@@ -16,10 +16,10 @@ use seawall_core::config::place::{Inject, SecretRef};
 use seawall_core::config::{Auth, Refresh};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::{Mono, Nanos};
-use seawall_http::body::Outgoing;
 use seawall_http::connect::{ConnectError, Sender};
 use seawall_http::fault::Fault;
 use seawall_http::query_parameter::encode;
+use seawall_http::request_body::Outgoing;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -235,7 +235,8 @@ impl Tokens {
         let (head, body) = match sending.connector.connect(base, CONNECT).await.map_err(unconnected)? {
             Sender::H1(mut conn) => {
                 let (said, body) = request.into_parts();
-                conn.begin(body, true, |out| {
+                let start = body.start();
+                conn.begin(body, start, true, |out| {
                     out.line(&said.method, &target, None);
                     said.headers.iter().for_each(|(name, value)| out.field(name, value));
                 });

@@ -6,8 +6,8 @@ use flate2::read::{GzDecoder, ZlibDecoder};
 use http_body::Body;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::time::Nanos;
-use seawall_http::body::Arriving;
 use seawall_http::fault::Fault;
+use seawall_http::response_body::Arriving;
 use std::io::Read as _;
 use std::pin::Pin;
 

@@ -19,14 +19,15 @@ use http_body::Body;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
-use seawall_http::body::{Arriving, Blame, Feed, Inbound, Limited, Outgoing, Relay};
 use seawall_http::connect::Connector;
 use seawall_http::fault::Fault;
 use seawall_http::h1::{Passes, Unread, Verbatim, Writer};
 use seawall_http::h2::Failure;
 use seawall_http::pool::{Line, Pool};
 use seawall_http::query_parameter::QueryParameter;
+use seawall_http::request_body::{Blame, Feed, Inbound, Limited, Outgoing};
 use seawall_http::request_headers::RequestHeaders;
+use seawall_http::response_body::{Arriving, Relay};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -312,7 +313,8 @@ impl<'a> HttpTransport<'a> {
                 }
             };
             let body = self.body.take().ok_or(Fault::RESET)?;
-            lent.conn().begin(body, self.wants_length(), |out| self.write(attempt, out));
+            let start = body.start();
+            lent.conn().begin(body, start, self.wants_length(), |out| self.write(attempt, out));
             match lent.conn().answer(self.method == Method::HEAD, passes).await {
                 Ok((head, verbatim)) => return Ok((head, verbatim, Arriving::H1(lent))),
                 Err(_) if reused && !lent.conn().has_sent() && self.body.restore(lent.conn().untouched()) => {}

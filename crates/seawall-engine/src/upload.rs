@@ -4,8 +4,8 @@ use crate::clock::Clock;
 use crate::drive::{Outward, Transport};
 use seawall_core::policy::Timeout;
 use seawall_core::time::{Mono, Nanos};
-use seawall_http::body::Feed;
 use seawall_http::fault::Fault;
+use seawall_http::request_body::Feed;
 use std::pin::pin;
 
 /// How often a body is looked at while it is on its way.

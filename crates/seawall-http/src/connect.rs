@@ -8,6 +8,7 @@ use crate::h1::Conn;
 use crate::h2::Shared;
 use crate::io::Io;
 use crate::reach::{OUT_OF_REACH, Reach};
+use crate::request_body::Outgoing;
 use certificate::Verifier;
 use race::{Winners, race};
 use rustls::pki_types::ServerName;
@@ -22,8 +23,8 @@ use tokio_rustls::TlsConnector;
 /// A way to send requests over one connection.
 #[derive(Debug)]
 pub enum Sender {
-    H1(Box<Conn>),
-    H2(Shared),
+    H1(Box<Conn<Outgoing>>),
+    H2(Shared<Outgoing>),
 }
 
 /// The reason why there is no connection.

@@ -6,15 +6,16 @@ mod hearing;
 
 pub use body::{Broken, IncomingBody};
 
-use crate::body::Outgoing;
 use crate::fault::Fault;
 use crate::io::LocalExecutor;
+use bytes::Bytes;
 use hearing::Hearing;
 use http::{Request, response};
+use http_body::Body;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::cell::Cell;
-use std::error::Error as _;
+use std::error::Error;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -27,10 +28,16 @@ const BEFORE_SETTINGS: usize = 1;
 const MOST_HEADER_BYTES: u32 = 64 * 1024;
 
 /// A connection that several calls send over at once, as many as its peer allows.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    sender: http2::SendRequest<Outgoing>,
+#[derive(Debug)]
+pub struct Shared<B> {
+    sender: http2::SendRequest<B>,
     load: Rc<Load>,
+}
+
+impl<B> Clone for Shared<B> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), load: Rc::clone(&self.load) }
+    }
 }
 
 /// How many streams a connection has, and how many its peer allows. hyper would take more requests than that and hold them back,
@@ -69,13 +76,16 @@ pub struct StreamBody {
 
 /// A request that got no answer.
 #[derive(Debug)]
-pub struct Failure {
+pub struct Failure<B> {
     pub fault: Fault,
     /// The body of a request of which nothing was sent.
-    pub unsent: Option<Outgoing>,
+    pub unsent: Option<B>,
 }
 
-impl Shared {
+impl<B> Shared<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
+{
     pub async fn open<I>(io: I) -> Result<Self, Fault>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -107,7 +117,7 @@ impl Shared {
         self.load.streams.get() == 0
     }
 
-    pub async fn send(&mut self, request: Request<Outgoing>) -> Result<(response::Parts, StreamBody), Failure> {
+    pub async fn send(&mut self, request: Request<B>) -> Result<(response::Parts, StreamBody), Failure<B>> {
         let stream = Stream::of(&self.load);
         match self.sender.try_send_request(request).await {
             Ok(answer) => {
@@ -129,9 +139,10 @@ impl Shared {
 }
 
 /// Keeps a connection going, and writes down how many streams its peer allows.
-async fn run<I>(connection: http2::Connection<TokioIo<Hearing<I>>, Outgoing, LocalExecutor>, load: Rc<Load>)
+async fn run<I, B>(connection: http2::Connection<TokioIo<Hearing<I>>, B, LocalExecutor>, load: Rc<Load>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
     let mut connection = pin!(connection);
     let ended = poll_fn(|cx| {

@@ -1,7 +1,6 @@
 //! HTTP without policy: request heads that can only be made of checked bytes, bodies that stream, HTTP/1.1 on both sides, HTTP/2 to
 //! upstreams, connections and the pool that keeps them. Nothing here knows of retries, limits or configuration files.
 
-pub mod body;
 pub mod connect;
 pub mod fault;
 pub mod front;
@@ -12,4 +11,6 @@ pub mod io;
 pub mod pool;
 pub mod query_parameter;
 pub mod reach;
+pub mod request_body;
 pub mod request_headers;
+pub mod response_body;

@@ -4,6 +4,7 @@
 use crate::connect::{ConnectError, Connector, Sender};
 use crate::h1::Conn;
 use crate::h2::Shared;
+use crate::request_body::Outgoing;
 use seawall_core::config::url::Base;
 use seawall_core::time::{Mono, Nanos};
 use std::cell::{Cell, RefCell};
@@ -18,10 +19,10 @@ const IDLE_FOR: Nanos = Nanos::from_secs(55);
 #[derive(Debug, Default)]
 struct Shelf {
     /// With the time at which each was given back.
-    idle: Vec<(Box<Conn>, Mono)>,
+    idle: Vec<(Box<Conn<Outgoing>>, Mono)>,
     /// Each carries as many requests as its peer allows. With the time since which nothing has gone over it, as far as sweeps
     /// have seen.
-    shared: Vec<(Shared, Option<Mono>)>,
+    shared: Vec<(Shared<Outgoing>, Option<Mono>)>,
 }
 
 /// The connections of one thread, by upstream.
@@ -45,7 +46,7 @@ impl Shelves {
 /// A connection in use, that goes back to its shelf once the answer has been read.
 #[derive(Debug)]
 pub struct Lent {
-    conn: Box<Conn>,
+    conn: Box<Conn<Outgoing>>,
     pool: Pool,
     upstream: u32,
 }
@@ -68,15 +69,15 @@ impl Lent {
 #[derive(Debug)]
 pub enum Line {
     H1 { lent: Lent, reused: bool },
-    H2 { shared: Shared, reused: bool },
+    H2 { shared: Shared<Outgoing>, reused: bool },
 }
 
 impl Lent {
-    pub fn conn(&mut self) -> &mut Conn {
+    pub fn conn(&mut self) -> &mut Conn<Outgoing> {
         &mut self.conn
     }
 
-    pub const fn answer(&self) -> &Conn {
+    pub const fn answer(&self) -> &Conn<Outgoing> {
         &self.conn
     }
 }

@@ -110,7 +110,7 @@ fn upstream(script: Script, is_reused: bool, idle: Receiver<Sender<()>>, to: Sen
 }
 
 /// A caller's request as the gateway reads it: the beginning of its body, and the rest as it comes.
-async fn uploaded(upload: &Upload) -> (Served, Replay) {
+async fn uploaded(upload: &Upload) -> (Served<Relay>, Replay) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let Upload { body, is_chunked, .. } = upload.clone();
@@ -128,7 +128,7 @@ async fn uploaded(upload: &Upload) -> (Served, Replay) {
     });
     let mut served = Served::new(Io::Plain(listener.accept().await.unwrap().0));
     let (mut head, ()) = Request::new(()).into_parts();
-    let heard = std::future::poll_fn(|cx| served.poll_request(&mut head, cx)).await.unwrap();
+    let heard = std::future::poll_fn(|cx| served.poll_request::<Inbound>(&mut head, cx)).await.unwrap();
     let (mut incoming, _) = heard.unwrap();
     let ahead = std::future::poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await.unwrap().unwrap();
     (served, Replay::once(ahead.into_data().unwrap(), incoming, u64::MAX))

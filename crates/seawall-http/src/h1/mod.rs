@@ -14,7 +14,6 @@ mod served;
 mod unread;
 mod verbatim;
 
-use crate::body::Outgoing;
 use crate::fault::Fault;
 use crate::io::Io;
 pub use asked::Unheard;
@@ -23,7 +22,8 @@ use head::Answer;
 pub use head::Writer;
 use http::response;
 use http_body::{Body, Frame, SizeHint};
-use out::{Framing, Out, Start};
+pub use out::Start;
+use out::{Framing, Out};
 pub use reading::Cut;
 use reading::Reading;
 pub use served::{End, Heard, Served, Upload};
@@ -36,15 +36,15 @@ pub use verbatim::{Passes, Verbatim};
 
 /// One connection to an upstream.
 #[derive(Debug)]
-pub struct Conn {
+pub struct Conn<B> {
     io: Io,
-    out: Out<Outgoing>,
+    out: Out<B>,
     reading: Reading,
     /// Neither side has said that this request is the last.
     stays: bool,
 }
 
-impl Conn {
+impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
     pub fn new(io: Io) -> Self {
         Self { io, out: Out::default(), reading: Reading::default(), stays: true }
     }
@@ -61,15 +61,14 @@ impl Conn {
         Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_ready()
     }
 
-    /// Starts a request: `write` puts its head down, framing aside, and `body` follows it. A body without a known length
-    /// goes in chunks; one without bytes has a length only where the method wants one.
-    pub fn begin(&mut self, body: Outgoing, wants_length: bool, write: impl FnOnce(&mut Writer<'_>)) {
+    /// Starts a request: `write` puts its head down, framing aside, and `body` follows it, `start` says when. A body without a
+    /// known length goes in chunks; one without bytes has a length only where the method wants one.
+    pub fn begin(&mut self, body: B, start: Start, wants_length: bool, write: impl FnOnce(&mut Writer<'_>)) {
         let framing = match body.size_hint().exact() {
             Some(0) if !wants_length => Framing::Bare,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        let start = if matches!(body, Outgoing::Stream(..)) { Start::AfterHead } else { Start::WithHead };
         self.out.begin(body, framing, start, write);
     }
 
@@ -79,7 +78,7 @@ impl Conn {
     }
 
     /// The body of a request of which nothing was sent, if nothing was taken out of it either.
-    pub fn untouched(&mut self) -> Option<Outgoing> {
+    pub fn untouched(&mut self) -> Option<B> {
         self.out.take_untouched()
     }
 
@@ -131,7 +130,7 @@ impl Conn {
 }
 
 /// The answer's body. What is left of the request's goes out meanwhile.
-impl Body for Conn {
+impl<B: Body<Data = Bytes> + Default + Unpin> Body for Conn<B> {
     type Data = Bytes;
     type Error = Cut;
 

@@ -80,7 +80,7 @@ pub(super) struct Out<B> {
 
 /// When a message's body is first asked for its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Start {
+pub enum Start {
     /// At once: a small body leaves together with its head.
     #[default]
     WithHead,

@@ -8,12 +8,11 @@ use super::out::{Framing, Out, Socket, Start};
 use super::reading::{Cut, Reading};
 use super::unread::Unread;
 use super::verbatim::Verbatim;
-use crate::body::{Inbound, Relay};
 use crate::io::Io;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
 use http::{Method, Response, StatusCode, Version, request};
-use http_body::{Body as _, SizeHint};
+use http_body::{Body, SizeHint};
 use hyper::ext::ReasonPhrase;
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -28,13 +27,13 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const MAX_AHEAD: usize = 16 * 1024;
 
 /// A request's body, and its headers where nobody has read them.
-pub type Heard = (Inbound, Option<Unread>);
+pub type Heard<I> = (I, Option<Unread>);
 
 /// A connection, seen by whoever answers. Its socket is closed with it, whoever still holds a body.
 #[derive(Debug)]
-pub struct Served {
+pub struct Served<B> {
     line: Rc<RefCell<Line>>,
-    out: Out<Relay>,
+    out: Out<B>,
     progress: Progress,
     asked: Turn,
     /// The body of the response of the moment ends with the connection.
@@ -84,7 +83,7 @@ pub enum End {
     Broken,
 }
 
-impl Served {
+impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
     #[must_use]
     pub fn new(io: Io) -> Self {
         let line = Line { io: Some(io), reading: Reading::default(), turn: 0, leave: &[], flushes: false, watcher: None };
@@ -94,7 +93,10 @@ impl Served {
 
     /// Waits for the next request: its head is put where it is wanted, its body is given, and its headers where they were left as they
     /// came; nothing where the caller has closed.
-    pub fn poll_request(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<Heard>, Unheard>> {
+    pub fn poll_request<I>(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<Heard<I>>, Unheard>>
+    where
+        I: From<Option<Upload>>,
+    {
         let Some(asked) = ready!(self.poll_asked(head, cx))? else { return Poll::Ready(Ok(None)) };
         let asked::Asked { length, body, stays, unread } = asked;
         let mut line = self.line.borrow_mut();
@@ -102,12 +104,12 @@ impl Served {
         line.turn = line.turn.wrapping_add(1);
         self.asked = Turn { version: head.version, to_head: head.method == Method::HEAD, stays };
         if line.reading.is_over() {
-            return Poll::Ready(Ok(Some((Inbound::None, unread))));
+            return Poll::Ready(Ok(Some((I::from(None), unread))));
         }
         let waits = head.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         line.leave = if waits && head.version == Version::HTTP_11 { GO_ON } else { &[] };
         let upload = Upload { line: Rc::clone(&self.line), turn: line.turn, is_whole: false };
-        Poll::Ready(Ok(Some((Inbound::H1(upload), unread))))
+        Poll::Ready(Ok(Some((I::from(Some(upload)), unread))))
     }
 
     fn poll_asked(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {
@@ -157,7 +159,7 @@ impl Served {
     /// heard after this one; `more` adds to the headers, and is told whether they say when it was given.
     pub fn answer(
         &mut self,
-        response: &mut Response<Relay>,
+        response: &mut Response<B>,
         verbatim: Option<&Verbatim>,
         last: bool,
         more: impl FnOnce(&mut Writer<'_>, bool),
@@ -170,8 +172,8 @@ impl Served {
         let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
         // The rest of its body may never come, and cannot be told from a next request: the caller is told that none will be heard.
         stays &= self.line.borrow().reading.is_over();
-        let body = std::mem::replace(response.body_mut(), Relay::Empty);
-        let body = if to_head { Relay::Empty } else { body };
+        let body = std::mem::take(response.body_mut());
+        let body = if to_head { B::default() } else { body };
         self.out.begin(body, framing, Start::WithHead, |out: &mut Writer<'_>| {
             out.status(version, response.status(), response.extensions().get::<ReasonPhrase>());
             if let Some(verbatim) = verbatim {
@@ -232,9 +234,9 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl<B> Drop for Served<B> {
     fn drop(&mut self) {
-        drop(self.close());
+        drop(self.line.borrow_mut().io.take());
     }
 }
 

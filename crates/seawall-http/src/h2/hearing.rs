@@ -66,8 +66,8 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Hearing<I> {
 mod tests {
     use super::super::Shared;
     use super::*;
-    use crate::body::Outgoing;
     use crate::fault::Fault;
+    use crate::request_body::Outgoing;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
     use std::task::Waker;

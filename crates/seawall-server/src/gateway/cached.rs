@@ -13,7 +13,7 @@ use seawall_core::policy;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::cache::{Asked, Cache, Caller, Counts, Directives, Entry, Key, MOST_BODY, Revalidation};
 use seawall_engine::live::LiveUpstream;
-use seawall_http::body::Relay;
+use seawall_http::response_body::Relay;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;

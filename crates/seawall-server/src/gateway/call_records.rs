@@ -10,7 +10,7 @@ use seawall_core::time::Nanos;
 use seawall_engine::drive::Ended;
 use seawall_engine::live::LiveEndpoint;
 use seawall_engine::recorder::{BreakerRecord, CallRecord, IdleRecord, Record};
-use seawall_http::body::{BodyEnd, OnEnd, Relay, RelayError};
+use seawall_http::response_body::{BodyEnd, OnEnd, Relay, RelayError};
 use std::sync::Arc;
 
 impl Gateway {

@@ -10,7 +10,7 @@ use seawall_core::config::Policy;
 use seawall_core::policy::Fallback;
 use seawall_core::record::{Class, Code};
 use seawall_core::time::Wall;
-use seawall_http::body::Relay;
+use seawall_http::response_body::Relay;
 
 /// An answer in the upstream's place, and what that makes of the call.
 pub(crate) fn instead(lookup: Option<&Lookup>, policy: &Policy, now: Wall) -> Option<(Response<Relay>, &'static str)> {

@@ -11,7 +11,8 @@ use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::drive::Ended;
 use seawall_engine::live::LiveEndpoint;
-use seawall_http::body::{Blame, Relay};
+use seawall_http::request_body::Blame;
+use seawall_http::response_body::Relay;
 
 /// The end of a call that the cache answered.
 pub(crate) const fn unsent(now: Now) -> Ended {

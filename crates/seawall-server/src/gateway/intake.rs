@@ -11,8 +11,8 @@ use seawall_core::request_method;
 use seawall_core::time::Nanos;
 use seawall_engine::transport::Replay;
 use seawall_engine::upstream_target::ASTERISK;
-use seawall_http::body::{Inbound, Unfinished};
 use seawall_http::h1::Unread;
+use seawall_http::request_body::{Inbound, Unfinished};
 use std::pin::Pin;
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ use seawall_core::time::Wall;
 use seawall_engine::drive::Ended;
 use seawall_engine::mask::Mask;
 use seawall_engine::transport::{self, HttpTransport, Replay};
-use seawall_http::body::Relay;
+use seawall_http::response_body::Relay;
 use seawall_store::job::Response;
 
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");

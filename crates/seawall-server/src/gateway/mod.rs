@@ -40,11 +40,12 @@ use seawall_engine::request_line::RequestLine;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};
 use seawall_engine::upstream_target::target;
-use seawall_http::body::{Held, Inbound, Relay};
 use seawall_http::front::Front;
 use seawall_http::h1::{Heard, Unread};
 use seawall_http::pool::Pool;
+use seawall_http::request_body::Inbound;
 use seawall_http::request_headers::RequestHeaders;
+use seawall_http::response_body::{Held, Relay};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -132,7 +133,7 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(crate) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard, entrance: &Entrance) -> Answered {
+    pub(crate) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard<Inbound>, entrance: &Entrance) -> Answered {
         let marks = Marks::of(&head.headers);
         if let Err(refusal) = intake::inspect(head, unread.as_ref(), marks) {
             let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref(), entrance).as_deref());

@@ -11,14 +11,21 @@ use crate::gateway::Gateway;
 use crate::gateway::intake;
 use http::header::DATE;
 use http::{HeaderMap, Method, Request, Uri, request};
-use seawall_http::h1::{End, Heard, Served, Unheard};
+use seawall_http::h1::{self, End, Unheard};
 use seawall_http::io::Io;
+use seawall_http::request_body::Inbound;
+use seawall_http::response_body::Relay;
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
+
+/// A caller's connection.
+type Served = h1::Served<Relay>;
+/// The body of a request, and its headers where nobody has read them.
+type Heard = h1::Heard<Inbound>;
 
 /// How one connection's conversation goes, for whoever watches over all of them.
 #[derive(Debug, Default)]

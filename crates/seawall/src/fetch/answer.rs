@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use seawall_core::record::{Class, ErrorKind, Reason};
 use seawall_engine::mask::Mask;
 use seawall_engine::schema::{Mismatch, Schema};
-use seawall_http::body::Relay;
+use seawall_http::response_body::Relay;
 use seawall_server::letter::Cause;
 use serde::de::IgnoredAny;
 use serde_json::Value;
