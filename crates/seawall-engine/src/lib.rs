@@ -23,6 +23,7 @@ pub mod limits;
 pub mod line;
 pub mod links;
 pub mod live;
+mod locked;
 pub mod mask;
 pub mod memory;
 pub mod metrics;

@@ -2,7 +2,7 @@
 
 use crate::credential_pauses::CredentialMark;
 use crate::live::Names;
-use crate::state::Locked;
+use crate::locked::Locked;
 use http::HeaderMap;
 use parking_lot::MutexGuard;
 use seawall_core::admit::layered::{self, Answers};

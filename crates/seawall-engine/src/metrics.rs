@@ -2,8 +2,8 @@
 //! text. Label sets are bounded: names come from the configuration, everything else from closed sets.
 
 use crate::live::Names;
+use crate::locked::Locked;
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
-use crate::state::Locked;
 use seawall_core::record::{Class, Code, Status, Timeout};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};

@@ -2,12 +2,12 @@
 
 use crate::credential::{Sent, base64, fetch, hide, probe, sent};
 use crate::live::{MissingSecret, Vault};
+use crate::locked::Locked;
 use crate::mask::{Mask, Masked, Probe};
 use crate::read_ahead::read_up_to;
 use crate::secret::Secret;
 use crate::shared::Store;
 use crate::shared::token::{self, SharedToken, Turn};
-use crate::state::Locked;
 use crate::transport::{Sending, absolute};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};

@@ -1,7 +1,7 @@
 //! Bulkheads of this process: the core's places and line, with a wake-up for whoever waits in it.
 
 use crate::clock::Clock;
-use crate::state::Locked;
+use crate::locked::Locked;
 use parking_lot::MutexGuard;
 use seawall_core::admit::adaptive::Adaptive;
 use seawall_core::admit::bulkhead::{Arrival, Bulkhead, Entry, Refusal, Ticket};

@@ -3,10 +3,10 @@
 //! dropped and counted; nothing ever waits for a log.
 
 use crate::live::Names;
+use crate::locked::Locked;
 use crate::mask::{Mask, Masked};
 use crate::metrics::Metrics;
 use crate::request_line::RequestLine;
-use crate::state::Locked;
 use crate::trace::Span;
 use crate::{line, metrics};
 use seawall_core::classify::Headers;

@@ -5,11 +5,11 @@ use crate::clock::Clock;
 use crate::credential_pauses::CredentialMark;
 use crate::limits::{Limits, Taken, Who};
 use crate::live::Names;
+use crate::locked::Locked;
 use crate::pause_cell::PauseCell;
 use crate::pools::{Entered, Place, Pool, Waiting};
 use crate::shared::{Link, OwnCells, Receipts, Store, Took};
 pub use crate::upstream_state::UpstreamState;
-use parking_lot::{Mutex, MutexGuard};
 use seawall_core::admit::line::{self, Lane, WaitingLine};
 use seawall_core::admit::places::Waiter;
 use seawall_core::call::{Answer, Ask, KeyReport, Settle};
@@ -21,21 +21,6 @@ use seawall_core::policy;
 use seawall_core::record::Scope;
 use seawall_core::time::{Mono, Nanos, Now};
 use std::sync::Arc;
-
-/// A cell behind a lock. A panic elsewhere must not take the cell with it: its value is plain data, valid at any time.
-#[derive(Debug)]
-pub(crate) struct Locked<T>(Mutex<T>);
-
-impl<T> Locked<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self(Mutex::new(value))
-    }
-
-    #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock()
-    }
-}
 
 /// What all calls to an endpoint share. The breaker may be shared by a whole upstream.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! What all endpoints of an upstream share in this process: retry budget, keys, pauses, and how many calls wait.
 
 use crate::credential_pauses::CredentialPauses;
+use crate::locked::Locked;
 use crate::pause_cell::PauseCell;
-use crate::state::Locked;
 use seawall_core::admit::places::Places;
 use seawall_core::call::{Answer, BUDGET_CAPACITY};
 use seawall_core::config::Auth;

@@ -10,7 +10,7 @@ pub use counts::Counts;
 pub use directives::Directives;
 pub use entry::{Asked, Caller, Entry};
 
-use crate::state::Locked;
+use crate::locked::Locked;
 use http::HeaderMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! and that nobody listens to costs a few counters and no record.
 
 use crate::live::Names;
+use crate::locked::Locked;
 use crate::metrics::{Metrics, Tally};
 use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
-use crate::state::Locked;
 use seawall_core::call::{Finish, Outcome};
 use seawall_core::guard::{Change, State};
 use seawall_core::id::CallId;

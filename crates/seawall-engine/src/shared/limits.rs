@@ -7,7 +7,7 @@ use super::scripts;
 use crate::clock::Clock;
 use crate::limits::{Layer, Limits, Taken, Who};
 use crate::live::Names;
-use crate::state::Locked;
+use crate::locked::Locked;
 use seawall_core::admit::limit::{Cell, Limit};
 use seawall_core::call::{Answer, Settle};
 use seawall_core::policy::{Fail, Mode};

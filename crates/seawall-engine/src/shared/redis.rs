@@ -5,7 +5,7 @@ use super::link::{Link, Receipts};
 use super::numbers::{Meeting, TICK, number, signed};
 use super::scripts;
 use crate::clock::Clock;
-use crate::state::Locked;
+use crate::locked::Locked;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, Script, ServerErrorKind};
 use seawall_core::call::Settle;
