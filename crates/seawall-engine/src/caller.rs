@@ -1,6 +1,6 @@
 //! Who sends a request: a caller known by its token, or nobody in particular, and from which address.
 
-use crate::live::{MissingSecret, Vault};
+use crate::secret::{MissingSecret, Vault};
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;

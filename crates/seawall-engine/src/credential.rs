@@ -1,9 +1,9 @@
 //! Credentials on their way into a request: put in last, after everything that is logged, hashed or cached.
 
-use crate::live::{MissingSecret, Vault};
 use crate::mask::{Mask, Probe};
 use crate::oauth::{Token, Tokens};
 use crate::secret::Secret;
+use crate::secret::{MissingSecret, Vault};
 use crate::shared::Store;
 use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderName};

@@ -9,7 +9,7 @@ use crate::limits::{Layer, Limits};
 use crate::line;
 use crate::pools::Pool;
 use crate::schema::Schema;
-use crate::secret::Secret;
+use crate::secret::{MissingSecret, Secret, Vault};
 use crate::shared::Store;
 use crate::state::{EndpointState, UpstreamState};
 use http::{HeaderName, HeaderValue};
@@ -131,15 +131,6 @@ impl Names {
     }
 }
 
-/// A secret that a configuration needs and that is not there, or will not do.
-#[derive(Debug, thiserror::Error)]
-#[error("`{path}`: the secret {reference} cannot be used: {why}")]
-pub struct MissingSecret {
-    pub path: String,
-    pub reference: String,
-    pub why: String,
-}
-
 /// What keeps a configuration from being put to work.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
@@ -152,9 +143,6 @@ pub enum Unusable {
     #[error("`{path}`: the schema `{file}` cannot be used: {why}")]
     Schema { path: String, file: String, why: String },
 }
-
-/// Fetches a secret's text; the program decides from where.
-pub type Vault<'a> = &'a dyn Fn(&SecretRef) -> Result<Secret, String>;
 
 /// Where a configuration's references lead.
 #[derive(Clone, Copy)]

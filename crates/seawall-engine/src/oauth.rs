@@ -1,11 +1,11 @@
 //! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
 
 use crate::credential::{Sent, base64, fetch, hide, probe, sent};
-use crate::live::{MissingSecret, Vault};
 use crate::locked::Locked;
 use crate::mask::{Mask, Masked, Probe};
 use crate::read_ahead::read_up_to;
 use crate::secret::Secret;
+use crate::secret::{MissingSecret, Vault};
 use crate::shared::Store;
 use crate::shared::token::{self, SharedToken, Turn};
 use crate::transport::{Sending, absolute};

@@ -1,8 +1,21 @@
 //! Secrets: a type that never shows more than its last four characters.
 
+use seawall_core::config::place::SecretRef;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::sync::Arc;
+
+/// A secret that a configuration needs and that is not there, or will not do.
+#[derive(Debug, thiserror::Error)]
+#[error("`{path}`: the secret {reference} cannot be used: {why}")]
+pub struct MissingSecret {
+    pub path: String,
+    pub reference: String,
+    pub why: String,
+}
+
+/// Fetches a secret's text; the program decides from where.
+pub type Vault<'a> = &'a dyn Fn(&SecretRef) -> Result<Secret, String>;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
