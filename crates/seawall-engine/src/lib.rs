@@ -31,6 +31,7 @@ pub mod oauth;
 mod pause_cell;
 pub mod pools;
 mod read_ahead;
+pub mod record;
 pub mod recorder;
 pub mod repeated;
 pub mod request_line;
@@ -47,7 +48,7 @@ pub mod upstream_target;
 
 pub use clock::Clock;
 pub use library::{Attempt, Classify, Failure, Meaning, Policies, Policy, Usual};
-pub use recorder::Record;
+pub use record::Record;
 pub use seawall_core::guard::State as BreakerState;
 pub use seawall_core::record::{Class, Code, ErrorKind, Reason};
 

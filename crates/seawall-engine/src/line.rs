@@ -1,7 +1,7 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
 use crate::live::Names;
-use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
 use crate::request_line::RequestLine;
 use http::Method;
 use seawall_core::id::CallId;

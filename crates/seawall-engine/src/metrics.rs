@@ -3,7 +3,7 @@
 
 use crate::live::Names;
 use crate::locked::Locked;
-use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record};
 use seawall_core::record::{Class, Code, Status, Timeout};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::entropy;
 use crate::live::{Around, Live, LiveEndpoint, Names};
 use crate::locked::Locked;
-use crate::recorder::Record;
+use crate::record::Record;
 use crate::secret::Secret;
 use http::HeaderMap;
 use seawall_core::call::{First, Plan};

@@ -4,7 +4,7 @@
 use crate::live::Names;
 use crate::locked::Locked;
 use crate::metrics::{Metrics, Tally};
-use crate::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record};
 use seawall_core::call::{Finish, Outcome};
 use seawall_core::guard::{Change, State};
 use seawall_core::id::CallId;

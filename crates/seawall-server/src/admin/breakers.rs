@@ -15,7 +15,7 @@ use seawall_core::guard::Forced;
 use seawall_core::record::Reason;
 use seawall_core::time::{Mono, Now};
 use seawall_engine::live::LiveEndpoint;
-use seawall_engine::recorder::{BreakerRecord, Record};
+use seawall_engine::record::{BreakerRecord, Record};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;

@@ -9,7 +9,7 @@ use seawall_core::record::{Code, Reason};
 use seawall_core::time::Nanos;
 use seawall_engine::drive::Ended;
 use seawall_engine::live::LiveEndpoint;
-use seawall_engine::recorder::{BreakerRecord, CallRecord, IdleRecord, Record};
+use seawall_engine::record::{BreakerRecord, CallRecord, IdleRecord, Record};
 use seawall_http::response_body::{BodyEnd, OnEnd, Relay, RelayError};
 use std::sync::Arc;
 

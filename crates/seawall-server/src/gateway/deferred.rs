@@ -21,7 +21,7 @@ use seawall_core::record::{Attempt, Code, Reason};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::drive::Ended;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
-use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::record::{CallRecord, Record};
 use seawall_engine::transport::{HttpTransport, Replay};
 use seawall_http::reach::Reach;
 use seawall_http::request_body::Inbound;

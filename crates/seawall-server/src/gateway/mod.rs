@@ -35,7 +35,7 @@ use seawall_engine::cache::{self, Revalidation};
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::drive::{Ended, Scene, drive};
 use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream, Names};
-use seawall_engine::recorder::{Record, TokenRecord};
+use seawall_engine::record::{Record, TokenRecord};
 use seawall_engine::request_line::RequestLine;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{HttpTransport, Replay, Sending};

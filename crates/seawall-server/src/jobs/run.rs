@@ -23,7 +23,7 @@ use seawall_engine::drive::{Drove, Ended, Scene, StartLog, drive_job};
 use seawall_engine::limits::Who;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::mask::{Mask, Masked};
-use seawall_engine::recorder::{CallRecord, Record};
+use seawall_engine::record::{CallRecord, Record};
 use seawall_engine::request_line::RequestLine;
 use seawall_engine::trace::Trace;
 use seawall_engine::transport::{Answer, HttpTransport, Replay, Room, Sending};

@@ -5,7 +5,7 @@ use super::{Desk, alarm, replay_run, schedule};
 use crate::Shared;
 use crate::host::Host;
 use seawall_core::time::{Mono, Nanos, Wall};
-use seawall_engine::recorder::{NoteRecord, Record};
+use seawall_engine::record::{NoteRecord, Record};
 use seawall_store::Error;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;

@@ -14,7 +14,7 @@ use keep::Known;
 use seawall_core::config::model::Notify;
 use seawall_core::decide::notice::{Message, Notices};
 use seawall_core::time::Mono;
-use seawall_engine::recorder::{NoteRecord, Record};
+use seawall_engine::record::{NoteRecord, Record};
 use seawall_http::reach::Reach;
 use seawall_store::job::{NewJob, Origin};
 use std::collections::VecDeque;

@@ -14,7 +14,7 @@ use seawall_core::record::spike::{Span, Spike, Turn};
 use seawall_core::record::{Class, Code, ErrorKind, Reason, Status};
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::live::{Live, LiveUpstream, Names};
-use seawall_engine::recorder::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
+use seawall_engine::record::{AttemptRecord, BreakerRecord, CallRecord, Record, TokenRecord};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! Who did what to the running gateway. Every action of an operator leaves a line in the store and in the log.
 
 use crate::Shared;
-use seawall_engine::recorder::{NoteRecord, Record};
+use seawall_engine::record::{NoteRecord, Record};
 use seawall_store::notes::Deed;
 
 /// Notes something that an operator did. A list that cannot be written keeps nobody from working.

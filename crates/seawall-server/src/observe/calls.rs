@@ -5,7 +5,7 @@ use crate::shape::{DecisionWord, ReasonWord, Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::Attempt;
 use seawall_core::time::Wall;
-use seawall_engine::recorder::{AttemptRecord, CallRecord};
+use seawall_engine::record::{AttemptRecord, CallRecord};
 use serde::Serialize;
 use smallvec::{SmallVec, smallvec};
 use std::collections::hash_map::Entry;

@@ -22,7 +22,7 @@ use seawall_core::classify::{Rule, diagnostic, redacted};
 use seawall_core::id::CallId;
 use seawall_core::time::{Now, Wall};
 use seawall_engine::live::{Live, Names};
-use seawall_engine::recorder::{CallRecord, Record, Sample};
+use seawall_engine::record::{CallRecord, Record, Sample};
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;

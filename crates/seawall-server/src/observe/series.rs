@@ -6,7 +6,7 @@ use crate::shape::{Time, ms};
 use seawall_core::record::Code;
 use seawall_core::record::histogram::Histogram;
 use seawall_core::time::{Mono, Nanos, Wall};
-use seawall_engine::recorder::AttemptRecord;
+use seawall_engine::record::AttemptRecord;
 use serde::Serialize;
 use std::collections::VecDeque;
 use utoipa::ToSchema;
