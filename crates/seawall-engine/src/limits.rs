@@ -1,8 +1,8 @@
 //! Rate limits of this process: the core's cells by key behind short locks, layers taken together or not at all.
 
 use crate::credential_pauses::CredentialMark;
-use crate::live::Names;
 use crate::locked::Locked;
+use crate::record::Names;
 use http::HeaderMap;
 use parking_lot::MutexGuard;
 use seawall_core::admit::layered::{self, Answers};

@@ -1,6 +1,6 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
-use crate::live::Names;
+use crate::record::Names;
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
 use crate::request_line::RequestLine;
 use http::Method;

@@ -6,8 +6,8 @@ use crate::caller::Callers;
 use crate::clock::Clock;
 use crate::credential::Credentials;
 use crate::limits::{Layer, Limits};
-use crate::line;
 use crate::pools::Pool;
+use crate::record::Names;
 use crate::schema::Schema;
 use crate::secret::{MissingSecret, Secret, Vault};
 use crate::shared::Store;
@@ -102,33 +102,6 @@ pub struct LiveEndpoint {
     pub schema: Option<Schema>,
     /// The header that tells the upstream how much time is left.
     pub deadline_header: Option<HeaderName>,
-}
-
-/// How an endpoint is called in logs and metrics.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Names {
-    pub upstream: String,
-    pub endpoint: String,
-    /// Both as every log line has them.
-    pub(crate) fields: Vec<u8>,
-    /// Of both, made once: every record is looked up by them.
-    hash: u64,
-}
-
-impl std::hash::Hash for Names {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-impl Names {
-    #[must_use]
-    pub fn new(upstream: &str, endpoint: &str) -> Self {
-        let mut hasher = std::hash::DefaultHasher::new();
-        (upstream, endpoint).hash(&mut hasher);
-        let fields = line::names(upstream, endpoint);
-        Self { upstream: upstream.to_owned(), endpoint: endpoint.to_owned(), fields, hash: hasher.finish() }
-    }
 }
 
 /// What keeps a configuration from being put to work.

@@ -1,8 +1,8 @@
 //! Counters and histograms, kept by the writer of records so that no request pays for them, and rendered as Prometheus
 //! text. Label sets are bounded: names come from the configuration, everything else from closed sets.
 
-use crate::live::Names;
 use crate::locked::Locked;
+use crate::record::Names;
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record};
 use seawall_core::record::{Class, Code, Status, Timeout};
 use seawall_core::time::Nanos;

@@ -144,7 +144,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::Names;
+    use crate::record::Names;
     use crate::record::{AttemptRecord, Sample};
     use seawall_core::id::CallId;
     use seawall_core::record::{Attempt, Class, Decision, Reason, Status};

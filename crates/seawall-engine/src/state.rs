@@ -4,10 +4,10 @@
 use crate::clock::Clock;
 use crate::credential_pauses::CredentialMark;
 use crate::limits::{Limits, Taken, Who};
-use crate::live::Names;
 use crate::locked::Locked;
 use crate::pause_cell::PauseCell;
 use crate::pools::{Entered, Place, Pool, Waiting};
+use crate::record::Names;
 use crate::shared::{Link, OwnCells, Receipts, Store, Took};
 pub use crate::upstream_state::UpstreamState;
 use seawall_core::admit::line::{self, Lane, WaitingLine};

@@ -1,9 +1,9 @@
 //! What happened, told three ways from one record: a hook's, `tracing`'s and the metrics'. A call that succeeds at once
 //! and that nobody listens to costs a few counters and no record.
 
-use crate::live::Names;
 use crate::locked::Locked;
 use crate::metrics::{Metrics, Tally};
+use crate::record::Names;
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record};
 use seawall_core::call::{Finish, Outcome};
 use seawall_core::guard::{Change, State};

@@ -1,6 +1,9 @@
 //! What is written down of calls, as plain data.
 
-use crate::live::Names;
+mod names;
+
+pub use names::Names;
+
 use crate::mask::{Mask, Masked};
 use crate::request_line::RequestLine;
 use crate::trace::Span;

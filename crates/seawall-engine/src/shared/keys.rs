@@ -5,7 +5,7 @@ use super::numbers::{self, nanos, number, ticks};
 use super::redis::{Arguments, Seed, Store};
 use super::scripts;
 use crate::clock::Clock;
-use crate::live::Names;
+use crate::record::Names;
 use crate::state::UpstreamState;
 use seawall_core::call::{Answer, KeyReport, Settle};
 use seawall_core::lease::{KeyPool, KeySet, Lease, RequestMark, Until};

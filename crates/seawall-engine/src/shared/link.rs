@@ -7,7 +7,7 @@ use super::pause::SharedPause;
 use super::redis::{Late, Store};
 use crate::clock::Clock;
 use crate::limits::Limits;
-use crate::live::Names;
+use crate::record::Names;
 use crate::state::UpstreamState;
 use seawall_core::call::{KeyReport, Settle};
 use seawall_core::config::Policy;

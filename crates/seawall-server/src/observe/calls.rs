@@ -277,7 +277,7 @@ mod tests {
     use seawall_core::record::{Class, Decision, Reason, Status};
     use seawall_core::rng::Rng;
     use seawall_core::time::Nanos;
-    use seawall_engine::live::Names;
+    use seawall_engine::record::Names;
 
     fn records(number: u32, rng: &mut Rng) -> (AttemptRecord, CallRecord) {
         let call = CallId::new(Wall(i64::from(number)), rng);

@@ -6,7 +6,7 @@ use crate::shape::{Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::live::Names;
+use seawall_engine::record::Names;
 use seawall_store::rollup::Row;
 use serde::Serialize;
 use std::borrow::Cow;

@@ -6,7 +6,7 @@ use crate::shape::{ClassWord, Time};
 use seawall_core::classify::{Condition, Fingerprint, Rule, fingerprint};
 use seawall_core::record::{Class, Status};
 use seawall_core::time::Wall;
-use seawall_engine::live::Names;
+use seawall_engine::record::Names;
 use seawall_engine::record::{AttemptRecord, Sample};
 use seawall_store::notes;
 use serde::Serialize;

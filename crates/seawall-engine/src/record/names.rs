@@ -1,0 +1,31 @@
+//! How an endpoint is called wherever something is written down.
+
+use crate::line;
+use std::hash::{Hash as _, Hasher as _};
+
+/// How an endpoint is called in logs and metrics.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Names {
+    pub upstream: String,
+    pub endpoint: String,
+    /// Both as every log line has them.
+    pub(crate) fields: Vec<u8>,
+    /// Of both, made once: every record is looked up by them.
+    hash: u64,
+}
+
+impl std::hash::Hash for Names {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl Names {
+    #[must_use]
+    pub fn new(upstream: &str, endpoint: &str) -> Self {
+        let mut hasher = std::hash::DefaultHasher::new();
+        (upstream, endpoint).hash(&mut hasher);
+        let fields = line::names(upstream, endpoint);
+        Self { upstream: upstream.to_owned(), endpoint: endpoint.to_owned(), fields, hash: hasher.finish() }
+    }
+}
