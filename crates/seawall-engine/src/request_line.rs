@@ -1,7 +1,6 @@
 //! What a call asks for, as records show it: method, route and path, without the values of the query.
 
 use crate::line;
-use crate::live::LiveEndpoint;
 use http::Method;
 use std::sync::Arc;
 
@@ -21,12 +20,12 @@ pub struct RequestLine {
 }
 
 impl RequestLine {
-    /// A request for this target of an endpoint.
+    /// A request for this target of the endpoint with this pattern.
     #[must_use]
-    pub fn new(method: &Method, endpoint: &LiveEndpoint, target: &str) -> Arc<Self> {
+    pub fn new(method: &Method, route: &Arc<str>, target: &str) -> Arc<Self> {
         let path = without_values(target);
-        let json = line::request_members(method, &endpoint.route, &path);
-        Arc::new(Self { method: method.clone(), route: Arc::clone(&endpoint.route), path, json })
+        let json = line::request_members(method, route, &path);
+        Arc::new(Self { method: method.clone(), route: Arc::clone(route), path, json })
     }
 }
 

@@ -193,7 +193,7 @@ impl Gateway {
             Ok(target) => target,
             Err(bad) => return refuse(intake::bad_request(&bad.to_string())),
         };
-        let request = RequestLine::new(&head.method, endpoint, below);
+        let request = RequestLine::new(&head.method, &endpoint.route, below);
         let address = live.callers.address(entrance.peer.ip(), &head.headers);
         let url = entrance.gateway_url(head, unread.as_ref(), live, prefix);
         live.callers.take_tokens(&mut head.headers);
@@ -421,7 +421,7 @@ impl Gateway {
         let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
         let (upstream, endpoint) = (Arc::clone(upstream), Arc::clone(endpoint));
         tokio::task::spawn_local(async move {
-            from.request = Some(RequestLine::new(&sent.method, &endpoint, &sent.target));
+            from.request = Some(RequestLine::new(&sent.method, &endpoint.route, &sent.target));
             let method = sent.method.clone();
             let request = call::Request::plain(method.as_str());
             let conditions = lookup.validate(&sent.headers);

@@ -83,7 +83,7 @@ impl Target {
         let method = Method::from_bytes(job.request.method.as_bytes()).unwrap_or_default();
         // A URL that the configuration refers to is often a secret itself: records keep the reference.
         let is_reference = self.url.as_ref().is_some_and(|url| *url != job.request.path);
-        RequestLine::new(&method, &self.endpoint, if is_reference { &job.request.path } else { &self.target })
+        RequestLine::new(&method, &self.endpoint.route, if is_reference { &job.request.path } else { &self.target })
     }
 }
 

@@ -18,7 +18,7 @@ impl Destination {
     /// What records say that a row asks for.
     pub(super) fn request_line(&self, row: &Row) -> Arc<RequestLine> {
         let method = Method::from_bytes(row.method.as_bytes()).unwrap_or_default();
-        RequestLine::new(&method, &self.endpoint, &row.below)
+        RequestLine::new(&method, &self.endpoint.route, &row.below)
     }
 
     /// The request target of a row.
