@@ -3,9 +3,10 @@
 //! dropped and counted; nothing ever waits for a log.
 
 use crate::locked::Locked;
+use crate::metrics;
 use crate::metrics::Metrics;
 use crate::record::Record;
-use crate::{line, metrics};
+use crate::record::line;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

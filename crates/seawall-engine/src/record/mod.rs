@@ -1,11 +1,13 @@
 //! What is written down of calls, as plain data.
 
+pub mod line;
 mod names;
+mod request_line;
 
 pub use names::Names;
+pub use request_line::RequestLine;
 
 use crate::mask::{Mask, Masked};
-use crate::request_line::RequestLine;
 use crate::trace::Span;
 use seawall_core::classify::Headers;
 use seawall_core::guard;

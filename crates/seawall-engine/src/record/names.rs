@@ -1,6 +1,6 @@
 //! How an endpoint is called wherever something is written down.
 
-use crate::line;
+use super::line;
 use std::hash::{Hash as _, Hasher as _};
 
 /// How an endpoint is called in logs and metrics.

@@ -8,7 +8,7 @@ use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::limits::Who;
 use seawall_engine::links::GatewayUrl;
 use seawall_engine::live::LiveEndpoint;
-use seawall_engine::request_line::RequestLine;
+use seawall_engine::record::RequestLine;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use super::row::Row;
 use http::Method;
 use seawall_core::request_target::{BadTarget, RequestTarget};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
-use seawall_engine::request_line::RequestLine;
+use seawall_engine::record::RequestLine;
 use seawall_engine::upstream_target::{base_target, target};
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What a call asks for, as records show it: method, route and path, without the values of the query.
 
-use crate::line;
+use super::line;
 use http::Method;
 use std::sync::Arc;
 
