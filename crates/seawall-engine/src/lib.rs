@@ -7,6 +7,7 @@
 //! [`Policy`] is all of it around a call of your own: see [`library`].
 
 pub mod adhoc;
+pub mod attempt;
 pub mod cache;
 pub mod caller;
 pub mod clock;

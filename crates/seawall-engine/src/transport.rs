@@ -1,9 +1,9 @@
 //! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
 //! and the last answer; the credential goes in last.
 
+use crate::attempt::{KeyTail, Outward, Transport};
 use crate::clock::Clock;
 use crate::credential::Credentials;
-use crate::drive::{KeyTail, Outward, Transport};
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
 use crate::oauth::{Token, Tokens};

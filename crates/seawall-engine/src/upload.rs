@@ -1,7 +1,7 @@
 //! Sends a request whose body goes through once. An upload that keeps moving may take longer than an attempt; one that stalls may not.
 
+use crate::attempt::{Outward, Transport};
 use crate::clock::Clock;
-use crate::drive::{Outward, Transport};
 use seawall_core::policy::Timeout;
 use seawall_core::time::{Mono, Nanos};
 use seawall_http::fault::Fault;

@@ -1,7 +1,7 @@
 //! Uploads over sockets that fail: what an upstream takes for a whole request is the caller's request, or the call fails.
 
 use super::*;
-use crate::drive::Outward;
+use crate::attempt::Outward;
 use crate::live::{Around, Live};
 use proptest::prelude::*;
 use seawall_core::time::Nanos;

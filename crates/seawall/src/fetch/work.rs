@@ -585,7 +585,7 @@ fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Opti
 
 /// Who was not accepted by whom.
 fn refused_key(run: &Run, to: &Destination) -> String {
-    use seawall_engine::drive::KeyTail as _;
+    use seawall_engine::attempt::KeyTail as _;
     let key = run.history.iter().rev().find_map(|(_, attempt)| attempt.key);
     let tail = key.and_then(|key| to.upstream.tail(key));
     let name = if to.configured { format!("upstream `{}`", to.upstream.spec.name) } else { run.row.lane.to_string() };
