@@ -36,6 +36,7 @@ pub mod recorder;
 pub mod repeated;
 pub mod schema;
 pub mod secret;
+pub mod sending;
 pub mod shared;
 pub mod state;
 mod timers;

@@ -2,7 +2,6 @@
 //! and the last answer; the credential goes in last.
 
 use crate::attempt::{KeyTail, Outward, Transport};
-use crate::clock::Clock;
 use crate::credential::Credentials;
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
@@ -10,6 +9,7 @@ use crate::oauth::{Token, Tokens};
 use crate::read_ahead::{self, inflated, is_event_stream, read_up_to};
 use crate::repeated;
 use crate::schema::{Mismatch, Schema};
+use crate::sending::Sending;
 use crate::trace::{Span, TRACEPARENT, Trace};
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
@@ -19,11 +19,10 @@ use http_body::Body;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
-use seawall_http::connect::Connector;
 use seawall_http::fault::Fault;
 use seawall_http::h1::{Passes, Unread, Verbatim, Writer};
 use seawall_http::h2::Failure;
-use seawall_http::pool::{Line, Pool};
+use seawall_http::pool::Line;
 use seawall_http::query_parameter::QueryParameter;
 use seawall_http::request_body::{Blame, Feed, Inbound, Limited, Outgoing};
 use seawall_http::request_headers::RequestHeaders;
@@ -33,14 +32,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The attempt that a request is, where it is not the first. Only a Seawall is told: what it would repeat is repeated already.
 pub const REPEATED: HeaderName = HeaderName::from_static("seawall-attempt");
-
-/// What a thread needs in order to send.
-#[derive(Clone, Debug)]
-pub struct Sending {
-    pub clock: Clock,
-    pub pool: Pool,
-    pub connector: Connector,
-}
 
 /// The request's body, in the form in which it can be sent.
 #[derive(Debug)]

@@ -2,11 +2,14 @@
 
 use super::*;
 use crate::attempt::Outward;
+use crate::clock::Clock;
 use crate::live::{Around, Live};
 use proptest::prelude::*;
 use seawall_core::time::Nanos;
+use seawall_http::connect::Connector;
 use seawall_http::h1::Served;
 use seawall_http::io::Io;
+use seawall_http::pool::Pool;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;

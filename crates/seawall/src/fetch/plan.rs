@@ -32,7 +32,7 @@ use seawall_engine::clock::Clock;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::recorder::Recorder;
 use seawall_engine::schema::Schema;
-use seawall_engine::transport::Sending;
+use seawall_engine::sending::Sending;
 use seawall_http::connect::Connector;
 use seawall_http::pool::Pool;
 use seawall_http::reach::Reach;

@@ -1,0 +1,13 @@
+//! What a thread sends with.
+
+use crate::clock::Clock;
+use seawall_http::connect::Connector;
+use seawall_http::pool::Pool;
+
+/// What a thread needs in order to send.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    pub clock: Clock,
+    pub pool: Pool,
+    pub connector: Connector,
+}
