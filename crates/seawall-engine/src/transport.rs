@@ -21,7 +21,7 @@ use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
 use seawall_http::fault::Fault;
 use seawall_http::h1::{Passes, Unread, Verbatim, Writer};
-use seawall_http::h2::Failure;
+use seawall_http::h2::{Failure, absolute};
 use seawall_http::pool::Line;
 use seawall_http::query_parameter::QueryParameter;
 use seawall_http::request_body::{Blame, Feed, Inbound, Limited, Outgoing};
@@ -362,13 +362,6 @@ impl<'a> HttpTransport<'a> {
     fn is_harmless(&self) -> bool {
         self.body.is_replayable() && self.method.is_safe()
     }
-}
-
-/// HTTP/2 carries scheme and authority in the request itself.
-pub(crate) fn absolute(base: &seawall_core::config::url::Base, uri: &Uri) -> Uri {
-    let scheme = if base.tls { "https" } else { "http" };
-    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    Uri::builder().scheme(scheme).authority(base.authority()).path_and_query(path).build().unwrap_or_else(|_| uri.clone())
 }
 
 impl Transport for HttpTransport<'_> {

@@ -10,10 +10,12 @@ use crate::fault::Fault;
 use crate::io::LocalExecutor;
 use bytes::Bytes;
 use hearing::Hearing;
-use http::{Request, response};
+use http::uri::PathAndQuery;
+use http::{Request, Uri, response};
 use http_body::Body;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use seawall_core::config::url::Base;
 use std::cell::Cell;
 use std::error::Error;
 use std::future::poll_fn;
@@ -136,6 +138,14 @@ where
             }
         }
     }
+}
+
+/// HTTP/2 carries scheme and authority in the request itself.
+#[must_use]
+pub fn absolute(base: &Base, uri: &Uri) -> Uri {
+    let scheme = if base.tls { "https" } else { "http" };
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    Uri::builder().scheme(scheme).authority(base.authority()).path_and_query(path).build().unwrap_or_else(|_| uri.clone())
 }
 
 /// Keeps a connection going, and writes down how many streams its peer allows.
