@@ -8,6 +8,7 @@
 
 pub mod adhoc;
 pub mod attempt;
+mod base64;
 pub mod cache;
 pub mod caller;
 pub mod clock;

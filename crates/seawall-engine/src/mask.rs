@@ -1,7 +1,7 @@
 //! Secrets taken out of what others say, by value and in whatever form they come back: as they are, percent-encoded, escaped
 //! as JSON or HTML, or a mixture. Everything an upstream says goes through here before it is cut, kept or shown.
 
-use crate::credential::base64;
+use crate::base64::base64;
 use crate::secret::Secret;
 use bytes::Bytes;
 use memchr::memmem::Finder;

@@ -1,6 +1,7 @@
 //! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
 
-use crate::credential::{Sent, base64, fetch, hide, probe, sent};
+use crate::base64::base64;
+use crate::credential::{Sent, fetch, hide, probe, sent};
 use crate::locked::Locked;
 use crate::mask::{Mask, Masked, Probe};
 use crate::read_ahead::read_up_to;
