@@ -4,12 +4,12 @@ use crate::base64::base64;
 use crate::mask::{Mask, Probe};
 use crate::oauth::{Token, Tokens};
 use crate::secret::Secret;
-use crate::secret::{MissingSecret, Vault};
+use crate::secret::{MissingSecret, Vault, fetch};
 use crate::shared::Store;
 use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderName};
 use seawall_core::config::Auth;
-use seawall_core::config::place::{Inject, SecretRef};
+use seawall_core::config::place::Inject;
 use seawall_http::query_parameter::{QueryParameter, encode};
 use std::sync::Arc;
 
@@ -163,11 +163,6 @@ impl Credentials {
             Place::Header(_) => None,
         }
     }
-}
-
-pub(crate) fn fetch(reference: &SecretRef, vault: Vault<'_>) -> Result<Secret, String> {
-    let secret = vault(reference)?;
-    if secret.reveal().is_empty() { Err("it is empty".to_owned()) } else { Ok(secret) }
 }
 
 /// Hides a credential in each form in which it is sent.

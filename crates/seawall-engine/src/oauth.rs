@@ -1,11 +1,12 @@
 //! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
 
 use crate::base64::base64;
-use crate::credential::{Sent, fetch, hide, probe, sent};
+use crate::credential::{Sent, hide, probe, sent};
 use crate::locked::Locked;
 use crate::mask::{Mask, Masked, Probe};
 use crate::read_ahead::read_up_to;
 use crate::secret::Secret;
+use crate::secret::fetch;
 use crate::secret::{MissingSecret, Vault};
 use crate::sending::Sending;
 use crate::shared::Store;

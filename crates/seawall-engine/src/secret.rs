@@ -17,6 +17,12 @@ pub struct MissingSecret {
 /// Fetches a secret's text; the program decides from where.
 pub type Vault<'a> = &'a dyn Fn(&SecretRef) -> Result<Secret, String>;
 
+/// Fetches a secret that has to be there.
+pub(crate) fn fetch(reference: &SecretRef, vault: Vault<'_>) -> Result<Secret, String> {
+    let secret = vault(reference)?;
+    if secret.reveal().is_empty() { Err("it is empty".to_owned()) } else { Ok(secret) }
+}
+
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
