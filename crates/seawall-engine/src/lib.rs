@@ -28,7 +28,6 @@ mod locked;
 pub mod mask;
 pub mod memory;
 pub mod metrics;
-pub mod oauth;
 mod pause_cell;
 pub mod pools;
 mod read_ahead;

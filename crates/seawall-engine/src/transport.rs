@@ -3,9 +3,9 @@
 
 use crate::attempt::{KeyTail, Outward, Transport};
 use crate::credential::Credentials;
+use crate::credential::{Token, Tokens};
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
-use crate::oauth::{Token, Tokens};
 use crate::read_ahead::{self, inflated, is_event_stream, read_up_to};
 use crate::repeated;
 use crate::schema::{Mismatch, Schema};

@@ -1,7 +1,7 @@
 //! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
 
+use super::sent::{Sent, hide, probe, sent};
 use crate::base64::base64;
-use crate::credential::{Sent, hide, probe, sent};
 use crate::locked::Locked;
 use crate::mask::{Mask, Masked, Probe};
 use crate::read_ahead::read_up_to;

@@ -1,16 +1,19 @@
 //! Credentials on their way into a request: put in last, after everything that is logged, hashed or cached.
 
-use crate::base64::base64;
+mod oauth;
+mod sent;
+
+pub use oauth::{Denied, Token, Tokens};
+
 use crate::mask::{Mask, Probe};
-use crate::oauth::{Token, Tokens};
-use crate::secret::Secret;
 use crate::secret::{MissingSecret, Vault, fetch};
 use crate::shared::Store;
 use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderName};
 use seawall_core::config::Auth;
 use seawall_core::config::place::Inject;
-use seawall_http::query_parameter::{QueryParameter, encode};
+use seawall_http::query_parameter::QueryParameter;
+use sent::{Sent, hide, probe, sent};
 use std::sync::Arc;
 
 /// An upstream's keys, ready to be sent.
@@ -36,18 +39,6 @@ struct Ready {
     fingerprint: u32,
     sent: Sent,
     probe: Probe,
-}
-
-/// A key in the form in which it is sent.
-pub(crate) enum Sent {
-    Header(HeaderValue),
-    Query(Secret),
-}
-
-impl std::fmt::Debug for Sent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("…")
-    }
 }
 
 impl Credentials {
@@ -165,35 +156,9 @@ impl Credentials {
     }
 }
 
-/// Hides a credential in each form in which it is sent.
-pub(crate) fn hide(inject: &Inject, secret: &Secret, shown: &str, mask: &mut Mask) {
-    match inject {
-        Inject::Basic => mask.hide_basic(secret.reveal(), shown),
-        Inject::Query(_) | Inject::Header { .. } => mask.hide(secret.reveal(), shown),
-    }
-}
-
-pub(crate) fn probe(inject: &Inject, secret: &Secret) -> Probe {
-    match inject {
-        Inject::Basic => Probe::new(secret.reveal(), base64(secret.reveal().as_bytes()).trim_end_matches('=')),
-        Inject::Query(_) | Inject::Header { .. } => Probe::new(secret.reveal(), &encode(secret.reveal())),
-    }
-}
-
-pub(crate) fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
-    let value = match inject {
-        Inject::Query(_) => return Ok(Sent::Query(secret.clone())),
-        Inject::Header { template, .. } => template.replace("{secret}", secret.reveal()),
-        Inject::Basic => format!("Basic {}", base64(secret.reveal().as_bytes())),
-    };
-    let mut value = HeaderValue::from_str(&value).map_err(|_| "it has characters that no header can carry".to_owned())?;
-    value.set_sensitive(true);
-    Ok(Sent::Header(value))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use seawall_http::query_parameter::encode;
 
     #[test]
     fn query_values_cannot_break_out() {
