@@ -6,7 +6,7 @@ use super::redis::{Arguments, Seed, Store};
 use super::scripts;
 use crate::clock::Clock;
 use crate::record::Names;
-use crate::state::UpstreamState;
+use crate::upstream_state::UpstreamState;
 use seawall_core::call::{Answer, KeyReport, Settle};
 use seawall_core::lease::{KeyPool, KeySet, Lease, RequestMark, Until};
 use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};

@@ -8,7 +8,7 @@ use super::redis::{Late, Store};
 use crate::clock::Clock;
 use crate::limits::Limits;
 use crate::record::Names;
-use crate::state::UpstreamState;
+use crate::upstream_state::UpstreamState;
 use seawall_core::call::{KeyReport, Settle};
 use seawall_core::config::Policy;
 use seawall_core::guard::Change;
