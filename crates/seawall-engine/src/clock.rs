@@ -5,11 +5,13 @@
 //! [`Clock::follow`] now and then, so that a step of the machine's clock arrives within a second and a request does not pay
 //! for a second clock read.
 
-use crate::timers::{Sleep, Timers};
+mod timers;
+
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use timers::{Sleep, Timers};
 use tokio::time::Instant;
 
 /// Where simulated time begins: 2026-07-01T00:00:00Z.

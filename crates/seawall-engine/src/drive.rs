@@ -1,5 +1,7 @@
 //! The loop that turns a call's actions into waiting and sending. It decides nothing: the call machine does.
 
+mod upload;
+
 use crate::attempt::{Answered, KeyTail, Outward, Transport};
 use crate::clock::Clock;
 use crate::closing::Closing;
@@ -13,7 +15,6 @@ use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record, Sample};
 use crate::recorder::Recorder;
 use crate::state::Visit;
 use crate::trace::Span;
-use crate::upload::{self, Uploaded};
 use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request, Reservation, Settle};
 use seawall_core::classify::{Hint, Seen, Verdict};
 use seawall_core::decide::Progress;
@@ -28,6 +29,7 @@ use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+use upload::Uploaded;
 
 /// What a call runs with.
 #[derive(Debug)]

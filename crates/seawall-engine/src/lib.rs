@@ -33,16 +33,13 @@ pub mod pools;
 mod read_ahead;
 pub mod record;
 pub mod recorder;
-pub mod repeated;
 pub mod schema;
 pub mod secret;
 pub mod sending;
 pub mod shared;
 pub mod state;
-mod timers;
 pub mod trace;
 pub mod transport;
-mod upload;
 mod upstream_state;
 pub mod upstream_target;
 

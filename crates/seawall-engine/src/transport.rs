@@ -1,13 +1,14 @@
 //! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
 //! and the last answer; the credential goes in last.
 
+mod repeated;
+
 use crate::attempt::{KeyTail, Outward, Transport};
 use crate::credential::Credentials;
 use crate::credential::{Token, Tokens};
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
 use crate::read_ahead::{self, inflated, is_event_stream, read_up_to};
-use crate::repeated;
 use crate::schema::{Mismatch, Schema};
 use crate::sending::Sending;
 use crate::trace::{Span, TRACEPARENT, Trace};

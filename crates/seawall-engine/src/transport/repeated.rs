@@ -55,7 +55,7 @@ pub(crate) fn strip_reason(credentials: &Credentials, extensions: &mut Extension
 
 /// A URL, or a header that holds some, without a parameter of this name; nothing where there is none.
 #[must_use]
-pub fn without_parameter(text: &str, name: &str) -> Option<String> {
+pub(crate) fn without_parameter(text: &str, name: &str) -> Option<String> {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     let mut is_found = false;
