@@ -1,9 +1,17 @@
 //! The chunked coding of a body, taken apart as it comes. Extensions and trailers belong to this hop and end here; both are
 //! bounded, and held to their grammar: where a reader is lenient, the next one may find the end of a chunk somewhere else.
 
-use super::Cut;
 use super::verbatim::is_token;
 use bytes::Bytes;
+
+/// A body did not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cut {
+    #[error("the connection ended before the body did")]
+    Short,
+    #[error("the body's chunks are malformed")]
+    Malformed,
+}
 
 /// Bytes of extensions and trailers that one body may carry.
 const MOST_ASIDE: u32 = 16 * 1024;

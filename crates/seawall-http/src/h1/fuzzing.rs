@@ -2,8 +2,10 @@
 //! Not part of the library.
 
 use super::asked::{self, Asked, Progress};
-use super::head::{self, Answer, Length, Writer};
-use super::reading::{Cut, Reading};
+use super::chunks::Cut;
+use super::head::{self, Answer, Writer};
+use super::reading::Length;
+use super::reading::Reading;
 use super::verbatim::Passes;
 use crate::fault::Fault;
 use http::{HeaderMap, Request, request, response};

@@ -1,6 +1,6 @@
 //! Heads of messages: as bytes, an answer's out of bytes, and what headers say about a message itself.
 
-use super::reading::Reading;
+use super::reading::{Length, Reading};
 use super::verbatim::{Heard, Passes, Verbatim};
 use crate::fault::Fault;
 use crate::query_parameter::QueryParameter;
@@ -98,15 +98,6 @@ impl<'a> Writer<'a> {
         self.0.extend_from_slice(data);
         self.0.extend_from_slice(b"\r\n");
     }
-}
-
-/// How long a body is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Length {
-    None,
-    Known(u64),
-    Chunked,
-    UntilClose,
 }
 
 /// An answer's head, and what it says about what follows.

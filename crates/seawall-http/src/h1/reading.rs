@@ -1,7 +1,6 @@
 //! What comes in over a connection, whichever side's: bytes that nobody has looked at yet, and the body among them.
 
-use super::chunks::Chunks;
-use super::head::Length;
+use super::chunks::{Chunks, Cut};
 use bytes::{Bytes, BytesMut};
 use http_body::SizeHint;
 use std::cell::RefCell;
@@ -18,13 +17,13 @@ thread_local! {
     static LOBBY: RefCell<[u8; FIRST_READ]> = const { RefCell::new([0; FIRST_READ]) };
 }
 
-/// A body did not come to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Cut {
-    #[error("the connection ended before the body did")]
-    Short,
-    #[error("the body's chunks are malformed")]
-    Malformed,
+/// How long a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    None,
+    Known(u64),
+    Chunked,
+    UntilClose,
 }
 
 /// What is left of a body.

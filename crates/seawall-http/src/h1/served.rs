@@ -3,9 +3,10 @@
 //! not: an answer may be waiting for that very body.
 
 use super::asked::{self, Progress, Unheard};
+use super::chunks::Cut;
 use super::head::Writer;
 use super::out::{Framing, Out, Socket, Start};
-use super::reading::{Cut, Reading};
+use super::reading::Reading;
 use super::unread::Unread;
 use super::verbatim::Verbatim;
 use crate::io::Io;
