@@ -3,10 +3,11 @@
 
 use super::asked::{self, Asked, Progress};
 use super::chunks::Cut;
-use super::head::{self, Answer, Writer};
+use super::head::{self, Answer};
 use super::reading::Length;
 use super::reading::Reading;
 use super::verbatim::Passes;
+use super::writer::Writer;
 use crate::fault::Fault;
 use http::{HeaderMap, Request, request, response};
 use std::pin::Pin;

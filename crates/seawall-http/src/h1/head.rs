@@ -3,15 +3,13 @@
 use super::reading::{Length, Reading};
 use super::verbatim::{Heard, Passes, Verbatim};
 use crate::fault::Fault;
-use crate::query_parameter::QueryParameter;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST,
     HeaderName, SERVER, TRANSFER_ENCODING, USER_AGENT,
 };
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, response};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, response};
 use hyper::ext::ReasonPhrase;
-use seawall_core::request_target::RequestTarget;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncRead;
 
@@ -22,83 +20,6 @@ pub(super) const MOST_HEADERS: usize = 256;
 const USUAL_LINE: usize = 48;
 const FEWEST_EXPECTED: usize = 6;
 const MOST_EXPECTED: usize = 24;
-
-/// Puts a head down.
-#[derive(Debug)]
-pub struct Writer<'a>(&'a mut Vec<u8>);
-
-impl<'a> Writer<'a> {
-    pub(super) const fn new(out: &'a mut Vec<u8>) -> Self {
-        Self(out)
-    }
-
-    /// The request line; `parameter` is added to the target's query.
-    pub fn line(&mut self, method: &Method, target: &RequestTarget, parameter: Option<&QueryParameter>) {
-        self.0.reserve(512);
-        self.0.extend_from_slice(method.as_str().as_bytes());
-        self.0.push(b' ');
-        self.0.extend_from_slice(target.as_bytes());
-        if let Some((parameter, joint)) = parameter.zip(target.joint()) {
-            self.0.extend_from_slice(joint.encode_utf8(&mut [0; 4]).as_bytes());
-            self.0.extend_from_slice(parameter.as_str().as_bytes());
-        }
-        self.0.extend_from_slice(b" HTTP/1.1\r\n");
-    }
-
-    /// The status line, with the reason that an upstream gave or the usual one.
-    pub(super) fn status(&mut self, version: Version, status: StatusCode, reason: Option<&ReasonPhrase>) {
-        self.0.reserve(512);
-        self.0.extend_from_slice(if version == Version::HTTP_10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " });
-        self.0.extend_from_slice(status.as_str().as_bytes());
-        self.0.push(b' ');
-        let usual = || status.canonical_reason().unwrap_or_default().as_bytes();
-        self.0.extend_from_slice(reason.map_or_else(usual, ReasonPhrase::as_bytes));
-        self.0.extend_from_slice(b"\r\n");
-    }
-
-    pub fn field(&mut self, name: &HeaderName, value: &HeaderValue) {
-        self.raw(name.as_str().as_bytes(), value.as_bytes());
-    }
-
-    pub(super) fn raw(&mut self, name: &[u8], value: &[u8]) {
-        self.0.reserve(name.len() + value.len() + 4);
-        self.0.extend_from_slice(name);
-        self.0.extend_from_slice(b": ");
-        self.0.extend_from_slice(value);
-        self.0.extend_from_slice(b"\r\n");
-    }
-
-    /// A value of our own making, which needs no check.
-    pub fn bytes(&mut self, name: &HeaderName, value: &[u8]) {
-        self.raw(name.as_str().as_bytes(), value);
-    }
-
-    /// Whole lines, with their ends. Those of our own making cost little where their length is known beforehand.
-    #[inline]
-    pub fn lines(&mut self, lines: &[u8]) {
-        self.0.extend_from_slice(lines);
-    }
-
-    pub(super) fn length(&mut self, length: u64) {
-        self.lines(b"content-length: ");
-        self.lines(itoa::Buffer::new().format(length).as_bytes());
-        self.lines(b"\r\n");
-    }
-
-    pub(super) fn chunked(&mut self) {
-        self.lines(b"transfer-encoding: chunked\r\n");
-    }
-
-    pub(super) fn end(&mut self) {
-        self.0.extend_from_slice(b"\r\n");
-    }
-
-    pub(super) fn chunk(&mut self, data: &[u8]) {
-        self.0.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
-        self.0.extend_from_slice(data);
-        self.0.extend_from_slice(b"\r\n");
-    }
-}
 
 /// An answer's head, and what it says about what follows.
 #[derive(Debug)]

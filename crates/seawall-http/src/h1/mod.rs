@@ -13,6 +13,7 @@ mod reading;
 mod served;
 mod unread;
 mod verbatim;
+mod writer;
 
 use crate::fault::Fault;
 use crate::io::Io;
@@ -20,7 +21,6 @@ pub use asked::Unheard;
 use bytes::Bytes;
 pub use chunks::Cut;
 use head::Answer;
-pub use head::Writer;
 use http::response;
 use http_body::{Body, Frame, SizeHint};
 pub use out::Start;
@@ -33,6 +33,7 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 pub use unread::Unread;
 pub use verbatim::{Passes, Verbatim};
+pub use writer::Writer;
 
 /// One connection to an upstream.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! A message on its way out, a request or an answer: head and body, written as far as the socket takes them.
 
-use super::head::Writer;
+use super::writer::Writer;
 use crate::io::Io;
 use bytes::{Buf as _, Bytes};
 use http_body::Body;

@@ -4,11 +4,11 @@
 
 use super::asked::{self, Progress, Unheard};
 use super::chunks::Cut;
-use super::head::Writer;
 use super::out::{Framing, Out, Socket, Start};
 use super::reading::Reading;
 use super::unread::Unread;
 use super::verbatim::Verbatim;
+use super::writer::Writer;
 use crate::io::Io;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
