@@ -1,7 +1,7 @@
 //! The head of a caller's request, out of bytes. Who can get a head past us that an upstream reads differently can put
 //! words into other callers' mouths, so what is not plainly a request is none.
 
-use super::head::{BareLineFeed, Fields, Lines};
+use super::fields::{BareLineFeed, Fields, Lines};
 use super::reading::Length;
 use super::reading::Reading;
 use super::unread::{Heard, Unread};

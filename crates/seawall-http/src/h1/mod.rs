@@ -4,6 +4,7 @@
 
 mod asked;
 mod chunks;
+mod fields;
 #[doc(hidden)]
 pub mod fuzzing;
 mod head;

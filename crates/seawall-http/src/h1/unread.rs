@@ -1,7 +1,7 @@
 //! A request's headers as they came. Most requests say nothing that a gateway would have to act upon, and to make a map of what
 //! they say, only to write it down again, costs more than everything else about them.
 
-use super::head::{Lines, put, trimmed};
+use super::fields::{Lines, put, trimmed};
 use super::plain::{NotPlain, Plain};
 use super::verbatim::{Place, is_spelled};
 use super::writer::Writer;

@@ -1,7 +1,7 @@
 //! An answer's headers as they came. Most answers say nothing that a gateway would have to act upon, and to make a map of what
 //! they say, only to write it down again, costs more than everything else about them.
 
-use super::head::{Lines, MOST_BYTES, MOST_HEADERS, digits, put, trimmed};
+use super::fields::{Lines, MOST_BYTES, MOST_HEADERS, digits, put, trimmed};
 use super::plain::{NotPlain, Plain};
 use super::writer::Writer;
 use crate::header_text::text;

@@ -1,0 +1,179 @@
+//! Lines of a head, and the headers that they are.
+
+use crate::fault::Fault;
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST,
+    HeaderName, SERVER, TRANSFER_ENCODING, USER_AGENT,
+};
+use http::{HeaderMap, HeaderValue, Version};
+
+/// Longer header sections of an answer are refused.
+pub(super) const MOST_BYTES: usize = 64 * 1024;
+pub(super) const MOST_HEADERS: usize = 256;
+/// A header's line has about so many bytes, and room is made for so many headers at the least and at the most.
+const USUAL_LINE: usize = 48;
+const FEWEST_EXPECTED: usize = 6;
+const MOST_EXPECTED: usize = 24;
+
+/// A line that ends with a line feed alone. RFC 9112 §2.2 lets a recipient take that for the end of a line, or not: what is one header
+/// to one reader is two to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BareLineFeed;
+
+/// Lines that are complete, without their ends.
+pub(super) struct Lines<'a> {
+    pub(super) rest: &'a [u8],
+}
+
+impl<'a> Lines<'a> {
+    /// All lines of what was read as lines before.
+    pub(super) fn of_fields(fields: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        Self { rest: fields }.map(|line| line.expect("what was read as lines are lines"))
+    }
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = Result<&'a [u8], BareLineFeed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let end = memchr::memchr(b'\n', self.rest)?;
+        let (line, rest) = self.rest.split_at(end);
+        self.rest = &rest[1..];
+        Some(line.strip_suffix(b"\r").ok_or(BareLineFeed))
+    }
+}
+
+impl From<BareLineFeed> for Fault {
+    fn from(_: BareLineFeed) -> Self {
+        Self::GARBAGE
+    }
+}
+
+/// The headers so far, and what they say about the message itself.
+pub(super) struct Fields {
+    pub(super) headers: HeaderMap,
+    closes: bool,
+    keeps: bool,
+    /// `Content-Length`, of which there may be several that agree.
+    pub(super) length: Option<u64>,
+    coded: bool,
+}
+
+impl Fields {
+    /// Room for as many headers as there may be in `rest`.
+    pub(super) fn new(version: Version, rest: &[u8]) -> Self {
+        let headers = HeaderMap::with_capacity((rest.len() / USUAL_LINE).clamp(FEWEST_EXPECTED, MOST_EXPECTED));
+        Self { headers, closes: false, keeps: version == Version::HTTP_11, length: None, coded: false }
+    }
+
+    /// Whether the connection may be used again.
+    pub(super) const fn stays(&self) -> bool {
+        self.keeps && !self.closes
+    }
+
+    /// Whether the last transfer coding is `chunked`; `None` where there is no coding.
+    pub(super) fn coding(&self) -> Option<bool> {
+        if !self.coded {
+            return None;
+        }
+        let last = self.headers.get_all(TRANSFER_ENCODING).iter().next_back()?;
+        let last = last.as_bytes().rsplit(|b| *b == b',').next().unwrap_or_default();
+        Some(trimmed(last).eq_ignore_ascii_case(b"chunked"))
+    }
+
+    /// Takes one line in; `None` where it is no header.
+    pub(super) fn add(&mut self, bytes: &Bytes, line: &[u8]) -> Option<()> {
+        let (name, value) = named(line)?;
+        if name == CONTENT_LENGTH {
+            let is_repeated = self.length.is_some();
+            for part in value.split(|b| *b == b',') {
+                let length = digits(trimmed(part))?;
+                if self.length.replace(length).is_some_and(|other| other != length) {
+                    return None;
+                }
+            }
+            // Several that agree are passed on as one (RFC 9110 §8.6).
+            if is_repeated || value.contains(&b',') {
+                self.headers.insert(CONTENT_LENGTH, HeaderValue::from(self.length?));
+                return Some(());
+            }
+        } else if name == CONNECTION && value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keeps = true;
+            return Some(());
+        } else if name == CONNECTION {
+            let (close, keep) = (has_token(value, b"close"), has_token(value, b"keep-alive"));
+            (self.closes, self.keeps) = (self.closes || close, self.keeps || keep);
+            if (close || keep) && !value.contains(&b',') {
+                // All that it says has been heard; what it names besides is for others to take out.
+                return Some(());
+            }
+        } else if name == TRANSFER_ENCODING {
+            self.coded = true;
+        }
+        append(&mut self.headers, bytes, name, value)
+    }
+}
+
+/// A line's name and value; `None` where it is no header.
+fn named(line: &[u8]) -> Option<(HeaderName, &[u8])> {
+    // Names are short: to begin a faster search costs more than this one.
+    let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
+    // Checks that the name is one, so that no space and no folded line gets through.
+    let name = usual(name).or_else(|| HeaderName::from_bytes(name).ok())?;
+    Some((name, trimmed(&value[1..])))
+}
+
+fn append(headers: &mut HeaderMap, bytes: &Bytes, name: HeaderName, value: &[u8]) -> Option<()> {
+    headers.append(name, HeaderValue::from_maybe_shared(bytes.slice_ref(value)).ok()?);
+    Some(())
+}
+
+/// One line among others, whatever it says; `None` where it is no header.
+pub(super) fn put(headers: &mut HeaderMap, bytes: &Bytes, line: &[u8]) -> Option<()> {
+    let (name, value) = named(line)?;
+    append(headers, bytes, name, value)
+}
+
+/// Without the spaces and tabs around it. Whatever else is around a value is part of it, and then no part that may be.
+pub(super) fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+/// Names as most senders spell them, found without a look at each letter.
+fn usual(name: &[u8]) -> Option<HeaderName> {
+    Some(match name {
+        b"Host" | b"host" => HOST,
+        b"Date" | b"date" => DATE,
+        b"Accept" | b"accept" => ACCEPT,
+        b"Server" | b"server" => SERVER,
+        b"Connection" | b"connection" => CONNECTION,
+        b"User-Agent" | b"user-agent" => USER_AGENT,
+        b"Content-Type" | b"content-type" => CONTENT_TYPE,
+        b"Cache-Control" | b"cache-control" => CACHE_CONTROL,
+        b"Authorization" | b"authorization" => AUTHORIZATION,
+        b"Content-Length" | b"content-length" => CONTENT_LENGTH,
+        b"Accept-Encoding" | b"accept-encoding" => ACCEPT_ENCODING,
+        b"Content-Encoding" | b"content-encoding" => CONTENT_ENCODING,
+        b"Transfer-Encoding" | b"transfer-encoding" => TRANSFER_ENCODING,
+        _ => return None,
+    })
+}
+
+fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|b| *b == b',').any(|part| trimmed(part).eq_ignore_ascii_case(token))
+}
+
+/// Digits and nothing else: `+5` is a number to most parsers and not a length.
+pub(super) fn digits(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |sum, b| {
+        let digit = b.is_ascii_digit().then(|| u64::from(b - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}
