@@ -7,9 +7,8 @@ use http_body::Body;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::time::Nanos;
 use seawall_http::fault::Fault;
-use seawall_http::response_body::Arriving;
+use seawall_http::response_body::{Arriving, read_up_to};
 use std::io::Read as _;
-use std::pin::Pin;
 
 /// How long a document of unknown length is read before what has come of it is passed on.
 const PATIENCE: Nanos = Nanos::from_secs(1);
@@ -72,24 +71,6 @@ async fn read_until(incoming: &mut Arriving, most: usize, over: impl Future<Outp
             () = &mut over => break,
         };
         match frame {
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    read.extend_from_slice(&data);
-                }
-            }
-            Some(Err(_)) => return Err(Fault::INCOMPLETE),
-            None => break,
-        }
-    }
-    Ok(read.freeze())
-}
-
-/// As much of a body as rules look at, or as is kept. One that breaks off here has told nobody anything yet, so it may be
-/// retried.
-pub(crate) async fn read_up_to<B: Body<Data = Bytes> + Unpin>(incoming: &mut B, most: usize) -> Result<Bytes, Fault> {
-    let mut read = BytesMut::new();
-    while read.len() < most && !incoming.is_end_stream() {
-        match std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     read.extend_from_slice(&data);

@@ -8,7 +8,7 @@ use crate::credential::Credentials;
 use crate::credential::{Token, Tokens};
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
-use crate::read_ahead::{self, inflated, is_event_stream, read_up_to};
+use crate::read_ahead::{self, inflated, is_event_stream};
 use crate::schema::{Mismatch, Schema};
 use crate::sending::Sending;
 use crate::trace::{Span, TRACEPARENT, Trace};
@@ -27,7 +27,7 @@ use seawall_http::pool::Line;
 use seawall_http::query_parameter::QueryParameter;
 use seawall_http::request_body::{Blame, Feed, Inbound, Limited, Outgoing};
 use seawall_http::request_headers::RequestHeaders;
-use seawall_http::response_body::{Arriving, Relay};
+use seawall_http::response_body::{Arriving, Relay, read_up_to};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

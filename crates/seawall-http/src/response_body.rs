@@ -1,5 +1,6 @@
 //! Bodies of responses on their way to a caller. They hand their connection back when they have been read to the end.
 
+use crate::fault::Fault;
 use crate::h1::Cut;
 use crate::h2::{self, StreamBody};
 use crate::pool::Lent;
@@ -328,4 +329,24 @@ impl Body for Relay {
             }
         }
     }
+}
+
+/// As much of a body as its reader wants. One that breaks off here has told nobody anything yet, so it may be retried.
+///
+/// # Errors
+/// When the body breaks off.
+pub async fn read_up_to<B: Body<Data = Bytes> + Unpin>(incoming: &mut B, most: usize) -> Result<Bytes, Fault> {
+    let mut read = BytesMut::new();
+    while read.len() < most && !incoming.is_end_stream() {
+        match std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    read.extend_from_slice(&data);
+                }
+            }
+            Some(Err(_)) => return Err(Fault::INCOMPLETE),
+            None => break,
+        }
+    }
+    Ok(read.freeze())
 }
