@@ -2,6 +2,7 @@
 //! upstreams, connections and the pool that keeps them. Nothing here knows of retries, limits or configuration files.
 
 pub mod connect;
+pub mod content_type;
 pub mod fault;
 pub mod front;
 pub mod h1;
