@@ -30,7 +30,6 @@ pub mod memory;
 pub mod metrics;
 mod pause_cell;
 pub mod pools;
-mod read_ahead;
 pub mod record;
 pub mod recorder;
 pub mod schema;

@@ -1,6 +1,7 @@
 //! One HTTP request to one upstream, sent as often as the call machine says. Keeps what is needed to send it again
 //! and the last answer; the credential goes in last.
 
+mod read_ahead;
 mod repeated;
 
 use crate::attempt::{KeyTail, Outward, Transport};
@@ -8,7 +9,6 @@ use crate::credential::Credentials;
 use crate::credential::{Token, Tokens};
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
-use crate::read_ahead::{self, inflated};
 use crate::schema::{Mismatch, Schema};
 use crate::sending::Sending;
 use crate::trace::{Span, TRACEPARENT, Trace};
@@ -17,6 +17,7 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TY
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
 use http_body::Body;
+use read_ahead::inflated;
 use seawall_core::classify::Headers;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
