@@ -1,8 +1,10 @@
 //! Pauses that bind one caller's own credential. A provider that throttles a key which callers bring along means that key, and not
 //! everybody behind the gateway. Callers without a credential are one more caller.
 
+mod credential_text;
+
 use crate::credential_names::{changes_each_time, is_credential, is_credential_parameter, is_scoped_parameter, may_change};
-use crate::credential_text::{of_authorization, of_scoped};
+use credential_text::{of_authorization, of_scoped};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use seawall_core::call::Plan;

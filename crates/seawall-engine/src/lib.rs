@@ -16,7 +16,6 @@ pub mod closing;
 pub mod credential;
 pub mod credential_names;
 pub mod credential_pauses;
-mod credential_text;
 pub mod deadlines;
 pub mod drive;
 pub mod ids;
