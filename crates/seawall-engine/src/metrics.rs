@@ -2,8 +2,7 @@
 //! text. Label sets are bounded: names come from the configuration, everything else from closed sets.
 
 use crate::locked::Locked;
-use crate::record::Names;
-use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record};
 use seawall_core::record::{Class, Code, Status, Timeout};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};

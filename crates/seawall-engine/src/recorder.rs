@@ -5,8 +5,7 @@
 use crate::locked::Locked;
 use crate::metrics;
 use crate::metrics::Metrics;
-use crate::record::Record;
-use crate::record::line;
+use crate::record::{Record, line};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -145,8 +144,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Names;
-    use crate::record::{AttemptRecord, Sample};
+    use crate::record::{AttemptRecord, Names, Sample};
     use seawall_core::id::CallId;
     use seawall_core::record::{Attempt, Class, Decision, Reason, Status};
     use seawall_core::rng::Rng;

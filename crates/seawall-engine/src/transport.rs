@@ -5,8 +5,7 @@ mod read_ahead;
 mod repeated;
 
 use crate::attempt::{KeyTail, Outward, Transport};
-use crate::credential::Credentials;
-use crate::credential::{Token, Tokens};
+use crate::credential::{Credentials, Token, Tokens};
 use crate::live::{LiveEndpoint, LiveUpstream};
 use crate::mask::{Mask, Masked};
 use crate::schema::{Mismatch, Schema};

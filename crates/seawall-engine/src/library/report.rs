@@ -3,8 +3,7 @@
 
 use crate::locked::Locked;
 use crate::metrics::{Metrics, Tally};
-use crate::record::Names;
-use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record};
 use seawall_core::call::{Finish, Outcome};
 use seawall_core::guard::{Change, State};
 use seawall_core::id::CallId;

@@ -1,8 +1,6 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
-use crate::record::Names;
-use crate::record::RequestLine;
-use crate::record::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, NoteRecord, Record, TokenRecord};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, Names, NoteRecord, Record, RequestLine, TokenRecord};
 use http::Method;
 use seawall_core::id::CallId;
 use seawall_core::record::{Decision, Reason, Status, Timeout};

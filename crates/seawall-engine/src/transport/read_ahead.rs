@@ -38,7 +38,7 @@ async fn read_until(incoming: &mut Arriving, most: usize, over: impl Future<Outp
     while read.len() < most && !incoming.is_end_stream() {
         let frame = tokio::select! {
             biased;
-            frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)) => frame,
+            frame = std::future::poll_fn(|cx| std::pin::Pin::new(&mut *incoming).poll_frame(cx)) => frame,
             () = &mut over => break,
         };
         match frame {

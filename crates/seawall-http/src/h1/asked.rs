@@ -2,8 +2,7 @@
 //! words into other callers' mouths, so what is not plainly a request is none.
 
 use super::fields::{BareLineFeed, Fields, Lines};
-use super::reading::Length;
-use super::reading::Reading;
+use super::reading::{Length, Reading};
 use super::unread::{Heard, Unread};
 use bytes::Bytes;
 use http::{Method, Uri, Version, request};

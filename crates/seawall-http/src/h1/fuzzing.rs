@@ -4,8 +4,7 @@
 use super::asked::{self, Asked, Progress};
 use super::chunks::Cut;
 use super::head::{self, Answer};
-use super::reading::Length;
-use super::reading::Reading;
+use super::reading::{Length, Reading};
 use super::verbatim::Passes;
 use super::writer::Writer;
 use crate::fault::Fault;

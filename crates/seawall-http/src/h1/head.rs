@@ -1,4 +1,4 @@
-//! Heads of messages: as bytes, an answer's out of bytes, and what headers say about a message itself.
+//! Heads of responses, read out of bytes, and how long the bodies behind them are.
 
 use super::fields::{Fields, Lines, MOST_BYTES, MOST_HEADERS};
 use super::reading::{Length, Reading};
