@@ -7,7 +7,7 @@ use seawall_engine::credential_names::is_credential;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_http::h1::{Unread, Verbatim};
 use seawall_http::header_text::text;
-use seawall_store::headers::Headers;
+use seawall_store::headers::StoredHeaders;
 use std::borrow::Cow;
 
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
@@ -239,7 +239,7 @@ pub(crate) fn relayed(headers: &mut HeaderMap) {
 }
 
 /// An answer's headers as they are kept for later, with whose hands they went through.
-pub(crate) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> Headers {
+pub(crate) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> StoredHeaders {
     let via = [(VIA.as_str(), text(pseudonym.value(version).as_bytes()))];
     if let Some(verbatim) = verbatim {
         return verbatim.texts().chain(via).collect();

@@ -15,8 +15,8 @@ use seawall_engine::mask::{Mask, Masked};
 use seawall_engine::transport::HttpTransport;
 use seawall_http::fault::Fault;
 use seawall_store::dead::NewLetter;
-use seawall_store::headers::Headers;
-use seawall_store::job::{AD_HOC, Attempted, Ending, Job, NewJob, Request, Response};
+use seawall_store::headers::StoredHeaders;
+use seawall_store::job::{AD_HOC, Attempted, Job, JobEnding, JobRequest, NewJob, Response};
 use std::borrow::Cow;
 
 /// What is kept of a request's body.
@@ -155,11 +155,11 @@ pub fn own_mask(upstream: Option<&LiveUpstream>) -> Mask {
 }
 
 /// Hides all that an upstream was told in confidence: our credentials, and the request's own.
-pub fn mask(upstream: Option<&LiveUpstream>, request: &Request) -> Mask {
+pub fn mask(upstream: Option<&LiveUpstream>, request: &JobRequest) -> Mask {
     and_request(own_mask(upstream), request)
 }
 
-pub fn and_request(mask: Mask, request: &Request) -> Mask {
+pub fn and_request(mask: Mask, request: &JobRequest) -> Mask {
     mask.and_request(request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())), &request.path)
 }
 
@@ -177,7 +177,7 @@ pub fn masked_response(mut response: Response, legible: Option<&Bytes>, mask: &M
     if let Cow::Owned(masked) = mask.bytes(text) {
         if *text != response.body {
             let plain = |(name, _): &(String, String)| !name.eq_ignore_ascii_case("content-encoding");
-            response.headers = response.headers.pairs().into_iter().filter(plain).collect::<Headers>();
+            response.headers = response.headers.pairs().into_iter().filter(plain).collect::<StoredHeaders>();
         }
         response.body = Bytes::from(masked);
     }
@@ -235,13 +235,13 @@ fn is_credential(header: &str) -> bool {
 }
 
 /// A request as it may be kept: no credential, and a body of bounded length.
-fn kept(request: &Request) -> (Request, bool, bool) {
+fn kept(request: &JobRequest) -> (JobRequest, bool, bool) {
     let stripped = request.headers.iter().any(|(name, _)| is_credential(name));
     let headers = request.headers.iter().filter(|(name, _)| !is_credential(name)).cloned().collect();
     let body_cut = request.body.len() > MOST_BODY;
     // A copy: a slice would keep all of the body in memory.
     let body = if body_cut { Bytes::copy_from_slice(&request.body[..MOST_BODY]) } else { request.body.clone() };
-    (Request { method: request.method.clone(), path: request.path.clone(), headers, body }, body_cut, stripped)
+    (JobRequest { method: request.method.clone(), path: request.path.clone(), headers, body }, body_cut, stripped)
 }
 
 fn cut(mut text: String, most: usize) -> String {
@@ -314,10 +314,10 @@ pub fn begun_by_rule(job: &Job) -> Cause {
 
 /// Whether the secrets of a job's request are of no use once it is over. A result that repeats one is its caller's own, and is
 /// hidden from others by what the request has.
-pub fn forgets(job: &Job, ending: &Ending) -> bool {
+pub fn forgets(job: &Job, ending: &JobEnding) -> bool {
     let has_secrets = job.request.has_secrets() || job.callback.as_deref().is_some_and(|url| discretion::secrets(url).next().is_some());
     let is_repeated = |response: &Response| masked_response(response.clone(), None, &mask(None, &job.request)) != *response;
-    has_secrets && !matches!(ending, Ending::Done(response) if is_repeated(response))
+    has_secrets && !matches!(ending, JobEnding::Done(response) if is_repeated(response))
 }
 
 #[cfg(test)]
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn credentials_and_long_bodies_are_not_kept() {
-        let request = Request {
+        let request = JobRequest {
             method: "POST".to_owned(),
             path: "/".to_owned(),
             headers: vec![("Cookie".to_owned(), "secret".to_owned()), ("accept".to_owned(), "*/*".to_owned())],

@@ -5,7 +5,7 @@ use axum::response::Response;
 use seawall_core::id::CallId;
 use seawall_core::record::Code;
 use seawall_store::Error;
-use seawall_store::page::{MOST, Page, Window};
+use seawall_store::page::{MOST, Page, PageWindow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,9 +45,9 @@ impl Query {
         self.text(name).map(|text| read(text).ok_or_else(|| bad(&format!("`{name}` is {what}, not `{text}`")))).transpose()
     }
 
-    pub(crate) fn window(&self) -> Result<Window, Box<Refusal>> {
+    pub(crate) fn window(&self) -> Result<PageWindow, Box<Refusal>> {
         let after = self.read("cursor", "a cursor that a page gave", CallId::parse)?;
-        Ok(Window { after, limit: self.limit()? })
+        Ok(PageWindow { after, limit: self.limit()? })
     }
 
     pub(crate) fn limit(&self) -> Result<usize, Box<Refusal>> {

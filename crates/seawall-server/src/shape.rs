@@ -92,10 +92,10 @@ words! {
     ModeWord(Mode),
     DoorWord(Door),
     SeverityWord(Severity),
-    JobState(job::State),
-    LetterStatus(dead::Status),
-    ReplayState(replay::State),
-    SourceWord(schedule::Source),
+    JobState(job::JobState),
+    LetterStatus(dead::LetterStatus),
+    ReplayState(replay::ReplayState),
+    SourceWord(schedule::SubjectSource),
 }
 
 /// An object whose members have names that are data, in the order in which they come.

@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::json;
-use crate::model::dead::{Letter, NewLetter, Status};
-use crate::model::headers::Headers;
-use crate::model::job::{Job, Lease, Origin, Request, Response, SUSPECT, State};
+use crate::model::dead::{Letter, LetterStatus, NewLetter};
+use crate::model::headers::StoredHeaders;
+use crate::model::job::{Job, JobLease, JobOrigin, JobRequest, JobState, Response, SUSPECT};
 use crate::progress;
-use crate::sql::{Row, Source};
+use crate::sql::{RowReader, RowSource};
 use bytes::Bytes;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
@@ -86,7 +86,7 @@ pub(crate) const LEFT: &str = concat!(
 pub(crate) const GIVEN_BACK: &str = "coalesce(ended.token, jobs.token)";
 
 /// A job that is claimed with this token, without its body: nothing is said about how it may have ended or what it waited for.
-pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Lease), Error> {
+pub(crate) fn claimed(c: &mut RowReader<impl RowSource>, token: i64) -> Result<(Job, JobLease), Error> {
     let (row, id) = (c.take()?, c.take()?);
     let (upstream, tenant, caller, priority) = (c.take()?, c.take()?, c.take()?, c.take()?);
     let crashes = c.take()?;
@@ -94,11 +94,11 @@ pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Leas
     let progress = progress::read(&c.take::<String>()?);
     let (idempotency_key, correlation_id, callback) = (c.take()?, c.take()?, c.take()?);
     let origin = origin(c.take()?)?;
-    let lease = Lease { row, id, token, by_caller: origin == Origin::Caller };
+    let lease = JobLease { row, id, token, by_caller: origin == JobOrigin::Caller };
     let (method, path) = (c.take()?, c.take()?);
     let (history, headers) = (c.json()?, c.json()?);
     let (begun_at, lost_under) = (c.take()?, c.take()?);
-    let request = Request { method, path, headers, body: Bytes::new() };
+    let request = JobRequest { method, path, headers, body: Bytes::new() };
     let job = Job {
         id,
         upstream,
@@ -106,7 +106,7 @@ pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Leas
         caller,
         priority,
         request,
-        state: State::Running,
+        state: JobState::Running,
         progress,
         history,
         crashes,
@@ -128,27 +128,27 @@ pub(crate) fn claimed(c: &mut Row<impl Source>, token: i64) -> Result<(Job, Leas
 }
 
 /// The job without its bodies.
-pub(crate) fn job(c: &mut Row<impl Source>) -> Result<Job, Error> {
+pub(crate) fn job(c: &mut RowReader<impl RowSource>) -> Result<Job, Error> {
     let (mut job, _) = claimed(c, 0)?;
-    job.state = c.number(State::from_number)?;
+    job.state = c.number(JobState::from_number)?;
     let due = c.take()?;
-    job.next_attempt_at = matches!(job.state, State::Queued | State::Waiting).then_some(due);
+    job.next_attempt_at = matches!(job.state, JobState::Queued | JobState::Waiting).then_some(due);
     (job.finished_at, job.error) = (c.take()?, c.take()?);
     job.response = response(c)?;
     Ok(job)
 }
 
 /// A response without its body.
-pub(crate) fn response(c: &mut Row<impl Source>) -> Result<Option<Response>, Error> {
+pub(crate) fn response(c: &mut RowReader<impl RowSource>) -> Result<Option<Response>, Error> {
     let (status, cut, headers): (Option<u16>, Option<bool>, Option<String>) = (c.take()?, c.take()?, c.take()?);
     let Some(status) = status else { return Ok(None) };
-    let headers = headers.map_or_else(|| Ok(Headers::default()), Headers::read)?;
+    let headers = headers.map_or_else(|| Ok(StoredHeaders::default()), StoredHeaders::read)?;
     Ok(Some(Response { status, headers, body: Bytes::new(), truncated: cut.unwrap_or(false) }))
 }
 
 /// Most jobs come from callers, and are not told so.
-pub(crate) fn origin(text: Option<String>) -> Result<Origin, Error> {
-    text.map_or(Ok(Origin::Caller), |text| json::read(&text))
+pub(crate) fn origin(text: Option<String>) -> Result<JobOrigin, Error> {
+    text.map_or(Ok(JobOrigin::Caller), |text| json::read(&text))
 }
 
 /// What a letter is, without its body; `letters l JOIN issues i`.
@@ -156,9 +156,9 @@ pub(crate) const LETTER: &str = "l.id, l.status, l.dead_at, l.expires_at, l.repl
      l.caller, l.reason, l.attempts, l.last_attempt_at, l.enqueued_at, l.correlation_id, l.idempotency_key, l.url, l.detail, \
      l.instructions, l.method, l.path, l.history, l.headers, l.body_cut, i.upstream, i.endpoint, i.class, i.code, i.severity";
 
-pub(crate) fn letter(c: &mut Row) -> Result<Letter, Error> {
+pub(crate) fn letter(c: &mut RowReader) -> Result<Letter, Error> {
     let id = c.take()?;
-    let status = c.number(Status::from_number)?;
+    let status = c.number(LetterStatus::from_number)?;
     let (dead_at, expires_at, replays, replayed_by, replayable) = (c.take()?, c.take()?, c.take()?, c.take()?, c.take()?);
     let door = c.word(Door::from_word)?;
     let (tenant, caller, reason, attempts) = (c.take()?, c.take()?, c.take()?, c.take()?);
@@ -177,7 +177,7 @@ pub(crate) fn letter(c: &mut Row) -> Result<Letter, Error> {
         tenant,
         caller,
         url,
-        request: Request { method, path, headers, body: Bytes::new() },
+        request: JobRequest { method, path, headers, body: Bytes::new() },
         body_cut,
         class,
         reason,
@@ -199,7 +199,7 @@ pub(crate) fn letter(c: &mut Row) -> Result<Letter, Error> {
 }
 
 /// The body of a claimed job, or the length of one that was left where it is: from the columns of [`Sql::CLAIMED_BODY`](crate::sql::Sql).
-pub(crate) fn claimed_body(c: &mut Row<impl Source>) -> Result<(Bytes, Option<usize>), Error> {
+pub(crate) fn claimed_body(c: &mut RowReader<impl RowSource>) -> Result<(Bytes, Option<usize>), Error> {
     let (found, length): (Option<Bytes>, Option<i64>) = (c.take()?, c.take()?);
     match (found, length) {
         (None, Some(length)) => Ok((Bytes::new(), Some(usize::try_from(length).unwrap_or(usize::MAX)))),

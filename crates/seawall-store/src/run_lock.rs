@@ -8,6 +8,6 @@ pub struct RunLock(#[expect(dead_code, reason = "it is held, not looked at")] pu
 
 #[derive(Debug)]
 pub(crate) enum Lock {
-    Sqlite(#[expect(dead_code, reason = "it is held, not looked at")] sqlite::RunLock),
-    Postgres(#[expect(dead_code, reason = "it is held, not looked at")] postgres::RunLock),
+    Sqlite(#[expect(dead_code, reason = "it is held, not looked at")] sqlite::SqliteRunLock),
+    Postgres(#[expect(dead_code, reason = "it is held, not looked at")] postgres::PostgresRunLock),
 }

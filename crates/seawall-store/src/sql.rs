@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum SqlValue {
     Null,
     Integer(i64),
     Text(String),
@@ -30,10 +30,10 @@ pub(crate) trait Sql {
     /// What a `SELECT` ends with whose row will be written in the same transaction.
     const LOCK: &'static str;
 
-    fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
+    fn query(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<Vec<RowReader>, Error>> + Send;
 
     /// How many rows it changed.
-    fn execute(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<u64, Error>> + Send;
+    fn execute(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<u64, Error>> + Send;
 }
 
 /// A transaction, in which jobs can be made too.
@@ -47,7 +47,7 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
 }
 
 /// The first row, if there is one.
-pub(crate) async fn first<S: Sql>(sql: &mut S, statement: &str, values: &[Value]) -> Result<Option<Row>, Error> {
+pub(crate) async fn first<S: Sql>(sql: &mut S, statement: &str, values: &[SqlValue]) -> Result<Option<RowReader>, Error> {
     Ok(sql.query(statement, values).await?.into_iter().next())
 }
 
@@ -61,32 +61,32 @@ pub(crate) fn at_once<T>(work: impl Future<Output = Result<T, Error>>) -> Result
 
 /// The values of a statement, in order.
 macro_rules! values {
-    ($($value:expr),* $(,)?) => { &[$($crate::sql::Value::from($value)),*] };
+    ($($value:expr),* $(,)?) => { &[$($crate::sql::SqlValue::from($value)),*] };
 }
 pub(crate) use values;
 
 /// Where a row's values come from, in the order of its columns.
-pub(crate) trait Source {
-    fn value(&mut self) -> Result<Value, Error>;
+pub(crate) trait RowSource {
+    fn value(&mut self) -> Result<SqlValue, Error>;
 }
 
-impl Source for std::vec::IntoIter<Value> {
-    fn value(&mut self) -> Result<Value, Error> {
+impl RowSource for std::vec::IntoIter<SqlValue> {
+    fn value(&mut self) -> Result<SqlValue, Error> {
         self.next().ok_or_else(|| Error::Failed("a row has fewer columns than are read".to_owned()))
     }
 }
 
 /// A row, read in the order of its columns; apart from its statement, where it is not said otherwise.
 #[derive(Debug)]
-pub(crate) struct Row<S = std::vec::IntoIter<Value>>(S);
+pub(crate) struct RowReader<S = std::vec::IntoIter<SqlValue>>(S);
 
-impl Row {
-    pub(crate) fn new(values: Vec<Value>) -> Self {
+impl RowReader {
+    pub(crate) fn new(values: Vec<SqlValue>) -> Self {
         Self(values.into_iter())
     }
 }
 
-impl<S: Source> Row<S> {
+impl<S: RowSource> RowReader<S> {
     pub(crate) const fn from(source: S) -> Self {
         Self(source)
     }
@@ -117,7 +117,7 @@ pub(crate) fn count(number: usize) -> i64 {
 
 macro_rules! value_from {
     ($($type:ty: $name:pat => $value:expr),* $(,)?) => {
-        $(impl From<$type> for Value {
+        $(impl From<$type> for SqlValue {
             fn from($name: $type) -> Self {
                 $value
             }
@@ -143,13 +143,13 @@ value_from! {
     CallId: id => Self::Bytes(id.to_bytes().to_vec()),
 }
 
-impl<T: Into<Self>> From<Option<T>> for Value {
+impl<T: Into<Self>> From<Option<T>> for SqlValue {
     fn from(maybe: Option<T>) -> Self {
         maybe.map_or(Self::Null, Into::into)
     }
 }
 
-impl<'a> From<&'a Option<String>> for Value {
+impl<'a> From<&'a Option<String>> for SqlValue {
     fn from(maybe: &'a Option<String>) -> Self {
         maybe.as_deref().into()
     }
@@ -157,29 +157,29 @@ impl<'a> From<&'a Option<String>> for Value {
 
 /// What a column can be read as.
 pub(crate) trait FromValue: Sized {
-    fn from_value(value: Value) -> Result<Self, Error>;
+    fn from_value(value: SqlValue) -> Result<Self, Error>;
 }
 
-fn unexpected<T>(value: &Value, wanted: &str) -> Result<T, Error> {
+fn unexpected<T>(value: &SqlValue, wanted: &str) -> Result<T, Error> {
     let found = match value {
-        Value::Null => "nothing",
-        Value::Integer(_) => "a number",
-        Value::Text(_) => "text",
-        Value::Bytes(_) => "bytes",
+        SqlValue::Null => "nothing",
+        SqlValue::Integer(_) => "a number",
+        SqlValue::Text(_) => "text",
+        SqlValue::Bytes(_) => "bytes",
     };
     Err(Error::Damaged(format!("a column holds {found} where {wanted} belongs")))
 }
 
 impl FromValue for i64 {
-    fn from_value(value: Value) -> Result<Self, Error> {
-        if let Value::Integer(number) = value { Ok(number) } else { unexpected(&value, "a number") }
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
+        if let SqlValue::Integer(number) = value { Ok(number) } else { unexpected(&value, "a number") }
     }
 }
 
 macro_rules! narrow {
     ($($type:ty),*) => {
         $(impl FromValue for $type {
-            fn from_value(value: Value) -> Result<Self, Error> {
+            fn from_value(value: SqlValue) -> Result<Self, Error> {
                 let wide = i64::from_value(value)?;
                 Self::try_from(wide).map_err(|_| Error::Damaged(format!("a column holds {wide}, which cannot be")))
             }
@@ -189,50 +189,50 @@ macro_rules! narrow {
 narrow!(u64, u32, u16);
 
 impl FromValue for bool {
-    fn from_value(value: Value) -> Result<Self, Error> {
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
         Ok(i64::from_value(value)? != 0)
     }
 }
 
 impl FromValue for String {
-    fn from_value(value: Value) -> Result<Self, Error> {
-        if let Value::Text(text) = value { Ok(text) } else { unexpected(&value, "text") }
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
+        if let SqlValue::Text(text) = value { Ok(text) } else { unexpected(&value, "text") }
     }
 }
 
 impl FromValue for Vec<u8> {
-    fn from_value(value: Value) -> Result<Self, Error> {
-        if let Value::Bytes(bytes) = value { Ok(bytes) } else { unexpected(&value, "bytes") }
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
+        if let SqlValue::Bytes(bytes) = value { Ok(bytes) } else { unexpected(&value, "bytes") }
     }
 }
 
 impl<const N: usize> FromValue for [u8; N] {
-    fn from_value(value: Value) -> Result<Self, Error> {
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
         let bytes = Vec::<u8>::from_value(value)?;
         Self::try_from(bytes).map_err(|bytes| Error::Damaged(format!("a column holds {} bytes where {N} belong", bytes.len())))
     }
 }
 
 impl FromValue for Bytes {
-    fn from_value(value: Value) -> Result<Self, Error> {
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
         Vec::<u8>::from_value(value).map(Self::from)
     }
 }
 
 impl FromValue for Wall {
-    fn from_value(value: Value) -> Result<Self, Error> {
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
         i64::from_value(value).map(Self)
     }
 }
 
 impl FromValue for CallId {
-    fn from_value(value: Value) -> Result<Self, Error> {
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
         <[u8; 16]>::from_value(value).map(Self::from_bytes)
     }
 }
 
 impl<T: FromValue> FromValue for Option<T> {
-    fn from_value(value: Value) -> Result<Self, Error> {
-        if value == Value::Null { Ok(None) } else { T::from_value(value).map(Some) }
+    fn from_value(value: SqlValue) -> Result<Self, Error> {
+        if value == SqlValue::Null { Ok(None) } else { T::from_value(value).map(Some) }
     }
 }

@@ -6,9 +6,10 @@ use crate::failpoint;
 use crate::location::Location;
 use crate::model::dead::{self, Depth, Expiry, Issue, Letter, NewLetter};
 use crate::model::job::{
-    self, Cancelled, Claim, Claimed, Counts, Enqueued, Hasten, Hastened, Holder, Job, Lease, NewJob, Renewed, Settle, Settled, Tick,
+    self, Cancelled, ClaimRequest, Claimed, ClockTick, Enqueued, Hasten, Hastened, Holder, Job, JobLease, NewJob, Renewed, SettleJob,
+    Settled, StateCounts,
 };
-use crate::model::page::{Page, Window};
+use crate::model::page::{Page, PageWindow};
 use crate::postgres::Postgres;
 use crate::sql::at_once;
 use crate::sqlite::{self, Sqlite};
@@ -220,7 +221,7 @@ impl Store {
     }
 
     /// Takes jobs to run, each for the length of the lease.
-    pub async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
+    pub async fn claim(&self, claim: ClaimRequest) -> Result<Vec<Claimed>, Error> {
         failpoint::hit("claim-before-commit")?;
         let claimed = on_each!(self, claim, claim);
         if claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
@@ -230,7 +231,7 @@ impl Store {
     }
 
     /// Holds jobs for longer; the answers are in the order of the leases.
-    pub async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
+    pub async fn renew(&self, leases: Vec<JobLease>, until: Wall) -> Result<Vec<Renewed>, Error> {
         failpoint::hit("renew-before-commit")?;
         let renewed = on_each!(self, renew, leases, until);
         failpoint::hit("renew-after-commit")?;
@@ -238,13 +239,13 @@ impl Store {
     }
 
     /// Gives a job back, with everything that comes of it, in one transaction.
-    pub async fn settle(&self, settle: impl Into<Arc<Settle>>) -> Result<Settled, Error> {
+    pub async fn settle(&self, settle: impl Into<Arc<SettleJob>>) -> Result<Settled, Error> {
         let settled = self.settle_all(vec![settle.into()]).await.pop();
         settled.unwrap_or_else(|| Err(Error::Failed("a settlement was not answered".to_owned())))
     }
 
     /// Gives jobs back, the answers are in their order. Each is whole, with everything that comes of it; where one fails, others may.
-    pub async fn settle_all(&self, settles: Vec<Arc<Settle>>) -> Vec<Result<Settled, Error>> {
+    pub async fn settle_all(&self, settles: Vec<Arc<SettleJob>>) -> Vec<Result<Settled, Error>> {
         let many = settles.len();
         let worded: Vec<Worded> = settles.into_iter().map(Worded::of).collect();
         if let Err(error) = failpoint::hit("settle-before-commit") {
@@ -259,7 +260,7 @@ impl Store {
 
     /// Makes ready what is due, and jobs whose lease is over. Each of these counts as a crash of its worker, but for those of the holder
     /// that asks: it lives.
-    pub async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
+    pub async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<ClockTick, Error> {
         let tick = on_each!(self, tick, now, holder)?;
         if tick.recovered + tick.due > 0 {
             failpoint::hit("tick-after-commit")?;
@@ -283,13 +284,13 @@ impl Store {
 
     /// Before a suspect is begun: if this is the last that is heard of its worker, the suspect is to blame. Whether it is one, and
     /// still ours; as often as it is asked.
-    pub async fn blame(&self, lease: Lease) -> Result<bool, Error> {
+    pub async fn blame(&self, lease: JobLease) -> Result<bool, Error> {
         change!(self, at "blame", repeats statements::jobs::blame, lease)
     }
 
     /// Notes on disk that the request of a job is about to be sent, where it may not be sent twice: if the lease is lost after that, nobody
     /// knows the outcome. Whether the job is still ours; as often as it is asked.
-    pub async fn begin_send(&self, lease: Lease, now: Wall) -> Result<bool, Error> {
+    pub async fn begin_send(&self, lease: JobLease, now: Wall) -> Result<bool, Error> {
         failpoint::hit("begin-before-commit")?;
         let begun = on_each!(self, begin_send, lease, now)?;
         failpoint::hit("begin-after-commit")?;
@@ -302,7 +303,7 @@ impl Store {
     }
 
     /// The body that a claim left behind. None where the job is gone.
-    pub async fn body(&self, lease: Lease) -> Result<Option<bytes::Bytes>, Error> {
+    pub async fn body(&self, lease: JobLease) -> Result<Option<bytes::Bytes>, Error> {
         look!(self, statements::jobs::body, lease)
     }
 
@@ -311,11 +312,11 @@ impl Store {
     }
 
     /// Newest first, without bodies.
-    pub async fn jobs(&self, filter: job::Filter, window: Window) -> Result<Page<Job>, Error> {
+    pub async fn jobs(&self, filter: job::JobFilter, window: PageWindow) -> Result<Page<Job>, Error> {
         look!(self, statements::jobs::list, filter, window)
     }
 
-    pub async fn job_counts(&self) -> Result<Counts, Error> {
+    pub async fn job_counts(&self) -> Result<StateCounts, Error> {
         look!(self, statements::jobs::counts)
     }
 
@@ -343,7 +344,7 @@ impl Store {
     }
 
     /// Newest first, without bodies.
-    pub async fn letters(&self, filter: dead::Filter, window: Window) -> Result<Page<Letter>, Error> {
+    pub async fn letters(&self, filter: dead::LetterQuery, window: PageWindow) -> Result<Page<Letter>, Error> {
         look!(self, statements::letters::list, filter, window)
     }
 

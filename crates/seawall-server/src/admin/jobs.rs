@@ -21,7 +21,7 @@ use http_body_util::BodyExt as _;
 use seawall_core::id::CallId;
 use seawall_core::record::Code;
 use seawall_engine::live::Live;
-use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, State as JobState};
+use seawall_store::job::{Cancelled, Enqueued, JobFilter, JobState, NewJob};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -139,7 +139,7 @@ async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> R
 
 async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
     let query = Query::parse(query, &["state", "upstream", "correlation_id", "cursor", "limit"])?;
-    let filter = Filter {
+    let filter = JobFilter {
         state: query.read("state", "queued, running, waiting, done, dead or cancelled", JobState::parse)?,
         upstream: query.text("upstream").map(str::to_owned),
         correlation_id: query.text("correlation_id").map(str::to_owned),

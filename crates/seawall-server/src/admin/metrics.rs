@@ -11,7 +11,7 @@ use seawall_core::policy::Mode;
 use seawall_core::time::Now;
 use seawall_engine::live::Live;
 use seawall_engine::metrics::{escape, family, labels};
-use seawall_store::job::State as JobState;
+use seawall_store::job::JobState;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;

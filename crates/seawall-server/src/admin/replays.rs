@@ -15,9 +15,9 @@ use axum::response::Response;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Error;
-use seawall_store::dead::{Filter, Status};
-use seawall_store::page::{MOST, Window};
-use seawall_store::replay::{Created, NewReplay, Replay, State as ReplayState};
+use seawall_store::dead::{LetterQuery, LetterStatus};
+use seawall_store::page::{MOST, PageWindow};
+use seawall_store::replay::{Created, NewReplay, Replay, ReplayState};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -91,8 +91,8 @@ async fn start(State(shared): State<Arc<Shared>>, Extension(who): Extension<Oper
 
 /// The end of the time of letters that there are now. Another instance's clock may be ahead of ours by some milliseconds.
 async fn newest(shared: &Shared) -> Result<Wall, Box<Refusal>> {
-    let one = Window { after: None, limit: 1 };
-    let page = shared.desk.store.letters(Filter::default(), one).await.map_err(|error| of_store(&error))?;
+    let one = PageWindow { after: None, limit: 1 };
+    let page = shared.desk.store.letters(LetterQuery::default(), one).await.map_err(|error| of_store(&error))?;
     Ok(page.entries.first().map_or(Wall(0), |letter| letter.letter.id.made_at() + Nanos::from_millis(1)))
 }
 
@@ -133,7 +133,7 @@ struct Looked {
     is_cut: bool,
 }
 
-async fn look(shared: &Shared, plan: &Plan, filter: Filter) -> Result<Looked, Box<Refusal>> {
+async fn look(shared: &Shared, plan: &Plan, filter: LetterQuery) -> Result<Looked, Box<Refusal>> {
     let store = &shared.desk.store;
     let live = shared.live.load_full();
     let (mut looked, mut after, mut count) = (Looked::default(), None, 0);
@@ -142,14 +142,14 @@ async fn look(shared: &Shared, plan: &Plan, filter: Filter) -> Result<Looked, Bo
         let letter = store.letter(*id).await.map_err(|error| of_store(&error))?;
         let why = match letter.map(|letter| letter.status) {
             None => "there is no such dead letter",
-            Some(Status::Replaying) => "a replay is at it",
-            Some(Status::Replayed) => "it was replayed and worked",
-            Some(Status::Kept) => continue,
+            Some(LetterStatus::Replaying) => "a replay is at it",
+            Some(LetterStatus::Replayed) => "it was replayed and worked",
+            Some(LetterStatus::Kept) => continue,
         };
         looked.held_back.push(HeldBack { id: id.to_string(), reason: why.to_owned(), forcible: false });
     }
     loop {
-        let page = store.letters(filter.clone(), Window { after, limit: MOST }).await.map_err(|error| of_store(&error))?;
+        let page = store.letters(filter.clone(), PageWindow { after, limit: MOST }).await.map_err(|error| of_store(&error))?;
         for letter in &page.entries {
             count += 1;
             looked.upstreams.insert(letter.letter.upstream.clone());
@@ -200,7 +200,7 @@ async fn left(shared: &Shared, replay: &Replay) -> Result<Option<u64>, Box<Refus
         return Ok(Some(0));
     }
     let Ok(plan) = serde_json::from_str::<Plan>(&replay.new.filter) else { return Ok(None) };
-    let window = Window { after: replay.position, limit: MOST };
+    let window = PageWindow { after: replay.position, limit: MOST };
     let page = shared.desk.store.letters(plan.filter()?, window).await.map_err(|error| of_store(&error))?;
     Ok(if page.next.is_some() { None } else { u64::try_from(page.entries.len()).ok() })
 }

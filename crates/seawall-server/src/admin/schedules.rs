@@ -12,9 +12,9 @@ use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use seawall_core::config::model::Schedule;
-use seawall_store::job::{Filter, Origin, State as JobState};
-use seawall_store::page::{MOST, Window};
-use seawall_store::schedule::{NewSubject, Source, Subject};
+use seawall_store::job::{JobFilter, JobOrigin, JobState};
+use seawall_store::page::{MOST, PageWindow};
+use seawall_store::schedule::{NewSubject, ScheduleSubject, SubjectSource};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -147,20 +147,20 @@ async fn view(shared: &Shared, schedule: &Schedule, after: Option<&str>, limit: 
 
 /// Subjects that have a job under way, as far as the newest page of running jobs shows them.
 async fn busy(shared: &Shared, schedule: &Schedule) -> Result<BTreeSet<String>, Box<Refusal>> {
-    let filter = Filter { state: Some(JobState::Running), upstream: Some(schedule.upstream.clone()), correlation_id: None };
-    let running = shared.desk.store.jobs(filter, Window { after: None, limit: MOST }).await.map_err(|error| of_store(&error))?;
+    let filter = JobFilter { state: Some(JobState::Running), upstream: Some(schedule.upstream.clone()), correlation_id: None };
+    let running = shared.desk.store.jobs(filter, PageWindow { after: None, limit: MOST }).await.map_err(|error| of_store(&error))?;
     let ours = running.entries.into_iter().filter_map(|job| match job.origin {
-        Origin::Schedule { name, subject } if name == schedule.name => Some(subject),
+        JobOrigin::Schedule { name, subject } if name == schedule.name => Some(subject),
         _ => None,
     });
     Ok(ours.collect())
 }
 
-fn subject_view(subject: &Subject, busy: &BTreeSet<String>) -> ShownSubject {
+fn subject_view(subject: &ScheduleSubject, busy: &BTreeSet<String>) -> ShownSubject {
     let state = match subject {
-        Subject { stopped: Some(_), .. } => SubjectState::Stopped,
+        ScheduleSubject { stopped: Some(_), .. } => SubjectState::Stopped,
         _ if busy.contains(&subject.subject) => SubjectState::Running,
-        Subject { consecutive_failures: 1.., .. } => SubjectState::Failing,
+        ScheduleSubject { consecutive_failures: 1.., .. } => SubjectState::Failing,
         _ => SubjectState::Waiting,
     };
     let is_stopped = subject.stopped.is_some();
@@ -211,7 +211,7 @@ async fn added(shared: &Shared, who: &Operator, name: &str, subject: &str) -> Re
         }
         None => {
             let next_at = desk.by_chance(|rng| schedule.first_at(now, rng));
-            let new = NewSubject { schedule: name.to_owned(), subject: subject.to_owned(), source: Source::Api, next_at };
+            let new = NewSubject { schedule: name.to_owned(), subject: subject.to_owned(), source: SubjectSource::Api, next_at };
             desk.store.put_subjects(vec![new]).await.map_err(|error| of_store(&error))?;
             201
         }
@@ -244,7 +244,7 @@ async fn removed(shared: &Shared, who: &Operator, name: &str, subject: &str) -> 
     let store = &shared.desk.store;
     let unknown = || not_found("there is no such subject");
     let found = schedule::find(store, name, subject).await.map_err(|error| of_store(&error))?.ok_or_else(unknown)?;
-    if found.source == Source::Config {
+    if found.source == SubjectSource::Config {
         let detail = "the configuration lists this subject: take it out there and reload";
         return Err(Box::new(Refusal::plain(409, "subject_configured", detail)));
     }

@@ -11,7 +11,7 @@ use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use seawall_core::lint;
 use seawall_core::time::Wall;
-use seawall_store::job::State as JobState;
+use seawall_store::job::JobState;
 use serde::Serialize;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

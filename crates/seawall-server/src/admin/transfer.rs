@@ -31,9 +31,9 @@ use seawall_engine::upstream_target::ASTERISK;
 use seawall_http::reach::Reach;
 use seawall_http::request_headers::{BadHeader, RequestHeaders};
 use seawall_store::Error;
-use seawall_store::dead::{Filter, NewLetter};
-use seawall_store::job::{Attempted, MOST_HISTORY, Request};
-use seawall_store::page::Window;
+use seawall_store::dead::{LetterQuery, NewLetter};
+use seawall_store::job::{Attempted, JobRequest, MOST_HISTORY};
+use seawall_store::page::PageWindow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -84,10 +84,10 @@ fn exported(shared: Arc<Shared>, query: Option<&str>) -> Result<Response, Box<Re
     Ok(lines::streamed(lines))
 }
 
-async fn write(shared: &Shared, filter: Filter, to: &mpsc::Sender<Bytes>) -> Result<(), Error> {
+async fn write(shared: &Shared, filter: LetterQuery, to: &mpsc::Sender<Bytes>) -> Result<(), Error> {
     let (store, mut after) = (&shared.desk.store, None);
     loop {
-        let page = store.letters(filter.clone(), Window { after, limit: PAGE }).await?;
+        let page = store.letters(filter.clone(), PageWindow { after, limit: PAGE }).await?;
         for listed in &page.entries {
             // Lists come without bodies; one that is gone meanwhile is not exported.
             let Some(letter) = store.letter(listed.letter.id).await? else { continue };
@@ -247,7 +247,7 @@ fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
         tenant: written.tenant,
         caller: written.caller,
         url: written.original.url,
-        request: Request { method: written.original.method, path: written.original.path, headers, body },
+        request: JobRequest { method: written.original.method, path: written.original.path, headers, body },
         body_cut: written.original.body_cut,
         class: Class::from_word(&written.class).ok_or_else(|| word("class", &written.class))?,
         reason: written.failure_reason,

@@ -26,7 +26,7 @@ use seawall_engine::transport::{HttpTransport, Replay};
 use seawall_http::reach::Reach;
 use seawall_http::request_body::Inbound;
 use seawall_http::response_body::Relay;
-use seawall_store::job::{Enqueued, NewJob, Origin, Request, State};
+use seawall_store::job::{Enqueued, JobOrigin, JobRequest, JobState, NewJob};
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Gateway {
             }),
             fingerprint: fingerprint(call.method, call.below, content_type, &call.body),
             correlation_id: call.headers.get(CORRELATION).and_then(text).filter(|id| id.len() <= 255),
-            request: Request {
+            request: JobRequest {
                 method: call.method.to_owned(),
                 path: call.below.to_owned(),
                 headers: hygiene::pairs(call.headers),
@@ -102,7 +102,7 @@ impl Gateway {
             callback: call.callback,
             run_at: self.shared.desk.now(),
             expires_at: None,
-            origin: Origin::Caller,
+            origin: JobOrigin::Caller,
             progress: Progress::default(),
             history: Vec::new(),
         }
@@ -157,10 +157,10 @@ impl Gateway {
         let Routed { upstream, endpoint, target, from, unread: _ } = routed;
         let until = tokio::time::sleep(prefer.wait);
         tokio::pin!(until);
-        let mut state = State::Queued;
+        let mut state = JobState::Queued;
         while !prefer.wait.is_zero() && !until.is_elapsed() {
             if let Ok(Some(job)) = self.shared.desk.store.job(id).await {
-                let done = job.response.as_ref().filter(|_| job.state == State::Done);
+                let done = job.response.as_ref().filter(|_| job.state == JobState::Done);
                 if let Some(mut response) = done.and_then(|kept| replayed(kept, id, job.progress.attempts)) {
                     self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
                     return response;
@@ -243,7 +243,7 @@ impl Gateway {
             let known = match self.shared.desk.enqueue(vec![job.clone()]).await.as_deref() {
                 Ok([Enqueued::New(new)]) => {
                     keyed.iter().for_each(|keyed| keyed.leave());
-                    Some((*new, if rest == Nanos::ZERO { State::Queued } else { State::Waiting }))
+                    Some((*new, if rest == Nanos::ZERO { JobState::Queued } else { JobState::Waiting }))
                 }
                 Ok([Enqueued::Known(known, state)]) => Some((*known, *state)),
                 Ok(_) | Err(_) => None,
@@ -297,7 +297,7 @@ fn document(status: u16, value: &impl Serialize) -> Response<Relay> {
     response
 }
 
-fn enqueued(id: CallId, state: State, attempts: u32) -> Response<Relay> {
+fn enqueued(id: CallId, state: JobState, attempts: u32) -> Response<Relay> {
     let mut response = document(202, &json!({ "id": id.to_string(), "state": state.as_str() }));
     let headers = response.headers_mut();
     if let Ok(place) = HeaderValue::from_str(&format!("/-/jobs/{id}")) {

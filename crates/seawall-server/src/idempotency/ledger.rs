@@ -9,7 +9,7 @@ use seawall_core::time::Wall;
 use seawall_engine::clock::Clock;
 use seawall_engine::shared;
 use seawall_store::Store;
-use seawall_store::idempotency::{Finish, Reserve};
+use seawall_store::idempotency::{FinishKey, ReserveKey};
 use seawall_store::job::Response;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +83,7 @@ impl Ledger {
     }
 
     /// Asks our own store first: what it knows of a key holds whatever Redis has forgotten.
-    pub(crate) async fn reserve(&self, wish: Reserve, owner: CallId, needs: Needs) -> Told {
+    pub(crate) async fn reserve(&self, wish: ReserveKey, owner: CallId, needs: Needs) -> Told {
         let own = match self.store.reserve_key(wish).await {
             Ok(reserved) => match reserved.answer {
                 Answer::Proceed { reservation } => Some(reservation),
@@ -97,7 +97,7 @@ impl Ledger {
         let Some(shared) = &self.shared else { return Told::Held(ours) };
         self.tie_up().await;
         let was_up = shared.is_up();
-        let end = |ending, response| Finish { scope: wish.scope, reservation: 0, ending, response, ttl: wish.claim.ttl, now: wish.now };
+        let end = |ending, response| FinishKey { scope: wish.scope, reservation: 0, ending, response, ttl: wish.claim.ttl, now: wish.now };
         match shared.reserve_key(&wish.scope, &wish.claim, owner, &self.clock).await {
             Some((Answer::Proceed { reservation }, _)) => Told::Held(Held { own, shared: There::Number(reservation) }),
             Some((Answer::Replay, kept)) => {
@@ -125,18 +125,18 @@ impl Ledger {
     }
 
     /// Writes down how a reservation ended, wherever it is held. Whoever does not hear it keeps the key in doubt.
-    pub(crate) async fn finish(&self, held: Held, end: Finish) {
+    pub(crate) async fn finish(&self, held: Held, end: FinishKey) {
         let own = async {
             if let Some(reservation) = held.own {
                 // A store that fails says so itself, in its own metric and on `/readyz`.
-                drop(self.store.finish_key(Finish { reservation, ..end.clone() }).await);
+                drop(self.store.finish_key(FinishKey { reservation, ..end.clone() }).await);
             }
         };
         tokio::join!(own, self.tell_others(held, &end));
     }
 
     /// The part of it that other instances see.
-    pub(crate) async fn tell_others(&self, held: Held, end: &Finish) {
+    pub(crate) async fn tell_others(&self, held: Held, end: &FinishKey) {
         let Some(shared) = &self.shared else { return };
         if let Some(reservation) = self.number(shared, &end.scope, held.shared).await {
             let response = end.response.as_ref().map(written).unwrap_or_default();
@@ -196,11 +196,11 @@ fn read(kept: &Bytes) -> Option<Response> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seawall_store::headers::Headers;
+    use seawall_store::headers::StoredHeaders;
 
     #[test]
     fn a_response_is_read_as_it_was_written() {
-        let headers: Headers = [("a", "b\"\u{e9}"), ("a", "")].into_iter().collect();
+        let headers: StoredHeaders = [("a", "b\"\u{e9}"), ("a", "")].into_iter().collect();
         for body in ["", "\n", "line\nline"] {
             let response = Response { status: 201, headers: headers.clone(), body: body.into(), truncated: body.is_empty() };
             assert_eq!(read(&written(&response).into()), Some(response));

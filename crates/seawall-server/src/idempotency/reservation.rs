@@ -12,7 +12,7 @@ use seawall_core::policy::{Idempotency, IdempotencyMode};
 use seawall_core::record::Code;
 use seawall_core::time::Nanos;
 use seawall_engine::drive::Keeper;
-use seawall_store::idempotency::{Finish, Reserve};
+use seawall_store::idempotency::{FinishKey, ReserveKey};
 use seawall_store::job::{self, Response};
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -126,25 +126,25 @@ impl Keyed {
     /// How the reservation of a job ends, to be written together with the job's own end. What became a dead letter is
     /// remembered there, and its key stands in nobody's way who replays it on purpose. Other instances hear of it first: a job
     /// that is not settled then, and runs again, is given its own answer.
-    pub(crate) async fn close(&self, ending: &job::Ending) -> Option<Finish> {
+    pub(crate) async fn close(&self, ending: &job::JobEnding) -> Option<FinishKey> {
         let response = match ending {
-            job::Ending::Done(response) => Some(response.clone()),
-            job::Ending::Dead(_) | job::Ending::Failed { .. } => {
+            job::JobEnding::Done(response) => Some(response.clone()),
+            job::JobEnding::Dead(_) | job::JobEnding::Failed { .. } => {
                 if let Progress::Ending(held, Reservation::Done) = self.progress.get() {
                     self.progress.set(Progress::Ending(held, Reservation::Released));
                 }
                 None
             }
-            job::Ending::Wait { .. } | job::Ending::Release | job::Ending::Cancelled => return None,
+            job::JobEnding::Wait { .. } | job::JobEnding::Release | job::JobEnding::Cancelled => return None,
         };
         let (held, end) = self.over(response)?;
         self.ledger.tell_others(held, &end).await;
-        held.own.map(|reservation| Finish { reservation, ..end })
+        held.own.map(|reservation| FinishKey { reservation, ..end })
     }
 
     /// How the reservation ends that workers left behind which were lost with a job, now that the job is given up on. Where a request with
     /// its key may be repeated, the key is free for whoever comes with it again.
-    pub(crate) async fn give_up(&self, ending: &job::Ending, is_repeatable: bool) -> Option<Finish> {
+    pub(crate) async fn give_up(&self, ending: &job::JobEnding, is_repeatable: bool) -> Option<FinishKey> {
         if self.ask().await != Answer::Reserved {
             return None;
         }
@@ -160,22 +160,22 @@ impl Keyed {
         }
     }
 
-    fn over(&self, response: Option<Response>) -> Option<(Held, Finish)> {
+    fn over(&self, response: Option<Response>) -> Option<(Held, FinishKey)> {
         let Progress::Ending(held, how) = self.progress.replace(Progress::Over) else { return None };
         Some((held, self.end(how, response.filter(|_| how == Reservation::Done))))
     }
 
-    fn end(&self, how: Reservation, response: Option<Response>) -> Finish {
+    fn end(&self, how: Reservation, response: Option<Response>) -> FinishKey {
         let ending = match how {
             Reservation::Done => Ending::Done,
             Reservation::Released => Ending::Released,
             Reservation::Unknown => Ending::Unknown,
         };
-        Finish { scope: self.scope, reservation: 0, ending, response, ttl: self.claim.ttl, now: self.ledger.now() }
+        FinishKey { scope: self.scope, reservation: 0, ending, response, ttl: self.claim.ttl, now: self.ledger.now() }
     }
 
-    fn wish(&self) -> Reserve {
-        Reserve { scope: self.scope, claim: self.claim, owner: Some(self.owner), now: self.ledger.now() }
+    fn wish(&self) -> ReserveKey {
+        ReserveKey { scope: self.scope, claim: self.claim, owner: Some(self.owner), now: self.ledger.now() }
     }
 
     async fn ask(&self) -> Answer {

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use seawall_core::time::Wall;
-use seawall_store::job::{AD_HOC, Job, NewJob, Origin, Request};
+use seawall_store::job::{AD_HOC, Job, JobOrigin, JobRequest, NewJob};
 use sha2::Sha256;
 
 /// A key that signs.
@@ -44,23 +44,23 @@ impl Signer {
 pub(super) fn signer(shared: &Shared, job: &Job) -> Option<Signer> {
     let live = shared.live.load();
     let own = match &job.origin {
-        Origin::Callback(_) => None,
-        Origin::Notification => live.notify_secret(&job.request.path),
-        Origin::Caller | Origin::Replay { .. } | Origin::Schedule { .. } => return None,
+        JobOrigin::Callback(_) => None,
+        JobOrigin::Notification => live.notify_secret(&job.request.path),
+        JobOrigin::Caller | JobOrigin::Replay { .. } | JobOrigin::Schedule { .. } => return None,
     };
     let key = own.or(live.webhook_secret.as_ref());
     Some(key.map_or_else(|| Signer::new(&shared.desk.secret()), |secret| Signer::new(secret.reveal())))
 }
 
 /// A job that tells somebody something.
-pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, origin: Origin, desk: &Desk) -> NewJob {
+pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, origin: JobOrigin, desk: &Desk) -> NewJob {
     NewJob {
         id: desk.new_id(),
         upstream: AD_HOC.to_owned(),
         tenant: String::new(),
         caller: "notify".to_owned(),
         priority: 0,
-        request: Request { method: "POST".to_owned(), path: url, headers, body },
+        request: JobRequest { method: "POST".to_owned(), path: url, headers, body },
         idempotency_key: None,
         dedup: None,
         fingerprint: [0; 32],
@@ -80,7 +80,7 @@ pub(super) fn for_job(ended: &Job, desk: &Desk) -> Option<NewJob> {
     let kind = format!("job.{}", ended.state.as_str());
     let document = serde_json::json!({ "type": kind, "timestamp": desk.now().to_string(), "data": view::job(ended) });
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    let origin = Origin::Callback(ended.id.to_string());
+    let origin = JobOrigin::Callback(ended.id.to_string());
     Some(NewJob {
         tenant: ended.tenant.clone(),
         caller: ended.caller.clone(),

@@ -8,7 +8,7 @@ use crate::Phase;
 use crate::Shared;
 use anyhow::Context as _;
 use seawall_core::time::{Nanos, Wall};
-use seawall_store::job::{AD_HOC, Claim, Lease, Renewed};
+use seawall_store::job::{AD_HOC, ClaimRequest, JobLease, Renewed};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -201,7 +201,8 @@ impl Worker {
         let desk = self.bench.desk();
         let (now, lease, begun) = (desk.now(), self.lease(), self.bench.shared.clock.now().mono);
         let rules = self.bench.shared.live.load().rules;
-        let Ok(claimed) = desk.store.claim(Claim { lanes: wishes.clone(), token: desk.next_token(), lease, now, rules }).await else {
+        let Ok(claimed) = desk.store.claim(ClaimRequest { lanes: wishes.clone(), token: desk.next_token(), lease, now, rules }).await
+        else {
             return Vec::new();
         };
         if claimed.len() < wishes.iter().map(|(_, most)| most).sum() {
@@ -221,7 +222,7 @@ impl Worker {
     }
 
     /// Whether it was not over: one that has just ended needs no stopping.
-    fn stop(&self, lease: Lease, why: Stop) -> bool {
+    fn stop(&self, lease: JobLease, why: Stop) -> bool {
         let Some(claimed) = self.table.stop(&lease) else { return false };
         match given_up(&self.bench, &self.table, &claimed, why) {
             Some(settle) => hand_in(&self.bench, &self.table, settle),
@@ -259,7 +260,7 @@ impl Worker {
     }
 
     /// What a renewal says of one that is held; how many it says are lost.
-    fn renewed(&self, lease: Lease, answer: Renewed, until: Wall) -> u64 {
+    fn renewed(&self, lease: JobLease, answer: Renewed, until: Wall) -> u64 {
         match answer {
             Renewed::Held => self.table.hold(&lease, until),
             Renewed::Cancelling => _ = self.stop(lease, Stop::Cancel),

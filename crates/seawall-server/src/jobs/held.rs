@@ -3,7 +3,7 @@
 
 use super::pace::Pace;
 use seawall_core::time::{Mono, Nanos, Wall};
-use seawall_store::job::{Claimed, Lease, SUSPECT, Settle};
+use seawall_store::job::{Claimed, JobLease, SUSPECT, SettleJob};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ impl Standing {
 }
 
 pub(super) struct Table {
-    held: RefCell<HashMap<Lease, Held>>,
+    held: RefCell<HashMap<JobLease, Held>>,
     /// Those that take no slot.
     aside: Cell<usize>,
     /// What is in hand, and when it is begun.
@@ -75,7 +75,7 @@ pub(super) struct Table {
     /// When the first of the leases has to be renewed; none where nothing is held.
     renew_at: Cell<Option<Mono>>,
     /// Ends that are about to be handed to the store, together.
-    ends: RefCell<Vec<Arc<Settle>>>,
+    ends: RefCell<Vec<Arc<SettleJob>>>,
 }
 
 impl Table {
@@ -154,7 +154,7 @@ impl Table {
         next
     }
 
-    pub(super) fn begun(&self, lease: &Lease, task: AbortHandle) {
+    pub(super) fn begun(&self, lease: &JobLease, task: AbortHandle) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.standing = if is_suspect(&held.claimed) {
                 self.aside.set(self.aside.get() + 1);
@@ -195,7 +195,7 @@ impl Table {
 
     /// Its call is over; how it ended is about to be written. The next of its lane, if it is time to begin it.
     #[must_use]
-    pub(super) fn settle(&self, lease: &Lease) -> Option<Rc<Claimed>> {
+    pub(super) fn settle(&self, lease: &JobLease) -> Option<Rc<Claimed>> {
         let next = self.held.borrow_mut().get_mut(lease).and_then(|held| {
             let was = std::mem::replace(&mut held.standing, Standing::Settling);
             if was.takes_slot() {
@@ -208,7 +208,7 @@ impl Table {
         next
     }
 
-    pub(super) fn end(&self, lease: &Lease) {
+    pub(super) fn end(&self, lease: &JobLease) {
         if let Some(ended) = self.held.borrow_mut().remove(lease) {
             if !ended.standing.takes_slot() {
                 self.aside.set(self.aside.get().saturating_sub(1));
@@ -241,16 +241,16 @@ impl Table {
         held.values().filter(|held| !matches!(held.standing, Standing::Settling) && held.claimed.job.upstream == lane).count()
     }
 
-    pub(super) fn leases(&self) -> Vec<Lease> {
+    pub(super) fn leases(&self) -> Vec<JobLease> {
         self.held.borrow().keys().copied().collect()
     }
 
     /// Those whose time is over.
-    pub(super) fn over_by(&self, now: Wall) -> Vec<Lease> {
+    pub(super) fn over_by(&self, now: Wall) -> Vec<JobLease> {
         self.held.borrow().iter().filter(|(_, held)| held.until <= now).map(|(lease, _)| *lease).collect()
     }
 
-    pub(super) fn hold(&self, lease: &Lease, until: Wall) {
+    pub(super) fn hold(&self, lease: &JobLease, until: Wall) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.until = until;
         }
@@ -272,7 +272,7 @@ impl Table {
         is_due
     }
 
-    pub(super) fn is_ours(&self, lease: &Lease, now: Wall) -> bool {
+    pub(super) fn is_ours(&self, lease: &JobLease, now: Wall) -> bool {
         self.held.borrow().get(lease).is_some_and(|held| now < held.until)
     }
 
@@ -284,38 +284,38 @@ impl Table {
     }
 
     /// The answer of a job takes that room until the job is over.
-    pub(super) fn keep_answer(&self, lease: &Lease, room: Option<OwnedSemaphorePermit>) {
+    pub(super) fn keep_answer(&self, lease: &JobLease, room: Option<OwnedSemaphorePermit>) {
         if let (Some(room), Some(held)) = (room, self.held.borrow_mut().get_mut(lease)) {
             held.answer = Some(room);
         }
     }
 
     /// The request of a job that may not be repeated is about to be sent.
-    pub(super) fn mark_begun(&self, lease: &Lease, at: Wall) {
+    pub(super) fn mark_begun(&self, lease: &JobLease, at: Wall) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.begun_at = Some(at);
         }
     }
 
     /// The request of a job that may be repeated by a rule is about to be sent.
-    pub(super) fn mark_repeats_by_rule(&self, lease: &Lease) {
+    pub(super) fn mark_repeats_by_rule(&self, lease: &JobLease) {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.repeats_by_rule = true;
         }
     }
 
     /// Whether the request of a job may have been sent that may be repeated by a rule, and by what it is may not.
-    pub(super) fn repeats_by_rule(&self, lease: &Lease) -> bool {
+    pub(super) fn repeats_by_rule(&self, lease: &JobLease) -> bool {
         self.held.borrow().get(lease).is_some_and(|held| held.repeats_by_rule)
     }
 
     /// When the request of a job that may not be repeated was begun, if it was.
-    pub(super) fn begun_at(&self, lease: &Lease) -> Option<Wall> {
+    pub(super) fn begun_at(&self, lease: &JobLease) -> Option<Wall> {
         self.held.borrow().get(lease).and_then(|held| held.begun_at)
     }
 
     /// Stops a job where it is, and gives it to whoever says what becomes of it. None where it has just come to its end.
-    pub(super) fn stop(&self, lease: &Lease) -> Option<Rc<Claimed>> {
+    pub(super) fn stop(&self, lease: &JobLease) -> Option<Rc<Claimed>> {
         let held = self.held.borrow();
         let stopped = held.get(lease)?;
         match &stopped.standing {
@@ -327,13 +327,13 @@ impl Table {
     }
 
     /// Whether it is the first of those that wait to be handed over.
-    pub(super) fn put_end(&self, settle: Settle) -> bool {
+    pub(super) fn put_end(&self, settle: SettleJob) -> bool {
         let mut ends = self.ends.borrow_mut();
         ends.push(Arc::new(settle));
         ends.len() == 1
     }
 
-    pub(super) fn take_ends(&self) -> Vec<Arc<Settle>> {
+    pub(super) fn take_ends(&self) -> Vec<Arc<SettleJob>> {
         self.ends.take()
     }
 }
@@ -349,7 +349,7 @@ mod tests {
     use seawall_core::decide::Progress;
     use seawall_core::id::CallId;
     use seawall_store::Store;
-    use seawall_store::job::{Claim, NewJob, Origin, Request};
+    use seawall_store::job::{ClaimRequest, JobOrigin, JobRequest, NewJob};
     use seawall_store::location::Location;
     use tokio::task::JoinSet;
 
@@ -362,7 +362,7 @@ mod tests {
             tenant: String::new(),
             caller: String::new(),
             priority: 0,
-            request: Request { method: "GET".to_owned(), path: "/".to_owned(), ..Request::default() },
+            request: JobRequest { method: "GET".to_owned(), path: "/".to_owned(), ..JobRequest::default() },
             idempotency_key: None,
             dedup: None,
             fingerprint: [0; 32],
@@ -370,21 +370,21 @@ mod tests {
             callback: None,
             run_at: NOON,
             expires_at: None,
-            origin: Origin::Caller,
+            origin: JobOrigin::Caller,
             progress: Progress::default(),
             history: Vec::new(),
         }
     }
 
     /// A table with so many jobs that a store gave away, the last of them a suspect.
-    async fn table(most: u8) -> (Table, Vec<Lease>) {
+    async fn table(most: u8) -> (Table, Vec<JobLease>) {
         let mut claimed = claimed(most).await;
         claimed.last_mut().unwrap().job.crashes = SUSPECT;
         held(claimed)
     }
 
     /// A table with so many jobs in hand, besides those that are begun.
-    async fn with_in_hand(most: usize) -> (Table, Vec<Lease>) {
+    async fn with_in_hand(most: usize) -> (Table, Vec<JobLease>) {
         held(claimed(u8::try_from(FEW + most).unwrap()).await)
     }
 
@@ -393,11 +393,11 @@ mod tests {
         let store = Store::open(&Location::Sqlite(folder.path().join("seawall.db"))).await.unwrap();
         store.enqueue((0..most).map(job).collect(), NOON).await.unwrap();
         let lanes = vec![("u".to_owned(), usize::from(most))];
-        store.claim(Claim { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON, rules: 0 }).await.unwrap()
+        store.claim(ClaimRequest { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON, rules: 0 }).await.unwrap()
     }
 
-    fn held(claimed: Vec<Claimed>) -> (Table, Vec<Lease>) {
-        let (table, leases): (_, Vec<Lease>) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
+    fn held(claimed: Vec<Claimed>) -> (Table, Vec<JobLease>) {
+        let (table, leases): (_, Vec<JobLease>) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
         let mut tasks = JoinSet::new();
         for next in claimed.into_iter().filter_map(|claimed| table.take(Rc::new(claimed), NOON)) {
             table.begun(&next.lease, tasks.spawn(std::future::pending::<()>()));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     /// None of these has another in hand behind it.
-    fn over(table: &Table, lease: &Lease) {
+    fn over(table: &Table, lease: &JobLease) {
         assert!(table.settle(lease).is_none());
     }
 

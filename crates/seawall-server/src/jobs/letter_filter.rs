@@ -6,7 +6,7 @@ use crate::shape::{ClassWord, SeverityWord, Time};
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
-use seawall_store::dead::{Filter, Status};
+use seawall_store::dead::{LetterQuery, LetterStatus};
 use utoipa::ToSchema;
 
 /// Which letters are meant.
@@ -37,10 +37,10 @@ pub(crate) struct LetterFilter {
 /// What tells letters apart, in a list and in whatever acts on a part of it.
 pub(crate) const MEANT: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "q"];
 
-pub(crate) fn filter(query: &Query) -> Result<Filter, Box<Refusal>> {
+pub(crate) fn filter(query: &Query) -> Result<LetterQuery, Box<Refusal>> {
     let owned = |name: &str| query.text(name).map(str::to_owned);
     let time = "a time like 2030-01-31T12:00:00Z";
-    Ok(Filter {
+    Ok(LetterQuery {
         ids: Vec::new(),
         upstream: owned("upstream"),
         endpoint: owned("endpoint"),
@@ -50,7 +50,7 @@ pub(crate) fn filter(query: &Query) -> Result<Filter, Box<Refusal>> {
         since: query.read("since", time, Wall::parse)?,
         until: query.read("until", time, Wall::parse)?,
         // What has been replayed is no longer dead; it is shown when asked for.
-        status: query.read("status", "kept, replaying or replayed", Status::parse)?,
+        status: query.read("status", "kept, replaying or replayed", LetterStatus::parse)?,
         text: owned("q"),
     })
 }

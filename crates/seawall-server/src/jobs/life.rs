@@ -9,7 +9,7 @@ use crate::letter;
 use seawall_core::call::Answer;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::drive::StartLog;
-use seawall_store::job::{Claimed, Ending, Job, Lease, Request, Settle, Settled};
+use seawall_store::job::{Claimed, Job, JobEnding, JobLease, JobRequest, SettleJob, Settled};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
     let (lease, now) = (claimed.lease, bench.desk().now());
     // It may have been in hand for longer than it is ours, if all of us stood still; where only the clock was set, it comes back soon.
     if !table.is_ours(&lease, now) {
-        return hand_in(bench, table, back(claimed, Ending::Release, now));
+        return hand_in(bench, table, back(claimed, JobEnding::Release, now));
     }
     match bench.run(claimed, &Start { bench, table, lease }).await {
         Ok(Ran { settle, told: None, place: None, room }) => {
@@ -101,7 +101,7 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
             table.end(&lease);
         }
         Err(Unbegun::Lost) => table.end(&lease),
-        Err(Unbegun::Late) => hand_in(bench, table, back(claimed, Ending::Release, bench.desk().now())),
+        Err(Unbegun::Late) => hand_in(bench, table, back(claimed, JobEnding::Release, bench.desk().now())),
     }
 }
 
@@ -117,7 +117,7 @@ async fn load(bench: &Bench, table: &Table, claimed: &Claimed, bytes: usize) -> 
         }
     };
     let Claimed { lease, job, rules, .. } = claimed;
-    let job = Job { request: Request { body, ..job.request.clone() }, ..job.clone() };
+    let job = Job { request: JobRequest { body, ..job.request.clone() }, ..job.clone() };
     let whole = Rc::new(Claimed { lease: *lease, job, body_left: None, rules: *rules });
     table.load(Rc::clone(&whole), room);
     Some(whole)
@@ -127,7 +127,7 @@ async fn load(bench: &Bench, table: &Table, claimed: &Claimed, bytes: usize) -> 
 struct Start<'a> {
     bench: &'a Bench,
     table: &'a Table,
-    lease: Lease,
+    lease: JobLease,
 }
 
 impl std::fmt::Debug for Start<'_> {
@@ -159,7 +159,7 @@ impl StartLog for Start<'_> {
 }
 
 /// What becomes of a job that was stopped before its end, where we may say so.
-pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Stop) -> Option<Settle> {
+pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Stop) -> Option<SettleJob> {
     let now = bench.desk().now();
     match why {
         Stop::Release => Some(match table.begun_at(&claimed.lease) {
@@ -167,25 +167,25 @@ pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Sto
             // It goes back, and is known to have been sent perhaps, should the rule be another by then.
             None if table.repeats_by_rule(&claimed.lease) => {
                 let history = letter::with_unknown(&claimed.job.history, claimed.job.progress.attempts.saturating_add(1), now);
-                Settle { history, ..back(claimed, Ending::Release, now) }
+                SettleJob { history, ..back(claimed, JobEnding::Release, now) }
             }
-            None => back(claimed, Ending::Release, now),
+            None => back(claimed, JobEnding::Release, now),
         }),
-        Stop::Cancel => Some(back(claimed, Ending::Cancelled, now)),
+        Stop::Cancel => Some(back(claimed, JobEnding::Cancelled, now)),
         Stop::Lost => None,
     }
 }
 
 /// What it had used up before is what it has used up.
-fn back(claimed: &Claimed, ending: Ending, now: Wall) -> Settle {
+fn back(claimed: &Claimed, ending: JobEnding, now: Wall) -> SettleJob {
     let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());
     let forgets = job.request.has_secrets();
-    Settle { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, forgets, now, again: false }
+    SettleJob { lease: *lease, ending, progress, history, answer: None, follow: Vec::new(), key: None, forgets, now, again: false }
 }
 
 /// Hands a job's end over with those of all whose turn it is in this moment: the task that takes them comes behind these in line.
-pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<Table>, settle: Settle) {
+pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<Table>, settle: SettleJob) {
     over(bench, table, &settle.lease);
     if table.put_end(settle) {
         let (bench, table) = (Rc::clone(bench), Rc::clone(table));
@@ -194,7 +194,7 @@ pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<Table>, settle: Settle) {
 }
 
 /// A job's call is over, and the next of its lane may begin.
-fn over(bench: &Rc<Bench>, table: &Rc<Table>, lease: &Lease) {
+fn over(bench: &Rc<Bench>, table: &Rc<Table>, lease: &JobLease) {
     if let Some(next) = table.settle(lease) {
         begin(bench, table, &next);
     }
@@ -225,7 +225,7 @@ async fn write_all(bench: &Rc<Bench>, table: &Rc<Table>) {
 /// Writes how a job ended, until the store says whether that was ours to write. Our own clock does not end this: a lease that has run
 /// out may still be nobody else's, because the store could not be written to by anybody, and then the job need not run again. A failure
 /// that does not pass by itself is left alone once the lease is over.
-async fn write(bench: &Bench, table: &Table, mut settle: Arc<Settle>) -> bool {
+async fn write(bench: &Bench, table: &Table, mut settle: Arc<SettleJob>) -> bool {
     let [mut pause, longest] = PAUSES;
     loop {
         match bench.desk().store.settle(Arc::clone(&settle)).await {
@@ -242,13 +242,13 @@ async fn write(bench: &Bench, table: &Table, mut settle: Arc<Settle>) -> bool {
 }
 
 /// The answer may be all that got lost.
-fn in_doubt(mut settle: Arc<Settle>) -> Arc<Settle> {
+fn in_doubt(mut settle: Arc<SettleJob>) -> Arc<SettleJob> {
     Arc::make_mut(&mut settle).again = true;
     settle
 }
 
 /// Whether the job was ours to write about.
-fn note(desk: &Desk, settle: &Settle, settled: Settled) -> bool {
+fn note(desk: &Desk, settle: &SettleJob, settled: Settled) -> bool {
     match settled {
         Settled::Kept | Settled::Cancelled => {
             if !settle.follow.is_empty() {

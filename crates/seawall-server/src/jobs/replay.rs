@@ -13,8 +13,8 @@ use seawall_core::time::Wall;
 use seawall_core::units;
 use seawall_engine::adhoc;
 use seawall_engine::live::Live;
-use seawall_store::dead::{Filter, Letter, Status};
-use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
+use seawall_store::dead::{Letter, LetterQuery, LetterStatus};
+use seawall_store::job::{AD_HOC, JobOrigin, JobRequest, NewJob};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -101,12 +101,12 @@ impl Wish {
 
 impl Plan {
     /// The letters that are meant, as far as the store can tell them apart.
-    pub(crate) fn filter(&self) -> Result<Filter, Box<Refusal>> {
+    pub(crate) fn filter(&self) -> Result<LetterQuery, Box<Refusal>> {
         let pairs = self.filter.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let query = Query::of(pairs, letter_filter::MEANT)?;
         let ids: Option<Vec<CallId>> = self.ids.iter().map(|id| CallId::parse(id)).collect();
         let ids = ids.ok_or_else(|| bad("`ids` are ids of dead letters"))?;
-        Ok(Filter { ids, status: Some(Status::Kept), ..letter_filter::filter(&query)? })
+        Ok(LetterQuery { ids, status: Some(LetterStatus::Kept), ..letter_filter::filter(&query)? })
     }
 
     /// Why a letter is not replayed, if it is not.
@@ -153,7 +153,7 @@ pub(crate) fn slowest(upstreams: &[String], live: &Live) -> Rate {
 /// place in our own list of keys: whoever submits the call anew is not told that a replay is the answer.
 pub(crate) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
     let kept = &letter.letter;
-    let Request { method, path, headers, body } = kept.request.clone();
+    let JobRequest { method, path, headers, body } = kept.request.clone();
     let content_type = headers.iter().find(|(name, _)| name == "content-type").map_or(&b""[..], |(_, value)| value.as_bytes());
     NewJob {
         id,
@@ -162,14 +162,14 @@ pub(crate) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
         caller: kept.caller.clone(),
         priority: 0,
         fingerprint: fingerprint(&method, &path, content_type, &body),
-        request: Request { method, path, headers: headers.clone(), body: Bytes::clone(&body) },
+        request: JobRequest { method, path, headers: headers.clone(), body: Bytes::clone(&body) },
         idempotency_key: kept.idempotency_key.clone(),
         dedup: None,
         correlation_id: kept.correlation_id.clone(),
         callback: None,
         run_at: now,
         expires_at: None,
-        origin: Origin::Replay { letter: kept.id.to_string() },
+        origin: JobOrigin::Replay { letter: kept.id.to_string() },
         progress: Progress::default(),
         history: Vec::new(),
     }

@@ -10,9 +10,9 @@ use seawall_core::policy::Rate;
 use seawall_core::time::{Nanos, Wall};
 use seawall_core::units;
 use seawall_store::Error;
-use seawall_store::dead::{Filter, Letter, Status};
-use seawall_store::page::Window;
-use seawall_store::replay::{RECENT, Replay, State, Stepped};
+use seawall_store::dead::{Letter, LetterQuery, LetterStatus};
+use seawall_store::page::PageWindow;
+use seawall_store::replay::{RECENT, Replay, ReplayState, Stepped};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Open {
     async fn look(&mut self, shared: &Shared) -> Result<Vec<Replay>, Error> {
         let (store, mut after, mut seen) = (&shared.desk.store, None, Vec::new());
         loop {
-            let page = store.replays(Window { after, limit: LOOK }).await?;
+            let page = store.replays(PageWindow { after, limit: LOOK }).await?;
             seen.extend(page.entries);
             after = page.next;
             // Once all have been read, new ones are on the first page.
@@ -65,9 +65,9 @@ impl Open {
                 seen.extend(store.replay(id).await?);
             }
         }
-        seen.retain(|replay| matches!(replay.state, State::Running | State::Paused(_)));
+        seen.retain(|replay| matches!(replay.state, ReplayState::Running | ReplayState::Paused(_)));
         self.known = seen.iter().map(|replay| replay.new.id).collect();
-        seen.retain(|replay| replay.state == State::Running);
+        seen.retain(|replay| replay.state == ReplayState::Running);
         Ok(seen)
     }
 }
@@ -118,8 +118,8 @@ fn due(rate: Rate, since: Nanos) -> u64 {
     (since.min(LATE).0 / one.max(1)).max(1)
 }
 
-async fn next(shared: &Shared, plan: &Plan, filter: &Filter, replay: &Replay) -> Result<Vec<Letter>, Error> {
-    let window = Window { after: replay.position, limit: LOOK };
+async fn next(shared: &Shared, plan: &Plan, filter: &LetterQuery, replay: &Replay) -> Result<Vec<Letter>, Error> {
+    let window = PageWindow { after: replay.position, limit: LOOK };
     let mut letters = shared.desk.store.letters(filter.clone(), window).await?.entries;
     if plan.reevaluates.is_some() {
         // Nobody waits to hear of each letter that it leaves alone: one step takes it past all of them.
@@ -174,7 +174,7 @@ async fn obstacle(shared: &Shared, replay: &Replay) -> Result<Option<String>, Er
 /// What the last letter that failed says, as an example.
 async fn last_words(shared: &Shared, replay: &Replay) -> Result<String, Error> {
     let Some(last) = replay.position else { return Ok(String::new()) };
-    let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.status == Status::Kept && letter.replays > 0);
+    let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.status == LetterStatus::Kept && letter.replays > 0);
     Ok(failed.map(|letter| format!(", with {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()).unwrap_or_default())
 }
 
@@ -183,14 +183,14 @@ async fn halt(shared: &Shared, replay: &Replay, plan: &Plan, why: String) -> Res
     if plan.reevaluates.is_some() {
         return finish(shared, replay, plan, Some(why)).await;
     }
-    if shared.desk.store.set_replay(replay.new.id, State::Paused(why.clone()), shared.desk.now()).await? {
+    if shared.desk.store.set_replay(replay.new.id, ReplayState::Paused(why.clone()), shared.desk.now()).await? {
         note(shared, "replay_paused", vec![("id", replay.new.id.to_string()), ("name", replay.new.name.clone()), ("reason", why)]);
     }
     Ok(())
 }
 
 async fn finish(shared: &Shared, replay: &Replay, plan: &Plan, why: Option<String>) -> Result<(), Error> {
-    if shared.desk.store.set_replay(replay.new.id, State::Done, shared.desk.now()).await? {
+    if shared.desk.store.set_replay(replay.new.id, ReplayState::Done, shared.desk.now()).await? {
         let counts = replay.counts;
         let event = if plan.reevaluates.is_some() { "dead_letters_reevaluated" } else { "replay_done" };
         let mut fields = vec![

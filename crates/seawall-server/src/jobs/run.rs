@@ -33,7 +33,7 @@ use seawall_http::reach::Reach;
 use seawall_http::request_headers::RequestHeaders;
 use seawall_http::response_body::Relay;
 use seawall_store::idempotency;
-use seawall_store::job::{AD_HOC, Attempted, Claimed, Ending, Job, Lease, NewJob, Origin, Response, SUSPECT, Settle, State};
+use seawall_store::job::{AD_HOC, Attempted, Claimed, Job, JobEnding, JobLease, JobOrigin, JobState, NewJob, Response, SUSPECT, SettleJob};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -89,7 +89,7 @@ impl Target {
 
 /// How a run went.
 pub(super) struct Ran<'a> {
-    pub settle: Settle,
+    pub settle: SettleJob,
     pub told: Option<Told>,
     /// A suspect's, which it has until its end is written down.
     pub place: Option<SemaphorePermit<'a>>,
@@ -113,13 +113,13 @@ pub(super) enum Unbegun {
 
 /// What comes of a run.
 struct Verdict {
-    ending: Ending,
+    ending: JobEnding,
     progress: Progress,
     history: Vec<Attempted>,
     /// What the upstream said last, where that was not good enough.
     answer: Option<Response>,
     /// The end of the reservation of its key.
-    key: Option<idempotency::Finish>,
+    key: Option<idempotency::FinishKey>,
     /// The room that its answer takes.
     room: Option<OwnedSemaphorePermit>,
 }
@@ -167,18 +167,18 @@ impl Bench {
     }
 
     /// What is written of a run, and what its schedule is told.
-    fn settlement(&self, claimed: &Claimed, verdict: Verdict) -> (Settle, Option<Told>) {
+    fn settlement(&self, claimed: &Claimed, verdict: Verdict) -> (SettleJob, Option<Told>) {
         let (job, now) = (&claimed.job, self.desk().now());
         let (ending, told) = schedule::told(job, verdict.ending);
         let verdict = Verdict { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
         let forgets = letter::forgets(job, &verdict.ending);
         let Verdict { ending, progress, history, answer, key, room: _ } = verdict;
-        (Settle { lease: claimed.lease, ending, progress, history, answer, follow, key, forgets, now, again: false }, told)
+        (SettleJob { lease: claimed.lease, ending, progress, history, answer, follow, key, forgets, now, again: false }, told)
     }
 
     /// What is written of a job whose request was begun at that time and is cut off now, where it may not be repeated.
-    pub(super) fn cut_off(&self, claimed: &Claimed, begun_at: Wall) -> Settle {
+    pub(super) fn cut_off(&self, claimed: &Claimed, begun_at: Wall) -> SettleJob {
         let (job, target) = (&claimed.job, self.locate(&claimed.job).ok());
         let cause = letter::outcome_unknown(job, begun_at, "it was cut off when the process stopped");
         let verdict = self.lost(job, target.as_ref(), cause, 1, begun_at);
@@ -193,7 +193,7 @@ impl Bench {
         let place = Place { upstream: target.map(|to| &*to.upstream), endpoint: target.map(|to| &*to.endpoint) };
         let job = Job { progress, ..job.clone() };
         let letter = letter::letter(&job, Door::Jobs, &place, cause, &history, self.desk().now());
-        Verdict { ending: Ending::Dead(Box::new(letter)), progress, history, answer: None, key: None, room: None }
+        Verdict { ending: JobEnding::Dead(Box::new(letter)), progress, history, answer: None, key: None, room: None }
     }
 
     /// A job that workers were lost with, and that is not given to another: the one that was begun and may not be repeated, and the one
@@ -245,7 +245,7 @@ impl Bench {
         let is_noted = claimed.rules == self.shared.live.load().rules
             || matches!(self.desk().store.begin_send(claimed.lease, self.desk().now()).await, Ok(true));
         let (progress, history) = (job.progress, job.history.clone());
-        (!is_noted).then_some(Verdict { ending: Ending::Release, progress, history, answer: None, key: None, room: None })
+        (!is_noted).then_some(Verdict { ending: JobEnding::Release, progress, history, answer: None, key: None, room: None })
     }
 
     /// A suspect's end is written down: others may take its place, and one more.
@@ -255,7 +255,7 @@ impl Bench {
     }
 
     /// A suspect waits for its turn, and is begun once it is written down that it was. Its lease may be over by then.
-    async fn suspected(&self, lease: Lease) -> Result<SemaphorePermit<'_>, Unbegun> {
+    async fn suspected(&self, lease: JobLease) -> Result<SemaphorePermit<'_>, Unbegun> {
         let place = self.desk().crew.suspect().await.map_err(|_| Unbegun::Late)?;
         loop {
             match self.desk().store.blame(lease).await {
@@ -295,7 +295,7 @@ impl Bench {
         let place = Place { upstream, endpoint: None };
         let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
         Verdict {
-            ending: Ending::Dead(Box::new(letter)),
+            ending: JobEnding::Dead(Box::new(letter)),
             progress: job.progress,
             history: job.history.clone(),
             answer: None,
@@ -348,7 +348,7 @@ impl Bench {
         match drove {
             Drove::Aside(aside) => {
                 let until = self.desk().now() + aside.until.since(aside.at.mono);
-                let ending = Ending::Wait { until, reason: aside.reason.as_str() };
+                let ending = JobEnding::Wait { until, reason: aside.reason.as_str() };
                 Verdict { ending, progress: aside.progress, history, answer: None, key: None, room: None }
             }
             Drove::Ended(ended) => {
@@ -417,7 +417,7 @@ impl Bench {
             left: policy.timeout.total,
         };
         let keyed = Keyed::of(asked, &policy.idempotency, key, job.id, &self.desk().ledger).of_job();
-        Some(if matches!(job.origin, Origin::Replay { .. }) { keyed.deliberately() } else { keyed })
+        Some(if matches!(job.origin, JobOrigin::Replay { .. }) { keyed.deliberately() } else { keyed })
     }
 
     /// How a job that is over is kept, and what the upstream said to one that is given up on.
@@ -429,7 +429,7 @@ impl Bench {
         transport: HttpTransport<'_>,
         trail: &[(Wall, Attempt)],
         history: &[Attempted],
-    ) -> (Ending, Option<Response>) {
+    ) -> (JobEnding, Option<Response>) {
         let (finish, detail, answer) = (&ended.finish, transport.detail, transport.answer);
         let outcome = match finish.outcome {
             Outcome::Success | Outcome::Replayed => "success",
@@ -440,7 +440,7 @@ impl Bench {
         match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Replayed, Some(answer)) => {
                 // Its caller gets the result as it came, but for what is ours.
-                (Ending::Done(self.response(answer, &self.own_mask(job, to))), None)
+                (JobEnding::Done(self.response(answer, &self.own_mask(job, to))), None)
             }
             (_, answer) => {
                 let mask = self.mask(job, to);
@@ -449,12 +449,12 @@ impl Bench {
                 let answer = answer.map(|answer| self.response(answer, &mask));
                 let cause = Cause::of(finish, trail, detail);
                 let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
-                let is_tick = matches!(job.origin, Origin::Schedule { .. });
+                let is_tick = matches!(job.origin, JobOrigin::Schedule { .. });
                 let ending = if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
                     let job = Job { progress: used_up(job, finish), ..job.clone() };
-                    Ending::Dead(Box::new(letter::letter(&job, Door::Jobs, &place, cause, history, self.desk().now())))
+                    JobEnding::Dead(Box::new(letter::letter(&job, Door::Jobs, &place, cause, history, self.desk().now())))
                 } else {
-                    Ending::Failed { code: cause.code }
+                    JobEnding::Failed { code: cause.code }
                 };
                 (ending, answer)
             }
@@ -474,9 +474,9 @@ impl Bench {
     }
 
     /// A job that was answered before, under its key.
-    fn done(&self, job: &Job, to: &Target, finish: &Finish, stored: Response) -> Ending {
+    fn done(&self, job: &Job, to: &Target, finish: &Finish, stored: Response) -> JobEnding {
         self.record(job, to, finish, "success", Some(stored.status));
-        Ending::Done(stored)
+        JobEnding::Done(stored)
     }
 
     fn record(&self, job: &Job, to: &Target, finish: &Finish, outcome: &'static str, status: Option<u16>) {
@@ -516,7 +516,7 @@ impl Bench {
     /// Puts secrets in the place of references in the headers of a schedule's tick. Those of any other job are sent as they are: a
     /// reference that somebody hands in is none.
     fn resolve(&self, job: &Job, headers: &mut HeaderMap) -> Result<(), String> {
-        let Origin::Schedule { name, subject } = &job.origin else { return Ok(()) };
+        let JobOrigin::Schedule { name, subject } = &job.origin else { return Ok(()) };
         let live = self.shared.live.load();
         let gone = || format!("the schedule `{name}` is not configured any more");
         for header in live.schedule_headers(name).ok_or_else(gone)? {
@@ -530,7 +530,7 @@ impl Bench {
     /// Hides what is ours: credentials of the upstream, and secrets in a schedule's headers.
     fn own_mask(&self, job: &Job, to: &Target) -> Mask {
         let mask = letter::own_mask(Some(&to.upstream));
-        let Origin::Schedule { name, .. } = &job.origin else { return mask };
+        let JobOrigin::Schedule { name, .. } = &job.origin else { return mask };
         let live = self.shared.live.load();
         let headers = live.schedule_headers(name).unwrap_or_default();
         headers.iter().fold(mask, |mask, header| mask.and_secret(&header.secret))
@@ -552,12 +552,12 @@ impl Bench {
             return Vec::new();
         }
         let (state, error, response) = match &verdict.ending {
-            Ending::Done(response) => {
-                (State::Done, None, Some(letter::masked_response(response.clone(), None, &letter::mask(None, &job.request))))
+            JobEnding::Done(response) => {
+                (JobState::Done, None, Some(letter::masked_response(response.clone(), None, &letter::mask(None, &job.request))))
             }
-            Ending::Dead(letter) => (State::Dead, Some(letter.code.clone()), verdict.answer.clone()),
-            Ending::Failed { code } => (State::Dead, Some(code.clone()), verdict.answer.clone()),
-            Ending::Wait { .. } | Ending::Release | Ending::Cancelled => return Vec::new(),
+            JobEnding::Dead(letter) => (JobState::Dead, Some(letter.code.clone()), verdict.answer.clone()),
+            JobEnding::Failed { code } => (JobState::Dead, Some(code.clone()), verdict.answer.clone()),
+            JobEnding::Wait { .. } | JobEnding::Release | JobEnding::Cancelled => return Vec::new(),
         };
         let progress = verdict.progress;
         let ended = Job { state, error, response, progress, finished_at: Some(now), next_attempt_at: None, ..job.clone() };

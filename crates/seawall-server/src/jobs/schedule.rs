@@ -14,9 +14,9 @@ use seawall_core::decide::Progress;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
 use seawall_engine::live::Live;
-use seawall_store::job::{Ending, Job, NewJob, Origin, Request};
+use seawall_store::job::{Job, JobEnding, JobOrigin, JobRequest, NewJob};
 use seawall_store::page::MOST;
-use seawall_store::schedule::{Firing, NewSubject, Report, Source, Subject};
+use seawall_store::schedule::{Firing, NewSubject, ScheduleSubject, SubjectSource, TickReport};
 use seawall_store::{Error, Store};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ async fn sync(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
             schedule.subjects.iter().map(move |subject| NewSubject {
                 schedule: schedule.name.clone(),
                 subject: subject.clone(),
-                source: Source::Config,
+                source: SubjectSource::Config,
                 next_at: desk.by_chance(|rng| schedule.first_at(now, rng)),
             })
         })
@@ -83,16 +83,16 @@ async fn sync(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
 }
 
 /// What becomes of a subject under this configuration.
-async fn settle(desk: &Desk, schedules: &[Schedule], subject: &Subject) -> Result<(), Error> {
+async fn settle(desk: &Desk, schedules: &[Schedule], subject: &ScheduleSubject) -> Result<(), Error> {
     let (of, name) = (subject.schedule.clone(), subject.subject.clone());
     let schedule = named(schedules, &subject.schedule);
     let is_listed = schedule.is_some_and(|schedule| schedule.subjects.contains(&subject.subject));
     match schedule {
-        _ if subject.source == Source::Config && !is_listed => {
+        _ if subject.source == SubjectSource::Config && !is_listed => {
             desk.store.remove_subject(of, name).await?;
         }
         None if subject.stopped.is_none() => {
-            desk.store.report_subject(of, name, Report::Stopped { reason: GONE.to_owned() }).await?;
+            desk.store.report_subject(of, name, TickReport::Stopped { reason: GONE.to_owned() }).await?;
         }
         Some(schedule) if subject.stopped.as_deref() == Some(GONE) => {
             let next_at = desk.by_chance(|rng| schedule.first_at(desk.now(), rng));
@@ -148,14 +148,14 @@ fn job(desk: &Desk, schedule: &Schedule, subject: &str, run_at: Wall, expires_at
         callback: schedule.deliver.clone(),
         run_at,
         expires_at: Some(expires_at),
-        origin: Origin::Schedule { name: schedule.name.clone(), subject: subject.to_owned() },
+        origin: JobOrigin::Schedule { name: schedule.name.clone(), subject: subject.to_owned() },
         progress: Progress::default(),
         history: Vec::new(),
     }
 }
 
 /// The request of one subject: its name is encoded where it is part of a URL, and escaped where it is part of JSON.
-fn request(schedule: &Schedule, subject: &str) -> Request {
+fn request(schedule: &Schedule, subject: &str) -> JobRequest {
     const PLACE: &str = "{subject}";
     // A reference stays one until the request is sent, so that the store holds no secret.
     let headers: Vec<(String, String)> =
@@ -163,7 +163,7 @@ fn request(schedule: &Schedule, subject: &str) -> Request {
     let is_json = headers.iter().any(|(name, value)| name == "content-type" && value.contains("json"));
     let quoted = serde_json::Value::from(subject).to_string();
     let within = if is_json { quoted.trim_start_matches('"').strip_suffix('"').unwrap_or(subject) } else { subject };
-    Request {
+    JobRequest {
         method: schedule.method.to_ascii_uppercase(),
         path: schedule.path.replace(PLACE, &encoded(subject)),
         headers,
@@ -198,22 +198,22 @@ enum How {
 
 /// What a subject is told of its tick's end. A tick leaves no letter: the next one does the same work, and until then the
 /// subject says what is wrong.
-pub(crate) fn told(job: &Job, ending: Ending) -> (Ending, Option<Told>) {
-    let Origin::Schedule { name, subject } = &job.origin else { return (ending, None) };
+pub(crate) fn told(job: &Job, ending: JobEnding) -> (JobEnding, Option<Told>) {
+    let JobOrigin::Schedule { name, subject } = &job.origin else { return (ending, None) };
     let told = |how| Some(Told { name: name.clone(), subject: subject.clone(), how });
     match ending {
-        Ending::Dead(letter) => {
+        JobEnding::Dead(letter) => {
             let error = format!("{} {}", letter.code, letter.detail).trim_end().to_owned();
             let how = match letter.class {
                 Class::Auth => How::Unwelcome(error),
                 _ if letter::may_have_run(&letter) => How::Unknown(error),
                 Class::Success | Class::Transient | Class::Permanent | Class::Ambiguous | Class::Quota => How::Failed(error),
             };
-            (Ending::Failed { code: letter.code }, told(how))
+            (JobEnding::Failed { code: letter.code }, told(how))
         }
-        Ending::Done(response) => (Ending::Done(response), told(How::Worked)),
-        Ending::Failed { code } => (Ending::Failed { code: code.clone() }, told(How::Failed(code))),
-        other @ (Ending::Wait { .. } | Ending::Release | Ending::Cancelled) => (other, None),
+        JobEnding::Done(response) => (JobEnding::Done(response), told(How::Worked)),
+        JobEnding::Failed { code } => (JobEnding::Failed { code: code.clone() }, told(How::Failed(code))),
+        other @ (JobEnding::Wait { .. } | JobEnding::Release | JobEnding::Cancelled) => (other, None),
     }
 }
 
@@ -238,26 +238,26 @@ pub(crate) async fn report(shared: &Shared, told: Told) {
     let (desk, live) = (&shared.desk, shared.live.load_full());
     let now = desk.now();
     let report = match how {
-        How::Worked => Report::Ok { at: now },
+        How::Worked => TickReport::Ok { at: now },
         How::Failed(error) => {
             let before = find(&desk.store, &name, &subject).await.ok().flatten().map_or(0, |found| found.consecutive_failures);
             let retry_at = named(&live.config.schedules, &name).map(|schedule| desk.by_chance(|rng| schedule.retry_at(before, now, rng)));
-            Report::Failed { error, retry_at }
+            TickReport::Failed { error, retry_at }
         }
-        How::Unknown(error) => Report::Failed { error, retry_at: None },
+        How::Unknown(error) => TickReport::Failed { error, retry_at: None },
         How::Unwelcome(reason) => {
             let fields = vec![("schedule", name.clone()), ("subject", subject.clone()), ("reason", reason.clone())];
             note(shared, "schedule_stopped", fields);
             let event = Event::new("schedule-stopped", Severity::Fatal, format!("schedule {name} has stopped for {subject}"));
             shared.eyes.bus.raise(&about(event.detail(redacted(&reason)), &live, &name, &subject), now);
-            Report::Stopped { reason }
+            TickReport::Stopped { reason }
         }
     };
     drop(desk.store.report_subject(name, subject, report).await);
 }
 
 /// One subject. The store lists them in order of their names, and what comes before a name is what it begins with.
-pub(crate) async fn find(store: &Store, schedule: &str, subject: &str) -> Result<Option<Subject>, Error> {
+pub(crate) async fn find(store: &Store, schedule: &str, subject: &str) -> Result<Option<ScheduleSubject>, Error> {
     let mut begins = subject.to_owned();
     begins.pop();
     let mut after = Some((schedule.to_owned(), begins));

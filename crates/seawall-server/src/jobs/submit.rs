@@ -17,7 +17,7 @@ use seawall_engine::live::Live;
 use seawall_engine::upstream_target::target;
 use seawall_http::reach::{OUT_OF_REACH, Reach};
 use seawall_http::request_headers::{BadHeader, RequestHeaders};
-use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
+use seawall_store::job::{AD_HOC, JobOrigin, JobRequest, NewJob};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -132,13 +132,13 @@ pub(crate) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>
         tenant: submission.tenant.unwrap_or_else(|| by.tenant.to_owned()),
         caller: by.caller.to_owned(),
         priority: submission.priority.clamp(-1000, 1000),
-        request: Request { method, path, headers, body },
+        request: JobRequest { method, path, headers, body },
         idempotency_key: key,
         correlation_id: submission.correlation_id.filter(|id| !id.is_empty()).map(bounded).transpose()?,
         callback,
         run_at: run_at(submission.run_at.as_deref(), submission.delay.as_deref(), now)?,
         expires_at: submission.expires_at.as_deref().map(|text| time("expires_at", text)).transpose()?,
-        origin: Origin::Caller,
+        origin: JobOrigin::Caller,
         progress: Progress::default(),
         history: Vec::new(),
     })

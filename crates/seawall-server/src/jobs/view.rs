@@ -6,7 +6,7 @@ use crate::shape::{ClassWord, DoorWord, JobState, LetterStatus, Members, Severit
 use seawall_core::discretion::{REDACTED, is_secret, target};
 use seawall_engine::live::Live;
 use seawall_store::dead::{Issue, Letter};
-use seawall_store::job::{AD_HOC, Attempted, Job, Origin, Response};
+use seawall_store::job::{AD_HOC, Attempted, Job, JobOrigin, Response};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -232,13 +232,13 @@ fn answered(job: &Job, response: Option<&Response>) -> ShownJob {
     }
 }
 
-fn origin(origin: &Origin) -> ShownOrigin {
+fn origin(origin: &JobOrigin) -> ShownOrigin {
     match origin.clone() {
-        Origin::Caller => ShownOrigin::Caller,
-        Origin::Callback(job) => ShownOrigin::Callback { job },
-        Origin::Notification => ShownOrigin::Notification,
-        Origin::Schedule { name, subject } => ShownOrigin::Schedule { schedule: name, subject },
-        Origin::Replay { letter } => ShownOrigin::Replay { letter },
+        JobOrigin::Caller => ShownOrigin::Caller,
+        JobOrigin::Callback(job) => ShownOrigin::Callback { job },
+        JobOrigin::Notification => ShownOrigin::Notification,
+        JobOrigin::Schedule { name, subject } => ShownOrigin::Schedule { schedule: name, subject },
+        JobOrigin::Replay { letter } => ShownOrigin::Replay { letter },
     }
 }
 

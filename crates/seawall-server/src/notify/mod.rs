@@ -16,7 +16,7 @@ use seawall_core::decide::notice::{Message, Notices};
 use seawall_core::time::Mono;
 use seawall_engine::record::{NoteRecord, Record};
 use seawall_http::reach::Reach;
-use seawall_store::job::{NewJob, Origin};
+use seawall_store::job::{JobOrigin, NewJob};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ fn follow(receivers: &mut Vec<Receiver>, specs: &[Notify]) {
 fn job(shared: &Shared, spec: &Notify, message: &Message<Published>) -> NewJob {
     let desk = &shared.desk;
     let (headers, body) = text::write(&spec.format, message, shared.pseudonym.name(), desk.now());
-    callback::message(spec.url.clone(), headers, Bytes::from(body), Origin::Notification, desk)
+    callback::message(spec.url.clone(), headers, Bytes::from(body), JobOrigin::Notification, desk)
 }
 
 async fn send(shared: &Shared, unsent: &mut VecDeque<NewJob>) {

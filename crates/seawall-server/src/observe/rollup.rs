@@ -7,7 +7,7 @@ use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::record::Names;
-use seawall_store::rollup::Row;
+use seawall_store::rollup::RollupRow;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -62,9 +62,9 @@ impl Rollups {
     }
 
     /// What the store does not have yet. It will, unless somebody says otherwise.
-    pub(crate) fn take_changed(&mut self, writer: CallId) -> Vec<Row> {
+    pub(crate) fn take_changed(&mut self, writer: CallId) -> Vec<RollupRow> {
         let row = |((start, names), counted): (&Place, &mut Counted)| {
-            std::mem::take(&mut counted.changed).then(|| Row {
+            std::mem::take(&mut counted.changed).then(|| RollupRow {
                 start_at: Wall(*start),
                 upstream: names.upstream.clone(),
                 endpoint: names.endpoint.clone(),
@@ -76,7 +76,7 @@ impl Rollups {
     }
 
     /// The store did not take these.
-    pub(crate) fn give_back(&mut self, rows: &[Row]) {
+    pub(crate) fn give_back(&mut self, rows: &[RollupRow]) {
         let refused: HashSet<(i64, &str, &str)> = rows.iter().map(|row| (row.start_at.0, &*row.upstream, &*row.endpoint)).collect();
         for ((start, names), counted) in &mut self.0 {
             counted.changed |= refused.contains(&(*start, &*names.upstream, &*names.endpoint));
@@ -84,7 +84,7 @@ impl Rollups {
     }
 
     /// What the store has, with what is here in the place of what was written from here; oldest first.
-    pub(crate) fn with(&self, stored: &[Row], writer: CallId, asked: &Asked) -> Vec<ShownRollup> {
+    pub(crate) fn with(&self, stored: &[RollupRow], writer: CallId, asked: &Asked) -> Vec<ShownRollup> {
         let mut sums: BTreeMap<(i64, &str, &str), Rollup> = BTreeMap::new();
         let here = self.0.iter().filter(|((start, names), _)| {
             *start >= asked.from.0 && *start < asked.to.0 && asked.upstream.as_ref().is_none_or(|name| names.upstream == *name)
@@ -169,7 +169,7 @@ mod tests {
         let mut stored = rollups.take_changed(us);
         assert_eq!(rollups.take_changed(us), [], "it is written once");
         rollups.open(Wall(6), &names, Nanos::from_secs(60));
-        stored.push(Row { writer: other, ..stored[0].clone() });
+        stored.push(RollupRow { writer: other, ..stored[0].clone() });
         let minutes = |rows: &[ShownRollup]| rows.iter().map(|row| row.circuit_open_minutes).collect::<Vec<_>>();
         assert_eq!(minutes(&rollups.with(&stored, us, &asked(QUARTER_MS))), [3.0]);
         assert!(rollups.with(&[], us, &asked(0)).is_empty(), "nothing begins before that");

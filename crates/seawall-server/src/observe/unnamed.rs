@@ -76,9 +76,9 @@ impl Errors {
     }
 
     /// What the store has not heard of. It will, unless somebody says otherwise.
-    pub(crate) fn take_fresh(&mut self) -> Vec<notes::Unnamed> {
+    pub(crate) fn take_fresh(&mut self) -> Vec<notes::UnnamedGroup> {
         let fresh = self.0.iter_mut().filter(|(_, error)| error.fresh > 0);
-        let noted = fresh.map(|(print, error)| notes::Unnamed {
+        let noted = fresh.map(|(print, error)| notes::UnnamedGroup {
             fingerprint: print.to_string(),
             upstream: error.names.upstream.clone(),
             endpoint: error.names.endpoint.clone(),
@@ -94,7 +94,7 @@ impl Errors {
     }
 
     /// The store did not take these.
-    pub(crate) fn give_back(&mut self, errors: &[notes::Unnamed]) {
+    pub(crate) fn give_back(&mut self, errors: &[notes::UnnamedGroup]) {
         for noted in errors {
             if let Some(error) = Fingerprint::parse(&noted.fingerprint).and_then(|print| self.0.get_mut(&print)) {
                 error.fresh += noted.seen;
@@ -103,7 +103,7 @@ impl Errors {
     }
 
     /// Takes over what the store knows, from before and from others, and gives the rules that came of names.
-    pub(crate) fn take_over(&mut self, stored: &[notes::Unnamed]) -> Vec<(String, Rule)> {
+    pub(crate) fn take_over(&mut self, stored: &[notes::UnnamedGroup]) -> Vec<(String, Rule)> {
         let mut rules = Vec::new();
         for noted in stored {
             let known = Fingerprint::parse(&noted.fingerprint).zip(Status::parse(&noted.status));

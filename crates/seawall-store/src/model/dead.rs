@@ -1,7 +1,7 @@
 //! A dead letter: a call that was given up on and kept, with everything that is known about why. Letters that failed the
 //! same way are one issue.
 
-use crate::model::job::{Attempted, Request};
+use crate::model::job::{Attempted, JobRequest};
 use seawall_core::id::CallId;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
@@ -18,7 +18,7 @@ pub struct NewLetter {
     pub caller: String,
     /// The whole URL, as people read it.
     pub url: String,
-    pub request: Request,
+    pub request: JobRequest,
     /// The body was longer than what is kept, so it cannot be sent again from here.
     pub body_cut: bool,
     pub class: Class,
@@ -41,7 +41,7 @@ pub struct NewLetter {
 
 /// What is being done about a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Status {
+pub enum LetterStatus {
     /// Nothing yet.
     Kept = 0,
     /// A job is at it.
@@ -50,7 +50,7 @@ pub enum Status {
     Replayed = 2,
 }
 
-impl Status {
+impl LetterStatus {
     pub const ALL: [Self; 3] = [Self::Kept, Self::Replaying, Self::Replayed];
 
     #[must_use]
@@ -79,7 +79,7 @@ impl Status {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Letter {
     pub letter: NewLetter,
-    pub status: Status,
+    pub status: LetterStatus,
     /// How often it has been tried again.
     pub replays: u32,
     /// The job that is at it, or was last.
@@ -88,7 +88,7 @@ pub struct Letter {
 
 /// Letters that an operator means. Everything that is given must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct LetterQuery {
     pub ids: Vec<CallId>,
     pub upstream: Option<String>,
     pub endpoint: Option<String>,
@@ -97,7 +97,7 @@ pub struct Filter {
     pub severity: Option<Severity>,
     pub since: Option<Wall>,
     pub until: Option<Wall>,
-    pub status: Option<Status>,
+    pub status: Option<LetterStatus>,
     /// Somewhere in the URL, the detail, the correlation id or the reason.
     pub text: Option<String>,
 }

@@ -7,18 +7,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A JSON list of pairs. Names are in lower case, however they were spelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Headers(String);
+pub struct StoredHeaders(String);
 
 /// What most answers need.
 const USUAL: usize = 256;
 
-impl Default for Headers {
+impl Default for StoredHeaders {
     fn default() -> Self {
         Self("[]".to_owned())
     }
 }
 
-impl Headers {
+impl StoredHeaders {
     pub(crate) fn read(text: String) -> Result<Self, Error> {
         json::read::<Vec<(String, String)>>(&text).map(|_| Self(text))
     }
@@ -35,7 +35,7 @@ impl Headers {
     }
 }
 
-impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Headers {
+impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for StoredHeaders {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
         let mut out = String::with_capacity(USUAL);
         json::list(&mut out, pairs, |out, (name, value)| json::pair(out, name.as_ref(), value.as_ref(), str::make_ascii_lowercase));
@@ -43,13 +43,13 @@ impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Headers {
     }
 }
 
-impl Serialize for Headers {
+impl Serialize for StoredHeaders {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.pairs().serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Headers {
+impl<'de> Deserialize<'de> for StoredHeaders {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Vec::<(String, String)>::deserialize(deserializer)?.into_iter().collect())
     }

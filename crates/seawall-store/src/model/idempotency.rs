@@ -7,7 +7,7 @@ use seawall_core::time::{Nanos, Wall};
 
 /// A wish to execute under a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Reserve {
+pub struct ReserveKey {
     /// A hash over whatever makes two keys the same.
     pub scope: [u8; 32],
     pub claim: Claim,
@@ -25,7 +25,7 @@ pub struct Reserved {
 
 /// The end of a reservation.
 #[derive(Clone, Debug)]
-pub struct Finish {
+pub struct FinishKey {
     pub scope: [u8; 32],
     pub reservation: u32,
     pub ending: Ending,

@@ -8,8 +8,8 @@
 //!     └──────── retry, deferred ───────────┘        any but the last three ── cancel ──▶ cancelled
 //! ```
 
-use crate::model::headers::Headers;
-use crate::model::idempotency::Finish;
+use crate::model::headers::StoredHeaders;
+use crate::model::idempotency::FinishKey;
 use bytes::Bytes;
 use seawall_core::decide::Progress;
 use seawall_core::discretion;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where a job is in its life. The numbers are what databases keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum JobState {
     Queued = 0,
     Running = 1,
     Waiting = 2,
@@ -28,7 +28,7 @@ pub enum State {
     Cancelled = 5,
 }
 
-impl State {
+impl JobState {
     pub const ALL: [Self; 6] = [Self::Queued, Self::Running, Self::Waiting, Self::Done, Self::Dead, Self::Cancelled];
 
     #[must_use]
@@ -64,7 +64,7 @@ impl State {
 
 /// What is sent, but for credentials: those are injected when it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct JobRequest {
     pub method: String,
     /// Below the upstream's URL, with its query; a whole URL where the upstream is [`AD_HOC`].
     pub path: String,
@@ -72,7 +72,7 @@ pub struct Request {
     pub body: Bytes,
 }
 
-impl Request {
+impl JobRequest {
     /// Whether it holds values that are called like secrets.
     #[must_use]
     pub fn has_secrets(&self) -> bool {
@@ -86,7 +86,7 @@ pub const AD_HOC: &str = "-";
 /// Why a job exists besides that a caller asked for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum JobOrigin {
     #[default]
     Caller,
     /// Tells somebody how that job ended.
@@ -111,7 +111,7 @@ pub struct NewJob {
     pub caller: String,
     /// Higher goes first.
     pub priority: i64,
-    pub request: Request,
+    pub request: JobRequest,
     pub idempotency_key: Option<String>,
     /// What makes two enqueues the same job: a hash over caller, upstream, method, path and key.
     pub dedup: Option<[u8; 32]>,
@@ -123,7 +123,7 @@ pub struct NewJob {
     pub run_at: Wall,
     /// No attempt after.
     pub expires_at: Option<Wall>,
-    pub origin: Origin,
+    pub origin: JobOrigin,
     /// What it had used up before it became a job.
     pub progress: Progress,
     pub history: Vec<Attempted>,
@@ -140,7 +140,7 @@ impl NewJob {
             caller: self.caller,
             priority: self.priority,
             request: self.request,
-            state: State::Queued,
+            state: JobState::Queued,
             progress: self.progress,
             history: self.history,
             crashes: 0,
@@ -166,7 +166,7 @@ impl NewJob {
 pub enum Enqueued {
     New(CallId),
     /// The same job was enqueued before.
-    Known(CallId, State),
+    Known(CallId, JobState),
     /// The idempotency key belongs to another request.
     Mismatch(CallId),
 }
@@ -191,7 +191,7 @@ pub const MOST_HISTORY: usize = 50;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     pub status: u16,
-    pub headers: Headers,
+    pub headers: StoredHeaders,
     pub body: Bytes,
     /// The body was longer than what is kept.
     pub truncated: bool,
@@ -204,8 +204,8 @@ pub struct Job {
     pub tenant: String,
     pub caller: String,
     pub priority: i64,
-    pub request: Request,
-    pub state: State,
+    pub request: JobRequest,
+    pub state: JobState,
     pub progress: Progress,
     pub history: Vec<Attempted>,
     /// How often a worker vanished while it had this job; from [`SUSPECT`] on, while it ran this job.
@@ -217,7 +217,7 @@ pub struct Job {
     pub idempotency_key: Option<String>,
     pub correlation_id: Option<String>,
     pub callback: Option<String>,
-    pub origin: Origin,
+    pub origin: JobOrigin,
     pub run_at: Wall,
     pub next_attempt_at: Option<Wall>,
     pub expires_at: Option<Wall>,
@@ -230,7 +230,7 @@ pub struct Job {
 
 /// Proof that a worker has a job. Writes that carry an older one change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct JobLease {
     pub(crate) row: i64,
     pub(crate) id: CallId,
     pub(crate) token: i64,
@@ -239,7 +239,7 @@ pub struct Lease {
 }
 
 /// By its row alone: whoever holds many of these rarely has two of one job.
-impl std::hash::Hash for Lease {
+impl std::hash::Hash for JobLease {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.row.hash(state);
     }
@@ -247,7 +247,7 @@ impl std::hash::Hash for Lease {
 
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    pub lease: Lease,
+    pub lease: JobLease,
     pub job: Job,
     /// The length of a body that was left in the store, where it is longer than [`SHORT_BODY`].
     pub body_left: Option<usize>,
@@ -287,7 +287,7 @@ impl Holder {
 
 /// A wish for work.
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub struct ClaimRequest {
     /// How many jobs of which upstream.
     pub lanes: Vec<(String, usize)>,
     /// What tells this claim from any other: a [`Holder`]'s, or drawn by chance.
@@ -310,7 +310,7 @@ pub enum Renewed {
 
 /// How a worker gives a job back.
 #[derive(Clone, Debug)]
-pub enum Ending {
+pub enum JobEnding {
     /// Later, with what has been used up so far.
     Wait {
         until: Wall,
@@ -329,9 +329,9 @@ pub enum Ending {
 }
 
 #[derive(Clone, Debug)]
-pub struct Settle {
-    pub lease: Lease,
-    pub ending: Ending,
+pub struct SettleJob {
+    pub lease: JobLease,
+    pub ending: JobEnding,
     pub progress: Progress,
     pub history: Vec<Attempted>,
     /// What the upstream said last to a job that is given up on.
@@ -339,7 +339,7 @@ pub struct Settle {
     /// Jobs that come of this one, kept in the same transaction: its callback.
     pub follow: Vec<NewJob>,
     /// The end of the reservation that it ran under, in the same transaction: a job is never over before its key is.
-    pub key: Option<Finish>,
+    pub key: Option<FinishKey>,
     /// The secrets of its request are needed no longer once it is over.
     pub forgets: bool,
     pub now: Wall,
@@ -359,7 +359,7 @@ pub enum Settled {
 
 /// What time itself brought about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tick {
+pub struct ClockTick {
     /// Jobs whose worker vanished.
     pub recovered: usize,
     /// Jobs whose time has come.
@@ -376,7 +376,7 @@ pub enum Cancelled {
     /// It is running; its worker has been told.
     Asked,
     /// Too late: it is over.
-    Over(State),
+    Over(JobState),
     Unknown,
 }
 
@@ -407,15 +407,15 @@ pub struct Hastened {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    pub state: Option<State>,
+pub struct JobFilter {
+    pub state: Option<JobState>,
     pub upstream: Option<String>,
     pub correlation_id: Option<String>,
 }
 
 /// How many jobs are in each state, and since when the oldest queued one has been there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StateCounts {
     pub by_state: [u64; 6],
     pub oldest_queued: Option<Wall>,
 }

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use seawall_core::id::CallId;
 
 /// What tells one run from others.
-pub type Run = [u8; 32];
+pub type RunId = [u8; 32];
 
 /// What a run did since the piece before, with the dead letters that came of it: kept whole or not at all.
 #[derive(Clone, Debug, Default)]
-pub struct Piece {
+pub struct JournalPiece {
     pub number: u64,
     pub content: Bytes,
     pub letters: Vec<NewLetter>,
@@ -19,7 +19,7 @@ pub struct Piece {
 
 /// How safe a piece is when its writer hears of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Durability {
     /// From the end of this process.
     FromUs,
     /// From a power cut too, with every piece before it.

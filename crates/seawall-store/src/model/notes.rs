@@ -20,7 +20,7 @@ pub struct Audited {
 
 /// Errors alike that no rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unnamed {
+pub struct UnnamedGroup {
     pub fingerprint: String,
     pub upstream: String,
     pub endpoint: String,

@@ -15,12 +15,12 @@ pub struct Page<T> {
 
 /// Which part of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct PageWindow {
     pub after: Option<CallId>,
     pub limit: usize,
 }
 
-impl Window {
+impl PageWindow {
     /// As many as may be asked for, and one more, which tells whether there is another page.
     pub(crate) fn rows(self) -> usize {
         self.limit.clamp(1, MOST) + 1

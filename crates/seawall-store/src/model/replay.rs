@@ -19,14 +19,14 @@ pub struct NewReplay {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ReplayState {
     Running,
     Paused(String),
     Done,
     Cancelled,
 }
 
-impl State {
+impl ReplayState {
     /// Every one, paused for no reason.
     pub const ALL: [Self; 4] = [Self::Running, Self::Paused(String::new()), Self::Done, Self::Cancelled];
 
@@ -61,7 +61,7 @@ impl State {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ReplayCounts {
     pub started: u64,
     pub worked: u64,
     pub failed: u64,
@@ -72,10 +72,10 @@ pub struct Counts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
     pub new: NewReplay,
-    pub state: State,
+    pub state: ReplayState,
     /// The last letter that was looked at; letters come newest first.
     pub position: Option<CallId>,
-    pub counts: Counts,
+    pub counts: ReplayCounts,
     /// Of the last [`RECENT`] letters that ended since it was started or resumed, those that failed again.
     pub recent_failures: u32,
     pub updated_at: Wall,

@@ -10,7 +10,7 @@ use seawall_core::time::Wall;
 pub const MOST: usize = 70_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct RollupRow {
     pub start_at: Wall,
     pub upstream: String,
     pub endpoint: String,

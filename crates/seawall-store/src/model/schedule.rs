@@ -4,12 +4,12 @@ use seawall_core::time::Wall;
 
 /// Who put a subject there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SubjectSource {
     Config,
     Api,
 }
 
-impl Source {
+impl SubjectSource {
     pub const ALL: [Self; 2] = [Self::Config, Self::Api];
 
     #[must_use]
@@ -29,16 +29,16 @@ impl Source {
 pub struct NewSubject {
     pub schedule: String,
     pub subject: String,
-    pub source: Source,
+    pub source: SubjectSource,
     /// When it fires first.
     pub next_at: Wall,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct ScheduleSubject {
     pub schedule: String,
     pub subject: String,
-    pub source: Source,
+    pub source: SubjectSource,
     pub next_at: Wall,
     /// Earlier than `next_at`, after a failure.
     pub next_retry_at: Option<Wall>,
@@ -49,7 +49,7 @@ pub struct Subject {
     pub stopped: Option<String>,
 }
 
-impl Subject {
+impl ScheduleSubject {
     /// The tick that comes next.
     #[must_use]
     pub fn due_at(&self) -> Wall {
@@ -59,7 +59,7 @@ impl Subject {
 
 /// What one tick came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum TickReport {
     Ok {
         at: Wall,
     },

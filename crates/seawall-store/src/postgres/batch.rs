@@ -1,6 +1,6 @@
 //! Group commit over the network: whatever arrived while a statement was under way goes into the next one.
 
-use super::pool::Pool;
+use super::pool::PostgresPool;
 use crate::error::Error;
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const QUEUE: usize = 8192;
 const PAUSES_MS: [u64; 3] = [50, 250, 1000];
 
 /// What can be written together.
-pub(super) trait Batch: Sized + Send + Sync + 'static {
+pub(super) trait BatchCommand: Sized + Send + Sync + 'static {
     type Answer: Send + 'static;
 
     fn rows(&self) -> usize;
@@ -30,21 +30,21 @@ pub(super) trait Batch: Sized + Send + Sync + 'static {
 
     /// Writes, and answers in order. What is in `doubt` may be there already, and must not count twice; what was written before
     /// the rest failed is in doubt from then on.
-    fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
+    fn write(pool: &PostgresPool, batch: &[Self], doubt: &mut [bool]) -> impl Future<Output = Result<Vec<Self::Answer>, Error>> + Send;
 }
 
-type Reply<B> = oneshot::Sender<Result<<B as Batch>::Answer, Error>>;
+type BatchReply<B> = oneshot::Sender<Result<<B as BatchCommand>::Answer, Error>>;
 
-pub(super) struct Batcher<B: Batch>(mpsc::Sender<(B, Reply<B>)>);
+pub(super) struct Batcher<B: BatchCommand>(mpsc::Sender<(B, BatchReply<B>)>);
 
-impl<B: Batch> std::fmt::Debug for Batcher<B> {
+impl<B: BatchCommand> std::fmt::Debug for Batcher<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Batcher").field("room", &self.0.capacity()).finish()
     }
 }
 
-impl<B: Batch> Batcher<B> {
-    pub(super) fn start(pool: &Pool, tasks: &mut JoinSet<()>) -> Self {
+impl<B: BatchCommand> Batcher<B> {
+    pub(super) fn start(pool: &PostgresPool, tasks: &mut JoinSet<()>) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
         tasks.spawn(serve(pool.clone(), receiver));
         Self(sender)
@@ -81,7 +81,7 @@ fn gone() -> Error {
     Error::Unavailable("its writer has stopped".to_owned())
 }
 
-async fn serve<B: Batch>(pool: Pool, mut queue: mpsc::Receiver<(B, Reply<B>)>) {
+async fn serve<B: BatchCommand>(pool: PostgresPool, mut queue: mpsc::Receiver<(B, BatchReply<B>)>) {
     while let Some((command, reply)) = queue.recv().await {
         let (mut rows, mut bytes) = (command.rows(), command.bytes());
         let (mut batch, mut replies) = (vec![command], vec![reply]);
@@ -94,7 +94,7 @@ async fn serve<B: Batch>(pool: Pool, mut queue: mpsc::Receiver<(B, Reply<B>)>) {
             batch.push(command);
             replies.push(reply);
         }
-        let mut doubt: Vec<bool> = batch.iter().map(Batch::is_in_doubt).collect();
+        let mut doubt: Vec<bool> = batch.iter().map(BatchCommand::is_in_doubt).collect();
         match patiently(&pool, &batch, &mut doubt).await {
             // Whoever asked may have left; what was written stays written.
             Ok(answers) => replies.into_iter().zip(answers).for_each(|(reply, answer)| drop(reply.send(Ok(answer)))),
@@ -107,7 +107,7 @@ async fn serve<B: Batch>(pool: Pool, mut queue: mpsc::Receiver<(B, Reply<B>)>) {
     }
 }
 
-async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>, doubt: Vec<bool>) {
+async fn apart<B: BatchCommand>(pool: &PostgresPool, batch: Vec<B>, replies: Vec<BatchReply<B>>, doubt: Vec<bool>) {
     for ((command, reply), doubt) in batch.into_iter().zip(replies).zip(doubt) {
         let written = patiently(pool, &[command], &mut [doubt]).await;
         let answer = written.and_then(|answers| answers.into_iter().next().ok_or_else(gone));
@@ -115,7 +115,7 @@ async fn apart<B: Batch>(pool: &Pool, batch: Vec<B>, replies: Vec<Reply<B>>, dou
     }
 }
 
-async fn patiently<B: Batch>(pool: &Pool, batch: &[B], doubt: &mut [bool]) -> Result<Vec<B::Answer>, Error> {
+async fn patiently<B: BatchCommand>(pool: &PostgresPool, batch: &[B], doubt: &mut [bool]) -> Result<Vec<B::Answer>, Error> {
     for pause in PAUSES_MS {
         match B::write(pool, batch, doubt).await {
             // Whoever found it away has waited long enough.

@@ -1,18 +1,18 @@
 //! Requests that may not be sent twice are noted before they are sent: those of one moment in one statement, whose commit waits for the
 //! server's disk.
 
-use super::batch::Batch;
-use super::pool::Pool;
+use super::batch::BatchCommand;
+use super::pool::PostgresPool;
 use super::settle::Leases;
 use super::tx::ask;
 use crate::error::Error;
-use crate::model::job::Lease;
+use crate::model::job::JobLease;
 use seawall_core::time::Wall;
 use std::collections::HashSet;
 
 #[derive(Debug)]
 pub(super) struct Begin {
-    pub(super) lease: Lease,
+    pub(super) lease: JobLease,
     pub(super) now: Wall,
 }
 
@@ -21,7 +21,7 @@ const BEGIN: &str = "WITH mine AS MATERIALIZED (SELECT held.row AS r FROM unnest
                      CROSS JOIN LATERAL (SELECT 1 FROM claims WHERE claims.row = held.row AND claims.token = held.token FOR UPDATE) AS claim) \
                      UPDATE claims SET begun_at = $3 WHERE row = ANY(ARRAY(SELECT r FROM mine)) RETURNING row, token";
 
-impl Batch for Begin {
+impl BatchCommand for Begin {
     type Answer = bool;
 
     fn rows(&self) -> usize {
@@ -37,7 +37,7 @@ impl Batch for Begin {
         false
     }
 
-    async fn write(pool: &Pool, batch: &[Self], _doubt: &mut [bool]) -> Result<Vec<bool>, Error> {
+    async fn write(pool: &PostgresPool, batch: &[Self], _doubt: &mut [bool]) -> Result<Vec<bool>, Error> {
         let leases = Leases::of(batch.iter().map(|begin| begin.lease));
         let now = batch.iter().map(|begin| begin.now.0).min().unwrap_or_default();
         let mut begun: HashSet<(i64, i64)> = HashSet::new();

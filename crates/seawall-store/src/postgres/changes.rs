@@ -1,8 +1,8 @@
 //! What is written to the rows of jobs that are settled together, as columns.
 
-use crate::model::job::{Lease, SUSPECT};
+use crate::model::job::{JobLease, SUSPECT};
 use crate::sql::text;
-use crate::statements::settled::Change;
+use crate::statements::settled::JobChange;
 use std::borrow::Cow;
 use tokio_postgres::types::ToSql;
 
@@ -56,7 +56,7 @@ pub(super) fn off(turn: &str) -> String {
 }
 
 #[derive(Debug)]
-pub(super) struct Columns<'a> {
+pub(super) struct ChangeColumns<'a> {
     rows: Vec<i64>,
     tokens: Vec<i64>,
     ids: Vec<Vec<u8>>,
@@ -72,8 +72,8 @@ pub(super) struct Columns<'a> {
     bodies: Vec<Option<&'a [u8]>>,
 }
 
-impl<'a> Columns<'a> {
-    pub(super) fn of(changes: &'a [(Lease, Change<'a>)]) -> Self {
+impl<'a> ChangeColumns<'a> {
+    pub(super) fn of(changes: &'a [(JobLease, JobChange<'a>)]) -> Self {
         let lease = || changes.iter().map(|(lease, _)| lease);
         let change = || changes.iter().map(|(_, change)| change);
         let response = || change().map(|change| change.response);

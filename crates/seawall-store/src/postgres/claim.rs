@@ -1,12 +1,12 @@
 //! Jobs go out: a claim takes what is first in each of its lanes, in one statement.
 
-use super::pool::Pool;
+use super::pool::PostgresPool;
 use super::position::Position;
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
-use crate::model::job::{Claim, Claimed, SHORT_BODY};
+use crate::model::job::{ClaimRequest, Claimed, SHORT_BODY};
 use crate::rows::{self, CLAIMED};
-use crate::sql::{Row, count};
+use crate::sql::{RowReader, count};
 use std::borrow::Cow;
 use std::sync::OnceLock;
 use tokio_postgres::types::ToSql;
@@ -47,7 +47,7 @@ fn claim_statement(from: From) -> &'static str {
     &statements[from as usize]
 }
 
-pub(super) async fn claim(pool: &Pool, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+pub(super) async fn claim(pool: &PostgresPool, claim: &ClaimRequest) -> Result<Vec<Claimed>, Error> {
     let positions = &pool.bell().positions;
     let mut claimed = Vec::new();
     let mut lanes = Cow::Borrowed(&claim.lanes[..]);
@@ -77,7 +77,12 @@ fn rest(lanes: &[(String, usize)], claimed: &[(i64, Claimed)]) -> Vec<(String, u
 }
 
 /// Claims, with turns.
-async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Option<&[Position]>) -> Result<Vec<(i64, Claimed)>, Error> {
+async fn take(
+    pool: &PostgresPool,
+    claim: &ClaimRequest,
+    lanes: &[(String, usize)],
+    from: Option<&[Position]>,
+) -> Result<Vec<(i64, Claimed)>, Error> {
     let (upstreams, most): (Vec<&str>, Vec<i64>) = lanes.iter().map(|(upstream, most)| (upstream.as_str(), count(*most))).unzip();
     let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
     let until = (claim.now + claim.lease).0;
@@ -105,7 +110,7 @@ async fn take(pool: &Pool, claim: &Claim, lanes: &[(String, usize)], from: Optio
     rows.into_iter().map(|row| claimed(row, token, claim.rules)).collect()
 }
 
-fn claimed(mut row: Row, token: i64, rules: i64) -> Result<(i64, Claimed), Error> {
+fn claimed(mut row: RowReader, token: i64, rules: i64) -> Result<(i64, Claimed), Error> {
     let (mut job, lease) = rows::claimed(&mut row, token)?;
     let turn: i64 = row.take()?;
     let (body, body_left) = rows::claimed_body(&mut row)?;

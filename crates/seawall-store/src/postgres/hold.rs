@@ -1,15 +1,15 @@
 //! Who is at a batch run: a lock of the server's that lasts as long as its connection.
 
 use super::Postgres;
-use super::pool::Connection;
+use super::pool::PooledConnection;
 use super::tx::ask;
 use crate::error::Error;
-use crate::model::journal::Run;
+use crate::model::journal::RunId;
 
 #[derive(Debug)]
-pub(crate) struct RunLock(Option<Box<Connection>>);
+pub(crate) struct PostgresRunLock(Option<Box<PooledConnection>>);
 
-impl Drop for RunLock {
+impl Drop for PostgresRunLock {
     fn drop(&mut self) {
         // The lock is the connection's, so nobody may inherit it.
         if let Some(connection) = self.0.take() {
@@ -19,12 +19,12 @@ impl Drop for RunLock {
 }
 
 impl Postgres {
-    pub(crate) async fn hold_run(&self, run: &Run) -> Result<Option<RunLock>, Error> {
+    pub(crate) async fn hold_run(&self, run: &RunId) -> Result<Option<PostgresRunLock>, Error> {
         let connection = self.0.pool.get().await?;
         let [a, b, c, d, e, f, g, h, ..] = *run;
         let lock = i64::from_be_bytes([a, b, c, d, e, f, g, h]);
         let answer = ask(&connection, "SELECT pg_try_advisory_lock($1)", &[&lock]).await?;
         let held: bool = answer.into_iter().next().map_or(Ok(false), |mut row| row.take())?;
-        Ok(held.then_some(RunLock(Some(Box::new(connection)))))
+        Ok(held.then_some(PostgresRunLock(Some(Box::new(connection)))))
     }
 }

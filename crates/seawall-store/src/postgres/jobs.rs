@@ -1,13 +1,13 @@
 //! Jobs come in: many at once, each batch in one statement.
 
-use super::batch::Batch;
-use super::pool::{Connection, Pool};
+use super::batch::BatchCommand;
+use super::pool::{PooledConnection, PostgresPool};
 use super::turns::{FIRST, Groups, given};
 use super::tx::ask;
 use crate::error::Error;
 use crate::json;
 use crate::model::history;
-use crate::model::job::{Enqueued, NewJob, Origin, State};
+use crate::model::job::{Enqueued, JobOrigin, JobState, NewJob};
 use crate::progress;
 use crate::rows::{PLACED, STATE};
 use crate::sql::text;
@@ -23,7 +23,7 @@ pub(super) struct Enqueue {
     pub(super) now: Wall,
 }
 
-impl Batch for Enqueue {
+impl BatchCommand for Enqueue {
     type Answer = Vec<Enqueued>;
 
     fn rows(&self) -> usize {
@@ -39,7 +39,7 @@ impl Batch for Enqueue {
         false
     }
 
-    async fn write(pool: &Pool, batch: &[Self], _doubt: &mut [bool]) -> Result<Vec<Vec<Enqueued>>, Error> {
+    async fn write(pool: &PostgresPool, batch: &[Self], _doubt: &mut [bool]) -> Result<Vec<Vec<Enqueued>>, Error> {
         let connection = pool.get().await?;
         let jobs: Vec<(&NewJob, Wall)> = batch.iter().flat_map(|one| one.jobs.iter().map(|job| (job, one.now))).collect();
         let mut done = insert(&connection, &jobs).await?.into_iter();
@@ -89,7 +89,7 @@ fn insert_statement() -> &'static str {
 const ROUNDS: usize = 5;
 
 /// Keeps jobs that are not there yet; the answers are in order.
-pub(super) async fn insert(connection: &Connection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Enqueued>, Error> {
+pub(super) async fn insert(connection: &PooledConnection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Enqueued>, Error> {
     let mut answers: Vec<Option<Enqueued>> = vec![None; jobs.len()];
     let mut open: Vec<usize> = (0..jobs.len()).collect();
     for _ in 0..ROUNDS {
@@ -106,7 +106,7 @@ pub(super) async fn insert(connection: &Connection, jobs: &[(&NewJob, Wall)]) ->
 }
 
 /// What became of each. Of one that was refused for a key that is free by now, nothing is known yet.
-async fn once(connection: &Connection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Option<Enqueued>>, Error> {
+async fn once(connection: &PooledConnection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<Option<Enqueued>>, Error> {
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
@@ -126,7 +126,7 @@ async fn once(connection: &Connection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<O
     let used: Vec<String> = jobs.iter().map(|(job, _)| progress::write(&job.progress)).collect();
     let dedups: Vec<Option<&[u8]>> = jobs.iter().map(|(job, _)| job.dedup.as_ref().map(|hash| &hash[..])).collect();
     let fingerprints: Vec<&[u8]> = jobs.iter().map(|(job, _)| &job.fingerprint[..]).collect();
-    let origin = |job: &NewJob| if job.origin == Origin::Caller { Ok(None) } else { json::write(&job.origin).map(Some) };
+    let origin = |job: &NewJob| if job.origin == JobOrigin::Caller { Ok(None) } else { json::write(&job.origin).map(Some) };
     let origins: Vec<Option<String>> = jobs.iter().map(|(job, _)| origin(job)).collect::<Result<_, _>>()?;
     let histories: Vec<String> = jobs.iter().map(|(job, _)| history::to_json(&job.history)).collect();
     let headers: Vec<String> = jobs.iter().map(|(job, _)| json::pairs(&job.request.headers)).collect();
@@ -169,43 +169,43 @@ async fn once(connection: &Connection, jobs: &[(&NewJob, Wall)]) -> Result<Vec<O
     // Taken out: a second job with the same id was not kept.
     let new: Vec<bool> = jobs.iter().map(|(job, _)| kept.remove(&job.id)).collect();
     let left: Vec<&NewJob> = jobs.iter().zip(&new).filter(|(_, new)| !**new).map(|((job, _), _)| *job).collect();
-    let there = if left.is_empty() { There::default() } else { there(connection, &left).await? };
+    let there = if left.is_empty() { ExistingJobs::default() } else { there(connection, &left).await? };
     jobs.iter().zip(new).map(|((job, now), new)| if new { Ok(Some(Enqueued::New(job.id))) } else { there.of(job, *now) }).collect()
 }
 
 /// What is there in the place of jobs that were not kept.
 #[derive(Default)]
-struct There {
-    by_id: HashMap<CallId, Found>,
-    by_dedup: HashMap<Vec<u8>, Found>,
+struct ExistingJobs {
+    by_id: HashMap<CallId, FoundJob>,
+    by_dedup: HashMap<Vec<u8>, FoundJob>,
 }
 
 #[derive(Clone)]
-struct Found {
+struct FoundJob {
     id: CallId,
-    state: State,
+    state: JobState,
     fingerprint: Vec<u8>,
     upstream: String,
     created_at: Wall,
 }
 
-async fn there(connection: &Connection, jobs: &[&NewJob]) -> Result<There, Error> {
+async fn there(connection: &PooledConnection, jobs: &[&NewJob]) -> Result<ExistingJobs, Error> {
     let ids: Vec<Vec<u8>> = jobs.iter().map(|job| job.id.to_bytes().to_vec()).collect();
     let dedups: Vec<&[u8]> = jobs.iter().filter_map(|job| job.dedup.as_ref().map(|hash| &hash[..])).collect();
     let found = format!("SELECT jobs.dedup, jobs.id, {STATE}, jobs.fingerprint, jobs.upstream, jobs.created_at FROM {PLACED}");
     let statement = format!("{found} WHERE jobs.id = ANY($1) UNION {found} WHERE jobs.dedup = ANY($2)");
-    let mut there = There::default();
+    let mut there = ExistingJobs::default();
     for mut row in ask(connection, &statement, &[&ids, &dedups]).await? {
         let dedup: Option<Vec<u8>> = row.take()?;
-        let (id, state) = (row.take()?, row.number(State::from_number)?);
-        let found = Found { id, state, fingerprint: row.take()?, upstream: row.take()?, created_at: row.take()? };
+        let (id, state) = (row.take()?, row.number(JobState::from_number)?);
+        let found = FoundJob { id, state, fingerprint: row.take()?, upstream: row.take()?, created_at: row.take()? };
         there.by_dedup.extend(dedup.map(|dedup| (dedup, found.clone())));
         there.by_id.insert(found.id, found);
     }
     Ok(there)
 }
 
-impl There {
+impl ExistingJobs {
     fn of(&self, job: &NewJob, now: Wall) -> Result<Option<Enqueued>, Error> {
         if let Some(found) = self.by_id.get(&job.id) {
             // Its own: this is a batch that was written before its connection broke.

@@ -1,9 +1,9 @@
 //! The ends of reservations that jobs were settled under: all of a batch at once. What an end means is the core's rule.
 
-use super::pool::Connection;
+use super::pool::PooledConnection;
 use super::tx::ask;
 use crate::error::Error;
-use crate::model::idempotency::Finish;
+use crate::model::idempotency::FinishKey;
 use crate::model::job::Response;
 use crate::statements::idempotency::{ENTRY, entry, number};
 use seawall_core::admit::idempotency::{self as rule, Entry};
@@ -11,14 +11,14 @@ use seawall_core::time::Wall;
 use std::collections::BTreeMap;
 
 /// A reservation before its end, then after it, and what it ended with.
-type Slot<'a> = (Option<Entry>, Option<&'a Finish>);
+type KeySlot<'a> = (Option<Entry>, Option<&'a FinishKey>);
 
 const WRITE: &str = "UPDATE keys SET state = e.state, lease_until = e.until, expires_at = e.expires, response_status = e.status, \
                      response_cut = e.cut, response_headers = e.headers, response_body = e.body \
                      FROM unnest($1::bytea[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::text[], $8::bytea[]) \
                      AS e(scope, state, until, expires, status, cut, headers, body) WHERE keys.scope = e.scope";
 
-pub(super) async fn finish(connection: &Connection, ends: &[&Finish]) -> Result<(), Error> {
+pub(super) async fn finish(connection: &PooledConnection, ends: &[&FinishKey]) -> Result<(), Error> {
     if ends.is_empty() {
         return Ok(());
     }
@@ -35,7 +35,7 @@ pub(super) async fn finish(connection: &Connection, ends: &[&Finish]) -> Result<
 }
 
 /// In the order of scopes, as everybody locks them.
-async fn read<'a>(connection: &Connection, ends: &[&Finish]) -> Result<BTreeMap<[u8; 32], Slot<'a>>, Error> {
+async fn read<'a>(connection: &PooledConnection, ends: &[&FinishKey]) -> Result<BTreeMap<[u8; 32], KeySlot<'a>>, Error> {
     let scopes: Vec<&[u8]> = ends.iter().map(|end| &end.scope[..]).collect();
     let statement = format!("SELECT scope, {ENTRY} FROM keys WHERE scope = ANY($1) ORDER BY scope FOR UPDATE");
     let mut slots = BTreeMap::new();
@@ -45,7 +45,7 @@ async fn read<'a>(connection: &Connection, ends: &[&Finish]) -> Result<BTreeMap<
     Ok(slots)
 }
 
-fn decided<'a>(mut slots: BTreeMap<[u8; 32], Slot<'a>>, ends: &[&'a Finish]) -> BTreeMap<[u8; 32], Slot<'a>> {
+fn decided<'a>(mut slots: BTreeMap<[u8; 32], KeySlot<'a>>, ends: &[&'a FinishKey]) -> BTreeMap<[u8; 32], KeySlot<'a>> {
     for end in ends {
         if let Some((slot, by)) = slots.get_mut(&end.scope)
             && rule::finish(slot, end.reservation, end.ending, end.ttl, end.now)
@@ -56,7 +56,7 @@ fn decided<'a>(mut slots: BTreeMap<[u8; 32], Slot<'a>>, ends: &[&'a Finish]) -> 
     slots
 }
 
-async fn write(connection: &Connection, kept: &[(&[u8], Entry, Option<&Response>)]) -> Result<(), Error> {
+async fn write(connection: &PooledConnection, kept: &[(&[u8], Entry, Option<&Response>)]) -> Result<(), Error> {
     let scopes: Vec<&[u8]> = kept.iter().map(|(scope, ..)| *scope).collect();
     let (states, until): (Vec<i64>, Vec<Option<Wall>>) = kept.iter().map(|(_, entry, _)| number(entry.state)).unzip();
     let until: Vec<Option<i64>> = until.into_iter().map(|at| at.map(|at| at.0)).collect();

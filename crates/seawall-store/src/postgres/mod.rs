@@ -19,25 +19,25 @@ mod tx;
 mod wake;
 
 use crate::error::Error;
-use crate::model::job::{Claim, Claimed, Enqueued, Holder, Lease, NewJob, Renewed, Settled, Tick};
+use crate::model::job::{ClaimRequest, Claimed, ClockTick, Enqueued, Holder, JobLease, NewJob, Renewed, Settled};
 use crate::statements::settled::Worded;
 use batch::Batcher;
 use begin::Begin;
-pub(crate) use hold::RunLock;
-use pool::Pool;
+pub(crate) use hold::PostgresRunLock;
+use pool::PostgresPool;
 use seawall_core::time::Wall;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-pub(crate) use tx::{Look, Tx};
+pub(crate) use tx::{TransactionRead, Tx};
 
 /// A handle that every clone shares.
 #[derive(Clone, Debug)]
-pub(crate) struct Postgres(Arc<Inner>);
+pub(crate) struct Postgres(Arc<PostgresInner>);
 
 #[derive(Debug)]
-struct Inner {
-    pool: Pool,
+struct PostgresInner {
+    pool: PostgresPool,
     enqueue: Batcher<jobs::Enqueue>,
     settle: Batcher<Worded>,
     begin: Batcher<Begin>,
@@ -48,7 +48,7 @@ struct Inner {
 
 impl Postgres {
     pub(crate) async fn open(url: &str) -> Result<Self, Error> {
-        let pool = Pool::new(url)?;
+        let pool = PostgresPool::new(url)?;
         schema::migrate(&pool).await?;
         let (mut tasks, woken) = (JoinSet::new(), Arc::new(Notify::new()));
         let enqueue = Batcher::start(&pool, &mut tasks);
@@ -56,7 +56,7 @@ impl Postgres {
         let begin = Batcher::start(&pool, &mut tasks);
         tasks.spawn(wake::listen(pool.clone(), Arc::clone(&woken)));
         tasks.spawn(wake::ring(pool.clone()));
-        Ok(Self(Arc::new(Inner { pool, enqueue, settle, begin, woken, _tasks: tasks })))
+        Ok(Self(Arc::new(PostgresInner { pool, enqueue, settle, begin, woken, _tasks: tasks })))
     }
 
     pub(crate) fn is_heard(&self) -> bool {
@@ -67,8 +67,8 @@ impl Postgres {
         Tx::begin(&self.0.pool).await
     }
 
-    pub(crate) async fn look(&self) -> Result<Look, Error> {
-        Look::new(&self.0.pool).await
+    pub(crate) async fn look(&self) -> Result<TransactionRead, Error> {
+        TransactionRead::new(&self.0.pool).await
     }
 
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
@@ -79,19 +79,19 @@ impl Postgres {
         self.0.settle.run_all(settles).await
     }
 
-    pub(crate) async fn begin_send(&self, lease: Lease, now: Wall) -> Result<bool, Error> {
+    pub(crate) async fn begin_send(&self, lease: JobLease, now: Wall) -> Result<bool, Error> {
         self.0.begin.run(Begin { lease, now }).await
     }
 
-    pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
+    pub(crate) async fn claim(&self, claim: ClaimRequest) -> Result<Vec<Claimed>, Error> {
         claim::claim(&self.0.pool, &claim).await
     }
 
-    pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
+    pub(crate) async fn renew(&self, leases: Vec<JobLease>, until: Wall) -> Result<Vec<Renewed>, Error> {
         settle::renew(&self.0.pool, &leases, until).await
     }
 
-    pub(crate) async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
+    pub(crate) async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<ClockTick, Error> {
         tick::tick(&self.0.pool, now, holder).await
     }
 

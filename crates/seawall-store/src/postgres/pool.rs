@@ -52,7 +52,7 @@ fn plan_anew() -> Hook {
 }
 
 #[derive(Clone)]
-pub(super) struct Pool {
+pub(super) struct PostgresPool {
     connections: deadpool_postgres::Pool,
     config: Config,
     tls: MakeRustlsConnect,
@@ -64,13 +64,13 @@ pub(super) struct Pool {
 /// A connection of the pool's. The pool does not get one back on which the server refused to write: its server is a standby by now, or
 /// an operator made it read-only, and a new connection may find another one.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct PooledConnection {
     /// `None` only while it is dropped.
     lent: Option<Object>,
     is_read_only: AtomicBool,
 }
 
-impl Connection {
+impl PooledConnection {
     const fn of(lent: Object) -> Self {
         Self { lent: Some(lent), is_read_only: AtomicBool::new(false) }
     }
@@ -93,7 +93,7 @@ impl Connection {
     }
 }
 
-impl Deref for Connection {
+impl Deref for PooledConnection {
     type Target = Object;
 
     fn deref(&self) -> &Object {
@@ -101,7 +101,7 @@ impl Deref for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         if *self.is_read_only.get_mut() {
             drop(self.lent.take().map(Object::take));
@@ -129,14 +129,14 @@ impl Connect for WhileHeard {
     }
 }
 
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for PostgresPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Not the configuration: it holds a password.
         f.debug_struct("Pool").field("status", &self.connections.status()).finish_non_exhaustive()
     }
 }
 
-impl Pool {
+impl PostgresPool {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
         // Its errors name the part that cannot be read, never the password.
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| Error::Failed(cause(&error)))?;
@@ -171,13 +171,13 @@ impl Pool {
     }
 
     /// A connection; waits a while for a server that is not there, and not for one that is silent.
-    pub(super) async fn get(&self) -> Result<Connection, Error> {
+    pub(super) async fn get(&self) -> Result<PooledConnection, Error> {
         let mut pauses = PAUSES_MS.iter();
         loop {
             let error = match self.pulse.during(self.connections.get()).await? {
                 Ok(connection) => {
                     self.away.store(false, Ordering::Relaxed);
-                    return Ok(Connection::of(connection));
+                    return Ok(PooledConnection::of(connection));
                 }
                 Err(error) => error,
             };
@@ -204,7 +204,7 @@ impl Pool {
 
     /// Whether the server answers right now, and writes.
     pub(super) async fn probe(&self) -> Result<(), Error> {
-        let connection = Connection::of(self.pulse.during(self.connections.get()).await?.map_err(|error| refused(&error))?);
+        let connection = PooledConnection::of(self.pulse.during(self.connections.get()).await?.map_err(|error| refused(&error))?);
         let answer = ask(&connection, "SELECT current_setting('transaction_read_only') = 'on'", &[]).await?;
         let is_read_only: bool = answer.into_iter().next().map_or(Ok(false), |mut row| row.take())?;
         if is_read_only {
@@ -215,14 +215,14 @@ impl Pool {
     }
 
     /// A connection of one's own, whose messages come by hand.
-    pub(super) async fn apart(&self) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, impl Stream>), Error> {
+    pub(super) async fn apart(&self) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, impl ServerStream>), Error> {
         self.pulse.connect(self.config.connect(self.tls.clone())).await
     }
 }
 
 /// What an encrypted or plain connection is made of.
-pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
-impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> Stream for T {}
+pub(super) trait ServerStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> ServerStream for T {}
 
 fn refused(error: &PoolError) -> Error {
     match error {

@@ -3,7 +3,7 @@
 //! again. A statement may take longer than that: a server that is at work answers besides.
 
 use super::errors::failed;
-use super::pool::Pool;
+use super::pool::PostgresPool;
 use crate::error::Error;
 use std::future::Future;
 use std::pin::pin;
@@ -69,7 +69,7 @@ fn silent() -> Error {
 }
 
 /// Begins with this, and asks on until there is no answer.
-pub(super) async fn beat(pool: &Pool, client: &tokio_postgres::Client, first: &str, begun: impl FnOnce()) -> Result<(), Error> {
+pub(super) async fn beat(pool: &PostgresPool, client: &tokio_postgres::Client, first: &str, begun: impl FnOnce()) -> Result<(), Error> {
     let pulse = pool.pulse();
     pulse.look(LOOKS, client.batch_execute(first)).await?;
     pulse.is_heard();

@@ -1,7 +1,7 @@
 //! The schema's steps, applied in order in one transaction under a lock: a crash leaves all of them or none.
 
 use super::errors::{bounded, failed};
-use super::pool::Pool;
+use super::pool::PostgresPool;
 use super::tx::{Tx, ask};
 use crate::error::Error;
 
@@ -19,7 +19,7 @@ const STEPS: &[&str] = &[
 /// Known to nobody else: the first bytes of the name.
 const LOCK: i64 = 0x7365_6177_616c_6c00;
 
-pub(super) async fn migrate(pool: &Pool) -> Result<(), Error> {
+pub(super) async fn migrate(pool: &PostgresPool) -> Result<(), Error> {
     let tx = Tx::begin(pool).await?;
     let applied = apply(&tx).await;
     tx.end(applied).await

@@ -1,23 +1,23 @@
 //! Jobs are given back, and leases held: many at once, in one transaction.
 
-use super::batch::Batch;
-use super::changes::Columns;
-use super::pool::{Connection, Pool};
+use super::batch::BatchCommand;
+use super::changes::ChangeColumns;
+use super::pool::{PooledConnection, PostgresPool};
 use super::turns::{FIRST, Groups, given};
 use super::tx::{RELAXED, Tx, ask};
 use super::{changes, jobs, keys};
 use crate::error::Error;
 use crate::failpoint;
-use crate::model::job::{Ending, Lease, NewJob, Renewed, Settle, Settled};
+use crate::model::job::{JobEnding, JobLease, NewJob, Renewed, SettleJob, Settled};
 use crate::rows::{GIVEN_BACK, LEFT, PLACED};
 use crate::statements::jobs::forget_secrets;
-use crate::statements::settled::{self, Besides, Change, Held, Left, Worded};
+use crate::statements::settled::{self, Besides, JobChange, SettledJob, SettlingJob, Worded};
 use seawall_core::time::Wall;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use tokio_postgres::types::ToSql;
 
-impl Batch for Worded {
+impl BatchCommand for Worded {
     type Answer = Settled;
 
     fn rows(&self) -> usize {
@@ -27,9 +27,9 @@ impl Batch for Worded {
     fn bytes(&self) -> usize {
         let settle = &self.settle;
         let own = match &settle.ending {
-            Ending::Done(response) => response.body.len(),
-            Ending::Dead(letter) => letter.request.body.len(),
-            Ending::Wait { .. } | Ending::Release | Ending::Failed { .. } | Ending::Cancelled => 0,
+            JobEnding::Done(response) => response.body.len(),
+            JobEnding::Dead(letter) => letter.request.body.len(),
+            JobEnding::Wait { .. } | JobEnding::Release | JobEnding::Failed { .. } | JobEnding::Cancelled => 0,
         };
         let said = settle.answer.as_ref().map_or(0, |response| response.body.len());
         let kept = settle.key.iter().filter_map(|key| key.response.as_ref()).map(|response| response.body.len()).sum::<usize>();
@@ -40,7 +40,7 @@ impl Batch for Worded {
         self.settle.again
     }
 
-    async fn write(pool: &Pool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
+    async fn write(pool: &PostgresPool, batch: &[Self], doubt: &mut [bool]) -> Result<Vec<Settled>, Error> {
         let plain = plainly(&pool.get().await?, batch).await?;
         let mut rest: Vec<(&Self, bool)> = Vec::new();
         for ((settle, settled), doubt) in batch.iter().zip(&plain).zip(doubt) {
@@ -66,7 +66,7 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    pub(super) fn of(leases: impl Iterator<Item = Lease>) -> Self {
+    pub(super) fn of(leases: impl Iterator<Item = JobLease>) -> Self {
         let mut leases: Vec<(i64, i64)> = leases.map(|lease| (lease.row, lease.token)).collect();
         leases.sort_unstable();
         let (rows, tokens) = leases.into_iter().unzip();
@@ -79,23 +79,23 @@ const HELD: &str = "SELECT held.row, held.token, upstream, tenant, cancel, origi
                     CROSS JOIN LATERAL (SELECT upstream, tenant, origin FROM jobs WHERE jobs.row = held.row OFFSET 0) AS job";
 
 /// Settlements whose answer was lost with the connection are found by what they left.
-async fn left(connection: &Connection, leases: &Leases) -> Result<HashMap<(i64, i64), Left>, Error> {
+async fn left(connection: &PooledConnection, leases: &Leases) -> Result<HashMap<(i64, i64), SettledJob>, Error> {
     let statement = format!(
         "SELECT held.row, held.token, {LEFT} FROM {PLACED} JOIN unnest($1::int8[], $2::int8[]) AS held(row, token) \
          ON jobs.row = held.row AND {GIVEN_BACK} = held.token"
     );
     let mut left = HashMap::new();
     for mut row in ask(connection, &statement, &[&leases.rows, &leases.tokens]).await? {
-        left.insert((row.take()?, row.take()?), Left::read(&mut row)?);
+        left.insert((row.take()?, row.take()?), SettledJob::read(&mut row)?);
     }
     Ok(left)
 }
 
 async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, Error> {
     let leases = Leases::of(batch.iter().map(|(worded, _)| worded.settle.lease));
-    let mut held: HashMap<(i64, i64), Held> = HashMap::new();
+    let mut held: HashMap<(i64, i64), SettlingJob> = HashMap::new();
     for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.tokens]).await? {
-        held.insert((row.take()?, row.take()?), Held::read(&mut row)?);
+        held.insert((row.take()?, row.take()?), SettlingJob::read(&mut row)?);
     }
     let in_doubt = batch.iter().any(|(_, doubt)| *doubt);
     let mut left = if in_doubt { left(tx.connection()?, &leases).await? } else { HashMap::new() };
@@ -156,7 +156,7 @@ fn write_statement() -> &'static str {
     })
 }
 
-async fn write(connection: &Connection, changes: &[(Lease, Change<'_>)], held: &[Held]) -> Result<(), Error> {
+async fn write(connection: &PooledConnection, changes: &[(JobLease, JobChange<'_>)], held: &[SettlingJob]) -> Result<(), Error> {
     if changes.is_empty() {
         return Ok(());
     }
@@ -167,7 +167,7 @@ async fn write(connection: &Connection, changes: &[(Lease, Change<'_>)], held: &
     let (group_upstreams, group_tenants, group_counts) = groups.columns();
     let own = groups.numbers(held.iter().map(|held| (held.upstream.as_str(), held.tenant.as_str())));
     let keeps: Vec<bool> = changes.iter().map(|(_, change)| change.keeps_dedup).collect();
-    let columns = Columns::of(changes);
+    let columns = ChangeColumns::of(changes);
     let mut values: Vec<&(dyn ToSql + Sync)> = vec![&group_upstreams, &group_tenants, &group_counts];
     values.extend([&own as &(dyn ToSql + Sync), &places, &keeps]);
     values.extend(columns.values());
@@ -183,12 +183,12 @@ fn plain_statement() -> &'static str {
 }
 
 /// Whether a settlement changes nothing but where its job is.
-const fn is_short(settle: &Settle) -> bool {
+const fn is_short(settle: &SettleJob) -> bool {
     settle.follow.is_empty() && settle.key.is_none() && !settle.forgets
 }
 
 /// One statement for all that need no more than that; what each of these came to.
-async fn plainly(connection: &Connection, batch: &[Worded]) -> Result<Vec<Option<Settled>>, Error> {
+async fn plainly(connection: &PooledConnection, batch: &[Worded]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
     for (index, one) in batch.iter().enumerate().filter(|(_, one)| is_short(&one.settle)) {
@@ -203,7 +203,7 @@ async fn plainly(connection: &Connection, batch: &[Worded]) -> Result<Vec<Option
     plain.dedup_by_key(|(_, _, (lease, _))| (lease.row, lease.token));
     let (places, changes): (Vec<(usize, Settled)>, Vec<_>) =
         plain.into_iter().map(|(index, settled, change)| ((index, settled), change)).unzip();
-    let columns = Columns::of(&changes);
+    let columns = ChangeColumns::of(&changes);
     let mut written: HashSet<(i64, i64)> = HashSet::new();
     for mut row in ask(connection, plain_statement(), &columns.values()).await? {
         written.insert((row.take()?, row.take()?));
@@ -218,7 +218,7 @@ const RENEW: &str = "WITH mine AS MATERIALIZED (SELECT held.row AS r FROM unnest
                      CROSS JOIN LATERAL (SELECT 1 FROM claims WHERE claims.row = held.row AND claims.token = held.token FOR UPDATE) AS claim) \
                      UPDATE claims SET lease_until = $3 WHERE row = ANY(ARRAY(SELECT r FROM mine)) RETURNING row, token, cancel";
 
-pub(super) async fn renew(pool: &Pool, leases: &[Lease], until: Wall) -> Result<Vec<Renewed>, Error> {
+pub(super) async fn renew(pool: &PostgresPool, leases: &[JobLease], until: Wall) -> Result<Vec<Renewed>, Error> {
     let columns = Leases::of(leases.iter().copied());
     let mut found: HashMap<(i64, i64), bool> = HashMap::new();
     let statement = format!("{RENEW}, (SELECT {RELAXED})");

@@ -1,11 +1,11 @@
 //! What time brings about: due jobs, vanished workers, and old jobs that are forgotten.
 
-use super::pool::{Connection, Pool};
+use super::pool::{PooledConnection, PostgresPool};
 use super::turns::{FIRST, ORDER, given};
 use super::tx::{RELAXED, ask};
 use crate::error::Error;
 use crate::failpoint;
-use crate::model::job::{Holder, MIXED, SUSPECT, State, Tick};
+use crate::model::job::{ClockTick, Holder, JobState, MIXED, SUSPECT};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use std::sync::OnceLock;
@@ -53,9 +53,9 @@ fn ready_statement() -> &'static str {
     })
 }
 
-pub(super) async fn tick(pool: &Pool, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
+pub(super) async fn tick(pool: &PostgresPool, now: Wall, holder: Option<Holder>) -> Result<ClockTick, Error> {
     let connection = pool.get().await?;
-    let mut tick = Tick::default();
+    let mut tick = ClockTick::default();
     let mut seen = look(&connection).await?;
     if [seen.lease_over, seen.due].into_iter().flatten().any(|at| at <= now) {
         failpoint::hit("tick-before-commit")?;
@@ -66,10 +66,10 @@ pub(super) async fn tick(pool: &Pool, now: Wall, holder: Option<Holder>) -> Resu
         pool.bell().positions.clear();
         seen = look(&connection).await?;
     }
-    Ok(Tick { lanes: seen.lanes, next: seen.due, ..tick })
+    Ok(ClockTick { lanes: seen.lanes, next: seen.due, ..tick })
 }
 
-struct Seen {
+struct TickReading {
     /// When the first lease runs out.
     lease_over: Option<Wall>,
     /// When the first waiting job is due.
@@ -77,18 +77,18 @@ struct Seen {
     lanes: Vec<String>,
 }
 
-async fn look(connection: &Connection) -> Result<Seen, Error> {
+async fn look(connection: &PooledConnection) -> Result<TickReading, Error> {
     let next = ask(connection, NEXT, &[]).await?;
     let mut next = next.into_iter().next().ok_or_else(|| Error::Failed("a look found nothing".to_owned()))?;
     let (lease_over, due) = (next.take()?, next.take()?);
     let lanes = if next.take::<Option<i64>>()?.is_some() { ask(connection, LANES, &[]).await? } else { Vec::new() };
-    Ok(Seen { lease_over, due, lanes: lanes.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()? })
+    Ok(TickReading { lease_over, due, lanes: lanes.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>()? })
 }
 
 /// Forgets jobs that are over, a few at a time, with pauses, so that what arrives meanwhile finds the server's time in between.
-pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Result<usize, Error> {
+pub(super) async fn sweep(pool: &PostgresPool, finished_before: Wall, most: usize) -> Result<usize, Error> {
     let mut gone = 0;
-    for state in [State::Done, State::Dead, State::Cancelled] {
+    for state in [JobState::Done, JobState::Dead, JobState::Cancelled] {
         let mut after = vec![0; 16];
         while gone < most {
             let few = SWEEP.min(most - gone);
@@ -117,7 +117,13 @@ pub(super) async fn sweep(pool: &Pool, finished_before: Wall, most: usize) -> Re
 /// The ids of some jobs of one state that are forgotten now. Ids sort by age, so old ones are found without reading the young; and the
 /// walk begins after the last ones that were, whose places in the index are not cleared yet. State and id are compared and sorted as one,
 /// and the number is no parameter: otherwise the planner reads all that are over, or walks past all that are not.
-async fn forget(connection: &Connection, state: State, after: &[u8], finished_before: Wall, most: usize) -> Result<Vec<Vec<u8>>, Error> {
+async fn forget(
+    connection: &PooledConnection,
+    state: JobState,
+    after: &[u8],
+    finished_before: Wall,
+    most: usize,
+) -> Result<Vec<Vec<u8>>, Error> {
     let before = CallId::first_at(finished_before + Nanos::from_millis(1)).to_bytes();
     let statement = format!(
         "WITH gone AS (DELETE FROM ended WHERE ctid = ANY(ARRAY(SELECT ctid FROM ended WHERE (state, id) > ({state}, $1) \
@@ -130,7 +136,7 @@ async fn forget(connection: &Connection, state: State, after: &[u8], finished_be
     gone.into_iter().map(|mut row| row.take()).collect()
 }
 
-pub(super) async fn time(pool: &Pool) -> Result<Wall, Error> {
+pub(super) async fn time(pool: &PostgresPool) -> Result<Wall, Error> {
     let now = ask(&pool.get().await?, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8", &[]).await?;
     now.into_iter().next().ok_or_else(|| Error::Failed("the database does not know the time".to_owned()))?.take()
 }

@@ -2,11 +2,11 @@
 
 use super::errors::bounded;
 use super::jobs;
-use super::pool::{Connection, Pool};
+use super::pool::{PooledConnection, PostgresPool};
 use super::wake::Bell;
 use crate::error::Error;
 use crate::model::job::{Enqueued, NewJob};
-use crate::sql::{Row, Sql, Value, Write, text};
+use crate::sql::{RowReader, Sql, SqlValue, Write, text};
 use seawall_core::time::Wall;
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 #[derive(Debug)]
 pub(crate) struct Tx {
     /// `None` only after the end.
-    connection: Option<Connection>,
+    connection: Option<PooledConnection>,
     bell: Arc<Bell>,
     /// There is something new to claim once this is committed.
     rings: bool,
@@ -27,22 +27,22 @@ pub(crate) struct Tx {
 pub(super) const RELAXED: &str = "set_config('synchronous_commit', 'off', true) IS NULL";
 
 #[derive(Debug)]
-pub(crate) struct Look(Connection);
+pub(crate) struct TransactionRead(PooledConnection);
 
-impl Look {
-    pub(super) async fn new(pool: &Pool) -> Result<Self, Error> {
+impl TransactionRead {
+    pub(super) async fn new(pool: &PostgresPool) -> Result<Self, Error> {
         pool.get().await.map(Self)
     }
 }
 
 impl Tx {
-    pub(super) async fn begin(pool: &Pool) -> Result<Self, Error> {
+    pub(super) async fn begin(pool: &PostgresPool) -> Result<Self, Error> {
         let tx = Self { connection: Some(pool.get().await?), bell: Arc::clone(pool.bell()), rings: false };
         bounded(tx.connection()?.batch_execute("BEGIN")).await?;
         Ok(tx)
     }
 
-    pub(super) fn connection(&self) -> Result<&Connection, Error> {
+    pub(super) fn connection(&self) -> Result<&PooledConnection, Error> {
         self.connection.as_ref().ok_or_else(|| Error::Failed("the transaction is over".to_owned()))
     }
 
@@ -79,11 +79,11 @@ impl Sql for Tx {
     const BODY: &'static str = "body";
     const LOCK: &'static str = " FOR UPDATE";
 
-    async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+    async fn query(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<RowReader>, Error> {
         query(self.connection()?, sql, values).await
     }
 
-    async fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+    async fn execute(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Error> {
         execute(self.connection()?, sql, values).await
     }
 }
@@ -96,63 +96,63 @@ impl Write for Tx {
     }
 }
 
-impl Sql for Look {
+impl Sql for TransactionRead {
     const FIND: &'static str = "strpos";
     const BODY: &'static str = "body";
     const LOCK: &'static str = " FOR UPDATE";
 
-    async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+    async fn query(&mut self, sql: &str, values: &[SqlValue]) -> Result<Vec<RowReader>, Error> {
         query(&self.0, sql, values).await
     }
 
-    async fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Error> {
+    async fn execute(&mut self, sql: &str, values: &[SqlValue]) -> Result<u64, Error> {
         execute(&self.0, sql, values).await
     }
 }
 
-async fn query(connection: &Connection, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+async fn query(connection: &PooledConnection, sql: &str, values: &[SqlValue]) -> Result<Vec<RowReader>, Error> {
     let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
     ask(connection, sql, &values).await
 }
 
 /// A statement that is prepared once for each connection.
-pub(super) async fn ask(connection: &Connection, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+pub(super) async fn ask(connection: &PooledConnection, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<RowReader>, Error> {
     let statement = connection.answer(connection.prepare_cached(sql)).await?;
     let rows = connection.answer(connection.query(&statement, values)).await?;
     rows.iter().map(row).collect()
 }
 
-async fn execute(connection: &Connection, sql: &str, values: &[Value]) -> Result<u64, Error> {
+async fn execute(connection: &PooledConnection, sql: &str, values: &[SqlValue]) -> Result<u64, Error> {
     let statement = connection.answer(connection.prepare_cached(sql)).await?;
     let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
     connection.answer(connection.execute(&statement, &values)).await
 }
 
-fn row(row: &tokio_postgres::Row) -> Result<Row, Error> {
+fn row(row: &tokio_postgres::Row) -> Result<RowReader, Error> {
     let mut values = Vec::with_capacity(row.len());
     for (index, column) in row.columns().iter().enumerate() {
         values.push(match *column.type_() {
-            Type::INT8 => cell::<i64>(row, index, Value::Integer)?,
-            Type::INT4 => cell::<i32>(row, index, |number| Value::Integer(number.into()))?,
-            Type::INT2 => cell::<i16>(row, index, |number| Value::Integer(number.into()))?,
-            Type::BOOL => cell::<bool>(row, index, |yes| Value::Integer(yes.into()))?,
-            Type::BYTEA => cell::<Vec<u8>>(row, index, Value::Bytes)?,
-            _ => cell::<String>(row, index, Value::Text)?,
+            Type::INT8 => cell::<i64>(row, index, SqlValue::Integer)?,
+            Type::INT4 => cell::<i32>(row, index, |number| SqlValue::Integer(number.into()))?,
+            Type::INT2 => cell::<i16>(row, index, |number| SqlValue::Integer(number.into()))?,
+            Type::BOOL => cell::<bool>(row, index, |yes| SqlValue::Integer(yes.into()))?,
+            Type::BYTEA => cell::<Vec<u8>>(row, index, SqlValue::Bytes)?,
+            _ => cell::<String>(row, index, SqlValue::Text)?,
         });
     }
-    Ok(Row::new(values))
+    Ok(RowReader::new(values))
 }
 
 fn cell<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a tokio_postgres::Row,
     index: usize,
-    value: impl Fn(T) -> Value,
-) -> Result<Value, Error> {
+    value: impl Fn(T) -> SqlValue,
+) -> Result<SqlValue, Error> {
     let found: Option<T> = row.try_get(index).map_err(|error| Error::Damaged(error.to_string()))?;
-    Ok(found.map_or(Value::Null, value))
+    Ok(found.map_or(SqlValue::Null, value))
 }
 
-impl ToSql for Value {
+impl ToSql for SqlValue {
     fn to_sql(&self, column: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
         match self {
             Self::Null => Ok(IsNull::Yes),

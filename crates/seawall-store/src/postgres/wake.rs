@@ -1,7 +1,7 @@
 //! Telling and hearing of work, whichever process enqueued it, so that nobody has to wait for a poll.
 
 use super::errors::failed;
-use super::pool::{Pool, Stream};
+use super::pool::{PostgresPool, ServerStream};
 use super::position::Positions;
 use super::pulse::beat;
 use super::tx::{RELAXED, ask};
@@ -42,7 +42,7 @@ impl Bell {
 
 /// Wakes whoever waits for work, in every process. After the work is there, and not in its transaction: nobody's
 /// acknowledgement waits for it.
-pub(super) async fn ring(pool: Pool) {
+pub(super) async fn ring(pool: PostgresPool) {
     let statement = format!("SELECT {RELAXED}, pg_notify($1, '') IS NULL");
     loop {
         pool.bell().rung.notified().await;
@@ -55,7 +55,7 @@ pub(super) async fn ring(pool: Pool) {
 }
 
 /// Listens for as long as it is let. Those who wait also poll, so a gap here costs time and never work.
-pub(super) async fn listen(pool: Pool, woken: Arc<Notify>) {
+pub(super) async fn listen(pool: PostgresPool, woken: Arc<Notify>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let begun = || {
@@ -71,7 +71,7 @@ pub(super) async fn listen(pool: Pool, woken: Arc<Notify>) {
 }
 
 /// Until the connection is lost, or nothing more is heard on it.
-async fn once(pool: &Pool, woken: &Notify, begun: impl FnOnce()) -> Result<(), Error> {
+async fn once(pool: &PostgresPool, woken: &Notify, begun: impl FnOnce()) -> Result<(), Error> {
     let (client, mut connection) = pool.apart().await?;
     let first = format!("LISTEN {CHANNEL}");
     tokio::select! {
@@ -82,7 +82,7 @@ async fn once(pool: &Pool, woken: &Notify, begun: impl FnOnce()) -> Result<(), E
     }
 }
 
-async fn hear(connection: &mut Connection<Socket, impl Stream>, woken: &Notify) -> Result<(), Error> {
+async fn hear(connection: &mut Connection<Socket, impl ServerStream>, woken: &Notify) -> Result<(), Error> {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         if let AsyncMessage::Notification(_) = message.map_err(|error| failed(&error))? {
             woken.notify_one();

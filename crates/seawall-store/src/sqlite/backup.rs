@@ -1,7 +1,7 @@
 //! Copies of a database: made while it is used, put in its place while it is not, and checked.
 
 use super::owner::{Owner, Serving};
-use super::preflight::Found;
+use super::preflight::DatabaseState;
 use super::{BUSY, Connection, Error, OpenFlags, beside, create_private, preflight, resolved, schema};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn write(database: &Path, copy: &Path) -> Result<(), Error> {
     let database = &resolved(database);
     // A process that uses it under another name has the log beside that name.
-    if database.exists() && preflight::look(database)? == Found::WithoutItsLog {
+    if database.exists() && preflight::look(database)? == DatabaseState::WithoutItsLog {
         let why = "it is in use, and its log is not beside it: is this another name of the file (a hard link, a bind mount)?";
         return Err(Error::Unavailable(why.to_owned()));
     }

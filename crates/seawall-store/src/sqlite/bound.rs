@@ -10,7 +10,7 @@ const SHORT: usize = 256;
 
 pub(super) struct Bound<'a> {
     statement: CachedStatement<'a>,
-    values: Vec<Value>,
+    values: Vec<BoundValue>,
 }
 
 impl<'a> Bound<'a> {
@@ -24,13 +24,13 @@ impl<'a> Bound<'a> {
 
     /// How many rows it changed.
     pub(super) fn execute<const COUNT: usize>(&mut self, values: [ValueRef<'_>; COUNT]) -> Result<usize, Error> {
-        self.values.resize_with(COUNT, Value::default);
+        self.values.resize_with(COUNT, BoundValue::default);
         for ((parameter, value), bound) in (1..).zip(values).zip(&mut self.values) {
             if !bound.is(value) {
                 // What fails leaves nothing bound.
-                *bound = Value::Other;
+                *bound = BoundValue::Other;
                 self.statement.raw_bind_parameter(parameter, ToSqlOutput::Borrowed(value))?;
-                *bound = Value::of(value);
+                *bound = BoundValue::of(value);
             }
         }
         Ok(self.statement.raw_execute()?)
@@ -39,7 +39,7 @@ impl<'a> Bound<'a> {
 
 /// What is bound to a parameter.
 #[derive(Debug, Default)]
-enum Value {
+enum BoundValue {
     /// Something that is not compared, or nothing yet.
     #[default]
     Other,
@@ -48,7 +48,7 @@ enum Value {
     Text(Vec<u8>),
 }
 
-impl Value {
+impl BoundValue {
     fn is(&self, value: ValueRef<'_>) -> bool {
         match (self, value) {
             (Self::Null, ValueRef::Null) => true,

@@ -2,7 +2,7 @@
 
 use super::{Sqlite, beside};
 use crate::error::Error;
-use crate::model::journal::Run;
+use crate::model::journal::RunId;
 use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt as _;
@@ -10,12 +10,12 @@ use std::path::PathBuf;
 
 /// The file goes with the lock.
 #[derive(Debug)]
-pub(crate) struct RunLock {
+pub(crate) struct SqliteRunLock {
     path: PathBuf,
     _lock: File,
 }
 
-impl Drop for RunLock {
+impl Drop for SqliteRunLock {
     fn drop(&mut self) {
         // A file that stays hurts nobody: the lock is what counts.
         drop(std::fs::remove_file(&self.path));
@@ -23,7 +23,7 @@ impl Drop for RunLock {
 }
 
 impl Sqlite {
-    pub(crate) fn hold_run(&self, run: &Run) -> Result<Option<RunLock>, Error> {
+    pub(crate) fn hold_run(&self, run: &RunId) -> Result<Option<SqliteRunLock>, Error> {
         let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
         let ending = run[..8].iter().fold("-run-".to_owned(), |mut text, byte| {
             let _: std::fmt::Result = write!(text, "{byte:02x}");
@@ -40,7 +40,7 @@ impl Sqlite {
             // Its last holder may have removed it between our opening and locking it; then it is not the one others find.
             let ours = lock.metadata().map_err(unavailable)?.ino();
             if std::fs::metadata(&path).is_ok_and(|found| found.ino() == ours) {
-                return Ok(Some(RunLock { path, _lock: lock }));
+                return Ok(Some(SqliteRunLock { path, _lock: lock }));
             }
         }
     }

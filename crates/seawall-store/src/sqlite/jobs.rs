@@ -6,13 +6,15 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::json;
 use crate::model::history;
-use crate::model::job::{Claim, Claimed, Enqueued, Lease, NewJob, Origin, Renewed, SHORT_BODY, SUSPECT, Settle, Settled, State};
+use crate::model::job::{
+    ClaimRequest, Claimed, Enqueued, JobLease, JobOrigin, JobState, NewJob, Renewed, SHORT_BODY, SUSPECT, SettleJob, Settled,
+};
 use crate::progress;
 use crate::rows::{self, CLAIMED, GIVEN_BACK, LEFT, PLACED, STATE};
-use crate::sql::{Row, Sql as _, at_once, count, values};
+use crate::sql::{RowReader, Sql as _, at_once, count, values};
 use crate::statements::idempotency;
 use crate::statements::jobs::{FREE_KEY, forget_secrets};
-use crate::statements::settled::{self, Change, Held, Left, Worded};
+use crate::statements::settled::{self, JobChange, SettledJob, SettlingJob, Worded};
 use rusqlite::types::ValueRef::{Blob, Integer};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
@@ -43,22 +45,22 @@ pub(super) const PUT_OFF: &str = "UPDATE jobs SET waits = ?, turn = ?, due = coa
 impl Sqlite {
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>, now: Wall) -> Result<Vec<Enqueued>, Error> {
         // Before it is the writing thread's turn, which everybody waits for.
-        let jobs: Vec<(Written, NewJob)> = jobs.into_iter().map(|job| Ok((Written::of(&job)?, job))).collect::<Result<_, Error>>()?;
+        let jobs: Vec<(JobColumns, NewJob)> = jobs.into_iter().map(|job| Ok((JobColumns::of(&job)?, job))).collect::<Result<_, Error>>()?;
         self.write(move |tx| jobs.iter().map(|(written, job)| insert(tx, job, written, now)).collect()).await
     }
 
-    pub(crate) async fn claim(&self, claim: Claim) -> Result<Vec<Claimed>, Error> {
+    pub(crate) async fn claim(&self, claim: ClaimRequest) -> Result<Vec<Claimed>, Error> {
         if self.lull.has_nothing_for(&claim) {
             return Ok(Vec::new());
         }
         self.repeat(move |tx| take(tx, &claim)).await
     }
 
-    pub(crate) async fn renew(&self, leases: Vec<Lease>, until: Wall) -> Result<Vec<Renewed>, Error> {
+    pub(crate) async fn renew(&self, leases: Vec<JobLease>, until: Wall) -> Result<Vec<Renewed>, Error> {
         self.repeat(move |tx| leases.iter().map(|lease| renew(tx.db, *lease, until)).collect()).await
     }
 
-    pub(crate) async fn begin_send(&self, lease: Lease, now: Wall) -> Result<bool, Error> {
+    pub(crate) async fn begin_send(&self, lease: JobLease, now: Wall) -> Result<bool, Error> {
         self.finish(move |tx| {
             let mut begin = tx.db.prepare_cached("UPDATE claims SET begun_at = ? WHERE row = ? AND token = ?")?;
             Ok(begin.execute(params![now.0, lease.row, lease.token])? > 0)
@@ -76,18 +78,18 @@ impl Sqlite {
 }
 
 /// What of a job has to be put into words for its row.
-struct Written {
+struct JobColumns {
     progress: String,
     origin: Option<String>,
     history: String,
     headers: String,
 }
 
-impl Written {
+impl JobColumns {
     fn of(job: &NewJob) -> Result<Self, Error> {
         Ok(Self {
             progress: progress::write(&job.progress),
-            origin: if job.origin == Origin::Caller { None } else { Some(json::write(&job.origin)?) },
+            origin: if job.origin == JobOrigin::Caller { None } else { Some(json::write(&job.origin)?) },
             history: history::to_json(&job.history),
             headers: json::pairs(&job.request.headers),
         })
@@ -95,10 +97,10 @@ impl Written {
 }
 
 pub(super) fn enqueue(tx: &mut Tx<'_>, job: &NewJob, now: Wall) -> Result<Enqueued, Error> {
-    insert(tx, job, &Written::of(job)?, now)
+    insert(tx, job, &JobColumns::of(job)?, now)
 }
 
-fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &Written, now: Wall) -> Result<Enqueued, Error> {
+fn insert(tx: &mut Tx<'_>, job: &NewJob, written: &JobColumns, now: Wall) -> Result<Enqueued, Error> {
     if let Some(known) = known(tx.db, job)? {
         return Ok(known);
     }
@@ -152,7 +154,7 @@ fn known(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
     Ok(found.map(|(id, state, fingerprint)| {
         let id = CallId::from_bytes(id);
         if fingerprint == job.fingerprint {
-            Enqueued::Known(id, State::from_number(state).unwrap_or(State::Queued))
+            Enqueued::Known(id, JobState::from_number(state).unwrap_or(JobState::Queued))
         } else {
             Enqueued::Mismatch(id)
         }
@@ -162,7 +164,7 @@ fn known(db: &Connection, job: &NewJob) -> Result<Option<Enqueued>, Error> {
 pub(super) static KNOWN: LazyLock<String> =
     LazyLock::new(|| format!("SELECT jobs.id, {STATE}, jobs.fingerprint FROM {PLACED} WHERE jobs.dedup = ?"));
 
-fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+fn take(tx: &mut Tx<'_>, claim: &ClaimRequest) -> Result<Vec<Claimed>, Error> {
     let token = i64::from_ne_bytes(claim.token.to_ne_bytes());
     let mut claimed = Vec::with_capacity(claim.lanes.iter().map(|(_, most)| most).sum());
     for (upstream, most) in &claim.lanes {
@@ -170,7 +172,7 @@ fn take(tx: &mut Tx<'_>, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         let mut statement = tx.db.prepare_cached(&CLAIM)?;
         let mut found = statement.query(params![upstream, count(*most)])?;
         while let Some(next) = found.next()? {
-            let mut columns = Row::from(Columns::of(next));
+            let mut columns = RowReader::from(Columns::of(next));
             let (mut job, lease) = rows::claimed(&mut columns, token)?;
             let turn: i64 = columns.take()?;
             let (body, body_left) = rows::claimed_body(&mut columns)?;
@@ -192,12 +194,12 @@ static CLAIM: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Writes down whose the first of a lane are now, which are given in their order.
-fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], claim: &Claim) -> Result<(), Error> {
+fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], claim: &ClaimRequest) -> Result<(), Error> {
     let until = claim.now + claim.lease;
     let (mut mark, mut unqueue) = (db.prepare_cached(MARK)?, db.prepare_cached(UNQUEUE)?);
     for alike in claimed.chunk_by(|(_, one), (_, next)| one.job.priority == next.job.priority) {
         let Some((turn, last)) = alike.last() else { continue };
-        let Lease { row, token, .. } = last.lease;
+        let JobLease { row, token, .. } = last.lease;
         let marked = mark.execute(params![upstream, last.job.priority, turn, row, token, until.0, claim.rules])?;
         let gone = unqueue.execute(params![upstream, last.job.priority, turn, row])?;
         // They were found in this very transaction.
@@ -208,7 +210,7 @@ fn mark(db: &Connection, upstream: &str, claimed: &[(i64, Claimed)], claim: &Cla
     Ok(())
 }
 
-fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
+fn renew(db: &Connection, lease: JobLease, until: Wall) -> Result<Renewed, Error> {
     let cancel: Option<bool> = db
         .prepare_cached("UPDATE claims SET lease_until = ? WHERE row = ? AND token = ? RETURNING cancel")?
         .query_row(params![until.0, lease.row, lease.token], |row| row.get(0))
@@ -220,19 +222,19 @@ fn renew(db: &Connection, lease: Lease, until: Wall) -> Result<Renewed, Error> {
     })
 }
 
-fn held(db: &Connection, lease: Lease) -> Result<Option<Held>, Error> {
+fn held(db: &Connection, lease: JobLease) -> Result<Option<SettlingJob>, Error> {
     const HELD: &str = "SELECT upstream, tenant, cancel, origin FROM claims JOIN jobs ON jobs.row = claims.row \
                         WHERE claims.row = ? AND claims.token = ?";
-    of_lease(db, HELD, lease)?.map(|mut held| Held::read(&mut held)).transpose()
+    of_lease(db, HELD, lease)?.map(|mut held| SettlingJob::read(&mut held)).transpose()
 }
 
 /// What this very claim left behind.
-fn left(db: &Connection, lease: Lease) -> Result<Option<Left>, Error> {
+fn left(db: &Connection, lease: JobLease) -> Result<Option<SettledJob>, Error> {
     let statement = format!("SELECT {LEFT} FROM {PLACED} WHERE jobs.row = ? AND {GIVEN_BACK} = ?");
-    of_lease(db, &statement, lease)?.map(|mut left| Left::read(&mut left)).transpose()
+    of_lease(db, &statement, lease)?.map(|mut left| SettledJob::read(&mut left)).transpose()
 }
 
-fn of_lease(db: &Connection, statement: &str, lease: Lease) -> Result<Option<Row>, Error> {
+fn of_lease(db: &Connection, statement: &str, lease: JobLease) -> Result<Option<RowReader>, Error> {
     let mut statement = db.prepare_cached(statement)?;
     let mut found = statement.query(params![lease.row, lease.token])?;
     found.next()?.map(super::row).transpose()
@@ -268,11 +270,11 @@ enum Cancel {
 }
 
 /// Whether there was such a claim; there is none any more.
-fn release(tx: &mut Tx<'_>, lease: Lease, cancel: Cancel) -> Result<bool, Error> {
+fn release(tx: &mut Tx<'_>, lease: JobLease, cancel: Cancel) -> Result<bool, Error> {
     Ok(tx.release()?.execute([Integer(lease.row), Integer(lease.token), Integer(cancel as i64)])? > 0)
 }
 
-fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settled, Error> {
+fn conclude(tx: &mut Tx<'_>, settle: &SettleJob, settled: Settled) -> Result<Settled, Error> {
     if settled == Settled::Kept {
         for follow in &settle.follow {
             enqueue(tx, follow, settle.now)?;
@@ -286,7 +288,7 @@ fn conclude(tx: &mut Tx<'_>, settle: &Settle, settled: Settled) -> Result<Settle
 }
 
 /// Puts a job that nobody holds any more where it belongs.
-fn write(tx: &mut Tx<'_>, settle: &Settle, turn: i64, change: &Change<'_>) -> Result<(), Error> {
+fn write(tx: &mut Tx<'_>, settle: &SettleJob, turn: i64, change: &JobChange<'_>) -> Result<(), Error> {
     let (lease, forgets) = (settle.lease, settle.forgets);
     if let Some(finished_at) = change.finished_at {
         end(tx, lease, finished_at, change)?;
@@ -314,7 +316,7 @@ pub(super) fn queue_again(db: &Connection, row: i64) -> Result<(), Error> {
     Ok(())
 }
 
-fn end(tx: &mut Tx<'_>, lease: Lease, finished_at: Wall, change: &Change<'_>) -> Result<(), Error> {
+fn end(tx: &mut Tx<'_>, lease: JobLease, finished_at: Wall, change: &JobChange<'_>) -> Result<(), Error> {
     let (id, response) = (lease.id.to_bytes(), change.response);
     tx.end()?.execute([
         Integer(lease.row),

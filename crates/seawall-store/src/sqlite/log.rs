@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lengths of the log, in pages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct LogBounds {
     /// What it has grown by when it is folded in again.
     step: i32,
     /// It is begun anew when little is left of it.
@@ -22,7 +22,7 @@ pub(super) struct Bounds {
     little: i32,
 }
 
-impl Bounds {
+impl LogBounds {
     /// 64 MiB as a rule, and little more than 128 at worst.
     pub(super) const USUAL: Self = Self { step: 2000, long: 16_384, longest: 32_768, little: 200 };
 }
@@ -31,16 +31,16 @@ impl Bounds {
 const ROUNDS: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct WriteAheadLog {
     /// It is time for the writer to do the rest.
     due: Arc<AtomicBool>,
     /// Held by whoever folds: a second one would be turned away, and a log that is too long has to wait for its turn.
     folding: Arc<Mutex<()>>,
 }
 
-impl Log {
+impl WriteAheadLog {
     /// Watches over the log of the connection that writes.
-    pub(super) fn watch(writer: &mut Connection, path: &Path, bounds: Bounds, file: Arc<FileLock>) -> Result<Self, Error> {
+    pub(super) fn watch(writer: &mut Connection, path: &Path, bounds: LogBounds, file: Arc<FileLock>) -> Result<Self, Error> {
         // Ends when the writing connection is closed, and its hook with it.
         let (grown, growing) = sync_channel::<()>(1);
         let beside = connect_to_fold(path)?;
@@ -72,7 +72,7 @@ impl Log {
         drop(writer.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())));
     }
 
-    fn follow(&self, beside: &Connection, bounds: Bounds) {
+    fn follow(&self, beside: &Connection, bounds: LogBounds) {
         for _ in 0..ROUNDS {
             // A disk that fails says so to the writer too.
             let Ok((pages, folded)) = self.fold(beside) else { return };
@@ -94,7 +94,11 @@ impl Log {
 }
 
 /// Hears how many pages the log has after each commit.
-fn hook(grown: SyncSender<()>, due: Arc<AtomicBool>, bounds: Bounds) -> impl FnMut(&mut rusqlite::hooks::Wal, i32) -> rusqlite::Result<()> {
+fn hook(
+    grown: SyncSender<()>,
+    due: Arc<AtomicBool>,
+    bounds: LogBounds,
+) -> impl FnMut(&mut rusqlite::hooks::Wal, i32) -> rusqlite::Result<()> {
     let mut last = 0;
     move |_, pages| {
         // Shorter than before, it was begun anew.
@@ -124,8 +128,8 @@ mod tests {
         std::fs::write(&path, b"").unwrap();
         let owner = Owner::claim(&path).unwrap();
         let mut db = connect(&path).unwrap();
-        let bounds = Bounds { step: 20, long: 100, longest: 200, little: 10 };
-        let log = Log::watch(&mut db, &path, bounds, owner.file()).unwrap();
+        let bounds = LogBounds { step: 20, long: 100, longest: 200, little: 10 };
+        let log = WriteAheadLog::watch(&mut db, &path, bounds, owner.file()).unwrap();
         db.execute_batch("CREATE TABLE t (body BLOB); PRAGMA synchronous = OFF").unwrap();
         for _ in 0..300 {
             db.execute("INSERT INTO t VALUES (zeroblob(40000))", []).unwrap();

@@ -3,7 +3,7 @@
 //! here. A poll that finds nothing new costs a look at a number, and no way to the writing thread and back.
 
 use super::{Connection, Error, connect_to_read};
-use crate::model::job::{Claim, Tick};
+use crate::model::job::{ClaimRequest, ClockTick};
 use seawall_core::time::Wall;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ pub(super) struct Lull(Mutex<Watch>);
 #[derive(Debug)]
 struct Watch {
     db: Connection,
-    found: Option<Found>,
+    found: Option<LullResult>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct LullResult {
     version: Version,
     /// Nothing moved, so a later tick is the same.
-    tick: Tick,
+    tick: ClockTick,
     /// When the first lease runs out.
     lease_over: Option<Wall>,
 }
@@ -37,7 +37,7 @@ impl Lull {
     }
 
     /// What a tick would find; or else what to keep its findings under: the version from before it looks.
-    pub(super) fn tick(&self, now: Wall) -> Result<Tick, Option<Version>> {
+    pub(super) fn tick(&self, now: Wall) -> Result<ClockTick, Option<Version>> {
         let watch = self.lock();
         let version = watch.version();
         match &watch.found {
@@ -46,13 +46,13 @@ impl Lull {
         }
     }
 
-    pub(super) fn keep(&self, version: Option<Version>, tick: &Tick, lease_over: Option<Wall>) {
+    pub(super) fn keep(&self, version: Option<Version>, tick: &ClockTick, lease_over: Option<Wall>) {
         let still = version.filter(|_| tick.recovered + tick.due == 0);
-        self.lock().found = still.map(|version| Found { version, tick: tick.clone(), lease_over });
+        self.lock().found = still.map(|version| LullResult { version, tick: tick.clone(), lease_over });
     }
 
     /// Whether there is nothing for whoever claims.
-    pub(super) fn has_nothing_for(&self, claim: &Claim) -> bool {
+    pub(super) fn has_nothing_for(&self, claim: &ClaimRequest) -> bool {
         let watch = self.lock();
         let Some(found) = &watch.found else { return false };
         let wanted = claim.lanes.iter().any(|(lane, _)| found.tick.lanes.contains(lane));
@@ -72,7 +72,7 @@ impl Watch {
     }
 }
 
-impl Found {
+impl LullResult {
     fn brings_nothing(&self, now: Wall) -> bool {
         [self.tick.next, self.lease_over].into_iter().flatten().all(|at| now < at)
     }
@@ -92,14 +92,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Sqlite::open(&folder.path().join("seawall.db")).unwrap();
         let poll = async || {
-            let claim = Claim { lanes: vec![("u".to_owned(), 9)], token: 1, lease: Nanos::from_secs(1), now: Wall(5), rules: 0 };
+            let claim = ClaimRequest { lanes: vec![("u".to_owned(), 9)], token: 1, lease: Nanos::from_secs(1), now: Wall(5), rules: 0 };
             (store.tick(Wall(5), None).await.unwrap(), store.claim(claim).await.unwrap().len())
         };
-        assert_eq!(poll().await, (Tick::default(), 0));
+        assert_eq!(poll().await, (ClockTick::default(), 0));
         let (writing, go) = stalled(&store, Weight::Adds).await;
         // However slow the machine is: who waits for that writer waits for ever.
         let again = tokio::time::timeout(Duration::from_secs(60), poll()).await;
-        assert_eq!(again.unwrap(), (Tick::default(), 0));
+        assert_eq!(again.unwrap(), (ClockTick::default(), 0));
         go.send(()).unwrap();
         writing.await.unwrap();
     }

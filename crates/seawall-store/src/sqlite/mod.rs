@@ -22,12 +22,12 @@ mod writer;
 
 use crate::error::Error;
 use crate::model::job::{Enqueued, NewJob};
-use crate::sql::{Row, Source, Sql, Value, Write};
+use crate::sql::{RowReader, RowSource, Sql, SqlValue, Write};
 use bound::Bound;
-pub(crate) use hold::RunLock;
+pub(crate) use hold::SqliteRunLock;
 use lull::Lull;
 use owner::{Owner, Serving};
-use reader::Reader;
+use reader::ReadConnection;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
@@ -38,13 +38,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use turns::Turns;
-use writer::Writer;
+use writer::WriterThread;
 
 /// A handle that every clone shares.
 #[derive(Clone, Debug)]
 pub(crate) struct Sqlite {
-    writer: Writer,
-    reader: Reader,
+    writer: WriterThread,
+    reader: ReadConnection,
     lull: Arc<Lull>,
     woken: Arc<Notify>,
     path: Arc<Path>,
@@ -109,12 +109,12 @@ impl Sqlite {
         let turns = Turns::load(&db)?;
         let woken = Arc::new(Notify::new());
         Ok(Self {
-            writer: Writer::start(db, turns, path, Arc::clone(&woken), &owner)?,
-            reader: Reader::start(path, &owner)?,
+            writer: WriterThread::start(db, turns, path, Arc::clone(&woken), &owner)?,
+            reader: ReadConnection::start(path, &owner)?,
             lull: Arc::new(Lull::watch(path)?),
             woken,
             path: Arc::from(path.as_path()),
-            lost_its_log: found == preflight::Found::WithoutItsLog,
+            lost_its_log: found == preflight::DatabaseState::WithoutItsLog,
             owner: Arc::new(owner),
             serving: Arc::default(),
         })
@@ -212,11 +212,11 @@ impl Sql for Tx<'_> {
     const BODY: &'static str = BODY;
     const LOCK: &'static str = "";
 
-    fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send {
+    fn query(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<Vec<RowReader>, Error>> + Send {
         ready(query(self.db, sql, values))
     }
 
-    fn execute(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<u64, Error>> + Send {
+    fn execute(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<u64, Error>> + Send {
         ready(execute(self.db, sql, values))
     }
 }
@@ -232,16 +232,16 @@ impl Sql for Look<'_> {
     const BODY: &'static str = BODY;
     const LOCK: &'static str = "";
 
-    fn query(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<Vec<Row>, Error>> + Send {
+    fn query(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<Vec<RowReader>, Error>> + Send {
         ready(query(self.0, sql, values))
     }
 
-    fn execute(&mut self, sql: &str, values: &[Value]) -> impl Future<Output = Result<u64, Error>> + Send {
+    fn execute(&mut self, sql: &str, values: &[SqlValue]) -> impl Future<Output = Result<u64, Error>> + Send {
         ready(execute(self.0, sql, values))
     }
 }
 
-fn query(db: &Connection, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error> {
+fn query(db: &Connection, sql: &str, values: &[SqlValue]) -> Result<Vec<RowReader>, Error> {
     let mut statement = db.prepare_cached(&sql.replace('$', "?"))?;
     let mut found = statement.query(params_from_iter(values))?;
     let mut rows = Vec::new();
@@ -251,15 +251,15 @@ fn query(db: &Connection, sql: &str, values: &[Value]) -> Result<Vec<Row>, Error
     Ok(rows)
 }
 
-fn execute(db: &Connection, sql: &str, values: &[Value]) -> Result<u64, Error> {
+fn execute(db: &Connection, sql: &str, values: &[SqlValue]) -> Result<u64, Error> {
     let changed = db.prepare_cached(&sql.replace('$', "?"))?.execute(params_from_iter(values))?;
     Ok(u64::try_from(changed).unwrap_or(u64::MAX))
 }
 
-fn row(row: &rusqlite::Row<'_>) -> Result<Row, Error> {
+fn row(row: &rusqlite::Row<'_>) -> Result<RowReader, Error> {
     let count = row.as_ref().column_count();
     let mut columns = Columns::of(row);
-    Ok(Row::new((0..count).map(|_| columns.value()).collect::<Result<_, Error>>()?))
+    Ok(RowReader::new((0..count).map(|_| columns.value()).collect::<Result<_, Error>>()?))
 }
 
 /// A row that is read while the statement stands at it.
@@ -274,24 +274,24 @@ impl<'a> Columns<'a> {
     }
 }
 
-impl Source for Columns<'_> {
-    fn value(&mut self) -> Result<Value, Error> {
+impl RowSource for Columns<'_> {
+    fn value(&mut self) -> Result<SqlValue, Error> {
         let value = self.row.get_ref(self.next)?;
         self.next += 1;
         Ok(match value {
-            ValueRef::Null => Value::Null,
-            ValueRef::Integer(number) => Value::Integer(number),
-            ValueRef::Text(text) => Value::Text(match std::str::from_utf8(text) {
+            ValueRef::Null => SqlValue::Null,
+            ValueRef::Integer(number) => SqlValue::Integer(number),
+            ValueRef::Text(text) => SqlValue::Text(match std::str::from_utf8(text) {
                 Ok(text) => text.to_owned(),
                 Err(_) => String::from_utf8_lossy(text).into_owned(),
             }),
-            ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
+            ValueRef::Blob(bytes) => SqlValue::Bytes(bytes.to_vec()),
             ValueRef::Real(_) => return Err(Error::Damaged("a column holds a fraction where none belongs".to_owned())),
         })
     }
 }
 
-impl ToSql for Value {
+impl ToSql for SqlValue {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
             Self::Null => ValueRef::Null,

@@ -120,7 +120,7 @@ impl Owner {
     }
 
     /// Takes the right to a database that nobody else uses.
-    pub(super) fn claim_alone(database: &Path) -> Result<Alone, Error> {
+    pub(super) fn claim_alone(database: &Path) -> Result<ExclusiveLock, Error> {
         let lock = open_beside(database, "-lock")?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -131,7 +131,7 @@ impl Owner {
         if let Some(file) = &file {
             file.claim(true)?;
         }
-        Ok(Alone { _file: file, _lock: lock })
+        Ok(ExclusiveLock { _file: file, _lock: lock })
     }
 
     /// Whether nobody else uses the database. Who asks keeps the whole lock then.
@@ -150,7 +150,7 @@ impl Owner {
 
 /// The right to a database that nobody else uses.
 #[derive(Debug)]
-pub(super) struct Alone {
+pub(super) struct ExclusiveLock {
     _file: Option<Arc<FileLock>>,
     _lock: File,
 }

@@ -1,8 +1,8 @@
 //! Which index each statement uses. With another one they answer the same, a thousand times slower.
 
 use super::{jobs, schema, turns, upkeep};
-use crate::model::job::{Filter, State};
-use crate::model::page::Window;
+use crate::model::job::{JobFilter, JobState};
+use crate::model::page::PageWindow;
 use crate::statements;
 use crate::statements::jobs::Among;
 use rusqlite::Connection;
@@ -25,9 +25,9 @@ fn databases() -> [Connection; 2] {
     })
 }
 
-fn list(state: State, among: Among) -> String {
-    let filter = Filter { state: Some(state), ..Filter::default() };
-    statements::jobs::list_statement(&filter, &Window { after: None, limit: 50 }, among).0
+fn list(state: JobState, among: Among) -> String {
+    let filter = JobFilter { state: Some(state), ..JobFilter::default() };
+    statements::jobs::list_statement(&filter, &PageWindow { after: None, limit: 50 }, among).0
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
         }
     }
     for db in [&fresh, &old] {
-        let over = plan(db, &list(State::Done, Among::All));
+        let over = plan(db, &list(JobState::Done, Among::All));
         assert!(
             over.starts_with("SEARCH ended USING INDEX ended_listed (state=? AND id<?)\nSEARCH jobs USING INTEGER PRIMARY KEY"),
             "{over}"
@@ -76,7 +76,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
         for place in ["SCAN queue", "SCAN claims", "COVERING INDEX jobs_waiting", "COVERING INDEX ended_listed"] {
             assert!(counts.contains(place), "{counts}");
         }
-        for (state, place) in [(State::Queued, "SCAN queue"), (State::Running, "SCAN claims"), (State::Waiting, "jobs_waiting")] {
+        for (state, place) in [(JobState::Queued, "SCAN queue"), (JobState::Running, "SCAN claims"), (JobState::Waiting, "jobs_waiting")] {
             let few = plan(db, &statements::jobs::few_statement(state));
             assert!(few.contains(place), "{few}");
             let sorted = plan(db, &list(state, Among::Few));

@@ -13,7 +13,7 @@ pub(super) const CLOSED: i64 = 0x5EA_0000;
 
 /// What a database that may be opened looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum DatabaseState {
     /// There is none yet, or it is whole.
     Whole,
     /// It was in use when it was left or copied, and there is no log beside it: what the log held is missing.
@@ -38,10 +38,10 @@ pub(super) fn look_for_its_log(path: &Path) -> Result<(), Error> {
 }
 
 /// Refuses a database that is damaged, newer than this program, or not the one that the log beside it belongs to.
-pub(super) fn look(path: &Path) -> Result<Found, Error> {
+pub(super) fn look(path: &Path) -> Result<DatabaseState, Error> {
     look_for_its_log(path)?;
     if is_empty(path) {
-        return Ok(Found::Whole);
+        return Ok(DatabaseState::Whole);
     }
     // Asked first: who reads a database makes an empty log for it. One that is in use has a log with a header.
     let has_log = has_header(&beside(path, "-wal"));
@@ -51,7 +51,7 @@ pub(super) fn look(path: &Path) -> Result<Found, Error> {
     db.busy_timeout(BUSY)?;
     schema::check(&db)?;
     let mark: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    Ok(if mark == IN_USE && !has_log { Found::WithoutItsLog } else { Found::Whole })
+    Ok(if mark == IN_USE && !has_log { DatabaseState::WithoutItsLog } else { DatabaseState::Whole })
 }
 
 fn is_empty(path: &Path) -> bool {

@@ -10,14 +10,14 @@ const THREADS: usize = 2;
 /// Reads that may wait.
 const QUEUE: usize = 256;
 
-type Query = Box<dyn FnOnce(&Connection) + Send>;
+type ReadQuery = Box<dyn FnOnce(&Connection) + Send>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Reader(mpsc::Sender<Query>);
+pub(super) struct ReadConnection(mpsc::Sender<ReadQuery>);
 
-impl Reader {
+impl ReadConnection {
     pub(super) fn start(path: &Path, owner: &Owner) -> Result<Self, Error> {
-        let (sender, receiver) = mpsc::channel::<Query>(QUEUE);
+        let (sender, receiver) = mpsc::channel::<ReadQuery>(QUEUE);
         let receiver = Arc::new(Mutex::new(receiver));
         for number in 0..THREADS {
             let (file, db, receiver) = (owner.file(), connect_to_read(path)?, Arc::clone(&receiver));
@@ -42,7 +42,7 @@ impl Reader {
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let query: Query = Box::new(move |db| drop(reply.send(work(db))));
+        let query: ReadQuery = Box::new(move |db| drop(reply.send(work(db))));
         self.0.send(query).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 const BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
-pub(super) struct Reserve {
+pub(super) struct ReserveCommand {
     file: PathBuf,
     spent: bool,
 }
 
-impl Reserve {
+impl ReserveCommand {
     /// Kept back where there is room for it; a disk that is full from the beginning has none to give.
     pub(super) fn beside(database: &Path) -> Self {
         let mut reserve = Self { file: beside(database, "-reserve"), spent: true };

@@ -13,7 +13,7 @@ pub(super) const QUEUED: &str = "SELECT queue.upstream, jobs.tenant, queue.turn 
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    lanes: HashMap<String, Lane>,
+    lanes: HashMap<String, CommandLane>,
     /// How many tenants the lanes remember.
     tenants: usize,
     /// Somebody got one since this was asked last.
@@ -21,7 +21,7 @@ pub(crate) struct Turns {
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct CommandLane {
     /// The last turn that was claimed.
     present: i64,
     /// The last turn that each tenant was given.
@@ -44,7 +44,7 @@ impl Turns {
     /// A job is in line.
     fn queued(&mut self, upstream: &str, tenant: &str, turn: i64) {
         let Some(lane) = self.lanes.get_mut(upstream) else {
-            self.lanes.insert(upstream.to_owned(), Lane { present: turn, last: HashMap::from([(tenant.to_owned(), turn)]) });
+            self.lanes.insert(upstream.to_owned(), CommandLane { present: turn, last: HashMap::from([(tenant.to_owned(), turn)]) });
             self.tenants += 1;
             return;
         };
@@ -87,7 +87,7 @@ impl Turns {
         match self.lanes.get_mut(upstream) {
             Some(lane) => lane.present = lane.present.max(turn),
             None => {
-                self.lanes.insert(upstream.to_owned(), Lane { present: turn, ..Lane::default() });
+                self.lanes.insert(upstream.to_owned(), CommandLane { present: turn, ..CommandLane::default() });
             }
         }
     }

@@ -4,7 +4,7 @@
 use super::{Sqlite, Tx, jobs};
 use crate::error::Error;
 use crate::failpoint;
-use crate::model::job::{Holder, MIXED, SUSPECT, State, Tick};
+use crate::model::job::{ClockTick, Holder, JobState, MIXED, SUSPECT};
 use crate::sql::count;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
@@ -53,7 +53,7 @@ enum Why {
 }
 
 impl Sqlite {
-    pub(crate) async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<Tick, Error> {
+    pub(crate) async fn tick(&self, now: Wall, holder: Option<Holder>) -> Result<ClockTick, Error> {
         let version = match self.lull.tick(now) {
             Ok(tick) => return Ok(tick),
             Err(version) => version,
@@ -66,7 +66,7 @@ impl Sqlite {
     /// A few at a time, so that what arrives meanwhile is written in between.
     pub(crate) async fn sweep_jobs(&self, finished_before: Wall, most: usize) -> Result<usize, Error> {
         let mut gone = 0;
-        for state in [State::Done, State::Dead, State::Cancelled] {
+        for state in [JobState::Done, JobState::Dead, JobState::Cancelled] {
             let mut after = [0; 16];
             while gone < most {
                 let few = SWEEP.min(most - gone);
@@ -84,7 +84,7 @@ impl Sqlite {
 }
 
 /// What time brought about, and when the first lease runs out.
-fn tick(tx: &mut Tx<'_>, now: Wall, holder: Option<Holder>) -> Result<(Tick, Option<Wall>), Error> {
+fn tick(tx: &mut Tx<'_>, now: Wall, holder: Option<Holder>) -> Result<(ClockTick, Option<Wall>), Error> {
     let lost_by = |prefix| if holder.is_some_and(|alive| alive.prefix() == prefix) { Why::Lapsed } else { Why::Crashed };
     let recovered = ready(tx, LATE, now, lost_by)?;
     for row in &recovered {
@@ -96,7 +96,7 @@ fn tick(tx: &mut Tx<'_>, now: Wall, holder: Option<Holder>) -> Result<(Tick, Opt
         failpoint::hit("tick-before-commit")?;
     }
     let next = first(tx.db, NEXT)?;
-    Ok((Tick { recovered, due, lanes: lanes(tx.db)?, next }, first(tx.db, LEASED)?))
+    Ok((ClockTick { recovered, due, lanes: lanes(tx.db)?, next }, first(tx.db, LEASED)?))
 }
 
 fn first(db: &Connection, statement: &str) -> Result<Option<Wall>, Error> {
@@ -136,7 +136,7 @@ fn lanes(db: &Connection) -> Result<Vec<String>, Error> {
 }
 
 /// Forgets jobs of one state that are over: how many, and where to go on.
-fn sweep(db: &Connection, state: State, after: [u8; 16], before: Wall, most: usize) -> Result<(usize, Option<[u8; 16]>), Error> {
+fn sweep(db: &Connection, state: JobState, after: [u8; 16], before: Wall, most: usize) -> Result<(usize, Option<[u8; 16]>), Error> {
     let youngest = CallId::first_at(before + Nanos::from_millis(1)).to_bytes();
     let found: Vec<(i64, i64, [u8; 16])> = db
         .prepare_cached(OLD)?

@@ -1,9 +1,9 @@
 //! The one thread that writes. Whatever arrived while it was committing goes into the next transaction, so that one
 //! flush of the disk pays for many writes; nobody hears of a write that has to last before it is on disk.
 
-use super::log::{Bounds, Log};
+use super::log::{LogBounds, WriteAheadLog};
 use super::owner::{FileLock, Owner};
-use super::reserve::Reserve;
+use super::reserve::ReserveCommand;
 use super::turns::Turns;
 use super::{Connection, Error, Tx, beside};
 use std::os::unix::fs::MetadataExt as _;
@@ -28,7 +28,7 @@ pub(super) enum Weight {
     Repeats,
 }
 
-trait Work: Send {
+trait WriterCommand: Send {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Error>;
     fn weight(&self) -> Weight;
     /// It is on disk, or failed.
@@ -43,7 +43,7 @@ struct Pending<T, F> {
     reply: oneshot::Sender<(F, Result<T, Error>)>,
 }
 
-impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending<T, F> {
+impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> WriterCommand for Pending<T, F> {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Error> {
         self.result = Some((self.work)(tx)?);
         Ok(())
@@ -62,13 +62,13 @@ impl<T: Send, F: FnMut(&mut Tx<'_>) -> Result<T, Error> + Send> Work for Pending
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Writer(mpsc::Sender<Box<dyn Work>>);
+pub(super) struct WriterThread(mpsc::Sender<Box<dyn WriterCommand>>);
 
-impl Writer {
+impl WriterThread {
     pub(super) fn start(mut db: Connection, turns: Turns, path: &Path, woken: Arc<Notify>, owner: &Owner) -> Result<Self, Error> {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let reserve = Reserve::beside(path);
-        let log = Log::watch(&mut db, path, Bounds::USUAL, owner.file())?;
+        let reserve = ReserveCommand::beside(path);
+        let log = WriteAheadLog::watch(&mut db, path, LogBounds::USUAL, owner.file())?;
         let file = owner.file();
         let files = Files::of(db.path().map_or(path, Path::new));
         std::thread::Builder::new()
@@ -121,21 +121,21 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
 
 struct Thread {
     db: Connection,
-    log: Log,
+    log: WriteAheadLog,
     files: Files,
     turns: Turns,
-    reserve: Reserve,
+    reserve: ReserveCommand,
     woken: Arc<Notify>,
     /// Whether a commit waits until the disk has it.
     flushes: bool,
-    queue: mpsc::Receiver<Box<dyn Work>>,
+    queue: mpsc::Receiver<Box<dyn WriterCommand>>,
     /// Dropped after the connection: fields are dropped in their order.
     _file: Arc<FileLock>,
 }
 
 impl Thread {
     fn serve(mut self) {
-        let mut batch: Vec<Box<dyn Work>> = Vec::with_capacity(BATCH);
+        let mut batch: Vec<Box<dyn WriterCommand>> = Vec::with_capacity(BATCH);
         while let Some(first) = self.queue.blocking_recv() {
             batch.push(first);
             while let Some(next) = next(&mut self.queue, &batch) {
@@ -149,7 +149,7 @@ impl Thread {
         }
     }
 
-    fn write(&mut self, batch: &mut Vec<Box<dyn Work>>) {
+    fn write(&mut self, batch: &mut Vec<Box<dyn WriterCommand>>) {
         if let Some(gone) = self.files.missing() {
             return self.refuse_without(&gone, batch);
         }
@@ -171,13 +171,13 @@ impl Thread {
 
     /// A file was removed, moved away or replaced. We still have it open, so that what the log holds is folded in; but what we
     /// would write from now on nobody else could find, so that nothing more is written.
-    fn refuse_without(&self, file: &Path, batch: &mut Vec<Box<dyn Work>>) {
+    fn refuse_without(&self, file: &Path, batch: &mut Vec<Box<dyn WriterCommand>>) {
         self.log.fold_all(&self.db);
         let gone = Error::Unavailable(format!("{} was removed or replaced while it was in use; restart Seawall", file.display()));
         batch.drain(..).for_each(|work| work.acknowledge(Err(gone.clone())));
     }
 
-    fn alone(&mut self, work: Box<dyn Work>) {
+    fn alone(&mut self, work: Box<dyn WriterCommand>) {
         let mut one = vec![work];
         let outcome = match self.together(&mut one, false) {
             Err(Error::Full) if one[0].weight() != Weight::Adds && self.reserve.spend() => self.together(&mut one, false),
@@ -200,7 +200,7 @@ impl Thread {
     }
 
     /// One transaction for all, and where it is `open` for those who come while it is under way: they need not wait for the next.
-    fn together(&mut self, batch: &mut Vec<Box<dyn Work>>, open: bool) -> Result<(), Error> {
+    fn together(&mut self, batch: &mut Vec<Box<dyn WriterCommand>>, open: bool) -> Result<(), Error> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl Thread {
         committed
     }
 
-    fn run(&mut self, batch: &mut Vec<Box<dyn Work>>, open: bool) -> Result<(), Error> {
+    fn run(&mut self, batch: &mut Vec<Box<dyn WriterCommand>>, open: bool) -> Result<(), Error> {
         let (mut tx, mut ran) = (Tx::begun(&self.db, &mut self.turns), 0);
         loop {
             while let Some(work) = batch.get_mut(ran) {
@@ -231,12 +231,12 @@ impl Thread {
 }
 
 /// What else waits, if there is room for it.
-fn next(queue: &mut mpsc::Receiver<Box<dyn Work>>, batch: &[Box<dyn Work>]) -> Option<Box<dyn Work>> {
+fn next(queue: &mut mpsc::Receiver<Box<dyn WriterCommand>>, batch: &[Box<dyn WriterCommand>]) -> Option<Box<dyn WriterCommand>> {
     if batch.len() < BATCH { queue.try_recv().ok() } else { None }
 }
 
 /// While the disk is full, only what ends something is tried.
-fn refuse_what_adds(batch: &mut Vec<Box<dyn Work>>) {
+fn refuse_what_adds(batch: &mut Vec<Box<dyn WriterCommand>>) {
     for work in std::mem::take(batch) {
         match work.weight() {
             Weight::Ends | Weight::Repeats => batch.push(work),

@@ -1,15 +1,15 @@
 //! Idempotency keys: read, decided by the core, written, all in one transaction.
 
 use crate::error::Error;
-use crate::model::idempotency::{Finish, Reserve, Reserved};
+use crate::model::idempotency::{FinishKey, ReserveKey, Reserved};
 use crate::model::job::Response;
 use crate::rows;
-use crate::sql::{Row, Sql, first, values};
+use crate::sql::{RowReader, Sql, first, values};
 use seawall_core::admit::idempotency::{self as rule, Answer, Entry, Fingerprint, State};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
-struct Kept {
+struct StoredKey {
     entry: Entry,
     owner: Option<CallId>,
     response: Option<Response>,
@@ -18,7 +18,7 @@ struct Kept {
 /// What the core decides about.
 pub(crate) const ENTRY: &str = "fingerprint, state, lease_until, reservation, expires_at";
 
-pub(crate) fn entry(row: &mut Row) -> Result<Entry, Error> {
+pub(crate) fn entry(row: &mut RowReader) -> Result<Entry, Error> {
     let fingerprint = Fingerprint(row.take()?);
     let (number, until): (i64, Option<Wall>) = (row.take()?, row.take()?);
     let state = match number {
@@ -30,7 +30,7 @@ pub(crate) fn entry(row: &mut Row) -> Result<Entry, Error> {
     Ok(Entry { fingerprint, state, reservation: row.take()?, expires: row.take()? })
 }
 
-async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<Kept>, Error> {
+async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<StoredKey>, Error> {
     let statement = format!(
         "SELECT {ENTRY}, owner, response_status, response_cut, response_headers, response_body FROM keys WHERE scope = $1{}",
         S::LOCK
@@ -42,7 +42,7 @@ async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<Kept>, Erro
     if let Some(response) = &mut response {
         response.body = row.take::<Option<bytes::Bytes>>()?.unwrap_or_default();
     }
-    Ok(Some(Kept { entry, owner, response }))
+    Ok(Some(StoredKey { entry, owner, response }))
 }
 
 pub(crate) const fn number(state: State) -> (i64, Option<Wall>) {
@@ -53,7 +53,7 @@ pub(crate) const fn number(state: State) -> (i64, Option<Wall>) {
     }
 }
 
-pub(crate) async fn reserve<S: Sql>(sql: &mut S, wish: &Reserve) -> Result<Reserved, Error> {
+pub(crate) async fn reserve<S: Sql>(sql: &mut S, wish: &ReserveKey) -> Result<Reserved, Error> {
     loop {
         let kept = read(sql, wish.scope).await?;
         let mut slot = kept.as_ref().map(|kept| kept.entry);
@@ -81,7 +81,7 @@ pub(crate) async fn reserve<S: Sql>(sql: &mut S, wish: &Reserve) -> Result<Reser
 }
 
 /// `false` when the reservation was lost in the meantime.
-pub(crate) async fn finish<S: Sql>(sql: &mut S, end: &Finish) -> Result<bool, Error> {
+pub(crate) async fn finish<S: Sql>(sql: &mut S, end: &FinishKey) -> Result<bool, Error> {
     let statement = format!("SELECT {ENTRY} FROM keys WHERE scope = $1{}", S::LOCK);
     let mut slot = first(sql, &statement, values![end.scope]).await?.map(|mut row| entry(&mut row)).transpose()?;
     if !rule::finish(&mut slot, end.reservation, end.ending, end.ttl, end.now) {

@@ -1,8 +1,8 @@
 //! Issues: letters that failed the same way, with their numbers.
 
 use crate::error::Error;
-use crate::model::dead::{Depth, Filter, Issue, NewLetter};
-use crate::sql::{Sql, Value, first, values};
+use crate::model::dead::{Depth, Issue, LetterQuery, NewLetter};
+use crate::sql::{Sql, SqlValue, first, values};
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
 
@@ -33,8 +33,8 @@ pub(super) async fn recount<S: Sql>(sql: &mut S, issue: i64, by: i64) -> Result<
 }
 
 /// The issues that a filter can mean. Their number is small, and with it lists need not walk past other issues' letters.
-pub(super) async fn meant<S: Sql>(sql: &mut S, filter: &Filter) -> Result<Option<Vec<i64>>, Error> {
-    let mut wanted: Vec<(&str, Value)> = Vec::new();
+pub(super) async fn meant<S: Sql>(sql: &mut S, filter: &LetterQuery) -> Result<Option<Vec<i64>>, Error> {
+    let mut wanted: Vec<(&str, SqlValue)> = Vec::new();
     wanted.extend(filter.upstream.as_ref().map(|upstream| ("upstream", upstream.into())));
     wanted.extend(filter.endpoint.as_ref().map(|endpoint| ("endpoint", endpoint.into())));
     wanted.extend(filter.class.map(|class| ("class", class.as_str().into())));
@@ -44,7 +44,7 @@ pub(super) async fn meant<S: Sql>(sql: &mut S, filter: &Filter) -> Result<Option
         return Ok(None);
     }
     let conditions: Vec<String> = (1..).zip(&wanted).map(|(n, (column, _))| format!("{column} = ${n}")).collect();
-    let values: Vec<Value> = wanted.into_iter().map(|(_, value)| value).collect();
+    let values: Vec<SqlValue> = wanted.into_iter().map(|(_, value)| value).collect();
     let rows = sql.query(&format!("SELECT issue FROM issues WHERE {}", conditions.join(" AND ")), &values).await?;
     rows.into_iter().map(|mut row| row.take()).collect::<Result<_, _>>().map(Some)
 }

@@ -3,10 +3,10 @@
 use crate::error::Error;
 use crate::failpoint;
 use crate::json;
-use crate::model::job::{Cancelled, Counts, Filter, Hasten, Hastened, Job, Lease, SUSPECT, State};
-use crate::model::page::{Page, Window};
+use crate::model::job::{Cancelled, Hasten, Hastened, Job, JobFilter, JobLease, JobState, SUSPECT, StateCounts};
+use crate::model::page::{Page, PageWindow};
 use crate::rows::{self, JOB, PLACED, STATE};
-use crate::sql::{Sql, Value, count, first, values};
+use crate::sql::{Sql, SqlValue, count, first, values};
 use crate::statements::letters;
 use crate::statements::settled::{CANCELLED, letter_of};
 use seawall_core::discretion::{self, REDACTED};
@@ -41,7 +41,7 @@ pub(crate) async fn cancel<S: Sql>(sql: &mut S, id: &CallId, now: &Wall) -> Resu
             return Ok(Cancelled::Asked);
         }
         if let Some(mut ended) = first(sql, "SELECT state FROM ended WHERE state IN (3, 4, 5) AND id = $1", values![*id]).await? {
-            return Ok(Cancelled::Over(ended.number(State::from_number)?));
+            return Ok(Cancelled::Over(ended.number(JobState::from_number)?));
         }
     }
     Err(Error::Unavailable("the job is changing hands".to_owned()))
@@ -68,7 +68,7 @@ pub(crate) const FREE_KEY: &str = "UPDATE jobs SET dedup = NULL WHERE row = $1 A
 
 /// Blames a suspect for the end of its worker in advance; a settlement takes that back. Whoever is told again, because an answer got
 /// lost, finds its own blame: nobody else's comes with this lease.
-pub(crate) async fn blame<S: Sql>(sql: &mut S, lease: &Lease) -> Result<bool, Error> {
+pub(crate) async fn blame<S: Sql>(sql: &mut S, lease: &JobLease) -> Result<bool, Error> {
     let held = format!("SELECT 1 FROM claims WHERE row = $1 AND token = $2{}", S::LOCK);
     if first(sql, &held, values![lease.row, lease.token]).await?.is_none() {
         return Ok(false);
@@ -115,7 +115,7 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Job>,
 }
 
 /// The body of a job that is claimed. None where the job is gone.
-pub(crate) async fn body<S: Sql>(sql: &mut S, lease: &Lease) -> Result<Option<bytes::Bytes>, Error> {
+pub(crate) async fn body<S: Sql>(sql: &mut S, lease: &JobLease) -> Result<Option<bytes::Bytes>, Error> {
     let found = first(sql, &format!("SELECT {} FROM jobs WHERE jobs.row = $1", S::BODY), values![lease.row]).await?;
     found.map(|mut row| rows::body(row.take()?)).transpose()
 }
@@ -125,7 +125,7 @@ const NEWEST: usize = 1000;
 /// Up to so many open jobs of one state are sorted for a list; among more, the newest are found by walking from the newest.
 const SORTED: usize = 50_000;
 
-pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) -> Result<Page<Job>, Error> {
+pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &JobFilter, window: &PageWindow) -> Result<Page<Job>, Error> {
     // Of one correlation there are few, whatever their state.
     let open = filter.state.filter(|state| !state.is_over() && filter.correlation_id.is_none());
     if open.is_some() {
@@ -142,7 +142,7 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) 
     Ok(window.page(jobs, |job| job.id))
 }
 
-async fn found<S: Sql>(sql: &mut S, filter: &Filter, window: &Window, among: Among) -> Result<Vec<Job>, Error> {
+async fn found<S: Sql>(sql: &mut S, filter: &JobFilter, window: &PageWindow, among: Among) -> Result<Vec<Job>, Error> {
     let (statement, values) = list_statement(filter, window, among);
     let rows = sql.query(&statement, &values).await?;
     rows.into_iter().map(|mut row| rows::job(&mut row)).collect()
@@ -161,22 +161,22 @@ pub(crate) enum Among {
 
 /// The place of a state, in an order that an index has: PostgreSQL is told to read no table whole, and where it has to, it no longer tells
 /// a good plan from a bad one.
-const fn place(state: State) -> &'static str {
+const fn place(state: JobState) -> &'static str {
     match state {
-        State::Queued => "queue ORDER BY upstream",
-        State::Running => "claims",
-        State::Waiting => "jobs WHERE waits = 1",
-        State::Done | State::Dead | State::Cancelled => "ended",
+        JobState::Queued => "queue ORDER BY upstream",
+        JobState::Running => "claims",
+        JobState::Waiting => "jobs WHERE waits = 1",
+        JobState::Done | JobState::Dead | JobState::Cancelled => "ended",
     }
 }
 
-pub(crate) fn few_statement(state: State) -> String {
+pub(crate) fn few_statement(state: JobState) -> String {
     format!("SELECT count(*) < {SORTED} FROM (SELECT 1 FROM {} LIMIT {SORTED}) AS few", place(state))
 }
 
-pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> (String, Vec<Value>) {
+pub(crate) fn list_statement(filter: &JobFilter, window: &PageWindow, among: Among) -> (String, Vec<SqlValue>) {
     let before = window.after.map_or([0xff; 16], CallId::to_bytes);
-    let mut values: Vec<Value> = vec![before.into(), window.rows().into()];
+    let mut values: Vec<SqlValue> = vec![before.into(), window.rows().into()];
     let (mut jobs, mut id, mut wanted) = (PLACED.to_owned(), "jobs.id", String::new());
     match filter.state {
         // Of one correlation there are few, which are sorted rather than looked for among all that are over.
@@ -187,7 +187,7 @@ pub(crate) fn list_statement(filter: &Filter, window: &Window, among: Among) -> 
         }
         Some(state) if among == Among::Few => wanted += &format!(" AND jobs.row IN (SELECT row FROM {} LIMIT {SORTED})", place(state)),
         // Its row says so.
-        Some(State::Waiting) => wanted += " AND jobs.waits = 1",
+        Some(JobState::Waiting) => wanted += " AND jobs.waits = 1",
         Some(state) => wanted += &format!(" AND {STATE} = {}", state.number()),
         None => {}
     }
@@ -211,8 +211,8 @@ pub(crate) const COUNTS: &str = "SELECT 0, count(*) FROM queue UNION ALL SELECT 
                                  UNION ALL SELECT state, count(*) FROM ended GROUP BY state";
 pub(crate) const OLDEST: &str = "SELECT min(due) FROM queue";
 
-pub(crate) async fn counts<S: Sql>(sql: &mut S) -> Result<Counts, Error> {
-    let mut counts = Counts::default();
+pub(crate) async fn counts<S: Sql>(sql: &mut S) -> Result<StateCounts, Error> {
+    let mut counts = StateCounts::default();
     for mut row in sql.query(COUNTS, &[]).await? {
         let (state, count): (i64, u64) = (row.take()?, row.take()?);
         if let Some(place) = usize::try_from(state).ok().and_then(|state| counts.by_state.get_mut(state)) {

@@ -3,13 +3,13 @@
 
 use super::letters;
 use crate::error::Error;
-use crate::model::journal::{Piece, Run};
+use crate::model::journal::{JournalPiece, RunId};
 use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;
 
 /// Keeps a piece with its letters. Doing it again changes nothing.
-pub(crate) async fn append<S: Sql>(sql: &mut S, run: &Run, piece: &Piece, now: &Wall) -> Result<(), Error> {
+pub(crate) async fn append<S: Sql>(sql: &mut S, run: &RunId, piece: &JournalPiece, now: &Wall) -> Result<(), Error> {
     let touch = "INSERT INTO runs (run, updated_at) VALUES ($1, $2) ON CONFLICT (run) DO UPDATE SET updated_at = excluded.updated_at";
     sql.execute(touch, values![*run, *now]).await?;
     let insert = "INSERT INTO journal (run, number, content) VALUES ($1, $2, $3) ON CONFLICT (run, number) DO NOTHING";
@@ -21,14 +21,14 @@ pub(crate) async fn append<S: Sql>(sql: &mut S, run: &Run, piece: &Piece, now: &
 }
 
 /// The first pieces from a number on, in order.
-pub(crate) async fn pieces<S: Sql>(sql: &mut S, run: &Run, from: &u64, most: &usize) -> Result<Vec<(u64, Bytes)>, Error> {
+pub(crate) async fn pieces<S: Sql>(sql: &mut S, run: &RunId, from: &u64, most: &usize) -> Result<Vec<(u64, Bytes)>, Error> {
     let statement = "SELECT number, content FROM journal WHERE run = $1 AND number >= $2 ORDER BY number LIMIT $3";
     let rows = sql.query(statement, values![*run, *from, *most]).await?;
     rows.into_iter().map(|mut row| Ok((row.take()?, row.take()?))).collect()
 }
 
 /// Forgets the last pieces from a number on, so many at most; how many it were.
-pub(crate) async fn cut<S: Sql>(sql: &mut S, run: &Run, from: &u64, most: &usize) -> Result<usize, Error> {
+pub(crate) async fn cut<S: Sql>(sql: &mut S, run: &RunId, from: &u64, most: &usize) -> Result<usize, Error> {
     let statement = "DELETE FROM journal WHERE run = $1 AND number IN \
                      (SELECT number FROM journal WHERE run = $1 AND number >= $2 ORDER BY number DESC LIMIT $3)";
     sql.execute(statement, values![*run, *from, *most]).await.map(|gone| usize::try_from(gone).unwrap_or(usize::MAX))
@@ -40,7 +40,7 @@ pub(crate) async fn sweep<S: Sql>(sql: &mut S, before: &Wall, most: &usize) -> R
     else {
         return Ok(0);
     };
-    let run: Run = row.take()?;
+    let run: RunId = row.take()?;
     let gone = cut(sql, &run, &0, most).await?;
     if gone < *most {
         sql.execute("DELETE FROM runs WHERE run = $1", values![run]).await?;

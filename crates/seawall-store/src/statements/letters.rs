@@ -5,12 +5,12 @@ use super::replay;
 use crate::error::Error;
 use crate::failpoint;
 use crate::json;
-use crate::model::dead::{Expired, Expiry, Filter, Letter, NewLetter, Status};
+use crate::model::dead::{Expired, Expiry, Letter, LetterQuery, LetterStatus, NewLetter};
 use crate::model::history;
 use crate::model::job::{Enqueued, NewJob};
-use crate::model::page::{Page, Window};
+use crate::model::page::{Page, PageWindow};
 use crate::rows::{self, LETTER};
-use crate::sql::{Sql, Value, Write, first, values};
+use crate::sql::{Sql, SqlValue, Write, first, values};
 use seawall_core::id::CallId;
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
@@ -67,15 +67,15 @@ pub(crate) async fn keep_all<S: Sql>(sql: &mut S, letters: &[NewLetter]) -> Resu
     Ok(())
 }
 
-async fn found<S: Sql>(sql: &mut S, id: CallId) -> Result<Option<(i64, i64, Status)>, Error> {
+async fn found<S: Sql>(sql: &mut S, id: CallId) -> Result<Option<(i64, i64, LetterStatus)>, Error> {
     let row = first(sql, "SELECT row, issue, status FROM letters WHERE id = $1", values![id]).await?;
-    row.map(|mut row| Ok((row.take()?, row.take()?, row.number(Status::from_number)?))).transpose()
+    row.map(|mut row| Ok((row.take()?, row.take()?, row.number(LetterStatus::from_number)?))).transpose()
 }
 
 /// The replay of a letter is over: it worked, or it was called off.
 pub(crate) async fn replay_ended<S: Sql>(sql: &mut S, id: CallId, worked: bool) -> Result<(), Error> {
-    let Some((row, issue, Status::Replaying)) = found(sql, id).await? else { return Ok(()) };
-    let status = if worked { Status::Replayed } else { Status::Kept };
+    let Some((row, issue, LetterStatus::Replaying)) = found(sql, id).await? else { return Ok(()) };
+    let status = if worked { LetterStatus::Replayed } else { LetterStatus::Kept };
     sql.execute("UPDATE letters SET status = $1 WHERE row = $2", values![status.number(), row]).await?;
     replay::ended(sql, row, worked).await?;
     if worked { Ok(()) } else { recount(sql, issue, 1).await }
@@ -83,7 +83,7 @@ pub(crate) async fn replay_ended<S: Sql>(sql: &mut S, id: CallId, worked: bool) 
 
 /// The replay of a letter failed like the original, or in a new way: the letter waits again and says so.
 pub(crate) async fn replay_failed<S: Sql>(sql: &mut S, id: CallId, new: &NewLetter) -> Result<(), Error> {
-    let Some((row, _, Status::Replaying)) = found(sql, id).await? else { return keep(sql, new).await };
+    let Some((row, _, LetterStatus::Replaying)) = found(sql, id).await? else { return keep(sql, new).await };
     let issue = file(sql, new).await?;
     sql.execute(
         "UPDATE letters SET status = 0, issue = $1, reason = $2, detail = $3, attempts = attempts + $4, last_attempt_at = $5, \
@@ -130,8 +130,8 @@ pub(super) async fn replay<S: Write>(sql: &mut S, id: &CallId, job: &NewJob, now
 pub(crate) async fn discard<S: Sql>(sql: &mut S, id: &CallId) -> Result<bool, Error> {
     let gone = first(sql, "DELETE FROM letters WHERE id = $1 AND status <> 1 RETURNING issue, status", values![*id]).await?;
     let Some(mut row) = gone else { return Ok(false) };
-    let (issue, status) = (row.take()?, row.number(Status::from_number)?);
-    if status == Status::Kept {
+    let (issue, status) = (row.take()?, row.number(LetterStatus::from_number)?);
+    if status == LetterStatus::Kept {
         recount(sql, issue, -1).await?;
     }
     Ok(true)
@@ -152,7 +152,7 @@ pub(crate) async fn expire<S: Sql>(sql: &mut S, now: &Wall, most: &usize) -> Res
         let gone = sql.execute("DELETE FROM letters WHERE row = $1 AND status = $2", values![number, status]).await?;
         expiry.gone += usize::from(gone > 0);
         // What was replayed in time did not run out of it.
-        if gone == 0 || status != Status::Kept.number() {
+        if gone == 0 || status != LetterStatus::Kept.number() {
             continue;
         }
         failpoint::hit("expire-in-transaction")?;
@@ -181,8 +181,8 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Lette
 /// How many of the newest letters are looked through for a text.
 const SEARCHED: usize = 100_000;
 
-pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) -> Result<Page<Letter>, Error> {
-    let statuses = filter.status.map_or_else(|| Status::ALL.to_vec(), |status| vec![status]);
+pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &LetterQuery, window: &PageWindow) -> Result<Page<Letter>, Error> {
+    let statuses = filter.status.map_or_else(|| LetterStatus::ALL.to_vec(), |status| vec![status]);
     let mut letters = Vec::new();
     if filter.ids.is_empty() {
         let issues = issues::meant(sql, filter).await?.map_or_else(|| vec![None], |issues| issues.into_iter().map(Some).collect());
@@ -205,13 +205,13 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, filter: &Filter, window: &Window) 
 /// The newest letters of one status, and of one issue where one is meant.
 async fn run<S: Sql>(
     sql: &mut S,
-    filter: &Filter,
-    window: Window,
-    status: Status,
+    filter: &LetterQuery,
+    window: PageWindow,
+    status: LetterStatus,
     issue: Option<i64>,
     into: &mut Vec<Letter>,
 ) -> Result<(), Error> {
-    let mut values: Vec<Value> = vec![status.number().into(), before(filter, window).into()];
+    let mut values: Vec<SqlValue> = vec![status.number().into(), before(filter, window).into()];
     // Compared and sorted as one: of a status that most letters have, or none, the planner would walk by id alone, past all the others.
     let mut page = "SELECT id FROM letters WHERE (status, id) < ($1, $2) AND status >= $1".to_owned();
     if let Some(issue) = issue {
@@ -242,7 +242,7 @@ async fn run<S: Sql>(
     Ok(())
 }
 
-fn before(filter: &Filter, window: Window) -> [u8; 16] {
+fn before(filter: &LetterQuery, window: PageWindow) -> [u8; 16] {
     let cursor = window.after.map_or([0xff; 16], CallId::to_bytes);
     filter.until.map_or(cursor, |until| cursor.min(CallId::first_at(until).to_bytes()))
 }

@@ -1,7 +1,7 @@
 //! Snapshots, the audit list, and unnamed errors.
 
 use crate::error::Error;
-use crate::model::notes::{Audited, Deed, Unnamed};
+use crate::model::notes::{Audited, Deed, UnnamedGroup};
 use crate::model::page::MOST;
 use crate::sql::{Sql, first, values};
 use bytes::Bytes;
@@ -36,7 +36,7 @@ pub(crate) async fn record<S: Sql>(sql: &mut S, deed: &Deed) -> Result<(), Error
 pub(crate) async fn audit<S: Sql>(sql: &mut S, before: &Option<i64>, limit: &usize) -> Result<Vec<Audited>, Error> {
     let statement = "SELECT number, at, who, action, detail FROM audit WHERE number < $1 ORDER BY number DESC LIMIT $2";
     let rows = sql.query(statement, values![before.unwrap_or(i64::MAX), (*limit).clamp(1, MOST)]).await?;
-    let deed = |mut row: crate::sql::Row| {
+    let deed = |mut row: crate::sql::RowReader| {
         let number = row.take()?;
         Ok(Audited { number, deed: Deed { at: row.take()?, who: row.take()?, action: row.take()?, detail: row.take()? } })
     };
@@ -44,8 +44,8 @@ pub(crate) async fn audit<S: Sql>(sql: &mut S, before: &Option<i64>, limit: &usi
 }
 
 /// Counts errors that no rule names.
-pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[Unnamed]) -> Result<(), Error> {
-    let mut errors: Vec<&Unnamed> = errors.iter().collect();
+pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[UnnamedGroup]) -> Result<(), Error> {
+    let mut errors: Vec<&UnnamedGroup> = errors.iter().collect();
     errors.sort_by_key(|error| &error.fingerprint);
     let statement = "INSERT INTO unnamed (fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample, member, value) \
                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
@@ -63,7 +63,7 @@ pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[Unnamed]) -> Result<(), 
 }
 
 /// Those with a name, which are rules as well, and of the others the newest.
-pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<Unnamed>, Error> {
+pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<UnnamedGroup>, Error> {
     let mut errors = Vec::new();
     for (which, limit) in [("named_as IS NOT NULL", MOST_NAMED), ("named_as IS NULL", (*limit).clamp(1, MOST))] {
         let statement = format!(
@@ -71,7 +71,7 @@ pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<Un
              WHERE {which} ORDER BY last_at DESC, fingerprint LIMIT $1"
         );
         for mut row in sql.query(&statement, values![limit]).await? {
-            errors.push(Unnamed {
+            errors.push(UnnamedGroup {
                 fingerprint: row.take()?,
                 upstream: row.take()?,
                 endpoint: row.take()?,

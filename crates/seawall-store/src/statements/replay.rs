@@ -5,19 +5,20 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::json;
 use crate::model::job::NewJob;
-use crate::model::page::{Page, Window};
-use crate::model::replay::{Counts, Created, NewReplay, RECENT, Replay, State, Stepped};
-use crate::sql::{Row, Sql, Write, first, values};
+use crate::model::page::{Page, PageWindow};
+use crate::model::replay::{Created, NewReplay, RECENT, Replay, ReplayCounts, ReplayState, Stepped};
+use crate::sql::{RowReader, Sql, Write, first, values};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
 const REPLAY: &str = "id, state, reason, name, who, filter, upstreams, rate, canary, created_at, position, started, worked, failed, \
                       held_back, updated_at, recent";
 
-fn replay(mut row: Row) -> Result<Replay, Error> {
+fn replay(mut row: RowReader) -> Result<Replay, Error> {
     let id = row.take()?;
     let (number, reason) = (row.take()?, row.take()?);
-    let state = State::from_number(number, reason).ok_or_else(|| Error::Damaged(format!("a replay is in the unknown state {number}")))?;
+    let state =
+        ReplayState::from_number(number, reason).ok_or_else(|| Error::Damaged(format!("a replay is in the unknown state {number}")))?;
     let new = NewReplay {
         id,
         name: row.take()?,
@@ -29,7 +30,7 @@ fn replay(mut row: Row) -> Result<Replay, Error> {
         created_at: row.take()?,
     };
     let position = row.take()?;
-    let counts = Counts { started: row.take()?, worked: row.take()?, failed: row.take()?, held_back: row.take()? };
+    let counts = ReplayCounts { started: row.take()?, worked: row.take()?, failed: row.take()?, held_back: row.take()? };
     let (updated_at, recent): (Wall, i64) = (row.take()?, row.take()?);
     Ok(Replay { new, state, position, counts, recent_failures: recent.count_ones(), updated_at })
 }
@@ -67,7 +68,7 @@ pub(crate) async fn one<S: Sql>(sql: &mut S, id: &CallId) -> Result<Option<Repla
 }
 
 /// Newest first.
-pub(crate) async fn list<S: Sql>(sql: &mut S, window: &Window) -> Result<Page<Replay>, Error> {
+pub(crate) async fn list<S: Sql>(sql: &mut S, window: &PageWindow) -> Result<Page<Replay>, Error> {
     let before = window.after.map_or([0xff; 16], CallId::to_bytes);
     let statement = format!("SELECT {REPLAY} FROM replays WHERE id < $1 ORDER BY id DESC LIMIT $2");
     let found = sql.query(&statement, values![before, window.rows()]).await?;
@@ -75,14 +76,14 @@ pub(crate) async fn list<S: Sql>(sql: &mut S, window: &Window) -> Result<Page<Re
 }
 
 /// Pauses, resumes or ends a replay. `false` when it is over, or not there.
-pub(crate) async fn set<S: Sql>(sql: &mut S, id: &CallId, state: &State, now: &Wall) -> Result<bool, Error> {
-    let reason = if let State::Paused(reason) = state { Some(reason.as_str()) } else { None };
+pub(crate) async fn set<S: Sql>(sql: &mut S, id: &CallId, state: &ReplayState, now: &Wall) -> Result<bool, Error> {
+    let reason = if let ReplayState::Paused(reason) = state { Some(reason.as_str()) } else { None };
     // Whoever lets it go on knows what failed before.
     let statement = "UPDATE replays SET state = $2, reason = $3, updated_at = $4, recent = recent * $5 \
                      WHERE id = $1 AND state < 2";
-    let keeps_recent = i64::from(*state != State::Running);
+    let keeps_recent = i64::from(*state != ReplayState::Running);
     let changed = sql.execute(statement, values![*id, state.number(), reason, *now, keeps_recent]).await? > 0;
-    if changed && matches!(state, State::Done | State::Cancelled) {
+    if changed && matches!(state, ReplayState::Done | ReplayState::Cancelled) {
         sql.execute("DELETE FROM replaying WHERE replay = $1", values![*id]).await?;
     }
     Ok(changed)

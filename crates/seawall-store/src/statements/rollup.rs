@@ -2,15 +2,15 @@
 
 use crate::error::Error;
 use crate::json;
-use crate::model::rollup::{MOST, Row, from_bytes, to_bytes};
+use crate::model::rollup::{MOST, RollupRow, from_bytes, to_bytes};
 use crate::sql::{Sql, values};
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Wall;
 
-pub(crate) async fn put<S: Sql>(sql: &mut S, rows: &[Row]) -> Result<(), Error> {
+pub(crate) async fn put<S: Sql>(sql: &mut S, rows: &[RollupRow]) -> Result<(), Error> {
     let statement = "INSERT INTO rollups (start_at, upstream, endpoint, writer, counts, latencies) VALUES ($1, $2, $3, $4, $5, $6) \
                      ON CONFLICT (start_at, upstream, endpoint, writer) DO UPDATE SET counts = excluded.counts, latencies = excluded.latencies";
-    for Row { start_at, upstream, endpoint, writer, rollup } in rows {
+    for RollupRow { start_at, upstream, endpoint, writer, rollup } in rows {
         let latencies = to_bytes(&rollup.latency);
         sql.execute(statement, values![*start_at, upstream, endpoint, *writer, json::write(rollup)?, &latencies[..]]).await?;
     }
@@ -18,7 +18,7 @@ pub(crate) async fn put<S: Sql>(sql: &mut S, rows: &[Row]) -> Result<(), Error> 
 }
 
 /// From the first time up to, but not with, the second; oldest first.
-pub(crate) async fn between<S: Sql>(sql: &mut S, from: &Wall, to: &Wall, upstream: &Option<String>) -> Result<Vec<Row>, Error> {
+pub(crate) async fn between<S: Sql>(sql: &mut S, from: &Wall, to: &Wall, upstream: &Option<String>) -> Result<Vec<RollupRow>, Error> {
     let mut values = values![*from, *to, MOST].to_vec();
     let mut wanted = "start_at >= $1 AND start_at < $2".to_owned();
     if let Some(upstream) = upstream {
@@ -35,7 +35,7 @@ pub(crate) async fn between<S: Sql>(sql: &mut S, from: &Wall, to: &Wall, upstrea
         let mut rollup: Rollup = row.json()?;
         let latencies: Vec<u8> = row.take()?;
         rollup.latency = from_bytes(&latencies).ok_or_else(|| Error::Damaged("a roll-up's latencies cannot be read".to_owned()))?;
-        rows.push(Row { start_at, upstream, endpoint, writer, rollup });
+        rows.push(RollupRow { start_at, upstream, endpoint, writer, rollup });
     }
     Ok(rows)
 }

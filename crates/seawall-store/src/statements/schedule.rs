@@ -3,16 +3,16 @@
 use crate::error::Error;
 use crate::failpoint;
 use crate::model::page::MOST;
-use crate::model::schedule::{Firing, NewSubject, Report, Source, Subject};
-use crate::sql::{Row, Sql, Write, values};
+use crate::model::schedule::{Firing, NewSubject, ScheduleSubject, SubjectSource, TickReport};
+use crate::sql::{RowReader, Sql, Write, values};
 
 const SUBJECT: &str = "schedule, subject, source, next_at, next_retry_at, last_ok_at, last_error, failures, stopped";
 
-fn subject(mut row: Row) -> Result<Subject, Error> {
-    Ok(Subject {
+fn subject(mut row: RowReader) -> Result<ScheduleSubject, Error> {
+    Ok(ScheduleSubject {
         schedule: row.take()?,
         subject: row.take()?,
-        source: row.word(Source::parse)?,
+        source: row.word(SubjectSource::parse)?,
         next_at: row.take()?,
         next_retry_at: row.take()?,
         last_ok_at: row.take()?,
@@ -45,7 +45,7 @@ pub(crate) async fn list<S: Sql>(
     schedule: &Option<String>,
     after: &Option<(String, String)>,
     limit: &usize,
-) -> Result<Vec<Subject>, Error> {
+) -> Result<Vec<ScheduleSubject>, Error> {
     let (last_schedule, last_subject) = after.clone().unwrap_or_default();
     let limit = (*limit).clamp(1, MOST);
     let rows = if let Some(schedule) = schedule {
@@ -59,7 +59,7 @@ pub(crate) async fn list<S: Sql>(
 }
 
 /// The longest due first.
-pub(crate) async fn due<S: Sql>(sql: &mut S, now: &seawall_core::time::Wall, most: &usize) -> Result<Vec<Subject>, Error> {
+pub(crate) async fn due<S: Sql>(sql: &mut S, now: &seawall_core::time::Wall, most: &usize) -> Result<Vec<ScheduleSubject>, Error> {
     let statement = format!(
         "SELECT {SUBJECT} FROM subjects WHERE stopped IS NULL AND coalesce(next_retry_at, next_at) <= $1 \
          ORDER BY coalesce(next_retry_at, next_at) LIMIT $2"
@@ -84,19 +84,19 @@ pub(crate) async fn fire<S: Write>(sql: &mut S, firing: &Firing) -> Result<bool,
     Ok(moved > 0)
 }
 
-pub(crate) async fn report<S: Sql>(sql: &mut S, schedule: &str, subject: &str, report: &Report) -> Result<bool, Error> {
+pub(crate) async fn report<S: Sql>(sql: &mut S, schedule: &str, subject: &str, report: &TickReport) -> Result<bool, Error> {
     let changed = match report {
-        Report::Ok { at } => {
+        TickReport::Ok { at } => {
             let statement = "UPDATE subjects SET last_ok_at = $3, last_error = NULL, failures = 0, next_retry_at = NULL \
                              WHERE schedule = $1 AND subject = $2";
             sql.execute(statement, values![schedule, subject, *at]).await?
         }
-        Report::Failed { error, retry_at } => {
+        TickReport::Failed { error, retry_at } => {
             let statement = "UPDATE subjects SET last_error = $3, failures = failures + 1, next_retry_at = $4 \
                              WHERE schedule = $1 AND subject = $2";
             sql.execute(statement, values![schedule, subject, error, *retry_at]).await?
         }
-        Report::Stopped { reason } => {
+        TickReport::Stopped { reason } => {
             let statement =
                 "UPDATE subjects SET last_error = $3, stopped = $3, failures = failures + 1 WHERE schedule = $1 AND subject = $2";
             sql.execute(statement, values![schedule, subject, reason]).await?

@@ -4,9 +4,9 @@ use crate::error::Error;
 use crate::json;
 use crate::model::dead::NewLetter;
 use crate::model::history;
-use crate::model::job::{Ending, MOST_HISTORY, Origin, Response, Settle, Settled, State};
+use crate::model::job::{JobEnding, JobOrigin, JobState, MOST_HISTORY, Response, SettleJob, Settled};
 use crate::progress;
-use crate::sql::{Row, Sql, text};
+use crate::sql::{RowReader, Sql, text};
 use crate::statements::letters;
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// write for all.
 #[derive(Debug)]
 pub(crate) struct Worded {
-    pub(crate) settle: Arc<Settle>,
+    pub(crate) settle: Arc<SettleJob>,
     progress: String,
     history: String,
 }
 
 impl Worded {
-    pub(crate) fn of(settle: Arc<Settle>) -> Self {
+    pub(crate) fn of(settle: Arc<SettleJob>) -> Self {
         let history = history::to_json(&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..]);
         Self { progress: progress::write(&settle.progress), history, settle }
     }
@@ -30,7 +30,7 @@ impl Worded {
 
 /// What is needed of a job that is being settled.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct SettlingJob {
     pub(crate) upstream: String,
     pub(crate) tenant: String,
     /// Somebody wants it cancelled.
@@ -38,29 +38,29 @@ pub(crate) struct Held {
     pub(crate) origin: Option<String>,
 }
 
-impl Held {
+impl SettlingJob {
     /// From the columns `upstream, tenant, cancel, origin`.
-    pub(crate) fn read(row: &mut Row) -> Result<Self, Error> {
+    pub(crate) fn read(row: &mut RowReader) -> Result<Self, Error> {
         Ok(Self { upstream: row.take()?, tenant: row.take()?, cancel: row.take()?, origin: row.take()? })
     }
 }
 
 /// A job that was given back, as it is now. Somebody may have claimed it since.
 #[derive(Debug)]
-pub(crate) struct Left {
-    held: Held,
-    state: State,
+pub(crate) struct SettledJob {
+    held: SettlingJob,
+    state: JobState,
     finished_at: Option<Wall>,
     progress: String,
     history: String,
     error: Option<String>,
 }
 
-impl Left {
+impl SettledJob {
     /// From the columns [`LEFT`](crate::rows::LEFT).
-    pub(crate) fn read(row: &mut Row) -> Result<Self, Error> {
-        let held = Held::read(row)?;
-        let state = row.number(State::from_number)?;
+    pub(crate) fn read(row: &mut RowReader) -> Result<Self, Error> {
+        let held = SettlingJob::read(row)?;
+        let state = row.number(JobState::from_number)?;
         Ok(Self { held, state, finished_at: row.take()?, progress: row.take()?, history: row.take()?, error: row.take()? })
     }
 
@@ -78,8 +78,8 @@ impl Left {
 
 /// What becomes of the job.
 #[derive(Debug)]
-pub(crate) struct Change<'a> {
-    pub(crate) state: State,
+pub(crate) struct JobChange<'a> {
+    pub(crate) state: JobState,
     /// As it was, where there is none.
     pub(crate) due: Option<Wall>,
     pub(crate) finished_at: Option<Wall>,
@@ -91,10 +91,10 @@ pub(crate) struct Change<'a> {
     pub(crate) response: Option<&'a Response>,
 }
 
-impl Change<'_> {
+impl JobChange<'_> {
     /// Back in line, so it needs a turn.
     pub(crate) fn is_queued(&self) -> bool {
-        self.state == State::Queued
+        self.state == JobState::Queued
     }
 }
 
@@ -118,33 +118,33 @@ impl Besides<'_> {
     }
 }
 
-pub(crate) fn settle<'a>(worded: &'a Worded, held: &Held) -> Result<(Settled, Change<'a>, Besides<'a>), Error> {
+pub(crate) fn settle<'a>(worded: &'a Worded, held: &SettlingJob) -> Result<(Settled, JobChange<'a>, Besides<'a>), Error> {
     let settle = &worded.settle;
     let letter = letter_of(held.origin.as_deref())?;
     let now = settle.now;
-    let cancelled = held.cancel && matches!(settle.ending, Ending::Wait { .. } | Ending::Release);
+    let cancelled = held.cancel && matches!(settle.ending, JobEnding::Wait { .. } | JobEnding::Release);
     let (state, due, error, response, besides) = match &settle.ending {
-        _ if cancelled => (State::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
-        Ending::Cancelled => (State::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
-        Ending::Wait { until, reason } if *until <= now => (State::Queued, Some(*until), Some(*reason), None, Besides::Nothing),
-        Ending::Wait { until, reason } => (State::Waiting, Some(*until), Some(*reason), None, Besides::Nothing),
-        Ending::Release => (State::Queued, None, None, None, Besides::Nothing),
-        Ending::Done(_) => (State::Done, None, None, said(settle), over(letter, true)),
-        Ending::Dead(new) => {
+        _ if cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
+        JobEnding::Cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
+        JobEnding::Wait { until, reason } if *until <= now => (JobState::Queued, Some(*until), Some(*reason), None, Besides::Nothing),
+        JobEnding::Wait { until, reason } => (JobState::Waiting, Some(*until), Some(*reason), None, Besides::Nothing),
+        JobEnding::Release => (JobState::Queued, None, None, None, Besides::Nothing),
+        JobEnding::Done(_) => (JobState::Done, None, None, said(settle), over(letter, true)),
+        JobEnding::Dead(new) => {
             let besides = letter.map_or(Besides::Letter(new), |letter| Besides::ReplayFailed { letter, how: new });
-            (State::Dead, None, Some(new.code.as_str()), said(settle), besides)
+            (JobState::Dead, None, Some(new.code.as_str()), said(settle), besides)
         }
-        Ending::Failed { code } => (State::Dead, None, Some(code.as_str()), said(settle), over(letter, false)),
+        JobEnding::Failed { code } => (JobState::Dead, None, Some(code.as_str()), said(settle), over(letter, false)),
     };
-    let settled = if state == State::Cancelled { Settled::Cancelled } else { Settled::Kept };
-    let change = Change {
+    let settled = if state == JobState::Cancelled { Settled::Cancelled } else { Settled::Kept };
+    let change = JobChange {
         state,
         due,
         finished_at: state.is_over().then_some(now),
         progress: &worded.progress,
         history: &worded.history,
         error,
-        keeps_dedup: !matches!(state, State::Dead | State::Cancelled),
+        keeps_dedup: !matches!(state, JobState::Dead | JobState::Cancelled),
         response,
     };
     Ok((settled, change, besides))
@@ -152,18 +152,18 @@ pub(crate) fn settle<'a>(worded: &'a Worded, held: &Held) -> Result<(Settled, Ch
 
 /// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends well or waits. It can be
 /// written without a look at the job, by whoever finds its claim and nobody who cancels it.
-pub(crate) fn plain(of: &Worded) -> Result<Option<(Settled, Change<'_>)>, Error> {
+pub(crate) fn plain(of: &Worded) -> Result<Option<(Settled, JobChange<'_>)>, Error> {
     if !of.settle.lease.by_caller {
         return Ok(None);
     }
-    let (settled, change, besides) = settle(of, &Held::default())?;
+    let (settled, change, besides) = settle(of, &SettlingJob::default())?;
     let plain = !change.is_queued() && change.keeps_dedup && besides == Besides::Nothing;
     Ok(plain.then_some((settled, change)))
 }
 
 /// What the upstream said that is kept with a job once it is over.
-fn said(settle: &Settle) -> Option<&Response> {
-    if let Ending::Done(response) = &settle.ending { Some(response) } else { settle.answer.as_ref() }
+fn said(settle: &SettleJob) -> Option<&Response> {
+    if let JobEnding::Done(response) = &settle.ending { Some(response) } else { settle.answer.as_ref() }
 }
 
 pub(crate) const CANCELLED: &str = "cancelled";
@@ -176,7 +176,7 @@ fn over<'a>(letter: Option<CallId>, worked: bool) -> Besides<'a> {
 pub(crate) fn letter_of(origin: Option<&str>) -> Result<Option<CallId>, Error> {
     let Some(text) = origin else { return Ok(None) };
     match json::read(text)? {
-        Origin::Replay { letter } => Ok(CallId::parse(&letter)),
-        Origin::Caller | Origin::Callback(_) | Origin::Notification | Origin::Schedule { .. } => Ok(None),
+        JobOrigin::Replay { letter } => Ok(CallId::parse(&letter)),
+        JobOrigin::Caller | JobOrigin::Callback(_) | JobOrigin::Notification | JobOrigin::Schedule { .. } => Ok(None),
     }
 }

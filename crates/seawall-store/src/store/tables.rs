@@ -3,13 +3,13 @@
 use super::{PostgresStore, SqliteStore, Store};
 use crate::error::Error;
 use crate::model::alarm::Alarm;
-use crate::model::idempotency::{Finish, Reserve, Reserved};
+use crate::model::idempotency::{FinishKey, ReserveKey, Reserved};
 use crate::model::job::NewJob;
-use crate::model::notes::{Audited, Deed, Unnamed};
-use crate::model::page::{Page, Window};
+use crate::model::notes::{Audited, Deed, UnnamedGroup};
+use crate::model::page::{Page, PageWindow};
 use crate::model::replay::{self, Created, NewReplay, Replay, Stepped};
 use crate::model::rollup;
-use crate::model::schedule::{Firing, NewSubject, Report, Subject};
+use crate::model::schedule::{Firing, NewSubject, ScheduleSubject, TickReport};
 use crate::sql::at_once;
 use crate::statements;
 use bytes::Bytes;
@@ -29,12 +29,17 @@ impl Store {
     }
 
     /// In order of their names, those after one; of one schedule or of all.
-    pub async fn subjects(&self, schedule: Option<String>, after: Option<(String, String)>, limit: usize) -> Result<Vec<Subject>, Error> {
+    pub async fn subjects(
+        &self,
+        schedule: Option<String>,
+        after: Option<(String, String)>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleSubject>, Error> {
         look!(self, statements::schedule::list, schedule, after, limit)
     }
 
     /// The longest due first.
-    pub async fn due_subjects(&self, now: Wall, most: usize) -> Result<Vec<Subject>, Error> {
+    pub async fn due_subjects(&self, now: Wall, most: usize) -> Result<Vec<ScheduleSubject>, Error> {
         look!(self, statements::schedule::due, now, most)
     }
 
@@ -43,7 +48,7 @@ impl Store {
         change!(self, at "fire", adds statements::schedule::fire, firing)
     }
 
-    pub async fn report_subject(&self, schedule: String, subject: String, report: Report) -> Result<bool, Error> {
+    pub async fn report_subject(&self, schedule: String, subject: String, report: TickReport) -> Result<bool, Error> {
         change!(self, at "report", ends statements::schedule::report, schedule, subject, report)
     }
 
@@ -56,12 +61,12 @@ impl Store {
 /// Idempotency keys.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
-    pub async fn reserve_key(&self, wish: Reserve) -> Result<Reserved, Error> {
+    pub async fn reserve_key(&self, wish: ReserveKey) -> Result<Reserved, Error> {
         change!(self, at "reserve", adds statements::idempotency::reserve, wish)
     }
 
     /// `false` when the reservation was lost in the meantime.
-    pub async fn finish_key(&self, end: Finish) -> Result<bool, Error> {
+    pub async fn finish_key(&self, end: FinishKey) -> Result<bool, Error> {
         change!(self, at "finish", ends statements::idempotency::finish, end)
     }
 
@@ -83,12 +88,12 @@ impl Store {
     }
 
     /// Newest first.
-    pub async fn replays(&self, window: Window) -> Result<Page<Replay>, Error> {
+    pub async fn replays(&self, window: PageWindow) -> Result<Page<Replay>, Error> {
         look!(self, statements::replay::list, window)
     }
 
     /// Pauses, resumes or ends a replay. `false` when it is over, or not there.
-    pub async fn set_replay(&self, id: CallId, state: replay::State, now: Wall) -> Result<bool, Error> {
+    pub async fn set_replay(&self, id: CallId, state: replay::ReplayState, now: Wall) -> Result<bool, Error> {
         change!(self, at "set-replay", ends statements::replay::set, id, state, now)
     }
 
@@ -102,12 +107,12 @@ impl Store {
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
     /// Writes rows whole, in place of what their writer wrote before.
-    pub async fn put_rollups(&self, rows: Vec<rollup::Row>) -> Result<(), Error> {
+    pub async fn put_rollups(&self, rows: Vec<rollup::RollupRow>) -> Result<(), Error> {
         change!(self, adds statements::rollup::put, rows)
     }
 
     /// From the first time up to, but not with, the second; oldest first, `rollup::MOST` at most.
-    pub async fn rollups(&self, from: Wall, to: Wall, upstream: Option<String>) -> Result<Vec<rollup::Row>, Error> {
+    pub async fn rollups(&self, from: Wall, to: Wall, upstream: Option<String>) -> Result<Vec<rollup::RollupRow>, Error> {
         look!(self, statements::rollup::between, from, to, upstream)
     }
 
@@ -163,12 +168,12 @@ impl Store {
     }
 
     /// Counts errors that no rule names.
-    pub async fn note_unnamed(&self, errors: Vec<Unnamed>) -> Result<(), Error> {
+    pub async fn note_unnamed(&self, errors: Vec<UnnamedGroup>) -> Result<(), Error> {
         change!(self, adds statements::notes::note, errors)
     }
 
     /// Those that were given a class, and as many of the others; newest first.
-    pub async fn unnamed(&self, limit: usize) -> Result<Vec<Unnamed>, Error> {
+    pub async fn unnamed(&self, limit: usize) -> Result<Vec<UnnamedGroup>, Error> {
         look!(self, statements::notes::unnamed, limit)
     }
 

@@ -7,7 +7,7 @@ use crate::wire::{Marks, Wire};
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
-use seawall_store::job::{Claim, Ending, Enqueued, NewJob, Settle, Settled, State};
+use seawall_store::job::{ClaimRequest, Enqueued, JobEnding, JobState, NewJob, SettleJob, Settled};
 use seawall_store::location::Location;
 use seawall_store::{Error, Store};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ async fn an_id_that_is_taken_by_another_job_is_refused(stage: Stage) {
     let twice = stage.job("u");
     let other = NewJob { fingerprint: [2; 32], ..twice.clone() };
     assert!(stage.store.enqueue(vec![twice, other], NOON).await.is_err(), "also within one batch");
-    assert_eq!(stage.store.job(first.id).await.unwrap().unwrap().state, State::Queued);
+    assert_eq!(stage.store.job(first.id).await.unwrap().unwrap().state, JobState::Queued);
 }
 
 async fn a_letter_that_many_keep_at_once_is_one(stage: Stage) {
@@ -73,9 +73,9 @@ async fn a_key_whose_holder_is_cancelled_before_it_is_looked_at_is_free() {
     database.enqueue(vec![NewJob { tenant: "t".to_owned(), ..holder.clone() }], NOON).await.unwrap();
     rename(&stage, "holder").await;
     assert_eq!(database.enqueue(vec![late.clone()], NOON).await.unwrap(), [Enqueued::New(late.id)]);
-    assert_eq!(database.job(holder.id).await.unwrap().unwrap().state, State::Cancelled, "the trigger fired");
+    assert_eq!(database.job(holder.id).await.unwrap().unwrap().state, JobState::Cancelled, "the trigger fired");
     let kept = database.job(late.id).await.unwrap().expect("what is acknowledged is there");
-    assert_eq!(kept.state, State::Queued);
+    assert_eq!(kept.state, JobState::Queued);
 }
 
 /// Gives every job to a tenant, behind the store's back.
@@ -112,21 +112,21 @@ async fn wired() -> (Wire, Stage) {
 #[tokio::test]
 async fn a_settlement_whose_answer_is_lost_counts_once_and_is_known_to_be_kept() {
     let (wire, stage) = wired().await;
-    let wait = || Ending::Wait { until: after(60), reason: "circuit_open" };
+    let wait = || JobEnding::Wait { until: after(60), reason: "circuit_open" };
     let commit: Marks = &[b"COMMIT\0"];
     // The last two are written by one statement, without a transaction around it.
-    let endings: Vec<(Marks, Ending, State)> = vec![
-        (commit, ok(), State::Done),
-        (commit, wait(), State::Waiting),
-        (commit, Ending::Dead(Box::new(letter(&stage, after(1)))), State::Dead),
-        (&[b"yes"], ok(), State::Done),
-        (&[b"circuit_open"], wait(), State::Waiting),
+    let endings: Vec<(Marks, JobEnding, JobState)> = vec![
+        (commit, ok(), JobState::Done),
+        (commit, wait(), JobState::Waiting),
+        (commit, JobEnding::Dead(Box::new(letter(&stage, after(1)))), JobState::Dead),
+        (&[b"yes"], ok(), JobState::Done),
+        (&[b"circuit_open"], wait(), JobState::Waiting),
     ];
     for (round, (mark, ending, state)) in endings.into_iter().enumerate() {
         let id = stage.enqueue(stage.job("u")).await;
         let claimed = stage.claim("u", 1).await.remove(0);
         let follow: Vec<NewJob> = (mark == commit).then(|| stage.job("callbacks")).into_iter().collect();
-        let settle = Settle { follow, ..settlement(&claimed, ending) };
+        let settle = SettleJob { follow, ..settlement(&claimed, ending) };
         wire.cut(mark);
         assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);
         assert_eq!(wire.cuts(), round + 1, "the answer was lost");
@@ -140,16 +140,16 @@ async fn a_settlement_whose_answer_is_lost_counts_once_and_is_known_to_be_kept()
 #[tokio::test]
 async fn a_settlement_whose_answer_is_lost_with_the_server_is_known_to_be_kept_when_it_is_back() {
     let (wire, stage) = wired().await;
-    let marks: [(Marks, State); 2] = [(&[b"COMMIT\0"], State::Dead), (&[b"yes"], State::Done)];
+    let marks: [(Marks, JobState); 2] = [(&[b"COMMIT\0"], JobState::Dead), (&[b"yes"], JobState::Done)];
     for (mark, state) in marks {
         let id = stage.enqueue(stage.job("u")).await;
         let claimed = stage.claim("u", 1).await.remove(0);
-        let ending = if state == State::Done { ok() } else { Ending::Dead(Box::new(letter(&stage, after(1)))) };
+        let ending = if state == JobState::Done { ok() } else { JobEnding::Dead(Box::new(letter(&stage, after(1)))) };
         let settle = settlement(&claimed, ending);
         wire.cut_for_good(mark);
         assert!(stage.store.settle(settle.clone()).await.unwrap_err().passes());
         wire.mend();
-        let again = Settle { again: true, ..settle.clone() };
+        let again = SettleJob { again: true, ..settle.clone() };
         let settled = in_the_end(async || stage.store.settle(again.clone()).await).await;
         assert_eq!(settled, Settled::Kept);
         assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost, "a second one is a second one");
@@ -174,7 +174,7 @@ async fn silence(stage: &Stage, back: impl AsyncFnOnce()) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     stage.enqueue(before.clone()).await;
-    assert_eq!(stage.store.job(before.id).await.unwrap().unwrap().state, State::Queued);
+    assert_eq!(stage.store.job(before.id).await.unwrap().unwrap().state, JobState::Queued);
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn a_statement_that_takes_long_is_waited_for() {
 async fn work(store: Store, seed: u64, over: Arc<AtomicBool>, settled: Arc<AtomicUsize>) -> HashMap<CallId, usize> {
     let (mut ended, mut rng) = (HashMap::new(), Rng::seeded(seed));
     while !over.load(Ordering::Relaxed) {
-        let wish = Claim { lanes: vec![("u".to_owned(), 20)], token: rng.draw(), lease: Nanos::from_secs(600), now: NOON, rules: 0 };
+        let wish = ClaimRequest { lanes: vec![("u".to_owned(), 20)], token: rng.draw(), lease: Nanos::from_secs(600), now: NOON, rules: 0 };
         // A claim whose answer got lost twice is left to its lease.
         let Ok(claimed) = store.claim(wish).await else { continue };
         for one in claimed {
@@ -269,7 +269,7 @@ async fn restarts_of_the_server_lose_no_job_and_end_none_twice() {
     while in_the_end(async || stage.store.tick(late, None).await).await.recovered > 0 {}
     for id in ids {
         let job = in_the_end(async || stage.store.job(id).await).await.expect("what was acknowledged is there");
-        let expected = if ended.contains_key(&id) { State::Done } else { State::Queued };
+        let expected = if ended.contains_key(&id) { JobState::Done } else { JobState::Queued };
         assert_eq!(job.state, expected, "a job is done exactly when its worker was told so");
     }
 }

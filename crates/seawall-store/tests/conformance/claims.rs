@@ -2,7 +2,9 @@
 
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
 use seawall_core::time::{Nanos, Wall};
-use seawall_store::job::{Cancelled, Claim, Ending, Enqueued, Holder, MIXED, NewJob, Origin, Renewed, SHORT_BODY, Settled, State};
+use seawall_store::job::{
+    Cancelled, ClaimRequest, Enqueued, Holder, JobEnding, JobOrigin, JobState, MIXED, NewJob, Renewed, SHORT_BODY, Settled,
+};
 
 on_each_backend!(
     a_job_is_claimed_by_exactly_one_of_many,
@@ -39,7 +41,7 @@ async fn a_job_is_claimed_by_exactly_one_of_many(stage: Stage) {
         got.extend(claim.await);
     }
     assert_eq!(got.iter().map(|claimed| claimed.job.id).collect::<Vec<_>>(), [id]);
-    assert_eq!(got[0].job.state, State::Running);
+    assert_eq!(got[0].job.state, JobState::Running);
 }
 
 async fn what_was_enqueued_comes_back_whole(stage: Stage) {
@@ -76,7 +78,7 @@ async fn jobs_that_come_together_keep_what_is_theirs(stage: Stage) {
             let mut job = stage.job(if is(8) { "v" } else { "u" });
             job.tenant = format!("t{}", n % 2);
             job.request.method = if is(10) { "POST" } else { "GET" }.to_owned();
-            job.origin = if is(13) { Origin::Notification } else { Origin::Caller };
+            job.origin = if is(13) { JobOrigin::Notification } else { JobOrigin::Caller };
             job.caller = format!("c{}", n / 3);
             job.priority = i64::from(n % 4);
             job.idempotency_key = some(is(2), "key");
@@ -98,7 +100,7 @@ async fn jobs_that_come_together_keep_what_is_theirs(stage: Stage) {
         let mut expected = job.begun(NOON);
         expected.state = kept.state;
         assert_eq!(kept, expected);
-        assert_eq!(kept.state, if kept.run_at > NOON { State::Waiting } else { State::Queued });
+        assert_eq!(kept.state, if kept.run_at > NOON { JobState::Waiting } else { JobState::Queued });
     }
 }
 
@@ -127,7 +129,7 @@ async fn a_job_for_later_is_not_claimed_before_its_time(stage: Stage) {
     let mut job = stage.job("u");
     job.run_at = after(10);
     let id = stage.enqueue(job).await;
-    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Waiting);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Waiting);
     stage.store.tick(Wall(after(10).0 - 1), None).await.unwrap();
     assert!(stage.claim_at("u", 1, after(9)).await.is_empty());
     assert_eq!(stage.store.tick(after(10), None).await.unwrap().due, 1);
@@ -150,7 +152,7 @@ async fn a_clock_that_is_set_back_leaves_retries_what_remained_of_their_wait(sta
     let named = stage.enqueue(named).await;
     assert_eq!(stage.store.newest_job().await.unwrap(), Some(NOON));
     let claimed = stage.claim("u", 1).await.remove(0);
-    stage.settle(&claimed, Ending::Wait { until: after(60), reason: "transient_failure" }).await;
+    stage.settle(&claimed, JobEnding::Wait { until: after(60), reason: "transient_failure" }).await;
     // A day earlier.
     let now = after(-DAY);
     assert_eq!(stage.store.set_back(now, Nanos::from_secs(DAY.unsigned_abs())).await.unwrap(), 1);
@@ -226,12 +228,12 @@ async fn a_suspect_is_blamed_only_for_what_it_was_begun_before(stage: Stage) {
         assert!(stage.store.blame(begun.lease).await.unwrap(), "whoever did not hear it asks again");
     }
     assert_eq!(stage.store.job(begun.job.id).await.unwrap().unwrap().crashes, 3, "and it counts once");
-    stage.settle_at(&begun, Ending::Release, after(500)).await;
+    stage.settle_at(&begun, JobEnding::Release, after(500)).await;
     assert!(!stage.store.blame(begun.lease).await.unwrap(), "it is over");
     let begun = again(501).await;
     assert_eq!(begun.job.crashes, 2, "its worker lived on");
     assert!(stage.store.blame(begun.lease).await.unwrap());
-    stage.settle_at(&begun, Ending::Wait { until: after(502), reason: "circuit_open" }, after(501)).await;
+    stage.settle_at(&begun, JobEnding::Wait { until: after(502), reason: "circuit_open" }, after(501)).await;
     let begun = again(502).await;
     assert_eq!(begun.job.crashes, 2);
     assert!(stage.store.blame(begun.lease).await.unwrap());
@@ -255,7 +257,7 @@ async fn a_lease_that_its_own_process_finds_over_counts_no_crash(stage: Stage) {
     // The highest bit too: databases keep tokens as numbers with a sign.
     let (us, others) = (Holder::new(0xf000_0001), Holder::new(0xf000_0002));
     let claim = async |now| {
-        let wish = Claim { lanes: vec![("u".to_owned(), 1)], token: us.token(u32::MAX), lease: LEASE, now, rules: 0 };
+        let wish = ClaimRequest { lanes: vec![("u".to_owned(), 1)], token: us.token(u32::MAX), lease: LEASE, now, rules: 0 };
         stage.store.claim(wish).await.unwrap().remove(0)
     };
     claim(NOON).await;
@@ -286,7 +288,7 @@ async fn a_begun_send_is_known_after_its_lease_is_lost(stage: Stage) {
     let at = |wanted| again.iter().find(|claimed| claimed.job.id == wanted).unwrap().job.begun_at;
     assert_eq!((at(id), at(other)), (Some(after(2)), None));
     for one in &again {
-        stage.settle_at(one, Ending::Release, after(32)).await;
+        stage.settle_at(one, JobEnding::Release, after(32)).await;
     }
     let last = stage.claim_at("u", 2, after(33)).await;
     assert_eq!(last.iter().filter(|claimed| claimed.job.begun_at == Some(after(2))).count(), 1, "nobody has found out meanwhile");
@@ -295,7 +297,8 @@ async fn a_begun_send_is_known_after_its_lease_is_lost(stage: Stage) {
 async fn the_rules_of_lost_workers_are_known_afterwards(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let lost = async |seconds: i64, rules: i64| {
-        let wish = Claim { lanes: vec![("u".to_owned(), 1)], token: seconds.unsigned_abs(), lease: LEASE, now: after(seconds), rules };
+        let wish =
+            ClaimRequest { lanes: vec![("u".to_owned(), 1)], token: seconds.unsigned_abs(), lease: LEASE, now: after(seconds), rules };
         let claimed = stage.store.claim(wish).await.unwrap().remove(0);
         assert_eq!(claimed.rules, rules);
         stage.store.tick(after(seconds + 30), None).await.unwrap();
@@ -309,7 +312,7 @@ async fn a_begun_send_that_is_settled_leaves_nothing(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let first = stage.claim("u", 1).await.remove(0);
     assert!(stage.store.begin_send(first.lease, NOON).await.unwrap());
-    stage.settle(&first, Ending::Wait { until: after(1), reason: "transient_failure" }).await;
+    stage.settle(&first, JobEnding::Wait { until: after(1), reason: "transient_failure" }).await;
     stage.store.tick(after(1), None).await.unwrap();
     assert_eq!(stage.claim_at("u", 1, after(1)).await[0].job.begun_at, None);
 }
@@ -328,24 +331,24 @@ async fn a_late_worker_cannot_overwrite_its_successor(stage: Stage) {
     let first = stage.claim("u", 1).await.remove(0);
     stage.store.tick(after(30), None).await.unwrap();
     let second = stage.claim_at("u", 1, after(30)).await.remove(0);
-    let late = Ending::Wait { until: after(90), reason: "transient_failure" };
+    let late = JobEnding::Wait { until: after(90), reason: "transient_failure" };
     assert_eq!(stage.settle_at(&first, late, after(31)).await, Settled::Lost);
-    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Running);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Running);
     assert_eq!(stage.settle_at(&second, ok(), after(32)).await, Settled::Kept);
-    assert_eq!(stage.settle_at(&first, Ending::Cancelled, after(33)).await, Settled::Lost);
+    assert_eq!(stage.settle_at(&first, JobEnding::Cancelled, after(33)).await, Settled::Lost);
     assert_eq!(stage.settle_at(&second, ok(), after(34)).await, Settled::Lost, "nothing ends twice");
-    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Done);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Done);
 }
 
 async fn the_same_key_is_the_same_job(stage: Stage) {
     let first = NewJob { dedup: Some([9; 32]), ..stage.job("u") };
     let second = NewJob { id: stage.id(NOON), ..first.clone() };
     let id = stage.enqueue(first).await;
-    assert_eq!(stage.store.enqueue(vec![second.clone()], NOON).await.unwrap(), [Enqueued::Known(id, State::Queued)]);
+    assert_eq!(stage.store.enqueue(vec![second.clone()], NOON).await.unwrap(), [Enqueued::Known(id, JobState::Queued)]);
     let claimed = stage.claim("u", 9).await;
     assert_eq!(claimed.len(), 1);
     stage.settle(&claimed[0], ok()).await;
-    assert_eq!(stage.store.enqueue(vec![second], NOON).await.unwrap(), [Enqueued::Known(id, State::Done)]);
+    assert_eq!(stage.store.enqueue(vec![second], NOON).await.unwrap(), [Enqueued::Known(id, JobState::Done)]);
 }
 
 async fn the_same_key_for_another_request_is_a_mistake(stage: Stage) {
@@ -354,7 +357,7 @@ async fn the_same_key_for_another_request_is_a_mistake(stage: Stage) {
     let id = stage.enqueue(first).await;
     let twice = NewJob { dedup: Some([8; 32]), ..stage.job("u") };
     let again = NewJob { id: stage.id(NOON), ..twice.clone() };
-    let expected = [Enqueued::Mismatch(id), Enqueued::New(twice.id), Enqueued::Known(twice.id, State::Queued)];
+    let expected = [Enqueued::Mismatch(id), Enqueued::New(twice.id), Enqueued::Known(twice.id, JobState::Queued)];
     assert_eq!(stage.store.enqueue(vec![other, twice, again], NOON).await.unwrap(), expected, "also within one batch");
 }
 

@@ -4,9 +4,9 @@ use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
-use seawall_store::dead::{Expiry, Filter, Letter, NewLetter, Status};
-use seawall_store::job::{Attempted, Cancelled, Ending, NewJob, Origin, Request, Response, Settle, State};
-use seawall_store::page::Window;
+use seawall_store::dead::{Expiry, Letter, LetterQuery, LetterStatus, NewLetter};
+use seawall_store::job::{Attempted, Cancelled, JobEnding, JobOrigin, JobRequest, JobState, NewJob, Response, SettleJob};
+use seawall_store::page::PageWindow;
 use seawall_store::replay::Stepped;
 
 on_each_backend!(
@@ -22,7 +22,7 @@ on_each_backend!(
     letters_run_out_of_time,
 );
 
-const PAGE: Window = Window { after: None, limit: 100 };
+const PAGE: PageWindow = PageWindow { after: None, limit: 100 };
 
 pub(crate) fn letter(stage: &Stage, at: Wall) -> NewLetter {
     let entry = Attempted { attempt: 1, status: "404".to_owned(), latency_ms: 2.0, outcome: "permanent".to_owned(), at: at.to_string() };
@@ -34,7 +34,7 @@ pub(crate) fn letter(stage: &Stage, at: Wall) -> NewLetter {
         tenant: "t".to_owned(),
         caller: "c".to_owned(),
         url: "https://example.org/x".to_owned(),
-        request: Request { method: "POST".to_owned(), path: "/x".to_owned(), headers: Vec::new(), body: "body".into() },
+        request: JobRequest { method: "POST".to_owned(), path: "/x".to_owned(), headers: Vec::new(), body: "body".into() },
         body_cut: false,
         class: Class::Permanent,
         reason: "permanent_failure".to_owned(),
@@ -58,7 +58,7 @@ async fn open(stage: &Stage) -> u64 {
     stage.store.depths().await.unwrap().iter().map(|depth| depth.open).sum()
 }
 
-async fn all(stage: &Stage, filter: Filter) -> Vec<Letter> {
+async fn all(stage: &Stage, filter: LetterQuery) -> Vec<Letter> {
     stage.store.letters(filter, PAGE).await.unwrap().entries
 }
 
@@ -67,14 +67,14 @@ async fn a_dead_job_leaves_a_letter_with_everything_in_it(stage: Stage) {
     let claimed = stage.claim("u", 1).await.remove(0);
     let new = NewLetter { id, ..letter(&stage, after(1)) };
     let said = Response { status: 404, headers: [("a", "b")].into_iter().collect(), body: "no".into(), truncated: false };
-    let ending = Ending::Dead(Box::new(new.clone()));
-    let settle = Settle { answer: Some(said.clone()), now: after(1), ..settlement(&claimed, ending) };
+    let ending = JobEnding::Dead(Box::new(new.clone()));
+    let settle = SettleJob { answer: Some(said.clone()), now: after(1), ..settlement(&claimed, ending) };
     stage.store.settle(settle).await.unwrap();
     let job = stage.store.job(id).await.unwrap().unwrap();
-    assert_eq!((job.state, job.error.as_deref(), job.response), (State::Dead, Some("404"), Some(said)));
+    assert_eq!((job.state, job.error.as_deref(), job.response), (JobState::Dead, Some("404"), Some(said)));
     let kept = stage.store.letter(id).await.unwrap().unwrap();
-    assert_eq!(kept, Letter { letter: new, status: Status::Kept, replays: 0, replayed_by: None });
-    stage.settle_at(&claimed, Ending::Dead(Box::new(letter(&stage, after(2)))), after(2)).await;
+    assert_eq!(kept, Letter { letter: new, status: LetterStatus::Kept, replays: 0, replayed_by: None });
+    stage.settle_at(&claimed, JobEnding::Dead(Box::new(letter(&stage, after(2)))), after(2)).await;
     assert_eq!(open(&stage).await, 1, "a lost lease leaves no letter");
 }
 
@@ -99,17 +99,17 @@ async fn letters_are_found_by_what_they_are(stage: Stage) {
     for new in [plain, pager, other] {
         stage.store.keep_letter(new).await.unwrap();
     }
-    let find = async |filter: Filter| -> Vec<_> { all(&stage, filter).await.iter().map(|found| found.letter.id).collect() };
-    assert_eq!(find(Filter::default()).await, [ids[2], ids[1], ids[0]]);
-    assert_eq!(find(Filter { upstream: Some("v".to_owned()), ..Filter::default() }).await, [ids[2]]);
-    assert_eq!(find(Filter { class: Some(Class::Auth), ..Filter::default() }).await, [ids[1]]);
-    assert_eq!(find(Filter { code: Some("404".to_owned()), ..Filter::default() }).await, [ids[2], ids[0]]);
-    assert_eq!(find(Filter { severity: Some(Severity::Pager), ..Filter::default() }).await, [ids[1]]);
-    assert_eq!(find(Filter { since: Some(after(2)), ..Filter::default() }).await, [ids[2], ids[1]]);
-    assert_eq!(find(Filter { until: Some(after(2)), ..Filter::default() }).await, [ids[0]]);
-    assert_eq!(find(Filter { text: Some("needle".to_owned()), ..Filter::default() }).await, [ids[2]]);
-    assert_eq!(find(Filter { ids: vec![ids[0]], ..Filter::default() }).await, [ids[0]]);
-    assert!(find(Filter { upstream: Some("nobody".to_owned()), ..Filter::default() }).await.is_empty());
+    let find = async |filter: LetterQuery| -> Vec<_> { all(&stage, filter).await.iter().map(|found| found.letter.id).collect() };
+    assert_eq!(find(LetterQuery::default()).await, [ids[2], ids[1], ids[0]]);
+    assert_eq!(find(LetterQuery { upstream: Some("v".to_owned()), ..LetterQuery::default() }).await, [ids[2]]);
+    assert_eq!(find(LetterQuery { class: Some(Class::Auth), ..LetterQuery::default() }).await, [ids[1]]);
+    assert_eq!(find(LetterQuery { code: Some("404".to_owned()), ..LetterQuery::default() }).await, [ids[2], ids[0]]);
+    assert_eq!(find(LetterQuery { severity: Some(Severity::Pager), ..LetterQuery::default() }).await, [ids[1]]);
+    assert_eq!(find(LetterQuery { since: Some(after(2)), ..LetterQuery::default() }).await, [ids[2], ids[1]]);
+    assert_eq!(find(LetterQuery { until: Some(after(2)), ..LetterQuery::default() }).await, [ids[0]]);
+    assert_eq!(find(LetterQuery { text: Some("needle".to_owned()), ..LetterQuery::default() }).await, [ids[2]]);
+    assert_eq!(find(LetterQuery { ids: vec![ids[0]], ..LetterQuery::default() }).await, [ids[0]]);
+    assert!(find(LetterQuery { upstream: Some("nobody".to_owned()), ..LetterQuery::default() }).await.is_empty());
 }
 
 async fn pages_of_letters_cover_all_of_them_once(stage: Stage) {
@@ -121,8 +121,8 @@ async fn pages_of_letters_cover_all_of_them_once(stage: Stage) {
         stage.store.keep_letter(new).await.unwrap();
     }
     ids.reverse();
-    for filter in [Filter::default(), Filter { upstream: Some("u".to_owned()), ..Filter::default() }] {
-        let (mut read, mut window) = (Vec::new(), Window { after: None, limit: 5 });
+    for filter in [LetterQuery::default(), LetterQuery { upstream: Some("u".to_owned()), ..LetterQuery::default() }] {
+        let (mut read, mut window) = (Vec::new(), PageWindow { after: None, limit: 5 });
         loop {
             let page = stage.store.letters(filter.clone(), window).await.unwrap();
             assert!(page.entries.len() <= 5);
@@ -135,7 +135,7 @@ async fn pages_of_letters_cover_all_of_them_once(stage: Stage) {
 }
 
 fn replay_of(stage: &Stage, new: &NewLetter) -> NewJob {
-    NewJob { origin: Origin::Replay { letter: new.id.to_string() }, ..stage.job("u") }
+    NewJob { origin: JobOrigin::Replay { letter: new.id.to_string() }, ..stage.job("u") }
 }
 
 async fn a_letter_is_replayed_once_at_a_time(stage: Stage) {
@@ -158,7 +158,7 @@ async fn a_replay_that_works_closes_the_letter(stage: Stage) {
     let claimed = stage.claim_at("u", 1, after(2)).await.remove(0);
     stage.settle_at(&claimed, ok(), after(3)).await;
     let found = stage.store.letter(new.id).await.unwrap().unwrap();
-    assert_eq!((found.status, found.replays, found.replayed_by), (Status::Replayed, 1, Some(claimed.job.id)));
+    assert_eq!((found.status, found.replays, found.replayed_by), (LetterStatus::Replayed, 1, Some(claimed.job.id)));
     assert_eq!(open(&stage).await, 0);
     assert_eq!(stage.replay_at(new.id, replay_of(&stage, &new), after(4)).await, Stepped::HeldBack);
 }
@@ -169,10 +169,10 @@ async fn a_replay_that_fails_leaves_one_letter_that_says_so(stage: Stage) {
     stage.replay_at(new.id, replay_of(&stage, &new), after(2)).await;
     let claimed = stage.claim_at("u", 1, after(2)).await.remove(0);
     let worse = NewLetter { code: "410".to_owned(), detail: "gone for good".to_owned(), attempts: 2, ..letter(&stage, after(3)) };
-    stage.settle_at(&claimed, Ending::Dead(Box::new(worse)), after(3)).await;
-    let letters = all(&stage, Filter::default()).await;
+    stage.settle_at(&claimed, JobEnding::Dead(Box::new(worse)), after(3)).await;
+    let letters = all(&stage, LetterQuery::default()).await;
     assert_eq!(letters.len(), 1);
-    assert_eq!((letters[0].letter.id, letters[0].status, letters[0].replays), (new.id, Status::Kept, 1));
+    assert_eq!((letters[0].letter.id, letters[0].status, letters[0].replays), (new.id, LetterStatus::Kept, 1));
     assert_eq!((letters[0].letter.code.as_str(), letters[0].letter.attempts), ("410", 3));
     let issues: Vec<_> = stage.store.issues().await.unwrap().iter().map(|issue| (issue.code.clone(), issue.open)).collect();
     assert_eq!(issues, [("410".to_owned(), 1), ("404".to_owned(), 0)]);
@@ -185,7 +185,7 @@ async fn a_replay_that_is_called_off_leaves_the_letter_open(stage: Stage) {
     let by = job.id;
     stage.replay_at(new.id, job, after(2)).await;
     assert_eq!(stage.store.cancel(by, after(3)).await.unwrap(), Cancelled::Now);
-    assert_eq!(stage.store.letter(new.id).await.unwrap().unwrap().status, Status::Kept);
+    assert_eq!(stage.store.letter(new.id).await.unwrap().unwrap().status, LetterStatus::Kept);
     assert_eq!(open(&stage).await, 1);
 }
 

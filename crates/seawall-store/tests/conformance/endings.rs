@@ -2,8 +2,10 @@
 
 use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::time::Wall;
-use seawall_store::job::{Attempted, Cancelled, Ending, Filter, Hasten, MOST_HISTORY, NewJob, Renewed, Response, Settle, Settled, State};
-use seawall_store::page::Window;
+use seawall_store::job::{
+    Attempted, Cancelled, Hasten, JobEnding, JobFilter, JobState, MOST_HISTORY, NewJob, Renewed, Response, SettleJob, Settled,
+};
+use seawall_store::page::PageWindow;
 use std::sync::Arc;
 
 on_each_backend!(
@@ -28,14 +30,14 @@ on_each_backend!(
     a_job_that_waits_keeps_what_it_has_to_send,
 );
 
-const PAGE: Window = Window { after: None, limit: 10 };
+const PAGE: PageWindow = PageWindow { after: None, limit: 10 };
 
 async fn a_done_job_keeps_its_answer(stage: Stage) {
     let id = stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     assert_eq!(stage.settle_at(&claimed, ok(), after(1)).await, Settled::Kept);
     let job = stage.store.job(id).await.unwrap().unwrap();
-    assert_eq!((job.state, job.finished_at), (State::Done, Some(after(1))));
+    assert_eq!((job.state, job.finished_at), (JobState::Done, Some(after(1))));
     let response = job.response.unwrap();
     assert_eq!((response.status, &response.body[..]), (200, &b"yes"[..]));
 }
@@ -59,12 +61,12 @@ async fn jobs_that_end_together_keep_what_is_theirs(stage: Stage) {
                 truncated: n % 11 == 0,
             });
             let (until, reason) = (after(i64::from(n) + 1), if n % 2 == 0 { "circuit_open" } else { "keys_cooling" });
-            let ending = response.clone().map_or(Ending::Wait { until, reason }, Ending::Done);
-            let settle = Settle { now: after(i64::from(n % 2)), ..settlement(&claimed, ending) };
+            let ending = response.clone().map_or(JobEnding::Wait { until, reason }, JobEnding::Done);
+            let settle = SettleJob { now: after(i64::from(n % 2)), ..settlement(&claimed, ending) };
             let over = response.is_some();
             expected.push((
                 claimed.job.id,
-                if over { State::Done } else { State::Waiting },
+                if over { JobState::Done } else { JobState::Waiting },
                 over.then_some(settle.now),
                 (!over).then_some(until),
                 (!over).then(|| reason.to_owned()),
@@ -89,13 +91,13 @@ async fn ends_that_are_handed_in_together_are_answered_in_their_order(stage: Sta
     let claimed = stage.claim("u", 5).await;
     assert_eq!(stage.settle(&claimed[1], ok()).await, Settled::Kept);
     assert_eq!(stage.store.cancel(claimed[2].job.id, NOON).await.unwrap(), Cancelled::Asked);
-    let waits = || Ending::Wait { until: after(60), reason: "circuit_open" };
+    let waits = || JobEnding::Wait { until: after(60), reason: "circuit_open" };
     let follow = stage.job("callbacks");
     let settles = [
         settlement(&claimed[0], ok()),
         settlement(&claimed[1], ok()),
         settlement(&claimed[2], waits()),
-        Settle { follow: vec![follow.clone()], ..settlement(&claimed[3], ok()) },
+        SettleJob { follow: vec![follow.clone()], ..settlement(&claimed[3], ok()) },
         settlement(&claimed[4], waits()),
     ];
     let answers = stage.store.settle_all(settles.into_iter().map(Arc::new).collect()).await;
@@ -105,14 +107,14 @@ async fn ends_that_are_handed_in_together_are_answered_in_their_order(stage: Sta
     for claimed in &claimed {
         states.push(stage.store.job(claimed.job.id).await.unwrap().unwrap().state);
     }
-    assert_eq!(states, [State::Done, State::Done, State::Cancelled, State::Done, State::Waiting]);
+    assert_eq!(states, [JobState::Done, JobState::Done, JobState::Cancelled, JobState::Done, JobState::Waiting]);
     assert_eq!(stage.claim("callbacks", 9).await.len(), 1);
     assert!(stage.store.settle_all(Vec::new()).await.is_empty());
 }
 
 async fn of_two_leases_of_one_job_the_later_one_counts(stage: Stage) {
     // Those that are done are written without a look at their job, those that failed are not.
-    for ending in [ok(), Ending::Failed { code: "no".to_owned() }] {
+    for ending in [ok(), JobEnding::Failed { code: "no".to_owned() }] {
         for is_late_first in [true, false] {
             let id = stage.enqueue(stage.job("u")).await;
             let early = stage.claim("u", 1).await.remove(0);
@@ -135,9 +137,9 @@ async fn a_job_that_waits_goes_on_where_it_was(stage: Stage) {
     let id = stage.enqueue(stage.job("u")).await;
     let mut claimed = stage.claim("u", 1).await.remove(0);
     claimed.job.progress.attempts = 3;
-    stage.settle(&claimed, Ending::Wait { until: after(5), reason: "circuit_open" }).await;
+    stage.settle(&claimed, JobEnding::Wait { until: after(5), reason: "circuit_open" }).await;
     let job = stage.store.job(id).await.unwrap().unwrap();
-    assert_eq!((job.state, job.next_attempt_at, job.error.as_deref()), (State::Waiting, Some(after(5)), Some("circuit_open")));
+    assert_eq!((job.state, job.next_attempt_at, job.error.as_deref()), (JobState::Waiting, Some(after(5)), Some("circuit_open")));
     stage.store.tick(after(5), None).await.unwrap();
     let again = stage.claim_at("u", 1, after(5)).await.remove(0);
     assert_eq!((again.job.progress.attempts, again.job.crashes), (3, 0));
@@ -149,7 +151,7 @@ async fn what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one(stage: Stag
         async move {
             let id = stage.enqueue(stage.job(upstream)).await;
             let claimed = stage.claim(upstream, 1).await.remove(0);
-            stage.settle(&claimed, Ending::Wait { until, reason }).await;
+            stage.settle(&claimed, JobEnding::Wait { until, reason }).await;
             id
         }
     };
@@ -187,7 +189,7 @@ async fn what_waits_for_a_cause_that_is_gone_is_called_in_one_by_one(stage: Stag
 async fn a_released_job_is_ready_at_once_and_no_crash(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
-    stage.settle(&claimed, Ending::Release).await;
+    stage.settle(&claimed, JobEnding::Release).await;
     let again = stage.claim("u", 1).await.remove(0);
     assert_eq!((again.job.progress.attempts, again.job.crashes), (0, 0));
 }
@@ -196,7 +198,7 @@ async fn a_follow_up_is_there_exactly_when_its_job_is_over(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     let follow = stage.job("callbacks");
-    let settle = Settle { follow: vec![follow.clone()], ..settlement(&claimed, ok()) };
+    let settle = SettleJob { follow: vec![follow.clone()], ..settlement(&claimed, ok()) };
     assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), Settled::Kept);
     assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost);
     let found = stage.claim("callbacks", 9).await;
@@ -204,18 +206,18 @@ async fn a_follow_up_is_there_exactly_when_its_job_is_over(stage: Stage) {
 }
 
 async fn who_asks_again_hears_what_the_settlement_came_to(stage: Stage) {
-    let endings = [ok(), Ending::Wait { until: after(60), reason: "circuit_open" }, Ending::Release, Ending::Cancelled];
+    let endings = [ok(), JobEnding::Wait { until: after(60), reason: "circuit_open" }, JobEnding::Release, JobEnding::Cancelled];
     for ending in endings {
-        let expected = if matches!(ending, Ending::Cancelled) { Settled::Cancelled } else { Settled::Kept };
+        let expected = if matches!(ending, JobEnding::Cancelled) { Settled::Cancelled } else { Settled::Kept };
         stage.enqueue(stage.job("u")).await;
         let claimed = stage.claim("u", 1).await.remove(0);
         let follow = if expected == Settled::Kept { vec![stage.job("callbacks")] } else { Vec::new() };
-        let settle = Settle { follow, ..settlement(&claimed, ending.clone()) };
+        let settle = SettleJob { follow, ..settlement(&claimed, ending.clone()) };
         assert_eq!(stage.store.settle(settle.clone()).await.unwrap(), expected);
-        let again = Settle { again: true, ..settle.clone() };
+        let again = SettleJob { again: true, ..settle.clone() };
         assert_eq!(stage.store.settle(again.clone()).await.unwrap(), expected, "{ending:?}");
         assert_eq!(stage.claim("callbacks", 9).await.len(), settle.follow.len(), "it counts once");
-        let other = Settle { ending: Ending::Failed { code: "503".to_owned() }, ..again };
+        let other = SettleJob { ending: JobEnding::Failed { code: "503".to_owned() }, ..again };
         assert_eq!(stage.store.settle(other).await.unwrap(), Settled::Lost, "{ending:?} is not how it failed");
         stage.claim("u", 9).await;
         assert_eq!(stage.store.settle(settle).await.unwrap(), Settled::Lost);
@@ -226,7 +228,7 @@ async fn a_queued_job_is_cancelled_at_once(stage: Stage) {
     let id = stage.enqueue(stage.job("u")).await;
     assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Now);
     assert!(stage.claim("u", 1).await.is_empty());
-    assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Over(State::Cancelled));
+    assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Over(JobState::Cancelled));
     assert_eq!(stage.store.cancel(stage.id(NOON), NOON).await.unwrap(), Cancelled::Unknown);
 }
 
@@ -235,9 +237,9 @@ async fn a_running_job_is_cancelled_when_its_worker_lets_go(stage: Stage) {
     let claimed = stage.claim("u", 1).await.remove(0);
     assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Asked);
     assert_eq!(stage.store.renew(vec![claimed.lease], after(60)).await.unwrap(), [Renewed::Cancelling]);
-    let retry = Ending::Wait { until: after(5), reason: "transient_failure" };
+    let retry = JobEnding::Wait { until: after(5), reason: "transient_failure" };
     assert_eq!(stage.settle(&claimed, retry).await, Settled::Cancelled);
-    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Cancelled);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Cancelled);
 }
 
 async fn a_running_job_that_finishes_first_is_done(stage: Stage) {
@@ -245,7 +247,7 @@ async fn a_running_job_that_finishes_first_is_done(stage: Stage) {
     let claimed = stage.claim("u", 1).await.remove(0);
     assert_eq!(stage.store.cancel(id, NOON).await.unwrap(), Cancelled::Asked);
     assert_eq!(stage.settle(&claimed, ok()).await, Settled::Kept);
-    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Done);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Done);
 }
 
 async fn lists_are_pages_newest_first(stage: Stage) {
@@ -256,7 +258,7 @@ async fn lists_are_pages_newest_first(stage: Stage) {
     ids.reverse();
     let (mut read, mut window) = (Vec::new(), PAGE);
     loop {
-        let page = stage.store.jobs(Filter::default(), window).await.unwrap();
+        let page = stage.store.jobs(JobFilter::default(), window).await.unwrap();
         read.extend(page.entries.iter().map(|job| job.id));
         let Some(next) = page.next else { break };
         window.after = Some(next);
@@ -269,10 +271,10 @@ async fn lists_are_filtered(stage: Stage) {
     let other = stage.enqueue(stage.job("b")).await;
     stage.claim("b", 1).await;
     let list = async |filter| -> Vec<_> { stage.store.jobs(filter, PAGE).await.unwrap().entries.iter().map(|job| job.id).collect() };
-    assert_eq!(list(Filter { upstream: Some("a".to_owned()), ..Filter::default() }).await, [mine]);
-    assert_eq!(list(Filter { state: Some(State::Running), ..Filter::default() }).await, [other]);
-    assert_eq!(list(Filter { correlation_id: Some("x".to_owned()), ..Filter::default() }).await, [mine]);
-    assert!(list(Filter { correlation_id: Some("y".to_owned()), ..Filter::default() }).await.is_empty());
+    assert_eq!(list(JobFilter { upstream: Some("a".to_owned()), ..JobFilter::default() }).await, [mine]);
+    assert_eq!(list(JobFilter { state: Some(JobState::Running), ..JobFilter::default() }).await, [other]);
+    assert_eq!(list(JobFilter { correlation_id: Some("x".to_owned()), ..JobFilter::default() }).await, [mine]);
+    assert!(list(JobFilter { correlation_id: Some("y".to_owned()), ..JobFilter::default() }).await.is_empty());
 }
 
 async fn jobs_are_counted(stage: Stage) {
@@ -318,12 +320,12 @@ fn confidential(stage: &Stage) -> NewJob {
 }
 
 async fn a_job_that_is_over_forgets_what_its_caller_sent_in_confidence(stage: Stage) {
-    let endings = [ok(), Ending::Failed { code: "503".to_owned() }, Ending::Cancelled];
+    let endings = [ok(), JobEnding::Failed { code: "503".to_owned() }, JobEnding::Cancelled];
     for ending in endings {
         let id = stage.enqueue(confidential(&stage)).await;
         let claimed = stage.claim("u", 1).await.remove(0);
         assert!(claimed.job.request.has_secrets());
-        stage.store.settle(Settle { forgets: true, ..settlement(&claimed, ending) }).await.unwrap();
+        stage.store.settle(SettleJob { forgets: true, ..settlement(&claimed, ending) }).await.unwrap();
         forgotten(&stage, id).await;
     }
     let id = stage.enqueue(confidential(&stage)).await;
@@ -344,8 +346,8 @@ async fn a_job_that_waits_keeps_what_it_has_to_send(stage: Stage) {
     let new = confidential(&stage);
     let id = stage.enqueue(new.clone()).await;
     let claimed = stage.claim("u", 1).await.remove(0);
-    let ending = Ending::Wait { until: after(60), reason: "backoff" };
-    stage.store.settle(Settle { forgets: true, ..settlement(&claimed, ending) }).await.unwrap();
+    let ending = JobEnding::Wait { until: after(60), reason: "backoff" };
+    stage.store.settle(SettleJob { forgets: true, ..settlement(&claimed, ending) }).await.unwrap();
     let job = stage.store.job(id).await.unwrap().unwrap();
     assert_eq!((job.request.headers, job.request.path, job.callback), (new.request.headers, new.request.path, new.callback));
 }

@@ -2,7 +2,7 @@
 
 use crate::disks::{ReadOnly, SmallDisk};
 use crate::stage::{LEASE, NOON, Stage, ok, settlement};
-use seawall_store::job::{Claim, NewJob, Settle, Settled, State};
+use seawall_store::job::{ClaimRequest, JobState, NewJob, SettleJob, Settled};
 use seawall_store::location::Location;
 use seawall_store::{Error, Store};
 use std::fs;
@@ -42,15 +42,16 @@ async fn a_full_disk_refuses_what_is_new_finishes_what_runs_and_recovers_by_itse
     let late = large();
     let id = late.id;
     stage.store.enqueue(vec![late], NOON).await.expect("works again once there is room");
-    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Queued);
-    assert_eq!(stage.store.job(running).await.unwrap().unwrap().state, State::Done);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Queued);
+    assert_eq!(stage.store.job(running).await.unwrap().unwrap().state, JobState::Done);
 }
 
 /// A database with some jobs in it, closed.
 async fn written(path: &Path, jobs: usize) {
     let stage = Stage::at(Location::Sqlite(path.to_owned()), None).await;
     let body = vec![9; 2000];
-    let job = || NewJob { request: seawall_store::job::Request { body: body.clone().into(), ..stage.job("u").request }, ..stage.job("u") };
+    let job =
+        || NewJob { request: seawall_store::job::JobRequest { body: body.clone().into(), ..stage.job("u").request }, ..stage.job("u") };
     stage.store.enqueue((0..jobs).map(|_| job()).collect(), NOON).await.unwrap();
     drop(stage);
     let db = rusqlite::Connection::open(path).unwrap();
@@ -111,7 +112,7 @@ async fn a_flipped_page_is_refused_or_harmless_and_never_read_as_work() {
             // A page without structure, as those that hold the rest of a long value.
             Ok(store) => {
                 let lanes = vec![("u".to_owned(), 500)];
-                drop(store.claim(Claim { lanes, token: 1, lease: LEASE, now: NOON, rules: 0 }).await);
+                drop(store.claim(ClaimRequest { lanes, token: 1, lease: LEASE, now: NOON, rules: 0 }).await);
             }
         }
     }
@@ -156,9 +157,9 @@ async fn a_settlement_that_cannot_be_written_leaves_the_job_running() {
     let id = stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     // Its id is taken, so the whole settlement is taken back.
-    let settle = Settle { follow: vec![NewJob { id, ..stage.job("u") }], ..settlement(&claimed, ok()) };
+    let settle = SettleJob { follow: vec![NewJob { id, ..stage.job("u") }], ..settlement(&claimed, ok()) };
     assert!(stage.store.settle(settle).await.is_err());
-    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, State::Running);
+    assert_eq!(stage.store.job(id).await.unwrap().unwrap().state, JobState::Running);
     assert_eq!(stage.settle(&claimed, ok()).await, Settled::Kept);
 }
 
@@ -167,15 +168,15 @@ async fn an_end_that_cannot_be_written_is_no_end_of_the_others_that_were_handed_
     let stage = Stage::sqlite().await;
     stage.store.enqueue((0..4).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
     let claimed = stage.claim("u", 4).await;
-    let mut settles: Vec<Settle> = claimed.iter().map(|claimed| settlement(claimed, ok())).collect();
+    let mut settles: Vec<SettleJob> = claimed.iter().map(|claimed| settlement(claimed, ok())).collect();
     // Its id is taken.
     settles[2].follow = vec![NewJob { id: claimed[0].job.id, ..stage.job("u") }];
     let answers = stage.store.settle_all(settles.iter().cloned().map(Arc::new).collect()).await;
     assert!(answers[2].is_err());
     for ((claimed, answer), settle) in claimed.iter().zip(answers).zip(settles) {
         let state = stage.store.job(claimed.job.id).await.unwrap().unwrap().state;
-        assert_eq!(state, if answer.is_ok() { State::Done } else { State::Running }, "an answer is the truth");
-        let again = Settle { again: true, follow: Vec::new(), ..settle };
+        assert_eq!(state, if answer.is_ok() { JobState::Done } else { JobState::Running }, "an answer is the truth");
+        let again = SettleJob { again: true, follow: Vec::new(), ..settle };
         assert_eq!(stage.store.settle(again).await.unwrap(), Settled::Kept, "and it can be asked for once more");
     }
 }

@@ -3,7 +3,7 @@
 use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, on_each_backend};
 use seawall_store::Store;
-use seawall_store::journal::{Kept, Piece, Run};
+use seawall_store::journal::{Durability, JournalPiece, RunId};
 
 on_each_backend!(
     pieces_come_back_in_order,
@@ -13,19 +13,19 @@ on_each_backend!(
     one_process_at_a_time_is_at_a_run,
 );
 
-const RUN: Run = [1; 32];
-const OTHER: Run = [2; 32];
+const RUN: RunId = [1; 32];
+const OTHER: RunId = [2; 32];
 
-fn piece(number: u64, content: &'static str) -> Piece {
-    Piece { number, content: content.into(), ..Piece::default() }
+fn piece(number: u64, content: &'static str) -> JournalPiece {
+    JournalPiece { number, content: content.into(), ..JournalPiece::default() }
 }
 
-async fn append(store: &Store, run: Run, piece: Piece) {
-    store.journal_append(run, piece, Kept::FromUs, NOON).await.unwrap();
+async fn append(store: &Store, run: RunId, piece: JournalPiece) {
+    store.journal_append(run, piece, Durability::FromUs, NOON).await.unwrap();
 }
 
 /// The numbers and contents of a run's pieces.
-async fn pieces(store: &Store, run: Run) -> Vec<(u64, String)> {
+async fn pieces(store: &Store, run: RunId) -> Vec<(u64, String)> {
     let found = store.journal(run, 0, 100).await.unwrap();
     found.into_iter().map(|(number, content)| (number, String::from_utf8(content.to_vec()).unwrap())).collect()
 }
@@ -38,7 +38,7 @@ async fn pieces_come_back_in_order(stage: Stage) {
     append(&stage.store, RUN, piece(1, "b")).await;
     append(&stage.store, RUN, piece(0, "a")).await;
     append(&stage.store, OTHER, piece(0, "x")).await;
-    stage.store.journal_append(RUN, piece(2, "c"), Kept::FromPowerCuts, NOON).await.unwrap();
+    stage.store.journal_append(RUN, piece(2, "c"), Durability::FromPowerCuts, NOON).await.unwrap();
     append(&stage.store, RUN, piece(2, "again")).await;
     let other = stage.open_again().await;
     assert_eq!(pieces(&other, RUN).await, expected(&[(0, "a"), (1, "b"), (2, "c")]));
@@ -50,9 +50,9 @@ async fn pieces_come_back_in_order(stage: Stage) {
 async fn a_piece_and_its_letters_are_kept_together(stage: Stage) {
     let (old, new) = (letter(&stage, NOON), letter(&stage, after(1)));
     let (old_id, new_id) = (old.id, new.id);
-    append(&stage.store, RUN, Piece { letters: vec![old], ..piece(0, "a") }).await;
+    append(&stage.store, RUN, JournalPiece { letters: vec![old], ..piece(0, "a") }).await;
     assert!(stage.store.letter(old_id).await.unwrap().is_some());
-    let next = Piece { letters: vec![new], outdated: vec![old_id], ..piece(1, "b") };
+    let next = JournalPiece { letters: vec![new], outdated: vec![old_id], ..piece(1, "b") };
     for _ in 0..2 {
         append(&stage.store, RUN, next.clone()).await;
         let kept = (stage.store.letter(old_id).await.unwrap(), stage.store.letter(new_id).await.unwrap());
@@ -78,7 +78,7 @@ async fn old_journals_are_forgotten(stage: Stage) {
     for number in 0..5 {
         append(&stage.store, RUN, piece(number, "a")).await;
     }
-    stage.store.journal_append(OTHER, piece(0, "x"), Kept::FromUs, after(9)).await.unwrap();
+    stage.store.journal_append(OTHER, piece(0, "x"), Durability::FromUs, after(9)).await.unwrap();
     assert_eq!(stage.store.sweep_runs(NOON, 100).await.unwrap(), 0);
     while stage.store.sweep_runs(after(1), 2).await.unwrap() > 0 {}
     assert_eq!(pieces(&stage.store, RUN).await, []);

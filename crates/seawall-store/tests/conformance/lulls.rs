@@ -5,7 +5,7 @@ use crate::dead::letter;
 use crate::stage::{LEASE, NOON, Stage, after, on_each_backend, settlement};
 use seawall_core::time::Wall;
 use seawall_store::Store;
-use seawall_store::job::{Claim, Claimed, Ending, Hasten, NewJob, Origin, Settle};
+use seawall_store::job::{ClaimRequest, Claimed, Hasten, JobEnding, JobOrigin, NewJob, SettleJob};
 use seawall_store::replay::Stepped;
 
 on_each_backend!(
@@ -24,7 +24,7 @@ on_each_backend!(
 async fn found(store: &Store, now: Wall) -> Vec<Claimed> {
     store.tick(now, None).await.unwrap();
     let lanes = vec![("u".to_owned(), 9), ("v".to_owned(), 9)];
-    store.claim(Claim { lanes, token: 1, lease: LEASE, now, rules: 0 }).await.unwrap()
+    store.claim(ClaimRequest { lanes, token: 1, lease: LEASE, now, rules: 0 }).await.unwrap()
 }
 
 /// Looked at more than once, so that whatever can be remembered is.
@@ -38,7 +38,7 @@ async fn lull(stage: &Stage, now: Wall) {
 async fn waiting(stage: &Stage, reason: &'static str) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
-    stage.settle(&claimed, Ending::Wait { until: after(3600), reason }).await;
+    stage.settle(&claimed, JobEnding::Wait { until: after(3600), reason }).await;
 }
 
 async fn what_is_enqueued_in_a_lull_is_found(stage: Stage) {
@@ -47,7 +47,7 @@ async fn what_is_enqueued_in_a_lull_is_found(stage: Stage) {
         let id = stage.enqueue(stage.job("u")).await;
         let claimed = found(&stage.store, NOON).await.remove(0);
         assert_eq!(claimed.job.id, id);
-        stage.settle(&claimed, Ending::Cancelled).await;
+        stage.settle(&claimed, JobEnding::Cancelled).await;
     }
 }
 
@@ -67,7 +67,7 @@ async fn what_is_called_in_in_a_lull_is_found(stage: Stage) {
 
 async fn what_is_given_back_in_a_lull_is_found(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
-    for ending in [Ending::Release, Ending::Wait { until: NOON, reason: "transient" }] {
+    for ending in [JobEnding::Release, JobEnding::Wait { until: NOON, reason: "transient" }] {
         let claimed = found(&stage.store, NOON).await.remove(0);
         lull(&stage, NOON).await;
         stage.settle(&claimed, ending).await;
@@ -75,7 +75,7 @@ async fn what_is_given_back_in_a_lull_is_found(stage: Stage) {
     let claimed = found(&stage.store, NOON).await.remove(0);
     lull(&stage, NOON).await;
     let follow = vec![stage.job("v")];
-    stage.store.settle(Settle { follow, ..settlement(&claimed, crate::stage::ok()) }).await.unwrap();
+    stage.store.settle(SettleJob { follow, ..settlement(&claimed, crate::stage::ok()) }).await.unwrap();
     assert_eq!(found(&stage.store, NOON).await[0].job.upstream, "v", "and what comes of one that is over");
 }
 
@@ -83,7 +83,7 @@ async fn what_is_replayed_in_a_lull_is_found(stage: Stage) {
     let new = letter(&stage, NOON);
     stage.store.keep_letter(new.clone()).await.unwrap();
     lull(&stage, NOON).await;
-    let job = NewJob { origin: Origin::Replay { letter: new.id.to_string() }, ..stage.job("u") };
+    let job = NewJob { origin: JobOrigin::Replay { letter: new.id.to_string() }, ..stage.job("u") };
     assert!(matches!(stage.replay_at(new.id, job, NOON).await, Stepped::Started(_)));
     assert_eq!(found(&stage.store, NOON).await.len(), 1);
 }
@@ -113,9 +113,9 @@ async fn what_another_program_does_in_a_lull_is_found(stage: Stage) {
         other.enqueue(vec![stage.job("u")], NOON).await.unwrap();
         let claimed = found(&stage.store, NOON).await.remove(0);
         lull(&stage, NOON).await;
-        other.settle(settlement(&claimed, Ending::Release)).await.unwrap();
+        other.settle(settlement(&claimed, JobEnding::Release)).await.unwrap();
         let claimed = found(&stage.store, NOON).await.remove(0);
-        stage.settle(&claimed, Ending::Cancelled).await;
+        stage.settle(&claimed, JobEnding::Cancelled).await;
     }
 }
 

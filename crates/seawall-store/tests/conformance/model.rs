@@ -6,8 +6,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
-use seawall_store::dead::{NewLetter, Status};
-use seawall_store::job::{Cancelled, Claimed, Ending, Enqueued, Lease, NewJob, Origin, Renewed, SUSPECT, Settle, Settled, State};
+use seawall_store::dead::{LetterStatus, NewLetter};
+use seawall_store::job::{
+    Cancelled, Claimed, Enqueued, JobEnding, JobLease, JobOrigin, JobState, NewJob, Renewed, SUSPECT, SettleJob, Settled,
+};
 use seawall_store::replay::Stepped;
 use std::collections::BTreeMap;
 
@@ -73,9 +75,9 @@ fn op() -> impl Strategy<Value = Op> {
 struct Job {
     lane: String,
     priority: i64,
-    state: State,
+    state: JobState,
     due: Wall,
-    lease: Option<(Lease, Wall)>,
+    lease: Option<(JobLease, Wall)>,
     cancel: bool,
     attempts: u32,
     crashes: u32,
@@ -88,7 +90,7 @@ struct World {
     stage: Stage,
     now: Wall,
     jobs: BTreeMap<CallId, Job>,
-    letters: BTreeMap<CallId, (Status, Wall)>,
+    letters: BTreeMap<CallId, (LetterStatus, Wall)>,
     /// What workers believe they hold, and what those believe who were gone for a while.
     held: Vec<Claimed>,
     zombies: Vec<Claimed>,
@@ -120,7 +122,7 @@ impl World {
     }
 
     fn add(&mut self, id: CallId, lane: String, priority: i64, run_at: Wall, key: Option<u8>, letter: Option<CallId>) {
-        let state = if run_at > self.now { State::Waiting } else { State::Queued };
+        let state = if run_at > self.now { JobState::Waiting } else { JobState::Queued };
         let job = Job { lane, priority, state, due: run_at, lease: None, cancel: false, attempts: 0, crashes: 0, key, letter };
         self.jobs.insert(id, job);
     }
@@ -128,16 +130,16 @@ impl World {
     async fn claim(&mut self, lane: u8, most: u8) {
         let lane = format!("lane{lane}");
         let mut queued: Vec<i64> =
-            self.jobs.values().filter(|job| job.state == State::Queued && job.lane == lane).map(|job| -job.priority).collect();
+            self.jobs.values().filter(|job| job.state == JobState::Queued && job.lane == lane).map(|job| -job.priority).collect();
         queued.sort_unstable();
         queued.truncate(most.into());
         let claimed = self.stage.claim_at(&lane, most.into(), self.now).await;
         assert_eq!(claimed.iter().map(|claimed| -claimed.job.priority).collect::<Vec<_>>(), queued, "the most urgent, and as many");
         for one in claimed {
             let job = self.jobs.get_mut(&one.job.id).expect("nobody else makes jobs");
-            assert_eq!((job.state, &job.lane), (State::Queued, &lane), "one live lease for each job");
+            assert_eq!((job.state, &job.lane), (JobState::Queued, &lane), "one live lease for each job");
             assert_eq!((one.job.progress.attempts, one.job.crashes), (job.attempts, job.crashes));
-            job.state = State::Running;
+            job.state = JobState::Running;
             job.lease = Some((one.lease, self.now + LEASE));
             self.held.push(one);
         }
@@ -146,13 +148,13 @@ impl World {
     /// Whether the model says that this lease still holds.
     fn holds(&self, claimed: &Claimed) -> bool {
         let job = &self.jobs[&claimed.job.id];
-        job.state == State::Running && job.lease.is_some_and(|(lease, _)| lease == claimed.lease)
+        job.state == JobState::Running && job.lease.is_some_and(|(lease, _)| lease == claimed.lease)
     }
 
-    async fn settle(&mut self, mut claimed: Claimed, ending: Ending) {
+    async fn settle(&mut self, mut claimed: Claimed, ending: JobEnding) {
         let (holds, now) = (self.holds(&claimed), self.now);
         claimed.job.progress.attempts += 1;
-        let settle = Settle { now, ..settlement(&claimed, ending.clone()) };
+        let settle = SettleJob { now, ..settlement(&claimed, ending.clone()) };
         let settled = self.stage.store.settle(settle).await.unwrap();
         if !holds {
             assert_eq!(settled, Settled::Lost);
@@ -164,18 +166,18 @@ impl World {
         job.attempts = claimed.job.progress.attempts;
         job.lease = None;
         job.state = match &ending {
-            Ending::Wait { .. } | Ending::Release if job.cancel => State::Cancelled,
-            Ending::Wait { until, .. } if *until > now => State::Waiting,
-            Ending::Wait { .. } | Ending::Release => State::Queued,
-            Ending::Done(_) => State::Done,
-            Ending::Dead(_) | Ending::Failed { .. } => State::Dead,
-            Ending::Cancelled => State::Cancelled,
+            JobEnding::Wait { .. } | JobEnding::Release if job.cancel => JobState::Cancelled,
+            JobEnding::Wait { until, .. } if *until > now => JobState::Waiting,
+            JobEnding::Wait { .. } | JobEnding::Release => JobState::Queued,
+            JobEnding::Done(_) => JobState::Done,
+            JobEnding::Dead(_) | JobEnding::Failed { .. } => JobState::Dead,
+            JobEnding::Cancelled => JobState::Cancelled,
         };
-        if let Ending::Wait { until, .. } = ending {
+        if let JobEnding::Wait { until, .. } = ending {
             job.due = until;
         }
-        assert_eq!(settled, if job.state == State::Cancelled { Settled::Cancelled } else { Settled::Kept });
-        if matches!(job.state, State::Dead | State::Cancelled) {
+        assert_eq!(settled, if job.state == JobState::Cancelled { Settled::Cancelled } else { Settled::Kept });
+        if matches!(job.state, JobState::Dead | JobState::Cancelled) {
             job.key = None;
         }
         let (state, letter) = (job.state, job.letter);
@@ -183,13 +185,13 @@ impl World {
     }
 
     /// What the end of a job means for letters.
-    fn ended(&mut self, id: CallId, state: State, letter: Option<CallId>, ending: &Ending) {
+    fn ended(&mut self, id: CallId, state: JobState, letter: Option<CallId>, ending: &JobEnding) {
         match (state, letter) {
-            (State::Done, Some(letter)) => self.letters.get_mut(&letter).expect("kept").0 = Status::Replayed,
-            (State::Cancelled, Some(letter)) => self.letters.get_mut(&letter).expect("kept").0 = Status::Kept,
-            (State::Dead, letter) => {
-                let Ending::Dead(new) = ending else { panic!("only giving up makes a job dead") };
-                self.letters.insert(letter.unwrap_or(id), (Status::Kept, new.expires_at));
+            (JobState::Done, Some(letter)) => self.letters.get_mut(&letter).expect("kept").0 = LetterStatus::Replayed,
+            (JobState::Cancelled, Some(letter)) => self.letters.get_mut(&letter).expect("kept").0 = LetterStatus::Kept,
+            (JobState::Dead, letter) => {
+                let JobEnding::Dead(new) = ending else { panic!("only giving up makes a job dead") };
+                self.letters.insert(letter.unwrap_or(id), (LetterStatus::Kept, new.expires_at));
             }
             _ => {}
         }
@@ -198,22 +200,22 @@ impl World {
     async fn tick(&mut self) {
         let (now, mut recovered, mut due) = (self.now, 0, 0);
         for job in self.jobs.values_mut() {
-            if job.state == State::Running && job.lease.is_some_and(|(_, until)| until <= now) {
-                (job.state, job.lease) = (State::Queued, None);
+            if job.state == JobState::Running && job.lease.is_some_and(|(_, until)| until <= now) {
+                (job.state, job.lease) = (JobState::Queued, None);
                 job.crashes = (job.crashes + 1).min(SUSPECT);
                 recovered += 1;
-            } else if job.state == State::Waiting && job.due <= now {
-                job.state = State::Queued;
+            } else if job.state == JobState::Waiting && job.due <= now {
+                job.state = JobState::Queued;
                 due += 1;
             }
         }
         let tick = self.stage.store.tick(now, None).await.unwrap();
         assert_eq!((tick.recovered, tick.due), (recovered, due));
-        let mut lanes: Vec<String> = self.jobs.values().filter(|job| job.state == State::Queued).map(|job| job.lane.clone()).collect();
+        let mut lanes: Vec<String> = self.jobs.values().filter(|job| job.state == JobState::Queued).map(|job| job.lane.clone()).collect();
         lanes.sort();
         lanes.dedup();
         assert_eq!(tick.lanes, lanes);
-        assert_eq!(tick.next, self.jobs.values().filter(|job| job.state == State::Waiting).map(|job| job.due).min());
+        assert_eq!(tick.next, self.jobs.values().filter(|job| job.state == JobState::Waiting).map(|job| job.due).min());
     }
 
     async fn renew(&mut self, which: u8) {
@@ -237,24 +239,25 @@ impl World {
     async fn replay(&mut self, which: u8) {
         let ids: Vec<CallId> = self.letters.keys().copied().collect();
         let Some(letter) = ids.get(usize::from(which) % ids.len().max(1)).copied() else { return };
-        let job = NewJob { id: self.stage.id(self.now), origin: Origin::Replay { letter: letter.to_string() }, ..self.stage.job("lane0") };
+        let job =
+            NewJob { id: self.stage.id(self.now), origin: JobOrigin::Replay { letter: letter.to_string() }, ..self.stage.job("lane0") };
         let (id, run_at, priority) = (job.id, job.run_at, job.priority);
         let stepped = self.stage.replay_at(letter, job, self.now).await;
         match self.letters[&letter].0 {
-            Status::Kept => {
+            LetterStatus::Kept => {
                 assert_eq!(stepped, Stepped::Started(id));
-                self.letters.get_mut(&letter).expect("kept").0 = Status::Replaying;
+                self.letters.get_mut(&letter).expect("kept").0 = LetterStatus::Replaying;
                 self.add(id, "lane0".to_owned(), priority, run_at, None, Some(letter));
             }
-            Status::Replaying | Status::Replayed => assert_eq!(stepped, Stepped::HeldBack),
+            LetterStatus::Replaying | LetterStatus::Replayed => assert_eq!(stepped, Stepped::HeldBack),
         }
     }
 
     async fn expire(&mut self) {
         let now = self.now;
-        let gone = |status: Status, at: Wall| status != Status::Replaying && at <= now;
+        let gone = |status: LetterStatus, at: Wall| status != LetterStatus::Replaying && at <= now;
         let all = self.letters.values().filter(|(status, at)| gone(*status, *at)).count();
-        let expected = self.letters.values().filter(|(status, at)| gone(*status, *at) && *status == Status::Kept).count();
+        let expected = self.letters.values().filter(|(status, at)| gone(*status, *at) && *status == LetterStatus::Kept).count();
         self.letters.retain(|_, (status, at)| !gone(*status, *at));
         let expired = self.stage.store.expire_letters(now, 1000).await.unwrap();
         assert_eq!((expired.gone, expired.unheeded.len()), (all, expected));
@@ -267,13 +270,13 @@ impl World {
         let cancelled = self.stage.store.cancel(id, self.now).await.unwrap();
         let job = self.jobs.get_mut(&id).expect("listed");
         match job.state {
-            State::Queued | State::Waiting => {
+            JobState::Queued | JobState::Waiting => {
                 assert_eq!(cancelled, Cancelled::Now);
-                (job.state, job.key) = (State::Cancelled, None);
+                (job.state, job.key) = (JobState::Cancelled, None);
                 let letter = job.letter;
-                self.ended(id, State::Cancelled, letter, &Ending::Cancelled);
+                self.ended(id, JobState::Cancelled, letter, &JobEnding::Cancelled);
             }
-            State::Running => {
+            JobState::Running => {
                 assert_eq!(cancelled, Cancelled::Asked);
                 job.cancel = true;
             }
@@ -281,9 +284,9 @@ impl World {
         }
     }
 
-    fn obituary(&self, id: CallId) -> Ending {
+    fn obituary(&self, id: CallId) -> JobEnding {
         let new = letter(&self.stage, self.now);
-        Ending::Dead(Box::new(NewLetter { id, ..new }))
+        JobEnding::Dead(Box::new(NewLetter { id, ..new }))
     }
 
     async fn apply(&mut self, op: Op) {
@@ -298,7 +301,7 @@ impl World {
             Op::Fail { which, delay_s } => {
                 if let Some(claimed) = pick(&mut self.held, which) {
                     let until = Wall(self.now.0 + i64::from(delay_s) * 1000);
-                    self.settle(claimed, Ending::Wait { until, reason: "transient_failure" }).await;
+                    self.settle(claimed, JobEnding::Wait { until, reason: "transient_failure" }).await;
                 }
             }
             Op::GiveUp(which) => {
@@ -309,7 +312,7 @@ impl World {
             }
             Op::Release(which) => {
                 if let Some(claimed) = pick(&mut self.held, which) {
-                    self.settle(claimed, Ending::Release).await;
+                    self.settle(claimed, JobEnding::Release).await;
                 }
             }
             Op::Crash(which) => self.zombies.extend(pick(&mut self.held, which)),
@@ -348,7 +351,7 @@ impl World {
         for (id, (status, _)) in &self.letters {
             assert_eq!(self.stage.store.letter(*id).await.unwrap().expect("a letter is kept").status, *status);
         }
-        let open = self.letters.values().filter(|(status, _)| *status == Status::Kept).count();
+        let open = self.letters.values().filter(|(status, _)| *status == LetterStatus::Kept).count();
         let depths = self.stage.store.depths().await.unwrap();
         assert_eq!(depths.iter().map(|depth| depth.open).sum::<u64>(), open as u64);
     }

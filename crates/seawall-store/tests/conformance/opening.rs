@@ -4,7 +4,7 @@ use crate::cluster::Cluster;
 use crate::stage::{LEASE, NOON, Stage, after, ok, on_each_backend};
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
-use seawall_store::job::{Claim, Ending, Enqueued, NewJob, Settled, State};
+use seawall_store::job::{ClaimRequest, Enqueued, JobEnding, JobState, NewJob, Settled};
 use seawall_store::location::Location;
 use seawall_store::{Error, Store};
 use std::collections::HashSet;
@@ -25,17 +25,17 @@ async fn what_was_acknowledged_is_there_after_a_restart(stage: Stage) {
     let (first, second) = (stage.enqueue(stage.job("u")).await, stage.enqueue(stage.job("u")).await);
     let claimed = stage.claim("u", 1).await.remove(0);
     let again = stage.open_again().await;
-    assert_eq!(again.job(first).await.unwrap().unwrap().state, State::Running);
-    assert_eq!(again.job(second).await.unwrap().unwrap().state, State::Queued);
+    assert_eq!(again.job(first).await.unwrap().unwrap().state, JobState::Running);
+    assert_eq!(again.job(second).await.unwrap().unwrap().state, JobState::Queued);
     assert_eq!(stage.settle(&claimed, ok()).await, Settled::Kept, "a lease outlives the program that saw it made");
-    assert_eq!(again.job(first).await.unwrap().unwrap().state, State::Done);
+    assert_eq!(again.job(first).await.unwrap().unwrap().state, JobState::Done);
 }
 
 async fn two_programs_share_the_work_and_never_a_job(stage: Stage) {
     let other = stage.open_again().await;
     stage.store.enqueue((0..200).map(|_| stage.job("u")).collect(), NOON).await.unwrap();
     let claim = async |store: &Store, token| {
-        store.claim(Claim { lanes: vec![("u".to_owned(), 15)], token, lease: LEASE, now: NOON, rules: 0 }).await.unwrap()
+        store.claim(ClaimRequest { lanes: vec![("u".to_owned(), 15)], token, lease: LEASE, now: NOON, rules: 0 }).await.unwrap()
     };
     let mut seen = HashSet::new();
     for round in 0..20 {
@@ -74,7 +74,7 @@ async fn what_is_due_at_once_wakes_too(stage: Stage) {
     stage.enqueue(stage.job("u")).await;
     let claimed = stage.claim("u", 1).await.remove(0);
     let woken = wait_for_one(&stage);
-    stage.settle(&claimed, Ending::Release).await;
+    stage.settle(&claimed, JobEnding::Release).await;
     tokio::time::timeout(PATIENCE, woken).await.expect("woken").unwrap();
 }
 
@@ -84,7 +84,7 @@ async fn fairness_survives_a_restart(stage: Stage) {
     assert_eq!(stage.claim("u", 100).await.len(), 100);
     let again = stage.open_again().await;
     again.enqueue(of("few", 10), NOON).await.unwrap();
-    let next = again.claim(Claim { lanes: vec![("u".to_owned(), 22)], token: 1, lease: LEASE, now: NOON, rules: 0 }).await.unwrap();
+    let next = again.claim(ClaimRequest { lanes: vec![("u".to_owned(), 22)], token: 1, lease: LEASE, now: NOON, rules: 0 }).await.unwrap();
     assert_eq!(next.iter().filter(|claimed| claimed.job.tenant == "few").count(), 10);
 }
 

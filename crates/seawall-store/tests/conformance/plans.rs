@@ -4,9 +4,9 @@ use crate::cluster::Cluster;
 use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, ok, settlement};
 use seawall_core::time::Nanos;
-use seawall_store::job::{Claim, Ending, NewJob, Renewed, Settled, State};
+use seawall_store::job::{ClaimRequest, JobEnding, JobState, NewJob, Renewed, Settled};
 use seawall_store::location::Location;
-use seawall_store::{dead, job, page::Window};
+use seawall_store::{dead, job, page::PageWindow};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ async fn no_plan_that_was_made_for_few_jobs_reads_all_of_many() {
     let stage = Stage::at(Location::Postgres(database.clone()), None).await;
     live(&stage, 2).await;
     live(&stage, 300).await;
-    for state in [State::Queued, State::Done] {
-        let filter = job::Filter { state: Some(state), ..job::Filter::default() };
-        stage.store.jobs(filter, Window { after: None, limit: 5 }).await.unwrap();
+    for state in [JobState::Queued, JobState::Done] {
+        let filter = job::JobFilter { state: Some(state), ..job::JobFilter::default() };
+        stage.store.jobs(filter, PageWindow { after: None, limit: 5 }).await.unwrap();
     }
     stage.store.job_counts().await.unwrap();
     // What a connection did is known once it is over.
@@ -90,9 +90,9 @@ async fn claims_are_looked_up_one_by_one_however_few_there_were_when_they_were_c
     // With connections that have no plans yet.
     let store = stage.open_again().await;
     let lanes = vec![("u".to_owned(), 300)];
-    let claimed = store.claim(Claim { lanes, token: 7, lease: Nanos::from_secs(60), now: NOON, rules: 0 }).await.unwrap();
+    let claimed = store.claim(ClaimRequest { lanes, token: 7, lease: Nanos::from_secs(60), now: NOON, rules: 0 }).await.unwrap();
     for (number, one) in claimed.iter().enumerate().take(150) {
-        let ending = if number % 2 == 0 { ok() } else { Ending::Failed { code: "no".to_owned() } };
+        let ending = if number % 2 == 0 { ok() } else { JobEnding::Failed { code: "no".to_owned() } };
         assert_eq!(store.settle(settlement(one, ending)).await.unwrap(), Settled::Kept);
         assert_eq!(store.renew(vec![claimed[299].lease], after(60)).await.unwrap(), [Renewed::Held]);
     }
@@ -115,7 +115,7 @@ async fn a_page_of_letters_walks_past_none_that_most_are_like() {
     let connection = tokio::spawn(connection);
     client.batch_execute("ANALYZE seawall.letters").await.unwrap();
     let store = stage.open_again().await;
-    let page = store.letters(dead::Filter::default(), Window { after: None, limit: 5 }).await.unwrap();
+    let page = store.letters(dead::LetterQuery::default(), PageWindow { after: None, limit: 5 }).await.unwrap();
     assert_eq!(page.entries.len(), 5);
     drop((stage, store));
     others_are_gone(&client).await;

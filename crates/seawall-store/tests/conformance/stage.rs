@@ -6,7 +6,7 @@ use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Store;
-use seawall_store::job::{Claim, Claimed, Ending, NewJob, Origin, Request, Response, Settle, Settled};
+use seawall_store::job::{ClaimRequest, Claimed, JobEnding, JobOrigin, JobRequest, NewJob, Response, SettleJob, Settled};
 use seawall_store::location::Location;
 use seawall_store::replay::{self, Created, NewReplay, Stepped};
 use std::cell::RefCell;
@@ -62,7 +62,7 @@ impl Stage {
             tenant: "t".to_owned(),
             caller: "c".to_owned(),
             priority: 0,
-            request: Request { method: "GET".to_owned(), path: "/x?y=1".to_owned(), ..Request::default() },
+            request: JobRequest { method: "GET".to_owned(), path: "/x?y=1".to_owned(), ..JobRequest::default() },
             idempotency_key: None,
             dedup: None,
             fingerprint: [1; 32],
@@ -70,7 +70,7 @@ impl Stage {
             callback: None,
             run_at: NOON,
             expires_at: None,
-            origin: Origin::Caller,
+            origin: JobOrigin::Caller,
             progress: Progress::default(),
             history: Vec::new(),
         }
@@ -85,7 +85,7 @@ impl Stage {
 
     pub(crate) async fn claim_at(&self, upstream: &str, most: usize, now: Wall) -> Vec<Claimed> {
         let token = self.rng.borrow_mut().draw();
-        self.store.claim(Claim { lanes: vec![(upstream.to_owned(), most)], token, lease: LEASE, now, rules: 0 }).await.unwrap()
+        self.store.claim(ClaimRequest { lanes: vec![(upstream.to_owned(), most)], token, lease: LEASE, now, rules: 0 }).await.unwrap()
     }
 
     pub(crate) async fn claim(&self, upstream: &str, most: usize) -> Vec<Claimed> {
@@ -107,24 +107,24 @@ impl Stage {
         let id = new.id;
         assert_eq!(self.store.create_replay(new).await.unwrap(), Created::Started);
         let stepped = self.store.step_replay(id, letter, Some(job), now).await.unwrap();
-        assert!(self.store.set_replay(id, replay::State::Done, now).await.unwrap());
+        assert!(self.store.set_replay(id, replay::ReplayState::Done, now).await.unwrap());
         stepped
     }
 
-    pub(crate) async fn settle_at(&self, claimed: &Claimed, ending: Ending, now: Wall) -> Settled {
-        self.store.settle(Settle { now, ..settlement(claimed, ending) }).await.unwrap()
+    pub(crate) async fn settle_at(&self, claimed: &Claimed, ending: JobEnding, now: Wall) -> Settled {
+        self.store.settle(SettleJob { now, ..settlement(claimed, ending) }).await.unwrap()
     }
 
-    pub(crate) async fn settle(&self, claimed: &Claimed, ending: Ending) -> Settled {
+    pub(crate) async fn settle(&self, claimed: &Claimed, ending: JobEnding) -> Settled {
         self.settle_at(claimed, ending, NOON).await
     }
 }
 
 /// How a job is given back at noon, with nothing besides.
-pub(crate) fn settlement(claimed: &Claimed, ending: Ending) -> Settle {
+pub(crate) fn settlement(claimed: &Claimed, ending: JobEnding) -> SettleJob {
     let Claimed { lease, job, .. } = claimed;
     let (progress, history) = (job.progress, job.history.clone());
-    Settle {
+    SettleJob {
         lease: *lease,
         ending,
         progress,
@@ -138,8 +138,8 @@ pub(crate) fn settlement(claimed: &Claimed, ending: Ending) -> Settle {
     }
 }
 
-pub(crate) fn ok() -> Ending {
-    Ending::Done(Response { status: 200, body: "yes".into(), ..Response::default() })
+pub(crate) fn ok() -> JobEnding {
+    JobEnding::Done(Response { status: 200, body: "yes".into(), ..Response::default() })
 }
 
 /// Runs a case on each backend.

@@ -8,13 +8,13 @@ use seawall_core::policy::Severity;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Nanos;
 use seawall_store::alarm::Alarm;
-use seawall_store::idempotency::{Finish, Reserve};
-use seawall_store::job::{Ending, Filter, NewJob, Origin, Response, Settle, Settled};
-use seawall_store::notes::{Deed, Unnamed};
-use seawall_store::page::Window;
-use seawall_store::replay::{Created, NewReplay, State, Stepped};
-use seawall_store::rollup::Row;
-use seawall_store::schedule::{Firing, NewSubject, Report, Source};
+use seawall_store::idempotency::{FinishKey, ReserveKey};
+use seawall_store::job::{JobEnding, JobFilter, JobOrigin, NewJob, Response, SettleJob, Settled};
+use seawall_store::notes::{Deed, UnnamedGroup};
+use seawall_store::page::PageWindow;
+use seawall_store::replay::{Created, NewReplay, ReplayState, Stepped};
+use seawall_store::rollup::RollupRow;
+use seawall_store::schedule::{Firing, NewSubject, SubjectSource, TickReport};
 
 on_each_backend!(
     a_tick_fires_once_however_many_look,
@@ -37,7 +37,7 @@ on_each_backend!(
 );
 
 fn subject(name: &str, seconds: i64) -> NewSubject {
-    NewSubject { schedule: "history".to_owned(), subject: name.to_owned(), source: Source::Config, next_at: after(seconds) }
+    NewSubject { schedule: "history".to_owned(), subject: name.to_owned(), source: SubjectSource::Config, next_at: after(seconds) }
 }
 
 fn firing(stage: &Stage, name: &str, tick: i64) -> Firing {
@@ -63,14 +63,14 @@ async fn a_subject_that_fails_is_tried_again_and_one_that_is_stopped_is_not(stag
     stage.store.put_subjects(vec![subject("alice", 0)]).await.unwrap();
     let report = async |report| stage.store.report_subject("history".to_owned(), "alice".to_owned(), report).await.unwrap();
     assert!(stage.store.fire(firing(&stage, "alice", 0)).await.unwrap());
-    assert!(report(Report::Failed { error: "503".to_owned(), retry_at: Some(after(5)) }).await);
+    assert!(report(TickReport::Failed { error: "503".to_owned(), retry_at: Some(after(5)) }).await);
     let due = stage.store.due_subjects(after(5), 10).await.unwrap();
     assert_eq!((due[0].due_at(), due[0].consecutive_failures, due[0].last_error.as_deref()), (after(5), 1, Some("503")));
     assert!(stage.store.fire(firing(&stage, "alice", 5)).await.unwrap());
-    assert!(report(Report::Ok { at: after(6) }).await);
+    assert!(report(TickReport::Ok { at: after(6) }).await);
     let all = stage.store.subjects(None, None, 10).await.unwrap();
     assert_eq!((all[0].consecutive_failures, all[0].last_ok_at, all[0].next_at), (0, Some(after(6)), after(65)));
-    assert!(report(Report::Stopped { reason: "auth_failed".to_owned() }).await);
+    assert!(report(TickReport::Stopped { reason: "auth_failed".to_owned() }).await);
     assert!(stage.store.due_subjects(after(1000), 10).await.unwrap().is_empty());
     assert!(!stage.store.fire(firing(&stage, "alice", 65)).await.unwrap(), "not while it is stopped");
     assert!(stage.store.resume_subject("history".to_owned(), "alice".to_owned(), after(70)).await.unwrap());
@@ -92,17 +92,17 @@ async fn subjects_are_listed_and_removed(stage: Stage) {
     assert_eq!(names(Some("history"), None).await, ["a", "c"]);
 }
 
-const PAGE: Window = Window { after: None, limit: 10 };
+const PAGE: PageWindow = PageWindow { after: None, limit: 10 };
 const HOUR: Nanos = Nanos::from_secs(3600);
 
-fn wish(owner: Option<CallId>, seconds: i64) -> Reserve {
+fn wish(owner: Option<CallId>, seconds: i64) -> ReserveKey {
     let claim = Claim { fingerprint: Fingerprint([1; 32]), lease: Nanos::from_secs(60), ttl: HOUR, upstream_honours_keys: false };
-    Reserve { scope: [7; 32], claim, owner, now: after(seconds) }
+    ReserveKey { scope: [7; 32], claim, owner, now: after(seconds) }
 }
 
-fn done(reservation: u32, seconds: i64) -> Finish {
+fn done(reservation: u32, seconds: i64) -> FinishKey {
     let response = Response { status: 201, headers: [("a", "b")].into_iter().collect(), body: "made".into(), truncated: false };
-    Finish { scope: [7; 32], reservation, ending: KeyEnding::Done, response: Some(response), ttl: HOUR, now: after(seconds) }
+    FinishKey { scope: [7; 32], reservation, ending: KeyEnding::Done, response: Some(response), ttl: HOUR, now: after(seconds) }
 }
 
 async fn a_key_is_reserved_by_one_and_answered_to_the_next(stage: Stage) {
@@ -144,23 +144,23 @@ async fn a_job_recognises_its_own_reservation(stage: Stage) {
 
 async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
     let ask = async |scope: u8| {
-        let wish = Reserve { scope: [scope; 32], ..wish(None, 5) };
+        let wish = ReserveKey { scope: [scope; 32], ..wish(None, 5) };
         stage.store.reserve_key(wish).await.unwrap()
     };
     let mut settles = Vec::new();
     for scope in 1..=4 {
         let id = stage.enqueue(stage.job("u")).await;
-        let own = Reserve { scope: [scope; 32], ..wish(Some(id), 0) };
+        let own = ReserveKey { scope: [scope; 32], ..wish(Some(id), 0) };
         assert_eq!(stage.store.reserve_key(own).await.unwrap().answer, Answer::Proceed { reservation: 0 });
         let claimed = stage.claim("u", 1).await.remove(0);
-        let key = Some(Finish { scope: [scope; 32], ..done(0, 2) });
-        settles.push(Settle { key, now: after(2), ..settlement(&claimed, ok()) });
+        let key = Some(FinishKey { scope: [scope; 32], ..done(0, 2) });
+        settles.push(SettleJob { key, now: after(2), ..settlement(&claimed, ok()) });
     }
     // Of four that come together: one is kept, one gives its key back, one ends for the second time, one cannot be written.
-    settles[1].key = Some(Finish { scope: [2; 32], ending: KeyEnding::Released, response: None, ..done(0, 2) });
-    stage.store.settle(Settle { key: None, ..settles[2].clone() }).await.unwrap();
-    settles[3].follow = vec![NewJob { id: stage.store.jobs(Filter::default(), PAGE).await.unwrap().entries[0].id, ..stage.job("u") }];
-    let settle = |settle: Settle| {
+    settles[1].key = Some(FinishKey { scope: [2; 32], ending: KeyEnding::Released, response: None, ..done(0, 2) });
+    stage.store.settle(SettleJob { key: None, ..settles[2].clone() }).await.unwrap();
+    settles[3].follow = vec![NewJob { id: stage.store.jobs(JobFilter::default(), PAGE).await.unwrap().entries[0].id, ..stage.job("u") }];
+    let settle = |settle: SettleJob| {
         let store = stage.store.clone();
         tokio::spawn(async move { store.settle(settle).await.ok() })
     };
@@ -182,7 +182,7 @@ async fn keys_run_out(stage: Stage) {
     assert!(stage.store.finish_key(done(0, 0)).await.unwrap());
     assert_eq!(stage.store.sweep_keys(after(3599), 10).await.unwrap(), 0);
     assert_eq!(stage.store.sweep_keys(after(3600), 10).await.unwrap(), 1);
-    let released = Finish { ending: KeyEnding::Released, response: None, ..done(0, 3602) };
+    let released = FinishKey { ending: KeyEnding::Released, response: None, ..done(0, 3602) };
     assert_eq!(stage.store.reserve_key(wish(None, 3601)).await.unwrap().answer, Answer::Proceed { reservation: 0 });
     assert!(stage.store.finish_key(released).await.unwrap());
     assert_eq!(stage.store.reserve_key(wish(None, 3603)).await.unwrap().answer, Answer::Proceed { reservation: 0 });
@@ -207,13 +207,13 @@ async fn one_replay_for_each_upstream(stage: Stage) {
     assert_eq!(stage.store.create_replay(replay(&stage, &["Z", "b"])).await.unwrap(), Created::Underway(first.id));
     let apart = replay(&stage, &["Z"]);
     assert_eq!(stage.store.create_replay(apart.clone()).await.unwrap(), Created::Started, "what was refused holds nothing");
-    assert!(stage.store.set_replay(first.id, State::Cancelled, after(1)).await.unwrap());
-    assert!(!stage.store.set_replay(first.id, State::Running, after(2)).await.unwrap(), "what is over stays over");
+    assert!(stage.store.set_replay(first.id, ReplayState::Cancelled, after(1)).await.unwrap());
+    assert!(!stage.store.set_replay(first.id, ReplayState::Running, after(2)).await.unwrap(), "what is over stays over");
     assert_eq!(stage.store.create_replay(replay(&stage, &["b"])).await.unwrap(), Created::Started);
-    let page = stage.store.replays(Window { after: None, limit: 10 }).await.unwrap();
+    let page = stage.store.replays(PageWindow { after: None, limit: 10 }).await.unwrap();
     assert_eq!(page.entries.len(), 3);
     let found = stage.store.replay(first.id).await.unwrap().unwrap();
-    assert_eq!((found.new, found.state, found.updated_at), (first, State::Cancelled, after(1)));
+    assert_eq!((found.new, found.state, found.updated_at), (first, ReplayState::Cancelled, after(1)));
 }
 
 async fn a_replay_steps_through_its_letters_once_and_counts_their_ends(stage: Stage) {
@@ -223,7 +223,7 @@ async fn a_replay_steps_through_its_letters_once_and_counts_their_ends(stage: St
     }
     let task = replay(&stage, &["u"]);
     stage.store.create_replay(task.clone()).await.unwrap();
-    let job = |letter: CallId| NewJob { origin: Origin::Replay { letter: letter.to_string() }, ..stage.job("u") };
+    let job = |letter: CallId| NewJob { origin: JobOrigin::Replay { letter: letter.to_string() }, ..stage.job("u") };
     for new in &letters[..2] {
         let job = job(new.id);
         let by = job.id;
@@ -235,7 +235,7 @@ async fn a_replay_steps_through_its_letters_once_and_counts_their_ends(stage: St
     let claimed = stage.claim("u", 9).await;
     assert_eq!(claimed.len(), 2);
     stage.settle(&claimed[0], ok()).await;
-    stage.settle(&claimed[1], Ending::Dead(Box::new(letter(&stage, after(9))))).await;
+    stage.settle(&claimed[1], JobEnding::Dead(Box::new(letter(&stage, after(9))))).await;
     let found = stage.open_again().await.replay(task.id).await.unwrap().unwrap();
     let counts = found.counts;
     assert_eq!((counts.started, counts.worked, counts.failed, counts.held_back), (2, 1, 1, 1));
@@ -247,11 +247,11 @@ async fn a_paused_replay_does_not_step(stage: Stage) {
     stage.store.keep_letter(new.clone()).await.unwrap();
     let task = replay(&stage, &["u"]);
     stage.store.create_replay(task.clone()).await.unwrap();
-    let paused = State::Paused("breaker_open".to_owned());
+    let paused = ReplayState::Paused("breaker_open".to_owned());
     assert!(stage.store.set_replay(task.id, paused.clone(), after(1)).await.unwrap());
     assert_eq!(stage.store.replay(task.id).await.unwrap().unwrap().state, paused);
     assert_eq!(stage.store.step_replay(task.id, new.id, Some(stage.job("u")), after(2)).await.unwrap(), Stepped::NotRunning);
-    assert!(stage.store.set_replay(task.id, State::Running, after(3)).await.unwrap());
+    assert!(stage.store.set_replay(task.id, ReplayState::Running, after(3)).await.unwrap());
     assert!(matches!(stage.store.step_replay(task.id, new.id, Some(stage.job("u")), after(4)).await.unwrap(), Stepped::Started(_)));
 }
 
@@ -261,7 +261,7 @@ async fn rollups_are_written_whole_and_each_by_one_writer(stage: Stage) {
         let mut rollup = Rollup { retries, ..Rollup::default() };
         rollup.attempts.insert("transient".into(), retries);
         rollup.latency.add(Nanos(latency_us * 1000));
-        Row { start_at: after(seconds), upstream: upstream.to_owned(), endpoint: "e".to_owned(), writer, rollup }
+        RollupRow { start_at: after(seconds), upstream: upstream.to_owned(), endpoint: "e".to_owned(), writer, rollup }
     };
     let first = vec![row(0, "u", one, 3, 1000), row(900, "u", one, 1, 1), row(0, "v", one, 9, 1)];
     stage.store.put_rollups(first.clone()).await.unwrap();
@@ -347,7 +347,7 @@ async fn the_audit_list_is_newest_first(stage: Stage) {
 }
 
 async fn unnamed_errors_are_counted_and_named(stage: Stage) {
-    let error = |fingerprint: &str, seen, seconds| Unnamed {
+    let error = |fingerprint: &str, seen, seconds| UnnamedGroup {
         fingerprint: fingerprint.to_owned(),
         upstream: "u".to_owned(),
         endpoint: "e".to_owned(),
@@ -362,11 +362,11 @@ async fn unnamed_errors_are_counted_and_named(stage: Stage) {
     stage.store.note_unnamed(vec![error("b", 2, 1), error("a", 1, 2)]).await.unwrap();
     stage.store.note_unnamed(vec![error("b", 3, 5)]).await.unwrap();
     let found = stage.store.unnamed(10).await.unwrap();
-    assert_eq!(found[0], Unnamed { first_at: after(1), seen: 5, ..error("b", 5, 5) });
+    assert_eq!(found[0], UnnamedGroup { first_at: after(1), seen: 5, ..error("b", 5, 5) });
     assert_eq!(found[1].fingerprint, "a");
     assert!(stage.store.name_error("a".to_owned(), Some("permanent".to_owned())).await.unwrap());
     assert!(!stage.store.name_error("c".to_owned(), None).await.unwrap());
-    let named = Unnamed { named_as: Some("permanent".to_owned()), ..error("a", 1, 2) };
+    let named = UnnamedGroup { named_as: Some("permanent".to_owned()), ..error("a", 1, 2) };
     assert_eq!(stage.store.unnamed(1).await.unwrap(), [named, found[0].clone()], "those with a name come besides, however old");
     stage.store.note_unnamed(vec![error("a", 1, 9)]).await.unwrap();
     assert_eq!(stage.store.unnamed(1).await.unwrap()[0].named_as.as_deref(), Some("permanent"), "a name stays");

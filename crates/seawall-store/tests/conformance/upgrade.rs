@@ -5,9 +5,9 @@ use crate::stage::{NOON, Stage, after, ok};
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
-use seawall_store::job::{Cancelled, Enqueued, Filter, NewJob, Renewed, Settled, State};
+use seawall_store::job::{Cancelled, Enqueued, JobFilter, JobState, NewJob, Renewed, Settled};
 use seawall_store::location::Location;
-use seawall_store::page::Window;
+use seawall_store::page::PageWindow;
 use std::collections::HashSet;
 
 /// Up to the version that kept a job's state in its row.
@@ -26,7 +26,7 @@ const POSTGRES: [&str; 5] = [
     include_str!("../../src/postgres/migrations/0004.sql"),
     include_str!("../../src/postgres/migrations/0005.sql"),
 ];
-const STATES: [State; 6] = [State::Queued, State::Running, State::Waiting, State::Done, State::Dead, State::Cancelled];
+const STATES: [JobState; 6] = [JobState::Queued, JobState::Running, JobState::Waiting, JobState::Done, JobState::Dead, JobState::Cancelled];
 
 fn ids() -> Vec<CallId> {
     let mut rng = Rng::seeded(4711);
@@ -97,13 +97,14 @@ async fn everything_is_there(stage: Stage) {
         let job = store.job(*id).await.unwrap().unwrap();
         assert_eq!((job.state, job.crashes, job.progress.attempts, &job.request.body[..]), (state, 1, 2, &b"asked"[..]));
         assert_eq!(job.finished_at.is_some(), state.is_over());
-        assert_eq!(job.response.map(|response| response.body), (state == State::Done).then_some("yes".into()));
-        let listed = store.jobs(Filter { state: Some(state), ..Filter::default() }, Window { after: None, limit: 9 }).await.unwrap();
+        assert_eq!(job.response.map(|response| response.body), (state == JobState::Done).then_some("yes".into()));
+        let listed =
+            store.jobs(JobFilter { state: Some(state), ..JobFilter::default() }, PageWindow { after: None, limit: 9 }).await.unwrap();
         assert_eq!(listed.entries.iter().map(|job| job.id).collect::<Vec<_>>(), [*id], "{state:?}");
     }
     // The key of what is done still is its key.
     let again = NewJob { dedup: Some([9; 32]), fingerprint: [1; 32], ..stage.job("u") };
-    assert_eq!(store.enqueue(vec![again], NOON).await.unwrap(), [Enqueued::Known(ids[3], State::Done)]);
+    assert_eq!(store.enqueue(vec![again], NOON).await.unwrap(), [Enqueued::Known(ids[3], JobState::Done)]);
     // What nobody holds any more and what is due are worked off, along with what was queued and what comes now.
     let new = stage.enqueue(stage.job("u")).await;
     let tick = store.tick(after(10), None).await.unwrap();
@@ -116,7 +117,7 @@ async fn everything_is_there(stage: Stage) {
         assert_eq!(store.renew(vec![one.lease], after(60)).await.unwrap(), [expected]);
         assert_eq!(stage.settle_at(one, ok(), after(11)).await, Settled::Kept);
     }
-    assert_eq!(store.cancel(ids[0], after(12)).await.unwrap(), Cancelled::Over(State::Done));
+    assert_eq!(store.cancel(ids[0], after(12)).await.unwrap(), Cancelled::Over(JobState::Done));
     assert_eq!(store.sweep_jobs(Wall(after(3600).0), 100).await.unwrap(), 7);
     assert_eq!(store.job_counts().await.unwrap().by_state, [0; 6]);
 }

@@ -9,9 +9,9 @@ use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_store::Store;
 use seawall_store::dead;
-use seawall_store::job::{self, Job, NewJob, State};
+use seawall_store::job::{self, Job, JobState, NewJob};
 use seawall_store::location::Location;
-use seawall_store::page::{MOST, Window};
+use seawall_store::page::{MOST, PageWindow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -172,7 +172,7 @@ impl Left {
         if store.lost_its_log() {
             return Restored::WithoutItsLog;
         }
-        let jobs = store.jobs(job::Filter::default(), Window { after: None, limit: MOST }).await.unwrap().entries;
+        let jobs = store.jobs(job::JobFilter::default(), PageWindow { after: None, limit: MOST }).await.unwrap().entries;
         assert_eq!(Store::check(&database), Ok(()));
         Restored::Jobs(jobs.len())
     }
@@ -209,16 +209,16 @@ async fn found(store: &Store, promises: &Promises) -> Found {
     store.tick(NOON, None).await.unwrap();
     let mut found = Found::new();
     let mut add = |what: &str, which: String, state: String| drop(found.insert((what.to_owned(), which), state));
-    let mut window = Window { after: None, limit: MOST };
+    let mut window = PageWindow { after: None, limit: MOST };
     loop {
-        let page = store.jobs(job::Filter::default(), window).await.unwrap();
+        let page = store.jobs(job::JobFilter::default(), window).await.unwrap();
         page.entries.iter().for_each(|job| add("job", job.id.to_string(), state(job)));
         window.after = page.next;
         if window.after.is_none() {
             break;
         }
     }
-    let letters = store.letters(dead::Filter::default(), window).await.unwrap();
+    let letters = store.letters(dead::LetterQuery::default(), window).await.unwrap();
     assert!(letters.next.is_none(), "all are on one page");
     letters.entries.iter().for_each(|letter| add("letter", letter.letter.id.to_string(), "kept".to_owned()));
     for subject in store.subjects(None, None, MOST).await.unwrap() {
@@ -249,8 +249,8 @@ async fn found(store: &Store, promises: &Promises) -> Found {
 
 fn state(job: &Job) -> String {
     match job.state {
-        State::Queued | State::Waiting if job.begun_at.is_some() => format!("begun-{}", job.progress.attempts),
-        State::Queued | State::Waiting => format!("open-{}", job.progress.attempts),
+        JobState::Queued | JobState::Waiting if job.begun_at.is_some() => format!("begun-{}", job.progress.attempts),
+        JobState::Queued | JobState::Waiting => format!("open-{}", job.progress.attempts),
         over => over.as_str().to_owned(),
     }
 }
@@ -263,7 +263,7 @@ async fn go_on(store: &Store) -> Result<(), seawall_store::Error> {
         tenant: String::new(),
         caller: String::new(),
         priority: 0,
-        request: job::Request::default(),
+        request: job::JobRequest::default(),
         idempotency_key: None,
         dedup: None,
         fingerprint: [1; 32],
@@ -271,7 +271,7 @@ async fn go_on(store: &Store) -> Result<(), seawall_store::Error> {
         callback: None,
         run_at: NOON,
         expires_at: None,
-        origin: job::Origin::Caller,
+        origin: job::JobOrigin::Caller,
         progress: seawall_core::decide::Progress::default(),
         history: Vec::new(),
     };

@@ -10,10 +10,12 @@ use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Store;
 use seawall_store::dead::NewLetter;
-use seawall_store::idempotency::{Finish, Reserve};
-use seawall_store::job::{Cancelled, Claim, Claimed, Ending, Enqueued, NewJob, Origin, Request, Response, Settle, Settled};
+use seawall_store::idempotency::{FinishKey, ReserveKey};
+use seawall_store::job::{
+    Cancelled, ClaimRequest, Claimed, Enqueued, JobEnding, JobOrigin, JobRequest, NewJob, Response, SettleJob, Settled,
+};
 use seawall_store::location::Location;
-use seawall_store::schedule::{Firing, NewSubject, Report, Source};
+use seawall_store::schedule::{Firing, NewSubject, SubjectSource, TickReport};
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -178,7 +180,7 @@ impl World {
             tenant: format!("t{}", rng.up_to(2)),
             caller: "c".to_owned(),
             priority: i64::try_from(rng.up_to(1)).unwrap(),
-            request: Request { method: "POST".to_owned(), path: "/x".to_owned(), headers: Vec::new(), body: body.into() },
+            request: JobRequest { method: "POST".to_owned(), path: "/x".to_owned(), headers: Vec::new(), body: body.into() },
             idempotency_key: None,
             dedup: None,
             fingerprint: [1; 32],
@@ -186,7 +188,7 @@ impl World {
             callback: None,
             run_at: NOON,
             expires_at: None,
-            origin: Origin::Caller,
+            origin: JobOrigin::Caller,
             progress: Progress::default(),
             history: Vec::new(),
         }
@@ -225,7 +227,7 @@ impl World {
             let submitted = self.left.load(Ordering::Relaxed) == 0;
             let now = Wall(self.now().0 + 50);
             self.store.tick(now, None).await.unwrap();
-            let claim = Claim { lanes: vec![("u".to_owned(), 4)], token: rng.draw(), lease: DAY, now, rules: 0 };
+            let claim = ClaimRequest { lanes: vec![("u".to_owned(), 4)], token: rng.draw(), lease: DAY, now, rules: 0 };
             let claimed = self.store.claim(claim).await.unwrap();
             if claimed.is_empty() && submitted {
                 return;
@@ -241,7 +243,7 @@ impl World {
     async fn run_one(&self, claimed: Claimed, rng: &mut Rng) {
         let (id, attempts) = (claimed.job.id, claimed.job.progress.attempts);
         if claimed.job.begun_at.is_some() {
-            return self.settle(&claimed, Ending::Dead(Box::new(self.letter(id))), "dead", Vec::new(), None).await;
+            return self.settle(&claimed, JobEnding::Dead(Box::new(self.letter(id))), "dead", Vec::new(), None).await;
         }
         if rng.up_to(1) == 0 {
             let begun = format!("begun-{attempts}");
@@ -250,17 +252,17 @@ impl World {
             self.notes.ack("job", id, &begun);
         }
         match rng.up_to(9) {
-            0 => self.settle(&claimed, Ending::Release, &format!("open-{attempts}"), Vec::new(), None).await,
+            0 => self.settle(&claimed, JobEnding::Release, &format!("open-{attempts}"), Vec::new(), None).await,
             1 | 2 => {
                 let until = Wall(self.now().0 + i64::try_from(rng.up_to(30)).unwrap());
-                let wait = Ending::Wait { until, reason: "transient_failure" };
+                let wait = JobEnding::Wait { until, reason: "transient_failure" };
                 self.settle(&claimed, wait, &format!("open-{}", attempts + 1), Vec::new(), None).await;
             }
-            3 => self.settle(&claimed, Ending::Dead(Box::new(self.letter(id))), "dead", Vec::new(), None).await,
+            3 => self.settle(&claimed, JobEnding::Dead(Box::new(self.letter(id))), "dead", Vec::new(), None).await,
             // As if its worker had vanished.
             4 => {}
             5 => {
-                let callback = NewJob { origin: Origin::Callback(id.to_string()), ..self.job("callbacks", rng) };
+                let callback = NewJob { origin: JobOrigin::Callback(id.to_string()), ..self.job("callbacks", rng) };
                 self.settle(&claimed, done(rng), "done", vec![callback], None).await;
             }
             6 | 7 => {
@@ -273,7 +275,7 @@ impl World {
         }
     }
 
-    async fn settle(&self, claimed: &Claimed, ending: Ending, state: &str, follow: Vec<NewJob>, key: Option<Key>) {
+    async fn settle(&self, claimed: &Claimed, ending: JobEnding, state: &str, follow: Vec<NewJob>, key: Option<Key>) {
         let id = claimed.job.id;
         let mut asked = vec![("job", id.to_string(), state.to_owned())];
         if state == "dead" {
@@ -286,10 +288,10 @@ impl World {
         asked.extend(key.iter().map(|key| ("key", key.name.clone(), "done".to_owned())));
         asked.iter().for_each(|(what, which, state)| self.notes.ask(what, which, state));
         let mut progress = claimed.job.progress;
-        if !matches!(ending, Ending::Release) {
+        if !matches!(ending, JobEnding::Release) {
             progress.attempts += 1;
         }
-        let settle = Settle {
+        let settle = SettleJob {
             lease: claimed.lease,
             ending,
             progress,
@@ -315,7 +317,7 @@ impl World {
             tenant: "t".to_owned(),
             caller: "c".to_owned(),
             url: "https://example.org/x".to_owned(),
-            request: Request { method: "POST".to_owned(), path: "/x".to_owned(), headers: Vec::new(), body: "body".into() },
+            request: JobRequest { method: "POST".to_owned(), path: "/x".to_owned(), headers: Vec::new(), body: "body".into() },
             body_cut: false,
             class: Class::Permanent,
             reason: "permanent_failure".to_owned(),
@@ -361,12 +363,12 @@ impl World {
         for number in 0..2 {
             let (name, first) = (format!("{}-{number}", self.part), NOON.0);
             self.notes.ask("subject", &name, &first.to_string());
-            let new = NewSubject { schedule: "s".to_owned(), subject: name.clone(), source: Source::Api, next_at: NOON };
+            let new = NewSubject { schedule: "s".to_owned(), subject: name.clone(), source: SubjectSource::Api, next_at: NOON };
             assert_eq!(self.store.put_subjects(vec![new]).await.unwrap(), 1);
             self.notes.ack("subject", &name, &first.to_string());
             for tick in 0..10 {
                 let (at, next) = (first + tick * 1000, first + (tick + 1) * 1000);
-                let origin = Origin::Schedule { name: "s".to_owned(), subject: name.clone() };
+                let origin = JobOrigin::Schedule { name: "s".to_owned(), subject: name.clone() };
                 let job = NewJob { origin, ..self.job("ticks", &mut rng) };
                 let id = job.id;
                 self.notes.write(&format!("tick {name} {at} {id}"));
@@ -378,7 +380,7 @@ impl World {
                 self.notes.ack("subject", &name, &next.to_string());
                 self.notes.ack("job", id, "open-0");
                 self.notes.ask("ok", &name, &at.to_string());
-                assert!(self.store.report_subject("s".to_owned(), name.clone(), Report::Ok { at: Wall(at) }).await.unwrap());
+                assert!(self.store.report_subject("s".to_owned(), name.clone(), TickReport::Ok { at: Wall(at) }).await.unwrap());
                 self.notes.ack("ok", &name, &at.to_string());
                 let version = format!("{}.{number}.{tick}", self.part);
                 self.notes.ask("snapshot", "short", &version);
@@ -413,9 +415,9 @@ impl World {
     }
 }
 
-fn done(rng: &mut Rng) -> Ending {
+fn done(rng: &mut Rng) -> JobEnding {
     let body = vec![b'y'; usize::try_from(rng.up_to(500)).unwrap()];
-    Ending::Done(Response { status: 200, body: body.into(), ..Response::default() })
+    JobEnding::Done(Response { status: 200, body: body.into(), ..Response::default() })
 }
 
 #[derive(Clone)]
@@ -425,10 +427,10 @@ struct Key {
 }
 
 impl Key {
-    fn finish(self, now: Wall) -> Finish {
+    fn finish(self, now: Wall) -> FinishKey {
         let response = Response { status: 201, body: self.name.clone().into_bytes().into(), ..Response::default() };
         let scope = scope(&self.name);
-        Finish { scope, reservation: self.reservation, ending: KeyEnding::Done, response: Some(response), ttl: DAY, now }
+        FinishKey { scope, reservation: self.reservation, ending: KeyEnding::Done, response: Some(response), ttl: DAY, now }
     }
 }
 
@@ -439,7 +441,7 @@ fn scope(name: &str) -> [u8; 32] {
     scope
 }
 
-pub(crate) fn wish(name: &str) -> Reserve {
+pub(crate) fn wish(name: &str) -> ReserveKey {
     let claim = KeyClaim { fingerprint: Fingerprint([1; 32]), lease: DAY, ttl: DAY, upstream_honours_keys: false };
-    Reserve { scope: scope(name), claim, owner: None, now: NOON }
+    ReserveKey { scope: scope(name), claim, owner: None, now: NOON }
 }

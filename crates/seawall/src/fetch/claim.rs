@@ -8,7 +8,7 @@ use super::plan::{in_a_pipe, name, quarantine, resume_command};
 use crate::exit::{Exit, Failure};
 use seawall_core::time::Wall;
 use seawall_store::RunLock;
-use seawall_store::journal::{Kept, Run};
+use seawall_store::journal::{Durability, RunId};
 use seawall_store::{Error, Store};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -53,8 +53,8 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    async fn take(store: &Store, kind: Kind, path: &Path, run: &Run) -> anyhow::Result<Self> {
-        let place: Run =
+    async fn take(store: &Store, kind: Kind, path: &Path, run: &RunId) -> anyhow::Result<Self> {
+        let place: RunId =
             Sha256::new().chain_update(b"output\0").chain_update(resolved(path).as_os_str().as_encoded_bytes()).finalize().into();
         let pieces = Pieces::new(store.clone(), place);
         let note: Option<Note> =
@@ -68,7 +68,7 @@ impl Claim {
     }
 
     /// Whether the run may write here.
-    fn check(&self, args: &Args, run: &Run) -> Result<(), Failure> {
+    fn check(&self, args: &Args, run: &RunId) -> Result<(), Failure> {
         let continues = args.resume || args.retry_dead;
         let (shown, kind) = (self.path.display(), self.kind.as_str());
         if args.overwrite || is_empty(&self.path) {
@@ -103,19 +103,19 @@ impl Claim {
     }
 
     /// Writes down that this run has the output from now on, and at its end that it has finished.
-    async fn write(&mut self, run: &Run, finished: bool, now: Wall) -> Result<(), Error> {
+    async fn write(&mut self, run: &RunId, finished: bool, now: Wall) -> Result<(), Error> {
         let note = Note { run: name(run), finished, resume: resume_command() };
         let text = serde_json::to_vec(&note).map_err(|error| Error::Failed(error.to_string()))?;
         // Without a note nothing is known of the output, which is then as safe as one that has not finished.
         self.pieces.cut(0).await?;
-        self.pieces.append(0, text.into(), Kept::FromPowerCuts, now).await
+        self.pieces.append(0, text.into(), Durability::FromPowerCuts, now).await
     }
 }
 
 /// The outputs of a run.
 #[derive(Debug)]
 pub(super) struct Claims {
-    run: Run,
+    run: RunId,
     claims: Vec<Claim>,
     quarantine: PathBuf,
 }
@@ -125,7 +125,7 @@ impl Claims {
     ///
     /// # Errors
     /// When one of them is another run's or nobody's, or has not finished and the command neither continues nor replaces it.
-    pub(super) async fn take(store: &Store, args: &Args, mut run: Run) -> anyhow::Result<Self> {
+    pub(super) async fn take(store: &Store, args: &Args, mut run: RunId) -> anyhow::Result<Self> {
         if in_a_pipe(args) {
             // The same command in another pipe is another run.
             run[..8].copy_from_slice(&seawall_engine::entropy().to_be_bytes());
@@ -156,7 +156,7 @@ impl Claims {
     }
 
     /// Claims the first default quarantine file that is not another's.
-    async fn free_quarantine(store: &Store, args: &Args, run: &Run) -> anyhow::Result<Claim> {
+    async fn free_quarantine(store: &Store, args: &Args, run: &RunId) -> anyhow::Result<Claim> {
         let name = |number| if number == 1 { "quarantine.ndjson".to_owned() } else { format!("quarantine-{number}.ndjson") };
         for path in (1..MAX_QUARANTINES).map(|number| PathBuf::from(name(number))).filter(|path| is_file_or_new(path)) {
             match Claim::take(store, Kind::Quarantine, &path, run).await {

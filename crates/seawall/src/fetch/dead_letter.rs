@@ -6,7 +6,7 @@ use seawall_core::policy::Door;
 use seawall_core::time::Now;
 use seawall_server::letter::{self, Cause, Place};
 use seawall_store::dead::NewLetter;
-use seawall_store::job::{AD_HOC, NewJob, Origin, Request};
+use seawall_store::job::{AD_HOC, JobOrigin, JobRequest, NewJob};
 
 /// Makes the letter of a row, with the names of its run and its caller.
 pub(super) fn dead_letter(run: &Run, to: Option<&Destination>, cause: Cause, (name, caller): (&str, &str), now: Now) -> NewLetter {
@@ -19,7 +19,7 @@ pub(super) fn dead_letter(run: &Run, to: Option<&Destination>, cause: Cause, (na
         tenant: String::new(),
         caller: caller.to_owned(),
         priority: 0,
-        request: Request {
+        request: JobRequest {
             method: row.method.clone(),
             path: if configured { row.below.clone() } else { format!("{}{}", row.lane, row.below) },
             headers: row.headers.clone(),
@@ -32,7 +32,7 @@ pub(super) fn dead_letter(run: &Run, to: Option<&Destination>, cause: Cause, (na
         callback: None,
         run_at: run.started.wall,
         expires_at: None,
-        origin: Origin::Caller,
+        origin: JobOrigin::Caller,
         progress: run.progress,
         history: Vec::new(),
     };

@@ -7,7 +7,7 @@ use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::RunLock;
 use seawall_store::dead::NewLetter;
-use seawall_store::journal::{Kept, Piece, Run};
+use seawall_store::journal::{Durability, JournalPiece, RunId};
 use seawall_store::{Error, Store};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -108,11 +108,11 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Pieces {
     store: Store,
-    run: Run,
+    run: RunId,
 }
 
 impl Pieces {
-    pub(super) const fn new(store: Store, run: Run) -> Self {
+    pub(super) const fn new(store: Store, run: RunId) -> Self {
         Self { store, run }
     }
 
@@ -121,8 +121,8 @@ impl Pieces {
         Ok(self.store.journal(self.run, 0, 1).await?.pop().map(|(_, content)| content))
     }
 
-    pub(super) async fn append(&self, number: u64, content: Bytes, kept: Kept, now: Wall) -> Result<(), Error> {
-        let piece = Piece { number, content, letters: Vec::new(), outdated: Vec::new() };
+    pub(super) async fn append(&self, number: u64, content: Bytes, kept: Durability, now: Wall) -> Result<(), Error> {
+        let piece = JournalPiece { number, content, letters: Vec::new(), outdated: Vec::new() };
         patiently(|| self.store.journal_append(self.run, piece.clone(), kept, now)).await
     }
 
@@ -172,7 +172,7 @@ impl Journal {
     /// output has, where it is a file.
     pub(super) async fn open(
         store: Store,
-        run: Run,
+        run: RunId,
         again: Again,
         length: Option<u64>,
         now: Wall,
@@ -197,7 +197,7 @@ impl Journal {
             .await?;
         earlier.complete().await?;
         if !outdated.is_empty() {
-            journal.append(&Entry { output, ..Entry::default() }, Vec::new(), outdated, Kept::FromPowerCuts, now).await?;
+            journal.append(&Entry { output, ..Entry::default() }, Vec::new(), outdated, Durability::FromPowerCuts, now).await?;
         }
         Ok(Ok((journal, earlier, output)))
     }
@@ -212,11 +212,11 @@ impl Journal {
         entry: &Entry,
         letters: Vec<NewLetter>,
         outdated: Vec<CallId>,
-        kept: Kept,
+        kept: Durability,
         now: Wall,
     ) -> Result<(), Error> {
         let Some(place) = &self.place else { return patiently(|| self.store.keep_letters(letters.clone())).await };
-        let piece = Piece { number: self.next, content: entry.write()?, letters, outdated };
+        let piece = JournalPiece { number: self.next, content: entry.write()?, letters, outdated };
         patiently(|| self.store.journal_append(place.run, piece.clone(), kept, now)).await?;
         self.next += 1;
         Ok(())

@@ -14,7 +14,7 @@ use seawall_engine::clock::Clock;
 use seawall_server::letter::Cause;
 use seawall_store::Error;
 use seawall_store::dead::NewLetter;
-use seawall_store::journal::Kept;
+use seawall_store::journal::Durability;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -179,14 +179,14 @@ impl Output {
     /// Writes down what is in the output. The disk has the output before the journal that says so.
     async fn journal(&mut self, is_last: bool) -> anyhow::Result<()> {
         let now = self.clock.now();
-        let mut kept = Kept::FromUs;
+        let mut kept = Durability::FromUs;
         if is_last || now.mono.since(self.unjournaled.synced) >= SYNC_EVERY {
             if let Sink::File(file) = &self.sink {
                 // A pipe or a device has no disk to wait for.
                 drop(file.sync_data());
             }
             self.unjournaled.synced = now.mono;
-            kept = Kept::FromPowerCuts;
+            kept = Durability::FromPowerCuts;
         }
         let Unjournaled { entry, letters, outdated, .. } = &mut self.unjournaled;
         let mut entry = std::mem::take(entry);

@@ -38,7 +38,7 @@ use seawall_http::pool::Pool;
 use seawall_http::reach::Reach;
 use seawall_server::configuration::Environment;
 use seawall_store::Store;
-use seawall_store::journal::{Kept, Run};
+use seawall_store::journal::{Durability, RunId};
 use sha2::{Digest as _, Sha256};
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -159,7 +159,7 @@ fn wanted(args: &Args) -> anyhow::Result<Wanted> {
 }
 
 /// What tells this run from others: the same command means the same run.
-fn run(args: &Args) -> Run {
+fn run(args: &Args) -> RunId {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned();
     let parts = [
         if args.input == Path::new("-") { "-".to_owned() } else { absolute(&args.input) },
@@ -179,7 +179,7 @@ fn run(args: &Args) -> Run {
 }
 
 /// What people call it.
-pub(super) fn name(run: &Run) -> String {
+pub(super) fn name(run: &RunId) -> String {
     run[..6].iter().fold(String::new(), |mut text, byte| {
         let _: std::fmt::Result = write!(text, "{byte:02x}");
         text
@@ -191,7 +191,7 @@ pub(super) fn in_a_pipe(args: &Args) -> bool {
     args.input == Path::new("-") && args.output.is_none() && args.output_dir.is_none()
 }
 
-async fn journal(store: Store, run: Run, args: &Args, now: Wall) -> anyhow::Result<(Journal, Earlier, Option<u64>)> {
+async fn journal(store: Store, run: RunId, args: &Args, now: Wall) -> anyhow::Result<(Journal, Earlier, Option<u64>)> {
     let again = match (args.resume, args.retry_dead) {
         (_, true) => Again::Dead,
         (true, false) => Again::Unfinished,
@@ -267,7 +267,7 @@ async fn output(
         sink = Sink::File(file);
         // Whatever is in the output from now on, a journal says how much of it counts.
         let entry = Entry { output: Some(length), changed: earlier.is_changed(), ..Entry::default() };
-        journal.append(&entry, Vec::new(), Vec::new(), Kept::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
+        journal.append(&entry, Vec::new(), Vec::new(), Durability::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
     }
     if let Some(folder) = &args.output_dir {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
@@ -304,7 +304,7 @@ async fn mended(
     let (length, relined) = (mended.length, edited.filter(|_| mended.relined));
     let rows = relined.map_or_else(|| Entry { changed: earlier.is_changed(), ..Entry::default() }, |edited| edited.entry(mended.loose));
     let entry = Entry { output: Some(length), replaces: Some(before), ..rows };
-    journal.append(&entry, Vec::new(), Vec::new(), Kept::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
+    journal.append(&entry, Vec::new(), Vec::new(), Durability::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
     if relined.is_some() {
         earlier.add(&entry);
     }

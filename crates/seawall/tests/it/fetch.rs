@@ -5,9 +5,9 @@ use super::dir::{Dir, Run};
 use super::flaky::Flaky;
 use super::upstream::{OK, Upstream, answer};
 use seawall_store::Store;
-use seawall_store::dead::{Filter, Letter};
+use seawall_store::dead::{Letter, LetterQuery};
 use seawall_store::location::Location;
-use seawall_store::page::Window;
+use seawall_store::page::PageWindow;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -35,7 +35,7 @@ pub(crate) fn letters(dir: &Dir) -> Vec<Letter> {
         let mut all = Vec::new();
         let mut after = None;
         loop {
-            let page = store.letters(Filter::default(), Window { after, limit: 500 }).await.unwrap();
+            let page = store.letters(LetterQuery::default(), PageWindow { after, limit: 500 }).await.unwrap();
             all.extend(page.entries);
             after = page.next;
             if after.is_none() {

@@ -8,9 +8,9 @@ use super::databases::{awaited, postgres};
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer as said};
 use seawall_store::Store;
-use seawall_store::job::{Filter, State};
+use seawall_store::job::{JobFilter, JobState};
 use seawall_store::location::Location;
-use seawall_store::page::Window;
+use seawall_store::page::PageWindow;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -132,9 +132,9 @@ impl Witness {
     fn see(&mut self, store: &Location) {
         let running = awaited(async {
             let store = Store::open(store).await.unwrap();
-            let (mut window, mut ids) = (Window { after: None, limit: 500 }, Vec::new());
+            let (mut window, mut ids) = (PageWindow { after: None, limit: 500 }, Vec::new());
             loop {
-                let page = store.jobs(Filter { state: Some(State::Running), ..Filter::default() }, window).await.unwrap();
+                let page = store.jobs(JobFilter { state: Some(JobState::Running), ..JobFilter::default() }, window).await.unwrap();
                 ids.extend(page.entries.into_iter().map(|job| job.id.to_string()));
                 match page.next {
                     Some(next) => window.after = Some(next),

@@ -226,13 +226,13 @@ fn a_finished_job_keeps_no_credential_of_its_caller_and_its_letter_can_still_be_
 }
 
 /// The requests of all jobs, as the store has them.
-fn kept(directory: &tempfile::TempDir) -> Vec<seawall_store::job::Request> {
+fn kept(directory: &tempfile::TempDir) -> Vec<seawall_store::job::JobRequest> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let location = seawall_store::location::Location::Sqlite(directory.path().join("seawall.db"));
         let store = seawall_store::Store::open(&location).await.unwrap();
-        let all = seawall_store::page::Window { after: None, limit: 10 };
-        store.jobs(seawall_store::job::Filter::default(), all).await.unwrap().entries.into_iter().map(|job| job.request).collect()
+        let all = seawall_store::page::PageWindow { after: None, limit: 10 };
+        store.jobs(seawall_store::job::JobFilter::default(), all).await.unwrap().entries.into_iter().map(|job| job.request).collect()
     })
 }
 

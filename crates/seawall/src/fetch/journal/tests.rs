@@ -5,7 +5,7 @@ use super::super::row::Bad;
 use super::*;
 use seawall_store::location::Location;
 
-const RUN: Run = [3; 32];
+const RUN: RunId = [3; 32];
 
 /// A store of its own, and what must live as long as it does.
 async fn store() -> (Store, tempfile::TempDir) {
@@ -18,7 +18,7 @@ async fn open(store: &Store, again: Again, length: Option<u64>) -> (Journal, Ear
 }
 
 async fn append(journal: &mut Journal, entry: Entry) {
-    journal.append(&entry, Vec::new(), Vec::new(), Kept::FromUs, Wall(0)).await.unwrap();
+    journal.append(&entry, Vec::new(), Vec::new(), Durability::FromUs, Wall(0)).await.unwrap();
 }
 
 /// Rows of these keys in the lines from 1 on; what is done has its line as its key times a hundred.
