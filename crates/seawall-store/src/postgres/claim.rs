@@ -1,8 +1,8 @@
 //! Jobs go out: a claim takes what is first in each of its lanes, in one statement.
 
+use super::claim_position::Position;
 use super::pool::PostgresPool;
-use super::position::Position;
-use super::tx::{RELAXED, ask};
+use super::transaction::{RELAXED, ask};
 use crate::error::Error;
 use crate::model::job::{ClaimRequest, Claimed, SHORT_BODY};
 use crate::rows::{self, CLAIMED};

@@ -1,9 +1,9 @@
 //! Jobs come in: many at once, each batch in one statement.
 
 use super::batch::BatchCommand;
+use super::fair_order::{FIRST, Groups, given};
 use super::pool::{PooledConnection, PostgresPool};
-use super::turns::{FIRST, Groups, given};
-use super::tx::ask;
+use super::transaction::ask;
 use crate::error::Error;
 use crate::json;
 use crate::model::history;

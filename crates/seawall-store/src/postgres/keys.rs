@@ -1,7 +1,7 @@
 //! The ends of reservations that jobs were settled under: all of a batch at once. What an end means is the core's rule.
 
 use super::pool::PooledConnection;
-use super::tx::ask;
+use super::transaction::ask;
 use crate::error::Error;
 use crate::model::idempotency::FinishKey;
 use crate::model::job::Response;

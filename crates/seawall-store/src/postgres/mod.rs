@@ -1,35 +1,35 @@
 //! The server backend: set-based statements over a pool of connections. What many ask at once is written together.
 
 mod batch;
-mod begin;
+mod begin_batch;
 mod changes;
 mod claim;
+mod claim_position;
 mod errors;
-mod hold;
+mod fair_order;
+mod heartbeat;
 mod jobs;
 mod keys;
+mod notification;
 mod pool;
-mod position;
-mod pulse;
+mod run_lock;
 mod schema;
 mod settle;
 mod tick;
-mod turns;
-mod tx;
-mod wake;
+mod transaction;
 
 use crate::error::Error;
 use crate::model::job::{ClaimRequest, Claimed, ClockTick, Enqueued, Holder, JobLease, NewJob, Renewed, Settled};
 use crate::statements::settled::Worded;
 use batch::Batcher;
-use begin::Begin;
-pub(crate) use hold::PostgresRunLock;
+use begin_batch::Begin;
 use pool::PostgresPool;
+pub(crate) use run_lock::PostgresRunLock;
 use seawall_core::time::Wall;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-pub(crate) use tx::{TransactionRead, Tx};
+pub(crate) use transaction::{TransactionRead, Tx};
 
 /// A handle that every clone shares.
 #[derive(Clone, Debug)]
@@ -54,8 +54,8 @@ impl Postgres {
         let enqueue = Batcher::start(&pool, &mut tasks);
         let settle = Batcher::start(&pool, &mut tasks);
         let begin = Batcher::start(&pool, &mut tasks);
-        tasks.spawn(wake::listen(pool.clone(), Arc::clone(&woken)));
-        tasks.spawn(wake::ring(pool.clone()));
+        tasks.spawn(notification::listen(pool.clone(), Arc::clone(&woken)));
+        tasks.spawn(notification::ring(pool.clone()));
         Ok(Self(Arc::new(PostgresInner { pool, enqueue, settle, begin, woken, _tasks: tasks })))
     }
 

@@ -1,9 +1,9 @@
 //! Connections: how they are made, shared, waited for and given up on.
 
 use super::errors::{bounded, failed, is_read_only};
-use super::pulse::Pulse;
-use super::tx::ask;
-use super::wake::Bell;
+use super::heartbeat::Pulse;
+use super::notification::Bell;
+use super::transaction::ask;
 use crate::error::Error;
 use deadpool_postgres::{Connect, Hook, HookError, Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime, TimeoutType};
 use std::future::Future;

@@ -2,7 +2,7 @@
 
 use super::errors::{bounded, failed};
 use super::pool::PostgresPool;
-use super::tx::{Tx, ask};
+use super::transaction::{Tx, ask};
 use crate::error::Error;
 
 const STEPS: &[&str] = &[

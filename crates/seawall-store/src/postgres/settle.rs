@@ -2,9 +2,9 @@
 
 use super::batch::BatchCommand;
 use super::changes::ChangeColumns;
+use super::fair_order::{FIRST, Groups, given};
 use super::pool::{PooledConnection, PostgresPool};
-use super::turns::{FIRST, Groups, given};
-use super::tx::{RELAXED, Tx, ask};
+use super::transaction::{RELAXED, Tx, ask};
 use super::{changes, jobs, keys};
 use crate::error::Error;
 use crate::failpoint;

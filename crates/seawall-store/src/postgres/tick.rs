@@ -1,8 +1,8 @@
 //! What time brings about: due jobs, vanished workers, and old jobs that are forgotten.
 
+use super::fair_order::{FIRST, ORDER, given};
 use super::pool::{PooledConnection, PostgresPool};
-use super::turns::{FIRST, ORDER, given};
-use super::tx::{RELAXED, ask};
+use super::transaction::{RELAXED, ask};
 use crate::error::Error;
 use crate::failpoint;
 use crate::model::job::{ClockTick, Holder, JobState, MIXED, SUSPECT};

@@ -1,6 +1,6 @@
 //! Copies of a database: made while it is used, put in its place while it is not, and checked.
 
-use super::owner::{Owner, Serving};
+use super::database_lock::{Owner, Serving};
 use super::preflight::DatabaseState;
 use super::{BUSY, Connection, Error, OpenFlags, beside, create_private, preflight, resolved, schema};
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Jobs: whoever takes one from its place puts it into another in the same transaction, and names the lease where there is one.
 
-use super::bound::{maybe, text};
+use super::statement_cache::{maybe, text};
 use super::{Columns, Sqlite, Tx};
 use crate::error::Error;
 use crate::failpoint;

@@ -1,43 +1,43 @@
 //! The embedded backend: one thread writes, and what arrives while it writes is committed together; two threads read.
 
 pub(crate) mod backup;
-mod bound;
-mod hold;
+mod database_lock;
+mod empty_poll;
+mod fair_order;
 mod jobs;
-mod log;
-mod lull;
-mod owner;
 #[cfg(test)]
 mod plans;
 mod preflight;
 mod reader;
 mod reserve;
-mod room;
+mod run_lock;
 mod schema;
 #[cfg(test)]
-mod stall;
-mod turns;
+mod stalled_write;
+mod statement_cache;
 mod upkeep;
+mod wal_preallocation;
+mod write_ahead_log;
 mod writer;
 
 use crate::error::Error;
 use crate::model::job::{Enqueued, NewJob};
 use crate::sql::{RowReader, RowSource, Sql, SqlValue, Write};
-use bound::Bound;
-pub(crate) use hold::SqliteRunLock;
-use lull::Lull;
-use owner::{Owner, Serving};
+use database_lock::{Owner, Serving};
+use empty_poll::Lull;
+use fair_order::Turns;
 use reader::ReadConnection;
+pub(crate) use run_lock::SqliteRunLock;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params_from_iter};
 use seawall_core::time::Wall;
+use statement_cache::Bound;
 use std::future::{Future, ready};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
-use turns::Turns;
 use writer::WriterThread;
 
 /// A handle that every clone shares.
@@ -181,7 +181,7 @@ impl Sqlite {
 
     /// Makes room in the log, to which nobody else writes in a transaction of ours.
     pub(crate) async fn make_room(&self) -> Result<(), Error> {
-        let longer = self.repeat(|tx| Ok(room::make(tx.db))).await?;
+        let longer = self.repeat(|tx| Ok(wal_preallocation::make(tx.db))).await?;
         // Whoever commits meanwhile waits for the disk as ever.
         longer.map_or(Ok(()), |log| log.sync_data().map_err(|error| Error::Unavailable(error.to_string())))
     }

@@ -1,6 +1,6 @@
 //! Which index each statement uses. With another one they answer the same, a thousand times slower.
 
-use super::{jobs, schema, turns, upkeep};
+use super::{fair_order, jobs, schema, upkeep};
 use crate::model::job::{JobFilter, JobState};
 use crate::model::page::PageWindow;
 use crate::statements;
@@ -48,7 +48,7 @@ fn every_statement_about_many_jobs_uses_its_own_index_and_sorts_nothing() {
         (&claim, "SEARCH queue USING PRIMARY KEY (upstream=?)\nSEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"),
         (jobs::MARK, "SEARCH queue USING PRIMARY KEY (upstream=? AND priority=? AND (turn,row)<(?,?))"),
         (jobs::UNQUEUE, "SEARCH queue USING PRIMARY KEY (upstream=? AND priority=? AND (turn,row)<(?,?))"),
-        (turns::QUEUED, "SCAN queue\nSEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"),
+        (fair_order::QUEUED, "SCAN queue\nSEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"),
         (upkeep::LATE, "SCAN claims\nSEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)\nUSE TEMP B-TREE FOR ORDER BY"),
         (upkeep::DUE, "SEARCH jobs USING INDEX jobs_waiting (due<?)"),
         (statements::jobs::WAITING_FOR, "SEARCH jobs USING INDEX jobs_waiting (due>?)"),

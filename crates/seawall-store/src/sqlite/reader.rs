@@ -1,6 +1,6 @@
 //! Two threads that read, so that a slow list never holds up a write, and one slow list does not hold up the next.
 
-use super::owner::Owner;
+use super::database_lock::Owner;
 use super::{Connection, Error, connect_to_read};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,10 +1,10 @@
 //! The one thread that writes. Whatever arrived while it was committing goes into the next transaction, so that one
 //! flush of the disk pays for many writes; nobody hears of a write that has to last before it is on disk.
 
-use super::log::{LogBounds, WriteAheadLog};
-use super::owner::{FileLock, Owner};
+use super::database_lock::{FileLock, Owner};
+use super::fair_order::Turns;
 use super::reserve::ReserveCommand;
-use super::turns::Turns;
+use super::write_ahead_log::{LogBounds, WriteAheadLog};
 use super::{Connection, Error, Tx, beside};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -249,7 +249,7 @@ fn refuse_what_adds(batch: &mut Vec<Box<dyn WriterCommand>>) {
 mod tests {
     use super::*;
     use crate::sqlite::Sqlite;
-    use crate::sqlite::stall::stalled;
+    use crate::sqlite::stalled_write::stalled;
 
     const FULL: i64 = 2;
 

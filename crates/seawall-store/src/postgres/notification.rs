@@ -1,10 +1,10 @@
 //! Telling and hearing of work, whichever process enqueued it, so that nobody has to wait for a poll.
 
+use super::claim_position::Positions;
 use super::errors::failed;
+use super::heartbeat::beat;
 use super::pool::{PostgresPool, ServerStream};
-use super::position::Positions;
-use super::pulse::beat;
-use super::tx::{RELAXED, ask};
+use super::transaction::{RELAXED, ask};
 use crate::error::Error;
 use crate::model::job::NewJob;
 use std::future::poll_fn;

@@ -2,7 +2,7 @@
 
 use super::Postgres;
 use super::pool::PooledConnection;
-use super::tx::ask;
+use super::transaction::ask;
 use crate::error::Error;
 use crate::model::journal::RunId;
 

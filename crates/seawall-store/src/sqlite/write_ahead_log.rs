@@ -2,7 +2,7 @@
 //! it. A log that is written to all the time is never folded in to its end, and goes on growing; so when it is long, and
 //! little is left, the writer does the rest between two commits and begins it anew.
 
-use super::owner::FileLock;
+use super::database_lock::FileLock;
 use super::{Connection, Error, connect_to_fold};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,7 +119,7 @@ fn hook(
 mod tests {
     use super::*;
     use crate::sqlite::connect;
-    use crate::sqlite::owner::Owner;
+    use crate::sqlite::database_lock::Owner;
 
     #[test]
     fn a_log_that_is_written_to_all_the_time_stays_short() {

@@ -2,8 +2,8 @@
 
 use super::errors::bounded;
 use super::jobs;
+use super::notification::Bell;
 use super::pool::{PooledConnection, PostgresPool};
-use super::wake::Bell;
 use crate::error::Error;
 use crate::model::job::{Enqueued, NewJob};
 use crate::sql::{RowReader, Sql, SqlValue, Write, text};

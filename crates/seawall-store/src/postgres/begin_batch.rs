@@ -4,7 +4,7 @@
 use super::batch::BatchCommand;
 use super::pool::PostgresPool;
 use super::settle::Leases;
-use super::tx::ask;
+use super::transaction::ask;
 use crate::error::Error;
 use crate::model::job::JobLease;
 use seawall_core::time::Wall;

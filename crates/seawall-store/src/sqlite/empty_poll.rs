@@ -82,7 +82,7 @@ impl LullResult {
 mod tests {
     use super::*;
     use crate::sqlite::Sqlite;
-    use crate::sqlite::stall::stalled;
+    use crate::sqlite::stalled_write::stalled;
     use crate::sqlite::writer::Weight;
     use seawall_core::time::Nanos;
     use std::time::Duration;
