@@ -35,14 +35,14 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// An answer to a caller, and what we say about it where its headers do not say that yet: to write a header down costs
 /// less than to put it among others first.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct CallerResponse {
     pub response: Box<Response<Relay>>,
     /// Its headers besides, as they came.
     pub verbatim: Option<Verbatim>,
-    pub signed: Option<Signed>,
+    pub signed: Option<SignedHeaders>,
 }
 
-impl Answered {
+impl CallerResponse {
     /// With everything among its headers.
     pub(crate) fn whole(mut self) -> Response<Relay> {
         if let Some(verbatim) = self.verbatim {
@@ -55,7 +55,7 @@ impl Answered {
     }
 }
 
-impl From<Response<Relay>> for Answered {
+impl From<Response<Relay>> for CallerResponse {
     fn from(response: Response<Relay>) -> Self {
         Self { response: Box::new(response), verbatim: None, signed: None }
     }
@@ -63,7 +63,7 @@ impl From<Response<Relay>> for Answered {
 
 /// What we say about a call's answer.
 #[derive(Debug)]
-pub(crate) struct Signed {
+pub(crate) struct SignedHeaders {
     pub call: CallId,
     pub attempts: u32,
     pub outcome: &'static str,
@@ -77,7 +77,7 @@ pub(crate) struct Signed {
     pub via: Option<HeaderValue>,
 }
 
-impl Signed {
+impl SignedHeaders {
     pub(crate) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
         let Finish { attempts, waited, reason, .. } = ended.finish;
         let reason = (ended.finish.outcome != Outcome::Success).then(|| explained(reason));
@@ -85,7 +85,7 @@ impl Signed {
     }
 
     /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
-    pub(crate) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<Verbatim>) -> Answered {
+    pub(crate) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<Verbatim>) -> CallerResponse {
         if self.rate_limit.is_some()
             && let Some(verbatim) = verbatim.take()
         {
@@ -94,7 +94,7 @@ impl Signed {
         for (name, _) in self.limits() {
             response.headers_mut().remove(name);
         }
-        Answered { response, verbatim, signed: Some(self) }
+        CallerResponse { response, verbatim, signed: Some(self) }
     }
 
     pub(crate) fn put(self, headers: &mut HeaderMap) {
@@ -165,15 +165,15 @@ const fn explained(reason: Reason) -> &'static str {
 
 /// The time as headers have it, made once a second.
 #[derive(Debug)]
-pub(crate) struct Dated(RefCell<(i64, HeaderValue)>);
+pub(crate) struct HttpDate(RefCell<(i64, HeaderValue)>);
 
-impl Default for Dated {
+impl Default for HttpDate {
     fn default() -> Self {
         Self(RefCell::new((i64::MIN, HeaderValue::from_static(""))))
     }
 }
 
-impl Dated {
+impl HttpDate {
     pub(crate) fn at(&self, now: Wall) -> HeaderValue {
         let second = now.0.div_euclid(1000);
         let mut date = self.0.borrow_mut();
@@ -209,7 +209,8 @@ pub(crate) struct Refusal {
 
 /// A refusal (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Problem<'a> {
+#[schema(as = Problem)]
+pub(crate) struct ProblemDocument<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
@@ -322,7 +323,7 @@ impl Refusal {
 
     fn document(&self) -> Vec<u8> {
         let title = StatusCode::from_u16(self.status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Error");
-        let document = Problem {
+        let document = ProblemDocument {
             r#type: format!("urn:seawall:{}", self.code),
             title,
             status: self.status,
@@ -339,7 +340,7 @@ impl Refusal {
         self.document_as(&document).unwrap_or_default()
     }
 
-    fn document_as(&self, problem: &Problem<'_>) -> serde_json::Result<Vec<u8>> {
+    fn document_as(&self, problem: &ProblemDocument<'_>) -> serde_json::Result<Vec<u8>> {
         if self.shape == ErrorShape::Problem {
             return serde_json::to_vec(problem);
         }

@@ -1,12 +1,12 @@
 //! What `serve` says when it starts: what listens where, and what it found.
 
-use crate::Running;
+use crate::RunningServer;
 
 use crate::notify;
 
 use crate::shown;
 
-pub(crate) fn text(running: &Running) -> String {
+pub(crate) fn text(running: &RunningServer) -> String {
     let live = running.shared.live.load();
     let names: Vec<&str> = live.config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     let mut text = format!(

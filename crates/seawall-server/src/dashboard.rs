@@ -24,7 +24,7 @@ const SCREENS: &[&str] = &["overview", "upstreams", "calls", "jobs", "dead-lette
 
 /// One file, plain and compressed.
 #[derive(Debug)]
-struct File {
+struct EmbeddedFile {
     kind: &'static str,
     plain: &'static [u8],
     gzip: &'static [u8],
@@ -34,7 +34,7 @@ struct File {
 macro_rules! file {
     ($kind:literal, $path:literal) => {{
         const PLAIN: &[u8] = include_bytes!(concat!("../../../ui/dist/", $path));
-        File {
+        EmbeddedFile {
             kind: $kind,
             plain: PLAIN,
             gzip: include_bytes!(concat!("../../../ui/dist/", $path, ".gz")),
@@ -43,9 +43,9 @@ macro_rules! file {
     }};
 }
 
-static PAGE: File = file!("text/html; charset=utf-8", "index.html");
-static SCRIPT: File = file!("text/javascript; charset=utf-8", "assets/app.js");
-static STYLE: File = file!("text/css; charset=utf-8", "assets/app.css");
+static PAGE: EmbeddedFile = file!("text/html; charset=utf-8", "index.html");
+static SCRIPT: EmbeddedFile = file!("text/javascript; charset=utf-8", "assets/app.js");
+static STYLE: EmbeddedFile = file!("text/css; charset=utf-8", "assets/app.css");
 
 /// Half of the content's digest; weak, since it names the same content plain and compressed.
 fn tag(content: &[u8]) -> String {
@@ -70,7 +70,7 @@ pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     router
 }
 
-fn serve(file: &File, asked: &HeaderMap) -> Response {
+fn serve(file: &EmbeddedFile, asked: &HeaderMap) -> Response {
     let known = asked.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok()).unwrap_or("");
     let fresh = known.split(',').any(|tag| tag.trim() == file.tag.as_str());
     let takes_gzip = asked.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).is_some_and(takes_gzip);

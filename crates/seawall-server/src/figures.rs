@@ -31,13 +31,13 @@ impl Outage {
 
 /// What amplification and chances are computed for.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct FigureLoad {
     pub layers: u32,
     pub calls_per_second: f64,
     pub outages: Vec<Outage>,
 }
 
-impl Default for Load {
+impl Default for FigureLoad {
     fn default() -> Self {
         let usual = [("10s", Nanos::from_secs(10)), ("60s", Nanos::from_secs(60)), ("10m", Nanos::from_secs(600))];
         let outages = usual.map(|(name, length)| Outage { name: name.to_owned(), length }).into();
@@ -48,7 +48,7 @@ impl Default for Load {
 /// The calculators for one load. Chances are simulated once for all endpoints whose policies are alike.
 #[derive(Debug, Default)]
 pub struct Calculator {
-    pub load: Load,
+    pub load: FigureLoad,
     chances: Mutex<HashMap<String, Arc<OnceLock<Vec<f64>>>>>,
 }
 
@@ -66,7 +66,7 @@ pub struct Figures {
 }
 
 impl Calculator {
-    pub fn new(load: Load) -> Self {
+    pub fn new(load: FigureLoad) -> Self {
         Self { load, chances: Mutex::default() }
     }
 
@@ -104,60 +104,69 @@ impl Calculator {
     }
 
     /// What an endpoint's policy comes to.
-    pub fn policy(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Policy {
+    pub fn policy(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> PolicyFigures {
         let Figures { worst, amplification, gives_up, trips } = self.figures(config, upstream, endpoint);
         let checklist = checklist(config, upstream, endpoint).into_iter();
-        let Load { layers, calls_per_second, .. } = self.load;
-        Policy {
+        let FigureLoad { layers, calls_per_second, .. } = self.load;
+        PolicyFigures {
             upstream: upstream.name.clone(),
             endpoint: endpoint.name.clone(),
             r#match: endpoint.matches.to_string(),
             profile: endpoint.policy.profile.clone(),
             preset: upstream.preset.clone(),
-            checklist: checklist.map(|item| (item.question.replace(' ', "_"), Answer { answer: item.answer, gap: item.gap })).collect(),
-            worst_case: WorstCase {
+            checklist: checklist
+                .map(|item| (item.question.replace(' ', "_"), ChecklistAnswer { answer: item.answer, gap: item.gap }))
+                .collect(),
+            worst_case: WorstCaseFigure {
                 elapsed_ms: worst.elapsed.as_millis(),
                 unbounded_ms: worst.unbounded.as_millis(),
                 attempts: endpoint.policy.retry.attempts,
                 attempts_that_fit: worst.attempts_that_fit,
             },
-            amplification: Amplification { layers, calls_per_second, attempts: amplification.attempts, budgeted: amplification.budgeted },
+            amplification: AmplificationFigure {
+                layers,
+                calls_per_second,
+                attempts: amplification.attempts,
+                budgeted: amplification.budgeted,
+            },
             gives_up: gives_up.into_iter().collect(),
-            breaker_trips: Trips { consecutive: trips.consecutive, failure_rate: trips.failure_rate, slow_rate: trips.slow_rate },
+            breaker_trips: TripsFigure { consecutive: trips.consecutive, failure_rate: trips.failure_rate, slow_rate: trips.slow_rate },
         }
     }
 }
 
 /// An endpoint's checklist and figures.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Policy {
+#[schema(as = Policy)]
+pub struct PolicyFigures {
     upstream: String,
     endpoint: String,
     r#match: String,
     profile: String,
     preset: Option<String>,
     /// By question.
-    #[schema(value_type = std::collections::BTreeMap<String, Answer>)]
-    checklist: Members<Answer>,
-    worst_case: WorstCase,
-    amplification: Amplification,
+    #[schema(value_type = std::collections::BTreeMap<String, ChecklistAnswer>)]
+    checklist: Members<ChecklistAnswer>,
+    worst_case: WorstCaseFigure,
+    amplification: AmplificationFigure,
     /// The share of the calls in an outage that fail, by the outage's length.
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     gives_up: Members<f64>,
-    breaker_trips: Trips,
+    breaker_trips: TripsFigure,
 }
 
 /// What the policy says to one question of the checklist.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChecklistAnswer)]
-struct Answer {
+struct ChecklistAnswer {
     answer: String,
     /// The policy says nothing.
     gap: bool,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-struct WorstCase {
+#[schema(as = WorstCase)]
+struct WorstCaseFigure {
     /// What a caller waits at most.
     elapsed_ms: u64,
     /// The same without the deadline.
@@ -167,7 +176,8 @@ struct WorstCase {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-struct Amplification {
+#[schema(as = Amplification)]
+struct AmplificationFigure {
     layers: u32,
     calls_per_second: f64,
     /// By attempts alone.
@@ -179,7 +189,7 @@ struct Amplification {
 /// What can open the breaker at all.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = BreakerTrips)]
-struct Trips {
+struct TripsFigure {
     consecutive: bool,
     failure_rate: bool,
     slow_rate: bool,

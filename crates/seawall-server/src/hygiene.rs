@@ -13,9 +13,9 @@ use std::borrow::Cow;
 /// Which headers a message has that the gateway must do something about. One pass over the few that are there costs
 /// less than a look-up for each that is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Marks(u16);
+pub(crate) struct HeaderMarks(u16);
 
-impl Marks {
+impl HeaderMarks {
     /// Any that is meant for one hop.
     pub(crate) const HOP: Self = Self(1);
     pub(crate) const UPGRADE: Self = Self(1 << 1);
@@ -72,12 +72,12 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in nominated(headers) {
         headers.remove(name);
     }
-    remove_where(headers, |name| Marks(Marks::mark(name)).has(Marks::HOP));
+    remove_where(headers, |name| HeaderMarks(HeaderMarks::mark(name)).has(HeaderMarks::HOP));
 }
 
 /// Whether a header of this name goes on, if there is one: what `Connection` names stays here.
-pub(crate) fn goes_on(headers: &HeaderMap, marks: Marks, name: &HeaderName) -> bool {
-    !marks.has(Marks::HOP) || !nominated(headers).contains(name)
+pub(crate) fn goes_on(headers: &HeaderMap, marks: HeaderMarks, name: &HeaderName) -> bool {
+    !marks.has(HeaderMarks::HOP) || !nominated(headers).contains(name)
 }
 
 /// What `Connection` names besides its own words. A message's framing is not the peer's to take away.
@@ -97,7 +97,7 @@ fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// Headers that only we may set on the way to an upstream.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ours<'a> {
+pub(crate) struct OwnHeaders<'a> {
     pub credentials: Option<&'a Credentials>,
     pub deadline: Option<&'a str>,
     /// What we call ourselves, where the upstream is told.
@@ -106,7 +106,7 @@ pub(crate) struct Ours<'a> {
     pub forwards: bool,
 }
 
-impl<'a> Ours<'a> {
+impl<'a> OwnHeaders<'a> {
     pub(crate) fn of(upstream: &'a LiveUpstream, endpoint: &'a LiveEndpoint, name: &'a Pseudonym) -> Self {
         Self {
             credentials: upstream.credentials.as_ref(),
@@ -131,13 +131,13 @@ impl<'a> Ours<'a> {
 }
 
 /// A request's headers as the upstream may see them. Our own and the caller's credentials for us stay here.
-pub(crate) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, version: Version) {
-    let trailers = marks.has(Marks::TE) && headers.get(TE).is_some_and(|value| value == "trailers");
-    if marks.has(Marks::HOP) {
+pub(crate) fn outward(headers: &mut HeaderMap, marks: HeaderMarks, ours: OwnHeaders<'_>, version: Version) {
+    let trailers = marks.has(HeaderMarks::TE) && headers.get(TE).is_some_and(|value| value == "trailers");
+    if marks.has(HeaderMarks::HOP) {
         strip_hop_by_hop(headers);
     }
     headers.remove(HOST);
-    if marks.has(Marks::LENGTH) {
+    if marks.has(HeaderMarks::LENGTH) {
         headers.remove(CONTENT_LENGTH);
     }
     if trailers {
@@ -145,7 +145,7 @@ pub(crate) fn outward(headers: &mut HeaderMap, marks: Marks, ours: Ours<'_>, ver
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
     // The body is here already, or is asked for as it is passed on.
-    if marks.has(Marks::EXPECT) && headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+    if marks.has(HeaderMarks::EXPECT) && headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         headers.remove(EXPECT);
     }
     remove_where(headers, |name| ours.has(name));
@@ -214,7 +214,8 @@ pub(crate) fn passes(name: &[u8]) -> bool {
     let Some(lower) = lower.get_mut(..name.len()) else { return false };
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    std::str::from_utf8(lower).is_ok_and(|name| Marks::mark(name) & (Marks::HOP.0 | Marks::OURS.0 | Marks::LINK.0) == 0)
+    std::str::from_utf8(lower)
+        .is_ok_and(|name| HeaderMarks::mark(name) & (HeaderMarks::HOP.0 | HeaderMarks::OURS.0 | HeaderMarks::LINK.0) == 0)
 }
 
 /// An answer's headers as the caller may see them.
@@ -225,15 +226,15 @@ pub(crate) fn inward(headers: &mut HeaderMap, version: Version, pseudonym: &Pseu
 
 /// The same, before it says whose hands it went through. What we say about a call is ours alone to say.
 pub(crate) fn relayed(headers: &mut HeaderMap) {
-    let marks = Marks::of(headers);
-    if marks.has(Marks::CODING) {
+    let marks = HeaderMarks::of(headers);
+    if marks.has(HeaderMarks::CODING) {
         // Chunks were what counted (RFC 9112 §6.3); a length beside them is a lie at best.
         headers.remove(CONTENT_LENGTH);
     }
-    if marks.has(Marks::HOP) {
+    if marks.has(HeaderMarks::HOP) {
         strip_hop_by_hop(headers);
     }
-    if marks.has(Marks::OURS) {
+    if marks.has(HeaderMarks::OURS) {
         remove_where(headers, is_ours);
     }
 }
@@ -322,14 +323,14 @@ mod tests {
             ("x-real-ip", "1.2.3.4"),
         ]);
         let told = headers.clone();
-        let marks = Marks::of(&headers);
+        let marks = HeaderMarks::of(&headers);
         let name = Pseudonym::new("seawall-1");
-        outward(&mut headers, marks, Ours { name: Some(&name), ..Ours::default() }, Version::HTTP_11);
+        outward(&mut headers, marks, OwnHeaders { name: Some(&name), ..OwnHeaders::default() }, Version::HTTP_11);
         let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["x-end", "via"]);
         assert_eq!(headers[VIA], "1.1 seawall-1");
         let mut shown = told;
-        outward(&mut shown, marks, Ours { forwards: true, ..Ours::default() }, Version::HTTP_11);
+        outward(&mut shown, marks, OwnHeaders { forwards: true, ..OwnHeaders::default() }, Version::HTTP_11);
         assert_eq!((shown.len(), &shown["x-forwarded-for"]), (6, &HeaderValue::from_static("1.2.3.4")), "where the upstream is trusted");
         assert!(is_loop(&headers, &Pseudonym::new("seawall-1")) && !is_loop(&headers, &Pseudonym::new("seawall-2")));
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
 /// What there is to say about the store in numbers, refreshed by upkeep.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct StoreCounts {
     pub by_state: [AtomicU64; 6],
     pub lag_ms: AtomicI64,
     pub letters: Mutex<Vec<seawall_store::dead::Depth>>,

@@ -96,12 +96,12 @@ const fn class_of(code: Code) -> Class {
 
 /// Where a job's letter is filed, and what its policy says about letters.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct LetterPlace<'a> {
     pub upstream: Option<&'a LiveUpstream>,
     pub endpoint: Option<&'a LiveEndpoint>,
 }
 
-pub fn letter(job: &Job, door: Door, place: &Place<'_>, cause: Cause, trail: &[Attempted], now: Wall) -> NewLetter {
+pub fn letter(job: &Job, door: Door, place: &LetterPlace<'_>, cause: Cause, trail: &[Attempted], now: Wall) -> NewLetter {
     let policy = place.endpoint.map(|endpoint| &endpoint.spec.policy.dead_letter);
     let (request, body_cut, stripped) = kept(&job.request);
     let whole = !body_cut && !stripped;
@@ -263,7 +263,7 @@ pub fn gateway_letter(call: &NewJob, transport: &HttpTransport<'_>, ended: &Ende
     let said = transport.answer.as_ref().map(|answer| transport.mask().words(answer.seen()));
     let detail = transport.detail.clone().or(said).unwrap_or_default();
     let cause = Cause::of(&ended.finish, trail, detail);
-    let place = Place { upstream: Some(transport.upstream), endpoint: Some(transport.endpoint) };
+    let place = LetterPlace { upstream: Some(transport.upstream), endpoint: Some(transport.endpoint) };
     let mut job = call.clone().begun(now);
     job.progress.attempts = ended.finish.attempts;
     letter(&job, Door::Gateway, &place, cause, &call.history, now)

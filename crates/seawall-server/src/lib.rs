@@ -51,12 +51,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use threads::{Worker, join_within, spawn};
+use threads::{ServingThread, join_within, spawn};
 use tokio::sync::watch;
 
 /// What every thread of the process shares.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ServerState {
     pub live: ArcSwap<Live>,
     pub recorder: Recorder,
     pub clock: Clock,
@@ -66,27 +66,27 @@ pub struct Shared {
     pub(crate) pseudonym: hygiene::Pseudonym,
     pub(crate) file: PathBuf,
     pub(crate) head_timeout: Duration,
-    pub(crate) seats: Arc<seats::Seats>,
+    pub(crate) seats: Arc<seats::ConnectionLimit>,
     /// Ports of upstreams' own.
     pub(crate) ports: listener::Ports,
-    pub(crate) reloads: reload::Reloads,
+    pub(crate) reloads: reload::ReloadStatus,
     /// On the way out.
     pub(crate) draining: AtomicBool,
     pub(crate) closing: Closing,
     pub(crate) started_at: Wall,
-    pub(crate) eyes: observe::Eyes,
+    pub(crate) eyes: observe::Observer,
     pub(crate) host: Box<dyn Host>,
     pub(crate) version: &'static str,
     /// What the configuration's references lead to.
     pub(crate) around: Environment,
-    pub(crate) desk: Arc<jobs::Desk>,
+    pub(crate) desk: Arc<jobs::JobContext>,
     /// What policies come to.
     pub(crate) calculator: Calculator,
 }
 
 /// How far the process has come in stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub(crate) enum DrainPhase {
     Serving,
     /// No new connections; what is in flight may finish.
     Draining,
@@ -110,13 +110,13 @@ pub struct StartUp {
 
 /// The gateway's threads, at work.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningServer {
     pub gateway: SocketAddr,
     pub admin: SocketAddr,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServerState>,
     admin_listener: std::net::TcpListener,
-    phase: watch::Sender<Phase>,
-    workers: Vec<Worker>,
+    phase: watch::Sender<DrainPhase>,
+    workers: Vec<ServingThread>,
     writer: thread::JoinHandle<()>,
 }
 
@@ -124,7 +124,7 @@ pub struct Running {
 ///
 /// # Errors
 /// When a port is taken or a thread cannot be started.
-pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<Running> {
+pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> anyhow::Result<RunningServer> {
     let StartUp { store, file, around, threads, head_timeout, connections, host, version } = with;
     let threads = listener::threads(threads);
     let connections = connections.unwrap_or_else(|| open_files::connections(threads, 1 + listener::count(&live.config)));
@@ -137,11 +137,11 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
     let (gateway, admin) = (listeners[0].local_addr()?, admin_listener.local_addr()?);
     let clock = Clock::start();
     let started_at = clock.now().wall;
-    let desk = Arc::new(jobs::Desk::new(store, live.shared.clone(), clock.clone(), listeners.len(), seawall_engine::entropy));
-    let shared = Arc::new(Shared {
+    let desk = Arc::new(jobs::JobContext::new(store, live.shared.clone(), clock.clone(), listeners.len(), seawall_engine::entropy));
+    let shared = Arc::new(ServerState {
         live: ArcSwap::from_pointee(live),
         recorder: Recorder::default(),
-        eyes: observe::Eyes::new(desk.new_id()),
+        eyes: observe::Observer::new(desk.new_id()),
         desk,
         clock,
         connector: Connector::new(),
@@ -149,9 +149,9 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", instance())),
         file,
         head_timeout,
-        seats: Arc::new(seats::Seats::new(connections, open_files::farewells())),
+        seats: Arc::new(seats::ConnectionLimit::new(connections, open_files::farewells())),
         ports,
-        reloads: reload::Reloads::default(),
+        reloads: reload::ReloadStatus::default(),
         draining: AtomicBool::new(false),
         closing: Closing::default(),
         started_at,
@@ -162,7 +162,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
     });
     shared.reloads.loaded_at.store(started_at.0, Ordering::Relaxed);
     process::recall(&shared)?;
-    let (phase, phases) = watch::channel(Phase::Serving);
+    let (phase, phases) = watch::channel(DrainPhase::Serving);
     let writer = {
         let shared = Arc::clone(&shared);
         spawn("writer", move || shared.recorder.write_to(log, json, |records| shared.eyes.look(records, &shared)))?
@@ -182,10 +182,10 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         let (shared, phases) = (Arc::clone(&shared), phases.clone());
         workers.push(spawn(&format!("jobs-{i}"), move || jobs::work(&shared, i, phases))?);
     }
-    Ok(Running { gateway, admin, shared, admin_listener, phase, workers, writer })
+    Ok(RunningServer { gateway, admin, shared, admin_listener, phase, workers, writer })
 }
 
-impl Running {
+impl RunningServer {
     /// Serves until `ended` or until a signal says stop, then takes everything down in order.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ fn instance() -> String {
 }
 
 /// Workers first, so that what they recorded last is still written.
-fn finish(shared: &Shared, workers: Vec<Worker>, writer: thread::JoinHandle<()>) -> anyhow::Result<()> {
+fn finish(shared: &ServerState, workers: Vec<ServingThread>, writer: thread::JoinHandle<()>) -> anyhow::Result<()> {
     let joined = join_within(workers, LAST_WORKER, &shared.clock);
     shared.recorder.stop();
     // Whoever reads the log may have stopped reading: what it does not take is lost, but the process ends.

@@ -9,7 +9,7 @@ use crate::reload::{reload, restart, within_time};
 use crate::saved_observations as saved;
 use crate::snapshot;
 use crate::threads::aside;
-use crate::{Phase, Shared};
+use crate::{DrainPhase, ServerState};
 use anyhow::Context as _;
 use seawall_core::time::Nanos;
 use std::sync::Arc;
@@ -95,9 +95,9 @@ impl Control {
 /// Serves the admin port until `ended` or a signal says stop, then drains within the configured time.
 pub(crate) fn run(
     control: Control,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     admin: std::net::TcpListener,
-    phase: &watch::Sender<Phase>,
+    phase: &watch::Sender<DrainPhase>,
     ended: impl Future<Output = ()>,
 ) -> anyhow::Result<Stopped> {
     let Control { runtime, mut signals } = control;
@@ -120,7 +120,7 @@ pub(crate) fn run(
         shared.host.stopping();
         // Receivers live as long as their threads; one that is gone has nothing left to drain.
         shared.draining.store(true, Ordering::Relaxed);
-        phase.send_replace(Phase::Draining);
+        phase.send_replace(DrainPhase::Draining);
         let drain = shared.live.load().config.server.drain;
         let answering = Nanos((drain.0 / 10).min(LAST_ANSWERS.0));
         shared.closing.announce(shared.clock.now().mono + Nanos(drain.0 - answering.0));
@@ -136,7 +136,7 @@ pub(crate) fn run(
 const KEEPING: Duration = Duration::from_secs(5);
 
 /// Before anybody is served: what operators named in an earlier life, and how upstreams and keys were then.
-pub(crate) fn recall(shared: &Arc<Shared>) -> anyhow::Result<()> {
+pub(crate) fn recall(shared: &Arc<ServerState>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     // A store that does not answer now is asked again every minute.
     drop(runtime.block_on(async {
@@ -151,7 +151,7 @@ pub(crate) fn recall(shared: &Arc<Shared>) -> anyhow::Result<()> {
 }
 
 /// When nobody is served any more. A store that does not answer loses the last minute.
-pub(crate) fn keep_last(shared: &Shared) -> anyhow::Result<()> {
+pub(crate) fn keep_last(shared: &ServerState) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     // Each for itself: what keeps one from being written need not keep the other.
     let (known, seen) = runtime.block_on(async { tokio::join!(within(snapshot::last(shared)), within(saved::last(shared))) });
@@ -174,7 +174,7 @@ async fn within(written: impl Future<Output = Result<(), seawall_store::Error>>)
     }
 }
 
-async fn until_stopped(shared: &Arc<Shared>, signals: &mut Signals) {
+async fn until_stopped(shared: &Arc<ServerState>, signals: &mut Signals) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
@@ -195,7 +195,7 @@ const LAST_ANSWERS: Nanos = Nanos::from_secs(1);
 
 /// Until every worker has let go of its receiver, the time is up, or a second signal comes. Who ends it by hand is told that
 /// something was cut off; that the time was up is what was agreed.
-async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mut Signals) -> Stopped {
+async fn wait_for_drain(phase: &watch::Sender<DrainPhase>, drain: Nanos, signals: &mut Signals) -> Stopped {
     let exit = tokio::select! {
         biased;
         () = phase.closed() => Stopped::Drained,
@@ -203,7 +203,7 @@ async fn wait_for_drain(phase: &watch::Sender<Phase>, drain: Nanos, signals: &mu
         _ = signals.terminate.recv() => Stopped::CutOff,
         _ = signals.interrupt.recv() => Stopped::CutOff,
     };
-    phase.send_replace(Phase::Stopping);
+    phase.send_replace(DrainPhase::Stopping);
     exit
 }
 

@@ -13,9 +13,9 @@ use utoipa::{IntoParams, ToSchema};
 
 /// The parameters of a query, each at most once.
 #[derive(Debug)]
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct QueryParameters(Vec<(String, String)>);
 
-impl Query {
+impl QueryParameters {
     /// # Errors
     /// With a refusal that names the parameter nobody knows.
     pub(crate) fn parse(text: Option<&str>, known: &[&str]) -> Result<Self, Box<Refusal>> {

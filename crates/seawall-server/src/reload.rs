@@ -1,9 +1,9 @@
 //! The configuration in force: read again, checked and swapped in.
 
-use crate::Shared;
+use crate::ServerState;
 use crate::configuration::{self, Unreadable};
 use crate::listener::NewPorts;
-use crate::observe::{Event, Severity};
+use crate::observe::{OperatorEvent, Severity};
 use crate::threads::aside;
 use arc_swap::ArcSwap;
 use seawall_core::config::{Config, Invalid, masked};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// How reloads went, for metrics.
 #[derive(Debug)]
-pub(crate) struct Reloads {
+pub(crate) struct ReloadStatus {
     pub ok: AtomicU64,
     pub failed: AtomicU64,
     pub last_ok: AtomicBool,
@@ -27,7 +27,7 @@ pub(crate) struct Reloads {
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Default for Reloads {
+impl Default for ReloadStatus {
     fn default() -> Self {
         Self {
             ok: AtomicU64::new(0),
@@ -52,8 +52,8 @@ pub(crate) async fn within_time<T>(reading: impl Future<Output = anyhow::Result<
 
 /// Reads files of the configuration for a process that serves: on a thread of its own, one at a time and with a time limit.
 async fn read_aside<T: Send + 'static>(
-    shared: &Arc<Shared>,
-    read: impl FnOnce(&Shared) -> anyhow::Result<T> + Send + 'static,
+    shared: &Arc<ServerState>,
+    read: impl FnOnce(&ServerState) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let own = Arc::clone(shared);
     within_time(async move {
@@ -71,7 +71,7 @@ async fn read_aside<T: Send + 'static>(
 
 /// A configuration that could take the place of the one in force.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct PreparedReload {
     pub live: Live,
     /// Ports that it opens.
     pub ports: NewPorts,
@@ -80,21 +80,21 @@ pub(crate) struct Ready {
 }
 
 /// Reads the file and makes it ready; nothing is changed by that.
-pub(crate) async fn prepare(shared: &Arc<Shared>) -> anyhow::Result<Ready> {
+pub(crate) async fn prepare(shared: &Arc<ServerState>) -> anyhow::Result<PreparedReload> {
     read_aside(shared, prepare_here).await
 }
 
-fn prepare_here(shared: &Shared) -> anyhow::Result<Ready> {
+fn prepare_here(shared: &ServerState) -> anyhow::Result<PreparedReload> {
     let mut config = configuration::load(&shared.file)?;
     let needs_restart = config.stay_until_restart(&shared.live.load().config);
     shared.eyes.add_named(&mut config);
     let live = put_to_work(shared, config)?;
     let ports = shared.ports.prepare(&live.config)?;
-    Ok(Ready { live, ports, needs_restart })
+    Ok(PreparedReload { live, ports, needs_restart })
 }
 
 /// The configuration in force, with the rules that operators have made by now.
-pub(crate) async fn renamed(shared: &Arc<Shared>) -> anyhow::Result<Live> {
+pub(crate) async fn renamed(shared: &Arc<ServerState>) -> anyhow::Result<Live> {
     read_aside(shared, |shared| {
         let mut config = shared.live.load().config.clone();
         shared.eyes.add_named(&mut config);
@@ -104,7 +104,7 @@ pub(crate) async fn renamed(shared: &Arc<Shared>) -> anyhow::Result<Live> {
 }
 
 /// What there is to say about the configuration in force, and its file as it is now without what may be a secret.
-pub(crate) async fn described(shared: &Arc<Shared>) -> anyhow::Result<(Vec<Warning>, Option<String>)> {
+pub(crate) async fn described(shared: &Arc<ServerState>) -> anyhow::Result<(Vec<Warning>, Option<String>)> {
     read_aside(shared, |shared| {
         let warnings = lint::warnings(&shared.live.load().config, &shared.around);
         // The file may have been changed since, and refused for a secret that stands in it. One that cannot be read any more has no text.
@@ -115,7 +115,7 @@ pub(crate) async fn described(shared: &Arc<Shared>) -> anyhow::Result<(Vec<Warni
 }
 
 /// Simulates what the policies in force come to, where that is not known yet: some milliseconds for each policy.
-pub(crate) async fn calculate(shared: &Arc<Shared>) {
+pub(crate) async fn calculate(shared: &Arc<ServerState>) {
     let (own, live) = (Arc::clone(shared), shared.live.load_full());
     if live.config.endpoints().all(|(upstream, endpoint)| own.calculator.knows(&live.config, upstream, endpoint)) {
         return;
@@ -130,14 +130,14 @@ pub(crate) async fn calculate(shared: &Arc<Shared>) {
     drop(aside("figures", simulate).await);
 }
 
-fn put_to_work(shared: &Shared, config: Config) -> anyhow::Result<Live> {
+fn put_to_work(shared: &ServerState, config: Config) -> anyhow::Result<Live> {
     let before = shared.live.load();
     Ok(configuration::put_to_work(config, &shared.around, Some((&before, shared.clock.now())))?)
 }
 
 /// Validates the file and swaps it in; a bad one changes nothing. What is left to a restart is told.
-pub(crate) async fn reload(shared: &Arc<Shared>) -> anyhow::Result<Vec<&'static str>> {
-    let result = prepare(shared).await.map(|Ready { live, ports, needs_restart }| {
+pub(crate) async fn reload(shared: &Arc<ServerState>) -> anyhow::Result<Vec<&'static str>> {
+    let result = prepare(shared).await.map(|PreparedReload { live, ports, needs_restart }| {
         let live = Arc::new(live);
         shared.live.store(Arc::clone(&live));
         shared.ports.switch(&live.config, ports);
@@ -145,13 +145,13 @@ pub(crate) async fn reload(shared: &Arc<Shared>) -> anyhow::Result<Vec<&'static 
     });
     let now = shared.clock.now().wall;
     let bus = &shared.eyes.bus;
-    let refused = Event::new("config-rejected", Severity::Fatal, "a new configuration was refused; the one in force stays");
+    let refused = OperatorEvent::new("config-rejected", Severity::Fatal, "a new configuration was refused; the one in force stays");
     match &result {
         Ok(needs_restart) => {
             shared.reloads.loaded_at.store(now.0, Ordering::Relaxed);
             shared.reloads.needs_restart.store(Arc::new(needs_restart.clone()));
             let severity = if needs_restart.is_empty() { Severity::Info } else { Severity::Warning };
-            let event = Event::new("config-reloaded", severity, "the configuration was reloaded")
+            let event = OperatorEvent::new("config-reloaded", severity, "the configuration was reloaded")
                 .detail(restart(needs_restart).unwrap_or_default());
             bus.publish(&event.resolving(bus.ended(&refused)), now);
         }

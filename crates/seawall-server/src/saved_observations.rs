@@ -1,8 +1,8 @@
 //! What is seen and outlives the process: roll-ups, unnamed errors and their names. Written once a minute and at the end,
 //! so that a crash forgets a minute at most.
 
-use crate::Shared;
-use crate::observe::{Seen, unnamed};
+use crate::ServerState;
+use crate::observe::{Observations, unnamed};
 use crate::reload;
 use seawall_core::time::Wall;
 use seawall_store::Error;
@@ -16,7 +16,7 @@ const TOGETHER: usize = 200;
 const KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
 
 /// For as long as the process serves.
-pub(crate) async fn run(shared: &Arc<Shared>) {
+pub(crate) async fn run(shared: &Arc<ServerState>) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -31,18 +31,18 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
 }
 
 /// When everything else has ended: what was seen last.
-pub(crate) async fn last(shared: &Shared) -> Result<(), Error> {
+pub(crate) async fn last(shared: &ServerState) -> Result<(), Error> {
     let live = shared.live.load();
     {
         let mut seen = shared.eyes.seen();
-        let Seen { alarms, rollups, .. } = &mut *seen;
+        let Observations { alarms, rollups, .. } = &mut *seen;
         alarms.open_time(&live, rollups, shared.clock.now());
     }
     rollups(shared).await?;
     errors(shared).await
 }
 
-async fn rollups(shared: &Shared) -> Result<(), Error> {
+async fn rollups(shared: &ServerState) -> Result<(), Error> {
     let changed = shared.eyes.seen().rollups.take_changed(shared.eyes.writer);
     for (number, rows) in changed.chunks(TOGETHER).enumerate() {
         if let Err(error) = shared.desk.store.put_rollups(rows.to_vec()).await {
@@ -54,7 +54,7 @@ async fn rollups(shared: &Shared) -> Result<(), Error> {
 }
 
 /// Tells the store of errors that it has not heard of.
-pub(crate) async fn errors(shared: &Shared) -> Result<(), Error> {
+pub(crate) async fn errors(shared: &ServerState) -> Result<(), Error> {
     let fresh = shared.eyes.seen().errors.take_fresh();
     if fresh.is_empty() {
         return Ok(());
@@ -67,7 +67,7 @@ pub(crate) async fn errors(shared: &Shared) -> Result<(), Error> {
 }
 
 /// Takes over what was seen and named before, or elsewhere. A name applies from then on.
-pub(crate) async fn recall(shared: &Arc<Shared>) -> Result<(), Error> {
+pub(crate) async fn recall(shared: &Arc<ServerState>) -> Result<(), Error> {
     let stored = shared.desk.store.unnamed(unnamed::MOST).await?;
     let rules = shared.eyes.seen().errors.take_over(&stored);
     if shared.eyes.rename(rules) {

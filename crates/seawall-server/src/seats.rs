@@ -25,7 +25,7 @@ const STREAMS_SHARE: usize = 32;
 
 /// The seats of the whole process.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionLimit {
     most: usize,
     /// Those who are told to come back at one time; any more are let go without a word.
     max_leaving: usize,
@@ -37,8 +37,8 @@ pub(crate) struct Seats {
 /// A place that is given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    seats: Arc<Seats>,
-    of: fn(&Seats) -> &AtomicUsize,
+    seats: Arc<ConnectionLimit>,
+    of: fn(&ConnectionLimit) -> &AtomicUsize,
 }
 
 impl Drop for Seat {
@@ -47,7 +47,7 @@ impl Drop for Seat {
     }
 }
 
-impl Seats {
+impl ConnectionLimit {
     pub(crate) const fn new(most: usize, max_leaving: usize) -> Self {
         Self { most, max_leaving, taken: AtomicUsize::new(0), leaving: AtomicUsize::new(0), turned_away: AtomicU64::new(0) }
     }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_connections_streams_are_a_small_part_of_all_seats() {
-        let streams = |most| Seats::new(most, 1).max_streams();
+        let streams = |most| ConnectionLimit::new(most, 1).max_streams();
         assert_eq!((streams(4), streams(682), streams(50_000)), (8, 21, 100));
     }
 }

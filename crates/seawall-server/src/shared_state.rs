@@ -1,12 +1,12 @@
 //! The connection to shared state: kept up, and its loss told.
 
-use crate::Shared;
-use crate::observe::{Event, Severity};
+use crate::ServerState;
+use crate::observe::{OperatorEvent, Severity};
 use anyhow::Context as _;
 use seawall_engine::shared::{News, Store};
 
 /// Keeps the connection to shared state up, on a thread and a runtime of its own.
-pub(crate) fn look_after(store: &Store, shared: &Shared) -> anyhow::Result<()> {
+pub(crate) fn look_after(store: &Store, shared: &ServerState) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let terminal = &shared.host;
     let (bus, now) = (&shared.eyes.bus, || shared.clock.now().wall);
@@ -15,7 +15,7 @@ pub(crate) fn look_after(store: &Store, shared: &Shared) -> anyhow::Result<()> {
             let share = store.instances();
             let meanwhile = format!("limits run on a share of one in {share}, breakers and keys on what is known here");
             terminal.note(&format!("warning: shared state does not answer ({why}); {meanwhile}"));
-            let event = Event::new("shared-state-lost", Severity::Warning, "shared state does not answer");
+            let event = OperatorEvent::new("shared-state-lost", Severity::Warning, "shared state does not answer");
             bus.raise(&event.detail(format!("{why}; {meanwhile}")), now());
         }
         News::Back => {
@@ -27,6 +27,6 @@ pub(crate) fn look_after(store: &Store, shared: &Shared) -> anyhow::Result<()> {
 }
 
 /// Ends what was told when it was lost, in this process or in an earlier one.
-pub(crate) fn back() -> Event {
-    Event::new("shared-state-lost", Severity::Info, "shared state is back")
+pub(crate) fn back() -> OperatorEvent {
+    OperatorEvent::new("shared-state-lost", Severity::Info, "shared state is back")
 }

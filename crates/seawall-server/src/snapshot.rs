@@ -2,7 +2,7 @@
 //! before anybody is served. Where Redis holds them, it is asked instead, and again
 //! for as long as a key rests.
 
-use crate::Shared;
+use crate::ServerState;
 
 use crate::shared_state;
 use seawall_engine::memory::Memory;
@@ -13,7 +13,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const NAME: &str = "upstreams";
 
 /// For as long as the process serves.
-pub(crate) async fn run(shared: &Shared) {
+pub(crate) async fn run(shared: &ServerState) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut written = None;
@@ -39,11 +39,11 @@ pub(crate) async fn run(shared: &Shared) {
 }
 
 /// When everything else has ended.
-pub(crate) async fn last(shared: &Shared) -> Result<(), Error> {
+pub(crate) async fn last(shared: &ServerState) -> Result<(), Error> {
     write(shared, &Memory::of(&shared.live.load(), shared.clock.now())).await
 }
 
-async fn write(shared: &Shared, known: &Memory) -> Result<(), Error> {
+async fn write(shared: &ServerState, known: &Memory) -> Result<(), Error> {
     if shared.live.load().shared.is_some() {
         return Ok(());
     }
@@ -52,7 +52,7 @@ async fn write(shared: &Shared, known: &Memory) -> Result<(), Error> {
 }
 
 /// Before anybody is served.
-pub(crate) async fn recall(shared: &Shared) -> Result<(), Error> {
+pub(crate) async fn recall(shared: &ServerState) -> Result<(), Error> {
     let live = shared.live.load();
     if live.shared.is_none()
         && let Some((_, text)) = shared.desk.store.snapshot(NAME.to_owned()).await?

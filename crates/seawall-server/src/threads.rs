@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 /// A thread that serves requests or runs jobs.
-pub(crate) type Worker = thread::JoinHandle<anyhow::Result<()>>;
+pub(crate) type ServingThread = thread::JoinHandle<anyhow::Result<()>>;
 
 pub(crate) fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<thread::JoinHandle<T>> {
     thread::Builder::new().name(name.to_owned()).spawn(body).context("cannot start a thread")
@@ -23,12 +23,12 @@ pub(crate) async fn aside<T: Send + 'static>(name: &str, work: impl FnOnce() -> 
 
 /// Waits for threads that were told to stop. One that does not stop in time is left behind: the process ends with it, and the
 /// error names it.
-pub(crate) fn join_within(workers: Vec<Worker>, patience: Nanos, clock: &Clock) -> anyhow::Result<()> {
+pub(crate) fn join_within(workers: Vec<ServingThread>, patience: Nanos, clock: &Clock) -> anyhow::Result<()> {
     let give_up = clock.now().mono + patience;
     while workers.iter().any(|worker| !worker.is_finished()) && clock.now().mono < give_up {
         thread::sleep(Duration::from_millis(5));
     }
-    let (ended, stuck): (Vec<_>, Vec<_>) = workers.into_iter().partition(Worker::is_finished);
+    let (ended, stuck): (Vec<_>, Vec<_>) = workers.into_iter().partition(ServingThread::is_finished);
     for worker in ended {
         worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// The one way to name a configuration file.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct File {
+pub(crate) struct ConfigArg {
     /// Configuration file [default: seawall.toml here, in ~/.config/seawall or in /etc/seawall]
     #[arg(short = 'c', long = "config", value_name = "FILE", env = "SEAWALL_CONFIG")]
     pub path: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! The `check` door: is the file valid, what will it do, and what should its author know?
 
-use crate::args::File;
-use crate::exit::{Exit, Failure};
+use crate::args::ConfigArg;
+use crate::exit::{CommandError, Exit};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
 use seawall_core::calc;
@@ -16,7 +16,7 @@ use std::io::{self, Write};
 #[command(after_help = "Examples:\n  seawall check\n  seawall check -c prod.toml --strict\n  seawall check --explain SW007")]
 pub(crate) struct Args {
     #[command(flatten)]
-    file: File,
+    file: ConfigArg,
 
     /// Print one JSON document
     #[arg(long)]
@@ -49,9 +49,9 @@ pub(crate) struct Args {
 
 impl Args {
     fn calculator(&self) -> Calculator {
-        let usual = figures::Load::default();
+        let usual = figures::FigureLoad::default();
         let outages = if self.outages.is_empty() { usual.outages } else { self.outages.clone() };
-        Calculator::new(figures::Load { layers: self.layers, calls_per_second: self.load, outages })
+        Calculator::new(figures::FigureLoad { layers: self.layers, calls_per_second: self.load, outages })
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         return explain(code, terminal);
     }
     if !args.load.is_finite() || args.load <= 0.0 {
-        return Err(Failure::usage("--load needs a number of calls per second above zero").into());
+        return Err(CommandError::usage("--load needs a number of calls per second above zero").into());
     }
     let (path, config) = match setup::load(args.file.path.as_deref()) {
         Ok(loaded) => loaded,
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 
 /// A file that cannot be used: problems as data where data was asked for.
 fn refused(error: anyhow::Error, args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let problems = match (error.downcast_ref::<Invalid>(), error.downcast_ref::<Failure>()) {
+    let problems = match (error.downcast_ref::<Invalid>(), error.downcast_ref::<CommandError>()) {
         (Some(invalid), _) if args.json => figures::problems(invalid),
         (None, Some(unfit)) if args.json && unfit.exit == Exit::InvalidConfig => unfit.message.lines().map(figures::unfit).collect(),
         _ => return Err(error),
@@ -101,7 +101,7 @@ fn refused(error: anyhow::Error, args: &Args, terminal: &Terminal) -> anyhow::Re
 fn explain(code: &str, terminal: &Terminal) -> anyhow::Result<Exit> {
     let Some((code, title, text)) = lint::CODES.iter().find(|(known, _, _)| known.eq_ignore_ascii_case(code)) else {
         let known: Vec<&str> = lint::CODES.iter().map(|(code, _, _)| *code).collect();
-        return Err(Failure::usage(format!("there is no warning `{code}`")).hint(format!("there are {}", known.join(", "))).into());
+        return Err(CommandError::usage(format!("there is no warning `{code}`")).hint(format!("there are {}", known.join(", "))).into());
     };
     writeln!(terminal.out(), "{BOLD}{code}{BOLD:#}: {title}\n\n{text}")?;
     Ok(Exit::Done)
@@ -178,7 +178,7 @@ fn plural(count: usize, noun: &str) -> String {
 
 fn document(config: &Config, warnings: &[Warning], args: &Args) -> Value {
     let calculator = args.calculator();
-    let endpoints: Vec<figures::Policy> =
+    let endpoints: Vec<figures::PolicyFigures> =
         config.endpoints().map(|(upstream, endpoint)| calculator.policy(config, upstream, endpoint)).collect();
     let warnings: Vec<Value> = warnings
         .iter()

@@ -1,7 +1,7 @@
 //! The `config` door: write a file to start from, describe the format, show presets and resolved values.
 
-use crate::args::File;
-use crate::exit::{Exit, Failure};
+use crate::args::ConfigArg;
+use crate::exit::{CommandError, Exit};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, Terminal};
 use anyhow::Context as _;
@@ -14,11 +14,11 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: ConfigCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ConfigCommand {
     /// Write a commented file to start from; never overwrites
     Init {
         /// Where to write it; `-` for standard output
@@ -41,7 +41,7 @@ enum Command {
         /// UPSTREAM or UPSTREAM/ENDPOINT
         target: String,
         #[command(flatten)]
-        file: File,
+        file: ConfigArg,
         #[arg(long)]
         json: bool,
     },
@@ -49,17 +49,17 @@ enum Command {
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     match &args.command {
-        Command::Init { full: true, .. } => {
+        ConfigCommand::Init { full: true, .. } => {
             terminal.out().write_all(config::manual().as_bytes())?;
         }
-        Command::Init { path, full: false } => init(path, terminal)?,
-        Command::Schema => {
+        ConfigCommand::Init { path, full: false } => init(path, terminal)?,
+        ConfigCommand::Schema => {
             let mut out = terminal.out();
             serde_json::to_writer_pretty(&mut out, &schema::json_schema()).map_err(std::io::Error::from)?;
             writeln!(out)?;
         }
-        Command::Presets { name, json } => presets(name.as_deref(), *json, terminal)?,
-        Command::Explain { target, file, json } => explain_target(target, file, *json, terminal)?,
+        ConfigCommand::Presets { name, json } => presets(name.as_deref(), *json, terminal)?,
+        ConfigCommand::Explain { target, file, json } => explain_target(target, file, *json, terminal)?,
     }
     Ok(Exit::Done)
 }
@@ -71,7 +71,7 @@ fn init(path: &PathBuf, terminal: &Terminal) -> anyhow::Result<()> {
     }
     let mut file = std::fs::File::create_new(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => anyhow::Error::new(
-            Failure { exit: Exit::Failed, message: format!("`{}` exists already", path.display()), hint: None }
+            CommandError { exit: Exit::Failed, message: format!("`{}` exists already", path.display()), hint: None }
                 .hint("name another file, or print it with `seawall config init -`"),
         ),
         _ => anyhow::Error::new(error).context(format!("cannot write `{}`", path.display())),
@@ -90,7 +90,7 @@ fn presets(name: Option<&str>, as_json: bool, terminal: &Terminal) -> anyhow::Re
     if let Some(name) = name {
         let Some(preset) = Preset::named(name) else {
             let names: Vec<&str> = Preset::all().iter().map(|preset| preset.name).collect();
-            return Err(Failure::usage(format!("there is no preset `{name}`")).hint(format!("there are {}", names.join(", "))).into());
+            return Err(CommandError::usage(format!("there is no preset `{name}`")).hint(format!("there are {}", names.join(", "))).into());
         };
         out.write_all(preset.text.as_bytes())?;
         return Ok(());
@@ -110,13 +110,15 @@ fn presets(name: Option<&str>, as_json: bool, terminal: &Terminal) -> anyhow::Re
     Ok(())
 }
 
-fn explain_target(target: &str, file: &File, as_json: bool, terminal: &Terminal) -> anyhow::Result<()> {
+fn explain_target(target: &str, file: &ConfigArg, as_json: bool, terminal: &Terminal) -> anyhow::Result<()> {
     let (path, config) = setup::load(file.path.as_deref())?;
     terminal.detail(&format!("read {}", path.display()));
     let (upstream, endpoint) = target.split_once('/').map_or((target, config::CATCH_ALL), |(upstream, endpoint)| (upstream, endpoint));
     let Some(upstream) = config.upstream(upstream) else {
         let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
-        return Err(Failure::usage(format!("there is no upstream `{upstream}`")).hint(format!("there are {}", names.join(", "))).into());
+        return Err(CommandError::usage(format!("there is no upstream `{upstream}`"))
+            .hint(format!("there are {}", names.join(", ")))
+            .into());
     };
     let lines = explain::endpoint(upstream, find_endpoint(upstream, endpoint)?);
     let mut out = terminal.out();
@@ -139,7 +141,7 @@ fn find_endpoint<'a>(upstream: &'a Upstream, name: &str) -> anyhow::Result<&'a c
         return Ok(endpoint);
     }
     let names: Vec<&str> = upstream.endpoints.iter().map(|endpoint| endpoint.name.as_str()).collect();
-    Err(Failure::usage(format!("upstream `{}` has no endpoint `{name}`", upstream.name))
+    Err(CommandError::usage(format!("upstream `{}` has no endpoint `{name}`", upstream.name))
         .hint(format!("there are {}", names.join(", ")))
         .into())
 }

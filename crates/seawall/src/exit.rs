@@ -41,13 +41,13 @@ impl From<Stopped> for Exit {
 /// An error that ends the program with a code of its own, and a way out for the reader.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct Failure {
+pub(crate) struct CommandError {
     pub exit: Exit,
     pub message: String,
     pub hint: Option<String>,
 }
 
-impl Failure {
+impl CommandError {
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, message: message.into(), hint: None }
     }

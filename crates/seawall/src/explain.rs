@@ -1,8 +1,8 @@
 //! The `explain` door: a dry run of the pipeline for one imagined result. The call machine itself decides; this only
 //! feeds it and tells what it said.
 
-use crate::args::{File, header};
-use crate::exit::{Exit, Failure};
+use crate::args::{ConfigArg, header};
+use crate::exit::{CommandError, Exit};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, Terminal};
 use seawall_core::call::{Action, Call, Cells, Outcome, Plan, Request};
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    file: File,
+    file: ConfigArg,
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let now = Clock::start().now();
     let at_cost = endpoint.policy.at_cost.allows(path.split('?').next().unwrap_or(""), || None);
     let dry = dry_run(&config, upstream, endpoint, &seen, (args.keyed, at_cost), now);
-    let story = Story { upstream, endpoint, dry, body: &body, seen: &seen };
+    let story = Explanation { upstream, endpoint, dry, body: &body, seen: &seen };
     let mut out = terminal.out();
     if args.json { story.write_json(&mut out) } else { story.write_text(&mut out) }?;
     Ok(Exit::Done)
@@ -108,7 +108,7 @@ fn find_by_path<'c>(config: &'c Config, path: &str, asked: &str) -> anyhow::Resu
         return Ok((upstream, format!("/{path}")));
     }
     let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
-    Err(Failure { exit: Exit::Failed, message: format!("no upstream takes `{asked}`"), hint: None }
+    Err(CommandError { exit: Exit::Failed, message: format!("no upstream takes `{asked}`"), hint: None }
         .hint(format!("write /UPSTREAM/PATH with one of {}, or a URL below one of their base URLs", names.join(", ")))
         .into())
 }
@@ -189,7 +189,7 @@ fn once(
     (call.take_record().expect("a result has been decided about"), outcome)
 }
 
-struct Story<'a> {
+struct Explanation<'a> {
     upstream: &'a Upstream,
     endpoint: &'a Endpoint,
     dry: DryRun,
@@ -197,7 +197,7 @@ struct Story<'a> {
     seen: &'a Seen<'a>,
 }
 
-impl Story<'_> {
+impl Explanation<'_> {
     fn rule(&self) -> (String, String) {
         let rule = self.dry.verdict.rule.and_then(|index| self.endpoint.policy.rules.rules().get(usize::from(index)));
         rule.map_or_else(|| ("none".to_owned(), String::new()), |rule| (rule.name.clone(), rule.source.as_str().to_owned()))

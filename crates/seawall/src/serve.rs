@@ -1,6 +1,6 @@
 //! The `serve` door: starts a server from the command line.
 
-use crate::args::File;
+use crate::args::ConfigArg;
 use crate::exit::Exit;
 use crate::setup::{self, Purpose};
 use crate::terminal::Terminal;
@@ -23,7 +23,7 @@ what is in flight and ends with 130.";
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
-    file: File,
+    file: ConfigArg,
 
     /// Threads that serve requests, and as many that work jobs off, four at most [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]

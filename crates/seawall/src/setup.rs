@@ -1,6 +1,6 @@
 //! The composition root, and the only reader of the environment: finds the configuration file and what it refers to.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use seawall_core::config::Config;
@@ -29,7 +29,7 @@ pub(crate) fn config_path(given: Option<&Path>) -> anyhow::Result<PathBuf> {
         return Ok(found.clone());
     }
     let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-    Err(Failure::config(format!("there is no configuration file; looked for {}", looked.join(", ")))
+    Err(CommandError::config(format!("there is no configuration file; looked for {}", looked.join(", ")))
         .hint("write one with `seawall config init`, or name one with `-c FILE`")
         .into())
 }
@@ -73,7 +73,9 @@ pub(crate) fn failpoint() -> anyhow::Result<()> {
     let armed = text.split_once(':').and_then(|(name, trouble)| Some((name, Trouble::parse(trouble)?)));
     match armed.filter(|(name, _)| NAMES.contains(name)) {
         Some((name, trouble)) => arm(name, trouble),
-        None => return Err(Failure::usage(format!("SEAWALL_FAILPOINT is NAME:kill|err|pause with one of {}", NAMES.join(", "))).into()),
+        None => {
+            return Err(CommandError::usage(format!("SEAWALL_FAILPOINT is NAME:kill|err|pause with one of {}", NAMES.join(", "))).into());
+        }
     }
     Ok(())
 }
@@ -84,7 +86,7 @@ pub(crate) fn clock_step() -> anyhow::Result<()> {
     let Ok(text) = env::var("SEAWALL_CLOCK_STEP") else { return Ok(()) };
     match text.split_once(':').map(|(by, after)| (by.parse(), after.parse())) {
         Some((Ok(by), Ok(after))) => seawall_engine::clock::step(by, after),
-        _ => return Err(Failure::usage("SEAWALL_CLOCK_STEP is BY_MS:AFTER_MS".to_owned()).into()),
+        _ => return Err(CommandError::usage("SEAWALL_CLOCK_STEP is BY_MS:AFTER_MS".to_owned()).into()),
     }
     Ok(())
 }
@@ -116,7 +118,7 @@ impl Drop for Scratch {
 pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> {
     let missing: Vec<String> = config.secrets().into_iter().filter_map(|(path, secret)| vault.missing(path, &secret)).collect();
     if !missing.is_empty() {
-        return Err(Failure::config(missing.join("\n")).hint(SET_IT).into());
+        return Err(CommandError::config(missing.join("\n")).hint(SET_IT).into());
     }
     put_to_work(config, vault, None).map_err(|unusable| refusal(&unusable))
 }
@@ -128,7 +130,7 @@ fn refusal(unusable: &Unusable) -> anyhow::Error {
         Unusable::Tls(_) => "both are PEM; paths are relative to the configuration file",
         Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
     };
-    Failure::config(unusable.to_string()).hint(hint).into()
+    CommandError::config(unusable.to_string()).hint(hint).into()
 }
 
 const SET_IT: &str = "set it and start again; paths are relative to the configuration file";
@@ -175,12 +177,12 @@ pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyho
     let location = location(place, around)?;
     let shown = shown_store(place);
     let opened = on_a_thread_of_its_own(location, purpose)?;
-    let store = opened.map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?;
+    let store = opened.map_err(|error| CommandError::store(format!("cannot open the store {shown}: {error}")))?;
     if purpose == Purpose::Jobs {
-        let is_ours = store.claim_serving().map_err(|error| Failure::store(format!("cannot open the store {shown}: {error}")))?;
+        let is_ours = store.claim_serving().map_err(|error| CommandError::store(format!("cannot open the store {shown}: {error}")))?;
         if !is_ours {
             let why = "another `seawall serve` runs its jobs; end that one, or set `server.store` to another file or to PostgreSQL";
-            return Err(Failure::store(format!("cannot use the store {shown}: {why}")).into());
+            return Err(CommandError::store(format!("cannot use the store {shown}: {why}")).into());
         }
     }
     if store.lost_its_log() {
@@ -192,8 +194,8 @@ pub(crate) fn open(place: &str, around: &Environment, purpose: Purpose) -> anyho
 
 /// Where the store is that the configuration names.
 fn location(place: &str, around: &Environment) -> anyhow::Result<Location> {
-    let url = around.resolve(place).map_err(|why| Failure::config(format!("`server.store`: {why}")))?;
-    Ok(match Location::parse(&url).map_err(|unknown| Failure::config(format!("`server.store`: {unknown}")))? {
+    let url = around.resolve(place).map_err(|why| CommandError::config(format!("`server.store`: {why}")))?;
+    Ok(match Location::parse(&url).map_err(|unknown| CommandError::config(format!("`server.store`: {unknown}")))? {
         Location::Sqlite(path) => Location::Sqlite(around.path(&path)),
         Location::Postgres(url) => Location::Postgres(url),
     })
@@ -204,7 +206,7 @@ pub(crate) fn database_file(place: &str, around: &Environment) -> anyhow::Result
     match location(place, around)? {
         Location::Sqlite(path) => Ok(path),
         Location::Postgres(_) => {
-            Err(Failure::usage("the store is PostgreSQL, which has tools of its own").hint("back it up with pg_dump").into())
+            Err(CommandError::usage("the store is PostgreSQL, which has tools of its own").hint("back it up with pg_dump").into())
         }
     }
 }

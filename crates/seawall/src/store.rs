@@ -1,7 +1,7 @@
 //! `seawall store`: copies of the database file, made while it is used, put back while it is not, and checked.
 
-use crate::args::File;
-use crate::exit::{Exit, Failure};
+use crate::args::ConfigArg;
+use crate::exit::{CommandError, Exit};
 use crate::setup;
 use crate::terminal::Terminal;
 use seawall_store::Store;
@@ -20,51 +20,51 @@ file that holds everything, also under load. For PostgreSQL use pg_dump.";
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: StoreAction,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum StoreAction {
     /// Write a copy of the database, also while Seawall runs
     Backup {
         #[command(flatten)]
-        file: File,
+        file: ConfigArg,
         /// The file to write; it must not exist
         copy: PathBuf,
     },
     /// Put a copy in the place of the database, while no Seawall runs
     Restore {
         #[command(flatten)]
-        file: File,
+        file: ConfigArg,
         /// A file that `store backup` wrote
         copy: PathBuf,
     },
     /// Read all of the database and say whether it is whole
     Check {
         #[command(flatten)]
-        file: File,
+        file: ConfigArg,
     },
 }
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
-    let (Action::Backup { file, .. } | Action::Restore { file, .. } | Action::Check { file }) = &args.action;
+    let (StoreAction::Backup { file, .. } | StoreAction::Restore { file, .. } | StoreAction::Check { file }) = &args.action;
     let (path, config) = setup::load(file.path.as_deref())?;
     let database = setup::database_file(&config.server.store, &setup::environment(&path))?;
     let shown = database.display();
-    let failed = |error: seawall_store::Error| Failure::store(format!("{shown}: {error}"));
+    let failed = |error: seawall_store::Error| CommandError::store(format!("{shown}: {error}"));
     match &args.action {
-        Action::Backup { copy, .. } => {
+        StoreAction::Backup { copy, .. } => {
             Store::back_up(&database, copy).map_err(failed)?;
             terminal.note(&format!("{shown} is copied to {}", copy.display()));
         }
-        Action::Restore { copy, .. } => {
+        StoreAction::Restore { copy, .. } => {
             let aside = Store::restore(&database, copy).map_err(failed)?;
             if let Some(aside) = aside {
                 terminal.note(&format!("what was there is now {}", aside.display()));
             }
             terminal.note(&format!("{shown} is restored from {}", copy.display()));
         }
-        Action::Check { .. } => {
+        StoreAction::Check { .. } => {
             Store::check(&database).map_err(failed)?;
             terminal.note(&format!("{shown} is whole"));
         }

@@ -1,6 +1,6 @@
 //! Where output goes and how it looks: data to stdout, everything else to stderr, colour only where it is wanted.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use anstream::ColorChoice;
 use anstyle::{AnsiColor, Style};
 use seawall_core::config::Invalid;
@@ -86,7 +86,7 @@ impl Terminal {
         if error.is::<Invalid>() || error.is::<Unreadable>() {
             return Exit::InvalidConfig;
         }
-        error.downcast_ref::<Failure>().map_or(Exit::Failed, |failure| failure.exit)
+        error.downcast_ref::<CommandError>().map_or(Exit::Failed, |failure| failure.exit)
     }
 }
 
@@ -95,7 +95,7 @@ fn tell(err: &mut impl Write, error: &anyhow::Error) -> io::Result<()> {
     for cause in error.chain().skip(1) {
         writeln!(err, "  caused by: {cause}")?;
     }
-    if let Some(hint) = error.downcast_ref::<Failure>().and_then(|failure| failure.hint.as_ref()) {
+    if let Some(hint) = error.downcast_ref::<CommandError>().and_then(|failure| failure.hint.as_ref()) {
         writeln!(err, "\n{HINT}hint{HINT:#}: {hint}")?;
     }
     Ok(())

@@ -2,9 +2,9 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
-use crate::observe::{BreakerChange, Seen, audit};
+use crate::observe::{BreakerChange, Observations, audit};
 use crate::query::{List, either, not_found, object, whole};
 use crate::shape::{BreakerState, ForcedWord, Time};
 use axum::Extension;
@@ -25,19 +25,21 @@ paths!(list, put_all, put_one);
 /// An operator's hand on a breaker.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Held {
+#[schema(as = Held)]
+enum ForcedState {
     Open,
     Closed,
 }
 
 /// A breaker.
 #[derive(Debug, Serialize, ToSchema)]
-struct Breaker {
+#[schema(as = Breaker)]
+struct BreakerView {
     upstream: String,
     endpoint: String,
     state: BreakerState,
     /// What an operator holds it to.
-    forced: Option<Held>,
+    forced: Option<ForcedState>,
     /// Since when it is not closed, where this process saw it open.
     since: Option<Time>,
     /// When the next probe is let through.
@@ -51,7 +53,7 @@ struct Breaker {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BreakerNow {
     state: BreakerState,
-    forced: Option<Held>,
+    forced: Option<ForcedState>,
     /// Since when it is not closed, where this process saw it open.
     since: Option<Time>,
     retry_at: Option<Time>,
@@ -68,8 +70,8 @@ struct BreakerWish {
 }
 
 /// Every breaker
-#[utoipa::path(get, path = "/v1/breakers", operation_id = "listBreakers", tag = "breakers", responses((status = 200, body = List<Breaker>)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+#[utoipa::path(get, path = "/v1/breakers", operation_id = "listBreakers", tag = "breakers", responses((status = 200, body = List<BreakerView>)))]
+async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
     let seen = shared.eyes.seen();
     let items = live.upstreams.iter().flat_map(|upstream| &upstream.endpoints).map(|endpoint| item(endpoint, &seen, now)).collect();
@@ -81,15 +83,15 @@ fn at(mono: Option<Mono>, now: Now) -> Option<Time> {
     mono.map(|at| Time(now.wall + at.since(now.mono)))
 }
 
-fn held(endpoint: &LiveEndpoint) -> Option<Held> {
+fn held(endpoint: &LiveEndpoint) -> Option<ForcedState> {
     match endpoint.state.forced_breaker() {
         Forced::Auto => None,
-        Forced::Open => Some(Held::Open),
-        Forced::Closed => Some(Held::Closed),
+        Forced::Open => Some(ForcedState::Open),
+        Forced::Closed => Some(ForcedState::Closed),
     }
 }
 
-pub(crate) fn state(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> BreakerNow {
+pub(crate) fn state(endpoint: &LiveEndpoint, seen: &Observations, now: Now) -> BreakerNow {
     let (state, retry_at, open) = endpoint.state.breaker_state(now.mono);
     BreakerNow {
         state: BreakerState(state),
@@ -101,9 +103,9 @@ pub(crate) fn state(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> BreakerNo
     }
 }
 
-fn item(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> Breaker {
+fn item(endpoint: &LiveEndpoint, seen: &Observations, now: Now) -> BreakerView {
     let BreakerNow { state, forced, since, retry_at, open_seconds, .. } = state(endpoint, seen, now);
-    Breaker {
+    BreakerView {
         upstream: endpoint.names.upstream.clone(),
         endpoint: endpoint.names.endpoint.clone(),
         state,
@@ -120,10 +122,10 @@ fn item(endpoint: &LiveEndpoint, seen: &Seen, now: Now) -> Breaker {
     put, path = "/v1/breakers/{upstream}", operation_id = "forceBreakers", tag = "breakers",
     params(("upstream" = String, Path)),
     request_body = BreakerWish,
-    responses((status = 200, body = List<Breaker>), (status = 404, description = "There is no such upstream")),
+    responses((status = 200, body = List<BreakerView>), (status = 404, description = "There is no such upstream")),
 )]
 async fn put_all(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path(upstream): Path<String>,
     body: Body,
@@ -136,10 +138,10 @@ async fn put_all(
     put, path = "/v1/breakers/{upstream}/{endpoint}", operation_id = "forceBreaker", tag = "breakers",
     params(("upstream" = String, Path), ("endpoint" = String, Path)),
     request_body = BreakerWish,
-    responses((status = 200, body = List<Breaker>), (status = 404, description = "There is no such upstream or endpoint")),
+    responses((status = 200, body = List<BreakerView>), (status = 404, description = "There is no such upstream or endpoint")),
 )]
 async fn put_one(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path((upstream, endpoint)): Path<(String, String)>,
     body: Body,
@@ -147,7 +149,7 @@ async fn put_one(
     either(force(&shared, &who, &upstream, Some(&endpoint), body).await)
 }
 
-async fn force(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
+async fn force(shared: &ServerState, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
     let BreakerWish { state: ForcedWord(forced) } = object(body).await?;
     let (live, now) = (shared.live.load_full(), shared.clock.now());
     let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;

@@ -1,10 +1,10 @@
 //! Recent calls with their timelines, and roll-ups.
 
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
-use crate::observe::{Asked, Call, CallKind, CallTimeline, ShownRollup, Wanted};
-use crate::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
+use crate::observe::{CallFilter, CallKind, CallTimeline, CallView, RollupRequest, ShownRollup};
+use crate::query::{List, Paged, QueryParameters, bad, document, either, not_found, of_store, whole};
 use crate::shape::Time;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
@@ -25,17 +25,18 @@ paths!(list, show, rollups);
         ("kind" = Option<String>, Query, description = "`failed`, `refused` or `healed` (a success that took more than one attempt)"),
         Paged,
     ),
-    responses((status = 200, body = List<Call>)),
+    responses((status = 200, body = List<CallView>)),
 )]
-async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn list(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(listed(&shared, query.as_deref()))
 }
 
-fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["upstream", "outcome", "caller", "kind", "cursor", "limit"])?;
+fn listed(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, &["upstream", "outcome", "caller", "kind", "cursor", "limit"])?;
     let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
     let kind = query.read("kind", "one of failed, refused and healed", CallKind::from_word)?;
-    let wanted = Wanted { upstream: query.text("upstream"), outcome: query.text("outcome"), caller: query.text("caller"), kind, before };
+    let wanted =
+        CallFilter { upstream: query.text("upstream"), outcome: query.text("outcome"), caller: query.text("caller"), kind, before };
     let (items, next) = shared.eyes.seen().calls.page(&wanted, query.limit()?);
     Ok(document(200, &List { items, next_cursor: next.map(|next| next.to_string()) }))
 }
@@ -46,7 +47,7 @@ fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>
     params(("id" = String, Path, description = "As `Seawall-Call` says it")),
     responses((status = 200, body = CallTimeline), (status = 404, description = "No such call is among the last ones")),
 )]
-async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+async fn show(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) -> Response {
     let call = CallId::parse(&id).and_then(|id| shared.eyes.seen().calls.one(id));
     either(call.map(|call| document(200, &call)).ok_or_else(|| not_found("no such call is among the last ones")))
 }
@@ -61,20 +62,20 @@ async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Resp
     ),
     responses((status = 200, body = List<ShownRollup>)),
 )]
-async fn rollups(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn rollups(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(rolled_up(&shared, query.as_deref()).await)
 }
 
 /// Without a beginning, the last day.
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-async fn rolled_up(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["from", "to", "upstream"])?;
+async fn rolled_up(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, &["from", "to", "upstream"])?;
     let time = "a time like 2030-01-31T12:00:00Z";
     let (from, to) = (query.read("from", time, Wall::parse)?, query.read("to", time, Wall::parse)?);
     let to = to.unwrap_or(Wall(i64::MAX));
     let from = from.unwrap_or_else(|| Wall(shared.clock.now().wall.0.min(to.0).saturating_sub(DAY_MS)));
-    let asked = Asked { from, to, upstream: query.text("upstream").map(str::to_owned) };
+    let asked = RollupRequest { from, to, upstream: query.text("upstream").map(str::to_owned) };
     let stored = shared.desk.store.rollups(from, to, asked.upstream.clone()).await.map_err(|error| of_store(&error))?;
     if stored.len() >= rollup::MOST {
         return Err(bad("there are too many rows; ask for a shorter time or for one `upstream`"));

@@ -2,11 +2,11 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
 use crate::figures::{self, ConfigProblem};
 use crate::observe::audit;
-use crate::query::{Query, document, either};
+use crate::query::{QueryParameters, document, either};
 use crate::reload;
 use axum::Extension;
 use axum::body::Body;
@@ -32,7 +32,7 @@ struct ConfigNow {
     file: String,
     /// The file as it is now, without what may be a secret; null where it cannot be read.
     toml: Option<String>,
-    checklist: Vec<figures::Policy>,
+    checklist: Vec<figures::PolicyFigures>,
     warnings: Vec<ConfigWarning>,
 }
 
@@ -61,7 +61,7 @@ struct Reloaded {
 
 /// The configuration in force
 #[utoipa::path(get, path = "/v1/config", operation_id = "showConfig", tag = "config", responses((status = 200, body = ConfigNow), (status = 503, description = "A file of the configuration does not answer")))]
-async fn show(State(shared): State<Arc<Shared>>) -> Response {
+async fn show(State(shared): State<Arc<ServerState>>) -> Response {
     reload::calculate(&shared).await;
     let live = shared.live.load_full();
     let endpoints = live.config.endpoints();
@@ -87,12 +87,12 @@ fn warned(warning: Warning) -> ConfigWarning {
     params(("dry_run" = Option<String>, Query, pattern = "^(0|1|false|true)$", description = "`1` and `true` only try")),
     responses((status = 200, body = Reloaded), (status = 422, description = "The file cannot be used; `problems` says why")),
 )]
-async fn reload(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, RawQuery(query): RawQuery) -> Response {
+async fn reload(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, RawQuery(query): RawQuery) -> Response {
     either(reloaded(&shared, &who, query.as_deref()).await)
 }
 
-async fn reloaded(shared: &Arc<Shared>, who: &Operator, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["dry_run"])?;
+async fn reloaded(shared: &Arc<ServerState>, who: &Operator, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, &["dry_run"])?;
     let dry = query.read("dry_run", "0 or 1", |text| match text {
         "1" | "true" => Some(true),
         "0" | "false" => Some(false),
@@ -127,13 +127,13 @@ fn refusal(error: &anyhow::Error) -> Response {
 
 /// A value of a configuration as it is compared and, where people can read it, shown.
 #[derive(PartialEq, Eq)]
-enum Value {
+enum ComparedValue {
     Plain(String),
     /// Many values in one, of which only a change is told.
     Whole(String),
 }
 
-impl Value {
+impl ComparedValue {
     fn of_list(items: &[impl ToString]) -> Self {
         let items: Vec<String> = items.iter().map(ToString::to_string).collect();
         Self::Plain(if items.is_empty() { "none".to_owned() } else { items.join(", ") })
@@ -145,38 +145,38 @@ impl Value {
 }
 
 /// What the file says beside policies, as far as a reload changes it.
-fn beside_policies(config: &Config) -> Vec<(String, Value)> {
+fn beside_policies(config: &Config) -> Vec<(String, ComparedValue)> {
     let server = &config.server;
     let server = [
-        ("server.admin_token", Value::of(server.admin_token.as_ref())),
-        ("server.webhook_secret", Value::of(server.webhook_secret.as_ref())),
-        ("server.max_body", Value::Plain(server.max_body.to_string())),
-        ("server.replay_body", Value::Plain(server.replay_body.to_string())),
-        ("server.drain", Value::Plain(server.drain.to_string())),
-        ("server.require_caller", Value::Plain(server.require_caller.to_string())),
-        ("server.default_upstream", Value::of(server.default_upstream.as_ref())),
-        ("server.trust_forwarded", Value::of_list(&server.trust_forwarded)),
-        ("server.forwarded_header", Value::Plain(server.forwarded_header.to_string())),
-        ("server.allow_private", Value::of_list(&server.allow_private)),
-        ("server.tls", Value::Whole(format!("{:?}", server.tls))),
+        ("server.admin_token", ComparedValue::of(server.admin_token.as_ref())),
+        ("server.webhook_secret", ComparedValue::of(server.webhook_secret.as_ref())),
+        ("server.max_body", ComparedValue::Plain(server.max_body.to_string())),
+        ("server.replay_body", ComparedValue::Plain(server.replay_body.to_string())),
+        ("server.drain", ComparedValue::Plain(server.drain.to_string())),
+        ("server.require_caller", ComparedValue::Plain(server.require_caller.to_string())),
+        ("server.default_upstream", ComparedValue::of(server.default_upstream.as_ref())),
+        ("server.trust_forwarded", ComparedValue::of_list(&server.trust_forwarded)),
+        ("server.forwarded_header", ComparedValue::Plain(server.forwarded_header.to_string())),
+        ("server.allow_private", ComparedValue::of_list(&server.allow_private)),
+        ("server.tls", ComparedValue::Whole(format!("{:?}", server.tls))),
     ];
-    let mut named: Vec<(String, Value)> = server.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let mut whole = |key: String, value: &dyn std::fmt::Debug| named.push((key, Value::Whole(format!("{value:?}"))));
+    let mut named: Vec<(String, ComparedValue)> = server.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let mut whole = |key: String, value: &dyn std::fmt::Debug| named.push((key, ComparedValue::Whole(format!("{value:?}"))));
     config.callers.iter().for_each(|caller| whole(format!("callers.{}", caller.name), caller));
     config.schedules.iter().for_each(|schedule| whole(format!("schedules.{}", schedule.name), schedule));
     config.notify.iter().enumerate().for_each(|(place, notify)| whole(format!("notify[{place}]"), notify));
     for upstream in &config.upstreams {
         let key = |name: &str| format!("upstreams.{}.{name}", upstream.name);
-        named.push((key("listen"), Value::of(upstream.listen.as_ref())));
-        named.push((key("hosts"), Value::of_list(&upstream.hosts)));
+        named.push((key("listen"), ComparedValue::of(upstream.listen.as_ref())));
+        named.push((key("hosts"), ComparedValue::of_list(&upstream.hosts)));
         let flags = [("seawall", upstream.seawall), ("via", upstream.via), ("forwarded", upstream.forwarded)];
-        named.extend(flags.into_iter().map(|(name, is_on)| (key(name), Value::Plain(is_on.to_string()))));
+        named.extend(flags.into_iter().map(|(name, is_on)| (key(name), ComparedValue::Plain(is_on.to_string()))));
         let Some(auth) = &upstream.auth else { continue };
         let rest = Auth { keys: Vec::new(), ..auth.clone() };
-        named.push((key("auth"), Value::Whole(format!("{rest:?}"))));
+        named.push((key("auth"), ComparedValue::Whole(format!("{rest:?}"))));
         named.extend(auth.keys.iter().map(|one| {
             let group = one.group.as_ref().map(|group| format!(" in {group}")).unwrap_or_default();
-            (key(&format!("auth.keys.{}", one.id)), Value::Plain(format!("{}{group}", one.secret)))
+            (key(&format!("auth.keys.{}", one.id)), ComparedValue::Plain(format!("{}{group}", one.secret)))
         }));
     }
     named
@@ -184,7 +184,7 @@ fn beside_policies(config: &Config) -> Vec<(String, Value)> {
 
 /// Everything that is different now, as `upstream/endpoint key: before → after`.
 fn changes(before: &Config, after: &Config) -> Vec<String> {
-    let values = |config: &Config| -> BTreeMap<String, Value> {
+    let values = |config: &Config| -> BTreeMap<String, ComparedValue> {
         let endpoints = config.endpoints().flat_map(|(upstream, endpoint)| {
             let lines = explain::endpoint(upstream, endpoint);
             lines.into_iter().map(move |line| (format!("{}/{} {}", upstream.name, endpoint.name, line.key), line.value))
@@ -197,16 +197,16 @@ fn changes(before: &Config, after: &Config) -> Vec<String> {
             .pools
             .iter()
             .map(|pool| (format!("pools.{}", pool.name), format!("{} at once, {} in line", pool.concurrent, pool.queue)));
-        let policies = endpoints.chain(limits).chain(pools).map(|(key, value)| (key, Value::Plain(value)));
+        let policies = endpoints.chain(limits).chain(pools).map(|(key, value)| (key, ComparedValue::Plain(value)));
         policies.chain(beside_policies(config)).collect()
     };
     let (old, new) = (values(before), values(after));
     let changed = new.iter().filter_map(|(key, value)| match old.get(key) {
         Some(was) if was == value => None,
         was => Some(match (was, value) {
-            (None, Value::Plain(value)) => format!("{key}: {value} (new)"),
-            (None, Value::Whole(_)) => format!("{key}: new"),
-            (Some(Value::Plain(was)), Value::Plain(value)) => format!("{key}: {was} → {value}"),
+            (None, ComparedValue::Plain(value)) => format!("{key}: {value} (new)"),
+            (None, ComparedValue::Whole(_)) => format!("{key}: new"),
+            (Some(ComparedValue::Plain(was)), ComparedValue::Plain(value)) => format!("{key}: {was} → {value}"),
             (Some(_), _) => format!("{key}: changed"),
         }),
     });

@@ -2,7 +2,7 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
 use crate::observe::{UnnamedError, audit};
 use crate::query::{List, document, either, not_found, object, of_store, whole};
@@ -38,7 +38,7 @@ struct Named {
 
 /// Errors that no rule names
 #[utoipa::path(get, path = "/v1/errors", operation_id = "listErrors", tag = "errors", responses((status = 200, body = List<UnnamedError>)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     whole(shared.eyes.seen().errors.list())
 }
 
@@ -55,7 +55,7 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
     ),
 )]
 async fn name(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path(fingerprint): Path<String>,
     body: Body,
@@ -63,7 +63,7 @@ async fn name(
     either(named(&shared, &who, &fingerprint, body).await)
 }
 
-async fn named(shared: &Arc<Shared>, who: &Operator, fingerprint: &str, body: Body) -> Result<Response, Box<Refusal>> {
+async fn named(shared: &Arc<ServerState>, who: &Operator, fingerprint: &str, body: Body) -> Result<Response, Box<Refusal>> {
     let NameWish { r#as: ClassWord(class) } = object(body).await?;
     let unknown = || not_found("there is no such unnamed error");
     let print = Fingerprint::parse(fingerprint).ok_or_else(unknown)?;

@@ -1,10 +1,10 @@
 //! Events as they happen (SSE), the last ones, and what operators did.
 
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
-use crate::observe::{Listener, Told};
-use crate::query::{List, Paged, Query, document, either, of_store, refused, whole};
+use crate::observe::{Listener, StoredEvent};
+use crate::query::{List, Paged, QueryParameters, document, either, of_store, refused, whole};
 use crate::shape::Time;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -25,7 +25,8 @@ paths!(stream, recent, audit);
 
 /// Something that an operator did.
 #[derive(Debug, Serialize, ToSchema)]
-struct Action {
+#[schema(as = Action)]
+struct OperatorAction {
     at: Time,
     who: String,
     action: String,
@@ -38,7 +39,7 @@ struct Action {
     params(("last-event-id" = Option<String>, Header, description = "The last event that was heard; what came after it comes first")),
     responses((status = 200, body = String, content_type = "text/event-stream"), (status = 503, description = "Too many listen already")),
 )]
-async fn stream(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+async fn stream(State(shared): State<Arc<ServerState>>, headers: HeaderMap) -> Response {
     let heard = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
     let Some(listener) = shared.eyes.bus.listen(heard) else {
         let wait = Some(Nanos::from_secs(10));
@@ -69,8 +70,8 @@ async fn next(listener: &mut Listener) -> Option<Bytes> {
 }
 
 /// The last 200 events, newest first
-#[utoipa::path(get, path = "/v1/events/recent", operation_id = "listEvents", tag = "events", responses((status = 200, body = List<Told>)))]
-async fn recent(State(shared): State<Arc<Shared>>) -> Response {
+#[utoipa::path(get, path = "/v1/events/recent", operation_id = "listEvents", tag = "events", responses((status = 200, body = List<StoredEvent>)))]
+async fn recent(State(shared): State<Arc<ServerState>>) -> Response {
     whole(shared.eyes.bus.recent())
 }
 
@@ -78,19 +79,20 @@ async fn recent(State(shared): State<Arc<Shared>>) -> Response {
 #[utoipa::path(
     get, path = "/v1/audit", operation_id = "listActions", tag = "events",
     params(Paged),
-    responses((status = 200, body = List<Action>)),
+    responses((status = 200, body = List<OperatorAction>)),
 )]
-async fn audit(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn audit(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(audited(&shared, query.as_deref()).await)
 }
 
 /// Newest first; without a limit as many as a page may have.
-async fn audited(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["cursor", "limit"])?;
+async fn audited(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, &["cursor", "limit"])?;
     let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
     let limit = if query.text("limit").is_some() { query.limit()? } else { MOST };
     let page = shared.desk.store.audit(before, limit).await.map_err(|error| of_store(&error))?;
     let next = page.last().filter(|_| page.len() == limit).map(|last| last.number.to_string());
-    let line = |Audited { deed, .. }: Audited| Action { at: Time(deed.at), who: deed.who, action: deed.action, detail: deed.detail };
+    let line =
+        |Audited { deed, .. }: Audited| OperatorAction { at: Time(deed.at), who: deed.who, action: deed.action, detail: deed.detail };
     Ok(document(200, &List { items: page.into_iter().map(line).collect(), next_cursor: next }))
 }

@@ -1,7 +1,7 @@
 //! Who may use the admin port, and what every answer of it carries. With a token, only who has it; without one the port
 //! is on loopback, and a web page that found a name for 127.0.0.1 must not use it from the operator's browser.
 
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
 use crate::query::refused;
 use axum::extract::{ConnectInfo, Request, State};
@@ -86,7 +86,7 @@ fn key(from: IpAddr) -> u128 {
 pub(crate) struct Operator(pub String);
 
 pub(crate) async fn guard(
-    State((shared, failures)): State<(Arc<Shared>, Arc<Failures>)>,
+    State((shared, failures)): State<(Arc<ServerState>, Arc<Failures>)>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,
     next: Next,
@@ -104,7 +104,7 @@ pub(crate) async fn guard(
     response
 }
 
-fn admit(shared: &Shared, failures: &Failures, peer: SocketAddr, request: &Request) -> Result<String, Box<Refusal>> {
+fn admit(shared: &ServerState, failures: &Failures, peer: SocketAddr, request: &Request) -> Result<String, Box<Refusal>> {
     let peer = canonical(peer);
     let path = request.uri().path();
     // Health is for everybody: whoever asks for it has no token and many names for us.

@@ -2,13 +2,13 @@
 
 use super::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
-use crate::jobs::lines::{self, BYTES_TOGETHER, Bounds};
-use crate::jobs::submit::{self, By};
-use crate::jobs::{Desk, view};
+use crate::jobs::lines::{self, BYTES_TOGETHER, LineBounds};
+use crate::jobs::submit::{self, Submitter};
+use crate::jobs::{JobContext, view};
 use crate::observe::audit;
-use crate::query::{List, Paged, Query, bad, document, either, not_found, of_store, page};
+use crate::query::{List, Paged, QueryParameters, bad, document, either, not_found, of_store, page};
 use crate::shape;
 use axum::Extension;
 use axum::body::Body;
@@ -31,7 +31,7 @@ const MOST_LINES: u64 = 100_000;
 /// Lines that are kept together.
 const BATCH: usize = 500;
 /// Who submits through the admin port.
-const OPERATOR: By<'static> = By { caller: "operator", tenant: "" };
+const OPERATOR: Submitter<'static> = Submitter { caller: "operator", tenant: "" };
 
 paths!(list, create, show, cancel, webhook_secret);
 
@@ -133,12 +133,12 @@ enum SecretSource {
     ),
     responses((status = 200, body = List<view::ShownJob>)),
 )]
-async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn list(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(listed(&shared, query.as_deref()).await)
 }
 
-async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["state", "upstream", "correlation_id", "cursor", "limit"])?;
+async fn listed(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, &["state", "upstream", "correlation_id", "cursor", "limit"])?;
     let filter = JobFilter {
         state: query.read("state", "queued, running, waiting, done, dead or cancelled", JobState::parse)?,
         upstream: query.text("upstream").map(str::to_owned),
@@ -155,11 +155,11 @@ async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Re
     params(("id" = String, Path)),
     responses((status = 200, body = view::ShownJob), (status = 404, description = "There is no such job")),
 )]
-async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+async fn show(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) -> Response {
     either(shown(&shared, &id).await)
 }
 
-async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+async fn shown(shared: &ServerState, id: &str) -> Result<Response, Box<Refusal>> {
     let id = CallId::parse(id).ok_or_else(|| not_found("there is no such job"))?;
     let job = shared.desk.store.job(id).await.map_err(|error| of_store(&error))?;
     let live = shared.live.load();
@@ -177,11 +177,11 @@ async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
         (status = 409, description = "It is over"),
     ),
 )]
-async fn cancel(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+async fn cancel(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(called_off(&shared, &who, &id).await)
 }
 
-async fn called_off(shared: &Shared, who: &Operator, id: &str) -> Result<Response, Box<Refusal>> {
+async fn called_off(shared: &ServerState, who: &Operator, id: &str) -> Result<Response, Box<Refusal>> {
     let id = CallId::parse(id).ok_or_else(|| not_found("there is no such job"))?;
     let cancelled = shared.desk.store.cancel(id, shared.desk.now()).await.map_err(|error| of_store(&error))?;
     if matches!(cancelled, Cancelled::Now | Cancelled::Asked) {
@@ -218,13 +218,13 @@ async fn called_off(shared: &Shared, who: &Operator, id: &str) -> Result<Respons
         (status = 422, description = "The idempotency key was used for a different request"),
     ),
 )]
-async fn create(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+async fn create(State(shared): State<Arc<ServerState>>, headers: HeaderMap, body: Body) -> Response {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let many = ["application/x-ndjson", "application/ndjson", "application/jsonl"].iter().any(|name| kind.starts_with(name));
     if many { created_many(shared, body) } else { either(created(&shared, body).await) }
 }
 
-async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> {
+async fn created(shared: &ServerState, body: Body) -> Result<Response, Box<Refusal>> {
     let live = shared.live.load_full();
     let text = http_body_util::Limited::new(body, longest(&live)).collect().await;
     let text = text.map_err(|_| Box::new(Refusal::code(413, Code::TooLarge, "the job is larger than `max_body` allows")))?.to_bytes();
@@ -241,7 +241,7 @@ async fn created(shared: &Shared, body: Body) -> Result<Response, Box<Refusal>> 
 
 /// The key that signs callbacks, where it is kept in the store; being asked is audited
 #[utoipa::path(get, path = "/v1/webhook-secret", operation_id = "showWebhookSecret", tag = "jobs", responses((status = 200, body = WebhookSecret)))]
-async fn webhook_secret(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>) -> Response {
+async fn webhook_secret(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>) -> Response {
     audit(&shared, &who.0, "webhook-secret", "shown".to_owned()).await;
     if shared.live.load().webhook_secret.is_some() {
         // Whoever wrote it into the configuration has it.
@@ -251,7 +251,7 @@ async fn webhook_secret(State(shared): State<Arc<Shared>>, Extension(who): Exten
 }
 
 /// The state that a job begins in.
-fn begins(job: &NewJob, desk: &Desk) -> JobState {
+fn begins(job: &NewJob, desk: &JobContext) -> JobState {
     if job.run_at > desk.now() { JobState::Waiting } else { JobState::Queued }
 }
 
@@ -270,13 +270,13 @@ fn told(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refus
 }
 
 /// A line for each job.
-fn created_many(shared: Arc<Shared>, body: Body) -> Response {
+fn created_many(shared: Arc<ServerState>, body: Body) -> Response {
     let live = shared.live.load_full();
-    let bounds = Bounds { bytes_of_a_line: longest(&live), lines: MOST_LINES, together: BATCH, bytes_together: BYTES_TOGETHER };
+    let bounds = LineBounds { bytes_of_a_line: longest(&live), lines: MOST_LINES, together: BATCH, bytes_together: BYTES_TOGETHER };
     lines::answer(body, bounds, move |lines| {
         let (shared, live) = (Arc::clone(&shared), Arc::clone(&live));
         async move {
-            let mut batch = Batch::default();
+            let mut batch = PendingLines::default();
             for (number, line) in lines {
                 let line = line.and_then(|line| submit::accept(&line, &live, &shared.desk, OPERATOR));
                 batch.add(number, line, &shared.desk);
@@ -293,14 +293,14 @@ pub(crate) fn longest(live: &Live) -> usize {
 
 /// Lines of a submission that are not kept yet.
 #[derive(Default)]
-struct Batch {
+struct PendingLines {
     jobs: Vec<NewJob>,
     /// For each line, how its job begins, or what is wrong with it.
     lines: Vec<(u64, Result<JobState, String>)>,
 }
 
-impl Batch {
-    fn add(&mut self, number: u64, line: Result<NewJob, String>, desk: &Desk) {
+impl PendingLines {
+    fn add(&mut self, number: u64, line: Result<NewJob, String>, desk: &JobContext) {
         let line = line.map(|job| {
             let state = begins(&job, desk);
             self.jobs.push(job);
@@ -309,7 +309,7 @@ impl Batch {
         self.lines.push((number, line));
     }
 
-    async fn keep(&mut self, shared: &Shared) -> Bytes {
+    async fn keep(&mut self, shared: &ServerState) -> Bytes {
         let jobs = std::mem::take(&mut self.jobs);
         let kept = if jobs.is_empty() { Ok(Vec::new()) } else { shared.desk.enqueue(jobs).await };
         let mut kept = kept.map(Vec::into_iter);

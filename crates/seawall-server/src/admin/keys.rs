@@ -2,9 +2,9 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
-use crate::observe::{Seen, audit};
+use crate::observe::{Observations, audit};
 use crate::query::{List, bad, document, either, not_found, object, whole};
 use crate::shape::Time;
 use axum::Extension;
@@ -34,7 +34,8 @@ enum KeyState {
 
 /// A key of an upstream.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Key {
+#[schema(as = Key)]
+pub(crate) struct KeyView {
     upstream: String,
     id: String,
     /// Its last four characters.
@@ -67,8 +68,8 @@ struct KeyWish {
 }
 
 /// Every key, by its id and last four characters
-#[utoipa::path(get, path = "/v1/keys", operation_id = "listKeys", tag = "keys", responses((status = 200, body = List<Key>)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+#[utoipa::path(get, path = "/v1/keys", operation_id = "listKeys", tag = "keys", responses((status = 200, body = List<KeyView>)))]
+async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
     let seen = shared.eyes.seen();
     let items = live.upstreams.iter().flat_map(|upstream| of(upstream, &seen, now)).collect();
@@ -76,7 +77,7 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
     whole(items)
 }
 
-pub(crate) fn of(upstream: &LiveUpstream, seen: &Seen, now: Now) -> Vec<Key> {
+pub(crate) fn of(upstream: &LiveUpstream, seen: &Observations, now: Now) -> Vec<KeyView> {
     let keys = upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..);
     let shown = keys.filter_map(|(key, index)| {
         let status = upstream.state.key_status(index, now)?;
@@ -85,7 +86,7 @@ pub(crate) fn of(upstream: &LiveUpstream, seen: &Seen, now: Now) -> Vec<Key> {
             (false, Some(_)) => KeyState::Cooling,
             (false, None) => KeyState::Ready,
         };
-        Some(Key {
+        Some(KeyView {
             upstream: upstream.spec.name.clone(),
             id: key.id.clone(),
             tail: upstream.credentials.as_ref().and_then(|credentials| credentials.tail(index)).map(|tail| tail.to_string()),
@@ -105,10 +106,10 @@ pub(crate) fn of(upstream: &LiveUpstream, seen: &Seen, now: Now) -> Vec<Key> {
     put, path = "/v1/keys/{upstream}/{id}", operation_id = "restKey", tag = "keys",
     params(("upstream" = String, Path), ("id" = String, Path)),
     request_body = KeyWish,
-    responses((status = 200, body = Key), (status = 404, description = "There is no such upstream or key")),
+    responses((status = 200, body = KeyView), (status = 404, description = "There is no such upstream or key")),
 )]
 async fn put(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path((upstream, id)): Path<(String, String)>,
     body: Body,
@@ -116,7 +117,7 @@ async fn put(
     either(changed(&shared, &who, &upstream, &id, body).await)
 }
 
-async fn changed(shared: &Shared, who: &Operator, upstream: &str, id: &str, body: Body) -> Result<Response, Box<Refusal>> {
+async fn changed(shared: &ServerState, who: &Operator, upstream: &str, id: &str, body: Body) -> Result<Response, Box<Refusal>> {
     let KeyWish { state, until } = object(body).await?;
     let cool = state == KeyRest::Cooling;
     let (live, now) = (shared.live.load_full(), shared.clock.now());

@@ -2,12 +2,12 @@
 
 use super::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
 use crate::jobs::letter_filter::{LetterFilter, filter};
-use crate::jobs::view::{self, DeadLetter, ShownIssue};
+use crate::jobs::view::{self, LetterView, ShownIssue};
 use crate::observe::audit;
-use crate::query::{List, Paged, Query, document, either, not_found, of_store, page};
+use crate::query::{List, Paged, QueryParameters, document, either, not_found, of_store, page};
 use crate::shape::LetterStatus;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
@@ -36,9 +36,9 @@ struct Issues {
 #[utoipa::path(
     get, path = "/v1/dead-letters", operation_id = "listDeadLetters", tag = "dead letters",
     params(LetterFilter, ("status" = Option<LetterStatus>, Query), Paged),
-    responses((status = 200, body = List<DeadLetter>)),
+    responses((status = 200, body = List<LetterView>)),
 )]
-async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn list(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(listed(&shared, query.as_deref()).await)
 }
 
@@ -48,15 +48,15 @@ pub(crate) const EXPORTED: &[&str] = &["upstream", "endpoint", "class", "code", 
 /// What can be asked of the list.
 const PARAMETERS: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "status", "q", "cursor", "limit"];
 
-async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, PARAMETERS)?;
+async fn listed(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, PARAMETERS)?;
     let letters = shared.desk.store.letters(filter(&query)?, query.window()?).await.map_err(|error| of_store(&error))?;
     Ok(document(200, &page(&letters, view::letter)))
 }
 
 /// Dead letters that failed the same way
 #[utoipa::path(get, path = "/v1/dead-letters/issues", operation_id = "listIssues", tag = "dead letters", responses((status = 200, body = Issues)))]
-async fn issues(State(shared): State<Arc<Shared>>) -> Response {
+async fn issues(State(shared): State<Arc<ServerState>>) -> Response {
     let issues = shared.desk.store.issues().await.map_err(|error| of_store(&error));
     either(issues.map(|issues| document(200, &Issues { items: issues.iter().map(view::issue).collect() })))
 }
@@ -65,13 +65,13 @@ async fn issues(State(shared): State<Arc<Shared>>) -> Response {
 #[utoipa::path(
     get, path = "/v1/dead-letters/{id}", operation_id = "showDeadLetter", tag = "dead letters",
     params(("id" = String, Path)),
-    responses((status = 200, body = DeadLetter), (status = 404, description = "There is no such dead letter")),
+    responses((status = 200, body = LetterView), (status = 404, description = "There is no such dead letter")),
 )]
-async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+async fn show(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) -> Response {
     either(shown(&shared, &id).await)
 }
 
-async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+async fn shown(shared: &ServerState, id: &str) -> Result<Response, Box<Refusal>> {
     let id = CallId::parse(id).ok_or_else(|| not_found("there is no such dead letter"))?;
     let letter = shared.desk.store.letter(id).await.map_err(|error| of_store(&error))?;
     letter.map(|letter| document(200, &view::letter(&letter))).ok_or_else(|| not_found("there is no such dead letter"))
@@ -87,11 +87,11 @@ async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
         (status = 409, description = "It is being replayed"),
     ),
 )]
-async fn discard(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+async fn discard(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(discarded(&shared, &who, &id).await)
 }
 
-async fn discarded(shared: &Shared, who: &Operator, id: &str) -> Result<Response, Box<Refusal>> {
+async fn discarded(shared: &ServerState, who: &Operator, id: &str) -> Result<Response, Box<Refusal>> {
     let id = CallId::parse(id).ok_or_else(|| not_found("there is no such dead letter"))?;
     let store = &shared.desk.store;
     if store.discard_letter(id).await.map_err(|error| of_store(&error))? {

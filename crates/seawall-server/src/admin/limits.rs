@@ -1,8 +1,8 @@
 //! Limits and pools, and who is close to them: `GET /v1/limits`.
 
 use super::paths::paths;
-use crate::Shared;
-use crate::observe::Seen;
+use crate::ServerState;
+use crate::observe::Observations;
 use crate::query::document;
 use crate::shape::{AlgorithmWord, ModeWord};
 use axum::extract::State;
@@ -31,14 +31,16 @@ paths!(list);
 
 /// Limits and pools as they are now.
 #[derive(Debug, Serialize, ToSchema)]
-struct Limits {
-    limits: Vec<Limit>,
+#[schema(as = Limits)]
+struct LimitsView {
+    limits: Vec<LimitView>,
     pools: Vec<PoolNow>,
 }
 
 /// A rate limit.
 #[derive(Debug, Serialize, ToSchema)]
-struct Limit {
+#[schema(as = Limit)]
+struct LimitView {
     name: String,
     /// The upstream that it is for; null for limits that span upstreams
     of: Option<String>,
@@ -79,18 +81,18 @@ struct PoolNow {
 }
 
 /// Limits and pools
-#[utoipa::path(get, path = "/v1/limits", operation_id = "showLimits", tag = "limits", responses((status = 200, body = Limits)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+#[utoipa::path(get, path = "/v1/limits", operation_id = "showLimits", tag = "limits", responses((status = 200, body = LimitsView)))]
+async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
     let limits = live.layers().map(|(upstream, layer)| limit(&live, upstream, layer, now.mono)).collect();
     let seen = shared.eyes.seen();
     let pools = live.pools.values().map(|held| pool(&live, held, &seen)).collect();
     drop(seen);
-    document(200, &Limits { limits, pools })
+    document(200, &LimitsView { limits, pools })
 }
 
 /// A limit of one upstream, or of all where none is named.
-fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> Limit {
+fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> LimitView {
     let spec = layer.spec();
     let (rejected, shadow_rejected) = layer.refusals();
     let endpoints = live.upstreams.iter().filter(|upstream| of.is_empty() || upstream.spec.name == of).flat_map(|upstream| {
@@ -101,7 +103,7 @@ fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> Limit {
     let used: BTreeMap<String, f64> = keys.take(MOST_LOOKED_AT).filter_map(|(key, share)| Some((key, share?))).collect();
     let mut top: Vec<(String, f64)> = used.into_iter().collect();
     top.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-    Limit {
+    LimitView {
         name: spec.name.clone(),
         of: (!of.is_empty()).then(|| of.to_owned()),
         key: checklist::keys(&spec.key),
@@ -169,7 +171,7 @@ fn spelled(parts: &[LimitKey], who: &Who<'_>, names: &Names) -> String {
     words.collect::<Vec<_>>().join(" + ")
 }
 
-fn pool(live: &Live, held: &Arc<Pool>, seen: &Seen) -> PoolNow {
+fn pool(live: &Live, held: &Arc<Pool>, seen: &Observations) -> PoolNow {
     let load = held.load();
     let spec = live.config.pool(&held.name);
     let own = live

@@ -2,7 +2,7 @@
 
 use super::paths::paths;
 use super::pauses;
-use crate::Shared;
+use crate::ServerState;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
@@ -24,7 +24,7 @@ paths!(metrics);
     get, path = "/metrics", operation_id = "metrics", tag = "process",
     responses((status = 200, body = String, content_type = "text/plain")),
 )]
-async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+async fn metrics(State(shared): State<Arc<ServerState>>) -> impl IntoResponse {
     let mut out = String::with_capacity(16 * 1024);
     shared.recorder.metrics.render(&mut out);
     let live = shared.live.load();
@@ -138,7 +138,7 @@ fn refusals(out: &mut String, live: &Live) {
 }
 
 /// Jobs and dead letters, as the store counted them last.
-fn kept(out: &mut String, shared: &Shared) {
+fn kept(out: &mut String, shared: &ServerState) {
     let counts = &shared.desk.counts;
     family(out, "seawall_jobs", "gauge", "Jobs by state");
     for (state, count) in JobState::ALL.iter().zip(&counts.by_state) {
@@ -169,7 +169,7 @@ fn kept(out: &mut String, shared: &Shared) {
     line(out, format_args!("seawall_dead_letters_expired_total {}", counts.expired.load(Ordering::Relaxed)));
 }
 
-fn process(out: &mut String, shared: &Shared) {
+fn process(out: &mut String, shared: &ServerState) {
     family(out, "seawall_shared_state_up", "gauge", "1 while shared state answers");
     let store = shared.live.load().shared.clone();
     line(out, format_args!("seawall_shared_state_up {}", u8::from(store.as_ref().is_none_or(|store| store.is_up()))));

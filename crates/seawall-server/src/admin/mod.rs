@@ -22,7 +22,7 @@ mod status;
 mod transfer;
 mod upstreams;
 
-use super::Shared;
+use super::ServerState;
 use super::answer::Refusal;
 use crate::query::refused;
 use axum::{Router, middleware};
@@ -31,7 +31,7 @@ pub(crate) use guard::Operator;
 use paths::Paths;
 use std::sync::Arc;
 
-pub(crate) fn router(shared: Arc<Shared>) -> Router {
+pub(crate) fn router(shared: Arc<ServerState>) -> Router {
     let failures = Arc::new(Failures::default());
     paths()
         .router

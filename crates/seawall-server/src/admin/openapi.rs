@@ -2,7 +2,7 @@
 //! read. What holds for all of them is added here once: who may ask, how refusals look, and that answers are said whole.
 
 use super::paths::paths;
-use crate::answer::Problem;
+use crate::answer::ProblemDocument;
 use crate::query::written;
 use axum::response::Response;
 use bytes::Bytes;
@@ -23,9 +23,9 @@ static TEXT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     security((), ("token" = [])),
-    components(schemas(Problem)),
+    components(schemas(ProblemDocument)),
 )]
-struct About;
+struct ApiInfo;
 
 paths!(openapi);
 
@@ -36,7 +36,7 @@ async fn openapi() -> Response {
 }
 
 fn document() -> Value {
-    let mut about = About::openapi();
+    let mut about = ApiInfo::openapi();
     super::paths().describe(&mut about);
     let mut whole = serde_json::to_value(about).unwrap_or_default();
     whole["components"]["securitySchemes"] = json!({ "token": { "type": "http", "scheme": "bearer" } });

@@ -1,7 +1,7 @@
 //! One list of paths for two purposes: how each is served and, should somebody ask, what it says of itself. To describe all of
 //! them takes megabytes for a moment, which a process that nobody asks does not have.
 
-use crate::Shared;
+use crate::ServerState;
 use axum::Router;
 use axum::handler::Handler;
 use axum::routing::{MethodFilter, on};
@@ -10,7 +10,7 @@ use utoipa::openapi::{HttpMethod, OpenApi};
 
 #[derive(Debug)]
 pub(crate) struct Paths {
-    pub router: Router<Arc<Shared>>,
+    pub router: Router<Arc<ServerState>>,
     descriptions: Vec<fn() -> OpenApi>,
 }
 
@@ -20,7 +20,7 @@ impl Paths {
     }
 
     /// Serves a path where its own description says that it is.
-    pub(crate) fn on<P: utoipa::Path, H: Handler<T, Arc<Shared>>, T: 'static>(mut self, handler: H) -> Self {
+    pub(crate) fn on<P: utoipa::Path, H: Handler<T, Arc<ServerState>>, T: 'static>(mut self, handler: H) -> Self {
         let methods = P::methods().iter().map(filter).reduce(MethodFilter::or);
         if let Some(methods) = methods {
             self.router = self.router.route(&P::path(), on(methods, handler));

@@ -2,7 +2,7 @@
 
 use super::guard::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
 use crate::observe::audit;
 use crate::query::{List, either, not_found, object, whole};
@@ -22,7 +22,8 @@ paths!(list, lift_upstream, lift_endpoint);
 
 /// A pause that a provider asked for.
 #[derive(Debug, Serialize, ToSchema)]
-struct Pause {
+#[schema(as = Pause)]
+struct PauseView {
     upstream: String,
     /// Null where the whole upstream pauses.
     endpoint: Option<String>,
@@ -49,12 +50,12 @@ enum Lifted {
 }
 
 /// Every pause that lasts, as this instance knows it
-#[utoipa::path(get, path = "/v1/pauses", operation_id = "listPauses", tag = "breakers", responses((status = 200, body = List<Pause>)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+#[utoipa::path(get, path = "/v1/pauses", operation_id = "listPauses", tag = "breakers", responses((status = 200, body = List<PauseView>)))]
+async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     whole(all(&shared.live.load(), shared.clock.now()))
 }
 
-fn all(live: &Live, now: Now) -> Vec<Pause> {
+fn all(live: &Live, now: Now) -> Vec<PauseView> {
     live.upstreams.iter().flat_map(|upstream| of(upstream, now)).collect()
 }
 
@@ -72,10 +73,10 @@ pub(crate) fn time(at: Mono, now: Now) -> Time {
     }
 }
 
-fn of(upstream: &LiveUpstream, now: Now) -> Vec<Pause> {
+fn of(upstream: &LiveUpstream, now: Now) -> Vec<PauseView> {
     let whole = upstream.state.paused(now.mono).map(|span| (None, span));
     let own = upstream.endpoints.iter().filter_map(|one| Some((Some(one.spec.name.clone()), one.state.paused(now.mono)?)));
-    let pause = |endpoint, credentials, (since, until)| Pause {
+    let pause = |endpoint, credentials, (since, until)| PauseView {
         upstream: upstream.spec.name.clone(),
         endpoint,
         credentials,
@@ -91,10 +92,10 @@ fn of(upstream: &LiveUpstream, now: Now) -> Vec<Pause> {
     put, path = "/v1/pauses/{upstream}", operation_id = "liftPauses", tag = "breakers",
     params(("upstream" = String, Path)),
     request_body = PauseWish,
-    responses((status = 200, body = List<Pause>), (status = 404, description = "There is no such upstream")),
+    responses((status = 200, body = List<PauseView>), (status = 404, description = "There is no such upstream")),
 )]
 async fn lift_upstream(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path(upstream): Path<String>,
     body: Body,
@@ -107,10 +108,10 @@ async fn lift_upstream(
     put, path = "/v1/pauses/{upstream}/{endpoint}", operation_id = "liftPause", tag = "breakers",
     params(("upstream" = String, Path), ("endpoint" = String, Path)),
     request_body = PauseWish,
-    responses((status = 200, body = List<Pause>), (status = 404, description = "There is no such upstream or endpoint")),
+    responses((status = 200, body = List<PauseView>), (status = 404, description = "There is no such upstream or endpoint")),
 )]
 async fn lift_endpoint(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path((upstream, endpoint)): Path<(String, String)>,
     body: Body,
@@ -119,7 +120,7 @@ async fn lift_endpoint(
 }
 
 /// Answers with the pauses of the upstream that last even so: one of the whole upstream is not ended for one endpoint.
-async fn lift(shared: &Shared, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
+async fn lift(shared: &ServerState, who: &Operator, upstream: &str, endpoint: Option<&str>, body: Body) -> Result<Response, Box<Refusal>> {
     let PauseWish { .. } = object(body).await?;
     let live = shared.live.load_full();
     let named = live.named(upstream).ok_or_else(|| not_found("there is no such upstream"))?;

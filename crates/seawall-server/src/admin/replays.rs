@@ -2,11 +2,11 @@
 
 use super::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
-use crate::jobs::replay::{self, Asked, Plan, Wish};
+use crate::jobs::replay::{self, ReplayPlan, ReplayRequest, ReplayWish};
 use crate::observe::audit;
-use crate::query::{List, Paged, Query, document, either, not_found, of_store, page};
+use crate::query::{List, Paged, QueryParameters, document, either, not_found, of_store, page};
 use crate::shape::{self, Time};
 use axum::Extension;
 use axum::body::Bytes;
@@ -42,7 +42,7 @@ struct ShownReplay {
     rate: String,
     upstreams: Vec<String>,
     /// Which letters it means.
-    plan: Option<Plan>,
+    plan: Option<ReplayPlan>,
     started: u64,
     ok: u64,
     failed: u64,
@@ -78,28 +78,28 @@ struct HeldBack {
 /// Send dead letters again: a durable task that answers what it takes and what it holds back
 #[utoipa::path(
     post, path = "/v1/dead-letters/replay", operation_id = "startReplay", tag = "replays",
-    request_body = Wish,
+    request_body = ReplayWish,
     responses(
         (status = 200, description = "There is nothing to send", body = ReplayStarted),
         (status = 202, description = "It is under way", body = ReplayStarted),
         (status = 409, description = "Another replay is at one of these upstreams"),
     ),
 )]
-async fn start(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Bytes) -> Response {
+async fn start(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, body: Bytes) -> Response {
     either(started(&shared, &who, &body).await)
 }
 
 /// The end of the time of letters that there are now. Another instance's clock may be ahead of ours by some milliseconds.
-async fn newest(shared: &Shared) -> Result<Wall, Box<Refusal>> {
+async fn newest(shared: &ServerState) -> Result<Wall, Box<Refusal>> {
     let one = PageWindow { after: None, limit: 1 };
     let page = shared.desk.store.letters(LetterQuery::default(), one).await.map_err(|error| of_store(&error))?;
     Ok(page.entries.first().map_or(Wall(0), |letter| letter.letter.id.made_at() + Nanos::from_millis(1)))
 }
 
-async fn started(shared: &Shared, operator: &Operator, body: &[u8]) -> Result<Response, Box<Refusal>> {
+async fn started(shared: &ServerState, operator: &Operator, body: &[u8]) -> Result<Response, Box<Refusal>> {
     let desk = &shared.desk;
     let now = desk.now();
-    let Asked { plan, rate, name } = Wish::read(body, newest(shared).await?.max(now))?;
+    let ReplayRequest { plan, rate, name } = ReplayWish::read(body, newest(shared).await?.max(now))?;
     let looked = look(shared, &plan, plan.filter()?).await?;
     let Looked { meant: started, held_back, upstreams, is_cut: more } = looked;
     if started == 0 && !more {
@@ -133,7 +133,7 @@ struct Looked {
     is_cut: bool,
 }
 
-async fn look(shared: &Shared, plan: &Plan, filter: LetterQuery) -> Result<Looked, Box<Refusal>> {
+async fn look(shared: &ServerState, plan: &ReplayPlan, filter: LetterQuery) -> Result<Looked, Box<Refusal>> {
     let store = &shared.desk.store;
     let live = shared.live.load_full();
     let (mut looked, mut after, mut count) = (Looked::default(), None, 0);
@@ -179,12 +179,12 @@ async fn look(shared: &Shared, plan: &Plan, filter: LetterQuery) -> Result<Looke
 
 /// Replays, newest first
 #[utoipa::path(get, path = "/v1/replays", operation_id = "listReplays", tag = "replays", params(Paged), responses((status = 200, body = List<ShownReplay>)))]
-async fn list(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn list(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(listed(&shared, query.as_deref()).await)
 }
 
-async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let window = Query::parse(query, &["cursor", "limit"])?.window()?;
+async fn listed(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let window = QueryParameters::parse(query, &["cursor", "limit"])?.window()?;
     let replays = shared.desk.store.replays(window).await.map_err(|error| of_store(&error))?;
     let mut remaining = Vec::new();
     for replay in &replays.entries {
@@ -195,11 +195,11 @@ async fn listed(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Re
 }
 
 /// How many letters a replay has not come to yet, where that is worth a look: `None` is "a page or more".
-async fn left(shared: &Shared, replay: &Replay) -> Result<Option<u64>, Box<Refusal>> {
+async fn left(shared: &ServerState, replay: &Replay) -> Result<Option<u64>, Box<Refusal>> {
     if !matches!(replay.state, ReplayState::Running | ReplayState::Paused(_)) {
         return Ok(Some(0));
     }
-    let Ok(plan) = serde_json::from_str::<Plan>(&replay.new.filter) else { return Ok(None) };
+    let Ok(plan) = serde_json::from_str::<ReplayPlan>(&replay.new.filter) else { return Ok(None) };
     let window = PageWindow { after: replay.position, limit: MOST };
     let page = shared.desk.store.letters(plan.filter()?, window).await.map_err(|error| of_store(&error))?;
     Ok(if page.next.is_some() { None } else { u64::try_from(page.entries.len()).ok() })
@@ -231,17 +231,17 @@ fn view(replay: &Replay, remaining: Option<u64>) -> ShownReplay {
     params(("id" = String, Path)),
     responses((status = 200, body = ShownReplay), (status = 404, description = "There is no such replay")),
 )]
-async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+async fn show(State(shared): State<Arc<ServerState>>, Path(id): Path<String>) -> Response {
     either(shown(&shared, &id).await)
 }
 
-async fn shown(shared: &Shared, id: &str) -> Result<Response, Box<Refusal>> {
+async fn shown(shared: &ServerState, id: &str) -> Result<Response, Box<Refusal>> {
     let replay = find(shared, id).await?;
     let left = left(shared, &replay).await?;
     Ok(document(200, &view(&replay, left)))
 }
 
-async fn find(shared: &Shared, id: &str) -> Result<Replay, Box<Refusal>> {
+async fn find(shared: &ServerState, id: &str) -> Result<Replay, Box<Refusal>> {
     let unknown = || not_found("there is no such replay");
     let id = CallId::parse(id).ok_or_else(unknown)?;
     shared.desk.store.replay(id).await.map_err(|error| of_store(&error))?.ok_or_else(unknown)
@@ -257,7 +257,7 @@ async fn find(shared: &Shared, id: &str) -> Result<Replay, Box<Refusal>> {
         (status = 409, description = "It is over"),
     ),
 )]
-async fn pause(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+async fn pause(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(set(&shared, &who, &id, ReplayState::Paused("an operator paused it".to_owned())).await)
 }
 
@@ -271,7 +271,7 @@ async fn pause(State(shared): State<Arc<Shared>>, Extension(who): Extension<Oper
         (status = 409, description = "It is over"),
     ),
 )]
-async fn resume(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+async fn resume(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(set(&shared, &who, &id, ReplayState::Running).await)
 }
 
@@ -285,11 +285,11 @@ async fn resume(State(shared): State<Arc<Shared>>, Extension(who): Extension<Ope
         (status = 409, description = "It is over"),
     ),
 )]
-async fn cancel(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
+async fn cancel(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, Path(id): Path<String>) -> Response {
     either(set(&shared, &who, &id, ReplayState::Cancelled).await)
 }
 
-async fn set(shared: &Shared, who: &Operator, id: &str, state: ReplayState) -> Result<Response, Box<Refusal>> {
+async fn set(shared: &ServerState, who: &Operator, id: &str, state: ReplayState) -> Result<Response, Box<Refusal>> {
     let replay = find(shared, id).await?;
     let desk = &shared.desk;
     if !desk.store.set_replay(replay.new.id, state.clone(), desk.now()).await.map_err(|error| of_store(&error))? {

@@ -2,11 +2,11 @@
 
 use super::Operator;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
 use crate::jobs::schedule;
 use crate::observe::audit;
-use crate::query::{List, Paged, Query, bad, document, either, not_found, of_store, whole};
+use crate::query::{List, Paged, QueryParameters, bad, document, either, not_found, of_store, whole};
 use crate::shape::{SourceWord, Time};
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
@@ -91,11 +91,11 @@ struct RemovedSubject {
 
 /// Schedules with the first of their subjects
 #[utoipa::path(get, path = "/v1/schedules", operation_id = "listSchedules", tag = "schedules", responses((status = 200, body = List<ShownSchedule>)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     either(listed(&shared).await)
 }
 
-async fn listed(shared: &Shared) -> Result<Response, Box<Refusal>> {
+async fn listed(shared: &ServerState) -> Result<Response, Box<Refusal>> {
     let live = shared.live.load_full();
     let mut items = Vec::new();
     for schedule in &live.config.schedules {
@@ -110,12 +110,12 @@ async fn listed(shared: &Shared) -> Result<Response, Box<Refusal>> {
     params(("name" = String, Path), Paged),
     responses((status = 200, body = ShownSchedule), (status = 404, description = "There is no such schedule")),
 )]
-async fn show(State(shared): State<Arc<Shared>>, Path(name): Path<String>, RawQuery(query): RawQuery) -> Response {
+async fn show(State(shared): State<Arc<ServerState>>, Path(name): Path<String>, RawQuery(query): RawQuery) -> Response {
     either(shown(&shared, &name, query.as_deref()).await)
 }
 
-async fn shown(shared: &Shared, name: &str, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["cursor", "limit"])?;
+async fn shown(shared: &ServerState, name: &str, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, &["cursor", "limit"])?;
     let live = shared.live.load_full();
     let schedule = configured(&live.config.schedules, name)?;
     let limit = query.limit()?;
@@ -127,7 +127,7 @@ fn configured<'a>(schedules: &'a [Schedule], name: &str) -> Result<&'a Schedule,
 }
 
 /// A schedule and a page of its subjects.
-async fn view(shared: &Shared, schedule: &Schedule, after: Option<&str>, limit: usize) -> Result<ShownSchedule, Box<Refusal>> {
+async fn view(shared: &ServerState, schedule: &Schedule, after: Option<&str>, limit: usize) -> Result<ShownSchedule, Box<Refusal>> {
     let store = &shared.desk.store;
     let after = after.map(|subject| (schedule.name.clone(), subject.to_owned()));
     let subjects = store.subjects(Some(schedule.name.clone()), after, limit).await.map_err(|error| of_store(&error))?;
@@ -146,7 +146,7 @@ async fn view(shared: &Shared, schedule: &Schedule, after: Option<&str>, limit: 
 }
 
 /// Subjects that have a job under way, as far as the newest page of running jobs shows them.
-async fn busy(shared: &Shared, schedule: &Schedule) -> Result<BTreeSet<String>, Box<Refusal>> {
+async fn busy(shared: &ServerState, schedule: &Schedule) -> Result<BTreeSet<String>, Box<Refusal>> {
     let filter = JobFilter { state: Some(JobState::Running), upstream: Some(schedule.upstream.clone()), correlation_id: None };
     let running = shared.desk.store.jobs(filter, PageWindow { after: None, limit: MOST }).await.map_err(|error| of_store(&error))?;
     let ours = running.entries.into_iter().filter_map(|job| match job.origin {
@@ -188,7 +188,7 @@ fn subject_view(subject: &ScheduleSubject, busy: &BTreeSet<String>) -> ShownSubj
     ),
 )]
 async fn add(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path((name, subject)): Path<(String, String)>,
 ) -> Response {
@@ -196,7 +196,7 @@ async fn add(
 }
 
 /// Adds a subject, or lets a stopped one go on.
-async fn added(shared: &Shared, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
+async fn added(shared: &ServerState, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
     let (desk, live) = (&shared.desk, shared.live.load_full());
     let schedule = configured(&live.config.schedules, name)?;
     if subject.is_empty() || subject.len() > MOST_NAME || subject.chars().any(char::is_control) {
@@ -233,14 +233,14 @@ async fn added(shared: &Shared, who: &Operator, name: &str, subject: &str) -> Re
     ),
 )]
 async fn remove(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(who): Extension<Operator>,
     Path((name, subject)): Path<(String, String)>,
 ) -> Response {
     either(removed(&shared, &who, &name, &subject).await)
 }
 
-async fn removed(shared: &Shared, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
+async fn removed(shared: &ServerState, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
     let store = &shared.desk.store;
     let unknown = || not_found("there is no such subject");
     let found = schedule::find(store, name, subject).await.map_err(|error| of_store(&error))?.ok_or_else(unknown)?;

@@ -1,11 +1,11 @@
 //! How it goes: `GET /v1/status` and its chart.
 
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
-use crate::job_counts::Counts;
-use crate::observe::{self, Pace, ShownPoint, as_f64, in_flight};
-use crate::query::{Query, bad, document, either};
+use crate::job_counts::StoreCounts;
+use crate::observe::{self, CallRates, ShownPoint, as_f64, in_flight};
+use crate::query::{QueryParameters, bad, document, either};
 use crate::shape::{SeverityWord, Time};
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -21,18 +21,19 @@ paths!(status, series);
 
 /// How it goes.
 #[derive(Debug, Serialize, ToSchema)]
-struct Status {
+#[schema(as = Status)]
+struct StatusView {
     version: &'static str,
     started_at: Time,
     now: Time,
     uptime_seconds: u64,
     /// What this process is called in logs and messages.
     instance: String,
-    phase: Phase,
+    phase: ServerPhase,
     store: StoreNow,
     shared: SharedNow,
     config: ConfigInForce,
-    totals: Totals,
+    totals: CallTotals,
     last_minute: LastMinute,
     /// Calls that are not over.
     in_flight: u32,
@@ -42,7 +43,8 @@ struct Status {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Phase {
+#[schema(as = Phase)]
+enum ServerPhase {
     Serving,
     Draining,
 }
@@ -86,7 +88,8 @@ struct ConfigInForce {
 
 /// Since the process began.
 #[derive(Debug, Serialize, ToSchema)]
-struct Totals {
+#[schema(as = Totals)]
+struct CallTotals {
     calls: u64,
     success: u64,
     attempts: u64,
@@ -100,7 +103,7 @@ struct LastMinute {
     calls: u64,
     #[serde(flatten)]
     #[schema(inline)]
-    pace: Pace,
+    pace: CallRates,
 }
 
 /// Jobs by state.
@@ -131,15 +134,16 @@ struct LetterAlarm {
 
 /// A chart.
 #[derive(Debug, Serialize, ToSchema)]
-struct Series {
+#[schema(as = Series)]
+struct ChartSeries {
     step_seconds: i64,
     from: Time,
     points: Vec<ShownPoint>,
 }
 
 /// How it goes
-#[utoipa::path(get, path = "/v1/status", operation_id = "showStatus", tag = "status", responses((status = 200, body = Status)))]
-async fn status(State(shared): State<Arc<Shared>>) -> Response {
+#[utoipa::path(get, path = "/v1/status", operation_id = "showStatus", tag = "status", responses((status = 200, body = StatusView)))]
+async fn status(State(shared): State<Arc<ServerState>>) -> Response {
     let (live, now) = (shared.live.load(), shared.clock.now());
     let totals = shared.recorder.metrics.totals();
     let seen = shared.eyes.seen();
@@ -147,13 +151,13 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
     let rejected = seen.rejected;
     drop(seen);
     let server = &live.config.server;
-    let status = Status {
+    let status = StatusView {
         version: shared.version,
         started_at: Time(shared.started_at),
         now: Time(now.wall),
         uptime_seconds: now.wall.since(shared.started_at).0 / 1_000_000_000,
         instance: shared.pseudonym.name().to_owned(),
-        phase: if shared.draining.load(Ordering::Relaxed) { Phase::Draining } else { Phase::Serving },
+        phase: if shared.draining.load(Ordering::Relaxed) { ServerPhase::Draining } else { ServerPhase::Serving },
         store: StoreNow {
             kind: if server.store.starts_with("sqlite:") { StoreKind::Sqlite } else { StoreKind::Postgres },
             healthy: shared.desk.is_healthy(),
@@ -169,7 +173,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
             needs_restart: shared.reloads.needs_restart.load().to_vec(),
             warnings: lint::warnings(&live.config, &shared.around).len(),
         },
-        totals: Totals { calls: totals.calls, success: totals.successes, attempts: totals.attempts, retries: totals.retries, rejected },
+        totals: CallTotals { calls: totals.calls, success: totals.successes, attempts: totals.attempts, retries: totals.retries, rejected },
         last_minute: LastMinute { calls: minute.calls, pace: minute.pace(now.mono) },
         in_flight: in_flight(&live),
         jobs: jobs(&shared.desk.counts),
@@ -178,7 +182,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
     document(200, &status)
 }
 
-fn jobs(counts: &Counts) -> JobCounts {
+fn jobs(counts: &StoreCounts) -> JobCounts {
     let lag_ms = u64::try_from(counts.lag_ms.load(Ordering::Relaxed)).unwrap_or(0);
     let mut jobs = JobCounts { lag_seconds: as_f64(lag_ms) / 1000.0, ..JobCounts::default() };
     for (state, count) in JobState::ALL.iter().zip(&counts.by_state) {
@@ -195,7 +199,7 @@ fn jobs(counts: &Counts) -> JobCounts {
     jobs
 }
 
-fn letters(shared: &Shared) -> LetterCounts {
+fn letters(shared: &ServerState) -> LetterCounts {
     let open = shared.desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|depth| depth.open).sum();
     let alarms = shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner);
     let alarms = alarms.iter().map(|(queue, severity)| LetterAlarm { queue: queue.clone(), severity: SeverityWord(*severity) });
@@ -206,14 +210,14 @@ fn letters(shared: &Shared) -> LetterCounts {
 #[utoipa::path(
     get, path = "/v1/status/series", operation_id = "showSeries", tag = "status",
     params(("minutes" = Option<i64>, Query, minimum = 1, maximum = 60), ("upstream" = Option<String>, Query)),
-    responses((status = 200, body = Series)),
+    responses((status = 200, body = ChartSeries)),
 )]
-async fn series(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn series(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(charted(&shared, query.as_deref()))
 }
 
-fn charted(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, &["minutes", "upstream"])?;
+fn charted(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, &["minutes", "upstream"])?;
     let minutes =
         query.read("minutes", "a number from 1 to 60", |text| text.parse::<i64>().ok().filter(|n| (1..=60).contains(n)))?.unwrap_or(15);
     let to = shared.clock.now().wall.0.div_euclid(1000);
@@ -230,7 +234,8 @@ fn charted(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal
         Some(name) => {
             let live = shared.live.load();
             let upstream = live.named(name).ok_or_else(|| bad(&format!("there is no upstream `{name}`")))?;
-            let of: Vec<&observe::Series> = upstream.endpoints.iter().filter_map(|endpoint| seen.endpoints.get(&endpoint.names)).collect();
+            let of: Vec<&observe::TimeSeries> =
+                upstream.endpoints.iter().filter_map(|endpoint| seen.endpoints.get(&endpoint.names)).collect();
             let step = of.first().map_or(step, |series| series.step().max(step));
             let mut points = of.first().map(|series| series.chart(from, to, step)).unwrap_or_default();
             for series in of.iter().skip(1) {
@@ -240,6 +245,6 @@ fn charted(shared: &Shared, query: Option<&str>) -> Result<Response, Box<Refusal
         }
     };
     drop(seen);
-    let points = points.iter().map(observe::Point::shown).collect();
-    Ok(document(200, &Series { step_seconds: step, from: Time(Wall(from * 1000)), points }))
+    let points = points.iter().map(observe::SeriesPoint::shown).collect();
+    Ok(document(200, &ChartSeries { step_seconds: step, from: Time(Wall(from * 1000)), points }))
 }

@@ -5,14 +5,14 @@ use super::Operator;
 use super::jobs::{self, RefusedLine};
 use super::letters;
 use super::paths::paths;
-use crate::Shared;
+use crate::ServerState;
 use crate::answer::Refusal;
 use crate::jobs::letter_filter::{self, LetterFilter};
-use crate::jobs::lines::{self, BYTES_TOGETHER, Bounds, Line};
+use crate::jobs::lines::{self, BYTES_TOGETHER, InputLine, LineBounds};
 use crate::jobs::submit;
-use crate::jobs::view::{self, DeadLetter};
+use crate::jobs::view::{self, LetterView};
 use crate::observe::audit;
-use crate::query::{Query, bad, either, of_store};
+use crate::query::{QueryParameters, bad, either, of_store};
 use crate::shape::{ClassWord, DoorWord, LetterStatus, SeverityWord, Time};
 use axum::Extension;
 use axum::body::Body;
@@ -56,7 +56,7 @@ paths!(export, import);
 #[serde(untagged)]
 #[expect(dead_code, reason = "only described: both kinds of line are written where they are made")]
 enum ExportedLine {
-    Letter(Box<DeadLetter>),
+    Letter(Box<LetterView>),
     Broken(RefusedLine),
 }
 
@@ -66,12 +66,12 @@ enum ExportedLine {
     params(LetterFilter, ("status" = Option<LetterStatus>, Query)),
     responses((status = 200, description = "One dead letter a line", body = Vec<ExportedLine>, content_type = "application/x-ndjson")),
 )]
-async fn export(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+async fn export(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery) -> Response {
     either(exported(shared, query.as_deref()))
 }
 
-fn exported(shared: Arc<Shared>, query: Option<&str>) -> Result<Response, Box<Refusal>> {
-    let query = Query::parse(query, letters::EXPORTED)?;
+fn exported(shared: Arc<ServerState>, query: Option<&str>) -> Result<Response, Box<Refusal>> {
+    let query = QueryParameters::parse(query, letters::EXPORTED)?;
     let filter = letter_filter::filter(&query)?;
     let (sender, lines) = mpsc::channel(16);
     tokio::spawn(async move {
@@ -84,7 +84,7 @@ fn exported(shared: Arc<Shared>, query: Option<&str>) -> Result<Response, Box<Re
     Ok(lines::streamed(lines))
 }
 
-async fn write(shared: &Shared, filter: LetterQuery, to: &mpsc::Sender<Bytes>) -> Result<(), Error> {
+async fn write(shared: &ServerState, filter: LetterQuery, to: &mpsc::Sender<Bytes>) -> Result<(), Error> {
     let (store, mut after) = (&shared.desk.store, None);
     loop {
         let page = store.letters(filter.clone(), PageWindow { after, limit: PAGE }).await?;
@@ -105,12 +105,12 @@ async fn write(shared: &Shared, filter: LetterQuery, to: &mpsc::Sender<Bytes>) -
 /// Keep dead letters that were exported; one answer a line
 #[utoipa::path(
     post, path = "/v1/dead-letters/import", operation_id = "importDeadLetters", tag = "dead letters",
-    request_body(content = Vec<Written>, content_type = "application/x-ndjson"),
+    request_body(content = Vec<ExportedLetter>, content_type = "application/x-ndjson"),
     responses((status = 200, description = "An answer a line", body = Vec<LetterLine>, content_type = "application/x-ndjson")),
 )]
-async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Operator>, body: Body) -> Response {
+async fn import(State(shared): State<Arc<ServerState>>, Extension(who): Extension<Operator>, body: Body) -> Response {
     audit(&shared, &who.0, "import", "dead letters".to_owned()).await;
-    let bounds = Bounds {
+    let bounds = LineBounds {
         bytes_of_a_line: jobs::longest(&shared.live.load()),
         lines: MOST_LINES,
         together: TOGETHER,
@@ -122,7 +122,7 @@ async fn import(State(shared): State<Arc<Shared>>, Extension(who): Extension<Ope
     })
 }
 
-async fn keep(shared: &Shared, number: u64, line: Line) -> String {
+async fn keep(shared: &ServerState, number: u64, line: InputLine) -> String {
     let read = line.and_then(|line| letter(&line, &shared.live.load(), shared.desk.now()));
     let refused = |refusal: &Refusal| LetterLine { refused: RefusedLine::of(refusal), ..LetterLine::default() };
     let mut said = match read {
@@ -157,7 +157,7 @@ struct LetterLine {
 /// A letter as an export writes it; what it says besides is how things stood there.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = ExportedLetter)]
-struct Written {
+struct ExportedLetter {
     id: String,
     queue: String,
     endpoint: String,
@@ -224,7 +224,7 @@ fn headers(written: BTreeMap<String, String>) -> Result<Vec<(String, String)>, S
 }
 
 fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
-    let written: Written = serde_json::from_slice(line).map_err(|error| format!("this is no dead letter: {error}"))?;
+    let written: ExportedLetter = serde_json::from_slice(line).map_err(|error| format!("this is no dead letter: {error}"))?;
     if written.queue == adhoc::NAME {
         // A URL that somebody hands in, like any other.
         submit::outside(&written.original.path, &Reach::new(live.config.server.allow_private.clone()))?;

@@ -2,9 +2,9 @@
 
 use super::paths::paths;
 use super::{breakers, keys, pauses};
-use crate::Shared;
+use crate::ServerState;
 use crate::figures;
-use crate::observe::{Pace, Point, REFUSALS, Seen};
+use crate::observe::{CallRates, Observations, REFUSALS, SeriesPoint};
 use crate::query::{List, whole};
 use crate::reload;
 use crate::shape::{Members, Time};
@@ -22,13 +22,14 @@ paths!(list);
 
 /// An upstream as it is now; rates and quantiles are of the last minute.
 #[derive(Debug, Serialize, ToSchema)]
-struct Upstream {
+#[schema(as = Upstream)]
+struct UpstreamView {
     name: String,
     url: String,
     in_flight: u32,
     #[serde(flatten)]
     #[schema(inline)]
-    pace: Pace,
+    pace: CallRates,
     /// Calls that wait for a key, a provider's pause or a breaker.
     waiting: u32,
     /// What is left of the retry budget.
@@ -37,7 +38,7 @@ struct Upstream {
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     classes: Members<u64>,
     endpoints: Vec<EndpointNow>,
-    keys: Vec<keys::Key>,
+    keys: Vec<keys::KeyView>,
 }
 
 /// An endpoint as it is now.
@@ -60,12 +61,12 @@ struct EndpointNow {
     refused: Members<u64>,
     retries_per_success: f64,
     p95_ms: Option<f64>,
-    policy: figures::Policy,
+    policy: figures::PolicyFigures,
 }
 
 /// Every upstream as it is now; rates and quantiles are of the last minute
-#[utoipa::path(get, path = "/v1/upstreams", operation_id = "listUpstreams", tag = "upstreams", responses((status = 200, body = List<Upstream>)))]
-async fn list(State(shared): State<Arc<Shared>>) -> Response {
+#[utoipa::path(get, path = "/v1/upstreams", operation_id = "listUpstreams", tag = "upstreams", responses((status = 200, body = List<UpstreamView>)))]
+async fn list(State(shared): State<Arc<ServerState>>) -> Response {
     reload::calculate(&shared).await;
     let (live, now) = (shared.live.load(), shared.clock.now());
     let seen = shared.eyes.seen();
@@ -74,8 +75,8 @@ async fn list(State(shared): State<Arc<Shared>>) -> Response {
     whole(items)
 }
 
-fn shown(shared: &Shared, live: &Live, upstream: &LiveUpstream, (seen, now): (&Seen, Now)) -> Upstream {
-    let mut all = Point::default();
+fn shown(shared: &ServerState, live: &Live, upstream: &LiveUpstream, (seen, now): (&Observations, Now)) -> UpstreamView {
+    let mut all = SeriesPoint::default();
     let mut endpoints = Vec::new();
     for endpoint in &upstream.endpoints {
         let minute = seen.minute(&endpoint.names, now.wall);
@@ -84,7 +85,7 @@ fn shown(shared: &Shared, live: &Live, upstream: &LiveUpstream, (seen, now): (&S
         all.add(&minute);
     }
     let budget = upstream.endpoints.last().map(|last| upstream.state.budget_tokens(&last.spec.policy.retry, now.mono));
-    Upstream {
+    UpstreamView {
         name: upstream.spec.name.clone(),
         url: upstream.spec.url.to_string(),
         in_flight: upstream.in_flight.load(Ordering::Relaxed),
@@ -99,9 +100,9 @@ fn shown(shared: &Shared, live: &Live, upstream: &LiveUpstream, (seen, now): (&S
 
 fn row(
     (upstream, endpoint): (&LiveUpstream, &LiveEndpoint),
-    policy: figures::Policy,
-    minute: &Point,
-    (seen, now): (&Seen, Now),
+    policy: figures::PolicyFigures,
+    minute: &SeriesPoint,
+    (seen, now): (&Observations, Now),
 ) -> EndpointNow {
     let refused = REFUSALS.into_iter().zip(minute.refusals).filter(|(_, count)| *count > 0);
     let pause = pauses::longest(upstream, endpoint, now.mono);

@@ -1,7 +1,7 @@
 //! The cache on a call's way: what is looked up before it, what is asked of the upstream because of that, and what is
 //! kept of the answer.
 
-use crate::Shared;
+use crate::ServerState;
 use bytes::Bytes;
 use http::header::{
     AGE, CONTENT_LENGTH, ETAG, HeaderMap, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
@@ -130,7 +130,7 @@ impl Lookup {
     /// Keeps the answer once the caller has got it whole. `ends` says that its end can be told from a broken connection.
     pub(crate) fn keep(
         self,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         sent: &HeaderMap,
         response: &mut Response<Relay>,
         ends: bool,

@@ -1,6 +1,6 @@
 //! The caller of a request: name, address, credential and the time it will wait.
 
-use crate::hygiene::Marks;
+use crate::hygiene::HeaderMarks;
 use http::HeaderMap;
 use seawall_core::time::Nanos;
 use seawall_engine::caller::Caller;
@@ -39,8 +39,8 @@ impl CallerContext {
     }
 
     /// Keeps what limits and pauses ask of the caller's own headers, before any is taken out.
-    pub(crate) fn look_at(&mut self, headers: &HeaderMap, query: Option<&str>, marks: Marks, endpoint: &LiveEndpoint) {
-        if query.is_some() || marks.has(Marks::CREDENTIAL) {
+    pub(crate) fn look_at(&mut self, headers: &HeaderMap, query: Option<&str>, marks: HeaderMarks, endpoint: &LiveEndpoint) {
+        if query.is_some() || marks.has(HeaderMarks::CREDENTIAL) {
             self.mark = CredentialMark::sent(&endpoint.plan, headers, query);
         }
         if endpoint.state.looks_at_headers {

@@ -4,10 +4,10 @@
 use super::caller_context::CallerContext;
 use super::intake;
 use super::keyed;
-use super::{Gateway, Routed};
-use crate::answer::{Refusal, Signed};
-use crate::hygiene::{self, Marks, Ours};
-use crate::idempotency::{KEY, Keyed, KeyedRequest, fingerprint};
+use super::{Gateway, RoutedRequest};
+use crate::answer::{Refusal, SignedHeaders};
+use crate::hygiene::{self, HeaderMarks, OwnHeaders};
+use crate::idempotency::{KEY, KeyReservation, KeyedRequest, fingerprint};
 use crate::jobs;
 use crate::letter;
 use bytes::Bytes;
@@ -112,12 +112,12 @@ impl Gateway {
     pub(crate) async fn defer(
         &self,
         head: &mut request::Parts,
-        marks: Marks,
+        marks: HeaderMarks,
         body: Inbound,
-        routed: Routed<'_>,
+        routed: RoutedRequest<'_>,
         prefer: Async,
     ) -> Response<Relay> {
-        let Routed { upstream, endpoint, target, from, unread: _ } = &routed;
+        let RoutedRequest { upstream, endpoint, target, from, unread: _ } = &routed;
         let live = self.shared.live.load_full();
         // A job's body is held in memory, a synchronous call's may pass through: only that one may be larger than the server's bound.
         let most = live.max_body(endpoint).min(live.config.server.max_body);
@@ -135,7 +135,7 @@ impl Gateway {
             (Ok(key), Ok(callback)) => (key, callback),
             (Err(why), _) | (_, Err(why)) => return self.turn_away(intake::bad_request(&why), Some(endpoint)),
         };
-        let ours = Ours::of(upstream, endpoint, &self.shared.pseudonym);
+        let ours = OwnHeaders::of(upstream, endpoint, &self.shared.pseudonym);
         hygiene::outward(&mut head.headers, marks, ours, head.version);
         head.headers.remove(PREFER);
         let id = self.shared.desk.new_id();
@@ -153,8 +153,8 @@ impl Gateway {
     }
 
     /// The job is on disk. Who would rather have its answer may wait a little for it.
-    async fn accepted(&self, id: CallId, prefer: Async, routed: &Routed<'_>) -> Response<Relay> {
-        let Routed { upstream, endpoint, target, from, unread: _ } = routed;
+    async fn accepted(&self, id: CallId, prefer: Async, routed: &RoutedRequest<'_>) -> Response<Relay> {
+        let RoutedRequest { upstream, endpoint, target, from, unread: _ } = routed;
         let until = tokio::time::sleep(prefer.wait);
         tokio::pin!(until);
         let mut state = JobState::Queued;
@@ -211,7 +211,7 @@ impl Gateway {
         ended: &Ended,
         transport: &HttpTransport<'_>,
         trail: &[(Wall, Attempt)],
-        (from, keyed): (&CallerContext, Option<&Keyed>),
+        (from, keyed): (&CallerContext, Option<&KeyReservation>),
     ) -> Option<Response<Relay>> {
         let body = keyed::whole(&transport.body)?;
         let (policy, finish) = (&transport.endpoint.spec.policy, &ended.finish);
@@ -303,7 +303,7 @@ fn enqueued(id: CallId, state: JobState, attempts: u32) -> Response<Relay> {
     if let Ok(place) = HeaderValue::from_str(&format!("/-/jobs/{id}")) {
         headers.insert(LOCATION, place);
     }
-    Signed { call: id, attempts, outcome: "enqueued", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }.put(headers);
+    SignedHeaders { call: id, attempts, outcome: "enqueued", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }.put(headers);
     response
 }
 
@@ -322,7 +322,7 @@ pub(crate) fn replayed(kept: &seawall_store::job::Response, id: CallId, attempts
             response.headers_mut().append(name, value);
         }
     }
-    Signed { call: id, attempts, outcome: "success", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }
+    SignedHeaders { call: id, attempts, outcome: "success", reason: None, waited: Nanos::ZERO, rate_limit: None, via: None }
         .put(response.headers_mut());
     Some(response)
 }

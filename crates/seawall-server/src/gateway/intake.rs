@@ -1,7 +1,7 @@
 //! A caller's request before it becomes a call: what is refused at the door, and how its body is taken in.
 
 use crate::answer::Refusal;
-use crate::hygiene::Marks;
+use crate::hygiene::HeaderMarks;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version, request};
@@ -26,7 +26,7 @@ const BAD_HOST: &str = "the Host header is malformed";
 
 /// What no request may do, whatever its upstream. RFC 9110 and 9112 leave a gateway these to check. What is wrong may be
 /// the framing, so nothing after the head of a refused request is read.
-pub(crate) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: Marks) -> Result<(), Box<Refusal>> {
+pub(crate) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: HeaderMarks) -> Result<(), Box<Refusal>> {
     if let Err(bad) = request_method::check(head.method.as_str()) {
         return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, &bad.to_string())));
     }
@@ -36,7 +36,9 @@ pub(crate) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: Mar
     if head.uri.path() == ASTERISK && head.method != Method::OPTIONS {
         return Err(Box::new(bad_request("only OPTIONS asks about `*`")));
     }
-    if marks.has(Marks::UPGRADE) && head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+    if marks.has(HeaderMarks::UPGRADE)
+        && head.headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    {
         return Err(Box::new(Refusal::code(501, Code::NotImplemented, "WebSockets do not pass through this gateway")));
     }
     if let Some(unread) = unread {
@@ -53,7 +55,7 @@ pub(crate) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: Mar
             return Err(Box::new(bad_request(BAD_HOST)));
         }
     }
-    if marks.has(Marks::CODING) {
+    if marks.has(HeaderMarks::CODING) {
         let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
         if !codings.next().is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked")) || codings.next().is_some() {
             return Err(Box::new(Refusal::code(501, Code::NotImplemented, "no transfer coding but chunked is understood")));

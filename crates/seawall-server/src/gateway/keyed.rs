@@ -1,13 +1,13 @@
 //! Calls with an idempotency key: the key's reservation before the call, and what is kept when the call has ended.
 
 use super::Gateway;
-use super::Routed;
+use super::RoutedRequest;
 use super::caller_context::CallerContext;
 use super::deferred;
 use super::intake;
 use crate::answer::Refusal;
-use crate::hygiene::{self, Marks, Pseudonym};
-use crate::idempotency::{Asked, KEY, Keyed, MOST_ANSWER};
+use crate::hygiene::{self, HeaderMarks, Pseudonym};
+use crate::idempotency::{KEY, KeyReservation, KeyedCall, MOST_ANSWER};
 use crate::jobs;
 use crate::letter;
 use bytes::Bytes;
@@ -30,17 +30,17 @@ impl Gateway {
     pub(crate) fn keyed(
         &self,
         id: CallId,
-        routed: &Routed<'_>,
+        routed: &RoutedRequest<'_>,
         made: bool,
         head: &mut http::request::Parts,
         body: &Replay,
-    ) -> Result<Option<Keyed>, Box<Refusal>> {
+    ) -> Result<Option<KeyReservation>, Box<Refusal>> {
         if made {
             head.headers.extend(HeaderValue::from_bytes(&id.text()).ok().map(|key| (KEY, key)));
             return Ok(None);
         }
         let (method, headers) = (&head.method, &head.headers);
-        let Routed { upstream, endpoint, target, from, unread: _ } = routed;
+        let RoutedRequest { upstream, endpoint, target, from, unread: _ } = routed;
         let idempotency = &endpoint.spec.policy.idempotency;
         if idempotency.mode == IdempotencyMode::Off || method.is_safe() {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Gateway {
             // What cannot be compared cannot be promised either.
             return if idempotency.mode == IdempotencyMode::Required { Err(Box::new(too_large_to_compare())) } else { Ok(None) };
         };
-        let asked = Asked {
+        let asked = KeyedCall {
             caller: &from.caller.name,
             upstream: &upstream.spec.name,
             method: method.as_str(),
@@ -60,7 +60,7 @@ impl Gateway {
             body: &body,
             left: from.left,
         };
-        Ok(Some(Keyed::of(asked, idempotency, &key, id, &self.shared.desk.ledger)))
+        Ok(Some(KeyReservation::of(asked, idempotency, &key, id, &self.shared.desk.ledger)))
     }
 
     /// What a call leaves behind before its answer goes out: its answer under its key, a job, or a dead letter. An answer of
@@ -71,7 +71,7 @@ impl Gateway {
         ended: &Ended,
         transport: &HttpTransport<'_>,
         trail: &[(Wall, Attempt)],
-        (from, keyed): (&CallerContext, Option<Keyed>),
+        (from, keyed): (&CallerContext, Option<KeyReservation>),
     ) -> Option<http::Response<Relay>> {
         let endpoint = transport.endpoint;
         let outlived =
@@ -92,8 +92,8 @@ impl Gateway {
 }
 
 /// Whether the caller gives a key that the upstream gets as well.
-pub(crate) fn is_given(headers: &HeaderMap, marks: Marks) -> bool {
-    marks.has(Marks::KEY) && hygiene::goes_on(headers, marks, &KEY)
+pub(crate) fn is_given(headers: &HeaderMap, marks: HeaderMarks) -> bool {
+    marks.has(HeaderMarks::KEY) && hygiene::goes_on(headers, marks, &KEY)
 }
 
 /// The body that a fingerprint is taken of; one that only passes through has none.

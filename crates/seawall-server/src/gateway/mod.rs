@@ -11,11 +11,11 @@ pub(crate) mod intake;
 mod keyed;
 mod target;
 
-use crate::Shared;
-use crate::answer::{Answered, Dated, Refusal, Signed};
-use crate::hygiene::{self, Marks, Ours};
-use crate::idempotency::{self, Keyed};
-use crate::seats::Seats;
+use crate::ServerState;
+use crate::answer::{CallerResponse, HttpDate, Refusal, SignedHeaders};
+use crate::hygiene::{self, HeaderMarks, OwnHeaders};
+use crate::idempotency::{self, KeyReservation};
+use crate::seats::ConnectionLimit;
 pub(crate) use arrival::Entrance;
 use arrival::{below, endpoint};
 use cached::Lookup;
@@ -54,7 +54,7 @@ use target::{deadline, is_repeat};
 /// One worker's gateway.
 #[derive(Debug)]
 pub(crate) struct Gateway {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerState>,
     pub(crate) sending: Sending,
     deadlines: Deadlines,
     rng: RefCell<Rng>,
@@ -64,7 +64,7 @@ pub(crate) struct Gateway {
     pub(crate) nobody: Arc<str>,
     /// The headers of whoever no limit asks for theirs.
     bare: HeaderMap,
-    date: Dated,
+    date: HttpDate,
 }
 
 /// A call's attempts, for whoever keeps its history.
@@ -74,7 +74,7 @@ type Trail = RefCell<Vec<(Wall, Attempt)>>;
 const SPREAD: Nanos = Nanos::from_secs(2);
 
 /// A request that has found its endpoint.
-pub(crate) struct Routed<'a> {
+pub(crate) struct RoutedRequest<'a> {
     pub(crate) upstream: &'a Arc<LiveUpstream>,
     pub(crate) endpoint: &'a Arc<LiveEndpoint>,
     pub(crate) target: RequestTarget,
@@ -84,7 +84,7 @@ pub(crate) struct Routed<'a> {
 }
 
 /// A request as the upstream gets it, but for the credential.
-struct Sent {
+struct OutgoingRequest {
     method: Method,
     target: RequestTarget,
     headers: HeaderMap,
@@ -110,14 +110,14 @@ impl Drop for InFlight {
 }
 
 impl Gateway {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<ServerState>) -> Self {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
         let (nowhere, nobody, bare) = (Arc::new(Names::new("none", "none")), Arc::from("anonymous"), HeaderMap::new());
         let (rng, ids) = (RefCell::new(Rng::seeded(seawall_engine::entropy())), RefCell::default());
-        Self { shared, sending, deadlines: Deadlines::default(), rng, ids, nowhere, nobody, bare, date: Dated::default() }
+        Self { shared, sending, deadlines: Deadlines::default(), rng, ids, nowhere, nobody, bare, date: HttpDate::default() }
     }
 
-    pub(crate) fn seats(&self) -> Arc<Seats> {
+    pub(crate) fn seats(&self) -> Arc<ConnectionLimit> {
         Arc::clone(&self.shared.seats)
     }
 
@@ -133,8 +133,13 @@ impl Gateway {
         self.sending.pool.sweep(self.sending.clock.now().mono);
     }
 
-    pub(crate) async fn handle(&self, head: &mut request::Parts, (incoming, unread): Heard<Inbound>, entrance: &Entrance) -> Answered {
-        let marks = Marks::of(&head.headers);
+    pub(crate) async fn handle(
+        &self,
+        head: &mut request::Parts,
+        (incoming, unread): Heard<Inbound>,
+        entrance: &Entrance,
+    ) -> CallerResponse {
+        let marks = HeaderMarks::of(&head.headers);
         if let Err(refusal) = intake::inspect(head, unread.as_ref(), marks) {
             let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref(), entrance).as_deref());
             return self.turn_away(refusal, None).into();
@@ -157,7 +162,7 @@ impl Gateway {
         if idempotency::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, keyed::is_given(&head.headers, marks)) {
             return self.turn_away(Box::pin(intake::spurn(head, incoming, keyed::missing())).await, Some(routed.endpoint)).into();
         }
-        if let Some(prefer) = marks.has(Marks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
+        if let Some(prefer) = marks.has(HeaderMarks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
             return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await.into();
         }
         let body = if incoming.is_end_stream() {
@@ -177,14 +182,14 @@ impl Gateway {
         live: &'a Live,
         head: &mut request::Parts,
         unread: Option<Unread>,
-        marks: Marks,
+        marks: HeaderMarks,
         entrance: &Entrance,
-    ) -> Result<Routed<'a>, Box<Refusal>> {
+    ) -> Result<RoutedRequest<'a>, Box<Refusal>> {
         let Some((upstream, prefix)) = entrance.route(live, head, unread.as_ref()) else { return Err(Box::new(entrance.nowhere())) };
         let below = below(head, prefix);
         let endpoint = endpoint(upstream, &head.method, below);
         let refuse = |refusal: Refusal| Err(Box::new(refusal.shaped(Some(endpoint))));
-        if marks.has(Marks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
+        if marks.has(HeaderMarks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
             return refuse(Refusal::code(508, Code::LoopDetected, "this request has passed through this gateway before"));
         }
         let Some(caller) = live.callers.identify(&head.headers) else { return refuse(Refusal::of(Code::CallerUnknown, None)) };
@@ -196,11 +201,11 @@ impl Gateway {
         let address = live.callers.address(entrance.peer.ip(), &head.headers);
         let url = entrance.gateway_url(head, unread.as_ref(), live, prefix);
         live.callers.take_tokens(&mut head.headers);
-        let left = if marks.has(Marks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
+        let left = if marks.has(HeaderMarks::OURS) { deadline(&head.headers, endpoint) } else { endpoint.spec.policy.timeout.total };
         let mut from = CallerContext::new(address, caller, left, Some(url));
         from.request = Some(request);
         let unread = unread.and_then(|unread| self.left_unread(unread, upstream, endpoint, head));
-        Ok(Routed { upstream, endpoint, target, from, unread })
+        Ok(RoutedRequest { upstream, endpoint, target, from, unread })
     }
 
     /// The caller's headers as the upstream may see them, where nobody on the way has to look at one; else they are read after all.
@@ -211,7 +216,7 @@ impl Gateway {
         endpoint: &LiveEndpoint,
         head: &mut request::Parts,
     ) -> Option<Unread> {
-        let (policy, ours) = (&endpoint.spec.policy, Ours::of(upstream, endpoint, &self.shared.pseudonym));
+        let (policy, ours) = (&endpoint.spec.policy, OwnHeaders::of(upstream, endpoint, &self.shared.pseudonym));
         let is_read = endpoint.state.looks_at_headers
             || policy.cache.is_on()
             || endpoint.schema.is_some()
@@ -227,17 +232,17 @@ impl Gateway {
     }
 
     /// Leaves of the caller's headers what the upstream may see. Those that nobody has read are given back as they are.
-    fn outward(&self, head: &mut request::Parts, marks: Marks, routed: &mut Routed<'_>) -> Option<Unread> {
+    fn outward(&self, head: &mut request::Parts, marks: HeaderMarks, routed: &mut RoutedRequest<'_>) -> Option<Unread> {
         let unread = routed.unread.take();
         if unread.is_none() {
-            let ours = Ours::of(routed.upstream, routed.endpoint, &self.shared.pseudonym);
+            let ours = OwnHeaders::of(routed.upstream, routed.endpoint, &self.shared.pseudonym);
             hygiene::outward(&mut head.headers, marks, ours, head.version);
         }
         unread
     }
 
     /// The caller's deadline began with its request, not with the end of its body.
-    async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut Routed<'_>) -> Result<Replay, Box<Refusal>> {
+    async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut RoutedRequest<'_>) -> Result<Replay, Box<Refusal>> {
         let max_body = live.max_body(routed.endpoint);
         let from = &mut routed.from;
         let started = self.sending.clock.now().mono;
@@ -268,21 +273,21 @@ impl Gateway {
     }
 
     /// Whether repeating the request costs money and nothing else.
-    fn is_repeatable_at_cost(head: &request::Parts, routed: &Routed<'_>) -> bool {
+    fn is_repeatable_at_cost(head: &request::Parts, routed: &RoutedRequest<'_>) -> bool {
         let at_cost = &routed.endpoint.plan.at_cost;
         let operation = || head.headers.get(AtCost::OPERATION)?.to_str().ok();
         !at_cost.is_none() && at_cost.allows(deferred::path_below(routed.upstream, &routed.target), operation)
     }
 
-    async fn call(&self, head: &mut request::Parts, marks: Marks, body: Replay, routed: &mut Routed<'_>) -> Answered {
+    async fn call(&self, head: &mut request::Parts, marks: HeaderMarks, body: Replay, routed: &mut RoutedRequest<'_>) -> CallerResponse {
         let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
-        let (has_key, traced) = (keyed::is_given(&head.headers, marks), marks.has(Marks::TRACE));
+        let (has_key, traced) = (keyed::is_given(&head.headers, marks), marks.has(HeaderMarks::TRACE));
         let made = idempotency::is_made(&endpoint.spec.policy.idempotency, &method, has_key);
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
-        let early = marks.has(Marks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
-        let repeated = marks.has(Marks::OURS) && is_repeat(&head.headers, upstream);
+        let early = marks.has(HeaderMarks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
+        let repeated = marks.has(HeaderMarks::OURS) && is_repeat(&head.headers, upstream);
         let request = call::Request {
             method: method.as_str(),
             mark: endpoint.plan.mark(method.as_str(), head.uri.path()),
@@ -308,7 +313,7 @@ impl Gateway {
         if let Some((mut response, claim)) = lookup.as_ref().and_then(|lookup| lookup.answer(now.wall)) {
             self.keep_links_inside(from, (upstream, endpoint), &target, response.headers_mut());
             if let (Some(claim), Some(lookup)) = (claim, lookup) {
-                let sent = Sent { method, target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
+                let sent = OutgoingRequest { method, target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
                 self.revalidate(claim, lookup, upstream, endpoint, sent, from.on_behalf_of(endpoint.spec.policy.timeout.total));
             }
             let ended = unsent(now);
@@ -316,7 +321,7 @@ impl Gateway {
             return Self::sign(response, id, &ended, "success").into();
         }
         let conditions = lookup.as_mut().map(|lookup| lookup.validate(&head.headers)).unwrap_or_default();
-        let sent = Sent { method: method.clone(), target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
+        let sent = OutgoingRequest { method: method.clone(), target, headers: std::mem::take(&mut head.headers), unread, traced, repeated };
         let mut transport = self.transport(upstream, endpoint, sent, body);
         transport.conditions = conditions;
         if keyed.is_some() {
@@ -352,10 +357,10 @@ impl Gateway {
         &'a self,
         upstream: &'a Arc<LiveUpstream>,
         endpoint: &'a Arc<LiveEndpoint>,
-        sent: Sent,
+        sent: OutgoingRequest,
         body: Replay,
     ) -> HttpTransport<'a> {
-        let Sent { method, target, mut headers, unread, traced, repeated } = sent;
+        let OutgoingRequest { method, target, mut headers, unread, traced, repeated } = sent;
         let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
         HttpTransport {
             sending: &self.sending,
@@ -387,7 +392,7 @@ impl Gateway {
         upstream: &'a Arc<LiveUpstream>,
         endpoint: &'a Arc<LiveEndpoint>,
         from: &'a CallerContext,
-        (trail, keyed): (Option<&'a Trail>, Option<&'a Keyed>),
+        (trail, keyed): (Option<&'a Trail>, Option<&'a KeyReservation>),
     ) -> Scene<'a> {
         Scene {
             clock: &self.sending.clock,
@@ -414,7 +419,7 @@ impl Gateway {
         mut lookup: Lookup,
         upstream: &Arc<LiveUpstream>,
         endpoint: &Arc<LiveEndpoint>,
-        sent: Sent,
+        sent: OutgoingRequest,
         mut from: CallerContext,
     ) {
         let gateway = Self { sending: self.sending.clone(), deadlines: self.deadlines.clone(), ..Self::new(Arc::clone(&self.shared)) };
@@ -443,7 +448,7 @@ impl Gateway {
         lookup: Option<Lookup>,
         version: http::Version,
         from: &CallerContext,
-    ) -> Answered {
+    ) -> CallerResponse {
         let HttpTransport { upstream, endpoint, answer, headers: sent, target, detail, .. } = transport;
         let (upstream, endpoint, answer) = (*upstream, *endpoint, answer.take());
         let (finish, policy) = (&ended.finish, &endpoint.spec.policy);
@@ -469,11 +474,11 @@ impl Gateway {
         if finish.outcome != Outcome::Success {
             lookup.iter().for_each(Lookup::missed);
         }
-        let answered: Answered = match (finish.outcome, answer) {
+        let answered: CallerResponse = match (finish.outcome, answer) {
             (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(answer)) => {
                 let (mut response, verbatim) = (answer.response, answer.verbatim);
                 let spoken = std::mem::replace(response.version_mut(), version);
-                let mut signed = Signed::of(id, ended, outcome);
+                let mut signed = SignedHeaders::of(id, ended, outcome);
                 if let Some(lookup) = lookup {
                     // What is kept says itself through whose hands it went.
                     let ends = cached::ends(spoken, response.headers(), response.body());
@@ -537,7 +542,7 @@ impl Gateway {
 
     /// Puts our own headers on an answer.
     pub(crate) fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
-        Signed::of(id, ended, outcome).put(response.headers_mut());
+        SignedHeaders::of(id, ended, outcome).put(response.headers_mut());
         response
     }
 }

@@ -34,15 +34,15 @@ const TIED_AT_ONCE: usize = 4;
 
 /// What a call holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldKey {
     /// In our own store, under this number.
     pub own: Option<u32>,
-    shared: There,
+    shared: RedisHold,
 }
 
 /// What a call holds in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum There {
+enum RedisHold {
     Nothing,
     Number(u32),
     /// Redis did not answer, and may have reserved the key all the same. Asked again, it knows its owner.
@@ -51,8 +51,8 @@ enum There {
 
 /// What somebody who asked for a key is told.
 #[derive(Debug)]
-pub(crate) enum Told {
-    Held(Held),
+pub(crate) enum LedgerAnswer {
+    Held(HeldKey),
     /// The answer of an earlier call, where it was kept.
     Replay(Option<Response>),
     /// [`Answer`], where it is neither of the above.
@@ -63,7 +63,7 @@ pub(crate) enum Told {
 
 /// Which silence means that a key cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct RequiredStores {
     pub store: bool,
     pub shared: bool,
 }
@@ -83,49 +83,49 @@ impl Ledger {
     }
 
     /// Asks our own store first: what it knows of a key holds whatever Redis has forgotten.
-    pub(crate) async fn reserve(&self, wish: ReserveKey, owner: CallId, needs: Needs) -> Told {
+    pub(crate) async fn reserve(&self, wish: ReserveKey, owner: CallId, needs: RequiredStores) -> LedgerAnswer {
         let own = match self.store.reserve_key(wish).await {
             Ok(reserved) => match reserved.answer {
                 Answer::Proceed { reservation } => Some(reservation),
-                Answer::Replay => return Told::Replay(reserved.stored),
-                answer @ (Answer::Mismatch | Answer::InFlight { .. } | Answer::Unknown) => return Told::Refused(answer),
+                Answer::Replay => return LedgerAnswer::Replay(reserved.stored),
+                answer @ (Answer::Mismatch | Answer::InFlight { .. } | Answer::Unknown) => return LedgerAnswer::Refused(answer),
             },
-            Err(_) if needs.store => return Told::Nothing,
+            Err(_) if needs.store => return LedgerAnswer::Nothing,
             Err(_) => None,
         };
-        let ours = Held { own, shared: There::Nothing };
-        let Some(shared) = &self.shared else { return Told::Held(ours) };
+        let ours = HeldKey { own, shared: RedisHold::Nothing };
+        let Some(shared) = &self.shared else { return LedgerAnswer::Held(ours) };
         self.tie_up().await;
         let was_up = shared.is_up();
         let end = |ending, response| FinishKey { scope: wish.scope, reservation: 0, ending, response, ttl: wish.claim.ttl, now: wish.now };
         match shared.reserve_key(&wish.scope, &wish.claim, owner, &self.clock).await {
-            Some((Answer::Proceed { reservation }, _)) => Told::Held(Held { own, shared: There::Number(reservation) }),
+            Some((Answer::Proceed { reservation }, _)) => LedgerAnswer::Held(HeldKey { own, shared: RedisHold::Number(reservation) }),
             Some((Answer::Replay, kept)) => {
                 let response = read(&kept.into());
                 // From now on it is known here too, whatever becomes of Redis.
                 self.finish(ours, end(Ending::Done, response.clone())).await;
-                Told::Replay(response)
+                LedgerAnswer::Replay(response)
             }
             Some((answer, _)) => {
                 self.finish(ours, end(Ending::Released, None)).await;
-                Told::Refused(answer)
+                LedgerAnswer::Refused(answer)
             }
             None if needs.shared => {
                 if was_up {
                     self.leave_loose((wish.scope, wish.claim, owner));
                 }
                 self.finish(ours, end(Ending::Released, None)).await;
-                Told::Nothing
+                LedgerAnswer::Nothing
             }
             None => {
                 self.alone.fetch_add(1, Ordering::Relaxed);
-                Told::Held(Held { own, shared: There::Unsure(wish.claim, owner) })
+                LedgerAnswer::Held(HeldKey { own, shared: RedisHold::Unsure(wish.claim, owner) })
             }
         }
     }
 
     /// Writes down how a reservation ended, wherever it is held. Whoever does not hear it keeps the key in doubt.
-    pub(crate) async fn finish(&self, held: Held, end: FinishKey) {
+    pub(crate) async fn finish(&self, held: HeldKey, end: FinishKey) {
         let own = async {
             if let Some(reservation) = held.own {
                 // A store that fails says so itself, in its own metric and on `/readyz`.
@@ -136,7 +136,7 @@ impl Ledger {
     }
 
     /// The part of it that other instances see.
-    pub(crate) async fn tell_others(&self, held: Held, end: &FinishKey) {
+    pub(crate) async fn tell_others(&self, held: HeldKey, end: &FinishKey) {
         let Some(shared) = &self.shared else { return };
         if let Some(reservation) = self.number(shared, &end.scope, held.shared).await {
             let response = end.response.as_ref().map(written).unwrap_or_default();
@@ -145,11 +145,11 @@ impl Ledger {
     }
 
     /// Under which number Redis has a key for us.
-    async fn number(&self, shared: &shared::Store, scope: &[u8; 32], there: There) -> Option<u32> {
+    async fn number(&self, shared: &shared::Store, scope: &[u8; 32], there: RedisHold) -> Option<u32> {
         match there {
-            There::Nothing => None,
-            There::Number(number) => Some(number),
-            There::Unsure(claim, owner) => match shared.reserve_key(scope, &claim, owner, &self.clock).await? {
+            RedisHold::Nothing => None,
+            RedisHold::Number(number) => Some(number),
+            RedisHold::Unsure(claim, owner) => match shared.reserve_key(scope, &claim, owner, &self.clock).await? {
                 (Answer::Proceed { reservation }, _) => Some(reservation),
                 (Answer::Replay | Answer::Mismatch | Answer::InFlight { .. } | Answer::Unknown, _) => None,
             },
@@ -171,7 +171,7 @@ impl Ledger {
                 return;
             }
             let Some((scope, claim, owner)) = self.loose.lock().unwrap_or_else(PoisonError::into_inner).pop_front() else { return };
-            if let Some(number) = self.number(shared, &scope, There::Unsure(claim, owner)).await {
+            if let Some(number) = self.number(shared, &scope, RedisHold::Unsure(claim, owner)).await {
                 shared.finish_key(&scope, number, Ending::Released, claim.ttl, &[]).await;
             }
             if !shared.is_up() {

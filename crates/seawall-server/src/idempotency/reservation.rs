@@ -2,7 +2,7 @@
 //! by the core.
 
 use super::identity::{KeyedRequest, fingerprint};
-use super::ledger::{Held, Ledger, Needs, Told};
+use super::ledger::{HeldKey, Ledger, LedgerAnswer, RequiredStores};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use seawall_core::admit::idempotency::{Answer as Kept, Claim, Ending, Fingerprint};
@@ -36,7 +36,7 @@ pub(crate) fn is_made(idempotency: &Idempotency, method: &Method, has_key: bool)
 
 /// A request as its key sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct KeyedCall<'a> {
     pub caller: &'a str,
     pub upstream: &'a str,
     pub method: &'a str,
@@ -51,34 +51,34 @@ pub(crate) struct Asked<'a> {
 
 /// The reservation of one call's key.
 #[derive(Debug)]
-pub(crate) struct Keyed {
+pub(crate) struct KeyReservation {
     ledger: Arc<Ledger>,
     scope: [u8; 32],
     claim: Claim,
     owner: CallId,
     /// Whose silence refuses the call; without the others it goes on, and they promise nothing.
-    needs: Needs,
+    needs: RequiredStores,
     /// Nothing is written down when it is dropped: its holder comes back.
     stays: bool,
-    progress: Cell<Progress>,
+    progress: Cell<ReservationState>,
     stored: RefCell<Option<Response>>,
 }
 
 /// How far a reservation has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+enum ReservationState {
     Unasked,
     /// The store has been asked and has not answered.
     Asking,
-    Held(Held),
-    Ending(Held, Reservation),
+    Held(HeldKey),
+    Ending(HeldKey, Reservation),
     Over,
 }
 
-impl Keyed {
+impl KeyReservation {
     /// The key of a request whose policy honours keys; none where it has none.
-    pub(crate) fn of(asked: Asked<'_>, idempotency: &Idempotency, key: &str, owner: CallId, ledger: &Arc<Ledger>) -> Self {
-        let Asked { caller, upstream, method, below, headers, body, left } = asked;
+    pub(crate) fn of(asked: KeyedCall<'_>, idempotency: &Idempotency, key: &str, owner: CallId, ledger: &Arc<Ledger>) -> Self {
+        let KeyedCall { caller, upstream, method, below, headers, body, left } = asked;
         let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let required = idempotency.mode == IdempotencyMode::Required;
         Self {
@@ -91,9 +91,9 @@ impl Keyed {
                 upstream_honours_keys: idempotency.honoured,
             },
             owner,
-            needs: Needs { store: required, shared: required },
+            needs: RequiredStores { store: required, shared: required },
             stays: false,
-            progress: Cell::new(Progress::Unasked),
+            progress: Cell::new(ReservationState::Unasked),
             stored: RefCell::new(None),
         }
     }
@@ -120,7 +120,7 @@ impl Keyed {
 
     /// Leaves the reservation to the job that this call becomes, which has the call's id.
     pub(crate) fn leave(&self) {
-        self.progress.set(Progress::Over);
+        self.progress.set(ReservationState::Over);
     }
 
     /// How the reservation of a job ends, to be written together with the job's own end. What became a dead letter is
@@ -130,8 +130,8 @@ impl Keyed {
         let response = match ending {
             job::JobEnding::Done(response) => Some(response.clone()),
             job::JobEnding::Dead(_) | job::JobEnding::Failed { .. } => {
-                if let Progress::Ending(held, Reservation::Done) = self.progress.get() {
-                    self.progress.set(Progress::Ending(held, Reservation::Released));
+                if let ReservationState::Ending(held, Reservation::Done) = self.progress.get() {
+                    self.progress.set(ReservationState::Ending(held, Reservation::Released));
                 }
                 None
             }
@@ -160,8 +160,8 @@ impl Keyed {
         }
     }
 
-    fn over(&self, response: Option<Response>) -> Option<(Held, FinishKey)> {
-        let Progress::Ending(held, how) = self.progress.replace(Progress::Over) else { return None };
+    fn over(&self, response: Option<Response>) -> Option<(HeldKey, FinishKey)> {
+        let ReservationState::Ending(held, how) = self.progress.replace(ReservationState::Over) else { return None };
         Some((held, self.end(how, response.filter(|_| how == Reservation::Done))))
     }
 
@@ -179,59 +179,59 @@ impl Keyed {
     }
 
     async fn ask(&self) -> Answer {
-        self.progress.set(Progress::Asking);
+        self.progress.set(ReservationState::Asking);
         let told = self.ledger.reserve(self.wish(), self.owner, self.needs).await;
-        self.progress.set(Progress::Over);
+        self.progress.set(ReservationState::Over);
         match told {
-            Told::Held(held) => {
-                self.progress.set(Progress::Held(held));
+            LedgerAnswer::Held(held) => {
+                self.progress.set(ReservationState::Held(held));
                 Answer::Reserved
             }
-            Told::Replay(stored) => match stored.filter(|response| !response.truncated) {
+            LedgerAnswer::Replay(stored) => match stored.filter(|response| !response.truncated) {
                 Some(response) => {
                     *self.stored.borrow_mut() = Some(response);
                     Answer::Replayed
                 }
                 None => Answer::KeyRefused(Code::OutcomeUnknown),
             },
-            Told::Refused(Kept::Mismatch) => Answer::KeyRefused(Code::IdempotencyKeyMismatch),
-            Told::Refused(Kept::InFlight { .. }) => Answer::KeyRefused(Code::IdempotencyKeyInFlight),
-            Told::Refused(Kept::Unknown | Kept::Replay | Kept::Proceed { .. }) => Answer::KeyRefused(Code::OutcomeUnknown),
-            Told::Nothing => Answer::KeyRefused(Code::StoreUnavailable),
+            LedgerAnswer::Refused(Kept::Mismatch) => Answer::KeyRefused(Code::IdempotencyKeyMismatch),
+            LedgerAnswer::Refused(Kept::InFlight { .. }) => Answer::KeyRefused(Code::IdempotencyKeyInFlight),
+            LedgerAnswer::Refused(Kept::Unknown | Kept::Replay | Kept::Proceed { .. }) => Answer::KeyRefused(Code::OutcomeUnknown),
+            LedgerAnswer::Nothing => Answer::KeyRefused(Code::StoreUnavailable),
         }
     }
 }
 
-impl Keeper for Keyed {
+impl Keeper for KeyReservation {
     fn reserve(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>> {
         Box::pin(self.ask())
     }
 
     fn settle(&self, reservation: Reservation) {
-        if let Progress::Held(held) = self.progress.get() {
-            self.progress.set(Progress::Ending(held, reservation));
+        if let ReservationState::Held(held) = self.progress.get() {
+            self.progress.set(ReservationState::Ending(held, reservation));
         }
     }
 }
 
 /// A caller that leaves takes its call with it, but not the key: what became of it is written down all the same.
-impl Drop for Keyed {
+impl Drop for KeyReservation {
     fn drop(&mut self) {
         let (ledger, wish) = (Arc::clone(&self.ledger), self.wish());
         match self.progress.get() {
             _ if self.stays => {}
-            Progress::Unasked | Progress::Held(_) | Progress::Over => {}
-            Progress::Ending(held, how) => {
+            ReservationState::Unasked | ReservationState::Held(_) | ReservationState::Over => {}
+            ReservationState::Ending(held, how) => {
                 // Nobody has the answer any more, so nobody can be given it again.
                 let how = if how == Reservation::Done { Reservation::Unknown } else { how };
                 let end = self.end(how, None);
                 tokio::task::spawn_local(async move { ledger.finish(held, end).await });
             }
-            Progress::Asking => {
+            ReservationState::Asking => {
                 let (end, owner, needs) = (self.end(Reservation::Released, None), self.owner, self.needs);
                 tokio::task::spawn_local(async move {
                     // Asked again, the ledger says under which number the key is ours, if it is.
-                    if let Told::Held(held) = ledger.reserve(wish, owner, needs).await {
+                    if let LedgerAnswer::Held(held) = ledger.reserve(wish, owner, needs).await {
                         ledger.finish(held, end).await;
                     }
                 });

@@ -2,8 +2,8 @@
 //! is the core's; the store says who of them does it.
 
 use super::upkeep::note;
-use crate::Shared;
-use crate::observe::{Event, Severity as EventSeverity};
+use crate::ServerState;
+use crate::observe::{OperatorEvent, Severity as EventSeverity};
 use seawall_core::decide::alarm::{Known, Raised, Turn, turn};
 use seawall_core::policy::Severity;
 use seawall_engine::live::Live;
@@ -16,18 +16,18 @@ use std::sync::PoisonError;
 const USUAL: u64 = 100;
 
 /// A queue and a severity.
-pub(crate) type Place = (String, Severity);
+pub(crate) type QueueSeverity = (String, Severity);
 
 /// How a place stands.
-struct Look<'a> {
-    place: &'a Place,
+struct QueueView<'a> {
+    place: &'a QueueSeverity,
     raised: Option<&'a Alarm>,
     open: u64,
     alarm_depth: u64,
 }
 
 /// Compares all queues with what their policies bear. A store that does not answer is asked again in the next round.
-pub(super) async fn check(shared: &Shared, depths: &[Depth]) {
+pub(super) async fn check(shared: &ServerState, depths: &[Depth]) {
     let Ok(raised) = shared.desk.store.alarms().await else { return };
     let live = shared.live.load_full();
     let mut places = known(shared);
@@ -36,15 +36,15 @@ pub(super) async fn check(shared: &Shared, depths: &[Depth]) {
     for place in &places {
         let open = depths.iter().find(|depth| (&depth.queue, depth.severity) == (&place.0, place.1)).map_or(0, |depth| depth.open);
         let raised = raised.iter().find(|alarm| (&alarm.queue, alarm.severity) == (&place.0, place.1));
-        act(shared, Look { place, raised, open, alarm_depth: bearable(&live, place) }).await;
+        act(shared, QueueView { place, raised, open, alarm_depth: bearable(&live, place) }).await;
     }
 }
 
-fn known(shared: &Shared) -> BTreeSet<Place> {
+fn known(shared: &ServerState) -> BTreeSet<QueueSeverity> {
     shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-async fn act(shared: &Shared, look: Look<'_>) {
+async fn act(shared: &ServerState, look: QueueView<'_>) {
     let (desk, us, now) = (&shared.desk, shared.eyes.writer, shared.desk.now());
     let raised = look.raised.map(|alarm| Raised { is_ours: alarm.holder == us, raised_at: alarm.raised_at, seen_at: alarm.seen_at });
     let is_alone = desk.store.is_private();
@@ -53,12 +53,12 @@ async fn act(shared: &Shared, look: Look<'_>) {
     match (turn(known, look.open, look.alarm_depth, now), look.raised.cloned()) {
         (Turn::Raise, _) => {
             if desk.store.raise_alarm(anew()).await == Ok(true) {
-                tell(shared, &look, true, By::Us);
+                tell(shared, &look, true, AlarmSender::Us);
             }
         }
         (Turn::Take { tell: true }, Some(was)) => {
             if desk.store.hold_alarm(was, anew()).await == Ok(true) {
-                tell(shared, &look, true, By::Us);
+                tell(shared, &look, true, AlarmSender::Us);
             }
         }
         (Turn::Hold | Turn::Take { tell: false }, Some(was)) => {
@@ -68,18 +68,18 @@ async fn act(shared: &Shared, look: Look<'_>) {
         }
         (Turn::Clear, Some(was)) => {
             if desk.store.clear_alarm(was).await == Ok(true) {
-                tell(shared, &look, false, By::Us);
+                tell(shared, &look, false, AlarmSender::Us);
             }
         }
-        (Turn::Hear, _) => tell(shared, &look, true, By::Another),
-        (Turn::Over, _) => tell(shared, &look, false, if is_alone { By::Us } else { By::Another }),
+        (Turn::Hear, _) => tell(shared, &look, true, AlarmSender::Another),
+        (Turn::Over, _) => tell(shared, &look, false, if is_alone { AlarmSender::Us } else { AlarmSender::Another }),
         // Nobody holds or ends what is not raised.
         (Turn::Stay, _) | (Turn::Hold | Turn::Take { .. } | Turn::Clear, None) => {}
     }
 }
 
 /// The least of what the upstream's endpoints bear at this severity.
-fn bearable(live: &Live, (queue, severity): &Place) -> u64 {
+fn bearable(live: &Live, (queue, severity): &QueueSeverity) -> u64 {
     let Some(upstream) = live.named(queue) else { return USUAL };
     let of = |severity: Option<Severity>| {
         let policies = upstream.endpoints.iter().map(|endpoint| &endpoint.spec.policy.dead_letter);
@@ -90,28 +90,31 @@ fn bearable(live: &Live, (queue, severity): &Place) -> u64 {
 
 /// Who tells receivers and the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum AlarmSender {
     Us,
     Another,
 }
 
 /// The one place where an alarm is told.
-fn tell(shared: &Shared, look: &Look<'_>, is_on: bool, by: By) {
-    let Look { place: (queue, severity), open, alarm_depth, .. } = look;
+fn tell(shared: &ServerState, look: &QueueView<'_>, is_on: bool, by: AlarmSender) {
+    let QueueView { place: (queue, severity), open, alarm_depth, .. } = look;
     let (bus, now) = (&shared.eyes.bus, shared.clock.now().wall);
-    let event = |weight, title| Event::new("dead-letter-alarm", weight, title).of(queue, None).about(severity.as_str());
+    let event = |weight, title| OperatorEvent::new("dead-letter-alarm", weight, title).of(queue, None).about(severity.as_str());
     let mut alarms = shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner);
     if is_on {
         alarms.insert(look.place.clone());
         let told = event(EventSeverity::Fatal, format!("{open} dead letters of {queue} wait"));
-        bus.raise(&told.detail(format!("the alarm for `{severity}` is set at {alarm_depth}")).told_elsewhere(by == By::Another), now);
+        bus.raise(
+            &told.detail(format!("the alarm for `{severity}` is set at {alarm_depth}")).told_elsewhere(by == AlarmSender::Another),
+            now,
+        );
     } else {
         alarms.remove(look.place);
         let told = event(EventSeverity::Info, format!("dead letters of {queue} are below the alarm again"));
-        bus.clear(told.told_elsewhere(by == By::Another), now);
+        bus.clear(told.told_elsewhere(by == AlarmSender::Another), now);
     }
     drop(alarms);
-    if by == By::Another {
+    if by == AlarmSender::Another {
         return;
     }
     let event = if is_on { "dead_letter_alarm" } else { "dead_letter_alarm_cleared" };

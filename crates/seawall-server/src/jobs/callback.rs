@@ -1,8 +1,8 @@
 //! Callbacks: how a job ended, told to a URL that its submitter named. They are jobs themselves, signed by the Standard
 //! Webhooks scheme each time they are sent, so that a late one is not taken for an old one.
 
-use super::{Desk, view};
-use crate::Shared;
+use super::{JobContext, view};
+use crate::ServerState;
 use base64::Engine as _;
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -41,7 +41,7 @@ impl Signer {
 }
 
 /// The receiver's own key, the configuration's, or the one that the store keeps. None for what nobody checks.
-pub(super) fn signer(shared: &Shared, job: &Job) -> Option<Signer> {
+pub(super) fn signer(shared: &ServerState, job: &Job) -> Option<Signer> {
     let live = shared.live.load();
     let own = match &job.origin {
         JobOrigin::Callback(_) => None,
@@ -53,7 +53,7 @@ pub(super) fn signer(shared: &Shared, job: &Job) -> Option<Signer> {
 }
 
 /// A job that tells somebody something.
-pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, origin: JobOrigin, desk: &Desk) -> NewJob {
+pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, origin: JobOrigin, desk: &JobContext) -> NewJob {
     NewJob {
         id: desk.new_id(),
         upstream: AD_HOC.to_owned(),
@@ -75,7 +75,7 @@ pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, 
 }
 
 /// The job that tells of another job's end, if somebody wants to hear of it.
-pub(super) fn for_job(ended: &Job, desk: &Desk) -> Option<NewJob> {
+pub(super) fn for_job(ended: &Job, desk: &JobContext) -> Option<NewJob> {
     let url = ended.callback.clone()?;
     let kind = format!("job.{}", ended.state.as_str());
     let document = serde_json::json!({ "type": kind, "timestamp": desk.now().to_string(), "data": view::job(ended) });

@@ -1,11 +1,11 @@
 //! A worker: claims jobs in batches, runs them side by side, holds on to their leases, and lets go in order when the
 //! process stops.
 
-use super::held::{ANY, BATCH, NEWS, Table};
-use super::life::{Stop, given_up, hand_in, take_up};
+use super::held::{ANY, BATCH, LeaseTable, NEWS};
+use super::life::{StopReason, given_up, hand_in, take_up};
 use super::run::Bench;
-use crate::Phase;
-use crate::Shared;
+use crate::DrainPhase;
+use crate::ServerState;
 use anyhow::Context as _;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::job::{AD_HOC, ClaimRequest, JobLease, Renewed};
@@ -29,11 +29,11 @@ const RENEW_AGAIN: Nanos = Nanos::from_secs(1);
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(2);
 
 /// The life of a worker thread, one of a crew.
-pub(crate) fn work(shared: &Arc<Shared>, number: usize, phases: watch::Receiver<Phase>) -> anyhow::Result<()> {
+pub(crate) fn work(shared: &Arc<ServerState>, number: usize, phases: watch::Receiver<DrainPhase>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, async {
-        let table = Rc::new(Table::new(shared.desk.crew.size()));
-        let worker = Rc::new(Worker { number, bench: Rc::new(Bench::new(Arc::clone(shared))), table });
+        let table = Rc::new(LeaseTable::new(shared.desk.crew.size()));
+        let worker = Rc::new(JobWorker { number, bench: Rc::new(Bench::new(Arc::clone(shared))), table });
         // Beside whatever else it waits for: a claim may take as long as a lease.
         let renewals = tokio::task::spawn_local({
             let worker = Rc::clone(&worker);
@@ -45,14 +45,14 @@ pub(crate) fn work(shared: &Arc<Shared>, number: usize, phases: watch::Receiver<
     })
 }
 
-struct Worker {
+struct JobWorker {
     number: usize,
     bench: Rc<Bench>,
-    table: Rc<Table>,
+    table: Rc<LeaseTable>,
 }
 
-impl Worker {
-    async fn serve(&self, mut phases: watch::Receiver<Phase>) {
+impl JobWorker {
+    async fn serve(&self, mut phases: watch::Receiver<DrainPhase>) {
         let desk = self.bench.desk();
         desk.follow().await;
         desk.keep_secret().await;
@@ -71,7 +71,7 @@ impl Worker {
         loop {
             // How many free slots are worth a claim now.
             let worth = tokio::select! {
-                _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
+                _ = phases.wait_for(|phase| *phase >= DrainPhase::Draining) => break,
                 _ = tick.tick() => {
                     self.table.trust();
                     (lanes, more) = self.look(lanes).await;
@@ -95,7 +95,7 @@ impl Worker {
                 (lanes, more) = self.look(lanes).await;
             }
             // Once: where there is room for more after that, it says so itself, and whatever else has happened has its turn too.
-            if !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == Phase::Serving {
+            if !lanes.is_empty() && self.table.has_room(worth) && *phases.borrow() == DrainPhase::Serving {
                 lanes = self.claim(lanes).await;
             }
             // Not where it goes on by itself: two that pass on what neither has looked at yet would keep each other awake for ever.
@@ -222,7 +222,7 @@ impl Worker {
     }
 
     /// Whether it was not over: one that has just ended needs no stopping.
-    fn stop(&self, lease: JobLease, why: Stop) -> bool {
+    fn stop(&self, lease: JobLease, why: StopReason) -> bool {
         let Some(claimed) = self.table.stop(&lease) else { return false };
         match given_up(&self.bench, &self.table, &claimed, why) {
             Some(settle) => hand_in(&self.bench, &self.table, settle),
@@ -254,7 +254,7 @@ impl Worker {
         let lost: u64 = match renewed {
             Ok(answers) => leases.iter().zip(answers).map(|(lease, answer)| self.renewed(*lease, answer, until)).sum(),
             // Whoever cannot renew stops before somebody else may begin.
-            Err(_) => self.table.over_by(desk.now()).into_iter().map(|lease| u64::from(self.stop(lease, Stop::Lost))).sum(),
+            Err(_) => self.table.over_by(desk.now()).into_iter().map(|lease| u64::from(self.stop(lease, StopReason::Lost))).sum(),
         };
         desk.counts.lost_leases.fetch_add(lost, Ordering::Relaxed);
     }
@@ -263,23 +263,23 @@ impl Worker {
     fn renewed(&self, lease: JobLease, answer: Renewed, until: Wall) -> u64 {
         match answer {
             Renewed::Held => self.table.hold(&lease, until),
-            Renewed::Cancelling => _ = self.stop(lease, Stop::Cancel),
-            Renewed::Lost => return u64::from(self.stop(lease, Stop::Lost)),
+            Renewed::Cancelling => _ = self.stop(lease, StopReason::Cancel),
+            Renewed::Lost => return u64::from(self.stop(lease, StopReason::Lost)),
         }
         0
     }
 
     /// Finishes what it holds while there is time, and gives back the rest.
-    async fn let_go(&self, mut phases: watch::Receiver<Phase>) {
+    async fn let_go(&self, mut phases: watch::Receiver<DrainPhase>) {
         self.bench.desk().crew.close();
         while !self.table.is_empty() {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(10)) => {}
-                _ = phases.wait_for(|phase| *phase >= Phase::Stopping) => break,
+                _ = phases.wait_for(|phase| *phase >= DrainPhase::Stopping) => break,
             }
         }
         for lease in self.table.leases() {
-            self.stop(lease, Stop::Release);
+            self.stop(lease, StopReason::Release);
         }
         let settled = async {
             while !self.table.is_empty() {

@@ -32,7 +32,7 @@ dead_letter = { ttl = "14d" }
 "#;
 
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Workers {
     /// How far the jobs' clock was from the one that nobody can set, in milliseconds, when each worker last made sure of its leases.
     clocks: Vec<AtomicI64>,
     bell: Notify,
@@ -47,7 +47,7 @@ pub(crate) struct Crew {
     pub(super) adhoc: AdHoc,
 }
 
-impl Crew {
+impl Workers {
     /// As many workers as there are threads that serve callers, within reason.
     pub(super) fn new(threads: usize) -> Self {
         Self {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn nobody_trusts_a_clock_that_was_set_before_all_hold_their_leases_by_it() {
-        let crew = Crew::new(2);
+        let crew = Workers::new(2);
         crew.holds_by(0, 1_000);
         assert!(crew.all_hold_by(1_000), "the other has not begun");
         crew.holds_by(1, 1_400);
@@ -172,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn suspects_are_few_however_much_is_lived_through() {
-        let crew = Crew::new(8);
+        let crew = Workers::new(8);
         assert_eq!((crew.size(), crew.suspects.available_permits()), (MOST, 1));
         let first = crew.suspect().await.unwrap();
         assert_eq!(crew.suspects.available_permits(), 0);
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_wait_until_there_is_room_and_the_longest_is_let_in_alone() {
-        let crew = Arc::new(Crew::new(1));
+        let crew = Arc::new(Workers::new(1));
         let wait = |bytes| {
             let crew = Arc::clone(&crew);
             tokio::spawn(async move { crew.room_for(bytes).await.unwrap() })
@@ -205,6 +205,6 @@ mod tests {
 
     #[test]
     fn one_worker_at_least() {
-        assert_eq!(Crew::new(0).size(), 1);
+        assert_eq!(Workers::new(0).size(), 1);
     }
 }

@@ -1,9 +1,9 @@
 //! What every part of the job machinery shares: the store, whose clock counts, and the crew that does the work.
 
-use super::alarm::Place;
-use super::crew::{Crew, STEP};
+use super::alarm::QueueSeverity;
+use super::crew::{STEP, Workers};
 use crate::idempotency::Ledger;
-use crate::job_counts::Counts;
+use crate::job_counts::StoreCounts;
 use crate::store_clock::StoreClock;
 use arc_swap::ArcSwap;
 use base64::Engine as _;
@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct JobContext {
     pub store: Store,
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) crew: Crew,
+    pub(crate) crew: Workers,
     clock: Arc<StoreClock>,
     /// Names this run of the program in its claims.
     pub(crate) holder: Holder,
@@ -34,11 +34,11 @@ pub(crate) struct Desk {
     /// Signs callbacks where the configuration has no key for that.
     secret: ArcSwap<String>,
     /// Queues that are too deep, as far as it is known here.
-    pub alarms: Mutex<BTreeSet<Place>>,
-    pub counts: Counts,
+    pub alarms: Mutex<BTreeSet<QueueSeverity>>,
+    pub counts: StoreCounts,
 }
 
-impl Desk {
+impl JobContext {
     pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, threads: usize, entropy: impl Fn() -> u64) -> Self {
         let lived = Arc::new(StoreClock::new(clock.clone()));
         let key: Vec<u8> = (0..4).flat_map(|_| entropy().to_be_bytes()).collect();
@@ -46,7 +46,7 @@ impl Desk {
         Self {
             ledger: Arc::new(Ledger::new(store.clone(), shared, clock, Arc::clone(&lived))),
             store,
-            crew: Crew::new(threads),
+            crew: Workers::new(threads),
             clock: lived,
             holder: Holder::new(u32::try_from(entropy() >> 32).unwrap_or_default()),
             claims: AtomicU32::new(0),
@@ -54,7 +54,7 @@ impl Desk {
             ids: Mutex::default(),
             secret: ArcSwap::from_pointee(secret),
             alarms: Mutex::default(),
-            counts: Counts::default(),
+            counts: StoreCounts::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a worker holds: jobs in hand, jobs that run, and jobs that are over but for the disk. It knows how many more there is room for, and
 //! nothing of what they do.
 
-use super::pace::Pace;
+use super::pace::Concurrency;
 use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_store::job::{Claimed, JobLease, SUSPECT, SettleJob};
 use std::cell::{Cell, RefCell};
@@ -27,14 +27,14 @@ pub(super) const BATCH: usize = 96;
 pub(super) const NEWS: usize = 32;
 pub(super) const ANY: usize = 1;
 
-struct Held {
+struct LeasedJobs {
     claimed: Rc<Claimed>,
     until: Wall,
     /// When its request was begun, where that may not be repeated.
     begun_at: Option<Wall>,
     /// Its request may be repeated by a rule, and is begun without a note.
     repeats_by_rule: bool,
-    standing: Standing,
+    standing: LeaseState,
     /// The room that its body takes.
     room: Option<OwnedSemaphorePermit>,
     /// The room that its answer takes.
@@ -43,7 +43,7 @@ struct Held {
 
 /// How far a job that is held has come, and whether it takes a slot.
 #[derive(Debug)]
-enum Standing {
+enum LeaseState {
     /// Claimed, and not begun.
     InHand,
     Running(AbortHandle),
@@ -53,18 +53,18 @@ enum Standing {
     Settling,
 }
 
-impl Standing {
+impl LeaseState {
     const fn takes_slot(&self) -> bool {
         matches!(self, Self::InHand | Self::Running(_))
     }
 }
 
-pub(super) struct Table {
-    held: RefCell<HashMap<JobLease, Held>>,
+pub(super) struct LeaseTable {
+    held: RefCell<HashMap<JobLease, LeasedJobs>>,
     /// Those that take no slot.
     aside: Cell<usize>,
     /// What is in hand, and when it is begun.
-    pace: RefCell<Pace<Rc<Claimed>>>,
+    pace: RefCell<Concurrency<Rc<Claimed>>>,
     /// Whether somebody looks after what is in hand.
     looked_after: Cell<bool>,
     /// What it may have in hand and running by now.
@@ -78,13 +78,13 @@ pub(super) struct Table {
     ends: RefCell<Vec<Arc<SettleJob>>>,
 }
 
-impl Table {
+impl LeaseTable {
     /// For one of so many workers.
     pub(super) fn new(workers: usize) -> Self {
         Self {
             held: RefCell::default(),
             aside: Cell::new(0),
-            pace: RefCell::new(Pace::new(SLOTS)),
+            pace: RefCell::new(Concurrency::new(SLOTS)),
             looked_after: Cell::new(false),
             slots: Cell::new((FIRST_SLOTS / workers).max(1)),
             dealt: Cell::new(0),
@@ -148,8 +148,8 @@ impl Table {
             pace.take(&job.upstream, job.priority, Rc::clone(&claimed));
             pace.next(&job.upstream)
         };
-        let (begun_at, repeats_by_rule, standing) = (None, false, Standing::InHand);
-        let held = Held { claimed, until, begun_at, repeats_by_rule, standing, room: None, answer: None };
+        let (begun_at, repeats_by_rule, standing) = (None, false, LeaseState::InHand);
+        let held = LeasedJobs { claimed, until, begun_at, repeats_by_rule, standing, room: None, answer: None };
         self.held.borrow_mut().insert(held.claimed.lease, held);
         next
     }
@@ -158,9 +158,9 @@ impl Table {
         if let Some(held) = self.held.borrow_mut().get_mut(lease) {
             held.standing = if is_suspect(&held.claimed) {
                 self.aside.set(self.aside.get() + 1);
-                Standing::Suspect(task)
+                LeaseState::Suspect(task)
             } else {
-                Standing::Running(task)
+                LeaseState::Running(task)
             };
         }
     }
@@ -197,7 +197,7 @@ impl Table {
     #[must_use]
     pub(super) fn settle(&self, lease: &JobLease) -> Option<Rc<Claimed>> {
         let next = self.held.borrow_mut().get_mut(lease).and_then(|held| {
-            let was = std::mem::replace(&mut held.standing, Standing::Settling);
+            let was = std::mem::replace(&mut held.standing, LeaseState::Settling);
             if was.takes_slot() {
                 self.aside.set(self.aside.get() + 1);
             }
@@ -220,12 +220,12 @@ impl Table {
     }
 
     /// Its lane has one less.
-    fn leave(&self, claimed: &Claimed, standing: &Standing) {
+    fn leave(&self, claimed: &Claimed, standing: &LeaseState) {
         let (mut pace, lane) = (self.pace.borrow_mut(), &claimed.job.upstream);
         match standing {
-            Standing::InHand => pace.remove(lane, |one| one.lease == claimed.lease),
-            Standing::Running(_) => pace.over(lane),
-            Standing::Suspect(_) | Standing::Settling => {}
+            LeaseState::InHand => pace.remove(lane, |one| one.lease == claimed.lease),
+            LeaseState::Running(_) => pace.over(lane),
+            LeaseState::Suspect(_) | LeaseState::Settling => {}
         }
     }
 
@@ -238,7 +238,7 @@ impl Table {
 
     pub(super) fn in_lane(&self, lane: &str) -> usize {
         let held = self.held.borrow();
-        held.values().filter(|held| !matches!(held.standing, Standing::Settling) && held.claimed.job.upstream == lane).count()
+        held.values().filter(|held| !matches!(held.standing, LeaseState::Settling) && held.claimed.job.upstream == lane).count()
     }
 
     pub(super) fn leases(&self) -> Vec<JobLease> {
@@ -319,9 +319,9 @@ impl Table {
         let held = self.held.borrow();
         let stopped = held.get(lease)?;
         match &stopped.standing {
-            Standing::InHand => {}
-            Standing::Running(task) | Standing::Suspect(task) => task.abort(),
-            Standing::Settling => return None,
+            LeaseState::InHand => {}
+            LeaseState::Running(task) | LeaseState::Suspect(task) => task.abort(),
+            LeaseState::Settling => return None,
         }
         Some(Rc::clone(&stopped.claimed))
     }
@@ -377,14 +377,14 @@ mod tests {
     }
 
     /// A table with so many jobs that a store gave away, the last of them a suspect.
-    async fn table(most: u8) -> (Table, Vec<JobLease>) {
+    async fn table(most: u8) -> (LeaseTable, Vec<JobLease>) {
         let mut claimed = claimed(most).await;
         claimed.last_mut().unwrap().job.crashes = SUSPECT;
         held(claimed)
     }
 
     /// A table with so many jobs in hand, besides those that are begun.
-    async fn with_in_hand(most: usize) -> (Table, Vec<JobLease>) {
+    async fn with_in_hand(most: usize) -> (LeaseTable, Vec<JobLease>) {
         held(claimed(u8::try_from(FEW + most).unwrap()).await)
     }
 
@@ -396,8 +396,8 @@ mod tests {
         store.claim(ClaimRequest { lanes, token: 1, lease: Nanos::from_secs(30), now: NOON, rules: 0 }).await.unwrap()
     }
 
-    fn held(claimed: Vec<Claimed>) -> (Table, Vec<JobLease>) {
-        let (table, leases): (_, Vec<JobLease>) = (Table::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
+    fn held(claimed: Vec<Claimed>) -> (LeaseTable, Vec<JobLease>) {
+        let (table, leases): (_, Vec<JobLease>) = (LeaseTable::new(1), claimed.iter().map(|claimed| claimed.lease).collect());
         let mut tasks = JoinSet::new();
         for next in claimed.into_iter().filter_map(|claimed| table.take(Rc::new(claimed), NOON)) {
             table.begun(&next.lease, tasks.spawn(std::future::pending::<()>()));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     /// None of these has another in hand behind it.
-    fn over(table: &Table, lease: &JobLease) {
+    fn over(table: &LeaseTable, lease: &JobLease) {
         assert!(table.settle(lease).is_none());
     }
 
@@ -434,7 +434,7 @@ mod tests {
     #[tokio::test]
     async fn lanes_are_dealt_no_more_than_is_free_and_all_have_their_turn() {
         let lanes: Vec<String> = ["u", "v", "w"].map(str::to_owned).to_vec();
-        let dealt = |table: &Table, lanes: &[String]| -> Vec<String> {
+        let dealt = |table: &LeaseTable, lanes: &[String]| -> Vec<String> {
             table.deal(lanes).into_iter().map(|(lane, most)| format!("{lane} {most}")).collect()
         };
         let (table, leases) = table(8).await;
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn every_lease_is_renewed_before_half_of_it_is_over_whatever_a_reload_does_to_the_next_ones() {
         let (at, lease) = (|seconds| Mono::default() + Nanos::from_secs(seconds), Nanos::from_secs);
-        let table = Table::new(1);
+        let table = LeaseTable::new(1);
         assert!(!table.takes_renewal(at(1_000)), "nothing is held");
         table.renew_within(lease(610), at(0));
         table.renew_within(lease(30), at(1));

@@ -1,7 +1,7 @@
 //! Which dead letters a list, an export or a replay is about.
 
 use crate::answer::Refusal;
-use crate::query::Query;
+use crate::query::QueryParameters;
 use crate::shape::{ClassWord, SeverityWord, Time};
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
@@ -37,7 +37,7 @@ pub(crate) struct LetterFilter {
 /// What tells letters apart, in a list and in whatever acts on a part of it.
 pub(crate) const MEANT: &[&str] = &["upstream", "endpoint", "class", "code", "severity", "since", "until", "q"];
 
-pub(crate) fn filter(query: &Query) -> Result<LetterQuery, Box<Refusal>> {
+pub(crate) fn filter(query: &QueryParameters) -> Result<LetterQuery, Box<Refusal>> {
     let owned = |name: &str| query.text(name).map(str::to_owned);
     let time = "a time like 2030-01-31T12:00:00Z";
     Ok(LetterQuery {

@@ -1,8 +1,8 @@
 //! The life of a claimed job: how it is begun, how it comes to its end, and the end to the store. Ends of the same moment are handed over
 //! together: one message and one wake-up for all of them, and no task of a job waits for the disk but a suspect's or a schedule's.
 
-use super::Desk;
-use super::held::Table;
+use super::JobContext;
+use super::held::LeaseTable;
 use super::run::{Beginning, Bench, Ran, Unbegun};
 use super::schedule;
 use crate::letter;
@@ -24,7 +24,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)
 
 /// Why a job is stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum StopReason {
     /// It goes back as if it had not been claimed, unless its request was begun and may not be repeated.
     Release,
     Cancel,
@@ -33,7 +33,7 @@ pub(super) enum Stop {
 }
 
 /// Begins what was claimed, as soon as that is of use.
-pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<Table>, claimed: Claimed, until: Wall) {
+pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: Claimed, until: Wall) {
     if let Some(next) = table.take(Rc::new(claimed), until) {
         begin(bench, table, &next);
     }
@@ -44,7 +44,7 @@ pub(super) fn take_up(bench: &Rc<Bench>, table: &Rc<Table>, claimed: Claimed, un
 }
 
 /// Sees what has ended, and begins more where that is of use, for as long as some are not begun.
-async fn look_after(bench: &Rc<Bench>, table: &Rc<Table>) {
+async fn look_after(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
     let runtime = Handle::current().metrics();
     let look = || (bench.shared.clock.now().mono, runtime.worker_total_busy_duration(0));
     let (mut last, mut worked) = look();
@@ -58,7 +58,7 @@ async fn look_after(bench: &Rc<Bench>, table: &Rc<Table>) {
     table.end_looks();
 }
 
-fn begin(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
+fn begin(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claimed>) {
     let task = tokio::task::spawn_local({
         let (bench, table, claimed) = (Rc::clone(bench), Rc::clone(table), Rc::clone(claimed));
         async move { work_off(&bench, &table, &claimed).await }
@@ -67,7 +67,7 @@ fn begin(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
 }
 
 /// From its beginning to its end, but for its stay at the disk.
-async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
+async fn work_off(bench: &Rc<Bench>, table: &Rc<LeaseTable>, claimed: &Rc<Claimed>) {
     let loaded;
     let claimed = match claimed.body_left {
         None => claimed,
@@ -84,7 +84,7 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
     if !table.is_ours(&lease, now) {
         return hand_in(bench, table, back(claimed, JobEnding::Release, now));
     }
-    match bench.run(claimed, &Start { bench, table, lease }).await {
+    match bench.run(claimed, &RecordedStart { bench, table, lease }).await {
         Ok(Ran { settle, told: None, place: None, room }) => {
             table.keep_answer(&lease, room);
             hand_in(bench, table, settle);
@@ -106,7 +106,7 @@ async fn work_off(bench: &Rc<Bench>, table: &Rc<Table>, claimed: &Rc<Claimed>) {
 }
 
 /// Reads a body that its claim left behind, once there is room for it. None where the job is gone.
-async fn load(bench: &Bench, table: &Table, claimed: &Claimed, bytes: usize) -> Option<Rc<Claimed>> {
+async fn load(bench: &Bench, table: &LeaseTable, claimed: &Claimed, bytes: usize) -> Option<Rc<Claimed>> {
     let desk = bench.desk();
     let room = desk.crew.room_for(bytes).await.ok()?;
     let body = loop {
@@ -124,25 +124,25 @@ async fn load(bench: &Bench, table: &Table, claimed: &Claimed, bytes: usize) -> 
 }
 
 /// The beginning of a job that may not be repeated: in the store, and then in the worker's own table.
-struct Start<'a> {
+struct RecordedStart<'a> {
     bench: &'a Bench,
-    table: &'a Table,
+    table: &'a LeaseTable,
     lease: JobLease,
 }
 
-impl std::fmt::Debug for Start<'_> {
+impl std::fmt::Debug for RecordedStart<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Start").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 
-impl Beginning for Start<'_> {
+impl Beginning for RecordedStart<'_> {
     fn repeats_by_rule(&self) {
         self.table.mark_repeats_by_rule(&self.lease);
     }
 }
 
-impl StartLog for Start<'_> {
+impl StartLog for RecordedStart<'_> {
     fn begin(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>> {
         Box::pin(async {
             let now = self.bench.desk().now();
@@ -159,10 +159,10 @@ impl StartLog for Start<'_> {
 }
 
 /// What becomes of a job that was stopped before its end, where we may say so.
-pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Stop) -> Option<SettleJob> {
+pub(super) fn given_up(bench: &Bench, table: &LeaseTable, claimed: &Claimed, why: StopReason) -> Option<SettleJob> {
     let now = bench.desk().now();
     match why {
-        Stop::Release => Some(match table.begun_at(&claimed.lease) {
+        StopReason::Release => Some(match table.begun_at(&claimed.lease) {
             Some(begun_at) => bench.cut_off(claimed, begun_at),
             // It goes back, and is known to have been sent perhaps, should the rule be another by then.
             None if table.repeats_by_rule(&claimed.lease) => {
@@ -171,8 +171,8 @@ pub(super) fn given_up(bench: &Bench, table: &Table, claimed: &Claimed, why: Sto
             }
             None => back(claimed, JobEnding::Release, now),
         }),
-        Stop::Cancel => Some(back(claimed, JobEnding::Cancelled, now)),
-        Stop::Lost => None,
+        StopReason::Cancel => Some(back(claimed, JobEnding::Cancelled, now)),
+        StopReason::Lost => None,
     }
 }
 
@@ -185,7 +185,7 @@ fn back(claimed: &Claimed, ending: JobEnding, now: Wall) -> SettleJob {
 }
 
 /// Hands a job's end over with those of all whose turn it is in this moment: the task that takes them comes behind these in line.
-pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<Table>, settle: SettleJob) {
+pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<LeaseTable>, settle: SettleJob) {
     over(bench, table, &settle.lease);
     if table.put_end(settle) {
         let (bench, table) = (Rc::clone(bench), Rc::clone(table));
@@ -194,13 +194,13 @@ pub(super) fn hand_in(bench: &Rc<Bench>, table: &Rc<Table>, settle: SettleJob) {
 }
 
 /// A job's call is over, and the next of its lane may begin.
-fn over(bench: &Rc<Bench>, table: &Rc<Table>, lease: &JobLease) {
+fn over(bench: &Rc<Bench>, table: &Rc<LeaseTable>, lease: &JobLease) {
     if let Some(next) = table.settle(lease) {
         begin(bench, table, &next);
     }
 }
 
-async fn write_all(bench: &Rc<Bench>, table: &Rc<Table>) {
+async fn write_all(bench: &Rc<Bench>, table: &Rc<LeaseTable>) {
     let ends = table.take_ends();
     let settled = bench.desk().store.settle_all(ends.clone()).await;
     for (settle, settled) in ends.into_iter().zip(settled) {
@@ -225,7 +225,7 @@ async fn write_all(bench: &Rc<Bench>, table: &Rc<Table>) {
 /// Writes how a job ended, until the store says whether that was ours to write. Our own clock does not end this: a lease that has run
 /// out may still be nobody else's, because the store could not be written to by anybody, and then the job need not run again. A failure
 /// that does not pass by itself is left alone once the lease is over.
-async fn write(bench: &Bench, table: &Table, mut settle: Arc<SettleJob>) -> bool {
+async fn write(bench: &Bench, table: &LeaseTable, mut settle: Arc<SettleJob>) -> bool {
     let [mut pause, longest] = PAUSES;
     loop {
         match bench.desk().store.settle(Arc::clone(&settle)).await {
@@ -248,7 +248,7 @@ fn in_doubt(mut settle: Arc<SettleJob>) -> Arc<SettleJob> {
 }
 
 /// Whether the job was ours to write about.
-fn note(desk: &Desk, settle: &SettleJob, settled: Settled) -> bool {
+fn note(desk: &JobContext, settle: &SettleJob, settled: Settled) -> bool {
     match settled {
         Settled::Kept | Settled::Cancelled => {
             if !settle.follow.is_empty() {

@@ -11,11 +11,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 /// A line, or what is wrong with it.
-pub(crate) type Line = Result<Bytes, String>;
+pub(crate) type InputLine = Result<Bytes, String>;
 
 /// What a body may be made of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct LineBounds {
     pub bytes_of_a_line: usize,
     pub lines: u64,
     /// Lines that are kept together.
@@ -28,9 +28,9 @@ pub(crate) struct Bounds {
 pub(crate) const BYTES_TOGETHER: usize = 4 << 20;
 
 /// Answers with what `keep` says of each batch of numbered lines.
-pub(crate) fn answer<K, F>(body: Body, bounds: Bounds, keep: K) -> Response
+pub(crate) fn answer<K, F>(body: Body, bounds: LineBounds, keep: K) -> Response
 where
-    K: Fn(Vec<(u64, Line)>) -> F + Send + Sync + 'static,
+    K: Fn(Vec<(u64, InputLine)>) -> F + Send + Sync + 'static,
     F: Future<Output = Bytes> + Send,
 {
     let (sender, answers) = mpsc::channel::<Bytes>(16);
@@ -48,9 +48,9 @@ pub(crate) fn streamed(lines: mpsc::Receiver<Bytes>) -> Response {
     response
 }
 
-async fn read<K, F>(mut body: Body, bounds: Bounds, keep: &K, answers: &mpsc::Sender<Bytes>)
+async fn read<K, F>(mut body: Body, bounds: LineBounds, keep: &K, answers: &mpsc::Sender<Bytes>)
 where
-    K: Fn(Vec<(u64, Line)>) -> F,
+    K: Fn(Vec<(u64, InputLine)>) -> F,
     F: Future<Output = Bytes>,
 {
     let (mut pending, mut batch, mut number, mut taken) = (BytesMut::new(), Vec::new(), 0u64, 0u64);
@@ -121,12 +121,12 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     /// How many lines were kept together each time.
-    async fn batches(pieces: Vec<Bytes>, bounds: Bounds) -> Vec<usize> {
+    async fn batches(pieces: Vec<Bytes>, bounds: LineBounds) -> Vec<usize> {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&seen);
         let pieces = pieces.into_iter().map(Ok::<_, std::convert::Infallible>);
         let (sender, _answers) = mpsc::channel(100);
-        let keep = move |lines: Vec<(u64, Line)>| {
+        let keep = move |lines: Vec<(u64, InputLine)>| {
             kept.lock().unwrap().push(lines.len());
             std::future::ready(Bytes::new())
         };
@@ -137,7 +137,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_lines_are_not_gathered() {
-        let bounds = Bounds { bytes_of_a_line: 100, lines: 1_000, together: 4, bytes_together: 60 };
+        let bounds = LineBounds { bytes_of_a_line: 100, lines: 1_000, together: 4, bytes_together: 60 };
         let line = |bytes: usize| Bytes::from(format!("{}\n", "x".repeat(bytes - 1)));
         assert_eq!(batches(vec![line(10); 10], bounds).await, [4, 4, 2], "short ones are kept together");
         assert_eq!(batches(vec![line(50); 5], bounds).await, [2, 2, 1], "long ones as far as there is room");

@@ -22,7 +22,7 @@ mod upkeep;
 pub(crate) mod view;
 
 pub(crate) use claim::work;
-pub(crate) use desk::Desk;
+pub(crate) use desk::JobContext;
 pub(crate) use outcomes::{is_failure, is_worth_keeping, rest};
 pub(crate) use submit::{outside, plain_key};
 pub(crate) use upkeep::keep_up;

@@ -14,8 +14,8 @@ const REST: u32 = 50;
 
 /// What is in hand, by lane.
 #[derive(Debug)]
-pub(super) struct Pace<T> {
-    lanes: HashMap<String, Lane<T>>,
+pub(super) struct Concurrency<T> {
+    lanes: HashMap<String, ConcurrencyLane<T>>,
     /// How many are in hand, of all lanes.
     in_hand: usize,
     /// What any lane may have side by side.
@@ -23,7 +23,7 @@ pub(super) struct Pace<T> {
 }
 
 #[derive(Debug)]
-struct Lane<T> {
+struct ConcurrencyLane<T> {
     /// In the order in which they are begun, each with its priority.
     in_hand: VecDeque<(i64, T)>,
     /// Begun, and not over.
@@ -32,10 +32,10 @@ struct Lane<T> {
     ended: usize,
     /// Nothing was in hand at some time since the last look, so that what ended tells of what was claimed and not of the window.
     ran_out: bool,
-    window: Window,
+    window: ConcurrencyWindow,
 }
 
-impl<T> Pace<T> {
+impl<T> Concurrency<T> {
     pub(super) fn new(most: usize) -> Self {
         Self { lanes: HashMap::new(), in_hand: 0, most }
     }
@@ -46,13 +46,13 @@ impl<T> Pace<T> {
 
     /// From now on somebody looks: what ended before says nothing.
     pub(super) fn begin_looks(&mut self) {
-        self.lanes.values_mut().for_each(Lane::begin_look);
+        self.lanes.values_mut().for_each(ConcurrencyLane::begin_look);
     }
 
     /// One more of a lane is in hand: before those that matter less, behind all others.
     pub(super) fn take(&mut self, lane: &str, priority: i64, job: T) {
         if !self.lanes.contains_key(lane) {
-            self.lanes.insert(lane.to_owned(), Lane::default());
+            self.lanes.insert(lane.to_owned(), ConcurrencyLane::default());
         }
         if let Some(lane) = self.lanes.get_mut(lane) {
             let place = lane.in_hand.partition_point(|(before, _)| *before >= priority);
@@ -89,7 +89,7 @@ impl<T> Pace<T> {
         let mut next = Vec::new();
         for lane in self.lanes.values_mut() {
             if !lane.ran_out {
-                lane.window.look(Seen { looks: 1, ended: lane.ended as u64, time, busy }, self.most);
+                lane.window.look(TrialResult { looks: 1, ended: lane.ended as u64, time, busy }, self.most);
             }
             lane.begin_look();
             next.extend(std::iter::from_fn(|| lane.next()));
@@ -102,17 +102,17 @@ impl<T> Pace<T> {
     /// leaves nothing in hand, so that nobody looks at it any more.
     pub(super) fn sweep(&mut self) {
         self.lanes.retain(|_, lane| lane.begun > 0 || !lane.in_hand.is_empty());
-        self.lanes.values_mut().for_each(|lane| lane.window = Window::default());
+        self.lanes.values_mut().for_each(|lane| lane.window = ConcurrencyWindow::default());
     }
 }
 
-impl<T> Default for Lane<T> {
+impl<T> Default for ConcurrencyLane<T> {
     fn default() -> Self {
-        Self { in_hand: VecDeque::new(), begun: 0, ended: 0, ran_out: true, window: Window::default() }
+        Self { in_hand: VecDeque::new(), begun: 0, ended: 0, ran_out: true, window: ConcurrencyWindow::default() }
     }
 }
 
-impl<T> Lane<T> {
+impl<T> ConcurrencyLane<T> {
     fn begin_look(&mut self) {
         (self.ended, self.ran_out) = (0, self.in_hand.is_empty());
     }
@@ -139,26 +139,26 @@ impl<T> Lane<T> {
 /// ```
 /// While it rests, a lane whose jobs take longer than two looks is not asked: its window doubles each time.
 #[derive(Debug)]
-struct Window {
+struct ConcurrencyWindow {
     size: usize,
-    phase: Phase,
+    phase: TrialPhase,
     /// Where the next trial leads.
     way: Way,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum TrialPhase {
     /// For so many looks more, with what was seen meanwhile.
-    Resting(u32, Seen),
+    Resting(u32, TrialResult),
     /// Another size is being tried: what ends now was begun under the one before.
-    Tried(Before),
+    Tried(TrialBaseline),
     /// What ends now tells how it does.
-    Judged(Before),
+    Judged(TrialBaseline),
 }
 
 /// What so many looks saw: how many ended in how much time, for how much of which the worker was busy.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct TrialResult {
     looks: u32,
     ended: u64,
     time: Nanos,
@@ -167,7 +167,7 @@ struct Seen {
 
 /// The size before a trial, and how many a second ended with it.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct TrialBaseline {
     size: usize,
     rate: u64,
 }
@@ -178,7 +178,7 @@ enum Way {
     Down,
 }
 
-impl Seen {
+impl TrialResult {
     fn and(self, more: Self) -> Self {
         let (looks, ended) = (self.looks.saturating_add(more.looks), self.ended.saturating_add(more.ended));
         Self { looks, ended, time: self.time + more.time, busy: self.busy + more.busy }
@@ -195,45 +195,45 @@ impl Seen {
     }
 }
 
-impl Default for Window {
+impl Default for ConcurrencyWindow {
     fn default() -> Self {
-        Self { size: FEW, phase: Phase::Resting(FIRST, Seen::default()), way: Way::Up }
+        Self { size: FEW, phase: TrialPhase::Resting(FIRST, TrialResult::default()), way: Way::Up }
     }
 }
 
-impl Window {
-    fn look(&mut self, seen: Seen, most: usize) {
+impl ConcurrencyWindow {
+    fn look(&mut self, seen: TrialResult, most: usize) {
         self.phase = match self.phase {
-            Phase::Resting(..) if seen.ended < self.size as u64 / 2 => {
+            TrialPhase::Resting(..) if seen.ended < self.size as u64 / 2 => {
                 self.size = (self.size * 2).min(most);
-                Phase::Resting(FIRST, Seen::default())
+                TrialPhase::Resting(FIRST, TrialResult::default())
             }
-            Phase::Resting(looks, before) if looks > 1 => Phase::Resting(looks - 1, before.and(seen)),
-            Phase::Resting(_, before) => self.attempt(before.and(seen), most),
-            Phase::Tried(before) => Phase::Judged(before),
-            Phase::Judged(before) if self.pays(seen.rate(), before.rate) => Phase::Resting(1, Seen::default()),
-            Phase::Judged(before) => {
+            TrialPhase::Resting(looks, before) if looks > 1 => TrialPhase::Resting(looks - 1, before.and(seen)),
+            TrialPhase::Resting(_, before) => self.attempt(before.and(seen), most),
+            TrialPhase::Tried(before) => TrialPhase::Judged(before),
+            TrialPhase::Judged(before) if self.pays(seen.rate(), before.rate) => TrialPhase::Resting(1, TrialResult::default()),
+            TrialPhase::Judged(before) => {
                 self.size = before.size;
                 self.way = if self.way == Way::Up { Way::Down } else { Way::Up };
-                Phase::Resting(REST, Seen::default())
+                TrialPhase::Resting(REST, TrialResult::default())
             }
         };
     }
 
     /// Not up to the most: what all go together with leaves nothing in hand, and could not be judged.
-    fn attempt(&mut self, seen: Seen, most: usize) -> Phase {
-        let before = Before { size: self.size, rate: seen.rate() };
+    fn attempt(&mut self, seen: TrialResult, most: usize) -> TrialPhase {
+        let before = TrialBaseline { size: self.size, rate: seen.rate() };
         if self.size <= FEW {
             self.way = Way::Up;
         } else if self.size >= most / 2 {
             self.way = Way::Down;
         }
         self.size = match self.way {
-            Way::Up if seen.is_busy(self.size) && seen.looks < REST => return Phase::Resting(REST, seen),
+            Way::Up if seen.is_busy(self.size) && seen.looks < REST => return TrialPhase::Resting(REST, seen),
             Way::Up => (self.size * 2).min(most / 2),
             Way::Down => (self.size / 2).max(FEW),
         };
-        Phase::Tried(before)
+        TrialPhase::Tried(before)
     }
 
     /// More side by side has to bring a quarter more; fewer may cost an eighth.
@@ -261,15 +261,15 @@ mod tests {
     }
 
     impl Upstream {
-        fn seen(&self, size: usize) -> Seen {
+        fn seen(&self, size: usize) -> TrialResult {
             let able = self.most_rate * LOOK.0 / 1_000_000_000;
             let ended = able.min(size as u64 * LOOK.0 / self.latency.0);
-            Seen { looks: 1, ended, time: LOOK, busy: Nanos(LOOK.0 * self.own_percent * ended / 100 / able) }
+            TrialResult { looks: 1, ended, time: LOOK, busy: Nanos(LOOK.0 * self.own_percent * ended / 100 / able) }
         }
 
         /// The window after each of so many looks.
         fn sizes(&self, looks: usize) -> Vec<usize> {
-            let mut window = Window::default();
+            let mut window = ConcurrencyWindow::default();
             let mut next = || {
                 window.look(self.seen(window.size), MOST);
                 window.size
@@ -316,14 +316,14 @@ mod tests {
 
     #[test]
     fn a_window_shrinks_when_answers_come_sooner() {
-        let mut window = Window { size: MOST / 2, ..Window::default() };
+        let mut window = ConcurrencyWindow { size: MOST / 2, ..ConcurrencyWindow::default() };
         let at_once = Upstream { latency: Nanos(200_000), most_rate: 30_000, own_percent: 50 };
         (0..20).for_each(|_| window.look(at_once.seen(window.size), MOST));
         assert_eq!(window.size, FEW);
     }
 
-    fn pace(of: impl IntoIterator<Item = (&'static str, i64)>) -> Pace<i64> {
-        let mut pace = Pace::new(MOST);
+    fn pace(of: impl IntoIterator<Item = (&'static str, i64)>) -> Concurrency<i64> {
+        let mut pace = Concurrency::new(MOST);
         of.into_iter().for_each(|(lane, priority)| pace.take(lane, priority, priority));
         pace
     }
@@ -360,7 +360,7 @@ mod tests {
         assert!(pace.lanes.is_empty());
     }
 
-    fn begin_all(pace: &mut Pace<i64>) -> usize {
+    fn begin_all(pace: &mut Concurrency<i64>) -> usize {
         std::iter::from_fn(|| pace.next("u")).count()
     }
 

@@ -1,8 +1,8 @@
 //! Dead letters get a second look now and then: what may have passed by itself is replayed once, and a line says how
 //! that went. When it was done last is in the store, so that a restart neither repeats nor forgets it.
 
-use super::replay::{self, Plan, REEVALUATION};
-use crate::Shared;
+use super::replay::{self, REEVALUATION, ReplayPlan};
+use crate::ServerState;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Error;
 use seawall_store::replay::{Created, NewReplay};
@@ -19,7 +19,7 @@ pub(super) struct Diary(BTreeMap<String, Wall>);
 
 impl Diary {
     /// Starts whatever is due.
-    pub(super) async fn round(&mut self, shared: &Shared) {
+    pub(super) async fn round(&mut self, shared: &ServerState) {
         let live = shared.live.load_full();
         for upstream in &live.upstreams {
             let Some(every) = upstream.endpoints.last().map(|endpoint| endpoint.spec.policy.dead_letter.reevaluate) else { continue };
@@ -36,7 +36,7 @@ impl Diary {
 }
 
 /// Looks whether it is time, begins where it is, and says when to look again.
-async fn look(shared: &Shared, upstream: &str, every: Nanos) -> Result<Wall, Error> {
+async fn look(shared: &ServerState, upstream: &str, every: Nanos) -> Result<Wall, Error> {
     let (desk, mark) = (&shared.desk, format!("reevaluated:{upstream}"));
     let now = desk.now();
     match desk.store.snapshot(mark.clone()).await? {
@@ -56,9 +56,9 @@ async fn look(shared: &Shared, upstream: &str, every: Nanos) -> Result<Wall, Err
 }
 
 /// `false` where another replay is at this upstream.
-async fn begin(shared: &Shared, upstream: &str, now: Wall) -> Result<bool, Error> {
+async fn begin(shared: &ServerState, upstream: &str, now: Wall) -> Result<bool, Error> {
     let filter = BTreeMap::from([("upstream".to_owned(), upstream.to_owned()), ("until".to_owned(), now.to_string())]);
-    let plan = Plan { filter, reevaluates: Some(MOST), ..Plan::default() };
+    let plan = ReplayPlan { filter, reevaluates: Some(MOST), ..ReplayPlan::default() };
     let upstreams = vec![upstream.to_owned()];
     let new = NewReplay {
         id: shared.desk.new_id(),

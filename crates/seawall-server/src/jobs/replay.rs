@@ -3,7 +3,7 @@
 use super::letter_filter::{self, LetterFilter};
 use crate::answer::Refusal;
 use crate::idempotency::fingerprint;
-use crate::query::{Query, bad};
+use crate::query::{QueryParameters, bad};
 use bytes::Bytes;
 use seawall_core::decide::Progress;
 use seawall_core::id::CallId;
@@ -30,7 +30,7 @@ pub(crate) const REEVALUATION: &str = "reevaluation";
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewReplay)]
-pub(crate) struct Wish {
+pub(crate) struct ReplayWish {
     #[serde(default)]
     #[schema(max_items = 1000)]
     ids: Vec<String>,
@@ -47,7 +47,8 @@ pub(crate) struct Wish {
 
 /// What is kept of a wish: everything that it meant in the moment in which it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Plan {
+#[schema(as = Plan)]
+pub(crate) struct ReplayPlan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
     #[serde(default)]
@@ -61,15 +62,15 @@ pub(crate) struct Plan {
 }
 
 /// A wish that can be granted.
-pub(crate) struct Asked {
-    pub plan: Plan,
+pub(crate) struct ReplayRequest {
+    pub plan: ReplayPlan,
     pub rate: Option<Rate>,
     pub name: String,
 }
 
-impl Wish {
+impl ReplayWish {
     /// Reads a wish; relative times become absolute, and letters that come later are not meant.
-    pub(crate) fn read(text: &[u8], now: Wall) -> Result<Asked, Box<Refusal>> {
+    pub(crate) fn read(text: &[u8], now: Wall) -> Result<ReplayRequest, Box<Refusal>> {
         let wish: Self = serde_json::from_slice(text).map_err(|error| bad(&format!("this is no replay: {error}")))?;
         if wish.ids.len() > MOST_IDS {
             return Err(bad(&format!("`ids` names at most {MOST_IDS} letters; use `filter` for more")));
@@ -93,17 +94,17 @@ impl Wish {
         if name.is_empty() || name.len() > MOST_NAME || name == REEVALUATION {
             return Err(bad(&format!("`name` has 1 to {MOST_NAME} characters and is not `{REEVALUATION}`")));
         }
-        let plan = Plan { ids: wish.ids, filter, force: wish.force, reevaluates: None };
+        let plan = ReplayPlan { ids: wish.ids, filter, force: wish.force, reevaluates: None };
         plan.filter()?;
-        Ok(Asked { plan, rate, name })
+        Ok(ReplayRequest { plan, rate, name })
     }
 }
 
-impl Plan {
+impl ReplayPlan {
     /// The letters that are meant, as far as the store can tell them apart.
     pub(crate) fn filter(&self) -> Result<LetterQuery, Box<Refusal>> {
         let pairs = self.filter.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        let query = Query::of(pairs, letter_filter::MEANT)?;
+        let query = QueryParameters::of(pairs, letter_filter::MEANT)?;
         let ids: Option<Vec<CallId>> = self.ids.iter().map(|id| CallId::parse(id)).collect();
         let ids = ids.ok_or_else(|| bad("`ids` are ids of dead letters"))?;
         Ok(LetterQuery { ids, status: Some(LetterStatus::Kept), ..letter_filter::filter(&query)? })
@@ -179,8 +180,8 @@ pub(crate) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Plan, String> {
-        Wish::read(text.as_bytes(), Wall(0)).map(|asked| asked.plan).map_err(|refusal| refusal.detail)
+    fn read(text: &str) -> Result<ReplayPlan, String> {
+        ReplayWish::read(text.as_bytes(), Wall(0)).map(|asked| asked.plan).map_err(|refusal| refusal.detail)
     }
 
     #[test]
@@ -188,7 +189,7 @@ mod tests {
         let plan = read(r#"{"filter":{"upstream":"api"}}"#).unwrap();
         assert_eq!(plan.filter["until"], Wall(0).to_string());
         let text = serde_json::to_string(&plan).unwrap();
-        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+        assert_eq!(serde_json::from_str::<ReplayPlan>(&text).unwrap(), plan);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Moves replays on: a canary first, then at the rate that was asked for, whichever instance gets there first. Where it
 //! stands is in the store alone, so that any of them can die.
 
-use super::replay::{self, Plan};
+use super::replay::{self, ReplayPlan};
 use super::upkeep::note;
-use crate::Shared;
+use crate::ServerState;
 use seawall_core::guard::State as Breaker;
 use seawall_core::id::CallId;
 use seawall_core::policy::Rate;
@@ -27,8 +27,8 @@ const MOST_UNDERWAY: u64 = 1000;
 const LOOK: usize = 100;
 
 /// For as long as the process serves.
-pub(super) async fn run(shared: &Shared) {
-    let mut open = Open::default();
+pub(super) async fn run(shared: &ServerState) {
+    let mut open = OpenReplays::default();
     loop {
         let running = open.look(shared).await.unwrap_or_default();
         for replay in &running {
@@ -41,14 +41,14 @@ pub(super) async fn run(shared: &Shared) {
 
 /// Replays that are not over, however many newer ones there are.
 #[derive(Default)]
-struct Open {
+struct OpenReplays {
     known: BTreeSet<CallId>,
     is_complete: bool,
 }
 
-impl Open {
+impl OpenReplays {
     /// Those that run.
-    async fn look(&mut self, shared: &Shared) -> Result<Vec<Replay>, Error> {
+    async fn look(&mut self, shared: &ServerState) -> Result<Vec<Replay>, Error> {
         let (store, mut after, mut seen) = (&shared.desk.store, None, Vec::new());
         loop {
             let page = store.replays(PageWindow { after, limit: LOOK }).await?;
@@ -72,8 +72,8 @@ impl Open {
     }
 }
 
-async fn move_on(shared: &Shared, replay: &Replay) -> Result<(), Error> {
-    let Ok(plan) = serde_json::from_str::<Plan>(&replay.new.filter) else { return Ok(()) };
+async fn move_on(shared: &ServerState, replay: &Replay) -> Result<(), Error> {
+    let Ok(plan) = serde_json::from_str::<ReplayPlan>(&replay.new.filter) else { return Ok(()) };
     let Ok(filter) = plan.filter() else { return Ok(()) };
     let counts = replay.counts;
     let underway = counts.started.saturating_sub(counts.worked + counts.failed);
@@ -118,7 +118,7 @@ fn due(rate: Rate, since: Nanos) -> u64 {
     (since.min(LATE).0 / one.max(1)).max(1)
 }
 
-async fn next(shared: &Shared, plan: &Plan, filter: &LetterQuery, replay: &Replay) -> Result<Vec<Letter>, Error> {
+async fn next(shared: &ServerState, plan: &ReplayPlan, filter: &LetterQuery, replay: &Replay) -> Result<Vec<Letter>, Error> {
     let window = PageWindow { after: replay.position, limit: LOOK };
     let mut letters = shared.desk.store.letters(filter.clone(), window).await?.entries;
     if plan.reevaluates.is_some() {
@@ -132,7 +132,7 @@ async fn next(shared: &Shared, plan: &Plan, filter: &LetterQuery, replay: &Repla
     Ok(letters)
 }
 
-async fn step(shared: &Shared, replay: &Replay, plan: &Plan, listed: &Letter, now: Wall) -> Result<Stepped, Error> {
+async fn step(shared: &ServerState, replay: &Replay, plan: &ReplayPlan, listed: &Letter, now: Wall) -> Result<Stepped, Error> {
     let desk = &shared.desk;
     let id = listed.letter.id;
     let held_back = plan.holds_back(listed, &shared.live.load()).is_some();
@@ -147,7 +147,7 @@ async fn step(shared: &Shared, replay: &Replay, plan: &Plan, listed: &Letter, no
 }
 
 /// What a replay must not go on against.
-async fn obstacle(shared: &Shared, replay: &Replay) -> Result<Option<String>, Error> {
+async fn obstacle(shared: &ServerState, replay: &Replay) -> Result<Option<String>, Error> {
     let live = shared.live.load_full();
     let now = shared.clock.now().mono;
     for upstream in replay.new.upstreams.iter().filter_map(|name| live.named(name)) {
@@ -172,14 +172,14 @@ async fn obstacle(shared: &Shared, replay: &Replay) -> Result<Option<String>, Er
 }
 
 /// What the last letter that failed says, as an example.
-async fn last_words(shared: &Shared, replay: &Replay) -> Result<String, Error> {
+async fn last_words(shared: &ServerState, replay: &Replay) -> Result<String, Error> {
     let Some(last) = replay.position else { return Ok(String::new()) };
     let failed = shared.desk.store.letter(last).await?.filter(|letter| letter.status == LetterStatus::Kept && letter.replays > 0);
     Ok(failed.map(|letter| format!(", with {} {}", letter.letter.code, letter.letter.detail).trim_end().to_owned()).unwrap_or_default())
 }
 
 /// Stops a replay until somebody has looked; one that nobody started is over instead, so that it is in nobody's way.
-async fn halt(shared: &Shared, replay: &Replay, plan: &Plan, why: String) -> Result<(), Error> {
+async fn halt(shared: &ServerState, replay: &Replay, plan: &ReplayPlan, why: String) -> Result<(), Error> {
     if plan.reevaluates.is_some() {
         return finish(shared, replay, plan, Some(why)).await;
     }
@@ -189,7 +189,7 @@ async fn halt(shared: &Shared, replay: &Replay, plan: &Plan, why: String) -> Res
     Ok(())
 }
 
-async fn finish(shared: &Shared, replay: &Replay, plan: &Plan, why: Option<String>) -> Result<(), Error> {
+async fn finish(shared: &ServerState, replay: &Replay, plan: &ReplayPlan, why: Option<String>) -> Result<(), Error> {
     if shared.desk.store.set_replay(replay.new.id, ReplayState::Done, shared.desk.now()).await? {
         let counts = replay.counts;
         let event = if plan.reevaluates.is_some() { "dead_letters_reevaluated" } else { "replay_done" };

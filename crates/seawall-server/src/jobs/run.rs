@@ -1,12 +1,12 @@
 //! One job on a worker's bench: found its upstream, driven by the call machine until it ends or has to wait, and written
 //! up for the store.
 
-use super::schedule::{self, Told};
-use super::{Desk, callback, submit};
-use crate::Shared;
-use crate::hygiene::{self, Marks, Ours};
-use crate::idempotency::{Asked, KEY, Keyed, MOST_ANSWER, is_made};
-use crate::letter::{self, Cause, Place};
+use super::schedule::{self, TickResult};
+use super::{JobContext, callback, submit};
+use crate::ServerState;
+use crate::hygiene::{self, HeaderMarks, OwnHeaders};
+use crate::idempotency::{KEY, KeyReservation, KeyedCall, MOST_ANSWER, is_made};
+use crate::letter::{self, Cause, LetterPlace};
 use http::{HeaderMap, HeaderValue, Method, Version};
 use seawall_core::call::{self, Finish, Outcome};
 use seawall_core::config::AtCost;
@@ -48,7 +48,7 @@ const BLAME_AGAIN: Duration = Duration::from_millis(500);
 /// What one worker thread works with.
 #[derive(Debug)]
 pub(super) struct Bench {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServerState>,
     sending: Sending,
     /// For targets that somebody handed in, with the guard of its connections.
     outside: RefCell<(Reach, Sending)>,
@@ -90,7 +90,7 @@ impl Target {
 /// How a run went.
 pub(super) struct Ran<'a> {
     pub settle: SettleJob,
-    pub told: Option<Told>,
+    pub told: Option<TickResult>,
     /// A suspect's, which it has until its end is written down.
     pub place: Option<SemaphorePermit<'a>>,
     /// The room that its answer takes until it is written down.
@@ -112,7 +112,7 @@ pub(super) enum Unbegun {
 }
 
 /// What comes of a run.
-struct Verdict {
+struct RunResult {
     ending: JobEnding,
     progress: Progress,
     history: Vec<Attempted>,
@@ -125,14 +125,14 @@ struct Verdict {
 }
 
 impl Bench {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<ServerState>) -> Self {
         let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
         let outside = RefCell::new(guarded(&shared));
         let rng = RefCell::new(Rng::seeded(seawall_engine::entropy()));
         Self { shared, sending, outside, deadlines: Deadlines::default(), rng }
     }
 
-    pub(super) fn desk(&self) -> &Arc<Desk> {
+    pub(super) fn desk(&self) -> &Arc<JobContext> {
         &self.shared.desk
     }
 
@@ -167,13 +167,13 @@ impl Bench {
     }
 
     /// What is written of a run, and what its schedule is told.
-    fn settlement(&self, claimed: &Claimed, verdict: Verdict) -> (SettleJob, Option<Told>) {
+    fn settlement(&self, claimed: &Claimed, verdict: RunResult) -> (SettleJob, Option<TickResult>) {
         let (job, now) = (&claimed.job, self.desk().now());
         let (ending, told) = schedule::told(job, verdict.ending);
-        let verdict = Verdict { ending, ..verdict };
+        let verdict = RunResult { ending, ..verdict };
         let follow = self.follow(job, &verdict, now);
         let forgets = letter::forgets(job, &verdict.ending);
-        let Verdict { ending, progress, history, answer, key, room: _ } = verdict;
+        let RunResult { ending, progress, history, answer, key, room: _ } = verdict;
         (SettleJob { lease: claimed.lease, ending, progress, history, answer, follow, key, forgets, now, again: false }, told)
     }
 
@@ -186,19 +186,25 @@ impl Bench {
     }
 
     /// A job that was sent so many times at most, or about to be, by workers that could not tell the outcome, and is given up on.
-    fn lost(&self, job: &Job, target: Option<&Target>, cause: Cause, sends: u32, at: Wall) -> Verdict {
+    fn lost(&self, job: &Job, target: Option<&Target>, cause: Cause, sends: u32, at: Wall) -> RunResult {
         let attempts = job.progress.attempts.saturating_add(sends);
         let progress = Progress { attempts, ..job.progress };
         let history = letter::with_unknown(&job.history, attempts, at);
-        let place = Place { upstream: target.map(|to| &*to.upstream), endpoint: target.map(|to| &*to.endpoint) };
+        let place = LetterPlace { upstream: target.map(|to| &*to.upstream), endpoint: target.map(|to| &*to.endpoint) };
         let job = Job { progress, ..job.clone() };
         let letter = letter::letter(&job, Door::Jobs, &place, cause, &history, self.desk().now());
-        Verdict { ending: JobEnding::Dead(Box::new(letter)), progress, history, answer: None, key: None, room: None }
+        RunResult { ending: JobEnding::Dead(Box::new(letter)), progress, history, answer: None, key: None, room: None }
     }
 
     /// A job that workers were lost with, and that is not given to another: the one that was begun and may not be repeated, and the one
     /// that seems to end its workers.
-    async fn given_up(&self, job: &Job, to: &Target, request: &call::Request<'_>, reservation: Option<&Keyed>) -> Option<Verdict> {
+    async fn given_up(
+        &self,
+        job: &Job,
+        to: &Target,
+        request: &call::Request<'_>,
+        reservation: Option<&KeyReservation>,
+    ) -> Option<RunResult> {
         let is_repeatable = request.is_repeatable(&to.endpoint.plan);
         let verdict = match job.begun_at {
             Some(begun_at) if !is_repeatable => {
@@ -216,7 +222,7 @@ impl Bench {
             Some(reservation) => reservation.give_up(&verdict.ending, is_repeatable).await,
             None => None,
         };
-        Some(Verdict { key, ..verdict })
+        Some(RunResult { key, ..verdict })
     }
 
     /// Whether it may have been begun without a note: by a worker that went by other rules and was lost, or was stopped.
@@ -231,9 +237,9 @@ impl Bench {
         claimed: &Claimed,
         to: &Target,
         request: &call::Request<'_>,
-        reservation: Option<&Keyed>,
+        reservation: Option<&KeyReservation>,
         log: &dyn Beginning,
-    ) -> Option<Verdict> {
+    ) -> Option<RunResult> {
         let job = &claimed.job;
         if let Some(verdict) = self.given_up(job, to, request, reservation).await {
             return Some(verdict);
@@ -245,7 +251,7 @@ impl Bench {
         let is_noted = claimed.rules == self.shared.live.load().rules
             || matches!(self.desk().store.begin_send(claimed.lease, self.desk().now()).await, Ok(true));
         let (progress, history) = (job.progress, job.history.clone());
-        (!is_noted).then_some(Verdict { ending: JobEnding::Release, progress, history, answer: None, key: None, room: None })
+        (!is_noted).then_some(RunResult { ending: JobEnding::Release, progress, history, answer: None, key: None, room: None })
     }
 
     /// A suspect's end is written down: others may take its place, and one more.
@@ -291,10 +297,10 @@ impl Bench {
     }
 
     /// A job that cannot be run at all.
-    fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> Verdict {
-        let place = Place { upstream, endpoint: None };
+    fn refused(&self, job: &Job, upstream: Option<&LiveUpstream>, cause: Cause) -> RunResult {
+        let place = LetterPlace { upstream, endpoint: None };
         let letter = letter::letter(job, Door::Jobs, &place, cause, &job.history, self.desk().now());
-        Verdict {
+        RunResult {
             ending: JobEnding::Dead(Box::new(letter)),
             progress: job.progress,
             history: job.history.clone(),
@@ -304,7 +310,7 @@ impl Bench {
         }
     }
 
-    async fn drive(&self, claimed: &Claimed, to: &Target, log: &dyn Beginning) -> Verdict {
+    async fn drive(&self, claimed: &Claimed, to: &Target, log: &dyn Beginning) -> RunResult {
         let job = &claimed.job;
         let (method, mut headers) = match method(job).and_then(|method| Ok((method, self.headers(job, to)?))) {
             Ok(both) => both,
@@ -349,12 +355,12 @@ impl Bench {
             Drove::Aside(aside) => {
                 let until = self.desk().now() + aside.until.since(aside.at.mono);
                 let ending = JobEnding::Wait { until, reason: aside.reason.as_str() };
-                Verdict { ending, progress: aside.progress, history, answer: None, key: None, room: None }
+                RunResult { ending, progress: aside.progress, history, answer: None, key: None, room: None }
             }
             Drove::Ended(ended) => {
                 let progress = used_up(job, &ended.finish);
                 let room = transport.room.take().and_then(Room::into_taken);
-                let (ending, answer) = match reservation.as_ref().and_then(Keyed::stored) {
+                let (ending, answer) = match reservation.as_ref().and_then(KeyReservation::stored) {
                     Some(stored) if stored.status < 400 => (self.done(job, to, &ended.finish, stored), None),
                     stored => {
                         let (ending, answer) = self.ended(job, to, &ended, transport, &trail, &history);
@@ -365,7 +371,7 @@ impl Bench {
                     Some(reservation) => Box::pin(reservation.close(&ending)).await,
                     None => None,
                 };
-                Verdict { ending, progress, history, answer, key, room }
+                RunResult { ending, progress, history, answer, key, room }
             }
         }
     }
@@ -404,10 +410,10 @@ impl Bench {
     }
 
     /// The reservation of a job's key.
-    fn reservation(&self, job: &Job, to: &Target, method: &Method, headers: &HeaderMap) -> Option<Keyed> {
+    fn reservation(&self, job: &Job, to: &Target, method: &Method, headers: &HeaderMap) -> Option<KeyReservation> {
         let policy = &to.endpoint.spec.policy;
         let key = job.idempotency_key.as_ref().filter(|_| policy.idempotency.mode != IdempotencyMode::Off && !method.is_safe())?;
-        let asked = Asked {
+        let asked = KeyedCall {
             caller: &job.caller,
             upstream: &job.upstream,
             method: method.as_str(),
@@ -416,7 +422,7 @@ impl Bench {
             body: &job.request.body,
             left: policy.timeout.total,
         };
-        let keyed = Keyed::of(asked, &policy.idempotency, key, job.id, &self.desk().ledger).of_job();
+        let keyed = KeyReservation::of(asked, &policy.idempotency, key, job.id, &self.desk().ledger).of_job();
         Some(if matches!(job.origin, JobOrigin::Replay { .. }) { keyed.deliberately() } else { keyed })
     }
 
@@ -448,7 +454,7 @@ impl Bench {
                 let detail = detail.or(said).unwrap_or_else(|| letter::fault_words(ended.fault));
                 let answer = answer.map(|answer| self.response(answer, &mask));
                 let cause = Cause::of(finish, trail, detail);
-                let place = Place { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
+                let place = LetterPlace { upstream: Some(&to.upstream), endpoint: Some(&to.endpoint) };
                 let is_tick = matches!(job.origin, JobOrigin::Schedule { .. });
                 let ending = if is_tick || to.endpoint.spec.policy.dead_letter.from.contains(&Door::Jobs) {
                     let job = Job { progress: used_up(job, finish), ..job.clone() };
@@ -501,8 +507,8 @@ impl Bench {
         let mut headers = RequestHeaders::read(kept).map_err(|bad| bad.to_string())?;
         self.resolve(job, &mut headers)?;
         // Whoever described the job, or exported it: the same rules as for a caller, by the configuration of now.
-        let ours = Ours { name: None, ..Ours::of(&to.upstream, &to.endpoint, &self.shared.pseudonym) };
-        let marks = Marks::of(&headers);
+        let ours = OwnHeaders { name: None, ..OwnHeaders::of(&to.upstream, &to.endpoint, &self.shared.pseudonym) };
+        let marks = HeaderMarks::of(&headers);
         hygiene::outward(&mut headers, marks, ours, Version::HTTP_11);
         if let Some(signer) = callback::signer(&self.shared, job) {
             for (name, value) in signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
@@ -547,7 +553,7 @@ impl Bench {
     }
 
     /// What somebody wants to hear of the end.
-    fn follow(&self, job: &Job, verdict: &Verdict, now: Wall) -> Vec<NewJob> {
+    fn follow(&self, job: &Job, verdict: &RunResult, now: Wall) -> Vec<NewJob> {
         if job.callback.is_none() {
             return Vec::new();
         }
@@ -577,7 +583,7 @@ fn is_at_cost(to: &Target, path: &str, headers: &HeaderMap) -> bool {
 }
 
 /// What sends within `allow_private` as it is now.
-fn guarded(shared: &Shared) -> (Reach, Sending) {
+fn guarded(shared: &ServerState) -> (Reach, Sending) {
     let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
     let connector = shared.connector.within(reach.clone());
     (reach, Sending { clock: shared.clock.clone(), pool: Pool::default(), connector })

@@ -1,12 +1,12 @@
 //! Schedules: keeps their subjects as the configuration has them, makes jobs of ticks, and remembers how each subject
 //! does. Of several instances one gets a tick, because the store gives it to one.
 
-use super::Desk;
+use super::JobContext;
 use super::upkeep::note;
-use crate::Shared;
+use crate::ServerState;
 use crate::idempotency;
 use crate::letter;
-use crate::observe::{Event, Severity};
+use crate::observe::{OperatorEvent, Severity};
 use bytes::Bytes;
 use seawall_core::classify::redacted;
 use seawall_core::config::model::Schedule;
@@ -29,7 +29,7 @@ const BATCH: usize = 200;
 const GONE: &str = "the schedule is not configured";
 
 /// For as long as the process serves.
-pub(crate) async fn run(shared: &Shared) {
+pub(crate) async fn run(shared: &ServerState) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut synced: Option<Arc<Live>> = None;
@@ -53,7 +53,7 @@ fn named<'a>(schedules: &'a [Schedule], name: &str) -> Option<&'a Schedule> {
 }
 
 /// Makes the store's subjects those of the configuration; what was added over the API stays.
-async fn sync(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
+async fn sync(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
     let now = desk.now();
     let new: Vec<NewSubject> = schedules
         .iter()
@@ -83,7 +83,7 @@ async fn sync(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
 }
 
 /// What becomes of a subject under this configuration.
-async fn settle(desk: &Desk, schedules: &[Schedule], subject: &ScheduleSubject) -> Result<(), Error> {
+async fn settle(desk: &JobContext, schedules: &[Schedule], subject: &ScheduleSubject) -> Result<(), Error> {
     let (of, name) = (subject.schedule.clone(), subject.subject.clone());
     let schedule = named(schedules, &subject.schedule);
     let is_listed = schedule.is_some_and(|schedule| schedule.subjects.contains(&subject.subject));
@@ -104,7 +104,7 @@ async fn settle(desk: &Desk, schedules: &[Schedule], subject: &ScheduleSubject) 
 }
 
 /// Makes jobs of all ticks that are due.
-async fn fire(desk: &Desk, schedules: &[Schedule]) -> Result<(), Error> {
+async fn fire(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
     loop {
         let now = desk.now();
         let due = desk.store.due_subjects(now, BATCH).await?;
@@ -132,7 +132,7 @@ pub(crate) fn correlation(schedule: &str, subject: &str) -> String {
     format!("schedule:{schedule}:{subject}")
 }
 
-fn job(desk: &Desk, schedule: &Schedule, subject: &str, run_at: Wall, expires_at: Wall) -> NewJob {
+fn job(desk: &JobContext, schedule: &Schedule, subject: &str, run_at: Wall, expires_at: Wall) -> NewJob {
     let request = request(schedule, subject);
     NewJob {
         id: desk.new_id(),
@@ -180,7 +180,7 @@ fn encoded(subject: &str) -> String {
 
 /// How a tick ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct TickResult {
     name: String,
     subject: String,
     how: How,
@@ -198,9 +198,9 @@ enum How {
 
 /// What a subject is told of its tick's end. A tick leaves no letter: the next one does the same work, and until then the
 /// subject says what is wrong.
-pub(crate) fn told(job: &Job, ending: JobEnding) -> (JobEnding, Option<Told>) {
+pub(crate) fn told(job: &Job, ending: JobEnding) -> (JobEnding, Option<TickResult>) {
     let JobOrigin::Schedule { name, subject } = &job.origin else { return (ending, None) };
-    let told = |how| Some(Told { name: name.clone(), subject: subject.clone(), how });
+    let told = |how| Some(TickResult { name: name.clone(), subject: subject.clone(), how });
     match ending {
         JobEnding::Dead(letter) => {
             let error = format!("{} {}", letter.code, letter.detail).trim_end().to_owned();
@@ -218,7 +218,7 @@ pub(crate) fn told(job: &Job, ending: JobEnding) -> (JobEnding, Option<Told>) {
 }
 
 /// An event of one subject.
-fn about(event: Event, live: &Live, name: &str, subject: &str) -> Event {
+fn about(event: OperatorEvent, live: &Live, name: &str, subject: &str) -> OperatorEvent {
     let event = event.about(format!("{name} {subject}"));
     match named(&live.config.schedules, name) {
         Some(schedule) => event.of(&schedule.upstream, None),
@@ -227,14 +227,14 @@ fn about(event: Event, live: &Live, name: &str, subject: &str) -> Event {
 }
 
 /// Says that a stopped subject goes on.
-pub(crate) fn goes_on(shared: &Shared, live: &Live, name: &str, subject: &str) {
-    let event = Event::new("schedule-stopped", Severity::Info, format!("schedule {name} goes on for {subject}"));
+pub(crate) fn goes_on(shared: &ServerState, live: &Live, name: &str, subject: &str) {
+    let event = OperatorEvent::new("schedule-stopped", Severity::Info, format!("schedule {name} goes on for {subject}"));
     shared.eyes.bus.clear(about(event, live, name, subject), shared.desk.now());
 }
 
 /// Writes down how a tick ended. What a crash keeps from being written, the next tick says again.
-pub(crate) async fn report(shared: &Shared, told: Told) {
-    let Told { name, subject, how } = told;
+pub(crate) async fn report(shared: &ServerState, told: TickResult) {
+    let TickResult { name, subject, how } = told;
     let (desk, live) = (&shared.desk, shared.live.load_full());
     let now = desk.now();
     let report = match how {
@@ -248,7 +248,7 @@ pub(crate) async fn report(shared: &Shared, told: Told) {
         How::Unwelcome(reason) => {
             let fields = vec![("schedule", name.clone()), ("subject", subject.clone()), ("reason", reason.clone())];
             note(shared, "schedule_stopped", fields);
-            let event = Event::new("schedule-stopped", Severity::Fatal, format!("schedule {name} has stopped for {subject}"));
+            let event = OperatorEvent::new("schedule-stopped", Severity::Fatal, format!("schedule {name} has stopped for {subject}"));
             shared.eyes.bus.raise(&about(event.detail(redacted(&reason)), &live, &name, &subject), now);
             TickReport::Stopped { reason }
         }

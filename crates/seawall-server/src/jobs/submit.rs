@@ -1,6 +1,6 @@
 //! A job as somebody describes it, checked before it is kept.
 
-use super::Desk;
+use super::JobContext;
 use super::view::Encoding;
 use crate::idempotency;
 use crate::shape::Time;
@@ -75,14 +75,14 @@ fn get() -> String {
 
 /// Whoever describes a job: the caller it is kept for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct By<'a> {
+pub(crate) struct Submitter<'a> {
     pub caller: &'a str,
     pub tenant: &'a str,
 }
 
 /// # Errors
 /// With what is wrong, in words for whoever wrote it.
-pub(crate) fn accept(text: &[u8], live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
+pub(crate) fn accept(text: &[u8], live: &Live, desk: &JobContext, by: Submitter<'_>) -> Result<NewJob, String> {
     // Said here: the parser would take a list for the members in their order, and complain of the first.
     if text.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err("this is no job: a job is one JSON object; many are lines of application/x-ndjson".to_owned());
@@ -91,7 +91,7 @@ pub(crate) fn accept(text: &[u8], live: &Live, desk: &Desk, by: By<'_>) -> Resul
     check(submission, live, desk, by)
 }
 
-pub(crate) fn check(submission: Submission, live: &Live, desk: &Desk, by: By<'_>) -> Result<NewJob, String> {
+pub(crate) fn check(submission: Submission, live: &Live, desk: &JobContext, by: Submitter<'_>) -> Result<NewJob, String> {
     let reach = Reach::new(live.config.server.allow_private.clone());
     let (upstream, path) = match (submission.upstream, submission.url, submission.path) {
         (Some(name), None, path) => {

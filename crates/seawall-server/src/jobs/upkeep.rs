@@ -1,8 +1,8 @@
 //! What has to be done now and then: counting, letting old jobs and letters go, following the database's clock.
 
 use super::reevaluate::Diary;
-use super::{Desk, alarm, replay_run, schedule};
-use crate::Shared;
+use super::{JobContext, alarm, replay_run, schedule};
+use crate::ServerState;
 use crate::host::Host;
 use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_engine::record::{NoteRecord, Record};
@@ -26,7 +26,7 @@ const COUNTING: u64 = 50;
 const SELDOM: Nanos = Nanos::from_secs(60);
 
 /// For as long as the process serves: all that the store needs besides workers.
-pub(crate) async fn keep_up(shared: &Shared) {
+pub(crate) async fn keep_up(shared: &ServerState) {
     tokio::select! {
         () = rounds(shared) => {}
         // Each by itself: after a long time in which nobody let go of anything, one of them may take hours.
@@ -48,7 +48,7 @@ async fn now_and_then(mut what: impl AsyncFnMut()) {
     }
 }
 
-async fn rounds(shared: &Shared) {
+async fn rounds(shared: &ServerState) {
     let (mut diary, mut count_at) = (Diary::default(), Mono::default());
     now_and_then(async || {
         round(shared, &mut count_at).await;
@@ -57,19 +57,19 @@ async fn rounds(shared: &Shared) {
     .await;
 }
 
-async fn forget_keys(shared: &Shared) {
+async fn forget_keys(shared: &ServerState) {
     let (store, now) = (&shared.desk.store, shared.desk.now());
     while store.sweep_keys(now, FEW).await.is_ok_and(|gone| gone == FEW) {
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn forget_jobs(shared: &Shared) {
+async fn forget_jobs(shared: &ServerState) {
     let before = Wall(shared.desk.now().0.saturating_sub(i64::try_from(KEPT.as_millis()).unwrap_or(i64::MAX)));
     while shared.desk.store.sweep_jobs(before, BATCH).await.is_ok_and(|gone| gone == BATCH) {}
 }
 
-async fn expire(shared: &Shared) {
+async fn expire(shared: &ServerState) {
     let (desk, now) = (&shared.desk, shared.desk.now());
     while let Ok(expired) = desk.store.expire_letters(now, FEW).await {
         for gone in &expired.unheeded {
@@ -92,7 +92,7 @@ async fn expire(shared: &Shared) {
     }
 }
 
-async fn round(shared: &Shared, count_at: &mut Mono) {
+async fn round(shared: &ServerState, count_at: &mut Mono) {
     let desk = &shared.desk;
     desk.follow().await;
     desk.keep_secret().await;
@@ -112,7 +112,7 @@ async fn round(shared: &Shared, count_at: &mut Mono) {
 }
 
 /// A line in the log about something that no single call is to blame for.
-pub(super) fn note(shared: &Shared, event: &'static str, fields: Vec<(&'static str, String)>) {
+pub(super) fn note(shared: &ServerState, event: &'static str, fields: Vec<(&'static str, String)>) {
     shared.recorder.push(Record::Note(NoteRecord { at: shared.desk.now(), event, fields }));
 }
 
@@ -125,7 +125,7 @@ fn tell(terminal: &dyn Host, was_silent: bool, error: Option<&Error>) {
     }
 }
 
-async fn count(desk: &Desk) {
+async fn count(desk: &JobContext) {
     let Ok(counts) = desk.store.job_counts().await else { return };
     for (place, count) in desk.counts.by_state.iter().zip(counts.by_state) {
         place.store(count, Ordering::Relaxed);
@@ -134,7 +134,7 @@ async fn count(desk: &Desk) {
     desk.counts.lag_ms.store(i64::try_from(lag.as_millis()).unwrap_or(i64::MAX), Ordering::Relaxed);
 }
 
-async fn measure(shared: &Shared) {
+async fn measure(shared: &ServerState) {
     let desk = &shared.desk;
     let measured = desk.store.depths().await;
     tell(&*shared.host, desk.counts.silent.swap(measured.is_err(), Ordering::Relaxed), measured.as_ref().err());

@@ -37,7 +37,7 @@ pub(crate) struct ShownJob {
     finished_at: Option<Time>,
     expires_at: Option<Time>,
     run_at: Time,
-    response: Option<Answer>,
+    response: Option<LastResponse>,
     error: Option<String>,
     correlation_id: Option<String>,
     idempotency_key: Option<String>,
@@ -78,7 +78,8 @@ enum ShownOrigin {
 
 /// What the upstream answered in the end.
 #[derive(Debug, Serialize, ToSchema)]
-struct Answer {
+#[schema(as = Answer)]
+struct LastResponse {
     status: u16,
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     headers: Members<String>,
@@ -101,7 +102,8 @@ pub(crate) struct Tried {
 
 /// A call that was given up.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct DeadLetter {
+#[schema(as = DeadLetter)]
+pub(crate) struct LetterView {
     id: String,
     /// Its upstream.
     queue: String,
@@ -201,7 +203,7 @@ fn answered(job: &Job, response: Option<&Response>) -> ShownJob {
     let response = response.map(|response| {
         let (text, body_encoding) = body(&response.body);
         let (status, truncated) = (response.status, response.truncated);
-        Answer { status, headers: headers(&response.headers.pairs()), body: text, body_encoding, truncated }
+        LastResponse { status, headers: headers(&response.headers.pairs()), body: text, body_encoding, truncated }
     });
     ShownJob {
         id: job.id.to_string(),
@@ -242,10 +244,10 @@ fn origin(origin: &JobOrigin) -> ShownOrigin {
     }
 }
 
-pub(crate) fn letter(kept: &Letter) -> DeadLetter {
+pub(crate) fn letter(kept: &Letter) -> LetterView {
     let letter = &kept.letter;
     let (text, body_encoding) = body(&letter.request.body);
-    DeadLetter {
+    LetterView {
         id: letter.id.to_string(),
         queue: letter.upstream.clone(),
         endpoint: letter.endpoint.clone(),

@@ -1,11 +1,11 @@
 //! One caller on one connection that speaks HTTP/2. Its streams are held to the limits of HTTP/1 connections: a first request in
 //! time, no idle connection for longer than that, and no response that nobody reads.
 
-use super::hush::Hushing;
-use super::talk::{Awaited, Spoken, Talk};
-use super::wire::{LINGER, Wire};
+use super::hush::IdleWatch;
+use super::talk::{AwaitedRead, ConnectionActivity, Http1Connection};
+use super::wire::{CallerSocket, LINGER};
 use super::worker::draining;
-use crate::Phase;
+use crate::DrainPhase;
 use crate::gateway::Entrance;
 use crate::gateway::Gateway;
 use crate::seats::Seat;
@@ -52,7 +52,7 @@ struct StreamState {
     pieces: Cell<u64>,
     /// The last piece waits for the caller's window.
     is_held: Cell<bool>,
-    hush: Hushing,
+    hush: IdleWatch,
 }
 
 /// A stream from its request to its end.
@@ -60,7 +60,7 @@ struct StreamState {
 struct OpenStream {
     number: u32,
     state: Rc<StreamState>,
-    talk: Rc<Spoken>,
+    talk: Rc<ConnectionActivity>,
     /// Every stream but the only one takes a place among the callers, as a connection of HTTP/1 would.
     _seat: Option<Seat>,
 }
@@ -69,13 +69,13 @@ impl Streams {
     /// Looks after each stream; ends those whose response is not read.
     pub(crate) fn look(&self, is_short: bool) {
         for stream in self.open.borrow().values() {
-            let awaited = stream.is_held.get().then(|| Awaited::Reader(stream.pieces.get()));
+            let awaited = stream.is_held.get().then(|| AwaitedRead::Reader(stream.pieces.get()));
             stream.hush.look(awaited, is_short);
         }
     }
 }
 
-impl Spoken {
+impl ConnectionActivity {
     /// A new stream of this connection.
     fn open_stream(self: &Rc<Self>, seat: Option<Seat>) -> OpenStream {
         let streams = &self.streams;
@@ -105,7 +105,7 @@ impl Drop for OpenStream {
 /// Runs a connection's streams on its thread, each until it ends or is given up. Dropping a stream's task resets the stream and
 /// gives its upstream connection back.
 #[derive(Clone)]
-struct StreamTasks(Rc<Spoken>);
+struct StreamTasks(Rc<ConnectionActivity>);
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for StreamTasks {
     fn execute(&self, task: F) {
@@ -148,7 +148,7 @@ impl Body for ReadBody {
 }
 
 /// Serves a connection until the caller leaves, is waited for too long, or the process ends.
-pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phases: watch::Receiver<Phase>, talk: &Talk) {
+pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phases: watch::Receiver<DrainPhase>, talk: &Http1Connection) {
     let (spoken, max_streams) = (Rc::clone(talk.spoken()), gateway.seats().max_streams());
     let tasks = StreamTasks(Rc::clone(&spoken));
     let service = service_fn(move |request: Request<Incoming>| {
@@ -180,7 +180,7 @@ pub(crate) async fn serve(gateway: Rc<Gateway>, stream: Io, from: Entrance, phas
         .max_send_buf_size(MAX_SEND_BUFFER)
         .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(PING_INTERVAL);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(Wire::new(stream, phases.clone())), service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(CallerSocket::new(stream, phases.clone())), service));
     let is_idle = tokio::select! {
         // In this order: what has arrived by now is read before the connection is told to end.
         biased;

@@ -1,11 +1,11 @@
 //! One caller on one connection that speaks HTTP/1: a request, its answer, the next.
 
 use super::http2::Streams;
-use super::hush::Hushing;
-use super::wire::{LINGER, Wire};
+use super::hush::IdleWatch;
+use super::wire::{CallerSocket, LINGER};
 use super::worker::draining;
-use crate::Phase;
-use crate::answer::Answered;
+use crate::DrainPhase;
+use crate::answer::CallerResponse;
 use crate::gateway::Entrance;
 use crate::gateway::Gateway;
 use crate::gateway::intake;
@@ -29,35 +29,40 @@ type Heard = h1::Heard<Inbound>;
 
 /// How one connection's conversation goes, for whoever watches over all of them.
 #[derive(Debug, Default)]
-pub(crate) struct Talk(Rc<Spoken>);
+pub(crate) struct Http1Connection(Rc<ConnectionActivity>);
 
 #[derive(Debug)]
-pub(crate) struct Spoken {
+pub(crate) struct ConnectionActivity {
     /// Requests so far.
     turns: Cell<u32>,
-    awaited: Cell<Option<Awaited>>,
-    pub hush: Hushing,
+    awaited: Cell<Option<AwaitedRead>>,
+    pub hush: IdleWatch,
     /// The streams of a connection that speaks HTTP/2.
     pub streams: Streams,
 }
 
 /// What the caller is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaited {
+pub(crate) enum AwaitedRead {
     /// To say what it wants, after so many requests.
     Request(u32),
     /// To take more of its answer than so many bytes.
     Reader(u64),
 }
 
-impl Default for Spoken {
+impl Default for ConnectionActivity {
     fn default() -> Self {
-        Self { turns: Cell::new(0), awaited: Cell::new(Some(Awaited::Request(0))), hush: Hushing::default(), streams: Streams::default() }
+        Self {
+            turns: Cell::new(0),
+            awaited: Cell::new(Some(AwaitedRead::Request(0))),
+            hush: IdleWatch::default(),
+            streams: Streams::default(),
+        }
     }
 }
 
-impl Talk {
-    pub(crate) fn spoken(&self) -> &Rc<Spoken> {
+impl Http1Connection {
+    pub(crate) fn spoken(&self) -> &Rc<ConnectionActivity> {
         &self.0
     }
 
@@ -67,7 +72,7 @@ impl Talk {
 
     /// The answer is on its way; `stuck` where the caller does not take it.
     fn says(&self, stuck: Option<u64>) {
-        self.0.awaited.set(stuck.map(Awaited::Reader));
+        self.0.awaited.set(stuck.map(AwaitedRead::Reader));
     }
 
     fn end(&self) {
@@ -75,7 +80,7 @@ impl Talk {
     }
 }
 
-impl Spoken {
+impl ConnectionActivity {
     /// A request has begun.
     pub(crate) fn begin(&self) {
         self.turns.set(self.turns.get().wrapping_add(1));
@@ -84,24 +89,24 @@ impl Spoken {
 
     /// No request is under way any more, and the next one is waited for.
     pub(crate) fn end(&self) {
-        self.awaited.set(Some(Awaited::Request(self.turns.get())));
+        self.awaited.set(Some(AwaitedRead::Request(self.turns.get())));
     }
 
-    pub(crate) fn awaited(&self) -> Option<Awaited> {
+    pub(crate) fn awaited(&self) -> Option<AwaitedRead> {
         self.awaited.get()
     }
 }
 
 /// Whether the process is on its way out.
-struct Ending {
-    phases: watch::Receiver<Phase>,
+struct DrainSignal {
+    phases: watch::Receiver<DrainPhase>,
     told: Pin<Box<dyn Future<Output = ()>>>,
     is_asked: bool,
     is_ending: bool,
 }
 
-impl Ending {
-    fn new(phases: watch::Receiver<Phase>) -> Self {
+impl DrainSignal {
+    fn new(phases: watch::Receiver<DrainPhase>) -> Self {
         let told = Box::pin(draining(phases.clone()));
         Self { phases, told, is_asked: false, is_ending: false }
     }
@@ -116,8 +121,8 @@ impl Ending {
     }
 }
 
-pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, phases: watch::Receiver<Phase>, talk: &Talk) {
-    let (mut served, mut ending) = (Served::new(stream), Ending::new(phases.clone()));
+pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, phases: watch::Receiver<DrainPhase>, talk: &Http1Connection) {
+    let (mut served, mut ending) = (Served::new(stream), DrainSignal::new(phases.clone()));
     let (mut head, ()) = Request::new(()).into_parts();
     loop {
         let asked = match heard(&mut served, &mut head, &mut ending, talk).await {
@@ -126,7 +131,9 @@ pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
             Err(why) => return turn_away(gateway, served, from, phases, why).await,
         };
         talk.begin();
-        let Some(Answered { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, from).await else { return };
+        let Some(CallerResponse { mut response, verbatim, signed }) = answer(gateway, &mut served, &mut head, asked, from).await else {
+            return;
+        };
         // It is made of what was read, and would keep all of that while the connection is idle.
         (head.method, head.uri, head.headers) = (Method::GET, Uri::default(), HeaderMap::new());
         head.extensions.clear();
@@ -149,7 +156,12 @@ pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
 }
 
 /// The next request; nothing where none will be heard.
-async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Ending, talk: &Talk) -> Result<Option<Heard>, Unheard> {
+async fn heard(
+    served: &mut Served,
+    head: &mut request::Parts,
+    ending: &mut DrainSignal,
+    talk: &Http1Connection,
+) -> Result<Option<Heard>, Unheard> {
     std::future::poll_fn(|cx| {
         // In this order: what has arrived by now is read before the connection is told to end.
         if let Poll::Ready(heard) = served.poll_request(head, cx) {
@@ -162,7 +174,13 @@ async fn heard(served: &mut Served, head: &mut request::Parts, ending: &mut Endi
 }
 
 /// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
-async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Parts, asked: Heard, from: &Entrance) -> Option<Answered> {
+async fn answer(
+    gateway: &Gateway,
+    served: &mut Served,
+    head: &mut request::Parts,
+    asked: Heard,
+    from: &Entrance,
+) -> Option<CallerResponse> {
     // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
     // before the call is, so that the call begins where it will be and need not be moved there.
     let mut call = Box::into_pin(Box::write(Box::new_uninit(), gateway.handle(head, asked, from)));
@@ -174,7 +192,7 @@ async fn answer(gateway: &Gateway, served: &mut Served, head: &mut request::Part
 }
 
 /// Passes an answer on, as long as the caller takes it.
-async fn answered(served: &mut Served, talk: &Talk) -> End {
+async fn answered(served: &mut Served, talk: &Http1Connection) -> End {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(end) = served.poll_answered(cx) {
             return Poll::Ready(end);
@@ -186,7 +204,7 @@ async fn answered(served: &mut Served, talk: &Talk) -> End {
 }
 
 /// Answers what was no request, and hears no more.
-async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phases: watch::Receiver<Phase>, why: Unheard) {
+async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: Unheard) {
     let refusal = match why {
         Unheard::Malformed => intake::bad_request("the request is malformed"),
         Unheard::TooLarge { line } if line > intake::MAX_TARGET => intake::target_too_long(),
@@ -195,16 +213,16 @@ async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phase
     let refusal = refusal.closing().shaped(gateway.port_endpoint(from.port.as_ref()).as_deref());
     let words = gateway.noted(refusal, None).wire(gateway.wall());
     let Some(stream) = served.close() else { return };
-    let mut wire = Wire::new(stream, phases);
+    let mut wire = CallerSocket::new(stream, phases);
     // Whoever does not listen has been told all the same.
     if let Ok(Ok(())) = tokio::time::timeout(LINGER, wire.write_all(&words)).await {
         drop(wire.shutdown().await);
     }
 }
 
-async fn close(mut served: Served, phases: watch::Receiver<Phase>) {
+async fn close(mut served: Served, phases: watch::Receiver<DrainPhase>) {
     if let Some(stream) = served.close() {
         // Errors of a connection are the peer's.
-        drop(Wire::new(stream, phases).shutdown().await);
+        drop(CallerSocket::new(stream, phases).shutdown().await);
     }
 }

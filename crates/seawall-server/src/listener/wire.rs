@@ -1,7 +1,7 @@
 //! A caller's socket at its end: a connection that we end first lingers, so that a caller who is still sending gets to
 //! read the answer instead of a reset.
 
-use crate::Phase;
+use crate::DrainPhase;
 use seawall_http::io::Io;
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -15,26 +15,26 @@ use tokio::time::Sleep;
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct CallerSocket {
     stream: Io,
-    phases: watch::Receiver<Phase>,
-    closing: Closing,
+    phases: watch::Receiver<DrainPhase>,
+    closing: LingerState,
 }
 
 #[derive(Debug)]
-enum Closing {
+enum LingerState {
     Open,
     Lingering(Pin<Box<Sleep>>),
 }
 
-impl Wire {
-    pub(crate) const fn new(stream: Io, phases: watch::Receiver<Phase>) -> Self {
-        Self { stream, phases, closing: Closing::Open }
+impl CallerSocket {
+    pub(crate) const fn new(stream: Io, phases: watch::Receiver<DrainPhase>) -> Self {
+        Self { stream, phases, closing: LingerState::Open }
     }
 
     /// Reads and forgets until the caller has closed its side or has had its time.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        let Closing::Lingering(timer) = &mut self.closing else { return Poll::Ready(Ok(())) };
+        let LingerState::Lingering(timer) = &mut self.closing else { return Poll::Ready(Ok(())) };
         let mut space = [0; 16 * 1024];
         loop {
             if timer.as_mut().poll(cx).is_ready() {
@@ -50,13 +50,13 @@ impl Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for CallerSocket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for CallerSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -74,13 +74,13 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        if matches!(self.closing, Closing::Open) {
+        if matches!(self.closing, LingerState::Open) {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
             // A process on its way out does not wait for callers who keep idle connections.
-            if *self.phases.borrow() >= Phase::Draining {
+            if *self.phases.borrow() >= DrainPhase::Draining {
                 return Poll::Ready(Ok(()));
             }
-            self.closing = Closing::Lingering(Box::pin(tokio::time::sleep(LINGER)));
+            self.closing = LingerState::Lingering(Box::pin(tokio::time::sleep(LINGER)));
         }
         self.poll_linger(cx)
     }

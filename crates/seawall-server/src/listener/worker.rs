@@ -1,11 +1,11 @@
 //! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
 
 use super::http2;
-use super::hush::Hush;
+use super::hush::IdleSweeper;
 use super::ports::Port;
-use super::talk::{Talk, converse};
-use crate::Phase;
-use crate::Shared;
+use super::talk::{Http1Connection, converse};
+use crate::DrainPhase;
+use crate::ServerState;
 use crate::gateway::Entrance;
 use crate::gateway::Gateway;
 use anyhow::Context as _;
@@ -59,18 +59,18 @@ pub(crate) fn listen(address: &str, shared: bool) -> anyhow::Result<std::net::Tc
 
 /// The life of one worker.
 pub(crate) fn run(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     listener: std::net::TcpListener,
     ports: NewListeners,
-    phases: watch::Receiver<Phase>,
+    phases: watch::Receiver<DrainPhase>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     LocalSet::new().block_on(&runtime, async {
         let listener = TcpListener::from_std(listener)?;
         let gateway = Rc::new(Gateway::new(Arc::clone(shared)));
-        let hush = Hush::default();
+        let hush = IdleSweeper::default();
         tokio::task::spawn_local(hush.clone().watch(shared.head_timeout, gateway.seats()));
-        let open: Open = Rc::new(());
+        let open: OpenConnections = Rc::new(());
         let acceptor = Acceptor { gateway, hush, phases: phases.clone(), open: Rc::clone(&open) };
         tokio::task::spawn_local(acceptor.clone().open_ports(ports));
         // A task of its own: what a `LocalSet` runs until its end is polled after every event of the thread.
@@ -81,7 +81,7 @@ pub(crate) fn run(
 }
 
 /// Counts the connections that are still open, and the tasks that accept more.
-type Open = Rc<()>;
+type OpenConnections = Rc<()>;
 
 /// Listeners on ports of upstreams' own, as they are opened.
 type NewListeners = mpsc::UnboundedReceiver<Port>;
@@ -90,9 +90,9 @@ type NewListeners = mpsc::UnboundedReceiver<Port>;
 #[derive(Clone)]
 struct Acceptor {
     gateway: Rc<Gateway>,
-    hush: Hush,
-    phases: watch::Receiver<Phase>,
-    open: Open,
+    hush: IdleSweeper,
+    phases: watch::Receiver<DrainPhase>,
+    open: OpenConnections,
 }
 
 impl Acceptor {
@@ -139,7 +139,7 @@ impl Acceptor {
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 },
                 _ = sweep.tick(), if port.is_none() => self.gateway.sweep(),
-                _ = phases.wait_for(|phase| *phase >= Phase::Draining) => break,
+                _ = phases.wait_for(|phase| *phase >= DrainPhase::Draining) => break,
                 () = &mut closed => break,
             }
         }
@@ -158,7 +158,7 @@ impl Acceptor {
 }
 
 /// Waits for open connections to end, or for the order to stop at once.
-async fn drain(open: Open, mut phases: watch::Receiver<Phase>) {
+async fn drain(open: OpenConnections, mut phases: watch::Receiver<DrainPhase>) {
     let ended = async {
         while Rc::strong_count(&open) > 1 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -166,11 +166,11 @@ async fn drain(open: Open, mut phases: watch::Receiver<Phase>) {
     };
     tokio::select! {
         () = ended => {}
-        _ = phases.wait_for(|phase| *phase >= Phase::Stopping) => {}
+        _ = phases.wait_for(|phase| *phase >= DrainPhase::Stopping) => {}
     }
 }
 
-async fn connection(gateway: Rc<Gateway>, stream: TcpStream, from: Entrance, phases: watch::Receiver<Phase>, talk: Talk) {
+async fn connection(gateway: Rc<Gateway>, stream: TcpStream, from: Entrance, phases: watch::Receiver<DrainPhase>, talk: Http1Connection) {
     // A peer that is gone already needs no answer.
     if stream.set_nodelay(true).is_err() {
         return;
@@ -190,12 +190,12 @@ async fn connection(gateway: Rc<Gateway>, stream: TcpStream, from: Entrance, pha
     Box::pin(http2::serve(gateway, stream, from, phases, &talk)).await;
 }
 
-pub(crate) async fn draining(mut phases: watch::Receiver<Phase>) {
+pub(crate) async fn draining(mut phases: watch::Receiver<DrainPhase>) {
     // A closed channel means that the process is on its way out too.
-    drop(phases.wait_for(|phase| *phase >= Phase::Draining).await);
+    drop(phases.wait_for(|phase| *phase >= DrainPhase::Draining).await);
 }
 
-async fn silent_while_draining(phases: watch::Receiver<Phase>) {
+async fn silent_while_draining(phases: watch::Receiver<DrainPhase>) {
     draining(phases).await;
     tokio::time::sleep(LAST_WORD).await;
 }

@@ -2,8 +2,8 @@
 //! is ours alone: of several instances none knows whose alarm is whose.
 
 use super::Receiver;
-use crate::Shared;
-use crate::observe::{Event, SPIKE, Severity, Standing};
+use crate::ServerState;
+use crate::observe::{OperatorEvent, SPIKE, Severity, StandingEvent};
 use seawall_core::policy;
 use seawall_core::time::Mono;
 use seawall_store::Error;
@@ -14,15 +14,15 @@ use std::sync::PoisonError;
 const NAME: &str = "alarms";
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Known {
+pub(super) struct KnownAlarms {
     /// What was told to anybody, by its condition.
-    standing: BTreeMap<String, Standing>,
+    standing: BTreeMap<String, StandingEvent>,
     /// What each receiver was told. They are known by their URL, as the configuration has it, and their format.
     told: Vec<(String, String, BTreeSet<String>)>,
 }
 
-impl Known {
-    fn of(receivers: &[Receiver], shared: &Shared) -> Self {
+impl KnownAlarms {
+    fn of(receivers: &[Receiver], shared: &ServerState) -> Self {
         let told: Vec<(String, String, BTreeSet<String>)> = receivers
             .iter()
             .map(|Receiver { spec, notices }| {
@@ -38,7 +38,7 @@ impl Known {
         self.told == other.told && self.standing.keys().eq(other.standing.keys())
     }
 
-    pub(super) async fn read(shared: &Shared) -> Result<Self, Error> {
+    pub(super) async fn read(shared: &ServerState) -> Result<Self, Error> {
         if !shared.desk.store.is_private() {
             return Ok(Self::default());
         }
@@ -50,7 +50,7 @@ impl Known {
     }
 
     /// Writes down what has changed. What cannot be written now is tried again with the next look.
-    pub(super) async fn follow(&mut self, receivers: &[Receiver], shared: &Shared) {
+    pub(super) async fn follow(&mut self, receivers: &[Receiver], shared: &ServerState) {
         let now = Self::of(receivers, shared);
         if self.is_as(&now) || !shared.desk.store.is_private() {
             return;
@@ -73,17 +73,17 @@ impl Known {
 }
 
 /// Before anybody is served: what stood is taken over, and what the start itself ends is told.
-pub(crate) async fn recall(shared: &Shared) -> Result<(), Error> {
-    let known = Known::read(shared).await?;
+pub(crate) async fn recall(shared: &ServerState) -> Result<(), Error> {
+    let known = KnownAlarms::read(shared).await?;
     let (live, bus, now) = (shared.live.load(), &shared.eyes.bus, shared.clock.now().wall);
     bus.recall(&known.standing);
     shared.eyes.seen().alarms.recall(&live, bus);
     let queues = known.standing.values().filter(|standing| standing.name == "dead-letter-alarm");
     let queues = queues.filter_map(|alarm| Some((alarm.upstream.clone()?, policy::Severity::from_word(&alarm.about)?)));
     shared.desk.alarms.lock().unwrap_or_else(PoisonError::into_inner).extend(queues);
-    let refused = Event::new("config-rejected", Severity::Fatal, "");
+    let refused = OperatorEvent::new("config-rejected", Severity::Fatal, "");
     if let Some(began) = bus.ended(&refused) {
-        let event = Event::new("config-reloaded", Severity::Info, "the process was started with a good configuration");
+        let event = OperatorEvent::new("config-reloaded", Severity::Info, "the process was started with a good configuration");
         bus.publish(&event.resolving(Some(began)), now);
     }
     Ok(())

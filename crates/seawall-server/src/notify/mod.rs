@@ -6,11 +6,11 @@ mod text;
 
 pub(super) use keep::recall;
 
-use super::Shared;
+use super::ServerState;
 use crate::jobs::callback;
 use crate::observe::{Published, Severity};
 use bytes::Bytes;
-use keep::Known;
+use keep::KnownAlarms;
 use seawall_core::config::model::Notify;
 use seawall_core::decide::notice::{Message, Notices};
 use seawall_core::time::Mono;
@@ -61,13 +61,13 @@ impl Receiver {
 }
 
 /// For as long as the process serves.
-pub(super) async fn run(shared: &Shared) {
+pub(super) async fn run(shared: &ServerState) {
     let mut every = tokio::time::interval(EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut receivers, mut unsent) = (Vec::new(), VecDeque::new());
     follow(&mut receivers, &shared.live.load().config.notify);
     // A store that does not answer now forgets what was told, and nothing else.
-    let mut known = Known::read(shared).await.unwrap_or_default();
+    let mut known = KnownAlarms::read(shared).await.unwrap_or_default();
     known.hand_out(&mut receivers, shared.clock.now().mono);
     loop {
         every.tick().await;
@@ -102,13 +102,13 @@ fn follow(receivers: &mut Vec<Receiver>, specs: &[Notify]) {
         .collect();
 }
 
-fn job(shared: &Shared, spec: &Notify, message: &Message<Published>) -> NewJob {
+fn job(shared: &ServerState, spec: &Notify, message: &Message<Published>) -> NewJob {
     let desk = &shared.desk;
     let (headers, body) = text::write(&spec.format, message, shared.pseudonym.name(), desk.now());
     callback::message(spec.url.clone(), headers, Bytes::from(body), JobOrigin::Notification, desk)
 }
 
-async fn send(shared: &Shared, unsent: &mut VecDeque<NewJob>) {
+async fn send(shared: &ServerState, unsent: &mut VecDeque<NewJob>) {
     while unsent.len() > MOST_UNSENT {
         unsent.pop_front();
     }
@@ -129,7 +129,7 @@ async fn send(shared: &Shared, unsent: &mut VecDeque<NewJob>) {
 }
 
 /// What keeps receivers from ever being told, as far as it can be seen from here.
-pub(super) fn out_of_reach(shared: &Shared) -> Vec<String> {
+pub(super) fn out_of_reach(shared: &ServerState) -> Vec<String> {
     let live = shared.live.load();
     let reach = Reach::new(live.config.server.allow_private.clone());
     let refused = live.config.notify.iter().enumerate().filter_map(|(place, spec)| {

@@ -1,6 +1,6 @@
 //! A message as receivers read it: an envelope of Standard Webhooks, a Slack message, or ntfy's text with its headers.
 
-use crate::observe::{Published, Severity, Told};
+use crate::observe::{Published, Severity, StoredEvent};
 use seawall_core::decide::notice::{Message, Notice};
 use seawall_core::time::Wall;
 use serde::Serialize;
@@ -11,10 +11,10 @@ const MOST_BLOCK: usize = 2900;
 /// What ntfy takes as a title; the rest of it is in the text.
 const MOST_TITLE: usize = 200;
 
-type Headers = Vec<(String, String)>;
+type MessageHeaders = Vec<(String, String)>;
 
 /// Headers and body.
-pub(super) fn write(format: &str, message: &Message<Published>, instance: &str, now: Wall) -> (Headers, String) {
+pub(super) fn write(format: &str, message: &Message<Published>, instance: &str, now: Wall) -> (MessageHeaders, String) {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let document = || vec![header("content-type", "application/json")];
     match format {
@@ -45,15 +45,15 @@ fn first(message: &Message<Published>) -> Option<&Notice<Published>> {
 
 /// An event, and how often it was told to us since the last message.
 #[derive(Serialize)]
-struct Shown {
+struct ShownEvent {
     #[serde(flatten)]
-    event: Told,
+    event: StoredEvent,
     times: u32,
 }
 
-fn shown(notice: &Notice<Published>) -> Shown {
+fn shown(notice: &Notice<Published>) -> ShownEvent {
     let Published { id, at, event } = &notice.event;
-    Shown { event: event.told(*id, *at), times: notice.times }
+    ShownEvent { event: event.told(*id, *at), times: notice.times }
 }
 
 fn envelope(message: &Message<Published>, instance: &str, now: Wall) -> Value {
@@ -141,12 +141,12 @@ fn ascii(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::Event;
+    use crate::observe::OperatorEvent;
 
     fn message() -> Message<Published> {
-        let notice = |id, event: Event, times| Notice { event: Published { id, at: Wall(0), event }, times };
-        let opened = Event::new("breaker-opened", Severity::Warning, "a/b is failing").of("a", Some("b")).detail("<500> & more");
-        let denied = Event::new("auth-failed", Severity::Fatal, "zürich accepts no credential of ours").of("zürich", None);
+        let notice = |id, event: OperatorEvent, times| Notice { event: Published { id, at: Wall(0), event }, times };
+        let opened = OperatorEvent::new("breaker-opened", Severity::Warning, "a/b is failing").of("a", Some("b")).detail("<500> & more");
+        let denied = OperatorEvent::new("auth-failed", Severity::Fatal, "zürich accepts no credential of ours").of("zürich", None);
         Message { notices: vec![notice(3, opened, 4), notice(4, denied, 1)], missed: 2 }
     }
 

@@ -2,10 +2,10 @@
 //! and when it ends, and not again in between.
 
 use super::bounded;
-use super::bus::{Bus, Event, Severity};
+use super::bus::{Bus, OperatorEvent, Severity};
 use super::rollup::Rollups;
-use super::series::Series;
-use crate::job_counts::Counts;
+use super::series::TimeSeries;
+use crate::job_counts::StoreCounts;
 use crate::shape::{BreakerState, Time};
 use seawall_core::classify::redacted;
 use seawall_core::guard::{Cause, State};
@@ -103,7 +103,7 @@ impl Moved {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Key {
+enum AlarmKey {
     #[default]
     Ready,
     Cooling,
@@ -114,7 +114,7 @@ enum Key {
 pub(crate) struct Alarms {
     breakers: HashMap<Arc<Names>, Watched>,
     /// With when that was seen, where it was.
-    keys: HashMap<(String, String), (Key, Option<Wall>)>,
+    keys: HashMap<(String, String), (AlarmKey, Option<Wall>)>,
     spikes: HashMap<String, Spike>,
     /// What upstreams said last of our credentials.
     words: HashMap<String, String>,
@@ -127,31 +127,31 @@ pub(crate) struct Alarms {
     told: HashMap<(&'static str, String), Wall>,
 }
 
-fn opened(names: &Names) -> Event {
+fn opened(names: &Names) -> OperatorEvent {
     let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
     let title = format!("{upstream}/{endpoint} is failing: its breaker opened");
-    Event::new("breaker-opened", Severity::Warning, title).of(upstream, Some(endpoint))
+    OperatorEvent::new("breaker-opened", Severity::Warning, title).of(upstream, Some(endpoint))
 }
 
 /// About one key of an upstream.
-fn of_key(event: Event, upstream: &str, key: &str) -> Event {
+fn of_key(event: OperatorEvent, upstream: &str, key: &str) -> OperatorEvent {
     event.of(upstream, None).about(format!("key {key}"))
 }
 
-fn cooling(upstream: &str, key: &str) -> Event {
-    of_key(Event::new("key-cooling", Severity::Info, format!("key {key} of {upstream} is cooling")), upstream, key)
+fn cooling(upstream: &str, key: &str) -> OperatorEvent {
+    of_key(OperatorEvent::new("key-cooling", Severity::Info, format!("key {key} of {upstream} is cooling")), upstream, key)
 }
 
-fn rejected(upstream: &str, key: &str) -> Event {
-    of_key(Event::new("auth-failed", Severity::Fatal, format!("{upstream} rejects key {key}")), upstream, key)
+fn rejected(upstream: &str, key: &str) -> OperatorEvent {
+    of_key(OperatorEvent::new("auth-failed", Severity::Fatal, format!("{upstream} rejects key {key}")), upstream, key)
 }
 
-fn accepted(upstream: &str) -> Event {
-    Event::new("auth-failed", Severity::Info, format!("{upstream} accepts our credentials again")).of(upstream, None)
+fn accepted(upstream: &str) -> OperatorEvent {
+    OperatorEvent::new("auth-failed", Severity::Info, format!("{upstream} accepts our credentials again")).of(upstream, None)
 }
 
-fn viable(upstream: &str) -> Event {
-    Event::new("keys-exhausted", Severity::Info, format!("a key of {upstream} is viable again")).of(upstream, None)
+fn viable(upstream: &str) -> OperatorEvent {
+    OperatorEvent::new("keys-exhausted", Severity::Info, format!("a key of {upstream} is viable again")).of(upstream, None)
 }
 
 impl Alarms {
@@ -163,7 +163,7 @@ impl Alarms {
                 self.breakers.entry(Arc::clone(&endpoint.names)).or_default().state = State::Open;
             }
             for key in upstream.spec.auth.iter().flat_map(|auth| &auth.keys) {
-                let stands = [(Key::Rejected, rejected(name, &key.id)), (Key::Cooling, cooling(name, &key.id))];
+                let stands = [(AlarmKey::Rejected, rejected(name, &key.id)), (AlarmKey::Cooling, cooling(name, &key.id))];
                 if let Some((state, _)) = stands.into_iter().find(|(_, event)| bus.stands(event)) {
                     self.keys.insert((name.clone(), key.id.clone()), (state, None));
                 }
@@ -184,7 +184,7 @@ impl Alarms {
             Record::Attempt(record) => self.attempt(record, bus),
             Record::Token(TokenRecord { at, names, error, .. }) => {
                 if self.is_news("auth-failed", names.upstream.clone(), *at) {
-                    let event = Event::new("auth-failed", Severity::Fatal, format!("{} gets no token", names.upstream));
+                    let event = OperatorEvent::new("auth-failed", Severity::Fatal, format!("{} gets no token", names.upstream));
                     bus.raise(&event.detail(redacted(error.as_str())).of(&names.upstream, None), *at);
                     self.denied.insert(names.upstream.clone());
                 }
@@ -231,7 +231,7 @@ impl Alarms {
             bus.clear(accepted(upstream), record.at);
         }
         if record.outcome == Code::KeysExhausted.as_str() && self.is_news("keys-exhausted", upstream.clone(), record.at) {
-            let event = Event::new("keys-exhausted", Severity::Warning, format!("every key of {upstream} is cooling"));
+            let event = OperatorEvent::new("keys-exhausted", Severity::Warning, format!("every key of {upstream} is cooling"));
             bus.raise(&event.detail("calls are refused until the first one is viable").of(upstream, None), record.at);
             self.exhausted.insert(upstream.clone());
         }
@@ -239,7 +239,7 @@ impl Alarms {
         let ours = || live.named(upstream).is_some_and(|upstream| upstream.spec.auth.is_some());
         let denied = (record.outcome == Code::KeysRejected.as_str() || record.reason == Reason::AuthFailed) && ours();
         if denied && self.is_news("auth-failed", upstream.clone(), record.at) {
-            let event = Event::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
+            let event = OperatorEvent::new("auth-failed", Severity::Fatal, format!("{upstream} accepts no credential of ours"));
             let words = self.words(upstream, "it refused what it was sent and did not say why");
             bus.raise(&event.because(record.reason.as_str(), words).of(upstream, None), record.at);
             self.denied.insert(upstream.clone());
@@ -261,7 +261,7 @@ impl Alarms {
         if record.attempt.status == Status::Error(ErrorKind::Schema)
             && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)
         {
-            let event = Event::new("schema-mismatch", Severity::Warning, format!("{upstream}/{endpoint} answers in another shape"));
+            let event = OperatorEvent::new("schema-mismatch", Severity::Warning, format!("{upstream}/{endpoint} answers in another shape"));
             bus.publish(&event.detail("an answer does not match its schema").of(upstream, Some(endpoint)), record.at);
         }
     }
@@ -328,11 +328,11 @@ impl Alarms {
         for (key, index) in upstream.spec.auth.iter().flat_map(|auth| &auth.keys).zip(0u16..) {
             let Some(status) = upstream.state.key_status(index, now) else { continue };
             let state = match (status.dead, status.cooling) {
-                (true, _) => Key::Rejected,
-                (false, Some(_)) => Key::Cooling,
-                (false, None) => Key::Ready,
+                (true, _) => AlarmKey::Rejected,
+                (false, Some(_)) => AlarmKey::Cooling,
+                (false, None) => AlarmKey::Ready,
             };
-            is_viable |= state == Key::Ready;
+            is_viable |= state == AlarmKey::Ready;
             let words = self.words(name, "");
             let known = self.keys.entry((name.clone(), key.id.clone())).or_default();
             if known.0 == state {
@@ -340,17 +340,17 @@ impl Alarms {
             }
             *known = (state, Some(now.wall));
             match state {
-                Key::Ready => {
+                AlarmKey::Ready => {
                     // Of both, the one that people were told of.
                     let (cooled, refused) = (bus.ended(&cooling(name, &key.id)), bus.ended(&rejected(name, &key.id)));
-                    let event = Event::new("key-restored", Severity::Info, format!("key {} of {name} is back", key.id));
+                    let event = OperatorEvent::new("key-restored", Severity::Info, format!("key {} of {name} is back", key.id));
                     bus.publish(&of_key(event, name, &key.id).resolving(refused.or(cooled)), now.wall);
                 }
-                Key::Cooling => {
+                AlarmKey::Cooling => {
                     let until = status.cooling.map(|left| (now.wall + left).to_string()).unwrap_or_default();
                     bus.raise(&cooling(name, &key.id).detail(format!("until {until}")), now.wall);
                 }
-                Key::Rejected => {
+                AlarmKey::Rejected => {
                     let words = format!("{words}; it is probed now and then, and comes back by itself when it is accepted");
                     bus.raise(&rejected(name, &key.id).detail(words.trim_start_matches("; ")), now.wall);
                 }
@@ -363,7 +363,7 @@ impl Alarms {
     }
 
     /// The leading indicator of each upstream, over the ten seconds that are complete.
-    pub(crate) fn retries(&mut self, live: &Live, endpoints: &HashMap<Arc<Names>, Series>, bus: &Bus, now: Wall) {
+    pub(crate) fn retries(&mut self, live: &Live, endpoints: &HashMap<Arc<Names>, TimeSeries>, bus: &Bus, now: Wall) {
         self.spikes.retain(|upstream, _| live.named(upstream).is_some());
         for upstream in &live.upstreams {
             let name = &upstream.spec.name;
@@ -374,7 +374,7 @@ impl Alarms {
                 successes: span.successes + point.success,
             });
             let detail = |ratio, baseline| format!("{ratio:.2} retries for each success; lately it was {baseline:.2}");
-            let event = |severity, title| Event::new(SPIKE, severity, title).of(name, None);
+            let event = |severity, title| OperatorEvent::new(SPIKE, severity, title).of(name, None);
             match self.spikes.entry(name.clone()).or_default().observe(span) {
                 None => {}
                 Some(Turn::Raised { ratio, baseline }) => {
@@ -389,7 +389,7 @@ impl Alarms {
     }
 
     /// New dead letters.
-    pub(crate) fn depths(&mut self, counts: &Counts, bus: &Bus, now: Wall) {
+    pub(crate) fn depths(&mut self, counts: &StoreCounts, bus: &Bus, now: Wall) {
         if !counts.counted.load(Ordering::Acquire) {
             return;
         }
@@ -406,7 +406,10 @@ impl Alarms {
                     1 => format!("a new dead letter of {queue}"),
                     new => format!("{new} new dead letters of {queue}"),
                 };
-                bus.publish(&Event::new("dead-letter", Severity::Info, title).detail(format!("{count} to look at")).of(queue, None), now);
+                bus.publish(
+                    &OperatorEvent::new("dead-letter", Severity::Info, title).detail(format!("{count} to look at")).of(queue, None),
+                    now,
+                );
             }
         }
         self.letters = Some(open);
@@ -420,7 +423,7 @@ impl Alarms {
     /// Since when a key is not ready, where that was seen.
     pub(crate) fn resting_since(&self, upstream: &str, key: &str) -> Option<Time> {
         let (state, since) = self.keys.get(&(upstream.to_owned(), key.to_owned()))?;
-        since.filter(|_| *state != Key::Ready).map(Time)
+        since.filter(|_| *state != AlarmKey::Ready).map(Time)
     }
 
     /// A breaker's last changes, oldest first.
@@ -462,7 +465,7 @@ impl Watched {
 
     fn tell(names: &Names, to: State, moved: Moved, at: Wall, bus: &Bus) {
         let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
-        let tell = |event: Event| event.because(moved.word(), moved.sentence(to)).of(upstream, Some(endpoint));
+        let tell = |event: OperatorEvent| event.because(moved.word(), moved.sentence(to)).of(upstream, Some(endpoint));
         // An operator's hand says nothing about the upstream.
         let by_hand = moved == Moved::By(Cause::Forced);
         match to {
@@ -473,11 +476,13 @@ impl Watched {
                 }
                 bus.raise(&tell(event), at)
             }
-            State::HalfOpen => bus
-                .publish(&tell(Event::new("breaker-half-open", Severity::Info, format!("{upstream}/{endpoint} is being tried again"))), at),
+            State::HalfOpen => bus.publish(
+                &tell(OperatorEvent::new("breaker-half-open", Severity::Info, format!("{upstream}/{endpoint} is being tried again"))),
+                at,
+            ),
             State::Closed => {
                 let what = if by_hand { "takes calls again: its breaker was closed" } else { "has recovered" };
-                let event = Event::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} {what}"));
+                let event = OperatorEvent::new("breaker-closed", Severity::Info, format!("{upstream}/{endpoint} {what}"));
                 bus.publish(&tell(event.resolving(bus.ended(&opened(names)))), at)
             }
         };

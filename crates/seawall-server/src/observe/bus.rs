@@ -41,7 +41,7 @@ pub(crate) enum Severity {
 
 /// Something that happened, in words for people.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
+pub(crate) struct OperatorEvent {
     pub name: &'static str,
     pub severity: Severity,
     pub title: String,
@@ -58,7 +58,7 @@ pub(crate) struct Event {
     pub told_elsewhere: bool,
 }
 
-impl Event {
+impl OperatorEvent {
     pub(crate) fn new(name: &'static str, severity: Severity, title: impl Into<String>) -> Self {
         let (title, nothing) = (title.into(), String::new);
         let (upstream, endpoint, resolves) = (None, None, None);
@@ -104,8 +104,8 @@ impl Event {
         self
     }
 
-    pub(crate) fn told(&self, id: u64, at: Wall) -> Told {
-        Told {
+    pub(crate) fn told(&self, id: u64, at: Wall) -> StoredEvent {
+        StoredEvent {
             id,
             at: Time(at),
             name: self.name,
@@ -123,7 +123,7 @@ impl Event {
 /// Something that people should hear of.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Event)]
-pub(crate) struct Told {
+pub(crate) struct StoredEvent {
     id: u64,
     at: Time,
     name: &'static str,
@@ -153,7 +153,7 @@ pub(crate) struct Told {
 pub(crate) struct Published {
     pub id: u64,
     pub at: Wall,
-    pub event: Event,
+    pub event: OperatorEvent,
 }
 
 #[derive(Debug)]
@@ -165,13 +165,13 @@ pub(crate) struct Bus {
     /// For whoever writes messages of them.
     unread: Mutex<VecDeque<Published>>,
     /// What began and has not ended, by its condition.
-    standing: Mutex<HashMap<String, Standing>>,
+    standing: Mutex<HashMap<String, StandingEvent>>,
     listeners: Arc<AtomicUsize>,
 }
 
 /// Something that began and has not ended, and the event that began it last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct StandingEvent {
     pub id: u64,
     pub name: String,
     pub upstream: Option<String>,
@@ -181,7 +181,7 @@ pub(crate) struct Standing {
 #[derive(Debug, Default)]
 struct Recent {
     last: u64,
-    events: VecDeque<Told>,
+    events: VecDeque<StoredEvent>,
     /// Frames that nobody has heard yet.
     packet: String,
 }
@@ -210,7 +210,7 @@ impl Drop for Listener {
 
 impl Bus {
     /// Tells everybody, and gives the event's number.
-    pub(crate) fn publish(&self, event: &Event, at: Wall) -> u64 {
+    pub(crate) fn publish(&self, event: &OperatorEvent, at: Wall) -> u64 {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.last += 1;
         let (id, told) = (recent.last, event.told(recent.last, at));
@@ -222,19 +222,19 @@ impl Bus {
     }
 
     /// Tells everybody of something that will end, or has not ended yet.
-    pub(crate) fn raise(&self, event: &Event, at: Wall) -> u64 {
+    pub(crate) fn raise(&self, event: &OperatorEvent, at: Wall) -> u64 {
         let id = self.publish(event, at);
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let condition = event.condition();
         if standing.len() < MOST_STANDING || standing.contains_key(&condition) {
             let (name, upstream, about) = (event.name.to_owned(), event.upstream.clone(), event.about.clone());
-            standing.insert(condition, Standing { id, name, upstream, about });
+            standing.insert(condition, StandingEvent { id, name, upstream, about });
         }
         id
     }
 
     /// Tells everybody that what an event of this name and place began has ended, if one did.
-    pub(crate) fn clear(&self, event: Event, at: Wall) -> bool {
+    pub(crate) fn clear(&self, event: OperatorEvent, at: Wall) -> bool {
         let began = self.ended(&event);
         let is_news = began.is_some();
         if is_news {
@@ -244,24 +244,24 @@ impl Bus {
     }
 
     /// Forgets that something stands, and says which event began it.
-    pub(crate) fn ended(&self, event: &Event) -> Option<u64> {
+    pub(crate) fn ended(&self, event: &OperatorEvent) -> Option<u64> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.condition()).map(|standing| standing.id)
     }
 
     /// Whether an event of this name and place has begun something that has not ended.
-    pub(crate) fn stands(&self, event: &Event) -> bool {
+    pub(crate) fn stands(&self, event: &OperatorEvent) -> bool {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&event.condition())
     }
 
     /// What stands of this, by its condition.
-    pub(crate) fn standing(&self, of: impl Fn(&str) -> bool) -> BTreeMap<String, Standing> {
+    pub(crate) fn standing(&self, of: impl Fn(&str) -> bool) -> BTreeMap<String, StandingEvent> {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         standing.iter().filter(|(condition, _)| of(condition)).map(|(condition, one)| (condition.clone(), one.clone())).collect()
     }
 
     /// What stood when an earlier process ended. Numbers go on where its own ended, and some more: it may have given out others since
     /// it wrote them down.
-    pub(crate) fn recall(&self, standing: &BTreeMap<String, Standing>) {
+    pub(crate) fn recall(&self, standing: &BTreeMap<String, StandingEvent>) {
         let last = standing.values().map(|one| one.id).max().map_or(0, |last| last.saturating_add(SKIPPED));
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.last = recent.last.max(last);
@@ -310,7 +310,7 @@ impl Bus {
     }
 
     /// Newest first.
-    pub(crate) fn recent(&self) -> Vec<Told> {
+    pub(crate) fn recent(&self) -> Vec<StoredEvent> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.events.iter().rev().cloned().collect()
     }
@@ -331,7 +331,7 @@ impl Bus {
 }
 
 /// An event as it goes over the wire.
-fn frame(told: &Told) -> String {
+fn frame(told: &StoredEvent) -> String {
     format!("event: {}\nid: {}\ndata: {}\n\n", told.name, told.id, data(told))
 }
 
@@ -357,7 +357,7 @@ mod tests {
         let bus = Bus::default();
         let publish = |times| {
             for _ in 0..times {
-                bus.publish(&Event::new("config-reloaded", Severity::Info, "x"), Wall(0));
+                bus.publish(&OperatorEvent::new("config-reloaded", Severity::Info, "x"), Wall(0));
             }
         };
         let (mut one, mut other) = (bus.listen(None).unwrap(), bus.listen(None).unwrap());
@@ -374,7 +374,7 @@ mod tests {
     fn who_comes_while_a_packet_is_gathered_hears_nothing_of_it_twice() {
         let bus = Bus::default();
         let mut first = bus.listen(None).unwrap();
-        bus.publish(&Event::new("config-reloaded", Severity::Info, "x"), Wall(0));
+        bus.publish(&OperatorEvent::new("config-reloaded", Severity::Info, "x"), Wall(0));
         let mut second = bus.listen(Some(0)).unwrap();
         hand_out(&bus);
         assert!(heard(&mut first).unwrap().contains("id: 1\n"));
@@ -386,14 +386,14 @@ mod tests {
     fn whoever_comes_back_hears_what_was_missed_and_nothing_twice() {
         let bus = Bus::default();
         for _ in 0..300 {
-            bus.publish(&Event::new("config-reloaded", Severity::Info, "a\nb"), Wall(0));
+            bus.publish(&OperatorEvent::new("config-reloaded", Severity::Info, "a\nb"), Wall(0));
         }
         assert_eq!(bus.recent().len(), RECENT);
         assert_eq!(bus.recent()[0].id, 300);
         let mut back = bus.listen(Some(298)).unwrap();
         let missed = String::from_utf8(back.missed.to_vec()).unwrap();
         assert_eq!(missed.matches("event: ").count(), 2);
-        bus.publish(&Event::new("config-reloaded", Severity::Info, "x"), Wall(0));
+        bus.publish(&OperatorEvent::new("config-reloaded", Severity::Info, "x"), Wall(0));
         hand_out(&bus);
         assert!(heard(&mut back).unwrap().contains("id: 301\n"));
         assert!(bus.listen(None).unwrap().missed.is_empty(), "who is new hears what is new");
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn what_ends_names_the_last_event_that_began_it_and_ends_once() {
-        let (bus, lost) = (Bus::default(), || Event::new("shared-state-lost", Severity::Warning, "x"));
+        let (bus, lost) = (Bus::default(), || OperatorEvent::new("shared-state-lost", Severity::Warning, "x"));
         assert!(!bus.clear(lost(), Wall(0)), "nothing was lost");
         bus.raise(&lost(), Wall(0));
         let last = bus.raise(&lost(), Wall(0));

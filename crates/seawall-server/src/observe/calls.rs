@@ -1,6 +1,6 @@
 //! The last calls with everything that was decided about them. Attempts of calls that are not over wait until they are.
 
-use super::{Ending, bounded, ending};
+use super::{OutcomeCategory, bounded, ending};
 use crate::shape::{DecisionWord, ReasonWord, Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::Attempt;
@@ -22,17 +22,17 @@ const MOST_OPEN: usize = 20_000;
 const MOST_ATTEMPTS: usize = 64;
 
 #[derive(Debug)]
-struct Step {
+struct AttemptStep {
     at: Wall,
     attempt: Attempt,
     key_tail: Option<Arc<str>>,
 }
 
 /// Most calls have one attempt, which needs no room of its own: to find some for each costs more than all the rest here.
-type Steps = SmallVec<[Step; 1]>;
+type Steps = SmallVec<[AttemptStep; 1]>;
 
 #[derive(Debug)]
-struct Seen {
+struct RecentCall {
     number: u64,
     record: CallRecord,
     steps: Steps,
@@ -60,11 +60,11 @@ impl Hasher for Random {
 
 #[derive(Debug)]
 pub(crate) struct Calls {
-    ring: VecDeque<Seen>,
+    ring: VecDeque<RecentCall>,
     open: HashMap<CallId, Steps, BuildHasherDefault<Random>>,
     order: VecDeque<CallId>,
     /// The last attempt, if it was its call's first: most often that call's end comes next, and it needs no place among the others.
-    first: Option<(CallId, Step)>,
+    first: Option<(CallId, AttemptStep)>,
     next: u64,
 }
 
@@ -99,16 +99,16 @@ impl CallKind {
     fn takes(self, record: &CallRecord) -> bool {
         let ending = ending(record);
         match self {
-            Self::Failed => ending == Ending::Failed,
-            Self::Refused => ending == Ending::Rejected,
-            Self::Healed => ending == Ending::Success && record.attempts > 1,
+            Self::Failed => ending == OutcomeCategory::Failed,
+            Self::Refused => ending == OutcomeCategory::Rejected,
+            Self::Healed => ending == OutcomeCategory::Success && record.attempts > 1,
         }
     }
 }
 
 /// Which calls somebody wants to see.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct CallFilter<'a> {
     pub upstream: Option<&'a str>,
     pub outcome: Option<&'a str>,
     pub caller: Option<&'a str>,
@@ -119,7 +119,7 @@ pub(crate) struct Wanted<'a> {
 
 impl Calls {
     pub(super) fn attempt(&mut self, record: &AttemptRecord) {
-        let step = Step { at: record.at, attempt: record.attempt, key_tail: record.key_tail.clone() };
+        let step = AttemptStep { at: record.at, attempt: record.attempt, key_tail: record.key_tail.clone() };
         if let Some((call, before)) = self.first.take() {
             self.open(call, before);
         }
@@ -131,7 +131,7 @@ impl Calls {
     }
 
     /// Keeps an attempt until its call is over.
-    fn open(&mut self, call: CallId, step: Step) {
+    fn open(&mut self, call: CallId, step: AttemptStep) {
         match self.open.entry(call) {
             Entry::Occupied(mut known) if known.get().len() < MOST_ATTEMPTS => known.get_mut().push(step),
             Entry::Occupied(_) => {}
@@ -160,13 +160,13 @@ impl Calls {
         let mut steps = self.open.remove(&record.call).unwrap_or_default();
         let first = self.first.take_if(|(call, _)| *call == record.call);
         steps.extend(first.filter(|_| steps.len() < MOST_ATTEMPTS).map(|(_, step)| step));
-        bounded(&mut self.ring, MOST, Seen { number: self.next, record: record.clone(), steps });
+        bounded(&mut self.ring, MOST, RecentCall { number: self.next, record: record.clone(), steps });
         self.next += 1;
     }
 
     /// Newest first, and the cursor of the next page.
-    pub(crate) fn page(&self, wanted: &Wanted<'_>, limit: usize) -> (Vec<Call>, Option<u64>) {
-        let is_wanted = |seen: &&Seen| {
+    pub(crate) fn page(&self, wanted: &CallFilter<'_>, limit: usize) -> (Vec<CallView>, Option<u64>) {
+        let is_wanted = |seen: &&RecentCall| {
             let record = &seen.record;
             wanted.before.is_none_or(|before| seen.number < before)
                 && wanted.upstream.is_none_or(|name| record.names.upstream == name)
@@ -174,7 +174,7 @@ impl Calls {
                 && wanted.caller.is_none_or(|caller| &*record.caller == caller)
                 && wanted.kind.is_none_or(|kind| kind.takes(record))
         };
-        let mut found: Vec<&Seen> = self.ring.iter().rev().filter(is_wanted).take(limit + 1).collect();
+        let mut found: Vec<&RecentCall> = self.ring.iter().rev().filter(is_wanted).take(limit + 1).collect();
         let more = found.len() > limit;
         found.truncate(limit);
         let next = if more { found.last().map(|seen| seen.number) } else { None };
@@ -189,7 +189,8 @@ impl Calls {
 
 /// A call that is over.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Call {
+#[schema(as = Call)]
+pub(crate) struct CallView {
     id: String,
     at: Time,
     upstream: String,
@@ -215,7 +216,7 @@ pub(crate) struct Call {
 pub(crate) struct CallTimeline {
     #[serde(flatten)]
     #[schema(inline)]
-    call: Call,
+    call: CallView,
     timeline: Vec<CallStep>,
 }
 
@@ -236,9 +237,9 @@ struct CallStep {
     key_id: Option<String>,
 }
 
-fn summary(seen: &Seen) -> Call {
+fn summary(seen: &RecentCall) -> CallView {
     let record = &seen.record;
-    Call {
+    CallView {
         id: record.call.to_string(),
         at: Time(record.at),
         upstream: record.names.upstream.clone(),
@@ -255,7 +256,7 @@ fn summary(seen: &Seen) -> Call {
     }
 }
 
-fn step(step: &Step) -> CallStep {
+fn step(step: &AttemptStep) -> CallStep {
     let attempt = &step.attempt;
     CallStep {
         attempt: attempt.number,
@@ -336,7 +337,7 @@ mod tests {
         assert_eq!((calls.ring.len(), calls.open.len()), (MOST, 0));
         let (mut before, mut count) = (None, 0);
         loop {
-            let (page, next) = calls.page(&Wanted { upstream: Some("u1"), before, ..Wanted::default() }, 400);
+            let (page, next) = calls.page(&CallFilter { upstream: Some("u1"), before, ..CallFilter::default() }, 400);
             count += page.len();
             before = next;
             if next.is_none() {

@@ -11,13 +11,13 @@ pub(crate) mod unnamed;
 
 pub(crate) use alarms::{Alarms, BreakerChange, SPIKE};
 pub(crate) use audit::audit;
-pub(crate) use bus::{Bus, Event, Listener, Published, Severity, Standing, Told};
-pub(crate) use calls::{Call, CallKind, CallTimeline, Calls, Wanted};
-pub(crate) use rollup::{Asked, Rollups, ShownRollup};
-pub(crate) use series::{Pace, Point, REFUSALS, Series, ShownPoint};
-pub(crate) use unnamed::{Errors, UnnamedError};
+pub(crate) use bus::{Bus, Listener, OperatorEvent, Published, Severity, StandingEvent, StoredEvent};
+pub(crate) use calls::{CallFilter, CallKind, CallTimeline, CallView, Calls};
+pub(crate) use rollup::{RollupRequest, Rollups, ShownRollup};
+pub(crate) use series::{CallRates, REFUSALS, SeriesPoint, ShownPoint, TimeSeries};
+pub(crate) use unnamed::{UnnamedError, UnnamedErrors};
 
-use super::Shared;
+use super::ServerState;
 use seawall_core::classify::{Rule, diagnostic, redacted};
 use seawall_core::id::CallId;
 use seawall_core::time::{Now, Wall};
@@ -33,10 +33,10 @@ const HOUR: i64 = 3600;
 const ENDPOINT_STEP: i64 = 10;
 
 #[derive(Debug)]
-pub(crate) struct Eyes {
+pub(crate) struct Observer {
     /// Who writes our roll-ups: this process, from its start to its end.
     pub writer: CallId,
-    seen: Mutex<Seen>,
+    seen: Mutex<Observations>,
     pub bus: Bus,
     /// Rules that operators made of unnamed errors, with the upstreams they are for.
     named: Mutex<Vec<(String, Rule)>>,
@@ -46,12 +46,12 @@ pub(crate) struct Eyes {
 const MOST_NAMED: usize = 1000;
 
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observations {
     pub calls: Calls,
-    pub all: Series,
-    pub endpoints: HashMap<Arc<Names>, Series>,
+    pub all: TimeSeries,
+    pub endpoints: HashMap<Arc<Names>, TimeSeries>,
     pub rollups: Rollups,
-    pub errors: Errors,
+    pub errors: UnnamedErrors,
     pub alarms: Alarms,
     /// Refusals by pools.
     pub overloaded: HashMap<Arc<Names>, u64>,
@@ -59,14 +59,14 @@ pub(crate) struct Seen {
     second: i64,
 }
 
-impl Default for Seen {
+impl Default for Observations {
     fn default() -> Self {
         Self {
             calls: Calls::default(),
-            all: Series::new(1, 3600),
+            all: TimeSeries::new(1, 3600),
             endpoints: HashMap::new(),
             rollups: Rollups::default(),
-            errors: Errors::default(),
+            errors: UnnamedErrors::default(),
             alarms: Alarms::default(),
             overloaded: HashMap::new(),
             rejected: 0,
@@ -77,7 +77,7 @@ impl Default for Seen {
 
 /// The numbers of the second that is over.
 #[derive(Debug, Serialize)]
-struct Tick {
+struct SecondCounts {
     #[serde(flatten)]
     point: ShownPoint,
     in_flight: u32,
@@ -85,7 +85,7 @@ struct Tick {
 
 /// How a call ended, as far as people count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum OutcomeCategory {
     Success,
     /// By us, before anything was sent.
     Rejected,
@@ -96,13 +96,13 @@ enum Ending {
     Later,
 }
 
-fn ending(record: &CallRecord) -> Ending {
+fn ending(record: &CallRecord) -> OutcomeCategory {
     match (record.outcome, record.refused_by) {
-        ("success", _) => Ending::Success,
-        ("cancelled", _) => Ending::Left,
-        ("enqueued", _) => Ending::Later,
-        (_, Some("admit" | "lease" | "guard")) => Ending::Rejected,
-        _ => Ending::Failed,
+        ("success", _) => OutcomeCategory::Success,
+        ("cancelled", _) => OutcomeCategory::Left,
+        ("enqueued", _) => OutcomeCategory::Later,
+        (_, Some("admit" | "lease" | "guard")) => OutcomeCategory::Rejected,
+        _ => OutcomeCategory::Failed,
     }
 }
 
@@ -124,20 +124,20 @@ fn is_alike(one: &Record, next: &Record) -> bool {
 
 /// Whether there is a row of a roll-up for it.
 fn is_counted(record: &Record) -> bool {
-    !matches!(record, Record::Call(record) if ending(record) == Ending::Later)
+    !matches!(record, Record::Call(record) if ending(record) == OutcomeCategory::Later)
 }
 
-impl Eyes {
+impl Observer {
     pub(crate) fn new(writer: CallId) -> Self {
         Self { writer, seen: Mutex::default(), bus: Bus::default(), named: Mutex::default() }
     }
 
-    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Observations> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at what happened. The log's writer calls this, many times a second.
-    pub(crate) fn look(&self, records: &[Record], shared: &Shared) {
+    pub(crate) fn look(&self, records: &[Record], shared: &ServerState) {
         let now = shared.clock.now();
         let second = now.wall.0.div_euclid(1000);
         let mut seen = self.seen();
@@ -159,8 +159,8 @@ impl Eyes {
     }
 
     /// Once a second: what changes with time alone, and the numbers of the second that is over.
-    fn tick(&self, seen: &mut Seen, live: &Live, shared: &Shared, now: Now) {
-        let Seen { alarms, rollups, endpoints, all, .. } = seen;
+    fn tick(&self, seen: &mut Observations, live: &Live, shared: &ServerState, now: Now) {
+        let Observations { alarms, rollups, endpoints, all, .. } = seen;
         alarms.poll(live, rollups, &self.bus, now);
         alarms.depths(&shared.desk.counts, &self.bus, now.wall);
         if seen.second % ENDPOINT_STEP == 0 {
@@ -168,7 +168,7 @@ impl Eyes {
             rollups.forget(now.wall);
             endpoints.retain(|_, series| !series.is_older_than(HOUR, now.wall));
         }
-        self.bus.tick(&Tick { point: all.second(seen.second - 1).shown(), in_flight: in_flight(live) });
+        self.bus.tick(&SecondCounts { point: all.second(seen.second - 1).shown(), in_flight: in_flight(live) });
     }
 
     /// Puts a rule in force from the next configuration on, which the caller makes.
@@ -200,13 +200,13 @@ impl Eyes {
     }
 }
 
-impl Seen {
+impl Observations {
     /// Takes in what belongs to the same points and the same row.
     fn run(&mut self, run: &[Record]) {
         let Some((at, names)) = run.first().and_then(place) else { return };
         let Self { calls, all, endpoints, rollups, errors, overloaded, rejected, .. } = self;
         let all = all.at(at);
-        let own = endpoints.entry(Arc::clone(names)).or_insert_with(|| Series::new(ENDPOINT_STEP, 360)).at(at);
+        let own = endpoints.entry(Arc::clone(names)).or_insert_with(|| TimeSeries::new(ENDPOINT_STEP, 360)).at(at);
         let mut row = run.iter().any(is_counted).then(|| rollups.row(at, names));
         for record in run {
             match record {
@@ -225,7 +225,7 @@ impl Seen {
                     all.call(record.elapsed, ending);
                     own.call(record.elapsed, ending);
                     row.iter_mut().for_each(|row| rollup::call(row, ending));
-                    if ending == Ending::Rejected {
+                    if ending == OutcomeCategory::Rejected {
                         *rejected += 1;
                         own.refused(record.outcome);
                     }
@@ -239,7 +239,7 @@ impl Seen {
     }
 
     /// The last minute of one endpoint.
-    pub(crate) fn minute(&self, names: &Arc<Names>, now: Wall) -> Point {
+    pub(crate) fn minute(&self, names: &Arc<Names>, now: Wall) -> SeriesPoint {
         self.endpoints.get(names).map(|series| series.last(60, now)).unwrap_or_default()
     }
 }

@@ -1,7 +1,7 @@
 //! Quarters of an hour of each endpoint, as this process counts them. They are here until the store has them, and a little
 //! longer; what came before, and what other processes counted, is in the store.
 
-use super::{Ending, as_f64};
+use super::{OutcomeCategory, as_f64};
 use crate::shape::{Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
@@ -21,21 +21,21 @@ const MOST: usize = 20_000;
 const OLDEST_MS: i64 = 60 * 60 * 1000;
 
 /// A quarter's start, and who it is of.
-type Place = (i64, Arc<Names>);
+type RollupKey = (i64, Arc<Names>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct RollupCount {
     rollup: Rollup,
     /// The store does not have it as it is.
     changed: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Rollups(BTreeMap<Place, Counted>);
+pub(crate) struct Rollups(BTreeMap<RollupKey, RollupCount>);
 
 /// Which rows somebody asks for: those that begin in `from..to`.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RollupRequest {
     pub from: Wall,
     pub to: Wall,
     pub upstream: Option<String>,
@@ -63,7 +63,7 @@ impl Rollups {
 
     /// What the store does not have yet. It will, unless somebody says otherwise.
     pub(crate) fn take_changed(&mut self, writer: CallId) -> Vec<RollupRow> {
-        let row = |((start, names), counted): (&Place, &mut Counted)| {
+        let row = |((start, names), counted): (&RollupKey, &mut RollupCount)| {
             std::mem::take(&mut counted.changed).then(|| RollupRow {
                 start_at: Wall(*start),
                 upstream: names.upstream.clone(),
@@ -84,7 +84,7 @@ impl Rollups {
     }
 
     /// What the store has, with what is here in the place of what was written from here; oldest first.
-    pub(crate) fn with(&self, stored: &[RollupRow], writer: CallId, asked: &Asked) -> Vec<ShownRollup> {
+    pub(crate) fn with(&self, stored: &[RollupRow], writer: CallId, asked: &RollupRequest) -> Vec<ShownRollup> {
         let mut sums: BTreeMap<(i64, &str, &str), Rollup> = BTreeMap::new();
         let here = self.0.iter().filter(|((start, names), _)| {
             *start >= asked.from.0 && *start < asked.to.0 && asked.upstream.as_ref().is_none_or(|name| names.upstream == *name)
@@ -104,11 +104,11 @@ impl Rollups {
 }
 
 /// One more call in a row; a call that goes on later is counted when it ends.
-pub(crate) fn call(row: &mut Rollup, ending: Ending) {
-    if ending != Ending::Later {
+pub(crate) fn call(row: &mut Rollup, ending: OutcomeCategory) {
+    if ending != OutcomeCategory::Later {
         row.calls += 1;
-        row.success += u64::from(ending == Ending::Success);
-        row.rejects += u64::from(ending == Ending::Rejected);
+        row.success += u64::from(ending == OutcomeCategory::Success);
+        row.rejects += u64::from(ending == OutcomeCategory::Rejected);
     }
 }
 
@@ -157,8 +157,8 @@ fn shown(start: i64, upstream: &str, endpoint: &str, rollup: &Rollup) -> ShownRo
 mod tests {
     use super::*;
 
-    fn asked(to: i64) -> Asked {
-        Asked { from: Wall(0), to: Wall(to), upstream: None }
+    fn asked(to: i64) -> RollupRequest {
+        RollupRequest { from: Wall(0), to: Wall(to), upstream: None }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What happened second by second, for charts and for "the last minute". Points hold counts and a histogram, so that any
 //! two of them add up to exactly the longer one.
 
-use super::{Ending, as_f64};
+use super::{OutcomeCategory, as_f64};
 use crate::shape::{Time, ms};
 use seawall_core::record::Code;
 use seawall_core::record::histogram::Histogram;
@@ -16,7 +16,7 @@ pub(crate) const REFUSALS: [Code; 6] =
     [Code::RateLimited, Code::Overloaded, Code::KeysExhausted, Code::KeysRejected, Code::CircuitOpen, Code::Paused];
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Point {
+pub(crate) struct SeriesPoint {
     /// Seconds since 1970, a multiple of the step.
     pub t: i64,
     pub calls: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Point {
     pub latency: Histogram,
 }
 
-impl Point {
+impl SeriesPoint {
     pub(crate) fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.success += other.success;
@@ -58,17 +58,17 @@ impl Point {
         }
     }
 
-    pub(super) fn call(&mut self, elapsed: Nanos, ending: Ending) {
+    pub(super) fn call(&mut self, elapsed: Nanos, ending: OutcomeCategory) {
         match ending {
-            Ending::Later => return,
-            Ending::Success => self.success += 1,
-            Ending::Rejected => self.rejected += 1,
-            Ending::Failed => self.failed += 1,
-            Ending::Left => {}
+            OutcomeCategory::Later => return,
+            OutcomeCategory::Success => self.success += 1,
+            OutcomeCategory::Rejected => self.rejected += 1,
+            OutcomeCategory::Failed => self.failed += 1,
+            OutcomeCategory::Left => {}
         }
         self.calls += 1;
         // A refusal takes no time, and a caller that left did not wait for its response: neither says how long responses take.
-        if matches!(ending, Ending::Success | Ending::Failed) {
+        if matches!(ending, OutcomeCategory::Success | OutcomeCategory::Failed) {
             self.latency.add(elapsed);
         }
     }
@@ -93,8 +93,8 @@ impl Point {
     }
 
     /// Of the last minute, or of as much of it as the process has seen.
-    pub(crate) fn pace(&self, now: Mono) -> Pace {
-        Pace {
+    pub(crate) fn pace(&self, now: Mono) -> CallRates {
+        CallRates {
             success_share: self.success_share(),
             retries_per_success: self.retries_per_success(),
             rate: self.rate(now),
@@ -121,7 +121,8 @@ impl Point {
 
 /// How calls go.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Pace {
+#[schema(as = Pace)]
+pub(crate) struct CallRates {
     success_share: f64,
     retries_per_success: f64,
     /// Calls a second.
@@ -147,26 +148,26 @@ pub(crate) struct ShownPoint {
 }
 
 #[derive(Debug)]
-pub(crate) struct Series {
+pub(crate) struct TimeSeries {
     step: i64,
     most: usize,
-    points: VecDeque<Point>,
+    points: VecDeque<SeriesPoint>,
 }
 
-impl Series {
+impl TimeSeries {
     pub(super) const fn new(step: i64, most: usize) -> Self {
         Self { step, most, points: VecDeque::new() }
     }
 
     /// The point that a moment belongs to. Records arrive almost in order, so it is one of the last.
-    pub(super) fn at(&mut self, at: Wall) -> &mut Point {
+    pub(super) fn at(&mut self, at: Wall) -> &mut SeriesPoint {
         let t = at.0.div_euclid(1000).div_euclid(self.step) * self.step;
         let place = self.points.iter().rposition(|point| point.t <= t);
         let place = match place {
             Some(place) if self.points[place].t == t => place,
             before => {
                 let place = before.map_or(0, |place| place + 1);
-                self.points.insert(place, Point { t, ..Point::default() });
+                self.points.insert(place, SeriesPoint { t, ..SeriesPoint::default() });
                 // An hour of them is kept. The last but one is over, but for what comes late.
                 if let Some(over) = place.checked_sub(2).and_then(|over| self.points.get_mut(over)) {
                     over.latency.settle();
@@ -182,9 +183,9 @@ impl Series {
     }
 
     /// Everything in the `seconds` before `now`, the running step included.
-    pub(crate) fn last(&self, seconds: i64, now: Wall) -> Point {
+    pub(crate) fn last(&self, seconds: i64, now: Wall) -> SeriesPoint {
         let from = now.0.div_euclid(1000) - seconds;
-        let mut sum = Point { t: from, ..Point::default() };
+        let mut sum = SeriesPoint { t: from, ..SeriesPoint::default() };
         self.points.iter().rev().take_while(|point| point.t > from).for_each(|point| sum.add(point));
         sum
     }
@@ -194,17 +195,17 @@ impl Series {
     }
 
     /// The point of one second, empty where nothing happened.
-    pub(super) fn second(&self, t: i64) -> Point {
+    pub(super) fn second(&self, t: i64) -> SeriesPoint {
         let found = self.points.iter().rev().take_while(|point| point.t >= t).find(|point| point.t == t);
-        found.cloned().unwrap_or_else(|| Point { t, ..Point::default() })
+        found.cloned().unwrap_or_else(|| SeriesPoint { t, ..SeriesPoint::default() })
     }
 
     /// One point for each `step` seconds since `from`, with those in which nothing happened.
-    pub(crate) fn chart(&self, from: i64, to: i64, step: i64) -> Vec<Point> {
+    pub(crate) fn chart(&self, from: i64, to: i64, step: i64) -> Vec<SeriesPoint> {
         let step = step.max(self.step);
         let from = from.div_euclid(step) * step;
         let count = usize::try_from((to - from).div_euclid(step) + 1).unwrap_or(0);
-        let mut chart: Vec<Point> = (0..).map(|i| Point { t: from + i * step, ..Point::default() }).take(count).collect();
+        let mut chart: Vec<SeriesPoint> = (0..).map(|i| SeriesPoint { t: from + i * step, ..SeriesPoint::default() }).take(count).collect();
         for point in &self.points {
             let place = usize::try_from((point.t - from).div_euclid(step)).ok();
             if let Some(sum) = place.and_then(|place| chart.get_mut(place)) {
@@ -225,14 +226,14 @@ mod tests {
 
     #[test]
     fn a_young_process_has_the_rate_of_its_own_life() {
-        let minute = Point { calls: 120, ..Point::default() };
+        let minute = SeriesPoint { calls: 120, ..SeriesPoint::default() };
         let rate = |seconds| minute.rate(Mono::default() + Nanos::from_secs(seconds));
         assert_eq!([0, 1, 30, 60, 3600].map(rate), [120.0, 120.0, 4.0, 2.0, 2.0]);
     }
 
     #[test]
     fn a_second_that_is_over_is_packed_and_takes_in_what_comes_late() {
-        let mut series = Series::new(1, 10);
+        let mut series = TimeSeries::new(1, 10);
         let mut all = Histogram::default();
         for second in 0..5i64 {
             for millis in 1..50 {
@@ -248,7 +249,7 @@ mod tests {
 
     #[test]
     fn points_add_up_and_the_oldest_go() {
-        let mut series = Series::new(1, 10);
+        let mut series = TimeSeries::new(1, 10);
         for second in 0..20i64 {
             let point = series.at(Wall(second * 1000 + 5));
             point.calls += 1;

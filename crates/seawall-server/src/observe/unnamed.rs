@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 pub(crate) const MOST: usize = 500;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Unnamed {
+pub(crate) struct UnnamedEntry {
     pub names: Arc<Names>,
     pub condition: Condition,
     count: u64,
@@ -30,9 +30,9 @@ pub(crate) struct Unnamed {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Errors(HashMap<Fingerprint, Unnamed>);
+pub(crate) struct UnnamedErrors(HashMap<Fingerprint, UnnamedEntry>);
 
-impl Errors {
+impl UnnamedErrors {
     pub(crate) fn attempt(&mut self, record: &AttemptRecord, sample: &Sample) {
         let status = record.attempt.status;
         let result = match status {
@@ -52,7 +52,7 @@ impl Errors {
         {
             self.0.remove(&oldest);
         }
-        let error = Unnamed {
+        let error = UnnamedEntry {
             names: Arc::clone(&record.names),
             condition: Condition::of(status, &sample.body),
             count: 1,
@@ -65,7 +65,7 @@ impl Errors {
         self.0.insert(print, error);
     }
 
-    pub(crate) fn one(&self, print: Fingerprint) -> Option<&Unnamed> {
+    pub(crate) fn one(&self, print: Fingerprint) -> Option<&UnnamedEntry> {
         self.0.get(&print)
     }
 
@@ -114,7 +114,7 @@ impl Errors {
                 rules.push((noted.upstream.clone(), rule));
             }
             let fresh = self.0.get(&print).map_or(0, |error| error.fresh);
-            let error = Unnamed {
+            let error = UnnamedEntry {
                 names: Arc::new(Names::new(&noted.upstream, &noted.endpoint)),
                 condition,
                 count: noted.seen + fresh,
@@ -131,7 +131,7 @@ impl Errors {
 
     /// Those seen last come first.
     pub(crate) fn list(&self) -> Vec<UnnamedError> {
-        let mut all: Vec<(&Fingerprint, &Unnamed)> = self.0.iter().collect();
+        let mut all: Vec<(&Fingerprint, &UnnamedEntry)> = self.0.iter().collect();
         all.sort_by_key(|(print, error)| (std::cmp::Reverse(error.last_at), **print));
         let shown = all.into_iter().map(|(print, error)| UnnamedError {
             fingerprint: print.to_string(),

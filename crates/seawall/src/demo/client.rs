@@ -2,7 +2,7 @@
 //! the key, which the gateway adds by itself.
 
 use super::story::ONE_KEY;
-use super::tally::Tally;
+use super::tally::DemoTally;
 use seawall_core::time::Nanos;
 use seawall_engine::clock::Clock;
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const MOST_READ: usize = 64 * 1024;
 
 #[derive(Clone, Debug)]
-pub(super) struct Client {
+pub(super) struct DemoClient {
     to: SocketAddr,
     prefix: &'static str,
     suffix: String,
 }
 
-impl Client {
+impl DemoClient {
     pub(super) fn naive(to: SocketAddr) -> Self {
         Self { to, prefix: "/v3", suffix: format!("?key={ONE_KEY}") }
     }
@@ -31,7 +31,7 @@ impl Client {
         Self { to, prefix: "/youtube", suffix: String::new() }
     }
 
-    pub(super) fn spawn(&self, video: u64, tally: Rc<Tally>, clock: &Clock) {
+    pub(super) fn spawn(&self, video: u64, tally: Rc<DemoTally>, clock: &Clock) {
         let (client, clock) = (self.clone(), clock.clone());
         tally.begin();
         tokio::task::spawn_local(async move {

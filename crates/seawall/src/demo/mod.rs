@@ -6,25 +6,25 @@ mod story;
 mod tally;
 mod view;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use crate::flaky;
 use crate::setup::{self, Purpose};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
-use client::Client;
+use client::DemoClient;
 use seawall_core::config;
 use seawall_core::rng::Rng;
 use seawall_core::time::Nanos;
 use seawall_core::units;
 use seawall_engine::clock::Clock;
-use seawall_server::{Control, Shared, StartUp};
+use seawall_server::{Control, ServerState, StartUp};
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
-use story::Story;
-use tally::Tally;
+use story::DemoStory;
+use tally::DemoTally;
 use tokio::task::LocalSet;
 use view::View;
 
@@ -51,16 +51,16 @@ const SHORTEST: Nanos = Nanos::from_secs(8);
 
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     if args.length.is_some_and(|length| length < SHORTEST) {
-        return Err(Failure::usage(format!("`--for` is too short: the story needs at least {SHORTEST}")).into());
+        return Err(CommandError::usage(format!("`--for` is too short: the story needs at least {SHORTEST}")).into());
     }
-    let story = Story::new(args.length.unwrap_or(STORY));
+    let story = DemoStory::new(args.length.unwrap_or(STORY));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("cannot listen on a loopback port")?;
     let script = flaky::Script::load("the demo's script", story.script().as_bytes())?;
     let upstream = flaky::start(script, listener, args.seed)?;
     let policy = story.policy(upstream.address);
     let around = setup::environment_with(&story::SECRETS);
     let live = setup::live(config::load("the demo's policy", policy.as_bytes())?, &around)?;
-    let log = view::Log::default();
+    let log = view::DemoLog::default();
     let folder = setup::Scratch::new("demo")?;
     let store = setup::open("sqlite:seawall.db", &setup::environment(&folder.path().join("seawall.toml")), Purpose::Jobs)?;
     let start_up = StartUp {
@@ -76,12 +76,12 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let control = Control::listen()?;
     let gateway = seawall_server::start(live, start_up, Box::new(log.clone()))?;
     let clock = gateway.shared.clock.clone();
-    let naive = Client::naive(upstream.address);
-    let seawall = Client::seawall(gateway.gateway);
+    let naive = DemoClient::naive(upstream.address);
+    let seawall = DemoClient::seawall(gateway.gateway);
     let view = View::new(terminal, std::io::stderr().is_terminal(), log);
     view.opening(&policy, gateway.gateway, gateway.admin);
     let endless = args.length.is_none();
-    let tallies = (Rc::new(Tally::default()), Rc::new(Tally::default()));
+    let tallies = (Rc::new(DemoTally::default()), Rc::new(DemoTally::default()));
     let shared = std::sync::Arc::clone(&gateway.shared);
     let telling = tell(&story, &clock, (&naive, &tallies.0), (&seawall, &tallies.1), args.seed, |now| {
         view.moment(&story, now, &tallies.0, &tallies.1, &shared.live.load(), clock.now());
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 }
 
 /// Waits until the writer of the log, which counts, has seen every call.
-async fn counted(shared: &Shared, tally: &Tally) {
+async fn counted(shared: &ServerState, tally: &DemoTally) {
     let give_up = shared.clock.now().mono + Nanos::from_secs(2);
     while shared.recorder.metrics.totals().calls < tally.begun.get() && shared.clock.now().mono < give_up {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -120,10 +120,10 @@ async fn counted(shared: &Shared, tally: &Tally) {
 
 /// Sends the same requests at the same times both ways, until the story is over and every call has ended.
 async fn tell(
-    story: &Story,
+    story: &DemoStory,
     clock: &Clock,
-    naive: (&Client, &Rc<Tally>),
-    seawall: (&Client, &Rc<Tally>),
+    naive: (&DemoClient, &Rc<DemoTally>),
+    seawall: (&DemoClient, &Rc<DemoTally>),
     seed: u64,
     mut moment: impl FnMut(Nanos),
 ) {

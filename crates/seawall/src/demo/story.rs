@@ -33,13 +33,13 @@ pub(super) const ACTS: [Act; 6] = [
 const OUTAGE: (f64, f64) = (0.68, 0.04);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Story {
+pub(super) struct DemoStory {
     pub length: Nanos,
     /// Calls per second, each sent both ways.
     pub rate: f64,
 }
 
-impl Story {
+impl DemoStory {
     pub(super) const fn new(length: Nanos) -> Self {
         Self { length, rate: 60.0 }
     }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn script_and_policy_are_valid_for_any_length() {
         for seconds in [8, 20, 75, 600] {
-            let story = Story::new(Nanos::from_secs(seconds));
+            let story = DemoStory::new(Nanos::from_secs(seconds));
             crate::flaky::Script::load("script", story.script().as_bytes()).unwrap();
             seawall_core::config::load("policy", story.policy("127.0.0.1:1".parse().unwrap()).as_bytes()).unwrap();
         }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn acts_follow_each_other() {
-        let story = Story::new(Nanos::from_secs(100));
+        let story = DemoStory::new(Nanos::from_secs(100));
         let names: Vec<&str> = [0, 20, 40, 60, 69, 99].map(|second| story.act(Nanos::from_secs(second)).name).to_vec();
         assert_eq!(names, ["calm", "5xx burst", "slow", "quota", "outage", "recovery"]);
     }

@@ -4,7 +4,7 @@ use seawall_core::time::Nanos;
 use std::cell::{Cell, RefCell};
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct DemoTally {
     pub begun: Cell<u64>,
     pub succeeded: Cell<u64>,
     pub failed: Cell<u64>,
@@ -12,7 +12,7 @@ pub(super) struct Tally {
     latencies: RefCell<Vec<u64>>,
 }
 
-impl Tally {
+impl DemoTally {
     pub(super) fn begin(&self) {
         self.begun.set(self.begun.get() + 1);
     }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_tally_adds_up() {
-        let tally = Tally::default();
+        let tally = DemoTally::default();
         for i in 0..100u64 {
             tally.begin();
             tally.end(i != 7, Nanos::from_millis(i));

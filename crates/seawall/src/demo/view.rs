@@ -1,8 +1,8 @@
 //! What the demo shows: a live view on a terminal, plain lines elsewhere, and the table at the end.
 
 use super::client::{TIMEOUT, milliseconds};
-use super::story::Story;
-use super::tally::{Cost, Tally};
+use super::story::DemoStory;
+use super::tally::{Cost, DemoTally};
 use crate::terminal::{BOLD, DIM, ERROR, GOOD, HINT, Terminal, WARNING};
 use seawall_core::guard::State;
 use seawall_core::time::{Nanos, Now};
@@ -24,10 +24,10 @@ const LINES: usize = 5;
 
 /// What the gateway's log says.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<Kept>>);
+pub(super) struct DemoLog(Arc<Mutex<RecentLines>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RecentLines {
     /// The last lines in which something other than plain success happened.
     last: VecDeque<String>,
     /// Changes of the breaker and keys that ran out of quota, as far as they were not shown yet.
@@ -37,7 +37,7 @@ struct Kept {
     quota_refusals: u64,
 }
 
-impl Write for Log {
+impl Write for DemoLog {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ fn is_plain(line: &str) -> bool {
     line.contains("\"attempts\":1,") || (line.contains("\"attempt\":1,") && line.contains("\"success\""))
 }
 
-impl Kept {
+impl RecentLines {
     fn keep(&mut self, line: &str) {
         bounded(&mut self.last, line);
         if line.contains("\"event\":\"breaker\"") {
@@ -80,8 +80,8 @@ fn bounded(lines: &mut VecDeque<String>, line: &str) {
     lines.push_back(line.to_owned());
 }
 
-impl Log {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+impl DemoLog {
+    fn kept(&self) -> MutexGuard<'_, RecentLines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,8 +89,8 @@ impl Log {
 /// What a story came to: what callers got, what the gateway's metrics say, and how many requests the upstream has seen.
 #[derive(Debug)]
 pub(super) struct Comparison<'a> {
-    pub naive: &'a Tally,
-    pub seawall: &'a Tally,
+    pub naive: &'a DemoTally,
+    pub seawall: &'a DemoTally,
     pub gateway: Totals,
     pub requests: u64,
 }
@@ -111,14 +111,14 @@ impl Comparison<'_> {
 pub(super) struct View<'t> {
     terminal: &'t Terminal,
     live: bool,
-    log: Log,
+    log: DemoLog,
     drawn: Cell<usize>,
     moments: Cell<u32>,
     act: RefCell<&'static str>,
 }
 
 impl<'t> View<'t> {
-    pub(super) fn new(terminal: &'t Terminal, live: bool, log: Log) -> Self {
+    pub(super) fn new(terminal: &'t Terminal, live: bool, log: DemoLog) -> Self {
         Self { terminal, live, log, drawn: Cell::new(0), moments: Cell::new(0), act: RefCell::new("") }
     }
 
@@ -129,7 +129,7 @@ impl<'t> View<'t> {
     }
 
     /// What is true right now.
-    pub(super) fn moment(&self, story: &Story, at: Nanos, naive: &Tally, seawall: &Tally, live: &Live, now: Now) {
+    pub(super) fn moment(&self, story: &DemoStory, at: Nanos, naive: &DemoTally, seawall: &DemoTally, live: &Live, now: Now) {
         let act = story.act(at);
         let fresh = *self.act.borrow() != act.name;
         if fresh {
@@ -158,7 +158,7 @@ impl<'t> View<'t> {
         }
     }
 
-    fn draw(&self, story: &Story, at: Nanos, naive: &Tally, seawall: &Tally, live: &Live, now: Now) {
+    fn draw(&self, story: &DemoStory, at: Nanos, naive: &DemoTally, seawall: &DemoTally, live: &Live, now: Now) {
         let act = story.act(at);
         let mut lines = vec![
             format!("{BOLD}{}{BOLD:#}  {DIM}{}{DIM:#}", act.name, act.caption),
@@ -183,7 +183,7 @@ impl<'t> View<'t> {
         let Comparison { naive, seawall, gateway, .. } = result;
         let (cheap, dear) = result.costs();
         let row = |name: &str, left: String, right: String| format!("  {name:<26} {left:>12} {right:>12}");
-        let percent = |tally: &Tally| format!("{:.2} %", tally.success_percent());
+        let percent = |tally: &DemoTally| format!("{:.2} %", tally.success_percent());
         let lines = [
             String::new(),
             format!("{BOLD}{}{BOLD:#}", row("what the callers got", "naive".to_owned(), "seawall".to_owned())),
@@ -208,7 +208,7 @@ impl<'t> View<'t> {
 
     pub(super) fn json(&self, result: &Comparison<'_>) -> Value {
         let (cheap, dear) = result.costs();
-        let arm = |tally: &Tally, cost: Cost| {
+        let arm = |tally: &DemoTally, cost: Cost| {
             json!({
                 "calls": tally.begun.get(),
                 "succeeded": tally.succeeded.get(),
@@ -251,7 +251,7 @@ fn progress(at: Nanos, length: Nanos) -> String {
     format!("{DIM}{}{}{DIM:#} {:.0} s", "━".repeat(filled), "─".repeat(WIDTH - filled), at.as_secs_f64())
 }
 
-fn arm(name: &str, tally: &Tally, style: anstyle::Style) -> String {
+fn arm(name: &str, tally: &DemoTally, style: anstyle::Style) -> String {
     format!(
         "  {name:<14} {style}{:6.2} %{style:#}  {:>6} calls  {:>4} given up  p99 {}",
         tally.success_percent(),

@@ -37,7 +37,7 @@ impl Content {
 
 /// What is asked of bodies.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct BodyRequest {
     pub most: usize,
     pub schema: Option<Schema>,
     pub items: Option<String>,
@@ -62,7 +62,7 @@ impl Unfit {
     }
 }
 
-impl Wanted {
+impl BodyRequest {
     /// The body, looked at; and its JSON where somebody needs it.
     pub(super) fn look(&self, headers: &HeaderMap, body: Relay, mask: &Mask) -> Result<(Content, Option<Value>), Box<Unfit>> {
         let body = match body {
@@ -122,7 +122,7 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Content, String> {
 mod tests {
     use super::*;
 
-    fn look(wanted: &Wanted, kind: &str, body: &'static [u8]) -> String {
+    fn look(wanted: &BodyRequest, kind: &str, body: &'static [u8]) -> String {
         let mut headers = HeaderMap::new();
         if !kind.is_empty() {
             headers.insert(CONTENT_TYPE, kind.parse().unwrap());
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_body_is_what_it_claims_to_be_or_unfit() {
-        let wanted = Wanted { most: 100, schema: None, items: None, parsed: false };
+        let wanted = BodyRequest { most: 100, schema: None, items: None, parsed: false };
         assert_eq!(look(&wanted, "application/json; charset=utf-8", b"{\"a\":1}"), "json");
         assert_eq!(look(&wanted, "", b"[1]"), "json");
         assert_eq!(look(&wanted, "", b"ok"), "text");
@@ -149,16 +149,16 @@ mod tests {
         assert_eq!(look(&wanted, "application/json", b""), "nothing");
         assert!(look(&wanted, "application/problem+json", b"{\"a\":").starts_with("malformed it is not JSON"));
         assert!(look(&wanted, "application/json", b"\"\xff\"").starts_with("malformed"));
-        assert!(look(&Wanted { most: 1, ..wanted }, "", b"ok").starts_with("too_large"));
+        assert!(look(&BodyRequest { most: 1, ..wanted }, "", b"ok").starts_with("too_large"));
     }
 
     #[test]
     fn items_and_schemas_are_looked_for() {
-        let wanted = Wanted { most: 100, schema: None, items: Some("/i".to_owned()), parsed: true };
+        let wanted = BodyRequest { most: 100, schema: None, items: Some("/i".to_owned()), parsed: true };
         assert_eq!(look(&wanted, "application/json", b"{\"i\":[1, {\"a\":2}]}"), "1 {\"a\":2}");
         assert!(look(&wanted, "application/json", b"{}").contains("there is no list at `/i`"));
         let schema = Some(Schema::parse(br#"{"required":["id"]}"#, 100).unwrap());
-        let wanted = Wanted { most: 100, schema, items: None, parsed: false };
+        let wanted = BodyRequest { most: 100, schema, items: None, parsed: false };
         assert!(look(&wanted, "application/json", b"{}").starts_with("schema the body: \"id\""));
     }
 }

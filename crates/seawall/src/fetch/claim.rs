@@ -5,7 +5,7 @@
 use super::Args;
 use super::journal::Pieces;
 use super::plan::{in_a_pipe, name, quarantine, resume_command};
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use seawall_core::time::Wall;
 use seawall_store::RunLock;
 use seawall_store::journal::{Durability, RunId};
@@ -28,12 +28,12 @@ const MAX_QUARANTINES: u32 = 1000;
 
 /// What is claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ClaimKind {
     Output,
     Quarantine,
 }
 
-impl Kind {
+impl ClaimKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Output => "output",
@@ -44,16 +44,16 @@ impl Kind {
 
 /// An output that nobody else writes for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Claim {
-    kind: Kind,
+pub(super) struct OutputClaim {
+    kind: ClaimKind,
     path: PathBuf,
     pieces: Pieces,
     note: Option<Note>,
     _held: RunLock,
 }
 
-impl Claim {
-    async fn take(store: &Store, kind: Kind, path: &Path, run: &RunId) -> anyhow::Result<Self> {
+impl OutputClaim {
+    async fn take(store: &Store, kind: ClaimKind, path: &Path, run: &RunId) -> anyhow::Result<Self> {
         let place: RunId =
             Sha256::new().chain_update(b"output\0").chain_update(resolved(path).as_os_str().as_encoded_bytes()).finalize().into();
         let pieces = Pieces::new(store.clone(), place);
@@ -62,13 +62,13 @@ impl Claim {
         let Some(held) = store.hold_run(place).await.map_err(super::output::unavailable)? else {
             let is_ours = note.is_some_and(|note| note.run == name(run));
             let message = if is_ours { underway() } else { format!("another run is writing to `{}`", path.display()) };
-            return Err(Failure { exit: Exit::Failed, message, hint: None }.into());
+            return Err(CommandError { exit: Exit::Failed, message, hint: None }.into());
         };
         Ok(Self { kind, path: path.to_owned(), pieces, note, _held: held })
     }
 
     /// Whether the run may write here.
-    fn check(&self, args: &Args, run: &RunId) -> Result<(), Failure> {
+    fn check(&self, args: &Args, run: &RunId) -> Result<(), CommandError> {
         let continues = args.resume || args.retry_dead;
         let (shown, kind) = (self.path.display(), self.kind.as_str());
         if args.overwrite || is_empty(&self.path) {
@@ -77,29 +77,29 @@ impl Claim {
         match &self.note {
             Some(note) if note.run != name(run) => {
                 let unfinished = if note.finished { "" } else { ", which has not finished" };
-                let other = Failure::usage(format!("`{shown}` is the {kind} of another run{unfinished}"));
+                let other = CommandError::usage(format!("`{shown}` is the {kind} of another run{unfinished}"));
                 Err(other
                     .hint(format!("`{}` continues that run; choose another {kind}, or replace this one with `--overwrite`", note.resume)))
             }
             // The rows of a quarantine file are done again, however the run before ended.
-            Some(note) if !note.finished && !continues && self.kind == Kind::Output => {
-                Err(Failure::usage(format!("`{shown}` is the output of this run, which has not finished"))
+            Some(note) if !note.finished && !continues && self.kind == ClaimKind::Output => {
+                Err(CommandError::usage(format!("`{shown}` is the output of this run, which has not finished"))
                     .hint("`--resume` continues it, `--overwrite` begins anew and replaces it"))
             }
             // Whether the journal knows what is in an output is seen when that is open.
-            None if !continues || self.kind == Kind::Quarantine => Err(self.unknown()),
+            None if !continues || self.kind == ClaimKind::Quarantine => Err(self.unknown()),
             Some(_) | None => Ok(()),
         }
     }
 
-    fn unknown(&self) -> Failure {
+    fn unknown(&self) -> CommandError {
         let what = format!("`{}` is not empty, and no journal says what is in it", self.path.display());
         let hint = if self.path.is_dir() {
             "choose a folder that is empty or new, or replace files in this one with `--overwrite`"
         } else {
             "move it away, or replace it with `--overwrite`; `--resume` continues a run whose journal is in another `--store`"
         };
-        Failure::usage(what).hint(hint)
+        CommandError::usage(what).hint(hint)
     }
 
     /// Writes down that this run has the output from now on, and at its end that it has finished.
@@ -116,7 +116,7 @@ impl Claim {
 #[derive(Debug)]
 pub(super) struct Claims {
     run: RunId,
-    claims: Vec<Claim>,
+    claims: Vec<OutputClaim>,
     quarantine: PathBuf,
 }
 
@@ -132,13 +132,13 @@ impl Claims {
         }
         let mut claims = Vec::new();
         for path in [args.output.as_deref().filter(|path| is_file_or_new(path)), args.output_dir.as_deref()].into_iter().flatten() {
-            let claim = Claim::take(store, Kind::Output, path, &run).await?;
+            let claim = OutputClaim::take(store, ClaimKind::Output, path, &run).await?;
             claim.check(args, &run)?;
             claims.push(claim);
         }
         let quarantine = match quarantine(args) {
             Some(path) if is_file_or_new(&path) => {
-                let claim = Claim::take(store, Kind::Quarantine, &path, &run).await?;
+                let claim = OutputClaim::take(store, ClaimKind::Quarantine, &path, &run).await?;
                 claim.check(args, &run)?;
                 claims.push(claim);
                 path
@@ -156,26 +156,26 @@ impl Claims {
     }
 
     /// Claims the first default quarantine file that is not another's.
-    async fn free_quarantine(store: &Store, args: &Args, run: &RunId) -> anyhow::Result<Claim> {
+    async fn free_quarantine(store: &Store, args: &Args, run: &RunId) -> anyhow::Result<OutputClaim> {
         let name = |number| if number == 1 { "quarantine.ndjson".to_owned() } else { format!("quarantine-{number}.ndjson") };
         for path in (1..MAX_QUARANTINES).map(|number| PathBuf::from(name(number))).filter(|path| is_file_or_new(path)) {
-            match Claim::take(store, Kind::Quarantine, &path, run).await {
+            match OutputClaim::take(store, ClaimKind::Quarantine, &path, run).await {
                 Ok(claim) if claim.check(args, run).is_ok() => return Ok(claim),
                 Ok(_) => {}
                 // Another run holds it.
-                Err(error) if error.downcast_ref::<Failure>().is_some_and(|failure| failure.exit == Exit::Failed) => {}
+                Err(error) if error.downcast_ref::<CommandError>().is_some_and(|failure| failure.exit == Exit::Failed) => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(Failure::usage("every name for a quarantine file is taken").hint("name one with `--quarantine`").into())
+        Err(CommandError::usage("every name for a quarantine file is taken").hint("name one with `--quarantine`").into())
     }
 
     /// Refuses to continue in an output that has no note and no journal.
     ///
     /// # Errors
     /// When there is one, and it is not empty.
-    pub(super) fn refuse_unknown(&self) -> Result<(), Failure> {
-        let unknown = self.claims.iter().find(|claim| claim.kind == Kind::Output && claim.note.is_none() && !is_empty(&claim.path));
+    pub(super) fn refuse_unknown(&self) -> Result<(), CommandError> {
+        let unknown = self.claims.iter().find(|claim| claim.kind == ClaimKind::Output && claim.note.is_none() && !is_empty(&claim.path));
         unknown.map_or(Ok(()), |claim| Err(claim.unknown()))
     }
 

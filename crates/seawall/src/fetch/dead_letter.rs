@@ -1,15 +1,15 @@
 //! The dead letter of a row that is given up on.
 
 use super::destination::Destination;
-use super::lanes::Run;
+use super::lanes::StartedRow;
 use seawall_core::policy::Door;
 use seawall_core::time::Now;
-use seawall_server::letter::{self, Cause, Place};
+use seawall_server::letter::{self, Cause, LetterPlace};
 use seawall_store::dead::NewLetter;
 use seawall_store::job::{AD_HOC, JobOrigin, JobRequest, NewJob};
 
 /// Makes the letter of a row, with the names of its run and its caller.
-pub(super) fn dead_letter(run: &Run, to: Option<&Destination>, cause: Cause, (name, caller): (&str, &str), now: Now) -> NewLetter {
+pub(super) fn dead_letter(run: &StartedRow, to: Option<&Destination>, cause: Cause, (name, caller): (&str, &str), now: Now) -> NewLetter {
     let row = &run.row;
     let configured = to.is_some_and(|to| to.configured);
     let key = row.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")).map(|(_, value)| value.clone());
@@ -36,7 +36,7 @@ pub(super) fn dead_letter(run: &Run, to: Option<&Destination>, cause: Cause, (na
         progress: run.progress,
         history: Vec::new(),
     };
-    let place = Place { upstream: to.map(|to| &*to.upstream), endpoint: to.map(|to| &*to.endpoint) };
+    let place = LetterPlace { upstream: to.map(|to| &*to.upstream), endpoint: to.map(|to| &*to.endpoint) };
     let history = letter::history(&[], &run.history);
     letter::letter(&job.begun(run.started.wall), Door::Batch, &place, cause, &history, now.wall)
 }

@@ -1,6 +1,6 @@
 //! The destination of a row: its upstream or origin, and the request target there.
 
-use super::row::Row;
+use super::row::InputRow;
 use http::Method;
 use seawall_core::request_target::{BadTarget, RequestTarget};
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
@@ -16,7 +16,7 @@ pub(super) struct Destination {
 
 impl Destination {
     /// What records say that a row asks for.
-    pub(super) fn request_line(&self, row: &Row) -> Arc<RequestLine> {
+    pub(super) fn request_line(&self, row: &InputRow) -> Arc<RequestLine> {
         let method = Method::from_bytes(row.method.as_bytes()).unwrap_or_default();
         RequestLine::new(&method, &self.endpoint.route, &row.below)
     }

@@ -1,10 +1,10 @@
 //! What earlier runs did, asked block by block as the input is read. Rows are known by their line and their key together,
 //! which takes less than a byte for each; only a list that was changed among rows that are done is known by keys alone.
 
-use super::input::{Before, Read};
-use super::journal::{Entry, Pieces};
-use super::remainder::{Match, Remainder, Remainders};
-use crate::exit::Failure;
+use super::input::{EarlierRow, Read};
+use super::journal::{JournalEntry, Pieces};
+use super::remainder::{Remainder, RemainderMatch, Remainders};
+use crate::exit::CommandError;
 use seawall_store::Error;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) enum Again {
 
 /// When a row is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum RowTurn {
     Now,
     /// By an earlier run.
     Done,
@@ -69,13 +69,13 @@ type Blocks = HashMap<u64, Block>;
 
 /// What of earlier runs a list has where it was.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct EarlierRuns {
     blocks: Blocks,
     remainders: usize,
 }
 
 #[derive(Debug)]
-enum Done {
+enum RowState {
     /// Rows that are done, and those that have pages.
     Lines(Blocks),
     /// Sorted. A row that stands in the input twice is in here once for each time it was done.
@@ -85,7 +85,7 @@ enum Done {
 #[derive(Debug)]
 pub(super) struct Earlier {
     again: Again,
-    done: Done,
+    done: RowState,
     remainders: Remainders,
     /// Every remainder is of the row that stands on its line.
     is_exact: bool,
@@ -101,7 +101,7 @@ pub(super) struct Earlier {
 
 impl Earlier {
     pub(super) fn new(again: Again, pieces: Option<Pieces>) -> Self {
-        let (done, remainders, changed) = (Done::Lines(HashMap::new()), Remainders::default(), Arc::default());
+        let (done, remainders, changed) = (RowState::Lines(HashMap::new()), Remainders::default(), Arc::default());
         Self { again, done, remainders, is_exact: false, pieces, changed, loose: false, refuses_changes: false }
     }
 
@@ -127,8 +127,8 @@ impl Earlier {
     }
 
     /// Notes a row of the list of which there are results or a letter, where it stands where it stood.
-    pub(super) fn compare(&self, (line, key): (u64, u64), found: &mut Found) {
-        if let Done::Lines(blocks) = &self.done
+    pub(super) fn compare(&self, (line, key): (u64, u64), found: &mut EarlierRuns) {
+        if let RowState::Lines(blocks) = &self.done
             && blocks.get(&block(line)).is_some_and(|known| known.has(line))
         {
             found.blocks.entry(block(line)).or_default().add(line, key);
@@ -137,9 +137,9 @@ impl Earlier {
     }
 
     /// Whether all that has results was found in its place, and nothing else is in the output.
-    pub(super) fn is_unchanged(&mut self, found: &Found) -> bool {
+    pub(super) fn is_unchanged(&mut self, found: &EarlierRuns) -> bool {
         self.is_exact = found.remainders == self.remainders.len();
-        !self.loose && matches!(&self.done, Done::Lines(blocks) if *blocks == found.blocks)
+        !self.loose && matches!(&self.done, RowState::Lines(blocks) if *blocks == found.blocks)
     }
 
     /// From now on rows are told by their keys alone, because the list was changed.
@@ -148,16 +148,16 @@ impl Earlier {
         self.by_keys(0).await
     }
 
-    pub(super) fn add(&mut self, entry: &Entry) {
+    pub(super) fn add(&mut self, entry: &JournalEntry) {
         if entry.relined {
-            self.done = Done::Lines(HashMap::new());
+            self.done = RowState::Lines(HashMap::new());
             self.changed.store(false, Ordering::Relaxed);
             self.loose = entry.loose;
         }
         if entry.changed {
             self.changed.store(true, Ordering::Relaxed);
         }
-        if let Done::Lines(blocks) = &mut self.done {
+        if let RowState::Lines(blocks) = &mut self.done {
             let begun = entry.page_lines.iter().zip(&entry.pages).map(|(line, (key, ..))| (*line, *key));
             for (line, key) in begun.chain(entry.done.iter().copied()) {
                 blocks.entry(block(line)).or_default().add(line, key);
@@ -181,7 +181,7 @@ impl Earlier {
 
     /// Whether a block must be whole before anything can be said of its rows.
     pub(super) fn knows(&self, block: u64) -> bool {
-        matches!(&self.done, Done::Lines(blocks) if blocks.contains_key(&block))
+        matches!(&self.done, RowState::Lines(blocks) if blocks.contains_key(&block))
     }
 
     /// What is to be done in this run of rows of one block; of all of them where the block is whole. Returns how many of the
@@ -190,7 +190,7 @@ impl Earlier {
         if self.again == Again::Everything {
             return Ok(0);
         }
-        if let Done::Lines(blocks) = &self.done
+        if let RowState::Lines(blocks) = &self.done
             && let Some(known) = blocks.get(&block)
         {
             let mut found = Block::default();
@@ -199,7 +199,7 @@ impl Earlier {
             }
             if whole && found != *known && self.refuses_changes {
                 let what = "the list was changed among rows that are done, which a list from a pipe cannot be";
-                return Err(Failure::usage(what).hint("write it to a file and give that, with `--resume`").into());
+                return Err(CommandError::usage(what).hint("write it to a file and give that, with `--resume`").into());
             }
             if !whole || found != *known {
                 self.changed.store(true, Ordering::Relaxed);
@@ -209,8 +209,8 @@ impl Earlier {
         let mut unasked = 0;
         rows.retain_mut(|row| {
             let turn = self.meet(row);
-            unasked += u64::from(turn == Turn::Unasked);
-            turn == Turn::Now
+            unasked += u64::from(turn == RowTurn::Unasked);
+            turn == RowTurn::Now
         });
         Ok(unasked)
     }
@@ -230,36 +230,36 @@ impl Earlier {
                 .await?;
         }
         keys.sort_unstable();
-        self.done = Done::Keys { met: vec![false; keys.len()], keys };
+        self.done = RowState::Keys { met: vec![false; keys.len()], keys };
         Ok(())
     }
 
     /// Whether a row is to be done, and what is left of it from before.
-    fn meet(&mut self, row: &mut Read) -> Turn {
+    fn meet(&mut self, row: &mut Read) -> RowTurn {
         let place @ (line, key) = row.place();
         let is_done = match &mut self.done {
-            Done::Lines(blocks) => blocks.get(&block(line)).is_some_and(|block| block.has(line)) && !self.remainders.has_pages(place),
-            Done::Keys { keys, met } => {
+            RowState::Lines(blocks) => blocks.get(&block(line)).is_some_and(|block| block.has(line)) && !self.remainders.has_pages(place),
+            RowState::Keys { keys, met } => {
                 let from = keys.partition_point(|done| *done < key);
                 let unmet = (from..keys.len()).take_while(|at| keys[*at] == key).find(|at| !met[*at]);
                 unmet.inspect(|at| met[*at] = true).is_some()
             }
         };
         if is_done {
-            return Turn::Done;
+            return RowTurn::Done;
         }
         let how = match &self.done {
-            Done::Keys { .. } => Match::Key,
-            Done::Lines(_) if self.is_exact => Match::Line,
-            Done::Lines(_) => Match::Dead,
+            RowState::Keys { .. } => RemainderMatch::Key,
+            RowState::Lines(_) if self.is_exact => RemainderMatch::Line,
+            RowState::Lines(_) => RemainderMatch::Dead,
         };
         let found = self.remainders.take(place, self.again == Again::Dead, how);
         if found.is_none() && self.again == Again::Dead {
-            return Turn::Unasked;
+            return RowTurn::Unasked;
         }
         if let Some(Remainder { line: before, letter, page, .. }) = found {
-            *row.before() = Before { moved_from: (before != line).then_some(before), letter, page };
+            *row.before() = EarlierRow { moved_from: (before != line).then_some(before), letter, page };
         }
-        Turn::Now
+        RowTurn::Now
     }
 }

@@ -1,17 +1,17 @@
 //! A list that was edited since the run before. A row that is done keeps its result wherever it stands now: a row without an id
 //! is known by its line, so its result gets the new line. A result leaves the output if its id belongs to another row now.
 
-use super::earlier::{Earlier, Found};
-use super::input::{Read, Reader};
-use super::journal::Entry;
+use super::earlier::{Earlier, EarlierRuns};
+use super::input::{InputReader, Read};
+use super::journal::JournalEntry;
 use super::remainder::{Remainder, UNKNOWN_LINE};
-use super::row::Row;
+use super::row::InputRow;
 use anyhow::Context as _;
 use seawall_store::Error;
 
 /// A row that the journal knows.
 #[derive(Clone, Debug)]
-struct Known {
+struct JournaledRow {
     key: u64,
     /// Its line in the output, which is its id where it has no other.
     line: u64,
@@ -22,7 +22,7 @@ struct Known {
     remainder: Option<Remainder>,
 }
 
-impl Known {
+impl JournaledRow {
     fn has_results(&self) -> bool {
         self.remainder.as_ref().is_none_or(|remainder| remainder.page.is_some())
     }
@@ -30,7 +30,7 @@ impl Known {
 
 /// What becomes of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ResultFate {
     Keep,
     /// It stays, and no row of the list asks for it.
     Stray,
@@ -42,7 +42,7 @@ pub(super) enum Fate {
 #[derive(Debug, Default)]
 pub(super) struct Edited {
     /// Sorted by line.
-    known: Vec<Known>,
+    known: Vec<JournaledRow>,
     /// Lines of rows without an id, sorted.
     unnamed: Vec<u64>,
     /// Hashes of the other ids, sorted: of rows that are done, and of new ones.
@@ -57,8 +57,8 @@ pub(super) struct Edited {
 impl Edited {
     /// Compares a list with the journal. `None` where rows that have results stand where they stood, and where no output
     /// `tells` which row a result is of.
-    pub(super) async fn find(earlier: &mut Earlier, reader: &mut Reader, tells: bool) -> anyhow::Result<Option<Self>> {
-        let mut found = Found::default();
+    pub(super) async fn find(earlier: &mut Earlier, reader: &mut InputReader, tells: bool) -> anyhow::Result<Option<Self>> {
+        let mut found = EarlierRuns::default();
         reader.survey(|read| earlier.compare(read.place(), &mut found)).context("cannot read the input")?;
         if earlier.is_unchanged(&found) {
             return Ok(None);
@@ -100,23 +100,23 @@ impl Edited {
     }
 
     /// What becomes of the results with this id, a JSON text.
-    pub(super) fn fate(&self, id: &str) -> Fate {
+    pub(super) fn fate(&self, id: &str) -> ResultFate {
         let number: Option<u64> = id.parse().ok();
         if let Some(number) = number {
             let from = self.known.partition_point(|known| known.line < number);
             let same = self.known[from..].iter().take_while(|known| known.line == number);
             if let Some(known) = same.into_iter().find(|known| known.has_results() && known.now != 0 && !known.is_named) {
-                return if known.now == number { Fate::Keep } else { Fate::Line(known.now) };
+                return if known.now == number { ResultFate::Keep } else { ResultFate::Line(known.now) };
             }
         }
         let id = hash(id);
         let has = |lines: &[u64]| number.is_some_and(|number| lines.binary_search(&number).is_ok());
         if self.done_ids.binary_search(&id).is_ok() {
-            return Fate::Keep;
+            return ResultFate::Keep;
         }
         let is_anothers = self.new_ids.binary_search(&id).is_ok() || has(&self.unnamed);
         // Nothing is dropped for a row that gets no result in this run.
-        if is_anothers && (self.does_new_rows || has(&self.known_lines)) { Fate::Drop } else { Fate::Stray }
+        if is_anothers && (self.does_new_rows || has(&self.known_lines)) { ResultFate::Drop } else { ResultFate::Stray }
     }
 
     /// Whether a row without an id has another line than before.
@@ -125,8 +125,8 @@ impl Edited {
     }
 
     /// What is done of the list as it is now.
-    pub(super) fn entry(&self, loose: bool) -> Entry {
-        let mut entry = Entry { relined: true, loose, ..Entry::default() };
+    pub(super) fn entry(&self, loose: bool) -> JournalEntry {
+        let mut entry = JournalEntry { relined: true, loose, ..JournalEntry::default() };
         for known in &self.known {
             let is_there = known.now != 0;
             let Some(remainder) = &known.remainder else {
@@ -149,9 +149,9 @@ impl Edited {
 }
 
 /// Every row that the journal knows, sorted by key.
-async fn known(earlier: &Earlier) -> Result<Vec<Known>, Error> {
+async fn known(earlier: &Earlier) -> Result<Vec<JournaledRow>, Error> {
     let Some(pieces) = earlier.pieces() else { return Ok(Vec::new()) };
-    let row = |key, line, remainder| Known { key, line, now: 0, is_named: false, remainder };
+    let row = |key, line, remainder| JournaledRow { key, line, now: 0, is_named: false, remainder };
     let mut known = Vec::new();
     pieces
         .each(|_, entry| {
@@ -167,5 +167,5 @@ async fn known(earlier: &Earlier) -> Result<Vec<Known>, Error> {
 }
 
 fn hash(id: &str) -> u64 {
-    Row::key(id, "", "", "", b"")
+    InputRow::key(id, "", "", "", b"")
 }

@@ -2,10 +2,10 @@
 //! that send. A line that makes no row is reported and never ends the run.
 
 use super::earlier::{Earlier, block};
-use super::lines::{Line, Lines};
-use super::names::Names;
+use super::lines::{LineReader, TextLine};
+use super::names::NameFilter;
 use super::route::Routes;
-use super::row::{Bad, Row};
+use super::row::{Bad, InputRow};
 use super::template::Template;
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -34,8 +34,8 @@ pub(super) enum Format {
 /// What the reader hands over.
 #[derive(Debug)]
 pub(super) enum Read {
-    Row(Row, Before),
-    Bad(Bad, Before),
+    Row(InputRow, EarlierRow),
+    Bad(Bad, EarlierRow),
 }
 
 impl Read {
@@ -47,7 +47,7 @@ impl Read {
         }
     }
 
-    pub(super) const fn before(&mut self) -> &mut Before {
+    pub(super) const fn before(&mut self) -> &mut EarlierRow {
         match self {
             Self::Row(_, before) | Self::Bad(_, before) => before,
         }
@@ -72,7 +72,7 @@ impl Read {
 
 /// What earlier runs left of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Before {
+pub(super) struct EarlierRow {
     /// The line that it stood on, where that is another one.
     pub moved_from: Option<u64>,
     /// Its dead letter.
@@ -103,8 +103,8 @@ impl Ahead {
 }
 
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub lines: Lines,
+pub(super) struct InputReader {
+    pub lines: LineReader,
     pub csv: bool,
     pub template: Option<Template>,
     pub routes: Routes,
@@ -112,21 +112,21 @@ pub(super) struct Reader {
     pub headers: Vec<(String, String)>,
     pub earlier: Earlier,
     pub ahead: Arc<Ahead>,
-    pub columns: Option<Columns>,
+    pub columns: Option<CsvColumns>,
     /// Where each record becomes a file.
-    pub names: Option<Names>,
+    pub names: Option<NameFilter>,
 }
 
 /// The head of a CSV file.
 #[derive(Debug)]
-pub(super) struct Columns {
+pub(super) struct CsvColumns {
     names: Vec<String>,
     delimiter: char,
 }
 
 /// Rows that travel together: some lines of one block.
 #[derive(Default)]
-struct Batch {
+struct RowBatch {
     rows: Vec<Read>,
     block: u64,
     weight: usize,
@@ -134,7 +134,7 @@ struct Batch {
 
 /// A row in the making.
 #[derive(Default)]
-struct Asked {
+struct RowBuilder {
     id: String,
     method: Option<String>,
     target: Option<String>,
@@ -142,14 +142,14 @@ struct Asked {
     body: Bytes,
 }
 
-impl Reader {
+impl InputReader {
     /// Reads to the end, or until nobody listens any more.
     pub(super) fn run(mut self, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<()> {
         let runtime = super::runtime()?;
-        let mut batch = Batch::default();
+        let mut batch = RowBatch::default();
         loop {
             let line = self.record().context("cannot read the input")?;
-            let over = line == Line::End;
+            let over = line == TextLine::End;
             if over || block(self.lines.number) != batch.block {
                 let sent = runtime.block_on(self.pass(&mut batch, true, to))?;
                 if over || !sent {
@@ -159,9 +159,9 @@ impl Reader {
             }
             batch.block = block(self.lines.number);
             let read = match line {
-                Line::End => None,
-                Line::TooLong => Some(self.bad(b"", "the line is longer than 16 MiB".to_owned())),
-                Line::Text(text) => self.read(&text),
+                TextLine::End => None,
+                TextLine::TooLong => Some(self.bad(b"", "the line is longer than 16 MiB".to_owned())),
+                TextLine::Text(text) => self.read(&text),
             };
             let Some(read) = read else { continue };
             batch.weight += read.weight();
@@ -181,9 +181,9 @@ impl Reader {
         self.columns = None;
         loop {
             let read = match self.record()? {
-                Line::End => break,
-                Line::TooLong => Some(self.bad(b"", String::new())),
-                Line::Text(text) => self.read(&text),
+                TextLine::End => break,
+                TextLine::TooLong => Some(self.bad(b"", String::new())),
+                TextLine::Text(text) => self.read(&text),
             };
             read.iter().for_each(&mut look);
         }
@@ -193,8 +193,8 @@ impl Reader {
     }
 
     /// Hands over what no earlier run has done. `false` when nobody listens any more.
-    async fn pass(&mut self, batch: &mut Batch, whole: bool, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<bool> {
-        let Batch { mut rows, block, .. } = std::mem::take(batch);
+    async fn pass(&mut self, batch: &mut RowBatch, whole: bool, to: &mpsc::Sender<Vec<Read>>) -> anyhow::Result<bool> {
+        let RowBatch { mut rows, block, .. } = std::mem::take(batch);
         batch.block = block;
         let read = rows.len();
         let unasked = self.earlier.sift(block, &mut rows, whole).await?;
@@ -202,7 +202,7 @@ impl Reader {
         self.ahead.skipped.fetch_add(skipped, Ordering::Relaxed);
         self.ahead.unasked.fetch_add(unasked, Ordering::Relaxed);
         let mut ordinal = self.ahead.rows.load(Ordering::Relaxed);
-        let renamed = rows.iter().filter(|read| matches!(read, Read::Row(row, _) if Names::is_renamed(&row.file))).count();
+        let renamed = rows.iter().filter(|read| matches!(read, Read::Row(row, _) if NameFilter::is_renamed(&row.file))).count();
         self.ahead.renamed.fetch_add(u64::try_from(renamed).unwrap_or(0), Ordering::Relaxed);
         for row in &mut rows {
             row.set_ordinal(ordinal);
@@ -213,22 +213,22 @@ impl Reader {
     }
 
     /// A line, or as many as a CSV record takes: one with an odd number of quotes goes on.
-    fn record(&mut self) -> std::io::Result<Line> {
+    fn record(&mut self) -> std::io::Result<TextLine> {
         let mut record = match self.lines.line()? {
-            Line::Text(text) => text,
+            TextLine::Text(text) => text,
             other => return Ok(other),
         };
         while self.csv && record.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
             match self.lines.line()? {
-                Line::Text(more) if record.len() + more.len() < super::lines::MOST_LINE => {
+                TextLine::Text(more) if record.len() + more.len() < super::lines::MOST_LINE => {
                     record.push(b'\n');
                     record.extend_from_slice(&more);
                 }
-                Line::TooLong | Line::Text(_) => return Ok(Line::TooLong),
-                Line::End => break,
+                TextLine::TooLong | TextLine::Text(_) => return Ok(TextLine::TooLong),
+                TextLine::End => break,
             }
         }
-        Ok(Line::Text(record))
+        Ok(TextLine::Text(record))
     }
 
     /// `None` for lines that ask for nothing: empty ones, comments, the head of a CSV file.
@@ -238,16 +238,16 @@ impl Reader {
             Ok(text) if text.contains('\0') => Err("it has a NUL character".to_owned()),
             Ok(text) if text.trim().is_empty() => return None,
             Ok(text) if self.csv && self.columns.is_none() => {
-                self.columns = Some(Columns::parse(text));
+                self.columns = Some(CsvColumns::parse(text));
                 return None;
             }
             Ok(text) if self.csv => self.of_csv(text),
             Ok(text) if text.trim_start().starts_with('{') => self.of_json(text),
             Ok(text) if text.starts_with('#') => return None,
-            Ok(text) => Ok(Asked { target: Some(text.trim().to_owned()), ..Asked::default() }),
+            Ok(text) => Ok(RowBuilder { target: Some(text.trim().to_owned()), ..RowBuilder::default() }),
         };
         Some(match made.and_then(|asked| self.row(asked)) {
-            Ok(row) => Read::Row(row, Before::default()),
+            Ok(row) => Read::Row(row, EarlierRow::default()),
             Err(why) => self.bad(line, why),
         })
     }
@@ -255,12 +255,12 @@ impl Reader {
     fn bad(&self, line: &[u8], why: String) -> Read {
         let text = String::from_utf8_lossy(&line[..line.len().min(MOST_SHOWN)]).replace('\0', "\u{fffd}");
         let number = self.lines.number;
-        let key = Row::key("", "", "", &text, &number.to_be_bytes());
+        let key = InputRow::key("", "", "", &text, &number.to_be_bytes());
         let text = without_password(&text);
-        Read::Bad(Bad { line: number, ordinal: 0, key, text, why }, Before::default())
+        Read::Bad(Bad { line: number, ordinal: 0, key, text, why }, EarlierRow::default())
     }
 
-    fn row(&mut self, asked: Asked) -> Result<Row, String> {
+    fn row(&mut self, asked: RowBuilder) -> Result<InputRow, String> {
         let target = asked.target.ok_or("it has neither `url` nor `path`")?;
         let (lane, below) = self.routes.route(&target)?;
         let method = asked.method.map_or_else(|| "GET".to_owned(), |method| method.to_ascii_uppercase());
@@ -274,13 +274,13 @@ impl Reader {
         for (name, value) in &headers {
             check_header(name, value)?;
         }
-        let key = Row::key(&asked.id, &lane, &method, &below, &asked.body);
+        let key = InputRow::key(&asked.id, &lane, &method, &below, &asked.body);
         let line = self.lines.number;
         let file = self.names.as_mut().map(|names| names.claim(&asked.id, line, key)).unwrap_or_default();
-        Ok(Row { line, ordinal: 0, key, id: asked.id, file, lane, method, below, headers, body: asked.body })
+        Ok(InputRow { line, ordinal: 0, key, id: asked.id, file, lane, method, below, headers, body: asked.body })
     }
 
-    fn of_csv(&self, text: &str) -> Result<Asked, String> {
+    fn of_csv(&self, text: &str) -> Result<RowBuilder, String> {
         let columns = self.columns.as_ref().ok_or("the file has no head")?;
         let values = columns.split(text);
         if values.len() > columns.names.len() {
@@ -292,10 +292,10 @@ impl Reader {
             None => value("url").or_else(|| value("path")),
         };
         let id = value("id").map(|id| Value::String(id).to_string()).unwrap_or_default();
-        Ok(Asked { id, target, ..Asked::default() })
+        Ok(RowBuilder { id, target, ..RowBuilder::default() })
     }
 
-    fn of_json(&self, text: &str) -> Result<Asked, String> {
+    fn of_json(&self, text: &str) -> Result<RowBuilder, String> {
         let members: Map<String, Value> = serde_json::from_str(text).map_err(|error| format!("it is not a JSON object: {error}"))?;
         let word = |name: &str| match members.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -324,7 +324,7 @@ impl Reader {
                 Bytes::from(value.to_string())
             }
         };
-        Ok(Asked { id, method: word("method")?, target, headers, body })
+        Ok(RowBuilder { id, method: word("method")?, target, headers, body })
     }
 }
 
@@ -352,7 +352,7 @@ pub(super) fn check_header(name: &str, value: &str) -> Result<(), String> {
     RequestHeaders::check(name, value).map(|_| ()).map_err(|bad| bad.to_string())
 }
 
-impl Columns {
+impl CsvColumns {
     /// The delimiter is the one that the head has most of.
     fn parse(head: &str) -> Self {
         let count = |delimiter: char| head.matches(delimiter).count();
@@ -408,11 +408,11 @@ mod tests {
 
     #[test]
     fn records_come_apart_as_rfc_4180_says() {
-        let columns = Columns::parse("id;name");
+        let columns = CsvColumns::parse("id;name");
         assert_eq!(columns.names, ["id", "name"]);
         assert_eq!(columns.split(r#"1;"a ""b"";c""#), ["1", r#"a "b";c"#]);
         assert_eq!(columns.split("1;"), ["1", ""]);
-        assert_eq!(Columns::parse("id").split("a,b"), ["a", "b"]);
+        assert_eq!(CsvColumns::parse("id").split("a,b"), ["a", "b"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const TOGETHER: usize = 64;
 
 /// One piece: what was done since the one before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct JournalEntry {
     /// Bytes that the output has with everything in here, where it is a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<u64>,
@@ -55,7 +55,7 @@ pub(super) struct Entry {
     pub moved: Vec<(u64, u64, u64)>,
 }
 
-impl Entry {
+impl JournalEntry {
     pub(super) fn rows(&self) -> usize {
         self.done.len() + self.dead.len() + self.pages.len()
     }
@@ -127,7 +127,7 @@ impl Pieces {
     }
 
     /// All pieces in order, up to one that cannot be read.
-    pub(super) async fn each(&self, mut take: impl FnMut(u64, &Entry)) -> Result<(), Error> {
+    pub(super) async fn each(&self, mut take: impl FnMut(u64, &JournalEntry)) -> Result<(), Error> {
         let mut next = 0;
         loop {
             let pieces = self.store.journal(self.run, next, TOGETHER).await?;
@@ -135,7 +135,7 @@ impl Pieces {
                 return Ok(());
             }
             for (number, content) in pieces {
-                let Some(entry) = Entry::read(&content).filter(|_| number == next) else { return Ok(()) };
+                let Some(entry) = JournalEntry::read(&content).filter(|_| number == next) else { return Ok(()) };
                 take(number, &entry);
                 next = number + 1;
             }
@@ -197,7 +197,9 @@ impl Journal {
             .await?;
         earlier.complete().await?;
         if !outdated.is_empty() {
-            journal.append(&Entry { output, ..Entry::default() }, Vec::new(), outdated, Durability::FromPowerCuts, now).await?;
+            journal
+                .append(&JournalEntry { output, ..JournalEntry::default() }, Vec::new(), outdated, Durability::FromPowerCuts, now)
+                .await?;
         }
         Ok(Ok((journal, earlier, output)))
     }
@@ -209,7 +211,7 @@ impl Journal {
     /// Writes a piece down, with letters that came of it and those that are out of date with it.
     pub(super) async fn append(
         &mut self,
-        entry: &Entry,
+        entry: &JournalEntry,
         letters: Vec<NewLetter>,
         outdated: Vec<CallId>,
         kept: Durability,

@@ -1,9 +1,9 @@
 //! Rows that wait, one lane for each upstream or host: whose turn it is, which lane has to pause, what goes to disk. Lanes
 //! take turns, so that a slow host never blocks the rest; rows in memory are bounded, whatever the input is.
 
-use super::input::Before;
+use super::input::EarlierRow;
 use super::pages::Landmark;
-use super::row::Row;
+use super::row::InputRow;
 use super::spill::Spill;
 use crate::setup::Scratch;
 use seawall_core::admit::limit::{Answer, Cell, Limit};
@@ -33,10 +33,10 @@ const MOST_HELD: usize = 32 << 20;
 
 /// A row that has been started.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct StartedRow {
     pub id: CallId,
-    pub row: Row,
-    pub before: Before,
+    pub row: InputRow,
+    pub before: EarlierRow,
     pub progress: Progress,
     pub history: Vec<(Wall, Attempt)>,
     /// Attempts and its own waits; not what its host had everybody wait.
@@ -51,11 +51,11 @@ pub(super) struct Run {
 }
 
 #[derive(Debug)]
-struct Lane {
+struct OriginLane {
     name: Arc<str>,
     /// Started rows that may go on.
-    ready: VecDeque<Box<Run>>,
-    queue: VecDeque<(Row, Before)>,
+    ready: VecDeque<Box<StartedRow>>,
+    queue: VecDeque<(InputRow, EarlierRow)>,
     spill: Option<Spill>,
     running: usize,
     asleep: usize,
@@ -66,7 +66,7 @@ struct Lane {
     given_up: Option<Code>,
 }
 
-impl Lane {
+impl OriginLane {
     fn new(name: Arc<str>) -> Self {
         Self {
             name,
@@ -95,7 +95,7 @@ impl Lane {
 #[derive(Debug)]
 struct Asleep {
     until: Mono,
-    run: Box<Run>,
+    run: Box<StartedRow>,
 }
 
 impl PartialEq for Asleep {
@@ -120,9 +120,9 @@ impl Ord for Asleep {
 
 /// What a worker may do next.
 #[derive(Debug)]
-pub(super) enum Next {
-    Go(Box<Run>),
-    Fresh(usize, Box<(Row, Before)>),
+pub(super) enum NextWork {
+    Go(Box<StartedRow>),
+    Fresh(usize, Box<(InputRow, EarlierRow)>),
     Nothing,
     /// Nothing will come any more.
     Over,
@@ -130,7 +130,7 @@ pub(super) enum Next {
 
 #[derive(Debug)]
 pub(super) struct Lanes {
-    lanes: Vec<Lane>,
+    lanes: Vec<OriginLane>,
     by_name: HashMap<Arc<str>, usize>,
     /// Lanes that have rows and do not pause, the next one first.
     active: VecDeque<usize>,
@@ -146,7 +146,7 @@ pub(super) struct Lanes {
     spills: usize,
     scratch: Option<Scratch>,
     /// What earlier runs left of rows that are on disk.
-    left: BTreeMap<u64, Before>,
+    left: BTreeMap<u64, EarlierRow>,
     /// Nothing could be started for want of rows.
     starved: bool,
     pub input_over: bool,
@@ -201,7 +201,7 @@ impl Lanes {
         self.lanes.iter().filter(|lane| lane.paused_until != Mono(0)).count()
     }
 
-    pub(super) fn push(&mut self, row: Row, before: Before) -> io::Result<()> {
+    pub(super) fn push(&mut self, row: InputRow, before: EarlierRow) -> io::Result<()> {
         let at = self.lane(&row.lane);
         self.waiting += 1;
         self.starved = false;
@@ -215,7 +215,7 @@ impl Lanes {
                 lane.spill = Some(Spill::new(scratch.path(), at)?);
                 self.spills += 1;
             }
-            if before != Before::default() {
+            if before != EarlierRow::default() {
                 self.left.insert(row.ordinal, before);
             }
             if let Some(spill) = &mut lane.spill {
@@ -233,7 +233,7 @@ impl Lanes {
         if let Some(at) = self.by_name.get(name) {
             return *at;
         }
-        let fresh = Lane::new(Arc::clone(name));
+        let fresh = OriginLane::new(Arc::clone(name));
         let reused = if self.lanes.len() < MOST_LANES { None } else { self.idle.pop() };
         let at = match reused.filter(|at| self.is_idle(*at)) {
             Some(at) => {
@@ -295,17 +295,17 @@ impl Lanes {
         [asleep, paused, pace].into_iter().flatten().min()
     }
 
-    pub(super) fn take(&mut self, now: Mono) -> io::Result<Next> {
+    pub(super) fn take(&mut self, now: Mono) -> io::Result<NextWork> {
         self.starved = false;
         let nothing_left = self.waiting == 0 && self.ready == 0 && self.running == 0 && self.asleep.is_empty();
         if self.stopping || (self.input_over && nothing_left) {
-            return Ok(Next::Over);
+            return Ok(NextWork::Over);
         }
         if let Some((limit, cell)) = &self.pace
             && let Answer::Refused { retry_at } = limit.check(cell, now, 1)
         {
             self.pace_until = retry_at;
-            return Ok(Next::Nothing);
+            return Ok(NextWork::Nothing);
         }
         self.pace_until = Mono(0);
         for _ in 0..self.active.len() {
@@ -323,10 +323,10 @@ impl Lanes {
             }
         }
         self.starved = self.ordered.is_none() && self.asleep.len() < self.most_running * ASLEEP_EACH;
-        Ok(Next::Nothing)
+        Ok(NextWork::Nothing)
     }
 
-    fn pick(&mut self, at: usize) -> io::Result<Option<Next>> {
+    fn pick(&mut self, at: usize) -> io::Result<Option<NextWork>> {
         // Half of the slots are kept for others as soon as there are others.
         let alone = self.active.is_empty() && self.running == self.lanes[at].running;
         let crowded = self.asleep.len() >= self.most_running * ASLEEP_EACH;
@@ -336,7 +336,7 @@ impl Lanes {
         }
         if let Some(run) = lane.ready.pop_front() {
             self.ready -= 1;
-            return Ok(Some(Next::Go(run)));
+            return Ok(Some(NextWork::Go(run)));
         }
         if crowded {
             return Ok(None);
@@ -351,7 +351,7 @@ impl Lanes {
         if let Some((row, before)) = lane.queue.pop_front() {
             self.memory -= row.weight();
             self.waiting -= 1;
-            return Ok(Some(Next::Fresh(at, Box::new((row, before)))));
+            return Ok(Some(NextWork::Fresh(at, Box::new((row, before)))));
         }
         let Some(spill) = &mut lane.spill else { return Ok(None) };
         let row = spill.pop(&lane.name)?;
@@ -362,7 +362,7 @@ impl Lanes {
         let Some(row) = row else { return Ok(None) };
         self.waiting -= 1;
         let before = self.left.remove(&row.ordinal).unwrap_or_default();
-        Ok(Some(Next::Fresh(at, Box::new((row, before)))))
+        Ok(Some(NextWork::Fresh(at, Box::new((row, before)))))
     }
 
     /// Why rows of this lane are not worth sending, if they are not.
@@ -390,13 +390,13 @@ impl Lanes {
     }
 
     /// A row waits for its own next attempt.
-    pub(super) fn sleep(&mut self, run: Box<Run>, until: Mono) {
+    pub(super) fn sleep(&mut self, run: Box<StartedRow>, until: Mono) {
         self.lanes[run.lane].asleep += 1;
         self.asleep.push(Asleep { until, run });
     }
 
     /// Nobody in the lane may go before then. Who waits for longer than an outage may take is given up on, by `code`.
-    pub(super) fn pause(&mut self, run: Box<Run>, until: Mono, code: Option<Code>, now: Mono) {
+    pub(super) fn pause(&mut self, run: Box<StartedRow>, until: Mono, code: Option<Code>, now: Mono) {
         let at = run.lane;
         let max_outage = self.max_outage;
         let lane = &mut self.lanes[at];

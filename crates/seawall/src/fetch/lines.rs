@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Longer lines are not read to their end.
 pub(super) const MOST_LINE: usize = 16 << 20;
 
-pub(super) struct Lines {
+pub(super) struct LineReader {
     reader: Box<dyn BufRead + Send>,
     /// Lines read.
     pub number: u64,
@@ -18,7 +18,7 @@ pub(super) struct Lines {
     read: Arc<AtomicU64>,
 }
 
-impl std::fmt::Debug for Lines {
+impl std::fmt::Debug for LineReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Lines({})", self.number)
     }
@@ -26,19 +26,19 @@ impl std::fmt::Debug for Lines {
 
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum TextLine {
     Text(Vec<u8>),
     TooLong,
     End,
 }
 
 /// Counts bytes of the input as it is on disk.
-struct Counted<R> {
+struct CountingReader<R> {
     inner: R,
     read: Arc<AtomicU64>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.read.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-impl Lines {
+impl LineReader {
     /// `-` is stdin. `read` counts the bytes that were taken from it.
     pub(super) fn open(path: &Path, read: Arc<AtomicU64>) -> anyhow::Result<Self> {
         let source: Box<dyn Read + Send> = if path == Path::new("-") {
@@ -54,7 +54,7 @@ impl Lines {
         } else {
             Box::new(File::open(path).with_context(|| format!("cannot read `{}`", path.display()))?)
         };
-        let reader = Self::of(Counted { inner: source, read: Arc::clone(&read) });
+        let reader = Self::of(CountingReader { inner: source, read: Arc::clone(&read) });
         let reader = reader.with_context(|| format!("cannot read `{}`", path.display()))?;
         Ok(Self { reader, number: 0, path: path.to_owned(), read })
     }
@@ -84,16 +84,16 @@ impl Lines {
     }
 
     /// The next line without its end.
-    pub(super) fn line(&mut self) -> io::Result<Line> {
+    pub(super) fn line(&mut self) -> io::Result<TextLine> {
         let mut line = Vec::new();
         let most = u64::try_from(MOST_LINE).unwrap_or(u64::MAX) + 1;
         if self.reader.by_ref().take(most).read_until(b'\n', &mut line)? == 0 {
-            return Ok(Line::End);
+            return Ok(TextLine::End);
         }
         self.number += 1;
         if line.last() != Some(&b'\n') && line.len() > MOST_LINE {
             self.skip()?;
-            return Ok(Line::TooLong);
+            return Ok(TextLine::TooLong);
         }
         while matches!(line.last(), Some(b'\n' | b'\r')) {
             line.pop();
@@ -101,7 +101,7 @@ impl Lines {
         if self.number == 1 && line.starts_with(b"\xef\xbb\xbf") {
             line.drain(..3);
         }
-        Ok(Line::Text(line))
+        Ok(TextLine::Text(line))
     }
 
     fn skip(&mut self) -> io::Result<()> {
@@ -124,20 +124,20 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    fn all(bytes: Vec<u8>) -> Vec<Line> {
-        let reader = Lines::of(io::Cursor::new(bytes)).unwrap();
-        let mut lines = Lines { reader, number: 0, path: PathBuf::new(), read: Arc::default() };
+    fn all(bytes: Vec<u8>) -> Vec<TextLine> {
+        let reader = LineReader::of(io::Cursor::new(bytes)).unwrap();
+        let mut lines = LineReader { reader, number: 0, path: PathBuf::new(), read: Arc::default() };
         let mut read = Vec::new();
         loop {
             match lines.line().unwrap() {
-                Line::End => return read,
+                TextLine::End => return read,
                 line => read.push(line),
             }
         }
     }
 
-    fn text(text: &str) -> Line {
-        Line::Text(text.as_bytes().to_vec())
+    fn text(text: &str) -> TextLine {
+        TextLine::Text(text.as_bytes().to_vec())
     }
 
     #[test]
@@ -156,6 +156,6 @@ mod tests {
     fn a_line_without_end_is_left_at_its_next_neighbour() {
         let mut bytes = vec![b'x'; MOST_LINE + 5];
         bytes.extend_from_slice(b"\nnext\n");
-        assert_eq!(all(bytes), [Line::TooLong, text("next")]);
+        assert_eq!(all(bytes), [TextLine::TooLong, text("next")]);
     }
 }

@@ -1,7 +1,7 @@
 //! An output without lines that are out of date: those of dead rows, which are done again, and those that an edited list has no
 //! place for. The new file takes the place of the old one at once, where a link leads to it, and with its mode.
 
-use super::edited::{Edited, Fate};
+use super::edited::{Edited, ResultFate};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
@@ -92,18 +92,18 @@ fn pass(path: &Path, drops_dead: bool, edited: Option<&Edited>, mut pads: bool) 
         }
         let found = edited.and_then(|edited| id(&line).map(|id| (id.len(), edited.fate(id))));
         match found {
-            Some((_, Fate::Drop)) => {
+            Some((_, ResultFate::Drop)) => {
                 mended.relined = true;
                 line.clear();
                 continue;
             }
-            Some((length, Fate::Line(number))) => {
+            Some((length, ResultFate::Line(number))) => {
                 mended.relined = true;
                 let text = format!("{number}{}", if std::mem::take(&mut pads) { " " } else { "" });
                 line.splice(HEAD.len()..HEAD.len() + length, text.into_bytes());
             }
-            Some((_, Fate::Stray)) => mended.loose = true,
-            Some((_, Fate::Keep)) | None => {}
+            Some((_, ResultFate::Stray)) => mended.loose = true,
+            Some((_, ResultFate::Keep)) | None => {}
         }
         to.write_all(&line)?;
         mended.length += u64::try_from(line.len()).unwrap_or(0);

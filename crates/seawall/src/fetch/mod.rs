@@ -27,15 +27,15 @@ mod tally;
 mod template;
 mod work;
 
-use crate::args::File;
-use crate::exit::{Exit, Failure};
+use crate::args::ConfigArg;
+use crate::exit::{CommandError, Exit};
 use crate::terminal::Terminal;
 use anyhow::Context as _;
 use input::Format;
 use output::Output;
 use pages::Pages;
-use plan::Plan;
-use progress::Progress;
+use plan::FetchPlan;
+use progress::ProgressDisplay;
 use seawall_core::policy::Rate;
 use seawall_core::time::Nanos;
 use seawall_core::units;
@@ -48,7 +48,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use work::{Stop, Work};
+use work::{FetchState, FetchStop};
 
 /// Batches of rows that are read ahead.
 const READ_AHEAD: usize = 4;
@@ -74,7 +74,7 @@ Exit codes: 0 done, 3 some rows ended as dead letters, 5 stopped by an authentic
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
-    file: File,
+    file: ConfigArg,
 
     /// What to fetch: URLs, NDJSON or CSV, also gzip; `-` is stdin
     #[arg(value_name = "INPUT", default_value = "-")]
@@ -180,7 +180,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     open_files::raise_limit();
     open_files::make_room();
-    let plan = Plan::new(args)?;
+    let plan = FetchPlan::new(args)?;
     let (ahead, size) = (Arc::clone(&plan.reader.ahead), plan.size);
     let (rows, to_send) = mpsc::channel(READ_AHEAD);
     let (results, to_write) = mpsc::channel(UNWRITTEN);
@@ -190,7 +190,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let writing = spawn("writer", move || write(output, to_write))?;
     let logging = args.log.as_deref().map(|path| log(path, Arc::clone(&plan.recorder))).transpose()?;
     let work = Rc::new((plan.work)(results));
-    let progress = Progress::new(Arc::clone(&ahead), size, terminal.is_quiet());
+    let progress = ProgressDisplay::new(Arc::clone(&ahead), size, terminal.is_quiet());
     send(&work, to_send, usize::from(args.concurrency), &progress, terminal)?;
     progress.clear();
     let mut work = Rc::try_unwrap(work).map_err(|_| anyhow::anyhow!("a worker outlived the run"))?;
@@ -225,7 +225,7 @@ fn log(path: &Path, recorder: Arc<Recorder>) -> anyhow::Result<thread::JoinHandl
     spawn("log", move || recorder.write_to(Box::new(file), true, |_| {}))
 }
 
-fn write(output: Output, from: mpsc::Receiver<output::Done>) -> anyhow::Result<quarantine::Quarantine> {
+fn write(output: Output, from: mpsc::Receiver<output::FinishedRow>) -> anyhow::Result<quarantine::Quarantine> {
     runtime()?.block_on(output.run(from))
 }
 
@@ -236,10 +236,10 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// The thread that sends: as many slots as are wanted, and those who feed, wake and watch them.
 fn send(
-    work: &Rc<Work>,
+    work: &Rc<FetchState>,
     rows: mpsc::Receiver<Vec<input::Read>>,
     slots: usize,
-    progress: &Progress,
+    progress: &ProgressDisplay,
     terminal: &Terminal,
 ) -> anyhow::Result<()> {
     let runtime = runtime()?;
@@ -267,11 +267,11 @@ fn send(
                 result = interrupted() => {
                     result?;
                     if asked {
-                        return Err(Failure { exit: Exit::Interrupted, message: "interrupted twice".to_owned(), hint: None }.into());
+                        return Err(CommandError { exit: Exit::Interrupted, message: "interrupted twice".to_owned(), hint: None }.into());
                     }
                     asked = true;
                     terminal.note("finishing what is in flight; once more to end at once");
-                    work.halt(Stop::Interrupted);
+                    work.halt(FetchStop::Interrupted);
                 }
             }
         }
@@ -291,19 +291,19 @@ async fn interrupted() -> anyhow::Result<()> {
     }
 }
 
-fn ending(work: &Work, terminal: &Terminal) -> anyhow::Result<Exit> {
+fn ending(work: &FetchState, terminal: &Terminal) -> anyhow::Result<Exit> {
     let again = || format!("go on with `{}`", plan::again_command());
     match work.stop.borrow().clone() {
-        Some(Stop::Interrupted) => {
+        Some(FetchStop::Interrupted) => {
             terminal.note(&again());
             Ok(Exit::Interrupted)
         }
-        Some(Stop::Unauthorized(who)) => {
-            let failure = Failure { exit: Exit::Unauthorized, message: format!("stopped: {who}"), hint: Some(again()) };
+        Some(FetchStop::Unauthorized(who)) => {
+            let failure = CommandError { exit: Exit::Unauthorized, message: format!("stopped: {who}"), hint: Some(again()) };
             Err(failure.into())
         }
-        Some(Stop::Failed(why)) => Err(anyhow::anyhow!(why)),
-        Some(Stop::NoOutput) => Ok(Exit::Failed),
+        Some(FetchStop::Failed(why)) => Err(anyhow::anyhow!(why)),
+        Some(FetchStop::NoOutput) => Ok(Exit::Failed),
         None if work.tally.borrow().all.dead > 0 => Ok(Exit::DeadLetters),
         None => Ok(Exit::Done),
     }

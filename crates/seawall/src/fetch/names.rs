@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 /// Names that are taken, by seven bits each of a fixed number: memory does not grow with the list. Among ten million names one
 /// in five hundred is taken for taken, and then has its line in it without need.
 #[derive(Debug)]
-pub(super) struct Names(Vec<u64>);
+pub(super) struct NameFilter(Vec<u64>);
 
 const WORDS: usize = 1 << 21;
 const BITS_EACH: u64 = 7;
@@ -17,13 +17,13 @@ const MOST_KEPT: usize = 160;
 /// No id has it in its name: there it would be encoded.
 const MARK: char = '~';
 
-impl Default for Names {
+impl Default for NameFilter {
     fn default() -> Self {
         Self(vec![0; WORDS])
     }
 }
 
-impl Names {
+impl NameFilter {
     /// The name of a row's file: what its id makes of it, and its line behind that where an earlier row has that name.
     pub(super) fn claim(&mut self, id: &str, line: u64, key: u64) -> String {
         let mut name = name(id, line, key);
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn no_id_leaves_the_folder_or_hides() {
-        let mut names = Names::default();
+        let mut names = NameFilter::default();
         let long = format!("\"{}\"", "x".repeat(5000));
         for (id, expected) in [
             ("", "1"),
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn an_id_that_comes_again_gets_another_name() {
-        let mut names = Names::default();
+        let mut names = NameFilter::default();
         let claimed: Vec<String> =
             [("\"a\"", 1), ("\"A\"", 2), ("\"a\"", 3), ("5", 4), ("", 5), ("\"5\"", 6)].map(|(id, line)| names.claim(id, line, 0)).into();
         assert_eq!(claimed, ["a", "A~2", "a~3", "5", "5~5", "5~6"]);
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn names_that_differ_are_hardly_ever_taken_for_one() {
-        let mut names = Names::default();
-        let renamed = (0..100_000).filter(|id| Names::is_renamed(&names.claim(&id.to_string(), 0, 0))).count();
+        let mut names = NameFilter::default();
+        let renamed = (0..100_000).filter(|id| NameFilter::is_renamed(&names.claim(&id.to_string(), 0, 0))).count();
         assert_eq!(renamed, 0);
     }
 }

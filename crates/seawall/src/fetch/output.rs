@@ -3,9 +3,9 @@
 
 use super::answer::Content;
 use super::claim::Claims;
-use super::journal::{Entry, Journal};
+use super::journal::{Journal, JournalEntry};
 use super::quarantine::Quarantine;
-use crate::exit::Failure;
+use crate::exit::CommandError;
 use anyhow::Context as _;
 use bytes::Bytes;
 use seawall_core::id::CallId;
@@ -35,7 +35,7 @@ const SYNC_EVERY: Nanos = Nanos::from_millis(500);
 
 /// A row, or a page of one, that is over.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct FinishedRow {
     pub line: u64,
     pub ordinal: u64,
     pub key: u64,
@@ -49,7 +49,7 @@ pub(super) struct Done {
     pub status: Option<u16>,
     pub attempts: u32,
     pub elapsed: Nanos,
-    pub end: End,
+    pub end: OutputEnd,
     /// The letter of an earlier run that this makes out of date.
     pub replaces: Option<CallId>,
     /// The line of the row whose pages or letter it went on from, where that is another one.
@@ -59,7 +59,7 @@ pub(super) struct Done {
 }
 
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum OutputEnd {
     /// With where the next page is, if there is one.
     Good(Content, Option<String>),
     Dead(Box<Dead>),
@@ -103,7 +103,7 @@ pub(super) struct Output {
 /// What is in the output, and not yet in the journal.
 #[derive(Debug, Default)]
 pub(super) struct Unjournaled {
-    entry: Entry,
+    entry: JournalEntry,
     letters: Vec<NewLetter>,
     outdated: Vec<CallId>,
     since: Mono,
@@ -112,7 +112,7 @@ pub(super) struct Unjournaled {
 
 impl Output {
     /// Writes until nothing comes any more.
-    pub(super) async fn run(mut self, mut from: mpsc::Receiver<Done>) -> anyhow::Result<Quarantine> {
+    pub(super) async fn run(mut self, mut from: mpsc::Receiver<FinishedRow>) -> anyhow::Result<Quarantine> {
         let (mut batch, mut buffer) = (Vec::with_capacity(BATCH), Vec::with_capacity(1 << 16));
         self.unjournaled.synced = self.clock.now().mono;
         loop {
@@ -146,7 +146,7 @@ impl Output {
         self.unjournaled.entry.rows() >= PIECE || Duration::from_nanos(since.0) >= PIECE_EVERY
     }
 
-    fn keep(&mut self, batch: &mut Vec<Done>, buffer: &mut Vec<u8>) -> anyhow::Result<()> {
+    fn keep(&mut self, batch: &mut Vec<FinishedRow>, buffer: &mut Vec<u8>) -> anyhow::Result<()> {
         buffer.clear();
         if self.unjournaled.entry.rows() == 0 {
             self.unjournaled.since = self.clock.now().mono;
@@ -157,7 +157,7 @@ impl Output {
             self.line(&done, buffer).context("cannot write the output")?;
             self.unjournaled.note(&done);
             shares.extend(done.share.take());
-            if let End::Dead(dead) = &mut done.end {
+            if let OutputEnd::Dead(dead) = &mut done.end {
                 if let Some(body) = &dead.suspect {
                     self.quarantine
                         .put(&done.id, done.line, &done.url, &dead.cause, body)
@@ -196,11 +196,11 @@ impl Output {
         Ok(self.journal.append(&entry, letters, outdated, kept, now.wall).await.map_err(unavailable)?)
     }
 
-    fn line(&self, done: &Done, to: &mut Vec<u8>) -> io::Result<()> {
+    fn line(&self, done: &FinishedRow, to: &mut Vec<u8>) -> io::Result<()> {
         let content = match &done.end {
-            End::Good(content, _) => content,
-            End::Dead(dead) if !self.body_only => return dead_line(done, dead, to),
-            End::Dead(_) => return Ok(()),
+            OutputEnd::Good(content, _) => content,
+            OutputEnd::Dead(dead) if !self.body_only => return dead_line(done, dead, to),
+            OutputEnd::Dead(_) => return Ok(()),
         };
         if let Some(folder) = &self.folder {
             let name = file_name(done, content);
@@ -220,7 +220,7 @@ impl Output {
         Ok(())
     }
 
-    fn record(&self, done: &Done, item: Option<u64>, content: &Content, to: &mut Vec<u8>) -> io::Result<()> {
+    fn record(&self, done: &FinishedRow, item: Option<u64>, content: &Content, to: &mut Vec<u8>) -> io::Result<()> {
         if self.body_only {
             match content {
                 Content::Text(text) | Content::Binary(text) => to.extend_from_slice(text),
@@ -242,7 +242,7 @@ impl Output {
 }
 
 /// What every line begins with.
-fn head(done: &Done, outcome: &str, item: Option<u64>, to: &mut Vec<u8>) -> io::Result<()> {
+fn head(done: &FinishedRow, outcome: &str, item: Option<u64>, to: &mut Vec<u8>) -> io::Result<()> {
     to.extend_from_slice(b"{\"id\":");
     if done.id.is_empty() {
         write!(to, "{}", done.line)?
@@ -264,7 +264,7 @@ fn head(done: &Done, outcome: &str, item: Option<u64>, to: &mut Vec<u8>) -> io::
     write!(to, ",\"attempts\":{},\"elapsed_ms\":{}.{:03},\"outcome\":\"{outcome}\"", done.attempts, micros / 1000, micros % 1000)
 }
 
-fn dead_line(done: &Done, dead: &Dead, to: &mut Vec<u8>) -> io::Result<()> {
+fn dead_line(done: &FinishedRow, dead: &Dead, to: &mut Vec<u8>) -> io::Result<()> {
     head(done, dead.outcome, None, to)?;
     let Cause { class, reason, code, detail } = &dead.cause;
     let error = serde_json::json!({ "class": class.as_str(), "code": code, "reason": reason, "detail": detail.as_str() });
@@ -302,7 +302,7 @@ fn bytes(content: &Content) -> Vec<u8> {
     }
 }
 
-fn file_name(done: &Done, content: &Content) -> String {
+fn file_name(done: &FinishedRow, content: &Content) -> String {
     let extension = match content {
         Content::Json(_) => "json",
         Content::Items(_) => "ndjson",
@@ -316,16 +316,16 @@ fn file_name(done: &Done, content: &Content) -> String {
 }
 
 impl Unjournaled {
-    fn note(&mut self, done: &Done) {
+    fn note(&mut self, done: &FinishedRow) {
         self.outdated.extend(done.replaces);
         self.entry.moved.extend(done.moved_from.map(|from| (done.key, from, done.line)));
         match &done.end {
-            End::Good(_, None) => self.entry.done.push((done.line, done.key)),
-            End::Good(_, Some(next)) => {
+            OutputEnd::Good(_, None) => self.entry.done.push((done.line, done.key)),
+            OutputEnd::Good(_, Some(next)) => {
                 self.entry.pages.push((done.key, done.page.unwrap_or(1), next.clone()));
                 self.entry.page_lines.push(done.line);
             }
-            End::Dead(dead) => {
+            OutputEnd::Dead(dead) => {
                 let text = |id: Option<CallId>| id.map(|id| id.to_string()).unwrap_or_default();
                 self.entry.dead.push((done.key, text(dead.letter.as_ref().map(|letter| letter.id)), text(done.replaces)));
                 self.entry.dead_lines.push(done.line);
@@ -335,6 +335,6 @@ impl Unjournaled {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
-pub(super) fn unavailable(error: Error) -> Failure {
-    Failure::store(format!("the journal cannot be kept: {error}")).hint("`--resume` goes on where this run stopped")
+pub(super) fn unavailable(error: Error) -> CommandError {
+    CommandError::store(format!("the journal cannot be kept: {error}")).hint("`--resume` goes on where this run stopped")
 }

@@ -52,7 +52,7 @@ impl std::str::FromStr for Pages {
 
 /// A page, as far as it says where the next one is.
 #[derive(Debug)]
-pub(super) struct Page<'a> {
+pub(super) struct PageResult<'a> {
     /// The upstream or origin.
     pub base: &'a Base,
     pub below: &'a str,
@@ -75,7 +75,7 @@ impl Pages {
     }
 
     /// Whether the page has the member that says where the next one is, if only `null`. `None` where no single member does.
-    pub(super) fn has_next_member(&self, page: &Page<'_>) -> Option<bool> {
+    pub(super) fn has_next_member(&self, page: &PageResult<'_>) -> Option<bool> {
         match self {
             Self::Next { pointer, .. } if last_element(pointer).is_none() => Some(page.json?.pointer(pointer).is_some()),
             Self::Link | Self::Next { .. } | Self::Page { .. } | Self::Offset { .. } => None,
@@ -84,7 +84,7 @@ impl Pages {
 
     /// # Errors
     /// When the page should say where the next one is, and cannot be understood.
-    pub(super) fn next(&self, page: &Page<'_>) -> Result<Option<String>, String> {
+    pub(super) fn next(&self, page: &PageResult<'_>) -> Result<Option<String>, String> {
         let next = match self {
             Self::Link => match link(page.headers) {
                 None => return Ok(None),
@@ -143,7 +143,7 @@ impl Landmark {
     }
 }
 
-impl Page<'_> {
+impl PageResult<'_> {
     fn count(&self) -> Result<usize, String> {
         items(self.json, self.items).map(Vec::len)
     }
@@ -263,7 +263,7 @@ mod tests {
         let base = Base::parse("https://a.test/v1").unwrap();
         let mut headers = HeaderMap::new();
         headers.insert(LINK, link.parse().unwrap());
-        let page = Page { base: &base, below, number, headers: &headers, json: Some(body), items };
+        let page = PageResult { base: &base, below, number, headers: &headers, json: Some(body), items };
         pages.parse::<Pages>().unwrap().next(&page)
     }
 

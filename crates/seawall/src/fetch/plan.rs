@@ -1,23 +1,23 @@
 //! From the command line to a run: configuration, store, journal, input and output, in the order in which each may refuse.
 
 use super::Args;
-use super::answer::Wanted;
+use super::answer::BodyRequest;
 use super::claim::{Claims, underway};
 use super::earlier::{Again, Earlier};
 use super::edited::Edited;
-use super::input::{Ahead, Format, Reader, check_header};
-use super::journal::{Entry, Journal, Underway};
+use super::input::{Ahead, Format, InputReader, check_header};
+use super::journal::{Journal, JournalEntry, Underway};
 use super::lanes::Lanes;
-use super::lines::Lines;
+use super::lines::LineReader;
 use super::mend::mend;
-use super::names::Names;
-use super::output::{Done, Output, Sink, Unjournaled, unavailable};
+use super::names::NameFilter;
+use super::output::{FinishedRow, Output, Sink, Unjournaled, unavailable};
 use super::quarantine::Quarantine;
 use super::route::Routes;
-use super::tally::Tally;
+use super::tally::RunTally;
 use super::template::Template;
-use super::work::{MOST_UNWRITTEN, Work};
-use crate::exit::{Exit, Failure};
+use super::work::{FetchState, MOST_UNWRITTEN};
+use crate::exit::{CommandError, Exit};
 use crate::setup::{self, Purpose};
 use anyhow::Context as _;
 use http::HeaderValue;
@@ -57,24 +57,24 @@ breaker = { per = "upstream", consecutive = 20, open = "5s", open_max = "60s", p
 "#;
 
 /// Everything that a run needs.
-pub(super) struct Plan {
-    pub reader: Reader,
+pub(super) struct FetchPlan {
+    pub reader: InputReader,
     pub output: Output,
     pub recorder: Arc<Recorder>,
     /// Bytes of the input, where that is known.
     pub size: Option<u64>,
     pub store: Store,
     /// What sends, once it is known where results go.
-    pub work: Box<dyn FnOnce(mpsc::Sender<Done>) -> Work>,
+    pub work: Box<dyn FnOnce(mpsc::Sender<FinishedRow>) -> FetchState>,
 }
 
-impl std::fmt::Debug for Plan {
+impl std::fmt::Debug for FetchPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Plan")
     }
 }
 
-impl Plan {
+impl FetchPlan {
     pub(super) fn new(args: &Args) -> anyhow::Result<Self> {
         let found = match &args.upstream {
             Some(_) => Some(setup::load(args.file.path.as_deref())?),
@@ -84,7 +84,7 @@ impl Plan {
             Some((path, config)) => (setup::environment(&path), Some(config)),
             None => (setup::environment(Path::new("")), None),
         };
-        let routes = Routes::new(config.as_ref(), args.upstream.as_deref()).map_err(Failure::usage)?;
+        let routes = Routes::new(config.as_ref(), args.upstream.as_deref()).map_err(CommandError::usage)?;
         let place = args.store.clone().or_else(|| config.as_ref().map(|config| config.server.store.clone()));
         let place = place.unwrap_or_else(|| "sqlite:seawall.db".to_owned());
         let reader_parts = (lines(args)?, template(args)?, headers(args)?);
@@ -99,8 +99,8 @@ impl Plan {
         let (journal, earlier, kept) = runtime.block_on(journal(store.clone(), run, args, clock.now().wall))?;
         let ((lines, size, ahead), template, headers) = reader_parts;
         let csv = is_csv(args);
-        let names = args.output_dir.is_some().then(Names::default);
-        let mut reader = Reader { lines, csv, template, routes, headers, earlier, ahead, columns: None, names };
+        let names = args.output_dir.is_some().then(NameFilter::default);
+        let mut reader = InputReader { lines, csv, template, routes, headers, earlier, ahead, columns: None, names };
         let edited = runtime.block_on(edited(args, &mut reader, kept))?;
         let output = runtime.block_on(output(args, (journal, kept), &mut reader.earlier, edited, claims, clock.clone()))?;
         let recorder = Arc::new(if args.log.is_some() { Recorder::default() } else { Recorder::silent() });
@@ -109,11 +109,11 @@ impl Plan {
     }
 }
 
-type Opened = (Lines, Option<u64>, Arc<Ahead>);
+type Opened = (LineReader, Option<u64>, Arc<Ahead>);
 
 fn lines(args: &Args) -> anyhow::Result<Opened> {
     let ahead = Arc::new(Ahead::default());
-    let lines = Lines::open(&args.input, Arc::clone(&ahead.bytes))?;
+    let lines = LineReader::open(&args.input, Arc::clone(&ahead.bytes))?;
     let size = std::fs::metadata(&args.input).ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
     Ok((lines, size, ahead))
 }
@@ -132,30 +132,30 @@ fn is_csv(args: &Args) -> bool {
 
 fn template(args: &Args) -> anyhow::Result<Option<Template>> {
     let template = args.url.as_deref().map(Template::parse).transpose();
-    Ok(template.map_err(|why| Failure::usage(format!("--url: {why}")))?)
+    Ok(template.map_err(|why| CommandError::usage(format!("--url: {why}")))?)
 }
 
 fn headers(args: &Args) -> anyhow::Result<Vec<(String, String)>> {
     let pair = |text: &String| {
-        let (name, value) = text.split_once(':').ok_or_else(|| Failure::usage("a header is written as `NAME: VALUE`"))?;
+        let (name, value) = text.split_once(':').ok_or_else(|| CommandError::usage("a header is written as `NAME: VALUE`"))?;
         let (name, value) = (name.trim().to_owned(), value.trim().to_owned());
-        check_header(&name, &value).map_err(Failure::usage)?;
+        check_header(&name, &value).map_err(CommandError::usage)?;
         Ok((name, value))
     };
-    args.headers.iter().map(pair).collect::<Result<_, Failure>>().map_err(Into::into)
+    args.headers.iter().map(pair).collect::<Result<_, CommandError>>().map_err(Into::into)
 }
 
-fn wanted(args: &Args) -> anyhow::Result<Wanted> {
+fn wanted(args: &Args) -> anyhow::Result<BodyRequest> {
     let schema = match &args.schema {
         None => None,
         Some(path) => {
             let text = setup::script(path)?;
-            let unusable = |why: String| Failure::config(format!("the schema `{}` cannot be used: {why}", path.display()));
+            let unusable = |why: String| CommandError::config(format!("the schema `{}` cannot be used: {why}", path.display()));
             Some(Schema::parse(&text, args.max_body).map_err(unusable)?)
         }
     };
     let parsed = args.items.is_some() || args.pages.is_some();
-    Ok(Wanted { most: usize::try_from(args.max_body).unwrap_or(usize::MAX), schema, items: args.items.clone(), parsed })
+    Ok(BodyRequest { most: usize::try_from(args.max_body).unwrap_or(usize::MAX), schema, items: args.items.clone(), parsed })
 }
 
 /// What tells this run from others: the same command means the same run.
@@ -206,11 +206,11 @@ async fn journal(store: Store, run: RunId, args: &Args, now: Wall) -> anyhow::Re
         Err(_) => Some(0),
     });
     let opened = Journal::open(store, run, again, length.flatten(), now).await.map_err(unavailable)?;
-    opened.map_err(|Underway| Failure { exit: Exit::Failed, message: underway(), hint: None }.into())
+    opened.map_err(|Underway| CommandError { exit: Exit::Failed, message: underway(), hint: None }.into())
 }
 
 /// How the list differs from the one that an earlier run read, where its results have ids or files that tell.
-async fn edited(args: &Args, reader: &mut Reader, kept: Option<u64>) -> anyhow::Result<Option<Edited>> {
+async fn edited(args: &Args, reader: &mut InputReader, kept: Option<u64>) -> anyhow::Result<Option<Edited>> {
     let continues = args.resume || args.retry_dead;
     let tells = args.output_dir.is_some() || (kept.is_some() && !args.body_only);
     if !continues || !(tells || reader.earlier.has_remainders()) {
@@ -226,7 +226,7 @@ async fn edited(args: &Args, reader: &mut Reader, kept: Option<u64>) -> anyhow::
     reader.earlier = earlier;
     let edited = edited?;
     if args.output_dir.is_some() && edited.as_ref().is_some_and(Edited::has_moved_unnamed) {
-        let failure = Failure::usage("rows without an id changed their lines, and their files are called by them");
+        let failure = CommandError::usage("rows without an id changed their lines, and their files are called by them");
         return Err(failure.hint("give the rows ids, or begin anew with `--overwrite`").into());
     }
     Ok(edited)
@@ -245,7 +245,7 @@ async fn output(
     if let (true, None, Some(path)) = (continues, kept, &args.output)
         && std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
     {
-        let failure = Failure::usage(format!("`{}` is not empty, and no journal says what is in it", path.display()));
+        let failure = CommandError::usage(format!("`{}` is not empty, and no journal says what is in it", path.display()));
         return Err(failure.hint("move it away, or begin anew with `--overwrite`").into());
     }
     if continues && journal.is_empty() {
@@ -266,7 +266,7 @@ async fn output(
         }
         sink = Sink::File(file);
         // Whatever is in the output from now on, a journal says how much of it counts.
-        let entry = Entry { output: Some(length), changed: earlier.is_changed(), ..Entry::default() };
+        let entry = JournalEntry { output: Some(length), changed: earlier.is_changed(), ..JournalEntry::default() };
         journal.append(&entry, Vec::new(), Vec::new(), Durability::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
     }
     if let Some(folder) = &args.output_dir {
@@ -302,8 +302,9 @@ async fn mended(
         return Ok(before);
     }
     let (length, relined) = (mended.length, edited.filter(|_| mended.relined));
-    let rows = relined.map_or_else(|| Entry { changed: earlier.is_changed(), ..Entry::default() }, |edited| edited.entry(mended.loose));
-    let entry = Entry { output: Some(length), replaces: Some(before), ..rows };
+    let rows = relined
+        .map_or_else(|| JournalEntry { changed: earlier.is_changed(), ..JournalEntry::default() }, |edited| edited.entry(mended.loose));
+    let entry = JournalEntry { output: Some(length), replaces: Some(before), ..rows };
     journal.append(&entry, Vec::new(), Vec::new(), Durability::FromPowerCuts, clock.now().wall).await.map_err(unavailable)?;
     if relined.is_some() {
         earlier.add(&entry);
@@ -339,11 +340,11 @@ fn work(
     args: &Args,
     config: Option<Config>,
     around: &Environment,
-    wanted: Wanted,
+    wanted: BodyRequest,
     name: String,
     recorder: Arc<Recorder>,
     clock: Clock,
-) -> anyhow::Result<Box<dyn FnOnce(mpsc::Sender<Done>) -> Work>> {
+) -> anyhow::Result<Box<dyn FnOnce(mpsc::Sender<FinishedRow>) -> FetchState>> {
     // Whoever named the URLs on this machine may reach what the machine may; a configuration's operator decides for others.
     let reach = config.as_ref().map(|config| Reach::new(config.server.allow_private.clone()));
     let live = config
@@ -358,7 +359,7 @@ fn work(
     Ok(Box::new(move |to| {
         let connector = Connector::new();
         let outside = reach.map_or_else(|| connector.clone(), |reach| connector.within(reach));
-        Work {
+        FetchState {
             deadlines: Deadlines::default(),
             rng: RefCell::new(Rng::seeded(seawall_engine::entropy())),
             recorder,
@@ -373,7 +374,7 @@ fn work(
             caller: Arc::from("fetch"),
             agent: HeaderValue::from_static(concat!("seawall/", env!("CARGO_PKG_VERSION"))),
             lanes: RefCell::new(lanes),
-            tally: RefCell::new(Tally::new(clock.now().mono)),
+            tally: RefCell::new(RunTally::new(clock.now().mono)),
             to,
             unwritten: Arc::new(Semaphore::new(MOST_UNWRITTEN)),
             held: RefCell::default(),

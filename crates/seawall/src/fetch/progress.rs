@@ -2,7 +2,7 @@
 
 use super::input::Ahead;
 use super::pages::Pages;
-use super::work::Work;
+use super::work::FetchState;
 use crate::terminal::{BOLD, DIM, GOOD, Terminal, WARNING};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use seawall_core::guard::State;
@@ -16,27 +16,27 @@ use std::time::Duration;
 const MOVES: Duration = Duration::from_millis(200);
 const LINE_EVERY: Nanos = Nanos::from_secs(5);
 
-pub(super) struct Progress {
+pub(super) struct ProgressDisplay {
     bar: Option<ProgressBar>,
     ahead: Arc<Ahead>,
     /// Bytes of the input, where they are known.
     size: Option<u64>,
 }
 
-impl std::fmt::Debug for Progress {
+impl std::fmt::Debug for ProgressDisplay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Progress")
     }
 }
 
 /// Numbers that people want to see.
-struct Seen {
+struct ProgressNumbers {
     over: u64,
     total: Option<u64>,
     text: String,
 }
 
-impl Progress {
+impl ProgressDisplay {
     pub(super) fn new(ahead: Arc<Ahead>, size: Option<u64>, quiet: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
@@ -49,7 +49,7 @@ impl Progress {
     }
 
     /// Shows how far it is until the run is over.
-    pub(super) async fn show(&self, work: &Work, terminal: &Terminal) {
+    pub(super) async fn show(&self, work: &FetchState, terminal: &Terminal) {
         let mut said = work.clock.now().mono;
         loop {
             tokio::time::sleep(MOVES).await;
@@ -76,7 +76,7 @@ impl Progress {
         }
     }
 
-    fn look(&self, work: &Work) -> Seen {
+    fn look(&self, work: &FetchState) -> ProgressNumbers {
         let (tally, lanes, now) = (work.tally.borrow(), work.lanes.borrow(), work.clock.now());
         let over = tally.all.done + tally.all.dead;
         let (_, asleep, running) = lanes.counts();
@@ -102,7 +102,7 @@ impl Progress {
                 .count()
         };
         say(upstreams.iter().map(|upstream| keys(&upstream)).sum(), "keys cooling");
-        Seen { over, total: self.total(), text }
+        ProgressNumbers { over, total: self.total(), text }
     }
 
     /// All rows once the input has been read; before that, as many as its size suggests.
@@ -119,7 +119,7 @@ impl Progress {
 }
 
 /// What a run came to, for people.
-pub(super) fn summary(work: &Work, ahead: &Ahead, quarantine: Option<&std::path::Path>, terminal: &Terminal) -> std::io::Result<()> {
+pub(super) fn summary(work: &FetchState, ahead: &Ahead, quarantine: Option<&std::path::Path>, terminal: &Terminal) -> std::io::Result<()> {
     let (tally, now) = (work.tally.borrow(), work.clock.now().mono);
     let (waiting, asleep, _) = work.lanes.borrow().counts();
     let elapsed = tally.elapsed(now);

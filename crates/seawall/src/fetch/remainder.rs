@@ -1,7 +1,7 @@
 //! What earlier runs left of rows that are not done: dead letters, and the pages that are done. Two rows of a list may be
 //! equal, so each remainder belongs to a line, and only the row of that line ends it.
 
-use super::journal::Entry;
+use super::journal::JournalEntry;
 use seawall_core::id::CallId;
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) struct Remainders(HashMap<u64, Vec<Remainder>>);
 
 /// Which remainders a row may get that is not on their line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Match {
+pub(super) enum RemainderMatch {
     /// Those of lines that were read before: whatever stands there now is another row.
     Line,
     /// Also dead rows of later lines. Those with pages are where they were.
@@ -62,7 +62,7 @@ impl Remainders {
     }
 
     /// Adds a piece of the journal.
-    pub(super) fn add(&mut self, entry: &Entry) {
+    pub(super) fn add(&mut self, entry: &JournalEntry) {
         if entry.relined {
             self.0.clear();
         }
@@ -123,11 +123,11 @@ impl Remainders {
     }
 
     /// Takes what is left of the row on this line: its own, or that of an equal row which is not where it was.
-    pub(super) fn take(&mut self, (line, key): (u64, u64), is_dead: bool, how: Match) -> Option<Remainder> {
+    pub(super) fn take(&mut self, (line, key): (u64, u64), is_dead: bool, how: RemainderMatch) -> Option<Remainder> {
         let rank = |remainder: &Remainder| match remainder.line {
             own if own == line => Some(0),
             earlier if earlier < line => Some(1),
-            _ if how == Match::Key || (how == Match::Dead && remainder.page.is_none()) => Some(2),
+            _ if how == RemainderMatch::Key || (how == RemainderMatch::Dead && remainder.page.is_none()) => Some(2),
             _ => None,
         };
         let fitting = self.0.get(&key)?.iter().filter(|remainder| remainder.is_dead || !is_dead);
@@ -150,43 +150,48 @@ mod tests {
     /// Pages that are done, by line.
     fn begun(pages: &[(u64, u32)]) -> Remainders {
         let mut remainders = Remainders::default();
-        remainders.add(&Entry {
+        remainders.add(&JournalEntry {
             pages: pages.iter().map(|(_, page)| (KEY, *page, format!("/{page}"))).collect(),
             page_lines: pages.iter().map(|(line, _)| *line).collect(),
-            ..Entry::default()
+            ..JournalEntry::default()
         });
         remainders
     }
 
-    fn taken(remainders: &mut Remainders, line: u64, how: Match) -> Option<u32> {
+    fn taken(remainders: &mut Remainders, line: u64, how: RemainderMatch) -> Option<u32> {
         remainders.take((line, KEY), false, how).and_then(|remainder| Some(remainder.page?.0))
     }
 
     #[test]
     fn equal_rows_have_their_own_pages_and_end_only_those() {
         let mut remainders = begun(&[(1, 4), (2, 7), (3, 2)]);
-        remainders.add(&Entry { done: vec![(2, KEY)], ..Entry::default() });
+        remainders.add(&JournalEntry { done: vec![(2, KEY)], ..JournalEntry::default() });
         assert_eq!((remainders.len(), remainders.has_pages((2, KEY))), (2, false));
-        let pages: Vec<Option<u32>> = (1..=4).map(|line| taken(&mut remainders, line, Match::Line)).collect();
+        let pages: Vec<Option<u32>> = (1..=4).map(|line| taken(&mut remainders, line, RemainderMatch::Line)).collect();
         assert_eq!(pages, [Some(4), None, Some(2), None]);
     }
 
     #[test]
     fn a_row_that_moved_up_gets_its_pages_only_where_lines_mean_nothing() {
-        assert_eq!(taken(&mut begun(&[(2, 7)]), 1, Match::Line), None, "the equal row on the second line comes yet");
-        assert_eq!(taken(&mut begun(&[(2, 7)]), 1, Match::Dead), None);
-        assert_eq!(taken(&mut begun(&[(2, 7)]), 1, Match::Key), Some(7));
-        assert_eq!(taken(&mut begun(&[(2, 7)]), 3, Match::Line), Some(7), "the row of the second line is another one");
-        assert_eq!(taken(&mut begun(&[(0, 7)]), 3, Match::Line), Some(7), "an older journal knows no lines");
+        assert_eq!(taken(&mut begun(&[(2, 7)]), 1, RemainderMatch::Line), None, "the equal row on the second line comes yet");
+        assert_eq!(taken(&mut begun(&[(2, 7)]), 1, RemainderMatch::Dead), None);
+        assert_eq!(taken(&mut begun(&[(2, 7)]), 1, RemainderMatch::Key), Some(7));
+        assert_eq!(taken(&mut begun(&[(2, 7)]), 3, RemainderMatch::Line), Some(7), "the row of the second line is another one");
+        assert_eq!(taken(&mut begun(&[(0, 7)]), 3, RemainderMatch::Line), Some(7), "an older journal knows no lines");
     }
 
     #[test]
     fn a_row_that_moved_ends_what_it_went_on_from() {
         let mut remainders = begun(&[(2, 7), (3, 1)]);
         let moved = vec![(KEY, 2, 9)];
-        remainders.add(&Entry { moved, dead: vec![(KEY, String::new(), String::new())], dead_lines: vec![9], ..Entry::default() });
+        remainders.add(&JournalEntry {
+            moved,
+            dead: vec![(KEY, String::new(), String::new())],
+            dead_lines: vec![9],
+            ..JournalEntry::default()
+        });
         assert!(!remainders.has((2, KEY)) && remainders.has_pages((9, KEY)) && remainders.has_dead());
-        remainders.add(&Entry { done: vec![(9, KEY)], ..Entry::default() });
+        remainders.add(&JournalEntry { done: vec![(9, KEY)], ..JournalEntry::default() });
         assert_eq!((remainders.len(), remainders.has_dead()), (1, false));
     }
 }

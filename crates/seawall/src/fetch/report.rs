@@ -1,6 +1,6 @@
 //! `--report`: one page that says how a run went, with nothing outside of itself.
 
-use super::tally::{Step, Tally};
+use super::tally::{RunTally, TallyStep};
 use seawall_core::time::{Mono, Wall};
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ border-bottom:1px solid #d8dee4}td:first-child,th:first-child{text-align:left;wo
 flex-wrap:wrap}.n b{display:block;font-size:1.5rem}.g{fill:#2da44e}.r{fill:#cf222e}.y{fill:#d4a72c}.b{fill:#0969da}text{font-size:11px;fill:#59636e}\
 @media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}td,th{border-color:#30363d}}";
 
-pub(super) fn html(tally: &Tally, name: &str, now: Mono, wall: Wall) -> String {
+pub(super) fn html(tally: &RunTally, name: &str, now: Mono, wall: Wall) -> String {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>seawall fetch {name}</title><style>{STYLE}</style><h1>seawall fetch</h1><p>run {name}, {wall}, {}</p>",
@@ -69,10 +69,10 @@ fn bars(page: &mut String, title: &str, unit: &str, columns: &[Vec<(f64, &str)>]
     );
 }
 
-fn over_time(page: &mut String, tally: &Tally) {
+fn over_time(page: &mut String, tally: &RunTally) {
     let seconds = tally.step_seconds as f64;
     let end = format!("{} s", tally.steps.len() as u64 * tally.step_seconds);
-    let columns = |of: fn(&Step) -> Vec<(f64, &'static str)>| -> Vec<Vec<(f64, &'static str)>> {
+    let columns = |of: fn(&TallyStep) -> Vec<(f64, &'static str)>| -> Vec<Vec<(f64, &'static str)>> {
         tally.steps.iter().map(|step| of(step).into_iter().map(|(value, class)| (value / seconds, class)).collect()).collect()
     };
     bars(
@@ -86,14 +86,14 @@ fn over_time(page: &mut String, tally: &Tally) {
     bars(page, "Retries over time", "retries/s", &columns(|s| vec![(s.retries as f64, "y")]), "0 s", &end);
 }
 
-fn latency(page: &mut String, tally: &Tally) {
+fn latency(page: &mut String, tally: &RunTally) {
     let shape = tally.latencies.shape();
     let columns: Vec<Vec<(f64, &str)>> = shape.iter().map(|(_, count)| vec![(f64::from(*count), "b")]).collect();
     let end = |at: Option<&(f64, u32)>| at.map(|(ms, _)| format!("{ms:.2} ms")).unwrap_or_default();
     bars(page, "Latency of attempts", "attempts", &columns, &end(shape.first()), &end(shape.last()));
 }
 
-fn hosts(page: &mut String, tally: &Tally) {
+fn hosts(page: &mut String, tally: &RunTally) {
     page.push_str("<h2>Hosts</h2><table><tr><th>host<th>succeeded<th>dead<th>attempts<th>retries per success<th>p50 ms<th>p99 ms");
     for (name, host) in &tally.hosts {
         let ms = |share: f64| host.latencies.percentile(share).map(|ms| format!("{ms:.1}")).unwrap_or_default();
@@ -112,7 +112,7 @@ fn hosts(page: &mut String, tally: &Tally) {
     page.push_str("</table>");
 }
 
-fn reasons(page: &mut String, tally: &Tally) {
+fn reasons(page: &mut String, tally: &RunTally) {
     if tally.reasons.is_empty() {
         return;
     }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_report_needs_nothing_outside_of_itself() {
-        let mut tally = Tally::new(Mono(0));
+        let mut tally = RunTally::new(Mono(0));
         tally.done("http://<a>", 2, Nanos::from_millis(3), || "u".to_owned(), Mono(1));
         tally.dead("http://<a>", "permanent", "404", Mono(2));
         let page = html(&tally, "run", Mono(Nanos::from_secs(2).0), Wall(0));

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct InputRow {
     /// Of the input, from 1.
     pub line: u64,
     /// Rows before this one that this run reads too.
@@ -39,7 +39,7 @@ pub(super) struct Bad {
     pub why: String,
 }
 
-impl Row {
+impl InputRow {
     /// The same row has the same key in every run, wherever in the input it stands.
     pub(super) fn key(id: &str, lane: &str, method: &str, below: &str, body: &[u8]) -> u64 {
         let mut hasher = Sha256::new();
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn rows_come_back_from_a_spill_as_they_went() {
         let lane: Arc<str> = Arc::from("http://example.org");
-        let row = Row {
+        let row = InputRow {
             line: 7,
             ordinal: 6,
             key: 99,
@@ -134,14 +134,14 @@ mod tests {
         let mut bytes = Vec::new();
         row.write(&mut bytes);
         row.write(&mut bytes);
-        let (read, used) = Row::read(&bytes, &lane).unwrap();
+        let (read, used) = InputRow::read(&bytes, &lane).unwrap();
         assert_eq!((read, used), (row, bytes.len() / 2));
-        assert!(Row::read(&bytes[..used - 1], &lane).is_none());
+        assert!(InputRow::read(&bytes[..used - 1], &lane).is_none());
     }
 
     #[test]
     fn keys_tell_rows_apart_and_parts_do_not_run_together() {
-        assert_eq!(Row::key("1", "a", "GET", "/", b""), Row::key("1", "a", "GET", "/", b""));
-        assert_ne!(Row::key("1", "a", "GET", "/", b""), Row::key("", "1a", "GET", "/", b""));
+        assert_eq!(InputRow::key("1", "a", "GET", "/", b""), InputRow::key("1", "a", "GET", "/", b""));
+        assert_ne!(InputRow::key("1", "a", "GET", "/", b""), InputRow::key("", "1a", "GET", "/", b""));
     }
 }

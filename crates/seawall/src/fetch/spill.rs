@@ -1,7 +1,7 @@
 //! Rows of one lane that wait on disk: first in, first out, in a temporary file, so that a lane may be as long as the
 //! input while memory stays what it is.
 
-use super::row::Row;
+use super::row::InputRow;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -35,7 +35,7 @@ impl Spill {
         self.rows == 0
     }
 
-    pub(super) fn push(&mut self, row: &Row) -> io::Result<()> {
+    pub(super) fn push(&mut self, row: &InputRow) -> io::Result<()> {
         row.write(&mut self.tail);
         self.rows += 1;
         if self.tail.len() >= PIECE {
@@ -46,12 +46,12 @@ impl Spill {
         Ok(())
     }
 
-    pub(super) fn pop(&mut self, lane: &Arc<str>) -> io::Result<Option<Row>> {
+    pub(super) fn pop(&mut self, lane: &Arc<str>) -> io::Result<Option<InputRow>> {
         if self.rows == 0 {
             return Ok(None);
         }
         loop {
-            if let Some((row, used)) = Row::read(&self.head[self.at..], lane) {
+            if let Some((row, used)) = InputRow::read(&self.head[self.at..], lane) {
                 self.at += used;
                 self.rows -= 1;
                 if self.rows == 0 {
@@ -90,7 +90,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let lane: Arc<str> = Arc::from("l");
         let mut spill = Spill::new(folder.path(), 0).unwrap();
-        let row = |n: u64| Row {
+        let row = |n: u64| InputRow {
             line: n,
             ordinal: n,
             key: n,

@@ -12,14 +12,14 @@ const MOST_BAD: usize = 20;
 const MOST_STEPS: usize = 240;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Step {
+pub(super) struct TallyStep {
     pub done: u64,
     pub dead: u64,
     pub attempts: u64,
     pub retries: u64,
 }
 
-impl Step {
+impl TallyStep {
     const fn add(&mut self, other: Self) {
         self.done += other.done;
         self.dead += other.dead;
@@ -29,15 +29,15 @@ impl Step {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Host {
-    pub step: Step,
+pub(super) struct HostTally {
+    pub step: TallyStep,
     pub latencies: Latencies,
 }
 
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct RunTally {
     started: Mono,
-    pub all: Step,
+    pub all: TallyStep,
     /// Rows that needed more than one attempt and succeeded.
     pub healed: u64,
     pub quarantined: u64,
@@ -50,20 +50,20 @@ pub(super) struct Tally {
     pub with_next: u64,
     pub without_next: u64,
     pub bytes: u64,
-    pub hosts: BTreeMap<String, Host>,
+    pub hosts: BTreeMap<String, HostTally>,
     /// Dead rows by class and code.
     pub reasons: BTreeMap<String, u64>,
     pub latencies: Latencies,
     pub slowest: (Nanos, String),
-    pub steps: Vec<Step>,
+    pub steps: Vec<TallyStep>,
     pub step_seconds: u64,
 }
 
-impl Tally {
+impl RunTally {
     pub(super) fn new(started: Mono) -> Self {
         Self {
             started,
-            all: Step::default(),
+            all: TallyStep::default(),
             healed: 0,
             quarantined: 0,
             prohibited: 0,
@@ -85,7 +85,7 @@ impl Tally {
         now.since(self.started)
     }
 
-    fn count(&mut self, host: &str, now: Mono, what: Step) {
+    fn count(&mut self, host: &str, now: Mono, what: TallyStep) {
         self.all.add(what);
         named(&mut self.hosts, host).step.add(what);
         let second = now.since(self.started).0 / 1_000_000_000;
@@ -94,7 +94,7 @@ impl Tally {
                 .steps
                 .chunks(2)
                 .map(|pair| {
-                    pair.iter().fold(Step::default(), |mut sum, step| {
+                    pair.iter().fold(TallyStep::default(), |mut sum, step| {
                         sum.add(*step);
                         sum
                     })
@@ -104,7 +104,7 @@ impl Tally {
         }
         let at = usize::try_from(second / self.step_seconds).unwrap_or(0);
         if self.steps.len() <= at {
-            self.steps.resize(at + 1, Step::default());
+            self.steps.resize(at + 1, TallyStep::default());
         }
         self.steps[at].add(what);
     }
@@ -114,7 +114,7 @@ impl Tally {
         let mut sent = 0;
         for (_, attempt) in attempts.iter().filter(|(_, attempt)| attempt.reason != Reason::CircuitOpen) {
             let retries = u64::from(matches!(attempt.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken));
-            self.count(host, now, Step { attempts: 1, retries, ..Step::default() });
+            self.count(host, now, TallyStep { attempts: 1, retries, ..TallyStep::default() });
             self.latencies.add(attempt.latency);
             named(&mut self.hosts, host).latencies.add(attempt.latency);
             sent += 1;
@@ -125,12 +125,12 @@ impl Tally {
     /// Counts sends that replaced a dead connection. They are no retries, but the upstream may have seen them.
     pub(super) fn resends(&mut self, host: &str, resends: u32, now: Mono) {
         if resends > 0 {
-            self.count(host, now, Step { attempts: u64::from(resends), ..Step::default() });
+            self.count(host, now, TallyStep { attempts: u64::from(resends), ..TallyStep::default() });
         }
     }
 
     pub(super) fn done(&mut self, host: &str, attempts: u32, elapsed: Nanos, url: impl FnOnce() -> String, now: Mono) {
-        self.count(host, now, Step { done: 1, ..Step::default() });
+        self.count(host, now, TallyStep { done: 1, ..TallyStep::default() });
         self.healed += u64::from(attempts > 1);
         if elapsed > self.slowest.0 {
             self.slowest = (elapsed, url());
@@ -155,7 +155,7 @@ impl Tally {
     }
 
     pub(super) fn dead(&mut self, host: &str, class: &str, code: &str, now: Mono) {
-        self.count(host, now, Step { dead: 1, ..Step::default() });
+        self.count(host, now, TallyStep { dead: 1, ..TallyStep::default() });
         *named(&mut self.reasons, &format!("{class} {code}")) += 1;
     }
 }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn time_and_names_are_bounded() {
-        let mut tally = Tally::new(Mono(0));
+        let mut tally = RunTally::new(Mono(0));
         for second in 0..5000 {
             tally.done(&format!("host{second}"), 1, Nanos(1), String::new, Mono(Nanos::from_secs(second).0));
         }

@@ -2,10 +2,10 @@
 //! can change what is around it.
 
 #[derive(Clone, Debug)]
-pub(super) struct Template(Vec<Piece>);
+pub(super) struct Template(Vec<TemplatePiece>);
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum TemplatePiece {
     Text(String),
     Field(String),
 }
@@ -20,11 +20,11 @@ impl Template {
             if name.is_empty() {
                 return Err("`{}` names no field".to_owned());
             }
-            pieces.push(Piece::Text(before.to_owned()));
-            pieces.push(Piece::Field(name.to_owned()));
+            pieces.push(TemplatePiece::Text(before.to_owned()));
+            pieces.push(TemplatePiece::Field(name.to_owned()));
             rest = after;
         }
-        pieces.push(Piece::Text(rest.to_owned()));
+        pieces.push(TemplatePiece::Text(rest.to_owned()));
         Ok(Self(pieces))
     }
 
@@ -32,8 +32,8 @@ impl Template {
         let mut filled = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => filled.push_str(text),
-                Piece::Field(name) => {
+                TemplatePiece::Text(text) => filled.push_str(text),
+                TemplatePiece::Field(name) => {
                     let value = value(name).filter(|value| !value.is_empty()).ok_or_else(|| format!("it has no `{name}`"))?;
                     encode(&value, &mut filled, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte));
                 }

@@ -1,15 +1,15 @@
 //! Sends rows: as many at a time as are wanted, each driven by the call machine until it ends or has to wait. A row that
 //! waits holds no slot; what concerns its whole host makes its whole lane wait.
 
-use super::answer::{Content, Unfit, Wanted, unfit};
+use super::answer::{BodyRequest, Content, Unfit, unfit};
 use super::dead_letter::dead_letter;
 use super::destination::Destination;
-use super::input::{Before, Read};
-use super::lanes::{self, Lanes, Next, Run};
-use super::output::{Dead, Done, End};
-use super::pages::{Landmark, Page, Pages};
-use super::row::{Bad, Row};
-use super::tally::Tally;
+use super::input::{EarlierRow, Read};
+use super::lanes::{self, Lanes, NextWork, StartedRow};
+use super::output::{Dead, FinishedRow, OutputEnd};
+use super::pages::{Landmark, PageResult, Pages};
+use super::row::{Bad, InputRow};
+use super::tally::RunTally;
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -49,7 +49,7 @@ const MOST_PAGES: u32 = 1_000_000;
 
 /// Why a run stops before its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum FetchStop {
     Interrupted,
     /// An upstream does not accept who we are.
     Unauthorized(String),
@@ -60,7 +60,7 @@ pub(super) enum Stop {
 
 /// What all workers share.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct FetchState {
     pub clock: Clock,
     pub deadlines: Deadlines,
     pub rng: RefCell<Rng>,
@@ -70,7 +70,7 @@ pub(super) struct Work {
     /// For upstreams that are configured, and for other URLs.
     pub sending: Sending,
     pub outside: Sending,
-    pub wanted: Wanted,
+    pub wanted: BodyRequest,
     pub pages: Option<Pages>,
     pub fail_fast_auth: bool,
     /// What the run is called, in dead letters too.
@@ -78,12 +78,12 @@ pub(super) struct Work {
     pub caller: Arc<str>,
     pub agent: HeaderValue,
     pub lanes: RefCell<Lanes>,
-    pub tally: RefCell<Tally>,
-    pub to: mpsc::Sender<Done>,
+    pub tally: RefCell<RunTally>,
+    pub to: mpsc::Sender<FinishedRow>,
     pub unwritten: Arc<Semaphore>,
     /// Results that wait for those before them.
-    pub held: RefCell<std::collections::BTreeMap<u64, Done>>,
-    pub stop: RefCell<Option<Stop>>,
+    pub held: RefCell<std::collections::BTreeMap<u64, FinishedRow>>,
+    pub stop: RefCell<Option<FetchStop>>,
     /// Rings for workers, for whoever watches the time, and for whoever reads.
     pub rows: Notify,
     pub timer: Notify,
@@ -96,9 +96,9 @@ enum Came {
     Ended(Box<Ended>, Option<Answer>, Option<Masked>),
 }
 
-impl Work {
+impl FetchState {
     /// Stops the run: nothing new is started.
-    pub(super) fn halt(&self, why: Stop) {
+    pub(super) fn halt(&self, why: FetchStop) {
         self.stop.borrow_mut().get_or_insert(why);
         self.lanes.borrow_mut().stopping = true;
         self.rows.notify_waiters();
@@ -118,7 +118,7 @@ impl Work {
                 match read {
                     Read::Row(row, before) => {
                         if let Err(error) = self.lanes.borrow_mut().push(row, before) {
-                            return self.halt(Stop::Failed(format!("rows cannot be put aside on disk: {error}")));
+                            return self.halt(FetchStop::Failed(format!("rows cannot be put aside on disk: {error}")));
                         }
                     }
                     Read::Bad(bad, before) => self.refuse(bad, before).await,
@@ -156,20 +156,20 @@ impl Work {
             let now = self.clock.now();
             let next = match self.lanes.borrow_mut().take(now.mono) {
                 Ok(next) => next,
-                Err(error) => return self.halt(Stop::Failed(format!("rows on disk cannot be read: {error}"))),
+                Err(error) => return self.halt(FetchStop::Failed(format!("rows on disk cannot be read: {error}"))),
             };
             match next {
-                Next::Over => {
+                NextWork::Over => {
                     self.rows.notify_waiters();
                     return;
                 }
-                Next::Nothing => {
+                NextWork::Nothing => {
                     self.hungry.notify_one();
                     self.timer.notify_one();
                     rows.await;
                 }
-                Next::Go(run) => self.drive(run).await,
-                Next::Fresh(lane, fresh) => {
+                NextWork::Go(run) => self.drive(run).await,
+                NextWork::Fresh(lane, fresh) => {
                     let run = self.begin(lane, fresh.0, fresh.1, now);
                     self.drive(run).await;
                 }
@@ -180,7 +180,7 @@ impl Work {
         }
     }
 
-    fn begin(&self, lane: usize, mut row: Row, mut before: Before, started: Now) -> Box<Run> {
+    fn begin(&self, lane: usize, mut row: InputRow, mut before: EarlierRow, started: Now) -> Box<StartedRow> {
         let id = CallId::new(started.wall, &mut self.rng.borrow_mut());
         let page = match (before.page.take(), &self.pages) {
             (Some((done, next)), Some(_)) => {
@@ -194,10 +194,10 @@ impl Work {
             (_, None) => 1,
         };
         let (progress, history, landmark) = (Progress::default(), Vec::new(), Landmark::default());
-        Box::new(Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page, landmark, resends: 0, lane })
+        Box::new(StartedRow { id, row, before, progress, history, spent: Nanos::ZERO, started, page, landmark, resends: 0, lane })
     }
 
-    fn locate(&self, row: &Row) -> Result<Destination, String> {
+    fn locate(&self, row: &InputRow) -> Result<Destination, String> {
         let named = self.live.as_ref().and_then(|live| live.named(&row.lane));
         let upstream = match named {
             Some(upstream) => Arc::clone(upstream),
@@ -208,7 +208,7 @@ impl Work {
         Ok(Destination { upstream, endpoint, configured: named.is_some() })
     }
 
-    async fn drive(&self, mut run: Box<Run>) {
+    async fn drive(&self, mut run: Box<StartedRow>) {
         let lane = run.lane;
         let given_up = self.lanes.borrow().given_up(lane);
         let to = match self.locate(&run.row) {
@@ -250,7 +250,7 @@ impl Work {
     }
 
     /// Drives the call machine until it ends or wants to wait.
-    async fn send(&self, run: &mut Run, to: &Destination, target: RequestTarget) -> Came {
+    async fn send(&self, run: &mut StartedRow, to: &Destination, target: RequestTarget) -> Came {
         let began = self.clock.now();
         let nothing = HeaderMap::new();
         let trail = RefCell::new(std::mem::take(&mut run.history));
@@ -315,7 +315,7 @@ impl Work {
     }
 
     /// Counts what was sent since the history had `known` attempts. The attempts of the row include all of its resends then.
-    fn count_sends(&self, run: &mut Run, known: usize, drove: &mut Drove, now: Mono) {
+    fn count_sends(&self, run: &mut StartedRow, known: usize, drove: &mut Drove, now: Mono) {
         let mut tally = self.tally.borrow_mut();
         let counted = tally.attempts(&run.row.lane, &run.history[known..], now);
         let before = run.resends;
@@ -329,7 +329,7 @@ impl Work {
         tally.resends(&run.row.lane, run.resends - before, now);
     }
 
-    fn headers(&self, row: &Row) -> HeaderMap {
+    fn headers(&self, row: &InputRow) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(row.headers.len() + 2);
         headers.insert(USER_AGENT, self.agent.clone());
         for (name, value) in &row.headers {
@@ -346,7 +346,7 @@ impl Work {
     }
 
     /// A row has to wait: by itself for its next attempt, or with its whole lane.
-    async fn aside(&self, mut run: Box<Run>, to: &Destination, aside: Aside) {
+    async fn aside(&self, mut run: Box<StartedRow>, to: &Destination, aside: Aside) {
         run.progress = aside.progress;
         let now = aside.at.mono;
         let of_lane = match aside.reason {
@@ -375,7 +375,14 @@ impl Work {
     }
 
     /// Whether the row goes on, with its next page.
-    async fn ended(&self, run: &mut Box<Run>, to: &Destination, ended: &Ended, answer: Option<Answer>, detail: Option<Masked>) -> bool {
+    async fn ended(
+        &self,
+        run: &mut Box<StartedRow>,
+        to: &Destination,
+        ended: &Ended,
+        answer: Option<Answer>,
+        detail: Option<Masked>,
+    ) -> bool {
         run.progress.attempts = ended.finish.attempts;
         let status = answer.as_ref().map(|answer| answer.response.status().as_u16());
         if !matches!(ended.finish.outcome, Outcome::Success | Outcome::Replayed) {
@@ -386,7 +393,7 @@ impl Work {
             let suspect = matches!(cause.code.as_str(), "schema" | "malformed").then(Bytes::new);
             self.tally.borrow_mut().prohibited += u64::from(ended.fault == Some(Fault::OUT_OF_REACH));
             if cause.class == Class::Auth && self.fail_fast_auth {
-                self.halt(Stop::Unauthorized(refused_key(run, to)));
+                self.halt(FetchStop::Unauthorized(refused_key(run, to)));
             }
             self.dead(run, Some(to), cause, status, suspect).await;
             return false;
@@ -404,12 +411,12 @@ impl Work {
     }
 
     /// The content of a good answer, and where the next page is.
-    fn good(&self, run: &mut Run, to: &Destination, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
+    fn good(&self, run: &mut StartedRow, to: &Destination, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
         let (head, body) = answer.response.into_parts();
         let headers = head.headers;
         let (content, json) = self.wanted.look(&headers, body, &letter::own_mask(Some(&to.upstream)))?;
         let Some(pages) = &self.pages else { return Ok((content, None)) };
-        let page = Page {
+        let page = PageResult {
             base: &to.upstream.spec.url,
             below: &run.row.below,
             number: run.page,
@@ -432,7 +439,7 @@ impl Work {
         Ok((content, Some(next)))
     }
 
-    async fn done(&self, run: &mut Box<Run>, to: &Destination, content: Content, next: Option<String>, status: Option<u16>) -> bool {
+    async fn done(&self, run: &mut Box<StartedRow>, to: &Destination, content: Content, next: Option<String>, status: Option<u16>) -> bool {
         let now = self.clock.now();
         let elapsed = now.mono.since(run.started.mono);
         let url = to.url(&run.row.below);
@@ -443,11 +450,11 @@ impl Work {
         }
         self.record(run, to, "success", Reason::Succeeded, now);
         let share = self.share(content.size()).await;
-        let done = Done {
+        let done = FinishedRow {
             page: self.pages.is_some().then_some(run.page),
             replaces: if next.is_none() { run.before.letter.take() } else { None },
             moved_from: run.before.moved_from.take(),
-            end: End::Good(content, next.clone()),
+            end: OutputEnd::Good(content, next.clone()),
             ..over(run, url, status, elapsed, share)
         };
         self.emit(done).await;
@@ -463,7 +470,7 @@ impl Work {
     }
 
     /// A row is given up on.
-    async fn dead(&self, run: &Run, to: Option<&Destination>, cause: Cause, status: Option<u16>, suspect: Option<Bytes>) {
+    async fn dead(&self, run: &StartedRow, to: Option<&Destination>, cause: Cause, status: Option<u16>, suspect: Option<Bytes>) {
         let now = self.clock.now();
         let elapsed = now.mono.since(run.started.mono);
         {
@@ -478,21 +485,21 @@ impl Work {
         let url = to.map_or_else(|| format!("{}{}", run.row.lane, run.row.below), |to| to.url(&run.row.below));
         let wanted = to.is_none_or(|to| to.endpoint.spec.policy.dead_letter.from.contains(&Door::Batch));
         let letter = wanted.then(|| dead_letter(run, to, cause.clone(), (&self.name, &self.caller), now));
-        let done = Done {
+        let done = FinishedRow {
             page: self.pages.is_some().then_some(run.page),
             replaces: run.before.letter,
             moved_from: run.before.moved_from,
-            end: End::Dead(Box::new(Dead { outcome, cause, letter, suspect })),
+            end: OutputEnd::Dead(Box::new(Dead { outcome, cause, letter, suspect })),
             ..over(run, url, status, elapsed, None)
         };
         self.emit(done).await;
     }
 
     /// A line that made no row.
-    async fn refuse(&self, bad: Bad, before: Before) {
+    async fn refuse(&self, bad: Bad, before: EarlierRow) {
         let started = self.clock.now();
         let id = CallId::new(started.wall, &mut self.rng.borrow_mut());
-        let row = Row {
+        let row = InputRow {
             line: bad.line,
             ordinal: bad.ordinal,
             key: bad.key,
@@ -505,13 +512,13 @@ impl Work {
             body: Bytes::new(),
         };
         let (progress, history, landmark) = (Progress::default(), Vec::new(), Landmark::default());
-        let run = Run { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, landmark, resends: 0, lane: 0 };
+        let run = StartedRow { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, landmark, resends: 0, lane: 0 };
         self.tally.borrow_mut().bad_line(format!("line {}: {}", bad.line, bad.why));
         let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(Masked::ours(format!("line {}: {}", bad.line, bad.why))) };
         self.dead(&run, None, cause, None, Some(Bytes::from(bad.text))).await;
     }
 
-    fn record(&self, run: &Run, to: &Destination, outcome: &'static str, reason: Reason, now: Now) {
+    fn record(&self, run: &StartedRow, to: &Destination, outcome: &'static str, reason: Reason, now: Now) {
         self.recorder.push(Record::Call(CallRecord {
             at: now.wall,
             call: run.id,
@@ -537,7 +544,7 @@ impl Work {
     }
 
     /// Hands a result over, in its turn where turns count.
-    async fn emit(&self, done: Done) {
+    async fn emit(&self, done: FinishedRow) {
         if self.lanes.borrow().ordered.is_none() {
             return self.hand_over(done).await;
         }
@@ -547,7 +554,7 @@ impl Work {
                 let (mut held, mut lanes) = (self.held.borrow_mut(), self.lanes.borrow_mut());
                 let Some((next, _)) = lanes.ordered else { return };
                 let due = held.remove(&next);
-                let waiting = held.values().map(|done| if let End::Good(content, _) = &done.end { content.size() } else { 0 }).sum();
+                let waiting = held.values().map(|done| if let OutputEnd::Good(content, _) = &done.end { content.size() } else { 0 }).sum();
                 lanes.ordered = Some((if due.is_some() { next + 1 } else { next }, waiting));
                 due
             };
@@ -557,16 +564,22 @@ impl Work {
         self.rows.notify_waiters();
     }
 
-    async fn hand_over(&self, done: Done) {
+    async fn hand_over(&self, done: FinishedRow) {
         if self.to.send(done).await.is_err() {
-            self.halt(Stop::NoOutput);
+            self.halt(FetchStop::NoOutput);
         }
     }
 }
 
 /// Everything of a result that does not depend on how it ended.
-fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Option<tokio::sync::OwnedSemaphorePermit>) -> Done {
-    Done {
+fn over(
+    run: &StartedRow,
+    url: String,
+    status: Option<u16>,
+    elapsed: Nanos,
+    share: Option<tokio::sync::OwnedSemaphorePermit>,
+) -> FinishedRow {
+    FinishedRow {
         line: run.row.line,
         ordinal: run.row.ordinal,
         key: run.row.key,
@@ -577,7 +590,7 @@ fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Opti
         status,
         attempts: run.progress.attempts,
         elapsed,
-        end: End::Good(Content::Nothing, None),
+        end: OutputEnd::Good(Content::Nothing, None),
         replaces: None,
         moved_from: None,
         share,
@@ -585,7 +598,7 @@ fn over(run: &Run, url: String, status: Option<u16>, elapsed: Nanos, share: Opti
 }
 
 /// Who was not accepted by whom.
-fn refused_key(run: &Run, to: &Destination) -> String {
+fn refused_key(run: &StartedRow, to: &Destination) -> String {
     use seawall_engine::attempt::KeyTail as _;
     let key = run.history.iter().rev().find_map(|(_, attempt)| attempt.key);
     let tail = key.and_then(|key| to.upstream.tail(key));

@@ -3,23 +3,23 @@
 //! The n-th request that a route sees meets what seed, route and n say, whatever other routes have seen. Which of two
 //! simultaneous requests is the n-th is up to the machine; how many of the first n meet what is not.
 
-use super::capacity::{Crew, Due};
-use super::entry::{Entry, Fault, Latency, RetryAfter, What};
-use super::fate::{Answer, Body, Facts, Fate, Work};
-use super::script::{Body as Says, By, Face, Quota, Route, Script};
+use super::capacity::{Due, ServerCapacity};
+use super::entry::{Fault, Latency, RetryAfter, TimelineEntry, What};
+use super::fate::{PlannedAnswer, PlannedBody, RequestFacts, RequestFate, ServiceTime};
+use super::script::{CountedBy, Face, Quota, Route, Script, ScriptBody as Says};
 use super::stats::{Bounded, Stats};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now};
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(crate) struct Upstream {
+pub(crate) struct FlakyUpstream {
     script: Script,
     seed: u64,
     /// When the timeline began.
     origin: Mono,
     pub stats: Stats,
-    crews: Vec<Crew>,
+    crews: Vec<ServerCapacity>,
     /// How many requests each sequence has answered.
     sequences: Bounded<usize>,
     /// Period and count of each limited caller.
@@ -28,9 +28,9 @@ pub(crate) struct Upstream {
     tokens: Bounded<Mono>,
 }
 
-impl Upstream {
+impl FlakyUpstream {
     pub(crate) fn new(script: Script, seed: u64) -> Self {
-        let crews = script.routes.iter().map(|_| Crew::default()).collect();
+        let crews = script.routes.iter().map(|_| ServerCapacity::default()).collect();
         let stats = Stats::of(script.routes.len());
         Self {
             script,
@@ -53,7 +53,7 @@ impl Upstream {
         self.script.routes.iter().map(|route| route.name.as_str()).collect()
     }
 
-    pub(crate) fn meet(&mut self, request: &Facts<'_>, now: Now) -> Fate {
+    pub(crate) fn meet(&mut self, request: &RequestFacts<'_>, now: Now) -> RequestFate {
         self.stats.requests += 1;
         if let Some(key) = request.header("idempotency-key") {
             *self.stats.idempotency.entry(key.trim_matches('"')) += 1;
@@ -66,7 +66,7 @@ impl Upstream {
         fate
     }
 
-    fn choose(&mut self, request: &Facts<'_>, now: Now) -> Fate {
+    fn choose(&mut self, request: &RequestFacts<'_>, now: Now) -> RequestFate {
         if let Some(list) = request.header("x-flaky") {
             let id = request.header("x-flaky-id").map_or_else(|| format!("{} {} {list}", request.method, request.path), str::to_owned);
             return self.sequence(&id, list, now);
@@ -80,7 +80,7 @@ impl Upstream {
         }
     }
 
-    fn route(&mut self, index: usize, request: &Facts<'_>, now: Now) -> Fate {
+    fn route(&mut self, index: usize, request: &RequestFacts<'_>, now: Now) -> RequestFate {
         self.stats.routes[index] += 1;
         let n = self.stats.routes[index];
         let mut rng = Rng::seeded(mixed(self.seed, index as u64 + 1, n));
@@ -95,14 +95,16 @@ impl Upstream {
                 let workers = self.script.workers(index, since);
                 let service = capacity.service.draw(&mut rng);
                 match self.crews[index].offer(workers, capacity.queue, service, now.mono) {
-                    Some(ticket) => Some(Work { route: index, ticket }),
-                    None => return finish(route, &face, &Entry::status(503), Answer::new(503, Body::Bad), now).into(),
+                    Some(ticket) => Some(ServiceTime { route: index, ticket }),
+                    None => {
+                        return finish(route, &face, &TimelineEntry::status(503), PlannedAnswer::new(503, PlannedBody::Bad), now).into();
+                    }
                 }
             }
             None => None,
         };
         let picked = face.mix.map(|mix| mix.pick(&mut rng));
-        let good = Entry::status(200);
+        let good = TimelineEntry::status(200);
         let entry = picked.unwrap_or(&good);
         let wait = entry.latency.unwrap_or_else(|| face.wait(&mut rng));
         if let What::Error(error) = &entry.what {
@@ -110,29 +112,29 @@ impl Upstream {
         }
         let (fault, answer) = answer(entry, route.says(n), now);
         let answer = finish(route, &face, entry, answer, now);
-        Fate { work, wait, fault, answer }
+        RequestFate { work, wait, fault, answer }
     }
 
     /// Tokens, rates and quotas come before everything else.
-    fn refusal(&mut self, index: usize, request: &Facts<'_>, now: Now) -> Option<Answer> {
+    fn refusal(&mut self, index: usize, request: &RequestFacts<'_>, now: Now) -> Option<PlannedAnswer> {
         let route = &self.script.routes[index];
         if route.token.is_some() {
             let good = request.bearer().and_then(|token| self.tokens.peek(token)).is_some_and(|expires| now.mono < *expires);
             if !good {
                 self.stats.unauthorized += 1;
-                let mut answer = Answer::json(401, r#"{"error":"invalid_token"}"#.to_owned());
+                let mut answer = PlannedAnswer::json(401, r#"{"error":"invalid_token"}"#.to_owned());
                 answer.extra.push_str("www-authenticate: Bearer error=\"invalid_token\"\r\n");
                 return Some(answer);
             }
         }
         if let Some((rate, by)) = route.rate {
-            let name = if by == By::Ip { format!("{index} {}", request.ip) } else { index.to_string() };
+            let name = if by == CountedBy::Ip { format!("{index} {}", request.ip) } else { index.to_string() };
             let counted = self.rates.entry(&name);
             let (period, left) = period(rate.per, now.mono);
             *counted = if counted.0 == period { (period, counted.1 + 1) } else { (period, 1) };
             if counted.1 > rate.count {
                 let hint = RetryAfter::Number(left.as_secs_ceil().max(1).to_string());
-                let mut answer = Answer::new(429, Body::Bad);
+                let mut answer = PlannedAnswer::new(429, PlannedBody::Bad);
                 route.face.retry_after.as_ref().unwrap_or(&hint).write(now.wall, &mut answer.extra);
                 return Some(answer);
             }
@@ -142,7 +144,7 @@ impl Upstream {
     }
 
     /// Whether work is done, or when to ask again.
-    pub(crate) fn due(&mut self, work: Work, now: Mono) -> Due {
+    pub(crate) fn due(&mut self, work: ServiceTime, now: Mono) -> Due {
         let since = Mono(now.since(self.origin).0);
         let workers = self.script.workers(work.route, since);
         let dips = self.script.timeline.iter().filter(|moment| moment.workers.is_some());
@@ -150,80 +152,82 @@ impl Upstream {
         self.crews[work.route].due(workers, work.ticket, now, self.origin + Nanos(edge.0))
     }
 
-    fn issue(&mut self, issuer: usize, request: &Facts<'_>, now: Now) -> Answer {
+    fn issue(&mut self, issuer: usize, request: &RequestFacts<'_>, now: Now) -> PlannedAnswer {
         self.stats.token_requests += 1;
         let issuer = &self.script.issuers[issuer];
         let form = std::str::from_utf8(request.body).unwrap_or_default();
         let grant = form.split('&').find_map(|pair| pair.strip_prefix("grant_type="));
         if request.method != "POST" {
-            return Answer::new(405, Body::Bad);
+            return PlannedAnswer::new(405, PlannedBody::Bad);
         }
         if grant != Some(issuer.grant) {
-            return Answer::json(400, r#"{"error":"unsupported_grant_type"}"#.to_owned());
+            return PlannedAnswer::json(400, r#"{"error":"unsupported_grant_type"}"#.to_owned());
         }
         let token = format!("flaky-{:016x}", mixed(self.seed, u64::MAX, self.stats.token_requests));
         *self.tokens.entry(&token) = now.mono + issuer.expires;
         let refresh = if issuer.grant == "refresh_token" { r#","refresh_token":"flaky-refresh""# } else { "" };
         let seconds = issuer.expires.as_secs_ceil();
-        Answer::json(200, format!(r#"{{"access_token":"{token}","token_type":"Bearer","expires_in":{seconds}{refresh}}}"#))
+        PlannedAnswer::json(200, format!(r#"{{"access_token":"{token}","token_type":"Bearer","expires_in":{seconds}{refresh}}}"#))
     }
 
     /// The n-th request of an id meets the n-th entry; the last repeats.
-    fn sequence(&mut self, id: &str, list: &str, now: Now) -> Fate {
-        let entries = match Entry::list(list) {
+    fn sequence(&mut self, id: &str, list: &str, now: Now) -> RequestFate {
+        let entries = match TimelineEntry::list(list) {
             Ok(entries) => entries,
-            Err(why) => return Answer::json(400, serde_json::json!({ "error": why }).to_string()).into(),
+            Err(why) => return PlannedAnswer::json(400, serde_json::json!({ "error": why }).to_string()).into(),
         };
         let count = self.sequences.entry(id);
         *count += 1;
         let n = *count;
         match entries.get(n - 1).or(entries.last()) {
             Some(entry) => self.plain(entry, n as u64, now),
-            None => Answer::new(400, Body::Bad).into(),
+            None => PlannedAnswer::new(400, PlannedBody::Bad).into(),
         }
     }
 
     /// An entry without a route around it.
-    fn plain(&mut self, entry: &Entry, n: u64, now: Now) -> Fate {
+    fn plain(&mut self, entry: &TimelineEntry, n: u64, now: Now) -> RequestFate {
         if let What::Error(error) = &entry.what {
             self.stats.error(&error.name);
         }
-        let (fault, mut answer) = answer(entry, Body::Good(n), now);
+        let (fault, mut answer) = answer(entry, PlannedBody::Good(n), now);
         if let Some(hint) = &entry.retry_after {
             hint.write(now.wall, &mut answer.extra);
         }
-        Fate { work: None, wait: entry.latency.unwrap_or(Nanos::ZERO), fault, answer }
+        RequestFate { work: None, wait: entry.latency.unwrap_or(Nanos::ZERO), fault, answer }
     }
 
     /// The paths that work without a script.
-    fn built_in(&mut self, request: &Facts<'_>, now: Now) -> Fate {
-        let bad = |why: String| Answer::json(400, serde_json::json!({ "error": why }).to_string()).into();
+    fn built_in(&mut self, request: &RequestFacts<'_>, now: Now) -> RequestFate {
+        let bad = |why: String| PlannedAnswer::json(400, serde_json::json!({ "error": why }).to_string()).into();
         let mut parts = request.path.trim_start_matches('/').splitn(3, '/');
         match (parts.next().unwrap_or_default(), parts.next(), parts.next()) {
             ("seq", Some(id), Some(list)) => self.sequence(&format!("seq {id}"), list, now),
-            ("status", Some(text), None) => match Entry::parse(text) {
+            ("status", Some(text), None) => match TimelineEntry::parse(text) {
                 Ok(entry) => self.plain(&entry, self.stats.requests, now),
                 Err(why) => bad(why),
             },
             ("delay", Some(text), None) => match seawall_core::units::duration(text) {
-                Ok(wait) => Fate { wait, ..Answer::new(200, Body::Good(self.stats.requests)).into() },
+                Ok(wait) => RequestFate { wait, ..PlannedAnswer::new(200, PlannedBody::Good(self.stats.requests)).into() },
                 Err(why) => bad(why),
             },
             ("bytes", Some(text), None) => match text.parse::<u64>() {
-                Ok(length) => Answer::new(200, Body::Fill(length.min(1 << 30))).into(),
+                Ok(length) => PlannedAnswer::new(200, PlannedBody::Fill(length.min(1 << 30))).into(),
                 Err(_) => bad("write a number of bytes, as in /bytes/65536".to_owned()),
             },
-            ("echo", _, _) => Answer::new(200, Body::Echo).into(),
-            ("sse", count, None) => Answer::new(200, Body::Events(count.and_then(|count| count.parse().ok()).unwrap_or(10))).into(),
-            _ => Answer::new(200, Body::Good(self.stats.requests)).into(),
+            ("echo", _, _) => PlannedAnswer::new(200, PlannedBody::Echo).into(),
+            ("sse", count, None) => {
+                PlannedAnswer::new(200, PlannedBody::Events(count.and_then(|count| count.parse().ok()).unwrap_or(10))).into()
+            }
+            _ => PlannedAnswer::new(200, PlannedBody::Good(self.stats.requests)).into(),
         }
     }
 }
 
 impl Script {
     /// The route's own face under whatever the timeline lays over it; later moments win.
-    fn face(&self, index: usize, since: Mono) -> Shown<'_> {
-        let mut shown = Shown::default();
+    fn face(&self, index: usize, since: Mono) -> RouteBehavior<'_> {
+        let mut shown = RouteBehavior::default();
         shown.lay(&self.routes[index].face);
         for moment in self.timeline.iter().filter(|moment| moment.covers(index, since)) {
             shown.lay(&moment.face);
@@ -240,14 +244,14 @@ impl Script {
 
 /// What the route and the timeline together show at one moment.
 #[derive(Default)]
-struct Shown<'a> {
+struct RouteBehavior<'a> {
     mix: Option<&'a super::entry::Mix>,
     latency: Option<Latency>,
     slow: Option<(seawall_core::policy::Share, Latency)>,
     retry_after: Option<&'a RetryAfter>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> RouteBehavior<'a> {
     fn lay(&mut self, over: &'a Face) {
         self.mix = over.mix.as_ref().or(self.mix);
         self.latency = over.latency.or(self.latency);
@@ -263,32 +267,32 @@ impl<'a> Shown<'a> {
 }
 
 impl Route {
-    fn says(&self, n: u64) -> Body {
+    fn says(&self, n: u64) -> PlannedBody {
         match &self.body {
-            Says::Default => Body::Good(n),
-            Says::Text(text) => Body::Bytes(text.clone()),
-            Says::Size(size) => Body::Fill(*size),
-            Says::Echo => Body::Echo,
+            Says::Default => PlannedBody::Good(n),
+            Says::Text(text) => PlannedBody::Bytes(text.clone()),
+            Says::Size(size) => PlannedBody::Fill(*size),
+            Says::Echo => PlannedBody::Echo,
         }
     }
 }
 
-fn answer(entry: &Entry, good: Body, now: Now) -> (Option<Fault>, Answer) {
+fn answer(entry: &TimelineEntry, good: PlannedBody, now: Now) -> (Option<Fault>, PlannedAnswer) {
     match &entry.what {
-        What::Status(status @ 200..=299) => (None, Answer::new(*status, good)),
-        What::Status(status) => (None, Answer::new(*status, Body::Bad)),
-        What::Fault(fault) => (Some(*fault), Answer::new(200, good)),
-        What::Error(error) => (None, Answer::error(error, now)),
+        What::Status(status @ 200..=299) => (None, PlannedAnswer::new(*status, good)),
+        What::Status(status) => (None, PlannedAnswer::new(*status, PlannedBody::Bad)),
+        What::Fault(fault) => (Some(*fault), PlannedAnswer::new(200, good)),
+        What::Error(error) => (None, PlannedAnswer::error(error, now)),
     }
 }
 
 /// Puts onto an answer what its route says about all of them.
-fn finish(route: &Route, face: &Shown<'_>, entry: &Entry, mut answer: Answer, now: Now) -> Answer {
+fn finish(route: &Route, face: &RouteBehavior<'_>, entry: &TimelineEntry, mut answer: PlannedAnswer, now: Now) -> PlannedAnswer {
     let limited = matches!(answer.status, 429 | 503);
     if let Some(hint) = entry.retry_after.as_ref().or_else(|| face.retry_after.filter(|_| limited)) {
         hint.write(now.wall, &mut answer.extra);
     }
-    if !matches!(answer.body, Body::Bad) && answer.content_type.is_none() {
+    if !matches!(answer.body, PlannedBody::Bad) && answer.content_type.is_none() {
         answer.content_type = route.content_type.as_deref().map(Arc::from);
     }
     answer.headers = (!route.headers.is_empty()).then(|| Arc::clone(&route.headers));
@@ -300,7 +304,7 @@ const fn period(per: Nanos, now: Mono) -> (u64, Nanos) {
     (now.0 / per.0, Nanos(per.0 - now.0 % per.0))
 }
 
-fn over(stats: &mut Stats, quota: &Quota, request: &Facts<'_>, now: Now) -> Option<Answer> {
+fn over(stats: &mut Stats, quota: &Quota, request: &RequestFacts<'_>, now: Now) -> Option<PlannedAnswer> {
     let (period, left) = period(quota.per, now.mono);
     let key = request.key(&quota.key).unwrap_or("none");
     let limit = quota.limits.get(key).copied().unwrap_or(quota.limit);
@@ -317,9 +321,9 @@ fn over(stats: &mut Stats, quota: &Quota, request: &Facts<'_>, now: Now) -> Opti
     used.after_exhausted += u64::from(used.used > limit + 1);
     Some(if let Some(error) = &quota.error {
         stats.error(&error.name);
-        Answer::error(error, now)
+        PlannedAnswer::error(error, now)
     } else {
-        let mut answer = Answer::new(429, Body::Bad);
+        let mut answer = PlannedAnswer::new(429, PlannedBody::Bad);
         RetryAfter::Number(left.as_secs_ceil().to_string()).write(now.wall, &mut answer.extra);
         answer
     })

@@ -12,19 +12,19 @@ use std::collections::{BinaryHeap, VecDeque};
 const MOST: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct QueuedRequest {
     service: Nanos,
     start: Mono,
     finish: Mono,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Crew {
+pub(crate) struct ServerCapacity {
     workers: usize,
     /// When each worker is free next.
     free: BinaryHeap<Reverse<Mono>>,
     /// In order of arrival, which is the order in which they start.
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<QueuedRequest>,
     /// Ticket of the first job.
     first: u64,
 }
@@ -35,7 +35,7 @@ pub(crate) enum Due {
     AskAgain(Mono),
 }
 
-impl Crew {
+impl ServerCapacity {
     /// A ticket for the work, or `None` where nobody is free and the queue is full.
     pub(crate) fn offer(&mut self, workers: u32, queue: Option<usize>, service: Nanos, now: Mono) -> Option<u64> {
         self.plan(workers, now);
@@ -67,11 +67,11 @@ impl Crew {
         self.jobs.partition_point(|job| job.start <= now)
     }
 
-    fn assign(&mut self, service: Nanos, now: Mono) -> Job {
+    fn assign(&mut self, service: Nanos, now: Mono) -> QueuedRequest {
         let start = self.free.pop().map_or(now, |free| free.0.max(now));
         let finish = start + service;
         self.free.push(Reverse(finish));
-        Job { service, start, finish }
+        QueuedRequest { service, start, finish }
     }
 
     /// Gives what has not started to a crew that has changed. Workers over the new number finish what they have.
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn work_waits_for_a_free_worker_and_is_refused_behind_a_full_queue() {
-        let mut crew = Crew::default();
+        let mut crew = ServerCapacity::default();
         let tickets: Vec<Option<u64>> = (0..4).map(|_| crew.offer(2, Some(1), SERVICE, at(0))).collect();
         assert_eq!(tickets, [Some(0), Some(1), Some(2), None]);
         assert_eq!(crew.due(2, 0, at(0), Mono::MAX), Due::AskAgain(at(1000)));
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn work_that_nobody_waits_for_is_done_all_the_same() {
-        let mut crew = Crew::default();
+        let mut crew = ServerCapacity::default();
         for _ in 0..10 {
             crew.offer(1, None, SERVICE, at(0));
         }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_dip_moves_what_has_not_started() {
-        let mut crew = Crew::default();
+        let mut crew = ServerCapacity::default();
         for _ in 0..6 {
             crew.offer(3, None, SERVICE, at(0));
         }

@@ -59,17 +59,17 @@ faults! {
 pub(crate) enum What {
     Status(u16),
     Fault(Fault),
-    Error(Arc<errors::Answer>),
+    Error(Arc<errors::ErrorAnswer>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TimelineEntry {
     pub what: What,
     pub retry_after: Option<RetryAfter>,
     pub latency: Option<Nanos>,
 }
 
-impl Entry {
+impl TimelineEntry {
     pub(crate) const fn status(status: u16) -> Self {
         Self { what: What::Status(status), retry_after: None, latency: None }
     }
@@ -188,18 +188,18 @@ pub(crate) fn http_date(epoch_s: i64) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mix {
     /// With the sum of the weights up to and with each.
-    entries: Vec<(u64, Entry)>,
+    entries: Vec<(u64, TimelineEntry)>,
 }
 
 impl Mix {
-    pub(crate) fn only(entry: Entry) -> Self {
+    pub(crate) fn only(entry: TimelineEntry) -> Self {
         Self { entries: vec![(1, entry)] }
     }
 
     /// `None` where nothing has any weight.
-    pub(crate) fn weighted(weights: Vec<(u64, Entry)>) -> Option<Self> {
+    pub(crate) fn weighted(weights: Vec<(u64, TimelineEntry)>) -> Option<Self> {
         let mut sum = 0;
-        let entries: Vec<(u64, Entry)> = weights
+        let entries: Vec<(u64, TimelineEntry)> = weights
             .into_iter()
             .filter(|(weight, _)| *weight > 0)
             .map(|(weight, entry)| {
@@ -210,7 +210,7 @@ impl Mix {
         (sum > 0).then_some(Self { entries })
     }
 
-    pub(crate) fn pick(&self, rng: &mut Rng) -> &Entry {
+    pub(crate) fn pick(&self, rng: &mut Rng) -> &TimelineEntry {
         let last = self.entries.len() - 1;
         let drawn = rng.up_to(self.entries[last].0 - 1);
         let at = self.entries.partition_point(|(sum, _)| *sum <= drawn);
@@ -246,16 +246,16 @@ mod tests {
 
     #[test]
     fn entries_carry_their_own_wait_and_hint() {
-        let entry = Entry::parse("429:retry-after=http-date:+3s:latency=50ms").unwrap();
+        let entry = TimelineEntry::parse("429:retry-after=http-date:+3s:latency=50ms").unwrap();
         assert_eq!(entry.what, What::Status(429));
         assert_eq!(entry.retry_after, Some(RetryAfter::HttpDate(Nanos::from_secs(3))));
         assert_eq!(entry.latency, Some(Nanos::from_millis(50)));
-        assert!(matches!(Entry::parse("openai:insufficient_quota").unwrap().what, What::Error(_)));
-        assert_eq!(Entry::list("503,hang").unwrap().len(), 2);
+        assert!(matches!(TimelineEntry::parse("openai:insufficient_quota").unwrap().what, What::Error(_)));
+        assert_eq!(TimelineEntry::list("503,hang").unwrap().len(), 2);
         for bad in ["", "99", "700", "reset", "503:speed=1", "503:retry-after=soon", "nobody:1"] {
-            assert!(Entry::parse(bad).is_err(), "{bad}");
+            assert!(TimelineEntry::parse(bad).is_err(), "{bad}");
         }
-        assert!(Entry::parse("reset-befor").unwrap_err().contains("did you mean `reset-before`?"));
+        assert!(TimelineEntry::parse("reset-befor").unwrap_err().contains("did you mean `reset-before`?"));
     }
 
     #[test]
@@ -274,11 +274,11 @@ mod tests {
 
     #[test]
     fn weights_are_kept_to_the_last_entry() {
-        let weights = ["200", "503", "429"].map(|name| Entry::parse(name).unwrap());
+        let weights = ["200", "503", "429"].map(|name| TimelineEntry::parse(name).unwrap());
         let mix = Mix::weighted([90, 0, 10].into_iter().zip(weights).collect()).unwrap();
         let mut rng = Rng::seeded(1);
         let limited = (0..10_000).filter(|_| mix.pick(&mut rng).what == What::Status(429)).count();
         assert!((900..1100).contains(&limited), "{limited}");
-        assert!(Mix::weighted(vec![(0, Entry::status(200))]).is_none());
+        assert!(Mix::weighted(vec![(0, TimelineEntry::status(200))]).is_none());
     }
 }

@@ -33,7 +33,7 @@ static SHIPPED: LazyLock<Tree> = LazyLock::new(|| {
 
 /// One error answer, ready but for the times in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct ErrorAnswer {
     pub name: Arc<str>,
     pub status: u16,
     pub headers: Vec<(String, String)>,
@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 ///
 /// # Errors
 /// When there is no such API, with the nearest one that there is.
-pub(crate) fn named(name: &str) -> Result<Arc<Answer>, String> {
+pub(crate) fn named(name: &str) -> Result<Arc<ErrorAnswer>, String> {
     let (api, code) = name.split_once(':').map_or((name, None), |(api, code)| (api, Some(code)));
     let Some(family) = SHIPPED.table(api) else {
         let apis = || SHIPPED.0.keys().map(String::as_str);
@@ -60,7 +60,7 @@ pub(crate) fn named(name: &str) -> Result<Arc<Answer>, String> {
     let node = |key: &str| own.and_then(|own| own.node(key)).or_else(|| family.node(key));
     let fill = |text: &str| text.replace("{code}", code);
     let status = node("status").and_then(|node| if let Value::Int(status) = node.value { u16::try_from(status).ok() } else { None });
-    Ok(Arc::new(Answer {
+    Ok(Arc::new(ErrorAnswer {
         name: format!("{api}:{code}").into(),
         status: status.unwrap_or(500),
         headers: node("headers").map(|node| strings(node, fill)).unwrap_or_default(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// What a request says, as far as it matters here.
 #[derive(Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct RequestFacts<'a> {
     pub method: &'a str,
     /// Without the query.
     pub path: &'a str,
@@ -20,7 +20,7 @@ pub(crate) struct Facts<'a> {
     pub ip: IpAddr,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> RequestFacts<'a> {
     pub(crate) fn header(&self, name: &str) -> Option<&'a str> {
         let header = self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(header.value).ok()
@@ -43,35 +43,35 @@ impl<'a> Facts<'a> {
 
 /// What a request meets.
 #[derive(Debug)]
-pub(crate) struct Fate {
+pub(crate) struct RequestFate {
     /// Work that a crew must do first.
-    pub work: Option<Work>,
+    pub work: Option<ServiceTime>,
     /// Then this passes.
     pub wait: Nanos,
     /// Then this goes wrong, or nothing.
     pub fault: Option<Fault>,
-    pub answer: Answer,
+    pub answer: PlannedAnswer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Work {
+pub(crate) struct ServiceTime {
     pub route: usize,
     pub ticket: u64,
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct PlannedAnswer {
     pub status: u16,
     pub content_type: Option<Arc<str>>,
     /// Header lines of the route.
     pub headers: Option<Arc<str>>,
     /// Header lines of this answer.
     pub extra: String,
-    pub body: Body,
+    pub body: PlannedBody,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum PlannedBody {
     /// `{"ok":true,…}` of the n-th request.
     Good(u64),
     /// `{"error":…}` with the status's own words.
@@ -82,16 +82,16 @@ pub(crate) enum Body {
     Events(u32),
 }
 
-impl Answer {
-    pub(super) fn new(status: u16, body: Body) -> Self {
+impl PlannedAnswer {
+    pub(super) fn new(status: u16, body: PlannedBody) -> Self {
         Self { status, content_type: None, headers: None, extra: String::new(), body }
     }
 
     pub(super) fn json(status: u16, text: String) -> Self {
-        Self::new(status, Body::Bytes(text.into()))
+        Self::new(status, PlannedBody::Bytes(text.into()))
     }
 
-    pub(super) fn error(error: &errors::Answer, now: Now) -> Self {
+    pub(super) fn error(error: &errors::ErrorAnswer, now: Now) -> Self {
         let mut answer = Self::json(error.status, errors::timed(&error.body, now.wall));
         answer.content_type = Some(error.content_type.as_str().into());
         for (name, value) in &error.headers {
@@ -101,8 +101,8 @@ impl Answer {
     }
 }
 
-impl From<Answer> for Fate {
-    fn from(answer: Answer) -> Self {
+impl From<PlannedAnswer> for RequestFate {
+    fn from(answer: PlannedAnswer) -> Self {
         Self { work: None, wait: Nanos::ZERO, fault: None, answer }
     }
 }

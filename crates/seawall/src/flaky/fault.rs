@@ -1,7 +1,7 @@
 //! How each fault looks on the wire.
 
 use super::entry::Fault;
-use super::serve::{Connection, Next, Reply, drain};
+use super::serve::{FlakyConnection, FlakyReply, NextRequest, drain};
 use super::wire::Framed;
 use bytes::Bytes;
 use seawall_core::time::Nanos;
@@ -14,8 +14,8 @@ const DRIP: Nanos = Nanos::from_secs(1);
 const HUGE: usize = 256 << 10;
 const BROKEN_JSON: &[u8] = b"{\"ok\":true,\"items\":[1,2,{\"id\":";
 
-impl Connection<'_> {
-    pub(super) async fn fail(&mut self, fault: Fault, reply: &Reply) -> io::Result<Next> {
+impl FlakyConnection<'_> {
+    pub(super) async fn fail(&mut self, fault: Fault, reply: &FlakyReply) -> io::Result<NextRequest> {
         let body = reply.payload.piece();
         let length = Framed::Length(body.len() as u64);
         let half = &body[..body.len() / 2];
@@ -54,7 +54,7 @@ impl Connection<'_> {
             Fault::Hang => {
                 self.flush().await?;
                 drain(&mut self.stream).await;
-                Ok(Next::Close)
+                Ok(NextRequest::Close)
             }
             Fault::Drip => self.drip(reply, &body).await,
             Fault::HugeHeaders => self.huge(reply, &body).await,
@@ -77,16 +77,16 @@ impl Connection<'_> {
     }
 
     /// Closes with RST: a linger of nothing throws away what is unsent and says so to the peer.
-    async fn reset(&mut self) -> io::Result<Next> {
+    async fn reset(&mut self) -> io::Result<NextRequest> {
         if !self.output.is_empty() {
             self.flush().await?;
             self.pause(BEFORE_RESET).await;
         }
         socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))?;
-        Ok(Next::Close)
+        Ok(NextRequest::Close)
     }
 
-    async fn drip(&mut self, reply: &Reply, body: &Bytes) -> io::Result<Next> {
+    async fn drip(&mut self, reply: &FlakyReply, body: &Bytes) -> io::Result<NextRequest> {
         self.head(reply, Framed::Length(body.len() as u64));
         self.flush().await?;
         for byte in body {
@@ -97,7 +97,7 @@ impl Connection<'_> {
         self.next(reply).await
     }
 
-    async fn huge(&mut self, reply: &Reply, body: &Bytes) -> io::Result<Next> {
+    async fn huge(&mut self, reply: &FlakyReply, body: &Bytes) -> io::Result<NextRequest> {
         self.head(reply, Framed::Length(body.len() as u64));
         // The empty line that ends the headers moves behind the filling.
         self.output.truncate(self.output.len() - 2);
@@ -110,13 +110,13 @@ impl Connection<'_> {
     }
 
     /// Ends when the caller has had enough: writing fails once it has closed.
-    async fn endless(&mut self) -> io::Result<Next> {
+    async fn endless(&mut self) -> io::Result<NextRequest> {
         self.output.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
         for n in 0.. {
             self.output.extend_from_slice(filling(n).as_bytes());
             self.flush().await?;
         }
-        Ok(Next::Close)
+        Ok(NextRequest::Close)
     }
 }
 

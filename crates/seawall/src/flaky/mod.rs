@@ -13,14 +13,14 @@ mod shape;
 mod stats;
 mod wire;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use crate::setup;
 use crate::terminal::Terminal;
 use anyhow::Context as _;
-use behave::Upstream;
+use behave::FlakyUpstream;
 pub(crate) use script::Script;
 use serde_json::{Value, json};
-use serve::Shared;
+use serve::FlakyState;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         Some(path) => Script::load(&path.display().to_string(), &setup::script(path)?)?,
         None => Script::default(),
     };
-    let listener = TcpListener::bind(args.listen).map_err(|error| Failure {
+    let listener = TcpListener::bind(args.listen).map_err(|error| CommandError {
         exit: Exit::Failed,
         message: format!("cannot listen on {}: {error}", args.listen),
         hint: None,
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let threads = args.threads.map_or_else(cores, usize::from);
     // Before anything else is started, so that no signal falls between.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ending = runtime.block_on(async { Ending::listen() })?;
+    let ending = runtime.block_on(async { EndSignals::listen() })?;
     let running = start_on(script, listener, args.seed, threads)?;
     if args.json {
         let mut out = terminal.out();
@@ -87,12 +87,12 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 }
 
 /// Both ways to ask a program to end.
-struct Ending {
+struct EndSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
 }
 
-impl Ending {
+impl EndSignals {
     fn listen() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
@@ -112,14 +112,14 @@ fn cores() -> usize {
 
 /// A faulty upstream on threads of its own. Dropping it stops it.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningFlaky {
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<FlakyState>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningFlaky {
     /// What `GET /-/stats` answers.
     pub(crate) fn stats(&self) -> Value {
         self.shared.stats()
@@ -138,24 +138,24 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningFlaky {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// Serves the script on a thread of its own.
-pub(crate) fn start(script: Script, listener: TcpListener, seed: u64) -> anyhow::Result<Running> {
+pub(crate) fn start(script: Script, listener: TcpListener, seed: u64) -> anyhow::Result<RunningFlaky> {
     start_on(script, listener, seed, 1)
 }
 
 /// Each thread has its own runtime and takes connections off the same listener, so that none is ever handed over.
-fn start_on(script: Script, listener: TcpListener, seed: u64, threads: usize) -> anyhow::Result<Running> {
+fn start_on(script: Script, listener: TcpListener, seed: u64, threads: usize) -> anyhow::Result<RunningFlaky> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let shared = Arc::new(Shared::new(Upstream::new(script, seed)));
+    let shared = Arc::new(FlakyState::new(FlakyUpstream::new(script, seed)));
     let (stop, stopped) = watch::channel(false);
-    let mut running = Running { address, shared, stop, threads: Vec::new() };
+    let mut running = RunningFlaky { address, shared, stop, threads: Vec::new() };
     for n in 0..threads {
         let (listener, shared, stopped) = (listener.try_clone()?, Arc::clone(&running.shared), stopped.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,6 +1,6 @@
 //! Where one HTTP/1.1 request begins and ends. Knows bytes, not sockets; refuses whatever could be read in two ways.
 
-use super::fate::Facts;
+use super::fate::RequestFacts;
 use bytes::{Buf as _, BytesMut};
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ const MAX_KEPT: usize = 1 << 20;
 const MAX_LINE: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub(crate) enum RequestFraming {
     Length(u64),
     Chunked,
 }
@@ -23,7 +23,7 @@ pub(crate) enum Framing {
 pub(crate) struct Head {
     /// Bytes of the head itself.
     pub length: usize,
-    pub framing: Framing,
+    pub framing: RequestFraming,
     pub expects_continue: bool,
     pub keep_alive: bool,
     pub is_head: bool,
@@ -45,7 +45,7 @@ pub(crate) fn head(input: &[u8]) -> Result<Option<Head>, Refused> {
     };
     let mut head = Head {
         length,
-        framing: Framing::Length(0),
+        framing: RequestFraming::Length(0),
         expects_continue: false,
         keep_alive: request.version == Some(1),
         is_head: request.method == Some("HEAD"),
@@ -74,25 +74,25 @@ pub(crate) fn head(input: &[u8]) -> Result<Option<Head>, Refused> {
     }
     head.framing = match (length, chunked) {
         (Some(_), true) => return Err(Refused(400)),
-        (None, true) => Framing::Chunked,
-        (length, false) => Framing::Length(length.unwrap_or(0)),
+        (None, true) => RequestFraming::Chunked,
+        (length, false) => RequestFraming::Length(length.unwrap_or(0)),
     };
     Ok(Some(head))
 }
 
 /// Hands the facts of a whole request to `then`.
-pub(crate) fn with_facts<T>(head: &[u8], body: &[u8], ip: IpAddr, then: impl FnOnce(&Facts<'_>) -> T) -> Option<T> {
+pub(crate) fn with_facts<T>(head: &[u8], body: &[u8], ip: IpAddr, then: impl FnOnce(&RequestFacts<'_>) -> T) -> Option<T> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     request.parse(head).ok()?;
     let target = request.path?;
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    Some(then(&Facts { method: request.method?, path, query, headers: request.headers, body, ip }))
+    Some(then(&RequestFacts { method: request.method?, path, query, headers: request.headers, body, ip }))
 }
 
 /// Reads a body as it arrives.
 #[derive(Debug)]
-pub(crate) enum Reading {
+pub(crate) enum BodyReading {
     /// So many bytes are still to come.
     Left(u64),
     /// A chunk's size is still to come.
@@ -103,12 +103,12 @@ pub(crate) enum Reading {
     Done,
 }
 
-impl Reading {
-    pub(crate) const fn begin(framing: Framing) -> Self {
+impl BodyReading {
+    pub(crate) const fn begin(framing: RequestFraming) -> Self {
         match framing {
-            Framing::Length(0) => Self::Done,
-            Framing::Length(length) => Self::Left(length),
-            Framing::Chunked => Self::Size,
+            RequestFraming::Length(0) => Self::Done,
+            RequestFraming::Length(length) => Self::Left(length),
+            RequestFraming::Chunked => Self::Size,
         }
     }
 
@@ -173,9 +173,9 @@ mod tests {
     fn heads_say_how_their_body_is_framed() {
         let framing = |text: &str| head(text.as_bytes()).map(|head| head.map(|head| head.framing));
         assert_eq!(framing("GET / HTTP/1.1\r\n"), Ok(None));
-        assert_eq!(framing("GET / HTTP/1.1\r\n\r\n"), Ok(Some(Framing::Length(0))));
-        assert_eq!(framing("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), Ok(Some(Framing::Length(5))));
-        assert_eq!(framing("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), Ok(Some(Framing::Chunked)));
+        assert_eq!(framing("GET / HTTP/1.1\r\n\r\n"), Ok(Some(RequestFraming::Length(0))));
+        assert_eq!(framing("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), Ok(Some(RequestFraming::Length(5))));
+        assert_eq!(framing("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), Ok(Some(RequestFraming::Chunked)));
         for bad in
             ["Content-Length: 5\r\nTransfer-Encoding: chunked", "Content-Length: +5", "Content-Length: 1\r\nContent-Length: 2", "a b"]
         {
@@ -187,7 +187,7 @@ mod tests {
     fn a_chunked_body_is_the_same_however_it_is_cut() {
         let wire = b"5;x=y\r\nhello\r\n6\r\n world\r\n0\r\nx-t: 1\r\n\r\nGET";
         for cut in 1..wire.len() {
-            let (mut reading, mut kept, mut input) = (Reading::begin(Framing::Chunked), Vec::new(), BytesMut::new());
+            let (mut reading, mut kept, mut input) = (BodyReading::begin(RequestFraming::Chunked), Vec::new(), BytesMut::new());
             input.extend_from_slice(&wire[..cut]);
             let early = reading.take(&mut input, &mut kept).unwrap();
             input.extend_from_slice(&wire[cut..]);
@@ -195,8 +195,8 @@ mod tests {
             assert_eq!((&kept[..], &input[..]), (&b"hello world"[..], &b"GET"[..]), "{cut}");
         }
         let mut input = BytesMut::from(&b"5\r\nhelloX"[..]);
-        assert_eq!(Reading::begin(Framing::Chunked).take(&mut input, &mut Vec::new()), Ok(false));
+        assert_eq!(BodyReading::begin(RequestFraming::Chunked).take(&mut input, &mut Vec::new()), Ok(false));
         input.extend_from_slice(b"X");
-        assert!(Reading::Chunk(0).take(&mut input, &mut Vec::new()).is_err());
+        assert!(BodyReading::Chunk(0).take(&mut input, &mut Vec::new()).is_err());
     }
 }

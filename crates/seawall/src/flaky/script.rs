@@ -1,6 +1,6 @@
 //! The script of a faulty upstream: text becomes routes and a timeline, or every problem with its line.
 
-use super::entry::{Entry, Latency, Mix, RetryAfter};
+use super::entry::{Latency, Mix, RetryAfter, TimelineEntry};
 use super::{errors, shape};
 use bytes::Bytes;
 use seawall_core::config::endpoint::Match;
@@ -27,12 +27,12 @@ pub(crate) struct Route {
     pub name: String,
     pub matches: Match,
     pub face: Face,
-    pub body: Body,
+    pub body: ScriptBody,
     pub content_type: Option<String>,
     /// Header lines, as they go onto the wire.
     pub headers: Arc<str>,
     pub quota: Option<Quota>,
-    pub rate: Option<(Rate, By)>,
+    pub rate: Option<(Rate, CountedBy)>,
     pub capacity: Option<Capacity>,
     /// Index of the issuer whose tokens are asked for.
     pub token: Option<usize>,
@@ -48,7 +48,7 @@ pub(crate) struct Face {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum ScriptBody {
     /// `{"ok":true,"path":…,"n":…}`
     Default,
     Text(Bytes),
@@ -63,7 +63,7 @@ pub(crate) struct Quota {
     /// Limits of single keys.
     pub limits: BTreeMap<String, u64>,
     pub per: Nanos,
-    pub error: Option<Arc<errors::Answer>>,
+    pub error: Option<Arc<errors::ErrorAnswer>>,
 }
 
 /// Where a request carries its key.
@@ -75,7 +75,7 @@ pub(crate) enum KeyAt {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum CountedBy {
     Everyone,
     Ip,
 }
@@ -132,7 +132,7 @@ impl Script {
     /// With every problem of the file at once.
     pub(crate) fn load(file: &str, bytes: &[u8]) -> Result<Self, Invalid> {
         let (text, tree, problems) = config::read(file, bytes, &shape::SCRIPT)?;
-        let mut reader = Reader { problems, issuers: Vec::new() };
+        let mut reader = ScriptReader { problems, issuers: Vec::new() };
         let routes: Vec<Route> =
             tree.list("routes").iter().enumerate().filter_map(|(i, node)| reader.route(&format!("routes[{i}]"), node)).collect();
         let timeline = tree
@@ -150,12 +150,12 @@ impl Script {
 }
 
 /// Turns checked values into a script and collects what is wrong with them.
-struct Reader {
+struct ScriptReader {
     problems: Vec<Problem>,
     issuers: Vec<Issuer>,
 }
 
-impl Reader {
+impl ScriptReader {
     fn refuse(&mut self, node: &Node, path: &str, why: impl Into<String>) {
         self.problems.push(Problem::new(node.origin.span.clone(), path, why));
     }
@@ -197,7 +197,8 @@ impl Reader {
             self.refuse(node, path, "write either `mix` or `error`; an error may be part of a mix");
         }
         let error = self.parse(tree, path, "error", |name| {
-            errors::named(name).map(|error| Mix::only(Entry { what: super::entry::What::Error(error), retry_after: None, latency: None }))
+            errors::named(name)
+                .map(|error| Mix::only(TimelineEntry { what: super::entry::What::Error(error), retry_after: None, latency: None }))
         });
         let slow = tree.table("slow").and_then(|slow| {
             let Some(Value::Share(share)) = slow.node("share").map(|node| &node.value) else { return None };
@@ -215,7 +216,7 @@ impl Reader {
         let Value::Table(table) = &node.value else { return None };
         let mut weights = Vec::new();
         for (name, weight) in &table.0 {
-            match (Entry::parse(name), &weight.value) {
+            match (TimelineEntry::parse(name), &weight.value) {
                 (Ok(entry), Value::Int(count)) => weights.push((*count, entry)),
                 (Err(why), _) => self.refuse(weight, &format!("{path}.{name}"), why),
                 (Ok(_), _) => {}
@@ -251,18 +252,18 @@ impl Reader {
         found
     }
 
-    fn body(&mut self, path: &str, tree: &Tree) -> Body {
+    fn body(&mut self, path: &str, tree: &Tree) -> ScriptBody {
         match (tree.text("body"), tree.node("size")) {
-            (Some(text), _) => Body::Text(Bytes::copy_from_slice(text.as_bytes())),
+            (Some(text), _) => ScriptBody::Text(Bytes::copy_from_slice(text.as_bytes())),
             (None, Some(node)) => {
-                let Value::Size(size) = node.value else { return Body::Default };
+                let Value::Size(size) = node.value else { return ScriptBody::Default };
                 if size > MAX_SIZE {
                     self.refuse(node, &format!("{path}.size"), "must be at most 1GiB");
                 }
-                Body::Size(size)
+                ScriptBody::Size(size)
             }
-            (None, None) if matches!(tree.node("echo").map(|node| &node.value), Some(Value::Bool(true))) => Body::Echo,
-            (None, None) => Body::Default,
+            (None, None) if matches!(tree.node("echo").map(|node| &node.value), Some(Value::Bool(true))) => ScriptBody::Echo,
+            (None, None) => ScriptBody::Default,
         }
     }
 
@@ -351,9 +352,9 @@ fn duration(tree: &Tree, key: &str) -> Option<Nanos> {
     if let Value::Duration(length) = tree.node(key)?.value { Some(length) } else { None }
 }
 
-fn rate(tree: &Tree) -> Option<(Rate, By)> {
+fn rate(tree: &Tree) -> Option<(Rate, CountedBy)> {
     let Value::Rate(rate) = tree.node("limit")?.value else { return None };
-    Some((rate, if tree.text("by") == Some("ip") { By::Ip } else { By::Everyone }))
+    Some((rate, if tree.text("by") == Some("ip") { CountedBy::Ip } else { CountedBy::Everyone }))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! The socket side: accepts, reads requests, waits as long as their fate says and sends what it says.
 //! Written on bare sockets, because a server library would keep us from being wrong on the wire.
 
-use super::behave::Upstream;
+use super::behave::FlakyUpstream;
 use super::capacity::Due;
-use super::fate::{Answer, Fate};
-use super::request::{self, Head, Reading, Refused};
-use super::stats::Wire;
-use super::wire::{self, Dated, FILL, Framed, Payload};
+use super::fate::{PlannedAnswer, RequestFate};
+use super::request::{self, BodyReading, Head, Refused};
+use super::stats::SocketCounts;
+use super::wire::{self, DateLine, FILL, Framed, Payload};
 use bytes::BytesMut;
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::clock::Clock;
@@ -25,19 +25,19 @@ const MOST_PENDING: usize = 64 << 10;
 
 /// What all threads share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    upstream: Mutex<Upstream>,
-    pub wire: Wire,
+pub(crate) struct FlakyState {
+    upstream: Mutex<FlakyUpstream>,
+    pub wire: SocketCounts,
     pub clock: Clock,
 }
 
-impl Shared {
-    pub(crate) fn new(upstream: Upstream) -> Self {
-        Self { upstream: Mutex::new(upstream), wire: Wire::default(), clock: Clock::start() }
+impl FlakyState {
+    pub(crate) fn new(upstream: FlakyUpstream) -> Self {
+        Self { upstream: Mutex::new(upstream), wire: SocketCounts::default(), clock: Clock::start() }
     }
 
     /// A panic elsewhere leaves counters, nothing that could be half done.
-    pub(crate) fn upstream(&self) -> MutexGuard<'_, Upstream> {
+    pub(crate) fn upstream(&self) -> MutexGuard<'_, FlakyUpstream> {
         self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -48,7 +48,7 @@ impl Shared {
 }
 
 /// Serves until told to stop; connections end with it.
-pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn accept(listener: TcpListener, shared: Arc<FlakyState>, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -66,50 +66,57 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stop:
     }
 }
 
-async fn serve(stream: TcpStream, ip: IpAddr, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, ip: IpAddr, shared: Arc<FlakyState>) {
     let Some(_open) = shared.wire.open(MOST_CONNECTIONS) else { return };
     // Without it small answers wait for acknowledgements; with an error there is no connection left to care about.
     drop(stream.set_nodelay(true));
-    let mut connection =
-        Connection { stream, shared: &shared, ip, input: BytesMut::new(), output: Vec::new(), kept: Vec::new(), dated: Dated::default() };
-    while let Ok(Next::Request) = connection.one().await {}
+    let mut connection = FlakyConnection {
+        stream,
+        shared: &shared,
+        ip,
+        input: BytesMut::new(),
+        output: Vec::new(),
+        kept: Vec::new(),
+        dated: DateLine::default(),
+    };
+    while let Ok(NextRequest::Request) = connection.one().await {}
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextRequest {
     Request,
     Close,
 }
 
 #[derive(Debug)]
-pub(super) struct Connection<'a> {
+pub(super) struct FlakyConnection<'a> {
     pub stream: TcpStream,
-    pub shared: &'a Shared,
+    pub shared: &'a FlakyState,
     ip: IpAddr,
     input: BytesMut,
     /// What has not been written yet.
     pub output: Vec<u8>,
     kept: Vec<u8>,
-    pub dated: Dated,
+    pub dated: DateLine,
 }
 
 /// One request's answer on its way out.
 #[derive(Debug)]
-pub(super) struct Reply {
-    pub fate: Fate,
+pub(super) struct FlakyReply {
+    pub fate: RequestFate,
     pub payload: Payload,
     pub kind: &'static str,
     pub head: Head,
     pub epoch_s: i64,
 }
 
-impl Connection<'_> {
-    async fn one(&mut self) -> io::Result<Next> {
+impl FlakyConnection<'_> {
+    async fn one(&mut self) -> io::Result<NextRequest> {
         let head = loop {
             match request::head(&self.input) {
                 Ok(Some(head)) => break head,
                 Ok(None) if self.fill().await? => {}
-                Ok(None) => return Ok(Next::Close),
+                Ok(None) => return Ok(NextRequest::Close),
                 Err(refused) => return self.refuse(refused).await,
             }
         };
@@ -124,7 +131,7 @@ impl Connection<'_> {
             let counted = own.is_none();
             let fate = own.unwrap_or_else(|| shared.upstream().meet(facts, now));
             let (payload, kind) = wire::payload(&fate.answer, facts);
-            (Reply { fate, payload, kind, head, epoch_s: now.wall.0.div_euclid(1000) }, counted)
+            (FlakyReply { fate, payload, kind, head, epoch_s: now.wall.0.div_euclid(1000) }, counted)
         });
         let Some((reply, counted)) = met else { return self.refuse(Refused(400)).await };
         let _in_flight = counted.then(|| shared.wire.begin());
@@ -152,7 +159,7 @@ impl Connection<'_> {
 
     async fn body(&mut self, head: &Head) -> io::Result<Option<Refused>> {
         self.kept.clear();
-        let mut reading = Reading::begin(head.framing);
+        let mut reading = BodyReading::begin(head.framing);
         if head.expects_continue {
             self.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
@@ -166,7 +173,7 @@ impl Connection<'_> {
         }
     }
 
-    async fn wait(&mut self, fate: &Fate, now: Now) -> io::Result<()> {
+    async fn wait(&mut self, fate: &RequestFate, now: Now) -> io::Result<()> {
         let clock = &self.shared.clock;
         let mut ready = now.mono;
         if let Some(work) = fate.work {
@@ -187,19 +194,19 @@ impl Connection<'_> {
         Ok(())
     }
 
-    async fn refuse(&mut self, refused: Refused) -> io::Result<Next> {
+    async fn refuse(&mut self, refused: Refused) -> io::Result<NextRequest> {
         let line = format!("HTTP/1.1 {} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", refused.0);
         self.output.extend_from_slice(line.as_bytes());
         self.close().await
     }
 
-    pub(super) fn head(&mut self, reply: &Reply, framed: Framed) {
+    pub(super) fn head(&mut self, reply: &FlakyReply, framed: Framed) {
         let date = self.dated.line(reply.epoch_s);
         wire::head(&mut self.output, &reply.fate.answer, reply.kind, framed, date, reply.head.keep_alive);
         self.output.extend_from_slice(b"\r\n");
     }
 
-    pub(super) async fn send(&mut self, reply: &Reply) -> io::Result<Next> {
+    pub(super) async fn send(&mut self, reply: &FlakyReply) -> io::Result<NextRequest> {
         let bare = reply.head.is_head || matches!(reply.fate.answer.status, 204 | 304);
         match &reply.payload {
             Payload::Events(count) => {
@@ -219,14 +226,14 @@ impl Connection<'_> {
     }
 
     /// Goes on with the connection as the caller asked.
-    pub(super) async fn next(&mut self, reply: &Reply) -> io::Result<Next> {
+    pub(super) async fn next(&mut self, reply: &FlakyReply) -> io::Result<NextRequest> {
         if !reply.head.keep_alive {
             return self.close().await;
         }
         if self.output.len() > MOST_PENDING {
             self.flush().await?;
         }
-        Ok(Next::Request)
+        Ok(NextRequest::Request)
     }
 
     async fn whole(&mut self, payload: &Payload) -> io::Result<()> {
@@ -265,7 +272,7 @@ impl Connection<'_> {
     }
 
     /// Says goodbye, and reads what the caller still sends for a moment: a close with unread bytes would be a reset.
-    pub(super) async fn close(&mut self) -> io::Result<Next> {
+    pub(super) async fn close(&mut self) -> io::Result<NextRequest> {
         self.flush().await?;
         self.stream.shutdown().await?;
         let until = self.shared.clock.now().mono + Nanos::from_secs(1);
@@ -273,7 +280,7 @@ impl Connection<'_> {
             () = self.shared.clock.sleep_until(until) => {}
             () = drain(&mut self.stream) => {}
         }
-        Ok(Next::Close)
+        Ok(NextRequest::Close)
     }
 }
 
@@ -284,13 +291,13 @@ pub(super) async fn drain(stream: &mut TcpStream) {
 }
 
 /// The server's own paths, which count nowhere.
-fn own(shared: &Shared, method: &str, path: &str, now: Now) -> Option<Fate> {
+fn own(shared: &FlakyState, method: &str, path: &str, now: Now) -> Option<RequestFate> {
     match (method, path) {
-        ("GET", "/-/stats") => Some(Answer::json(200, shared.stats().to_string()).into()),
+        ("GET", "/-/stats") => Some(PlannedAnswer::json(200, shared.stats().to_string()).into()),
         ("POST", "/-/reset") => {
             shared.upstream().reset(now.mono);
             shared.wire.reset();
-            Some(Answer::json(200, r#"{"ok":true}"#.to_owned()).into())
+            Some(PlannedAnswer::json(200, r#"{"ok":true}"#.to_owned()).into())
         }
         _ => None,
     }

@@ -94,7 +94,7 @@ impl Stats {
         }
     }
 
-    pub(crate) fn json(&self, names: &[&str], wire: &Wire) -> Value {
+    pub(crate) fn json(&self, names: &[&str], wire: &SocketCounts) -> Value {
         let statuses: Map<String, Value> = self.statuses.iter().map(|(status, n)| (status.to_string(), json!(n))).collect();
         let routes: Map<String, Value> = names.iter().zip(&self.routes).map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
         let keys: Vec<Value> = self.keys.iter().map(|(key, used)| {
@@ -123,7 +123,7 @@ impl Stats {
 
 /// What the sockets count, beside the lock.
 #[derive(Debug, Default)]
-pub(crate) struct Wire {
+pub(crate) struct SocketCounts {
     connections: AtomicU64,
     open: AtomicU64,
     in_flight: AtomicU64,
@@ -132,27 +132,27 @@ pub(crate) struct Wire {
 
 /// Counts down when what it stands for is over.
 #[derive(Debug)]
-pub(crate) struct Held<'a>(&'a AtomicU64);
+pub(crate) struct HeldCount<'a>(&'a AtomicU64);
 
-impl Drop for Held<'_> {
+impl Drop for HeldCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Wire {
+impl SocketCounts {
     /// `None` where there are too many already.
-    pub(crate) fn open(&self, most: u64) -> Option<Held<'_>> {
+    pub(crate) fn open(&self, most: u64) -> Option<HeldCount<'_>> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         let before = self.open.fetch_add(1, Ordering::Relaxed);
-        let held = Held(&self.open);
+        let held = HeldCount(&self.open);
         (before < most).then_some(held)
     }
 
-    pub(crate) fn begin(&self) -> Held<'_> {
+    pub(crate) fn begin(&self) -> HeldCount<'_> {
         let now = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         self.max_in_flight.fetch_max(now, Ordering::Relaxed);
-        Held(&self.in_flight)
+        HeldCount(&self.in_flight)
     }
 
     /// What is open stays open.

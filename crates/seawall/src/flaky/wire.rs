@@ -1,7 +1,7 @@
 //! Answers as bytes.
 
 use super::entry::http_date;
-use super::fate::{Answer, Body, Facts};
+use super::fate::{PlannedAnswer, PlannedBody, RequestFacts};
 use bytes::Bytes;
 use serde_json::json;
 use std::io::Write as _;
@@ -46,18 +46,18 @@ impl Payload {
 }
 
 /// What an answer says, and the type that it has unless its route names one.
-pub(crate) fn payload(answer: &Answer, request: &Facts<'_>) -> (Payload, &'static str) {
+pub(crate) fn payload(answer: &PlannedAnswer, request: &RequestFacts<'_>) -> (Payload, &'static str) {
     const JSON: &str = "application/json";
     match &answer.body {
-        Body::Good(n) => (Payload::Bytes(good(request.path, *n).into()), JSON),
-        Body::Bad => {
+        PlannedBody::Good(n) => (Payload::Bytes(good(request.path, *n).into()), JSON),
+        PlannedBody::Bad => {
             let words = http::StatusCode::from_u16(answer.status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Failed");
             (Payload::Bytes(format!(r#"{{"error":"{words}","status":{}}}"#, answer.status).into()), JSON)
         }
-        Body::Bytes(bytes) => (Payload::Bytes(bytes.clone()), JSON),
-        Body::Fill(length) => (Payload::Fill(*length), "application/octet-stream"),
-        Body::Echo => (Payload::Bytes(echo(request).into()), JSON),
-        Body::Events(count) => (Payload::Events(*count), "text/event-stream"),
+        PlannedBody::Bytes(bytes) => (Payload::Bytes(bytes.clone()), JSON),
+        PlannedBody::Fill(length) => (Payload::Fill(*length), "application/octet-stream"),
+        PlannedBody::Echo => (Payload::Bytes(echo(request).into()), JSON),
+        PlannedBody::Events(count) => (Payload::Events(*count), "text/event-stream"),
     }
 }
 
@@ -71,7 +71,7 @@ fn good(path: &str, n: u64) -> Vec<u8> {
 }
 
 /// Everything that arrived, names as they were written and repeated headers repeated.
-fn echo(request: &Facts<'_>) -> String {
+fn echo(request: &RequestFacts<'_>) -> String {
     let headers: Vec<(&str, String)> =
         request.headers.iter().map(|header| (header.name, String::from_utf8_lossy(header.value).into_owned())).collect();
     let target = if request.query.is_empty() { request.path.to_owned() } else { format!("{}?{}", request.path, request.query) };
@@ -87,12 +87,12 @@ fn echo(request: &Facts<'_>) -> String {
 
 /// The `Date` line, written anew once a second.
 #[derive(Debug, Default)]
-pub(crate) struct Dated {
+pub(crate) struct DateLine {
     epoch_s: i64,
     line: String,
 }
 
-impl Dated {
+impl DateLine {
     pub(crate) fn line(&mut self, epoch_s: i64) -> &str {
         if self.epoch_s != epoch_s || self.line.is_empty() {
             *self = Self { epoch_s, line: format!("date: {}\r\n", http_date(epoch_s)) };
@@ -109,7 +109,7 @@ pub(crate) enum Framed {
 }
 
 /// Status line and headers without the empty line that ends them.
-pub(crate) fn head(out: &mut Vec<u8>, answer: &Answer, kind: &str, framed: Framed, date: &str, keep_alive: bool) {
+pub(crate) fn head(out: &mut Vec<u8>, answer: &PlannedAnswer, kind: &str, framed: Framed, date: &str, keep_alive: bool) {
     let reason = http::StatusCode::from_u16(answer.status).ok().and_then(|status| status.canonical_reason()).unwrap_or("");
     drop(write!(out, "HTTP/1.1 {} {reason}\r\n", answer.status));
     out.extend_from_slice(date.as_bytes());

@@ -12,11 +12,11 @@ pub(crate) struct Args {
     admin: Admin,
 
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<BreakerAction>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum BreakerAction {
     /// Hold it open: nothing is sent until it is let go
     Open {
         /// `UPSTREAM` or `UPSTREAM/ENDPOINT`
@@ -40,9 +40,9 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
         None => client.get("/v1/breakers", "items")?,
         Some(action) => {
             let (place, state) = match action {
-                Action::Open { place } => (place, "open"),
-                Action::Close { place } => (place, "closed"),
-                Action::Auto { place } => (place, "auto"),
+                BreakerAction::Open { place } => (place, "open"),
+                BreakerAction::Close { place } => (place, "closed"),
+                BreakerAction::Auto { place } => (place, "auto"),
             };
             let path: Vec<String> = place.splitn(2, '/').map(segment).collect();
             client.json("PUT", &format!("/v1/breakers/{}", path.join("/")), Some(&json!({ "state": state })), "items")?

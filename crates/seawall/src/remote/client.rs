@@ -1,6 +1,6 @@
 //! One request, one answer, over a plain blocking socket: all that a command needs.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use crate::setup;
 use anyhow::Context as _;
 use seawall_engine::secret::Secret;
@@ -16,21 +16,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MOST: u64 = 256 << 20;
 
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct AdminClient {
     authority: String,
     token: Option<Secret>,
 }
 
 /// An answer that is not a refusal.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct AdminReply {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
-impl Client {
+impl AdminClient {
     pub(super) fn new(url: &str, token: Option<Secret>) -> anyhow::Result<Self> {
-        let unusable = || Failure::usage(format!("`{url}` is no address of an admin port")).hint("write it as http://HOST:PORT");
+        let unusable = || CommandError::usage(format!("`{url}` is no address of an admin port")).hint("write it as http://HOST:PORT");
         let authority = url.strip_prefix("http://").ok_or_else(unusable)?.trim_end_matches('/');
         if authority.is_empty() || authority.contains(['/', '?', '#', '@', ' ', '\r', '\n']) {
             return Err(unusable().into());
@@ -73,7 +73,7 @@ impl Client {
     }
 
     /// Why an answer is not the admin port's.
-    fn unexpected(&self) -> Failure {
+    fn unexpected(&self) -> CommandError {
         if self.is_gateway() { self.gateway() } else { self.stranger() }
     }
 
@@ -83,8 +83,8 @@ impl Client {
         health.is_ok_and(|reply| reply.status == 200 && reply.body.trim_ascii_end() == b"{\"status\":\"ok\"}")
     }
 
-    fn gateway(&self) -> Failure {
-        let failure = Failure::no_seawall(format!("http://{} is the gateway itself, not its admin port", self.authority));
+    fn gateway(&self) -> CommandError {
+        let failure = CommandError::no_seawall(format!("http://{} is the gateway itself, not its admin port", self.authority));
         // The file that this gateway most likely runs with says where that is.
         let configured = setup::load_if_any(None).ok().flatten().map(|(_, config)| config.server);
         let port = |address: &str| address.rsplit(':').next().map(str::to_owned);
@@ -94,13 +94,13 @@ impl Client {
         }
     }
 
-    fn stranger(&self) -> Failure {
-        Failure::no_seawall(format!("what answers at http://{} is not a Seawall's admin port", self.authority))
+    fn stranger(&self) -> CommandError {
+        CommandError::no_seawall(format!("what answers at http://{} is not a Seawall's admin port", self.authority))
             .hint("name another with --admin URL; it is the port of the dashboard, not of the gateway")
     }
 
     /// Sends and reads; a refusal becomes an error in the server's own words.
-    pub(super) fn send(&self, method: &str, path: &str, kind: &str, body: Option<&[u8]>) -> anyhow::Result<Reply> {
+    pub(super) fn send(&self, method: &str, path: &str, kind: &str, body: Option<&[u8]>) -> anyhow::Result<AdminReply> {
         let reply = self.exchange(method, path, kind, body)?;
         if reply.status < 400 {
             return Ok(reply);
@@ -116,13 +116,13 @@ impl Client {
             "no_upstream" | "caller_unknown" if self.is_gateway() => return Err(self.gateway().into()),
             _ => Exit::Failed,
         };
-        let failure = Failure { exit, message: format!("{detail} ({code}, {})", reply.status), hint: None };
+        let failure = CommandError { exit, message: format!("{detail} ({code}, {})", reply.status), hint: None };
         Err(if reply.status == 401 { failure.hint("set SEAWALL_ADMIN_TOKEN") } else { failure }.into())
     }
 
-    fn exchange(&self, method: &str, path: &str, kind: &str, body: Option<&[u8]>) -> anyhow::Result<Reply> {
+    fn exchange(&self, method: &str, path: &str, kind: &str, body: Option<&[u8]>) -> anyhow::Result<AdminReply> {
         let absent = |error: std::io::Error| {
-            Failure::no_seawall(format!("no Seawall answers at http://{}: {error}", self.authority))
+            CommandError::no_seawall(format!("no Seawall answers at http://{}: {error}", self.authority))
                 .hint("start one with `seawall serve`, or name another with --admin URL")
         };
         let mut places = self.authority.to_socket_addrs().map_err(absent)?;
@@ -140,7 +140,8 @@ impl Client {
         if text.is_empty() {
             sent.and(read).map_err(absent)?;
         }
-        parse(&text).ok_or_else(|| Failure::no_seawall(format!("what answers at http://{} does not speak HTTP", self.authority)).into())
+        parse(&text)
+            .ok_or_else(|| CommandError::no_seawall(format!("what answers at http://{} does not speak HTTP", self.authority)).into())
     }
 }
 
@@ -149,14 +150,14 @@ fn line(text: &[u8]) -> Option<Value> {
     serde_json::from_slice(text).ok().filter(|said: &Value| said.get("line").is_some())
 }
 
-fn parse(text: &[u8]) -> Option<Reply> {
+fn parse(text: &[u8]) -> Option<AdminReply> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut head = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(length) = head.parse(text).ok()? else { return None };
     let status = head.code?;
     let chunked = head.headers.iter().any(|header| header.name.eq_ignore_ascii_case("transfer-encoding"));
     let body = &text[length..];
-    Some(Reply { status, body: if chunked { unchunked(body)? } else { body.to_vec() } })
+    Some(AdminReply { status, body: if chunked { unchunked(body)? } else { body.to_vec() } })
 }
 
 fn unchunked(mut text: &[u8]) -> Option<Vec<u8>> {
@@ -189,10 +190,10 @@ mod tests {
 
     #[test]
     fn only_addresses_are_taken() {
-        assert_eq!(Client::new("http://[::1]/", None).unwrap().authority, "[::1]:80");
-        assert_eq!(Client::new("http://localhost:7330", None).unwrap().authority, "localhost:7330");
+        assert_eq!(AdminClient::new("http://[::1]/", None).unwrap().authority, "[::1]:80");
+        assert_eq!(AdminClient::new("http://localhost:7330", None).unwrap().authority, "localhost:7330");
         for bad in ["https://x", "x:1", "http://", "http://a/b", "http://a\r\nb"] {
-            assert!(Client::new(bad, None).is_err(), "{bad}");
+            assert!(AdminClient::new(bad, None).is_err(), "{bad}");
         }
     }
 }

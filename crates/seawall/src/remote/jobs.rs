@@ -15,11 +15,11 @@ pub(crate) struct Args {
     admin: Admin,
 
     #[command(subcommand)]
-    action: Action,
+    action: JobAction,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum JobAction {
     /// Submit one job, or a file with one JSON object on each line
     Submit(Box<Submit>),
     /// List jobs, newest first
@@ -98,11 +98,11 @@ struct Submit {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let client = args.admin.client()?;
     match &args.action {
-        Action::Submit(submit) => match &submit.file {
+        JobAction::Submit(submit) => match &submit.file {
             Some(file) => return client.lines("/v1/jobs", file, &mut terminal.out()),
             None => print_one(terminal, &client.json("POST", "/v1/jobs", Some(&job(submit)), "id")?)?,
         },
-        Action::List { state, upstream, correlation_id, cursor, limit } => {
+        JobAction::List { state, upstream, correlation_id, cursor, limit } => {
             let pairs = [
                 ("state", state.clone()),
                 ("upstream", upstream.clone()),
@@ -113,8 +113,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
             let answer = client.get(&format!("/v1/jobs{}", query(&pairs)), "items")?;
             args.admin.print(terminal, &answer, &["id", "upstream", "method", "path", "state", "attempts", "next_attempt_at", "error"])?;
         }
-        Action::Show { id } => print_one(terminal, &client.get(&format!("/v1/jobs/{}", segment(id)), "id")?)?,
-        Action::Cancel { id } => print_one(terminal, &client.json("DELETE", &format!("/v1/jobs/{}", segment(id)), None, "id")?)?,
+        JobAction::Show { id } => print_one(terminal, &client.get(&format!("/v1/jobs/{}", segment(id)), "id")?)?,
+        JobAction::Cancel { id } => print_one(terminal, &client.json("DELETE", &format!("/v1/jobs/{}", segment(id)), None, "id")?)?,
     }
     Ok(Exit::Done)
 }

@@ -1,7 +1,7 @@
 //! `seawall keys`: show them, let one rest, restore one.
 
 use super::{Admin, segment};
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use crate::terminal::Terminal;
 use serde_json::{Value, json};
 
@@ -12,11 +12,11 @@ pub(crate) struct Args {
     admin: Admin,
 
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<KeyAction>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum KeyAction {
     /// Let a key rest, for an hour unless told otherwise
     Cool {
         /// `UPSTREAM/KEY`, or the key's id where only one upstream has it
@@ -41,8 +41,8 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
             args.admin.print(terminal, &all, &columns)?;
             return Ok(Exit::Done);
         }
-        Some(Action::Cool { key, until }) => (key, json!({ "state": "cooling", "until": until })),
-        Some(Action::Restore { key }) => (key, json!({ "state": "ready" })),
+        Some(KeyAction::Cool { key, until }) => (key, json!({ "state": "cooling", "until": until })),
+        Some(KeyAction::Restore { key }) => (key, json!({ "state": "ready" })),
     };
     let (upstream, id) = find(&all, key)?;
     let answer = client.json("PUT", &format!("/v1/keys/{}/{}", segment(&upstream), segment(&id)), Some(&body), "id")?;
@@ -51,15 +51,15 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 }
 
 /// The one key that is meant.
-fn find(all: &Value, key: &str) -> Result<(String, String), Failure> {
+fn find(all: &Value, key: &str) -> Result<(String, String), CommandError> {
     let keys = all["items"].as_array().into_iter().flatten();
     let text = |key: &Value, name: &str| key[name].as_str().unwrap_or_default().to_owned();
     let named = keys.map(|key| (text(key, "upstream"), text(key, "id")));
     let mut meant: Vec<(String, String)> = named.filter(|(upstream, id)| id == key || format!("{upstream}/{id}") == key).collect();
     match (meant.pop(), meant.is_empty()) {
         (Some(one), true) => Ok(one),
-        (Some(_), false) => Err(Failure::usage(format!("several upstreams have a key `{key}`")).hint("write it as UPSTREAM/KEY")),
-        (None, _) => Err(Failure::usage(format!("there is no key `{key}`")).hint("`seawall keys` lists them")),
+        (Some(_), false) => Err(CommandError::usage(format!("several upstreams have a key `{key}`")).hint("write it as UPSTREAM/KEY")),
+        (None, _) => Err(CommandError::usage(format!("there is no key `{key}`")).hint("`seawall keys` lists them")),
     }
 }
 

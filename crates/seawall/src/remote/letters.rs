@@ -1,8 +1,8 @@
 //! `seawall dlq`: list, look at, replay, discard, export and import dead letters.
 
-use super::client::Client;
+use super::client::AdminClient;
 use super::{Admin, print_one, query, segment};
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use crate::terminal::Terminal;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -17,15 +17,15 @@ pub(crate) struct Args {
     admin: Admin,
 
     #[command(subcommand)]
-    action: Action,
+    action: LetterAction,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum LetterAction {
     /// List dead letters, newest first
     List {
         #[command(flatten)]
-        filter: Filter,
+        filter: LetterOptions,
         /// Go on where the last page ended
         #[arg(long)]
         cursor: Option<String>,
@@ -39,7 +39,7 @@ enum Action {
     Replay {
         ids: Vec<String>,
         #[command(flatten)]
-        filter: Filter,
+        filter: LetterOptions,
         /// How fast, as `10/s`; the upstream's `replay_rate` without it
         #[arg(long)]
         rate: Option<String>,
@@ -63,12 +63,12 @@ enum Action {
     /// Print every letter as one JSON object on a line of its own
     Export {
         #[command(flatten)]
-        filter: Filter,
+        filter: LetterOptions,
     },
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct Filter {
+struct LetterOptions {
     /// Only those of this upstream
     #[arg(long, value_name = "NAME")]
     upstream: Option<String>,
@@ -92,7 +92,7 @@ struct Filter {
     q: Option<String>,
 }
 
-impl Filter {
+impl LetterOptions {
     fn pairs(&self) -> Vec<(&'static str, Option<String>)> {
         let Self { upstream, endpoint, class, code, severity, since, q } = self.clone();
         vec![
@@ -110,23 +110,23 @@ impl Filter {
 pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let client = args.admin.client()?;
     match &args.action {
-        Action::List { filter, cursor, limit } => {
+        LetterAction::List { filter, cursor, limit } => {
             let mut pairs = filter.pairs();
             pairs.extend([("cursor", cursor.clone()), ("limit", limit.map(|n| n.to_string()))]);
             let answer = client.get(&format!("/v1/dead-letters{}", query(&pairs)), "items")?;
             let columns = ["id", "queue", "endpoint", "class", "failure_code", "severity", "status", "dead_lettered_at", "error_detail"];
             args.admin.print(terminal, &answer, &columns)?;
         }
-        Action::Show { id } => print_one(terminal, &client.get(&format!("/v1/dead-letters/{}", segment(id)), "id")?)?,
-        Action::Replay { ids, filter, rate, force, name } => {
+        LetterAction::Show { id } => print_one(terminal, &client.get(&format!("/v1/dead-letters/{}", segment(id)), "id")?)?,
+        LetterAction::Replay { ids, filter, rate, force, name } => {
             let wish = wish(ids, filter, rate.as_deref(), *force, name.as_deref())?;
             let answer = client.json("POST", "/v1/dead-letters/replay", Some(&wish), "replay")?;
             print_one(terminal, &answer)?;
             return replayed(&answer);
         }
-        Action::Discard { ids } => return discard(&client, ids, terminal),
-        Action::Import { file } => return client.lines("/v1/dead-letters/import", file, &mut terminal.out()),
-        Action::Export { filter } => export(&client, filter, terminal)?,
+        LetterAction::Discard { ids } => return discard(&client, ids, terminal),
+        LetterAction::Import { file } => return client.lines("/v1/dead-letters/import", file, &mut terminal.out()),
+        LetterAction::Export { filter } => export(&client, filter, terminal)?,
     }
     Ok(Exit::Done)
 }
@@ -138,26 +138,28 @@ fn replayed(answer: &Value) -> anyhow::Result<Exit> {
     }
     let held_back = answer["held_back"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(first) = held_back.first() else {
-        return Err(Failure { exit: Exit::Failed, message: "no dead letter matches: nothing is replayed".to_owned(), hint: None }.into());
+        return Err(
+            CommandError { exit: Exit::Failed, message: "no dead letter matches: nothing is replayed".to_owned(), hint: None }.into()
+        );
     };
     let reason = first["reason"].as_str().unwrap_or_default();
     let message = match held_back.len() {
         1 => format!("nothing is replayed: {reason}"),
         count => format!("nothing is replayed: {count} letters are held back, the first because {reason}"),
     };
-    let failure = Failure { exit: Exit::Failed, message, hint: None };
+    let failure = CommandError { exit: Exit::Failed, message, hint: None };
     let hint = "`--force` also sends letters that may have been executed already or were refused";
     let can_be_forced = held_back.iter().any(|letter| letter["forcible"] == true);
     Err(if can_be_forced { failure.hint(hint) } else { failure }.into())
 }
 
 /// One after the other: one that is not there keeps no other from going. What keeps all of them is said once.
-fn discard(client: &Client, ids: &[String], terminal: &Terminal) -> anyhow::Result<Exit> {
+fn discard(client: &AdminClient, ids: &[String], terminal: &Terminal) -> anyhow::Result<Exit> {
     let mut worst = Exit::Done;
     for id in ids {
         match client.json("DELETE", &format!("/v1/dead-letters/{}", segment(id)), None, "id") {
             Ok(_) => terminal.note(&format!("discarded {id}")),
-            Err(error) => match error.downcast::<Failure>() {
+            Err(error) => match error.downcast::<CommandError>() {
                 Ok(failure) if failure.exit == Exit::Failed && failure.hint.is_none() => {
                     terminal.note(&format!("error: {id}: {failure}"));
                     worst = Exit::Failed;
@@ -170,13 +172,13 @@ fn discard(client: &Client, ids: &[String], terminal: &Terminal) -> anyhow::Resu
     Ok(worst)
 }
 
-fn wish(ids: &[String], filter: &Filter, rate: Option<&str>, force: bool, name: Option<&str>) -> anyhow::Result<Value> {
+fn wish(ids: &[String], filter: &LetterOptions, rate: Option<&str>, force: bool, name: Option<&str>) -> anyhow::Result<Value> {
     let given: Map<String, Value> = filter.pairs().into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect();
     let mut wish = match (ids.is_empty(), given.is_empty()) {
         (false, true) => json!({ "ids": ids }),
         (true, false) => json!({ "filter": given }),
-        (true, true) => return Err(Failure::usage("say which letters: ids, or a filter such as --upstream").into()),
-        (false, false) => return Err(Failure::usage("either ids or a filter, not both").into()),
+        (true, true) => return Err(CommandError::usage("say which letters: ids, or a filter such as --upstream").into()),
+        (false, false) => return Err(CommandError::usage("either ids or a filter, not both").into()),
     };
     wish["force"] = json!(force);
     for (key, value) in [("rate", rate), ("name", name)] {
@@ -188,7 +190,7 @@ fn wish(ids: &[String], filter: &Filter, rate: Option<&str>, force: bool, name: 
 }
 
 /// Page by page, so that neither side holds all of them; each letter whole.
-fn export(client: &Client, filter: &Filter, terminal: &Terminal) -> anyhow::Result<()> {
+fn export(client: &AdminClient, filter: &LetterOptions, terminal: &Terminal) -> anyhow::Result<()> {
     let mut out = terminal.out();
     let mut cursor = None;
     loop {

@@ -9,7 +9,7 @@ pub(crate) mod pauses;
 mod table;
 
 use crate::terminal::Terminal;
-use client::Client;
+use client::AdminClient;
 use serde_json::Value;
 use std::io::Write as _;
 
@@ -26,8 +26,8 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    fn client(&self) -> anyhow::Result<Client> {
-        Client::new(&self.admin, crate::setup::admin_token())
+    fn client(&self) -> anyhow::Result<AdminClient> {
+        AdminClient::new(&self.admin, crate::setup::admin_token())
     }
 
     /// A list as a table of these members, or as it came.

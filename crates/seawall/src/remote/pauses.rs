@@ -12,11 +12,11 @@ pub(crate) struct Args {
     admin: Admin,
 
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<PauseAction>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum PauseAction {
     /// End it now, on every instance; the next 429 may begin another
     Lift {
         /// `UPSTREAM` or `UPSTREAM/ENDPOINT`
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let client = args.admin.client()?;
     let answer = match &args.action {
         None => client.get("/v1/pauses", "items")?,
-        Some(Action::Lift { place }) => {
+        Some(PauseAction::Lift { place }) => {
             let path: Vec<String> = place.splitn(2, '/').map(segment).collect();
             client.json("PUT", &format!("/v1/pauses/{}", path.join("/")), Some(&json!({ "state": "lifted" })), "items")?
         }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::report::{Cell, Column, Report};
-use crate::exit::Failure;
+use super::report::{Column, ReportCell, SimReport};
+use crate::exit::CommandError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
@@ -80,46 +80,46 @@ impl Assertion {
         let known = |name: &str| columns.iter().find(|column| column.name == name);
         let names = || columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
         for name in std::iter::once(&self.column).chain(self.filters.iter().map(|(name, _)| name)) {
-            Failure::unless(known(name).is_some(), || format!("`{name}` in `{self}` is not a column; columns are {}", names()))?;
+            CommandError::unless(known(name).is_some(), || format!("`{name}` in `{self}` is not a column; columns are {}", names()))?;
         }
         let is_number = known(&self.column).is_some_and(|column| column.digits.is_some());
-        Failure::unless(is_number, || format!("`{}` in `{self}` is not a number and cannot be compared", self.column))?;
+        CommandError::unless(is_number, || format!("`{}` in `{self}` is not a number and cannot be compared", self.column))?;
         Ok(())
     }
 
     /// The rows that break it, each as one line, and how many it was held against.
-    pub(super) fn failures(&self, report: &Report) -> anyhow::Result<(Vec<String>, usize)> {
-        let chosen: Vec<&Vec<Cell>> =
+    pub(super) fn failures(&self, report: &SimReport) -> anyhow::Result<(Vec<String>, usize)> {
+        let chosen: Vec<&Vec<ReportCell>> =
             report.rows.iter().filter(|row| self.filters.iter().all(|filter| matches(report.columns, row, filter))).collect();
-        Failure::unless(!chosen.is_empty(), || format!("no row matches `{self}`, so it asserts nothing"))?;
+        CommandError::unless(!chosen.is_empty(), || format!("no row matches `{self}`, so it asserts nothing"))?;
         let broken = chosen.iter().filter(|row| !self.holds(report.columns, row));
         Ok((broken.map(|row| describe(report.columns, row)).collect(), chosen.len()))
     }
 
-    fn holds(&self, columns: &[Column], row: &[Cell]) -> bool {
+    fn holds(&self, columns: &[Column], row: &[ReportCell]) -> bool {
         let cell = columns.iter().zip(row).find(|(column, _)| column.name == self.column).map(|(_, cell)| cell);
         match cell {
-            Some(Cell::Number(number)) => self.op.holds(*number, self.bound),
-            Some(Cell::Never) => self.op.holds(f64::INFINITY, self.bound),
-            Some(Cell::Text(_)) | None => false,
+            Some(ReportCell::Number(number)) => self.op.holds(*number, self.bound),
+            Some(ReportCell::Never) => self.op.holds(f64::INFINITY, self.bound),
+            Some(ReportCell::Text(_)) | None => false,
         }
     }
 }
 
 /// `rho=0.80` means `rho=0.8`.
-fn matches(columns: &[Column], row: &[Cell], (name, value): &(String, String)) -> bool {
+fn matches(columns: &[Column], row: &[ReportCell], (name, value): &(String, String)) -> bool {
     let cell = columns.iter().zip(row).find(|(column, _)| column.name == name).map(|(_, cell)| cell);
     match cell {
-        Some(Cell::Text(text)) => text == value,
-        Some(Cell::Number(number)) => value.parse::<f64>().is_ok_and(|value| (value - number).abs() < 1e-9),
-        Some(Cell::Never) => value.is_empty(),
+        Some(ReportCell::Text(text)) => text == value,
+        Some(ReportCell::Number(number)) => value.parse::<f64>().is_ok_and(|value| (value - number).abs() < 1e-9),
+        Some(ReportCell::Never) => value.is_empty(),
         None => false,
     }
 }
 
-fn describe(columns: &[Column], row: &[Cell]) -> String {
-    let show = |(column, cell): (&Column, &Cell)| {
-        let text = if *cell == Cell::Never { "never".to_owned() } else { column.show(cell) };
+fn describe(columns: &[Column], row: &[ReportCell]) -> String {
+    let show = |(column, cell): (&Column, &ReportCell)| {
+        let text = if *cell == ReportCell::Never { "never".to_owned() } else { column.show(cell) };
         format!("{}={text}", column.name)
     };
     columns.iter().zip(row).map(show).collect::<Vec<_>>().join(" ")
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn never_is_later_than_any_number() {
         let columns = [Column::number("recovery_s", 1)];
-        let holds = |text: &str| text.parse::<Assertion>().unwrap().holds(&columns, &[Cell::Never]);
+        let holds = |text: &str| text.parse::<Assertion>().unwrap().holds(&columns, &[ReportCell::Never]);
         assert!(!holds("recovery_s < 1e9"));
         assert!(holds("recovery_s > 1e9"));
     }

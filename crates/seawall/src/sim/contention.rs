@@ -2,9 +2,9 @@
 
 use seawall_core::sim::contention::{Config, Row, Strategy, run};
 
-use super::report::{Cell, Column, Report};
-use super::svg::{Axis, Figure, Mark, Panel, Shape, Verdict, round_up};
-use super::table::{Align, Field, Group, Table, sparkline};
+use super::report::{Column, ReportCell, SimReport};
+use super::svg::{Axis, Figure, Mark, Panel, PanelVerdict, Shape, round_up};
+use super::table::{Align, Field, Group, TextTable, sparkline};
 use super::{Args, choose};
 
 pub(super) const COLUMNS: &[Column] =
@@ -16,7 +16,7 @@ const SECONDS: &str = "seconds until the last client is done";
 /// So many numbers of clients fit beside each other in the table for people; CSV has them all.
 const SHOWN: usize = 4;
 
-pub(super) fn report(args: &Args) -> anyhow::Result<Report> {
+pub(super) fn report(args: &Args) -> anyhow::Result<SimReport> {
     let mut config = Config::new(args.seed);
     config.runs = args.runs.unwrap_or(Config::RUNS);
     config.strategies = choose(config.strategies, |strategy| strategy.as_str(), &args.policy)?;
@@ -27,10 +27,10 @@ pub(super) fn report(args: &Args) -> anyhow::Result<Report> {
     }
     let rows = run(&config);
     let cells = |row: &Row| {
-        let text = Cell::Text(row.strategy.to_string());
-        vec![Cell::Number(f64::from(row.clients)), text, Cell::Number(row.calls_mean), Cell::Number(row.time_ms_mean)]
+        let text = ReportCell::Text(row.strategy.to_string());
+        vec![ReportCell::Number(f64::from(row.clients)), text, ReportCell::Number(row.calls_mean), ReportCell::Number(row.time_ms_mean)]
     };
-    Ok(Report {
+    Ok(SimReport {
         scenario: "contention",
         seed: config.seed,
         runs: config.runs,
@@ -56,7 +56,7 @@ fn shown(clients: &[u32]) -> Vec<u32> {
     (1..=count).map(|index| clients[index * clients.len() / count - 1]).collect()
 }
 
-fn table(config: &Config, rows: &[Row]) -> Table {
+fn table(config: &Config, rows: &[Row]) -> TextTable {
     let shown = shown(&config.clients);
     let mut headings = vec![("strategy".to_owned(), Align::Left)];
     headings.extend(shown.iter().map(|clients| (format!("N={clients}"), Align::Right)));
@@ -73,7 +73,7 @@ fn table(config: &Config, rows: &[Row]) -> Table {
         Group { title: title.to_owned(), rows: config.strategies.iter().map(line).collect() }
     };
     let groups = vec![group(CALLS, 0, |row| row.calls_mean), group(SECONDS, 2, |row| row.time_ms_mean / 1e3)];
-    Table { headings, groups }
+    TextTable { headings, groups }
 }
 
 fn most(rows: &[Row], value: impl Fn(&Row) -> f64) -> f64 {
@@ -96,7 +96,7 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
     let panel = |title: &str, digits: usize, value: fn(&Row) -> f64| Panel {
         title: title.to_owned(),
         note: String::new(),
-        verdict: Verdict::Neutral,
+        verdict: PanelVerdict::Neutral,
         x: Axis { label: "clients", from: 0.0, to: config.clients.last().copied().map_or(1.0, f64::from) },
         y: Axis { label: "", from: 0.0, to: round_up(most(rows, value)) },
         marks: config.strategies.iter().map(|&strategy| mark(rows, strategy, digits, value)).collect(),

@@ -2,9 +2,9 @@
 
 use seawall_core::sim::herd::{Arm, BUCKET, Config, Row, Scenario, run};
 
-use super::report::{Cell, Column, Report, Series};
-use super::svg::{Axis, Figure, Mark, Panel, Shape, Verdict, points, round_up};
-use super::table::{Align, Field, Group, Table, Tone, sparkline};
+use super::report::{Column, ReportCell, ReportSeries, SimReport};
+use super::svg::{Axis, Figure, Mark, Panel, PanelVerdict, Shape, points, round_up};
+use super::table::{Align, Field, Group, TextTable, Tone, sparkline};
 use super::{Args, Candidate, choose};
 
 pub(super) const COLUMNS: &[Column] = &[
@@ -17,7 +17,7 @@ pub(super) const COLUMNS: &[Column] = &[
     Column::number("dead_mean", 2),
 ];
 
-pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Report> {
+pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<SimReport> {
     let mut config = Config::new(args.seed);
     config.runs = args.runs.unwrap_or(Config::RUNS);
     config.arms.extend(candidates.iter().map(|candidate| Arm {
@@ -27,7 +27,7 @@ pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Re
     }));
     config.arms = choose(config.arms, |arm| &arm.name, &args.policy)?;
     let rows = run(&config);
-    Ok(Report {
+    Ok(SimReport {
         scenario: "herd",
         seed: config.seed,
         runs: config.runs,
@@ -42,16 +42,16 @@ pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Re
     })
 }
 
-fn cells(row: &Row) -> Vec<Cell> {
-    let mut cells = vec![Cell::Text(row.scenario.to_string()), Cell::Text(row.policy.clone())];
+fn cells(row: &Row) -> Vec<ReportCell> {
+    let mut cells = vec![ReportCell::Text(row.scenario.to_string()), ReportCell::Text(row.policy.clone())];
     let numbers = [row.peak100_mean, row.peak1s_mean, row.retries_mean, row.succeeded_mean, row.dead_mean];
-    cells.extend(numbers.map(Cell::Number));
+    cells.extend(numbers.map(ReportCell::Number));
     cells
 }
 
-fn series(row: &Row) -> Series {
-    Series {
-        labels: vec![("scenario", Cell::Text(row.scenario.to_string())), ("policy", Cell::Text(row.policy.clone()))],
+fn series(row: &Row) -> ReportSeries {
+    ReportSeries {
+        labels: vec![("scenario", ReportCell::Text(row.scenario.to_string())), ("policy", ReportCell::Text(row.policy.clone()))],
         name: "retries_per_100ms",
         x: "t_s",
         start: 0.0,
@@ -82,7 +82,7 @@ fn horizon(rows: &[Row], scenario: Scenario) -> usize {
     bucket.max(10)
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[Row]) -> TextTable {
     let headings = [
         ("policy", Align::Left),
         ("peak/100ms", Align::Right),
@@ -99,7 +99,10 @@ fn table(rows: &[Row]) -> Table {
         let title = format!("{}  (time axis: {:.1} s)", meaning(scenario), shown as f64 * BUCKET.as_secs_f64());
         Group { title, rows: lines }
     };
-    Table { headings: headings.map(|(text, align)| (text.to_owned(), align)).to_vec(), groups: Scenario::ALL.iter().map(group).collect() }
+    TextTable {
+        headings: headings.map(|(text, align)| (text.to_owned(), align)).to_vec(),
+        groups: Scenario::ALL.iter().map(group).collect(),
+    }
 }
 
 fn line(row: &Row, shown: usize) -> Vec<Field> {
@@ -141,7 +144,7 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
     let panel = |(index, row): (usize, &Row)| Panel {
         title: row.policy.clone(),
         note: format!("peak {:.0}", row.peak100_mean),
-        verdict: if row.peak100_mean > 250.0 { Verdict::Bad } else { Verdict::Neutral },
+        verdict: if row.peak100_mean > 250.0 { PanelVerdict::Bad } else { PanelVerdict::Neutral },
         x: Axis {
             label: if index + across >= count { "seconds after the failure" } else { "" },
             from: 0.0,

@@ -14,7 +14,7 @@ mod table;
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{CommandError, Exit};
 use crate::setup;
 use crate::terminal::{DIM, ERROR};
 use anyhow::Context as _;
@@ -23,7 +23,7 @@ use seawall_core::policy;
 use seawall_core::time::Nanos;
 
 pub(crate) use assert::Assertion;
-use report::{Column, Report};
+use report::{Column, SimReport};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scenario {
@@ -150,7 +150,7 @@ fn candidates(config: &Config) -> Vec<Candidate> {
 }
 
 /// The scenarios that set policies beside each other.
-fn compare(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Report> {
+fn compare(args: &Args, candidates: &[Candidate]) -> anyhow::Result<SimReport> {
     match args.scenario {
         Scenario::Contention => contention::report(args),
         Scenario::Herd => herd::report(args, candidates),
@@ -160,7 +160,7 @@ fn compare(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Report> {
 }
 
 /// Results go to `out`, broken assertions to `err`; both are expected to strip colour where it is not wanted.
-fn show(args: &Args, report: &Report, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
+fn show(args: &Args, report: &SimReport, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<Exit> {
     if let (Some(path), Some(figure)) = (&args.svg, &report.figure) {
         std::fs::write(path, figure.render()).with_context(|| format!("cannot write the chart to `{}`", path.display()))?;
     }
@@ -187,7 +187,7 @@ const fn columns(scenario: Scenario) -> &'static [Column] {
     }
 }
 
-fn for_people(report: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
+fn for_people(report: &SimReport, out: &mut dyn Write) -> anyhow::Result<()> {
     report.table.write(out)?;
     writeln!(out, "\n{}", report.closing)?;
     for note in &report.notes {
@@ -197,7 +197,7 @@ fn for_people(report: &Report, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check(assertions: &[Assertion], report: &Report, err: &mut dyn Write) -> anyhow::Result<Exit> {
+fn check(assertions: &[Assertion], report: &SimReport, err: &mut dyn Write) -> anyhow::Result<Exit> {
     let mut exit = Exit::Done;
     for assertion in assertions {
         let (failures, rows) = assertion.failures(report)?;
@@ -217,7 +217,7 @@ fn check(assertions: &[Assertion], report: &Report, err: &mut dyn Write) -> anyh
 fn choose<T>(all: Vec<T>, name: impl Fn(&T) -> &str, wanted: &[String]) -> anyhow::Result<Vec<T>> {
     for want in wanted {
         let names = || all.iter().map(&name).collect::<Vec<_>>().join(", ");
-        Failure::unless(all.iter().any(|item| name(item) == want), || {
+        CommandError::unless(all.iter().any(|item| name(item) == want), || {
             format!("`{want}` is not a policy of this scenario; policies are {}", names())
         })?;
     }

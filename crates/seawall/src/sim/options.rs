@@ -6,7 +6,7 @@ use seawall_core::time::Nanos;
 use seawall_core::units;
 
 use super::{Args, Scenario};
-use crate::exit::Failure;
+use crate::exit::CommandError;
 
 /// An option of another scenario is refused: it would change nothing, and its reader would think it did.
 pub(super) fn check(args: &Args) -> anyhow::Result<()> {
@@ -25,10 +25,10 @@ pub(super) fn check(args: &Args) -> anyhow::Result<()> {
     ];
     for (option, is_given, scenarios) in given {
         let names: Vec<String> = scenarios.iter().map(|scenario| format!("`sim {}`", name(*scenario))).collect();
-        Failure::unless(!is_given || scenarios.contains(&args.scenario), || format!("`{option}` is for {} only", names.join(", ")))?;
+        CommandError::unless(!is_given || scenarios.contains(&args.scenario), || format!("`{option}` is for {} only", names.join(", ")))?;
     }
     let has_log = args.scenario != Replay || args.log.is_some();
-    Failure::unless(has_log, || "`sim replay` needs a log: `seawall sim replay LOG -c FILE`".to_owned())?;
+    CommandError::unless(has_log, || "`sim replay` needs a log: `seawall sim replay LOG -c FILE`".to_owned())?;
     Ok(())
 }
 

@@ -3,9 +3,9 @@
 use seawall_core::policy::Share;
 use seawall_core::sim::outage::{Arm, CAPACITY, Config, DIP_END_S, DIP_START_S, END_S, Row, run};
 
-use super::report::{Cell, Column, Report, Series};
-use super::svg::{Axis, Figure, Mark, Panel, Shade, Shape, Verdict, points};
-use super::table::{Align, Field, Group, Table, Tone, sparkline};
+use super::report::{Column, ReportCell, ReportSeries, SimReport};
+use super::svg::{Axis, Figure, Mark, Panel, PanelVerdict, Shade, Shape, points};
+use super::table::{Align, Field, Group, TextTable, Tone, sparkline};
 use super::{Args, Candidate, choose};
 
 pub(super) const COLUMNS: &[Column] = &[
@@ -21,7 +21,7 @@ pub(super) const COLUMNS: &[Column] = &[
 const SHOWN_FROM_S: u32 = 40;
 const SHOWN_TO_S: u32 = 280;
 
-pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Report> {
+pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<SimReport> {
     let mut config = Config::new(args.seed);
     config.runs = args.runs.unwrap_or(Config::RUNS);
     if !args.rho.is_empty() {
@@ -32,7 +32,7 @@ pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Re
     );
     config.arms = choose(config.arms, |arm| &arm.name, &args.policy)?;
     let rows = run(&config);
-    Ok(Report {
+    Ok(SimReport {
         scenario: "outage",
         seed: config.seed,
         runs: config.runs,
@@ -47,20 +47,20 @@ pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Re
     })
 }
 
-fn cells(row: &Row) -> Vec<Cell> {
+fn cells(row: &Row) -> Vec<ReportCell> {
     vec![
-        Cell::Number(row.rho.as_f64()),
-        Cell::Text(row.policy.clone()),
-        Cell::Number(row.recovered),
-        row.recovery_s.map_or(Cell::Never, Cell::Number),
-        Cell::Number(row.amp_incident),
-        Cell::Number(row.success_incident),
+        ReportCell::Number(row.rho.as_f64()),
+        ReportCell::Text(row.policy.clone()),
+        ReportCell::Number(row.recovered),
+        row.recovery_s.map_or(ReportCell::Never, ReportCell::Number),
+        ReportCell::Number(row.amp_incident),
+        ReportCell::Number(row.success_incident),
     ]
 }
 
-fn series(row: &Row) -> [Series; 2] {
-    [("goodput_per_s", &row.goodput_per_s), ("attempts_per_s", &row.attempts_per_s)].map(|(name, values)| Series {
-        labels: vec![("rho", Cell::Number(row.rho.as_f64())), ("policy", Cell::Text(row.policy.clone()))],
+fn series(row: &Row) -> [ReportSeries; 2] {
+    [("goodput_per_s", &row.goodput_per_s), ("attempts_per_s", &row.attempts_per_s)].map(|(name, values)| ReportSeries {
+        labels: vec![("rho", ReportCell::Number(row.rho.as_f64())), ("policy", ReportCell::Text(row.policy.clone()))],
         name,
         x: "t_s",
         start: 0.0,
@@ -74,7 +74,7 @@ fn shown(row: &Row) -> Vec<f64> {
     (SHOWN_FROM_S..SHOWN_TO_S.min(END_S)).map(|second| row.goodput_per_s.get(second as usize).copied().unwrap_or(0.0)).collect()
 }
 
-fn table(config: &Config, rows: &[Row]) -> Table {
+fn table(config: &Config, rows: &[Row]) -> TextTable {
     let headings = [
         ("policy".to_owned(), Align::Left),
         ("recovered".to_owned(), Align::Right),
@@ -87,7 +87,7 @@ fn table(config: &Config, rows: &[Row]) -> Table {
         let lines = rows.iter().filter(|row| row.rho == rho).map(|row| line(row, config.runs)).collect();
         Group { title: format!("load {rho} of {CAPACITY}/s, 18 of 20 workers stop from t = {DIP_START_S} to {DIP_END_S} s"), rows: lines }
     };
-    Table { headings: headings.to_vec(), groups: config.rhos.iter().map(group).collect() }
+    TextTable { headings: headings.to_vec(), groups: config.rhos.iter().map(group).collect() }
 }
 
 fn line(row: &Row, runs: u32) -> Vec<Field> {
@@ -163,14 +163,14 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
 
 fn panel(row: &Row, runs: u32, offered: f64, first: bool) -> Panel {
     let (verdict, note) = match row.recovery_s {
-        Some(seconds) if row.recovered >= 1.0 => (Verdict::Good, back(seconds)),
-        Some(_) => (Verdict::Bad, format!("back in {:.0} of {runs} runs", row.recovered * f64::from(runs))),
-        None => (Verdict::Bad, "never back".to_owned()),
+        Some(seconds) if row.recovered >= 1.0 => (PanelVerdict::Good, back(seconds)),
+        Some(_) => (PanelVerdict::Bad, format!("back in {:.0} of {runs} runs", row.recovered * f64::from(runs))),
+        None => (PanelVerdict::Bad, "never back".to_owned()),
     };
     let note = format!("{note}, ×{:.2}", row.amp_incident);
     let colour = match verdict {
-        Verdict::Good => 0,
-        Verdict::Neutral | Verdict::Bad => 1,
+        PanelVerdict::Good => 0,
+        PanelVerdict::Neutral | PanelVerdict::Bad => 1,
     };
     let since = |second: u32| f64::from(second) - f64::from(DIP_START_S);
     let (from, to) = (since(SHOWN_FROM_S), since(SHOWN_TO_S));

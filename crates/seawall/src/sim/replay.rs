@@ -8,8 +8,8 @@ use seawall_core::config::Config;
 use seawall_core::sim::replay::{Case, Found, Log, MALFORMED_SHOWN, MOST_ATTEMPTS, Results, Row, run};
 
 use super::Args;
-use super::report::{Cell, Column, Report};
-use super::table::{Align, Field, Group, Table, Tone};
+use super::report::{Column, ReportCell, SimReport};
+use super::table::{Align, Field, Group, TextTable, Tone};
 
 pub(super) const COLUMNS: &[Column] = &[
     Column::text("upstream"),
@@ -31,13 +31,13 @@ pub(super) const COLUMNS: &[Column] = &[
 const MOST_LINE: usize = 1 << 20;
 const TOTAL: &str = "total";
 
-pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<Report> {
+pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> {
     let path = args.log.as_deref().context("`sim replay` needs a log")?;
     let log = read(path)?;
     anyhow::ensure!(log.calls() > 0, "`{}` has no attempt of any call in its {} lines{}", path.display(), log.lines, first_problem(&log));
     let runs = args.runs.unwrap_or(1);
     let found = run(&Case { seed: args.seed, runs, policy, log: &log });
-    Ok(Report {
+    Ok(SimReport {
         scenario: "replay",
         seed: args.seed,
         runs,
@@ -95,11 +95,11 @@ fn first_problem(log: &Log) -> String {
     log.malformed_shown.first().map(|(line, why)| format!("; line {line}: {why}")).unwrap_or_default()
 }
 
-fn cells(row: &Row) -> Vec<Cell> {
+fn cells(row: &Row) -> Vec<ReportCell> {
     let mut cells = vec![
-        Cell::Text(row.upstream.clone().unwrap_or_else(|| TOTAL.to_owned())),
-        Cell::Text(row.endpoint.clone().unwrap_or_default()),
-        Cell::Number(f64::from(row.calls)),
+        ReportCell::Text(row.upstream.clone().unwrap_or_else(|| TOTAL.to_owned())),
+        ReportCell::Text(row.endpoint.clone().unwrap_or_default()),
+        ReportCell::Number(f64::from(row.calls)),
     ];
     let values: [fn(&Results) -> Option<f64>; 5] = [
         |results| Some(results.success()),
@@ -109,12 +109,12 @@ fn cells(row: &Row) -> Vec<Cell> {
         |results| Some(results.waited_s),
     ];
     for value in values {
-        cells.extend([&row.before, &row.after].map(|results| value(results).map_or(Cell::Never, Cell::Number)));
+        cells.extend([&row.before, &row.after].map(|results| value(results).map_or(ReportCell::Never, ReportCell::Number)));
     }
     cells
 }
 
-fn table(found: &Found) -> Table {
+fn table(found: &Found) -> TextTable {
     let names = ["calls", "success", "attempts", "retries/success", "dead letters", "waited"];
     let mut headings = vec![("".to_owned(), Align::Left)];
     headings.extend(names.map(|name| (name.to_owned(), Align::Right)));
@@ -126,7 +126,7 @@ fn table(found: &Found) -> Table {
         let after = if row.after.succeeded < row.before.succeeded { Tone::Bad } else { Tone::Good };
         Group { title, rows: vec![line("before", row.calls, &row.before, Tone::Plain), line("after", row.calls, &row.after, after)] }
     };
-    Table { headings, groups: found.rows.iter().map(group).collect() }
+    TextTable { headings, groups: found.rows.iter().map(group).collect() }
 }
 
 fn line(name: &str, calls: u32, results: &Results, tone: Tone) -> Vec<Field> {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use super::svg::Figure;
-use super::table::Table;
+use super::table::TextTable;
 
 /// A column of the CSV form; these names are what `--assert` and `where` speak of.
 #[derive(Clone, Copy, Debug)]
@@ -25,17 +25,17 @@ impl Column {
         Self { name, digits: Some(digits) }
     }
 
-    pub(super) fn show(&self, cell: &Cell) -> String {
+    pub(super) fn show(&self, cell: &ReportCell) -> String {
         match cell {
-            Cell::Text(text) => text.clone(),
-            Cell::Number(number) => format!("{number:.*}", self.digits.unwrap_or(0)),
-            Cell::Never => String::new(),
+            ReportCell::Text(text) => text.clone(),
+            ReportCell::Number(number) => format!("{number:.*}", self.digits.unwrap_or(0)),
+            ReportCell::Never => String::new(),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cell {
+pub(super) enum ReportCell {
     Text(String),
     Number(f64),
     /// It did not happen: blank in CSV, null in JSON, later than any number to an assertion.
@@ -44,8 +44,8 @@ pub(super) enum Cell {
 
 /// Values at even steps, with the labels that tell the series apart.
 #[derive(Clone, Debug)]
-pub(super) struct Series {
-    pub(super) labels: Vec<(&'static str, Cell)>,
+pub(super) struct ReportSeries {
+    pub(super) labels: Vec<(&'static str, ReportCell)>,
     pub(super) name: &'static str,
     pub(super) x: &'static str,
     pub(super) start: f64,
@@ -54,14 +54,14 @@ pub(super) struct Series {
 }
 
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct SimReport {
     pub(super) scenario: &'static str,
     pub(super) seed: u64,
     pub(super) runs: u32,
     pub(super) columns: &'static [Column],
-    pub(super) rows: Vec<Vec<Cell>>,
-    pub(super) series: Vec<Series>,
-    pub(super) table: Table,
+    pub(super) rows: Vec<Vec<ReportCell>>,
+    pub(super) series: Vec<ReportSeries>,
+    pub(super) table: TextTable,
     /// `None` where nothing is drawn.
     pub(super) figure: Option<Figure>,
     /// What CSV shows instead of the rows, where those are only a summary.
@@ -75,10 +75,10 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) struct Detail {
     pub(super) columns: &'static [Column],
-    pub(super) rows: Vec<Vec<Cell>>,
+    pub(super) rows: Vec<Vec<ReportCell>>,
 }
 
-impl Report {
+impl SimReport {
     pub(super) fn csv(&self, out: &mut dyn Write) -> io::Result<()> {
         let (columns, rows) = self.detail.as_ref().map_or((self.columns, &self.rows), |detail| (detail.columns, &detail.rows));
         let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
@@ -92,7 +92,7 @@ impl Report {
 
     pub(super) fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.json_row(row)).collect();
-        let series: Vec<Value> = self.series.iter().map(Series::json).collect();
+        let series: Vec<Value> = self.series.iter().map(ReportSeries::json).collect();
         let mut document = json!({
             "scenario": self.scenario,
             "seed": self.seed,
@@ -108,13 +108,13 @@ impl Report {
         writeln!(out)
     }
 
-    fn json_row(&self, row: &[Cell]) -> Value {
+    fn json_row(&self, row: &[ReportCell]) -> Value {
         let fields = self.columns.iter().zip(row).map(|(column, cell)| (column.name.to_owned(), cell.json()));
         Value::Object(fields.collect())
     }
 }
 
-impl Cell {
+impl ReportCell {
     fn json(&self) -> Value {
         match self {
             Self::Text(text) => json!(text),
@@ -124,7 +124,7 @@ impl Cell {
     }
 }
 
-impl Series {
+impl ReportSeries {
     fn json(&self) -> Value {
         let mut object = Map::new();
         for (label, value) in &self.labels {

@@ -4,9 +4,9 @@ use seawall_core::config::Config;
 use seawall_core::sim::surge::{CALM_S, Case, Found, Layer, Phase, Point, Row, Track, endpoints, run};
 
 use super::Args;
-use super::report::{Cell, Column, Detail, Report, Series};
-use super::svg::{Axis, Figure, Mark, Panel, Shade, Shape, Verdict, points, round_up};
-use super::table::{Align, Field, Group, Table, Tone, sparkline};
+use super::report::{Column, Detail, ReportCell, ReportSeries, SimReport};
+use super::svg::{Axis, Figure, Mark, Panel, PanelVerdict, Shade, Shape, points, round_up};
+use super::table::{Align, Field, Group, TextTable, Tone, sparkline};
 
 pub(super) const COLUMNS: &[Column] = &[
     Column::text("endpoint"),
@@ -43,7 +43,7 @@ const SMOOTH: usize = 3;
 /// More calls than this in one run would take minutes and gigabytes.
 const MOST_CALLS: f64 = 5e6;
 
-pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<Report> {
+pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> {
     let mut case = Case::new(args.seed, policy);
     case.runs = args.runs.unwrap_or(Case::RUNS);
     case.factor = args.factor.unwrap_or(Case::FACTOR);
@@ -61,7 +61,7 @@ pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<Report> {
         "that is {calls:.0} calls; with less `--rate`, `--factor` or `--for` it takes at most {MOST_CALLS:.0}"
     );
     let found = run(&case);
-    Ok(Report {
+    Ok(SimReport {
         scenario: "surge",
         seed: case.seed,
         runs: case.runs,
@@ -76,47 +76,47 @@ pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<Report> {
     })
 }
 
-fn cells(row: &Row) -> Vec<Cell> {
-    let mut cells = vec![Cell::Text(row.endpoint.clone()), Cell::Text(row.phase.to_string())];
-    cells.extend([row.offered, row.admitted, row.succeeded].map(Cell::Number));
-    cells.extend(row.refused.map(Cell::Number));
-    cells.extend([row.out_of_budget, row.in_flight_max].map(Cell::Number));
+fn cells(row: &Row) -> Vec<ReportCell> {
+    let mut cells = vec![ReportCell::Text(row.endpoint.clone()), ReportCell::Text(row.phase.to_string())];
+    cells.extend([row.offered, row.admitted, row.succeeded].map(ReportCell::Number));
+    cells.extend(row.refused.map(ReportCell::Number));
+    cells.extend([row.out_of_budget, row.in_flight_max].map(ReportCell::Number));
     cells.extend([row.p99_ms, row.success()].map(optional));
     cells
 }
 
-fn optional(value: Option<f64>) -> Cell {
-    value.map_or(Cell::Never, Cell::Number)
+fn optional(value: Option<f64>) -> ReportCell {
+    value.map_or(ReportCell::Never, ReportCell::Number)
 }
 
 /// All endpoints of one second stand together, so that a second can be read across.
-fn seconds(found: &Found) -> Vec<Vec<Cell>> {
+fn seconds(found: &Found) -> Vec<Vec<ReportCell>> {
     let length = found.tracks.first().map_or(0, |track| track.points.len());
     (0..length).flat_map(|second| found.tracks.iter().map(move |track| second_of(track, second))).collect()
 }
 
-fn second_of(track: &Track, second: usize) -> Vec<Cell> {
+fn second_of(track: &Track, second: usize) -> Vec<ReportCell> {
     let point = &track.points[second];
-    let refused = |layer: Layer| Cell::Number(point.refused[layer as usize]);
+    let refused = |layer: Layer| ReportCell::Number(point.refused[layer as usize]);
     vec![
-        Cell::Number(second as f64),
-        Cell::Text(track.endpoint.clone()),
-        Cell::Number(point.offered),
-        Cell::Number(point.admitted),
+        ReportCell::Number(second as f64),
+        ReportCell::Text(track.endpoint.clone()),
+        ReportCell::Number(point.offered),
+        ReportCell::Number(point.admitted),
         refused(Layer::Limit),
         refused(Layer::Pool),
         refused(Layer::Breaker),
-        Cell::Number(point.in_flight),
+        ReportCell::Number(point.in_flight),
         optional(point.p99_ms),
         optional(point.success),
     ]
 }
 
 /// One value of a second; a second without calls has no p99 and no share, which JSON shows as null.
-type Value = fn(&Point) -> f64;
+type SecondValue = fn(&Point) -> f64;
 
-fn series(track: &Track) -> Vec<Series> {
-    let values: [(&str, Value); 8] = [
+fn series(track: &Track) -> Vec<ReportSeries> {
+    let values: [(&str, SecondValue); 8] = [
         ("offered", |point| point.offered),
         ("admitted", |point| point.admitted),
         ("refused_limit", |point| point.refused[Layer::Limit as usize]),
@@ -126,8 +126,8 @@ fn series(track: &Track) -> Vec<Series> {
         ("p99_ms", |point| point.p99_ms.unwrap_or(f64::NAN)),
         ("success", |point| point.success.unwrap_or(f64::NAN)),
     ];
-    let one = |(name, value): (&'static str, Value)| Series {
-        labels: vec![("endpoint", Cell::Text(track.endpoint.clone()))],
+    let one = |(name, value): (&'static str, SecondValue)| ReportSeries {
+        labels: vec![("endpoint", ReportCell::Text(track.endpoint.clone()))],
         name,
         x: "second",
         start: 0.0,
@@ -141,7 +141,7 @@ fn refused(point: &Point) -> f64 {
     point.refused.iter().sum()
 }
 
-fn table(case: &Case<'_>, found: &Found) -> Table {
+fn table(case: &Case<'_>, found: &Found) -> TextTable {
     let right = ["offered", "admitted", "limit", "pool", "breaker", "other", "in flight", "p99", "success"];
     let mut headings = vec![("".to_owned(), Align::Left)];
     headings.extend(right.map(|text| (text.to_owned(), Align::Right)));
@@ -154,7 +154,7 @@ fn table(case: &Case<'_>, found: &Found) -> Table {
         },
         rows: found.rows.iter().filter(|row| row.endpoint == track.endpoint).map(|row| line(case, row, track)).collect(),
     };
-    Table { headings, groups: found.tracks.iter().map(group).collect() }
+    TextTable { headings, groups: found.tracks.iter().map(group).collect() }
 }
 
 fn line(case: &Case<'_>, row: &Row, track: &Track) -> Vec<Field> {
@@ -215,13 +215,13 @@ fn panel(case: &Case<'_>, found: &Found, track: &Track, first: bool) -> Panel {
     let before = row(Phase::Before).and_then(Row::success).unwrap_or(1.0);
     let share = row(Phase::During).map_or(0.0, |row| row.refused.iter().sum::<f64>() / row.offered.max(1.0));
     let (verdict, note) = if track.surged {
-        (Verdict::Neutral, format!("{:.0} % refused", share * 100.0))
+        (PanelVerdict::Neutral, format!("{:.0} % refused", share * 100.0))
     } else {
-        let verdict = if success >= before - 0.01 { Verdict::Good } else { Verdict::Bad };
+        let verdict = if success >= before - 0.01 { PanelVerdict::Good } else { PanelVerdict::Bad };
         (verdict, format!("{:.0} % success", success * 100.0))
     };
     let p99 = row(Phase::During).and_then(|row| row.p99_ms).map_or(String::new(), |ms| format!(", p99 {ms:.0} ms"));
-    let smooth = |value: Value| -> Vec<f64> {
+    let smooth = |value: SecondValue| -> Vec<f64> {
         track.points.chunks(SMOOTH).map(|part| part.iter().map(value).sum::<f64>() / part.len() as f64).collect()
     };
     let offered = smooth(|point| point.admitted + refused(point));

@@ -50,12 +50,12 @@ pub(super) struct Group {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct TextTable {
     pub(super) headings: Vec<(String, Align)>,
     pub(super) groups: Vec<Group>,
 }
 
-impl Table {
+impl TextTable {
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let widths: Vec<usize> = (0..self.headings.len()).map(|column| self.width(column)).collect();
         let headings: Vec<Field> = self.headings.iter().map(|(text, _)| text.clone().into()).collect();
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn numbers_stand_to_the_right_under_their_headings() {
-        let table = Table {
+        let table = TextTable {
             headings: vec![("policy".to_owned(), Align::Left), ("calls".to_owned(), Align::Right)],
             groups: vec![Group {
                 title: String::new(),

@@ -1,6 +1,6 @@
 //! Journals on a real store: what is believed, what is done over, and what a changed list costs.
 
-use super::super::input::{Before, Read};
+use super::super::input::{EarlierRow, Read};
 use super::super::row::Bad;
 use super::*;
 use seawall_store::location::Location;
@@ -17,13 +17,13 @@ async fn open(store: &Store, again: Again, length: Option<u64>) -> (Journal, Ear
     Journal::open(store.clone(), RUN, again, length, Wall(0)).await.unwrap().unwrap()
 }
 
-async fn append(journal: &mut Journal, entry: Entry) {
+async fn append(journal: &mut Journal, entry: JournalEntry) {
     journal.append(&entry, Vec::new(), Vec::new(), Durability::FromUs, Wall(0)).await.unwrap();
 }
 
 /// Rows of these keys in the lines from 1 on; what is done has its line as its key times a hundred.
-fn done(output: u64, lines: impl IntoIterator<Item = u64>) -> Entry {
-    Entry { output: Some(output), done: lines.into_iter().map(|line| (line, line * 100)).collect(), ..Entry::default() }
+fn done(output: u64, lines: impl IntoIterator<Item = u64>) -> JournalEntry {
+    JournalEntry { output: Some(output), done: lines.into_iter().map(|line| (line, line * 100)).collect(), ..JournalEntry::default() }
 }
 
 /// The keys among those in the lines from 1 on that are to be done.
@@ -33,7 +33,7 @@ async fn todo(earlier: &mut Earlier, keys: &[u64]) -> Vec<u64> {
     let rows: Vec<Bad> = (1..).zip(keys).map(row).collect();
     for rows in rows.chunk_by(|a, b| super::super::earlier::block(a.line) == super::super::earlier::block(b.line)) {
         let block = super::super::earlier::block(rows[0].line);
-        let mut rows: Vec<Read> = rows.iter().map(|row| Read::Bad(row.clone(), Before::default())).collect();
+        let mut rows: Vec<Read> = rows.iter().map(|row| Read::Bad(row.clone(), EarlierRow::default())).collect();
         earlier.sift(block, &mut rows, true).await.unwrap();
         left.extend(rows.iter().map(|row| row.place().1));
     }
@@ -46,7 +46,7 @@ fn hundreds(lines: impl IntoIterator<Item = u64>) -> Vec<u64> {
 
 #[test]
 fn what_is_written_reads_back() {
-    let entry = Entry {
+    let entry = JournalEntry {
         output: Some(9),
         replaces: Some(12),
         changed: true,
@@ -59,10 +59,10 @@ fn what_is_written_reads_back() {
         dead_lines: vec![6],
         moved: vec![(7, 2, 5)],
     };
-    for entry in [entry, Entry::default()] {
+    for entry in [entry, JournalEntry::default()] {
         let bytes = entry.write().unwrap();
-        assert_eq!(Entry::read(&bytes), Some(entry.clone()));
-        assert!(Entry::read(&bytes[..bytes.len() - 1]) != Some(entry), "a piece that was cut is noticed");
+        assert_eq!(JournalEntry::read(&bytes), Some(entry.clone()));
+        assert!(JournalEntry::read(&bytes[..bytes.len() - 1]) != Some(entry), "a piece that was cut is noticed");
     }
 }
 
@@ -96,7 +96,7 @@ async fn rows_of_a_changed_list_are_known_by_what_they_ask_for() {
     assert_eq!(todo(&mut earlier, &list).await, [7, 100]);
     assert!(earlier.is_changed());
     // From now on lines mean nothing, whatever the list becomes.
-    append(&mut journal, Entry { changed: true, done: vec![(291, 7)], ..done(11, []) }).await;
+    append(&mut journal, JournalEntry { changed: true, done: vec![(291, 7)], ..done(11, []) }).await;
     drop(journal);
     let (_journal, mut earlier, _) = open(&store, Again::Unfinished, Some(11)).await;
     assert_eq!(todo(&mut earlier, &list).await, [100]);
@@ -135,7 +135,7 @@ async fn an_output_is_cut_by_what_it_is_and_not_by_what_it_was_to_become() {
     let (store, _folder) = store().await;
     let (mut journal, ..) = open(&store, Again::Everything, None).await;
     append(&mut journal, done(30, [1])).await;
-    append(&mut journal, Entry { replaces: Some(30), ..done(20, []) }).await;
+    append(&mut journal, JournalEntry { replaces: Some(30), ..done(20, []) }).await;
     drop(journal);
     let (journal, _, output) = open(&store, Again::Unfinished, Some(20)).await;
     assert_eq!(output, Some(20), "it was replaced");
@@ -150,11 +150,11 @@ async fn the_dead_are_met_again_with_their_letters_until_they_are_done() {
     let letter = CallId::from_bytes([7; 16]);
     let (mut journal, ..) = open(&store, Again::Everything, None).await;
     let dead = vec![(500, letter.to_string(), String::new())];
-    append(&mut journal, Entry { dead, pages: vec![(600, 3, "/n".to_owned())], ..done(0, [1]) }).await;
+    append(&mut journal, JournalEntry { dead, pages: vec![(600, 3, "/n".to_owned())], ..done(0, [1]) }).await;
     drop(journal);
     let rows = |keys: &[u64]| -> Vec<Read> {
         let bad = |key: &u64| Bad { line: key / 100, ordinal: 0, key: *key, text: String::new(), why: String::new() };
-        keys.iter().map(|key| Read::Bad(bad(key), Before::default())).collect()
+        keys.iter().map(|key| Read::Bad(bad(key), EarlierRow::default())).collect()
     };
     let (mut journal, mut earlier, _) = open(&store, Again::Dead, None).await;
     let mut met = rows(&[100, 200, 500]);

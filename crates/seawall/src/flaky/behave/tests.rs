@@ -5,14 +5,14 @@ use seawall_core::time::Wall;
 use std::collections::BTreeMap;
 
 struct World {
-    upstream: Upstream,
+    upstream: FlakyUpstream,
     now: Now,
 }
 
 impl World {
     fn new(script: &str, seed: u64) -> Self {
         let script = Script::load("test.toml", script.as_bytes()).unwrap_or_else(|invalid| panic!("{invalid}"));
-        Self { upstream: Upstream::new(script, seed), now: Now { mono: Mono(0), wall: Wall(1_800_000_000_000) } }
+        Self { upstream: FlakyUpstream::new(script, seed), now: Now { mono: Mono(0), wall: Wall(1_800_000_000_000) } }
     }
 
     fn at(&mut self, s: f64) -> &mut Self {
@@ -21,14 +21,14 @@ impl World {
         self
     }
 
-    fn send(&mut self, line: &str, headers: &[(&'static str, &'static str)]) -> Fate {
+    fn send(&mut self, line: &str, headers: &[(&'static str, &'static str)]) -> RequestFate {
         let (method, target) = line.split_once(' ').unwrap();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let headers: Vec<httparse::Header<'_>> =
             headers.iter().map(|(name, value)| httparse::Header { name, value: value.as_bytes() }).collect();
         let body = b"grant_type=client_credentials";
         let ip = std::net::Ipv4Addr::LOCALHOST.into();
-        self.upstream.meet(&Facts { method, path, query, headers: &headers, body, ip }, self.now)
+        self.upstream.meet(&RequestFacts { method, path, query, headers: &headers, body, ip }, self.now)
     }
 
     /// What a plain GET meets, as a word.
@@ -99,7 +99,7 @@ quota = { key = "query:key", limit = 2, per = "10s", error = "google" }
     assert_eq!(met, ["200", "200", "403", "403"]);
     assert_eq!(world.word("/v?key=key-b"), "200");
     assert_eq!(world.at(10.0).word("/v?key=key-number-a"), "200");
-    let stats = world.upstream.stats.json(&[], &crate::flaky::stats::Wire::default());
+    let stats = world.upstream.stats.json(&[], &crate::flaky::stats::SocketCounts::default());
     assert_eq!(stats["keys"][0], serde_json::json!({ "key": "…er-a", "total": 5, "refused": 2, "after_exhausted": 1 }));
     assert_eq!(stats["errors"]["google:quotaExceeded"], 2);
 }
@@ -193,7 +193,7 @@ token = { url = "/token", expires = "5s" }
 "#;
     let mut world = World::new(text, 1);
     assert_eq!(world.word("/me"), "401");
-    let Body::Bytes(issued) = world.send("POST /token", &[]).answer.body else { panic!("a token") };
+    let PlannedBody::Bytes(issued) = world.send("POST /token", &[]).answer.body else { panic!("a token") };
     let issued: serde_json::Value = serde_json::from_slice(&issued).unwrap();
     let bearer: &'static str = format!("Bearer {}", issued["access_token"].as_str().unwrap()).leak();
     assert_eq!(world.at(4.9).send("GET /me", &[("Authorization", bearer)]).answer.status, 200);
@@ -223,6 +223,6 @@ fn idempotency_keys_are_counted() {
     for _ in 0..2 {
         world.send("POST /pay", &[("Idempotency-Key", "\"k1\"")]);
     }
-    let stats = world.upstream.stats.json(&[], &crate::flaky::stats::Wire::default());
+    let stats = world.upstream.stats.json(&[], &crate::flaky::stats::SocketCounts::default());
     assert_eq!(stats["idempotency_keys"]["k1"], 2);
 }

@@ -33,7 +33,7 @@ pub(super) struct Panel {
     pub(super) title: String,
     /// Stands beside the title, or below where the two do not fit: the one number to remember.
     pub(super) note: String,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: PanelVerdict,
     pub(super) x: Axis,
     pub(super) y: Axis,
     pub(super) marks: Vec<Mark>,
@@ -43,7 +43,7 @@ pub(super) struct Panel {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum PanelVerdict {
     Neutral,
     Good,
     Bad,

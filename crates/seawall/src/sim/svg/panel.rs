@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::style::{COLOURS, escape};
-use super::{Axis, Frame, Mark, Panel, Shape, Verdict, ticks};
+use super::{Axis, Frame, Mark, Panel, PanelVerdict, Shape, ticks};
 
 const TITLE: f64 = 24.0;
 const NOTE_BELOW: f64 = 18.0;
@@ -86,9 +86,9 @@ pub(super) fn draw(svg: &mut String, panel: &Panel, notes: Notes, frame: Frame) 
 
 fn heading(svg: &mut String, panel: &Panel, notes: Notes, frame: Frame) {
     let class = match panel.verdict {
-        Verdict::Neutral => "neutral",
-        Verdict::Good => "good",
-        Verdict::Bad => "bad",
+        PanelVerdict::Neutral => "neutral",
+        PanelVerdict::Good => "good",
+        PanelVerdict::Bad => "bad",
     };
     let (x, y) = (frame.left, frame.top + 12.0);
     let _ = writeln!(svg, "<text class=\"name\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(&panel.title));
