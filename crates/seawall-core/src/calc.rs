@@ -1,12 +1,12 @@
 //! What a policy will do, computed before anybody depends on it: worst cases, amplification, what can open a breaker.
 
-use crate::config::Policy;
-use crate::policy::{Backoff, Breaker, Limit, Mode, Retry};
+use crate::config::EndpointPolicy;
+use crate::policy::{Backoff, BreakerPolicy, LimitPolicy, Mode, Retry};
 use crate::time::Nanos;
 
 /// How long a call can take if everything fails as slowly as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorstCase {
+pub struct LongestCall {
     /// Attempts and waits added up, as if there were no deadline.
     pub unbounded: Nanos,
     /// What the caller sees: the deadline cuts it off.
@@ -16,7 +16,7 @@ pub struct WorstCase {
 }
 
 #[must_use]
-pub fn worst_case(policy: &Policy) -> WorstCase {
+pub fn worst_case(policy: &EndpointPolicy) -> LongestCall {
     let (attempt, total) = (policy.timeout.attempt, policy.timeout.total);
     let mut at = Nanos::ZERO;
     let mut fit = 0;
@@ -31,7 +31,7 @@ pub fn worst_case(policy: &Policy) -> WorstCase {
             at = at + previous;
         }
     }
-    WorstCase { unbounded: at, elapsed: at.min(total), attempts_that_fit: fit }
+    LongestCall { unbounded: at, elapsed: at.min(total), attempts_that_fit: fit }
 }
 
 /// Sends per call when each one fails with probability `failing`: 1 + p + p² + …
@@ -49,7 +49,7 @@ pub fn expected_attempts(retry: &Retry, failing: f64) -> f64 {
 
 /// How many sends one call becomes while everything fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Amplification {
+pub struct SendsPerCall {
     /// By attempts alone.
     pub attempts: f64,
     /// With the success-funded budget: nothing is earned in an outage, so only the floor's share is left.
@@ -58,12 +58,12 @@ pub struct Amplification {
 
 /// Through `layers` that all retry like this one, at `calls_per_second` calls.
 #[must_use]
-pub fn amplification(retry: &Retry, layers: u32, calls_per_second: f64) -> Amplification {
+pub fn amplification(retry: &Retry, layers: u32, calls_per_second: f64) -> SendsPerCall {
     let one = f64::from(retry.attempts);
     let floor = if calls_per_second > 0.0 { retry.budget_floor.per_second_f64() / calls_per_second } else { 0.0 };
     let budgeted = one.min(1.0 + floor);
     let power = i32::try_from(layers).unwrap_or(i32::MAX);
-    Amplification { attempts: one.powi(power), budgeted: budgeted.powi(power) }
+    SendsPerCall { attempts: one.powi(power), budgeted: budgeted.powi(power) }
 }
 
 /// Through `layers` Seawalls of which each knows that the next one is a Seawall: a repeated request is not repeated again,
@@ -88,13 +88,13 @@ pub fn retries_that_fit(backoff: &Backoff, within: Nanos) -> u32 {
 
 /// Why a breaker could open, if at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trips {
+pub struct TripCondition {
     pub consecutive: bool,
     pub failure_rate: bool,
     pub slow_rate: bool,
 }
 
-impl Trips {
+impl TripCondition {
     #[must_use]
     pub const fn any(self) -> bool {
         self.consecutive || self.failure_rate || self.slow_rate
@@ -103,9 +103,9 @@ impl Trips {
 
 /// Which of a breaker's trips can ever fire, given the limits in front of it and the attempt's timeout.
 #[must_use]
-pub fn trips(breaker: &Breaker, limits: &[Limit], attempt: Nanos) -> Trips {
+pub fn trips(breaker: &BreakerPolicy, limits: &[LimitPolicy], attempt: Nanos) -> TripCondition {
     if breaker.mode != Mode::Enforce {
-        return Trips::default();
+        return TripCondition::default();
     }
     let per_window = limits
         .iter()
@@ -114,7 +114,7 @@ pub fn trips(breaker: &Breaker, limits: &[Limit], attempt: Nanos) -> Trips {
         .fold(f64::INFINITY, f64::min);
     let enough = per_window >= f64::from(breaker.min_calls);
     let slow_possible = breaker.slow > Nanos::ZERO && breaker.slow <= attempt;
-    Trips {
+    TripCondition {
         consecutive: breaker.consecutive > 0,
         failure_rate: enough && breaker.failure_rate.0 > 0,
         slow_rate: enough && slow_possible && breaker.slow_rate.0 > 0,
@@ -174,7 +174,7 @@ mod tests {
         let policy = default_policy();
         let mut breaker = policy.breaker;
         breaker.consecutive = 0;
-        let limit = Limit {
+        let limit = LimitPolicy {
             name: "slow".into(),
             key: vec![],
             rate: crate::policy::Rate { count: 1, per: Nanos::from_secs(60) },

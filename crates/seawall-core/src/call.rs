@@ -21,19 +21,19 @@ mod report;
 mod stories;
 mod waiting;
 
-pub use action::{Action, Finish, Outcome, Request};
-pub use ask::{Answer, Ask, KeyReport, Reservation, Settle};
-pub use cells::{BUDGET_CAPACITY, Cells, Reply};
+pub use action::{Action, CallEnd, CallRequest, Outcome};
+pub use ask::{Ask, AskAnswer, KeyReport, Reservation, SettleAttempt};
+pub use cells::{BUDGET_CAPACITY, CellAnswer, EndpointCells};
 pub use first::First;
-pub use plan::Plan;
+pub use plan::CallPlan;
 
 use crate::admit::idempotency;
 use crate::admit::line::Place;
-use crate::classify::{Seen, Verdict};
-use crate::decide::{Deadline, Facts, Funding, Next, Progress, next};
+use crate::classify::{Classification, ObservedResult};
+use crate::decide::{CallProgress, Deadline, DecisionInput, NextStep, RetryFunding, next};
 use crate::guard::Permit;
-use crate::lease::{Lease, RequestMark};
-use crate::record::{Attempt, Class, Code, Decision, ErrorKind, Reason, Status};
+use crate::lease::{KeyLease, RequestMark};
+use crate::record::{AttemptOutcome, AttemptStatus, Class, Code, Decision, ErrorKind, Reason};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ enum Then {
         until: Mono,
         reason: Reason,
     },
-    Finish(Finish),
+    Finish(CallEnd),
 }
 
 /// What the call holds and must give back, however it ends.
@@ -93,15 +93,15 @@ struct Held {
     slot: Option<Mono>,
     reservation: bool,
     permit: Option<Permit>,
-    key: Option<Lease>,
+    key: Option<KeyLease>,
     /// A place in the line of calls that wait for this upstream.
     line: Option<Place>,
-    funding: Option<Funding>,
+    funding: Option<RetryFunding>,
 }
 
 #[derive(Debug)]
 pub struct Call {
-    plan: Arc<Plan>,
+    plan: Arc<CallPlan>,
     repeatable: bool,
     replayable: bool,
     keyed: bool,
@@ -109,7 +109,7 @@ pub struct Call {
     mark: RequestMark,
     started: Mono,
     deadline: Deadline,
-    progress: Progress,
+    progress: CallProgress,
     state: State,
     held: Held,
     /// Since when the call has been waiting for a key, a pause or a breaker, without a send in between.
@@ -119,7 +119,7 @@ pub struct Call {
     /// What it waits for in line.
     obstacle: Option<Obstacle>,
     /// The last failure's class, once an attempt has failed, and whether the upstream gave an answer with it.
-    last: Option<(Class, Status)>,
+    last: Option<(Class, AttemptStatus)>,
     /// The last failure was a provider's "later": a retry that the budget does not fund waits for it, because many calls are refused side
     /// by side where a provider limits them, and each of them would succeed a little later.
     throttled: bool,
@@ -133,16 +133,16 @@ pub struct Call {
     begun: bool,
     /// A send of this call went out and no answer came: nobody knows whether it was executed.
     doubt: bool,
-    record: Option<Attempt>,
+    record: Option<AttemptOutcome>,
 }
 
 impl Call {
-    pub fn begin(plan: Arc<Plan>, request: &Request<'_>, now: Now) -> (Self, Action) {
-        Self::resume(plan, request, Progress::default(), now)
+    pub fn begin(plan: Arc<CallPlan>, request: &CallRequest<'_>, now: Now) -> (Self, Action) {
+        Self::resume(plan, request, CallProgress::default(), now)
     }
 
     /// A job that was put aside goes on where it was: `progress` is what it had used up.
-    pub fn resume(plan: Arc<Plan>, request: &Request<'_>, progress: Progress, now: Now) -> (Self, Action) {
+    pub fn resume(plan: Arc<CallPlan>, request: &CallRequest<'_>, progress: CallProgress, now: Now) -> (Self, Action) {
         let total = if request.patient { Nanos::MAX } else { plan.timeout.total };
         let mut call = Self {
             repeatable: request.is_repeatable(&plan),
@@ -174,13 +174,13 @@ impl Call {
     }
 
     #[must_use]
-    pub const fn progress(&self) -> &Progress {
+    pub const fn progress(&self) -> &CallProgress {
         &self.progress
     }
 
     /// The record of the attempt that was decided about, once the decision is final: the retry budget may still
     /// turn a retry into a return.
-    pub fn take_record(&mut self) -> Option<Attempt> {
+    pub fn take_record(&mut self) -> Option<AttemptOutcome> {
         if matches!(self.state, State::Settling(_)) { None } else { self.record.take() }
     }
 
@@ -253,58 +253,58 @@ impl Call {
     }
 
     /// The answer to the last question.
-    pub fn answered(&mut self, answer: Answer, now: Now) -> Action {
+    pub fn answered(&mut self, answer: AskAnswer, now: Now) -> Action {
         match (self.state, answer) {
-            (State::Limits, Answer::Limited { after }) => {
+            (State::Limits, AskAnswer::Limited { after }) => {
                 self.held.limits = true;
                 if after == Nanos::ZERO { self.pool(now) } else { self.pace(after, now) }
             }
-            (State::Limits, Answer::OverLimit { retry_at: Some(at) }) => self.blocked(Obstacle::Limit { until: at }, now),
-            (State::Limits, Answer::OverLimit { retry_at: None }) => self.refuse(Code::RateLimited, Reason::ExceedsCapacity, None, now),
-            (State::Pool, Answer::PoolEntered) => self.entered(now),
-            (State::Pool, Answer::PoolQueued) => self.queue(now),
-            (State::Pool, Answer::PoolFull { shed }) => {
+            (State::Limits, AskAnswer::OverLimit { retry_at: Some(at) }) => self.blocked(Obstacle::Limit { until: at }, now),
+            (State::Limits, AskAnswer::OverLimit { retry_at: None }) => self.refuse(Code::RateLimited, Reason::ExceedsCapacity, None, now),
+            (State::Pool, AskAnswer::PoolEntered) => self.entered(now),
+            (State::Pool, AskAnswer::PoolQueued) => self.queue(now),
+            (State::Pool, AskAnswer::PoolFull { shed }) => {
                 if let Some(action) = self.obstacle.and_then(|obstacle| self.pool_is_full(obstacle, now)) {
                     return action;
                 }
                 let reason = if shed { Reason::Shed } else { Reason::PoolFull };
                 self.refuse(Code::Overloaded, reason, Some(now.mono + RETRY_OVERLOAD), now)
             }
-            (State::Reserve, Answer::Reserved) => {
+            (State::Reserve, AskAnswer::Reserved) => {
                 self.held.reservation = true;
                 self.permit(now)
             }
-            (State::Reserve, Answer::Replayed) => self.end(Outcome::Replayed, Reason::IdempotencyReplayed, None, now),
-            (State::Reserve, Answer::KeyRefused(code)) => {
+            (State::Reserve, AskAnswer::Replayed) => self.end(Outcome::Replayed, Reason::IdempotencyReplayed, None, now),
+            (State::Reserve, AskAnswer::KeyRefused(code)) => {
                 let passes = matches!(code, Code::IdempotencyKeyInFlight | Code::StoreUnavailable);
                 self.refuse(code, Reason::IdempotencyRefused, passes.then(|| now.mono + RETRY_KEY), now)
             }
-            (State::Permit, Answer::Permitted(permit)) => {
+            (State::Permit, AskAnswer::Permitted(permit)) => {
                 self.held.permit = Some(permit);
                 self.key(now)
             }
-            (State::Permit, Answer::Open { retry_at: Some(at) }) => self.blocked(Obstacle::Breaker { retry_at: at }, now),
+            (State::Permit, AskAnswer::Open { retry_at: Some(at) }) => self.blocked(Obstacle::Breaker { retry_at: at }, now),
             // Held open by an operator: nobody knows until when.
-            (State::Permit, Answer::Open { retry_at: None }) => self.circuit_open(now.mono + self.plan.held_open, now),
-            (State::Permit, Answer::Paused { until, own }) => self.blocked(Obstacle::Pause { until, own }, now),
-            (State::Key, Answer::Key(lease)) => {
+            (State::Permit, AskAnswer::Open { retry_at: None }) => self.circuit_open(now.mono + self.plan.held_open, now),
+            (State::Permit, AskAnswer::Paused { until, own }) => self.blocked(Obstacle::Pause { until, own }, now),
+            (State::Key, AskAnswer::Key(lease)) => {
                 self.held.key = Some(lease);
                 self.send(now)
             }
-            (State::Key, Answer::Cooling { wait, probed }) => self.blocked(Obstacle::Keys { until: now.mono + wait, probed }, now),
-            (State::Line(obstacle), Answer::InLine { place, at }) => self.in_line(obstacle, place, at, now),
-            (State::Turn, Answer::InLine { at, .. }) => self.not_yet(at, now),
-            (State::Turn, Answer::LineFull) => self.displaced(now),
-            (State::Turn, Answer::Turn) => self.look_again(now),
-            (State::Line(obstacle), Answer::LineFull) => self.turn_away(obstacle, now),
-            (State::Key, Answer::Dead { wait: Some(wait) }) => self.blocked(Obstacle::RejectedKeys { until: now.mono + wait }, now),
-            (State::Key, Answer::Dead { wait: None }) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
-            (State::Begin, Answer::Begun) => {
+            (State::Key, AskAnswer::Cooling { wait, probed }) => self.blocked(Obstacle::Keys { until: now.mono + wait, probed }, now),
+            (State::Line(obstacle), AskAnswer::InLine { place, at }) => self.in_line(obstacle, place, at, now),
+            (State::Turn, AskAnswer::InLine { at, .. }) => self.not_yet(at, now),
+            (State::Turn, AskAnswer::LineFull) => self.displaced(now),
+            (State::Turn, AskAnswer::Turn) => self.look_again(now),
+            (State::Line(obstacle), AskAnswer::LineFull) => self.turn_away(obstacle, now),
+            (State::Key, AskAnswer::Dead { wait: Some(wait) }) => self.blocked(Obstacle::RejectedKeys { until: now.mono + wait }, now),
+            (State::Key, AskAnswer::Dead { wait: None }) => self.refuse(Code::KeysRejected, Reason::KeysDead, None, now),
+            (State::Begin, AskAnswer::Begun) => {
                 self.begun = true;
                 self.send(now)
             }
-            (State::Begin, Answer::NotBegun) => self.refuse(Code::StoreUnavailable, Reason::TurnedAway, Some(now.mono + RETRY_KEY), now),
-            (State::Settling(then), Answer::Settled { funding }) => self.settled(then, funding, now),
+            (State::Begin, AskAnswer::NotBegun) => self.refuse(Code::StoreUnavailable, Reason::TurnedAway, Some(now.mono + RETRY_KEY), now),
+            (State::Settling(then), AskAnswer::Settled { funding }) => self.settled(then, funding, now),
             (state, answer) => unreachable!("the driver answers the question that was asked: {state:?} got {answer:?}"),
         }
     }
@@ -344,15 +344,15 @@ impl Call {
     }
 
     /// The attempt's result: classified, decided about, and reported to shared state.
-    pub fn responded(&mut self, seen: &Seen<'_>, now: Now, rng: &mut Rng) -> Action {
+    pub fn responded(&mut self, seen: &ObservedResult<'_>, now: Now, rng: &mut Rng) -> Action {
         let verdict = self.plan.rules.classify(seen, now.wall);
         self.judged(seen.result, &verdict, now, rng)
     }
 
     /// As [`Call::responded`], for a driver that has classified the result by other means.
-    pub fn judged(&mut self, result: Result<u16, ErrorKind>, verdict: &Verdict, now: Now, rng: &mut Rng) -> Action {
+    pub fn judged(&mut self, result: Result<u16, ErrorKind>, verdict: &Classification, now: Now, rng: &mut Rng) -> Action {
         let hint = self.plan.wait_length(verdict, now.wall);
-        let facts = Facts {
+        let facts = DecisionInput {
             retry: &self.plan.retry,
             progress: &self.progress,
             repeatable: self.repeatable || result.is_err_and(ErrorKind::is_unsent),
@@ -369,25 +369,32 @@ impl Call {
     /// As [`Call::judged`] of a plain success, which needs neither chance nor rules.
     #[inline]
     pub fn succeeded(&mut self, status: u16, now: Now) -> Action {
-        self.decided(Ok(status), &Verdict::SUCCESS, None, Next::Return(Reason::Succeeded), now)
+        self.decided(Ok(status), &Classification::SUCCESS, None, NextStep::Return(Reason::Succeeded), now)
     }
 
     #[inline]
-    fn decided(&mut self, result: Result<u16, ErrorKind>, verdict: &Verdict, hint: Option<Nanos>, next: Next, now: Now) -> Action {
+    fn decided(
+        &mut self,
+        result: Result<u16, ErrorKind>,
+        verdict: &Classification,
+        hint: Option<Nanos>,
+        next: NextStep,
+        now: Now,
+    ) -> Action {
         let State::Sending { since } = self.state else { unreachable!("a result comes while an attempt is out, not in {:?}", self.state) };
         let latency = now.mono.since(since);
-        let status = result.map_or_else(Status::Error, Status::Http);
+        let status = result.map_or_else(AttemptStatus::Error, AttemptStatus::Http);
         let unsent = result.is_err_and(ErrorKind::is_unsent);
         let mut settle = self.report(status, verdict, hint, latency, now);
         let (then, decision, wait, reason) = self.follow(next, verdict, status, hint, now);
         let named = verdict.named;
-        self.record = Some(Attempt { named, decision, wait, reason, ..self.told(status, verdict.class, since, now) });
+        self.record = Some(AttemptOutcome { named, decision, wait, reason, ..self.told(status, verdict.class, since, now) });
         self.held.permit = None;
         self.held.key = None;
         if verdict.class != Class::Success {
             self.last = Some((verdict.class, status));
         }
-        self.throttled = verdict.class == Class::Transient && (status == Status::Http(429) || (hint.is_some() && !unsent));
+        self.throttled = verdict.class == Class::Transient && (status == AttemptStatus::Http(429) || (hint.is_some() && !unsent));
         self.doubt |= result.is_err() && !unsent && !verdict.unprocessed;
         self.final_answer = result.is_ok_and(|status| idempotency::is_final(status, verdict, self.plan.honoured));
         // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
@@ -404,20 +411,27 @@ impl Call {
         Action::Ask(Ask::Settle(settle))
     }
 
-    fn follow(&mut self, next: Next, verdict: &Verdict, status: Status, hint: Option<Nanos>, now: Now) -> (Then, Decision, Nanos, Reason) {
+    fn follow(
+        &mut self,
+        next: NextStep,
+        verdict: &Classification,
+        status: AttemptStatus,
+        hint: Option<Nanos>,
+        now: Now,
+    ) -> (Then, Decision, Nanos, Reason) {
         match next {
-            Next::Return(reason) => {
+            NextStep::Return(reason) => {
                 let retry_after = hint.filter(|_| verdict.class != Class::Success);
                 let finish = self.finish(Outcome::of(verdict.class, status, reason), reason, retry_after, now);
                 (Then::Finish(finish), Decision::Return, Nanos::ZERO, reason)
             }
-            Next::Retry { wait, reason } => {
+            NextStep::Retry { wait, reason } => {
                 self.progress.ambiguous += u32::from(verdict.class == Class::Ambiguous);
                 self.progress.waits += 1;
                 self.progress.previous_wait = wait;
                 (Then::Retry { wait, reason }, Decision::Retry, wait, reason)
             }
-            Next::Rotate(reason) => {
+            NextStep::Rotate(reason) => {
                 if let Some(lease) = self.held.key {
                     self.progress.tried.insert(lease.key);
                 }
@@ -426,14 +440,14 @@ impl Call {
                 }
                 (Then::Send, Decision::RotateKey, Nanos::ZERO, reason)
             }
-            Next::Refresh => {
+            NextStep::Refresh => {
                 self.progress.refreshed = true;
                 (Then::Refresh, Decision::RefreshToken, Nanos::ZERO, Reason::TokenExpired)
             }
         }
     }
 
-    fn settled(&mut self, then: Then, funding: Option<Funding>, now: Now) -> Action {
+    fn settled(&mut self, then: Then, funding: Option<RetryFunding>, now: Now) -> Action {
         match then {
             Then::Retry { wait, .. } if funding.is_none() && !self.patient && !self.unsent => self.unfunded(wait, now),
             Then::Retry { wait, reason } => {
@@ -489,15 +503,15 @@ impl Call {
     /// The attempt that is out, if its caller leaves now: for the log, and counted nowhere else. Its connection ends with
     /// it, so the status is `reset`; the outcome says that this was not the upstream's doing.
     #[must_use]
-    pub fn abandoned(&self, now: Now) -> Option<Attempt> {
+    pub fn abandoned(&self, now: Now) -> Option<AttemptOutcome> {
         let State::Sending { since } = self.state else { return None };
-        Some(self.told(Status::Error(ErrorKind::Reset), Class::Ambiguous, since, now))
+        Some(self.told(AttemptStatus::Error(ErrorKind::Reset), Class::Ambiguous, since, now))
     }
 
     /// The attempt that is out, after which nothing more is done.
     #[inline]
-    fn told(&self, status: Status, class: Class, since: Mono, now: Now) -> Attempt {
-        Attempt {
+    fn told(&self, status: AttemptStatus, class: Class, since: Mono, now: Now) -> AttemptOutcome {
+        AttemptOutcome {
             number: self.progress.attempts,
             status,
             key: self.held.key.map(|lease| lease.key),
@@ -514,9 +528,9 @@ impl Call {
     /// The caller left. Whatever is held goes back, and nothing is counted against anybody. A report that was asked for
     /// is delivered first: it gives back what the attempt before held.
     #[must_use]
-    pub fn cancelled(&mut self) -> Settle {
+    pub fn cancelled(&mut self) -> SettleAttempt {
         self.doubt |= matches!(self.state, State::Sending { .. });
-        let mut settle = Settle::default();
+        let mut settle = SettleAttempt::default();
         // An answer that nobody gets is none that could be given again.
         self.doubt |= std::mem::take(&mut self.final_answer);
         self.give_back(&mut settle, self.reservation());
@@ -537,7 +551,7 @@ impl Call {
         }
         let outcome = match self.last {
             // There is no answer to relay, and "come back then" says more than "it broke".
-            Some((_, Status::Error(_))) if matches!(reason, Reason::CircuitOpen | Reason::ProviderPause) => Outcome::Refused(code),
+            Some((_, AttemptStatus::Error(_))) if matches!(reason, Reason::CircuitOpen | Reason::ProviderPause) => Outcome::Refused(code),
             Some((class, status)) => Outcome::of(class, status, reason),
             None => Outcome::Refused(code),
         };
@@ -551,7 +565,7 @@ impl Call {
     }
 
     fn settle_then(&mut self, then: Then, now: Now) -> Action {
-        let mut settle = Settle::default();
+        let mut settle = SettleAttempt::default();
         let goes_on = matches!(then, Then::Defer { .. }) && self.held.reservation;
         self.give_back(&mut settle, self.reservation());
         if goes_on {
@@ -574,7 +588,7 @@ impl Call {
         }
     }
 
-    fn give_back(&mut self, settle: &mut Settle, reservation: Reservation) {
+    fn give_back(&mut self, settle: &mut SettleAttempt, reservation: Reservation) {
         let held = std::mem::take(&mut self.held);
         settle.cancel = settle.cancel.or(held.permit);
         settle.refund = held.funding;
@@ -587,9 +601,9 @@ impl Call {
         }
     }
 
-    fn finish(&self, outcome: Outcome, reason: Reason, retry_after: Option<Nanos>, now: Now) -> Finish {
+    fn finish(&self, outcome: Outcome, reason: Reason, retry_after: Option<Nanos>, now: Now) -> CallEnd {
         let (attempts, elapsed) = (self.progress.attempts, now.mono.since(self.started));
-        Finish { outcome, reason, attempts, elapsed, waited: self.waited, retry_after }
+        CallEnd { outcome, reason, attempts, elapsed, waited: self.waited, retry_after }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Warnings about policies that are valid and still will not do what their author hopes: stable codes, one line each,
 //! and an explanation that can be asked for.
 
-use crate::config::model::{Config, Endpoint, Upstream};
+use crate::config::model::{Config, EndpointConfig, UpstreamConfig};
 use crate::config::place::{self, SecretRef};
 use crate::policy::{BackoffKind, Mode, OnExhausted, Share, Unsafe};
 use crate::time::Nanos;
@@ -184,13 +184,13 @@ fn warning(code: &'static str, subject: impl Into<String>, message: impl Into<St
 }
 
 /// How many Seawalls a call to this upstream passes: the upstream may be a listener of this very file.
-fn layers_behind(config: &Config, upstream: &Upstream) -> u32 {
+fn layers_behind(config: &Config, upstream: &UpstreamConfig) -> u32 {
     let authority = upstream.url.authority();
     let is_own = config.server.listen == authority || config.upstreams.iter().any(|other| other.listen.as_ref() == Some(&authority));
     if is_own { 2 } else { 1 }
 }
 
-fn credentials(upstream: &Upstream, found: &mut Vec<Warning>) {
+fn credentials(upstream: &UpstreamConfig, found: &mut Vec<Warning>) {
     let Some(auth) = &upstream.auth else { return };
     let subject = format!("upstreams.{}.auth", upstream.name);
     if auth.keys.len() > 1 && auth.groups() == 1 {
@@ -208,7 +208,7 @@ fn credentials(upstream: &Upstream, found: &mut Vec<Warning>) {
     }
 }
 
-fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found: &mut Vec<Warning>) {
+fn endpoint_warnings(config: &Config, endpoint: &EndpointConfig, subject: &str, found: &mut Vec<Warning>) {
     let policy = &endpoint.policy;
     let (timeout, retry, breaker) = (policy.timeout, policy.retry, policy.breaker);
     let mut push = |code: &'static str, key: &str, message: String| {
@@ -240,7 +240,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
     }
     let limits: Vec<_> = config.limits_of(policy).cloned().collect();
     for limit in limits.iter().filter(|limit| limit.mode == Mode::Enforce) {
-        let capacity = admit::limit::Limit::from(limit).capacity();
+        let capacity = admit::limit::Gcra::from(limit).capacity();
         if policy.cost > capacity {
             push("SW022", "cost", format!("cost {} and limit {} holds {capacity}", policy.cost, limit.name));
         }
@@ -281,7 +281,7 @@ fn endpoint_warnings(config: &Config, endpoint: &Endpoint, subject: &str, found:
 }
 
 /// Warnings about calls that are refused although they could wait. Where a profile says so, it is a choice that its page explains.
-fn waiting_warnings(endpoint: &Endpoint, subject: &str, found: &mut Vec<Warning>) {
+fn waiting_warnings(endpoint: &EndpointConfig, subject: &str, found: &mut Vec<Warning>) {
     let policy = &endpoint.policy;
     let (breaker, total) = (policy.breaker, policy.timeout.total);
     let mut push = |code: &'static str, key: &str, message: String| {
@@ -312,7 +312,7 @@ fn waiting_warnings(endpoint: &Endpoint, subject: &str, found: &mut Vec<Warning>
 }
 
 /// `file:line` of the value behind a dotted key, where the user wrote it.
-fn origin(endpoint: &Endpoint, key: &str) -> String {
+fn origin(endpoint: &EndpointConfig, key: &str) -> String {
     let node = match key.split_once('.') {
         Some((table, key)) => endpoint.tree.table(table).and_then(|table| table.node(key)),
         None => endpoint.tree.node(key),

@@ -143,7 +143,7 @@ words! {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Breaker {
+pub struct BreakerPolicy {
     pub mode: Mode,
     pub per: BreakerPer,
     pub window: Nanos,
@@ -197,7 +197,7 @@ pub enum LimitKey {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct LimitPolicy {
     pub name: String,
     pub key: Vec<LimitKey>,
     pub rate: Rate,
@@ -209,7 +209,7 @@ pub struct Limit {
     pub max_wait: Nanos,
 }
 
-impl Limit {
+impl LimitPolicy {
     /// What one of so many instances may admit by itself: all of them together do not exceed the limit's rate, and each
     /// admits at least one call.
     #[must_use]
@@ -231,7 +231,7 @@ impl Limit {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct BulkheadPolicy {
     pub name: String,
     pub concurrent: u32,
     pub queue: u32,
@@ -241,13 +241,13 @@ pub struct Pool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cache {
+pub struct CachePolicy {
     pub ttl: Nanos,
     pub stale_if_error: Nanos,
     pub stale_while_revalidate: Nanos,
 }
 
-impl Cache {
+impl CachePolicy {
     /// Whether anything is to be kept at all.
     #[must_use]
     pub const fn is_on(&self) -> bool {
@@ -324,7 +324,7 @@ words! {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter {
+pub struct DeadLetterPolicy {
     pub from: Vec<Door>,
     pub severity: Severity,
     pub ttl: Nanos,
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn the_shares_of_all_instances_are_not_more_than_the_limit() {
-        let limit = |algorithm| Limit {
+        let limit = |algorithm| LimitPolicy {
             name: String::new(),
             key: Vec::new(),
             rate: Rate::per_second(100),

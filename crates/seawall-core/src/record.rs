@@ -129,13 +129,13 @@ impl Code {
 
 /// The status of an attempt: what the upstream said, or how it failed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Status {
+pub enum AttemptStatus {
     Http(u16),
     Error(ErrorKind),
     CircuitOpen,
 }
 
-impl Status {
+impl AttemptStatus {
     /// Reads what `Display` writes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -144,7 +144,7 @@ impl Status {
     }
 }
 
-impl std::fmt::Display for Status {
+impl std::fmt::Display for AttemptStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Http(code) => write!(f, "{code}"),
@@ -201,10 +201,10 @@ words! {
 
 /// One send, or one refusal by the breaker, as the attempt log line tells it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Attempt {
+pub struct AttemptOutcome {
     /// From 1.
     pub number: u32,
-    pub status: Status,
+    pub status: AttemptStatus,
     /// Index of the leased key in its pool.
     pub key: Option<u16>,
     pub latency: Nanos,
@@ -217,7 +217,7 @@ pub struct Attempt {
     pub reason: Reason,
 }
 
-impl Attempt {
+impl AttemptOutcome {
     /// Whether it is sent again, by whatever means.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
@@ -229,9 +229,9 @@ impl Attempt {
     #[must_use]
     pub const fn outcome(&self) -> &'static str {
         match (self.status, self.reason) {
-            (Status::CircuitOpen, _) => "circuit_open",
+            (AttemptStatus::CircuitOpen, _) => "circuit_open",
             (_, Reason::Cancelled) => Code::Cancelled.as_str(),
-            (Status::Http(_) | Status::Error(_), _) => self.class.as_str(),
+            (AttemptStatus::Http(_) | AttemptStatus::Error(_), _) => self.class.as_str(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::mask::{Mask, Masked};
 use crate::trace::Span;
-use seawall_core::classify::Headers;
+use seawall_core::classify::HeaderLookup;
 use seawall_core::time::{Nanos, Now};
 use seawall_http::fault::Fault;
 use seawall_http::request_body::{Blame, Feed};
@@ -21,7 +21,7 @@ pub struct Outward {
 }
 
 /// Status, headers and as much of the body as the rules need.
-pub type Answered<'a> = (u16, &'a dyn Headers, &'a [u8]);
+pub type Answered<'a> = (u16, &'a dyn HeaderLookup, &'a [u8]);
 
 /// Sends single attempts and keeps the last answer.
 #[expect(async_fn_in_trait, reason = "every driver knows its transport; nobody needs it to be Send")]

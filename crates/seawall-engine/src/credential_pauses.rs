@@ -7,8 +7,8 @@ use crate::credential_names::{changes_each_time, is_credential, is_credential_pa
 use credential_text::{of_authorization, of_scoped};
 use http::HeaderMap;
 use parking_lot::Mutex;
-use seawall_core::call::Plan;
-use seawall_core::guard::Pause;
+use seawall_core::call::CallPlan;
+use seawall_core::guard::PauseState;
 use seawall_core::time::Mono;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -33,7 +33,7 @@ impl CredentialMark {
 
     /// The credential of a request that its upstream sees. Where the upstream has keys or a token of ours, all callers share those.
     #[must_use]
-    pub fn sent(plan: &Plan, headers: &HeaderMap, query: Option<&str>) -> Self {
+    pub fn sent(plan: &CallPlan, headers: &HeaderMap, query: Option<&str>) -> Self {
         if plan.takes_callers_credentials() { Self::of(headers, query) } else { Self::NONE }
     }
 
@@ -66,7 +66,7 @@ impl CredentialMark {
 /// One credential's pause, and how many calls it has held back.
 #[derive(Debug, Default)]
 struct HeldCredential {
-    pause: Pause,
+    pause: PauseState,
     calls: u32,
 }
 

@@ -14,12 +14,12 @@ use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record, RequestLin
 use crate::recorder::Recorder;
 use crate::state::Visit;
 use crate::trace::Span;
-use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request, Reservation, Settle};
-use seawall_core::classify::{Hint, Seen, Verdict};
-use seawall_core::decide::Progress;
-use seawall_core::guard::Change;
+use seawall_core::call::{Action, Ask, AskAnswer, Call, CallEnd, CallRequest, Outcome, Reservation, SettleAttempt};
+use seawall_core::classify::{Classification, Hint, ObservedResult};
+use seawall_core::decide::CallProgress;
+use seawall_core::guard::PhaseChange;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Class, Code, ErrorKind, Reason, Scope, Status, Timeout};
+use seawall_core::record::{AttemptOutcome, AttemptStatus, Class, Code, ErrorKind, Reason, Scope, Timeout};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use seawall_http::fault::Fault;
@@ -46,7 +46,7 @@ pub struct Scene<'a> {
     /// Who asks, for limits.
     pub who: Who<'a>,
     /// Where attempts are noted for whoever keeps the call's history, beside the log.
-    pub trail: Option<&'a RefCell<Vec<(Wall, Attempt)>>>,
+    pub trail: Option<&'a RefCell<Vec<(Wall, AttemptOutcome)>>>,
     /// Who keeps the call's idempotency key, where it has one.
     pub keeper: Option<&'a dyn Keeper>,
     /// Where a job's send is noted that may not be repeated.
@@ -58,7 +58,7 @@ pub struct Scene<'a> {
 /// Keeps idempotency keys and their answers, wherever that may be. One for each call that carries a key.
 pub trait Keeper: std::fmt::Debug {
     /// Asks to execute under the call's key.
-    fn reserve(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>>;
+    fn reserve(&self) -> Pin<Box<dyn Future<Output = AskAnswer> + '_>>;
 
     /// How the reservation ends. It is written down by whoever has the answer to write with it, before that is passed on.
     fn settle(&self, reservation: Reservation);
@@ -67,13 +67,13 @@ pub trait Keeper: std::fmt::Debug {
 /// Notes, where it outlives the process, that a request is about to be sent that may not be sent twice.
 pub trait StartLog: std::fmt::Debug {
     /// Returns once that is on disk, or cannot be.
-    fn begin(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>>;
+    fn begin(&self) -> Pin<Box<dyn Future<Output = AskAnswer> + '_>>;
 }
 
 /// How a call ended, and the last failure that had no answer.
 #[derive(Debug)]
 pub struct Ended {
-    pub finish: Finish,
+    pub finish: CallEnd,
     pub fault: Option<Fault>,
     /// Set where the caller's own body ended the call.
     pub blame: Option<Blame>,
@@ -89,7 +89,7 @@ pub struct Ended {
 pub struct Aside {
     pub until: Mono,
     pub reason: Reason,
-    pub progress: Progress,
+    pub progress: CallProgress,
     /// Sends since the job was taken up that no attempt counts, as `Ended` has them in its attempts.
     pub resends: u32,
     pub at: Now,
@@ -136,7 +136,7 @@ impl Guarded<'_> {
     }
 
     /// Ends the call with nothing counted against anybody.
-    fn cancel(&mut self, code: Code, now: Now) -> Finish {
+    fn cancel(&mut self, code: Code, now: Now) -> CallEnd {
         self.done = true;
         if let Some(attempt) = self.call.abandoned(now) {
             self.scene.record(attempt, Observed { resends: self.resends, span: self.span, ..Observed::default() }, now);
@@ -146,13 +146,13 @@ impl Guarded<'_> {
         self.scene.endpoint.state.abandon(&settle, &mut self.visit, now);
         self.visit.leave_line(&self.scene.endpoint.state, now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, now.mono.since(self.started));
-        Finish { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, waited: Nanos::ZERO, retry_after: None }
+        CallEnd { outcome: Outcome::Refused(code), reason: Reason::Cancelled, attempts, elapsed, waited: Nanos::ZERO, retry_after: None }
     }
 }
 
 impl Guarded<'_> {
     /// Asks state of this process; nothing where the answer is elsewhere.
-    fn ask(&mut self, ask: &Ask, now: Now) -> Option<(Answer, Option<Change>)> {
+    fn ask(&mut self, ask: &Ask, now: Now) -> Option<(AskAnswer, Option<PhaseChange>)> {
         if let Ask::Settle(settle) = ask {
             self.scene.ended_key(settle);
         }
@@ -162,7 +162,7 @@ impl Guarded<'_> {
     }
 
     /// Asks whoever keeps keys, or state that other instances share, which takes time.
-    async fn ask_elsewhere(&mut self, ask: Ask, now: &mut Now) -> (Answer, Option<Change>) {
+    async fn ask_elsewhere(&mut self, ask: Ask, now: &mut Now) -> (AskAnswer, Option<PhaseChange>) {
         let Scene { clock, endpoint, who, keeper, start_log, .. } = self.scene;
         let answered = match (keeper, start_log, endpoint.state.link()) {
             (Some(keeper), ..) if matches!(ask, Ask::Reserve) => (keeper.reserve().await, None),
@@ -175,10 +175,10 @@ impl Guarded<'_> {
     }
 
     /// Records an attempt, with a sample of the response where no rule names its class.
-    fn record<T: Transport>(&self, attempt: Attempt, transport: &T, timeout: Option<Timeout>, now: Now) {
+    fn record<T: Transport>(&self, attempt: AttemptOutcome, transport: &T, timeout: Option<Timeout>, now: Now) {
         let is_looked_at = !attempt.named || attempt.class == Class::Auth;
         let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
-        let error = matches!(attempt.status, Status::Error(_)).then(|| transport.detail().map(|detail| Box::from(detail.as_str())));
+        let error = matches!(attempt.status, AttemptStatus::Error(_)).then(|| transport.detail().map(|detail| Box::from(detail.as_str())));
         let observed = Observed { sample, error: error.flatten(), timeout, resends: transport.resends(), span: self.span };
         self.scene.record(attempt, observed, now);
     }
@@ -244,7 +244,7 @@ impl Guarded<'_> {
         Drove::Ended(self.ended(finish, None, Some(blame), now))
     }
 
-    fn ended(&mut self, mut finish: Finish, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
+    fn ended(&mut self, mut finish: CallEnd, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
         finish.attempts += self.resends;
         let rate_limit = self.scene.endpoint.state.fields(&self.visit, now.mono).map(Box::new);
         Ended { finish, fault, blame, at: now, rate_limit, place: self.place() }
@@ -263,19 +263,19 @@ impl Drop for Guarded<'_> {
 }
 
 /// Runs a call to its end.
-pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, transport: &mut T) -> Ended {
-    match run(scene, request, Progress::default(), transport).await {
+pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, transport: &mut T) -> Ended {
+    match run(scene, request, CallProgress::default(), transport).await {
         Drove::Ended(ended) => ended,
         Drove::Aside(_) => unreachable!("only the patient are put aside"),
     }
 }
 
 /// Runs a job from where it was until it ends, or until it has to wait.
-pub async fn drive_job<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: Progress, transport: &mut T) -> Drove {
+pub async fn drive_job<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, progress: CallProgress, transport: &mut T) -> Drove {
     run(scene, request, progress, transport).await
 }
 
-async fn run<T: Transport>(scene: &Scene<'_>, request: &Request<'_>, progress: Progress, transport: &mut T) -> Drove {
+async fn run<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, progress: CallProgress, transport: &mut T) -> Drove {
     let mut now = scene.clock.now();
     let (call, mut action) = Call::resume(Arc::clone(&scene.endpoint.plan), request, progress, now);
     let visit = Visit { body_bytes: transport.body_bytes(), ..Visit::default() };
@@ -357,16 +357,16 @@ async fn wait(clock: &Clock, closing: Option<&Closing>, until: Mono) -> bool {
 }
 
 /// An attempt's result as the rules see it.
-fn seen<'a>(method: &'a str, result: Result<Option<Answered<'a>>, Fault>, latency: Nanos) -> Seen<'a> {
+fn seen<'a>(method: &'a str, result: Result<Option<Answered<'a>>, Fault>, latency: Nanos) -> ObservedResult<'a> {
     match result {
-        Ok(Some((status, headers, body))) => Seen { method, result: Ok(status), headers, body, latency },
-        Ok(None) => Seen { method, result: Err(ErrorKind::Reset), headers: &(), body: &[], latency },
-        Err(fault) => Seen { method, result: Err(fault.kind), headers: &(), body: &[], latency },
+        Ok(Some((status, headers, body))) => ObservedResult { method, result: Ok(status), headers, body, latency },
+        Ok(None) => ObservedResult { method, result: Err(ErrorKind::Reset), headers: &(), body: &[], latency },
+        Err(fault) => ObservedResult { method, result: Err(fault.kind), headers: &(), body: &[], latency },
     }
 }
 
 /// What a fault means that no upstream had a part in, so that no rule about the upstream can know it.
-fn beyond_rules(fault: Fault) -> Option<&'static Verdict> {
+fn beyond_rules(fault: Fault) -> Option<&'static Classification> {
     match fault {
         Fault::TOKEN => Some(&UNAUTHORIZED),
         Fault::UNRELATED | Fault::UNRELATED_TIMEOUT => Some(&UNRELATED),
@@ -377,7 +377,7 @@ fn beyond_rules(fault: Fault) -> Option<&'static Verdict> {
 }
 
 /// A provider of tokens that says no is an answer to who we are, though no upstream gave it.
-const UNAUTHORIZED: Verdict = Verdict {
+const UNAUTHORIZED: Classification = Classification {
     class: Class::Auth,
     scope: Scope::Call,
     wait: Hint::None,
@@ -389,13 +389,13 @@ const UNAUTHORIZED: Verdict = Verdict {
 };
 
 /// A provider of tokens may be back in a moment, and other calls give their files and ports back. The upstream was not asked.
-const UNRELATED: Verdict = Verdict { class: Class::Transient, wait: Hint::Backoff, ..UNAUTHORIZED };
+const UNRELATED: Classification = Classification { class: Class::Transient, wait: Hint::Backoff, ..UNAUTHORIZED };
 
 /// Only an operator makes an address reachable, and no wait does.
-const PROHIBITED: Verdict = Verdict { class: Class::Permanent, ..UNAUTHORIZED };
+const PROHIBITED: Classification = Classification { class: Class::Permanent, ..UNAUTHORIZED };
 
 /// A certificate that does not hold now does not hold in a second. Nothing was sent.
-const UNTRUSTED: Verdict = Verdict { class: Class::Permanent, blameless: false, ..UNAUTHORIZED };
+const UNTRUSTED: Classification = Classification { class: Class::Permanent, blameless: false, ..UNAUTHORIZED };
 
 /// The result of one send, and since when the upstream could answer.
 async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outward) -> (Result<(), Fault>, Mono) {
@@ -410,7 +410,7 @@ async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outwa
 }
 
 impl Scene<'_> {
-    fn ended_key(&self, settle: &Settle) {
+    fn ended_key(&self, settle: &SettleAttempt) {
         if let (Some(keeper), Some(reservation)) = (self.keeper, settle.reservation) {
             keeper.settle(reservation);
         }
@@ -436,7 +436,7 @@ impl Scene<'_> {
         })
     }
 
-    fn record(&self, attempt: Attempt, observed: Observed, now: Now) {
+    fn record(&self, attempt: AttemptOutcome, observed: Observed, now: Now) {
         let Observed { sample, error, timeout, resends, span } = observed;
         if let Some(trail) = self.trail {
             trail.borrow_mut().push((now.wall, attempt));
@@ -458,7 +458,7 @@ impl Scene<'_> {
     }
 
     /// The closing line of a call whose caller is gone; there is nobody left to answer.
-    fn left(&self, finish: &Finish, now: Now) {
+    fn left(&self, finish: &CallEnd, now: Now) {
         self.recorder.push(Record::Call(CallRecord {
             at: now.wall,
             call: self.id,
@@ -474,7 +474,7 @@ impl Scene<'_> {
         }));
     }
 
-    fn changed(&self, change: Change, now: Now) {
+    fn changed(&self, change: PhaseChange, now: Now) {
         self.recorder.push(Record::Breaker(BreakerRecord { at: now.wall, names: Arc::clone(&self.endpoint.names), change }));
     }
 }

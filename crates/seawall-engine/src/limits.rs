@@ -6,9 +6,9 @@ use crate::record::Names;
 use http::HeaderMap;
 use parking_lot::MutexGuard;
 use seawall_core::admit::layered::{self, Answers};
-use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::admit::table::Table;
-use seawall_core::call::Answer;
+use seawall_core::admit::limit::{Gcra, LimitCell};
+use seawall_core::admit::table::CellTable;
+use seawall_core::call::AskAnswer;
 use seawall_core::policy::{self, LimitKey, Mode};
 use seawall_core::time::{Mono, Nanos};
 use sha2::{Digest as _, Sha256};
@@ -68,16 +68,16 @@ impl<'a> Who<'a> {
 #[derive(Debug)]
 struct Cells {
     rank: u64,
-    table: Locked<Table>,
+    table: Locked<CellTable>,
 }
 
 impl Cells {
     fn new() -> Self {
         static NEXT_RANK: AtomicU64 = AtomicU64::new(0);
-        Self { rank: NEXT_RANK.fetch_add(1, Ordering::Relaxed), table: Locked::new(Table::new(MOST_KEYS)) }
+        Self { rank: NEXT_RANK.fetch_add(1, Ordering::Relaxed), table: Locked::new(CellTable::new(MOST_KEYS)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, CellTable> {
         self.table.lock()
     }
 }
@@ -85,8 +85,8 @@ impl Cells {
 /// One limit with the cells of its keys.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    spec: policy::Limit,
-    limit: Limit,
+    spec: policy::LimitPolicy,
+    limit: Gcra,
     cells: Arc<Cells>,
     /// What tells it from the other limits of a configuration, on every instance alike.
     place: Arc<str>,
@@ -96,9 +96,9 @@ pub struct Layer {
 
 impl Layer {
     #[must_use]
-    pub fn new(spec: &policy::Limit) -> Self {
+    pub fn new(spec: &policy::LimitPolicy) -> Self {
         Self {
-            limit: Limit::from(spec),
+            limit: Gcra::from(spec),
             spec: spec.clone(),
             cells: Arc::new(Cells::new()),
             place: Arc::from(""),
@@ -121,8 +121,8 @@ impl Layer {
 
     /// The same cells under a changed rate: nobody gets a burst from the change itself.
     #[must_use]
-    pub fn changed(&self, spec: &policy::Limit, now: Mono) -> Self {
-        let limit = Limit::from(spec);
+    pub fn changed(&self, spec: &policy::LimitPolicy, now: Mono) -> Self {
+        let limit = Gcra::from(spec);
         if limit != self.limit {
             self.cells.lock().rebase(&self.limit, &limit, now);
         }
@@ -151,7 +151,7 @@ impl Layer {
     }
 
     #[must_use]
-    pub const fn spec(&self) -> &policy::Limit {
+    pub const fn spec(&self) -> &policy::LimitPolicy {
         &self.spec
     }
 
@@ -259,7 +259,7 @@ impl Limits {
     }
 
     /// Takes the cost from every layer, or from none.
-    pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (Answer, Taken) {
+    pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (AskAnswer, Taken) {
         let mut taken = Taken { keys: self.layers.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
         let answers = self.with_cells(&taken.keys, now, |layers| layered::take(layers, now, cost));
         match answers {
@@ -302,17 +302,17 @@ impl Limits {
     /// What one of so many instances may admit by itself, counted in the same cells.
     #[must_use]
     pub fn share(&self, instances: u32) -> Self {
-        let layer = |layer: &Layer| Layer { limit: Limit::from(&layer.spec.share(instances)), ..layer.clone() };
+        let layer = |layer: &Layer| Layer { limit: Gcra::from(&layer.spec.share(instances)), ..layer.clone() };
         Self { layers: self.layers.iter().map(layer).collect(), lock_order: self.lock_order.clone() }
     }
 
     /// Lends the cells of all layers at once.
-    fn with_cells<R>(&self, keys: &[u128], now: Mono, act: impl FnOnce(&mut [(&Limit, &mut Cell)]) -> R) -> R {
-        let mut tables: Few<Option<MutexGuard<'_, Table>>> = self.layers.iter().map(|_| None).collect();
+    fn with_cells<R>(&self, keys: &[u128], now: Mono, act: impl FnOnce(&mut [(&Gcra, &mut LimitCell)]) -> R) -> R {
+        let mut tables: Few<Option<MutexGuard<'_, CellTable>>> = self.layers.iter().map(|_| None).collect();
         for at in &self.lock_order {
             tables[*at] = Some(self.layers[*at].cells.lock());
         }
-        let mut layers: Few<(&Limit, &mut Cell)> = Few::with_capacity(keys.len());
+        let mut layers: Few<(&Gcra, &mut LimitCell)> = Few::with_capacity(keys.len());
         for ((layer, table), key) in self.layers.iter().zip(tables.iter_mut().flatten()).zip(keys) {
             layers.push((&layer.limit, table.cell(&layer.limit, *key, now)));
         }
@@ -321,7 +321,7 @@ impl Limits {
 }
 
 /// What a limit counts apart, as a number.
-fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
+fn key(spec: &policy::LimitPolicy, who: &Who<'_>, names: &Names) -> u128 {
     // Every part with its length, so that no two parts can be taken for one.
     let mut parts: SmallVec<[u8; 128]> = SmallVec::new();
     each_part(spec, who, names, |bytes| {
@@ -332,7 +332,7 @@ fn key(spec: &policy::Limit, who: &Who<'_>, names: &Names) -> u128 {
 }
 
 /// What a limit looks at, piece by piece.
-fn each_part(spec: &policy::Limit, who: &Who<'_>, names: &Names, mut write: impl FnMut(&[u8])) {
+fn each_part(spec: &policy::LimitPolicy, who: &Who<'_>, names: &Names, mut write: impl FnMut(&[u8])) {
     for part in &spec.key {
         match part {
             LimitKey::Global => write(b""),
@@ -363,8 +363,8 @@ mod tests {
     use super::*;
     use seawall_core::policy::{Algorithm, Fail, Rate};
 
-    fn spec(name: &str, key: LimitKey, per_second: u64) -> policy::Limit {
-        policy::Limit {
+    fn spec(name: &str, key: LimitKey, per_second: u64) -> policy::LimitPolicy {
+        policy::LimitPolicy {
             name: name.into(),
             key: vec![key],
             rate: Rate::per_second(per_second),
@@ -389,12 +389,12 @@ mod tests {
         let limits = Limits::new(vec![Layer::new(&spec("all", LimitKey::Global, 3)), Layer::new(&spec("each", LimitKey::Caller, 1))]);
         let headers = HeaderMap::new();
         let take = |caller: &str| limits.take(&who(caller, &headers), &names(), 1, Mono(0)).0;
-        let go = Answer::Limited { after: Nanos::ZERO };
+        let go = AskAnswer::Limited { after: Nanos::ZERO };
         assert_eq!(take("a"), go);
-        assert!(matches!(take("a"), Answer::OverLimit { retry_at: Some(_) }), "a has had its share");
+        assert!(matches!(take("a"), AskAnswer::OverLimit { retry_at: Some(_) }), "a has had its share");
         assert_eq!(take("b"), go);
         assert_eq!(take("c"), go, "the refused call of a took nothing from all");
-        assert!(matches!(take("d"), Answer::OverLimit { retry_at: Some(_) }), "all three are spent");
+        assert!(matches!(take("d"), AskAnswer::OverLimit { retry_at: Some(_) }), "all three are spent");
     }
 
     #[test]
@@ -404,8 +404,8 @@ mod tests {
         assert_eq!((others.layers().len(), limits.layers().len()), (1, 1));
         let headers = HeaderMap::new();
         let take = |credential| limits.take(&Who { credential, ..who("a", &headers) }, &names(), 1, Mono(0)).0;
-        assert_eq!((take("x"), take("y")), (Answer::Limited { after: Nanos::ZERO }, Answer::Limited { after: Nanos::ZERO }));
-        assert!(matches!(take("x"), Answer::OverLimit { retry_at: Some(_) }));
+        assert_eq!((take("x"), take("y")), (AskAnswer::Limited { after: Nanos::ZERO }, AskAnswer::Limited { after: Nanos::ZERO }));
+        assert!(matches!(take("x"), AskAnswer::OverLimit { retry_at: Some(_) }));
     }
 
     #[test]
@@ -414,7 +414,7 @@ mod tests {
         let headers = HeaderMap::new();
         let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
         limits.refund(&taken, 1, Mono(0));
-        assert_eq!(limits.take(&who("a", &headers), &names(), 1, Mono(0)).0, Answer::Limited { after: Nanos::ZERO });
+        assert_eq!(limits.take(&who("a", &headers), &names(), 1, Mono(0)).0, AskAnswer::Limited { after: Nanos::ZERO });
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
         let layer = Layer::new(&spec("x", LimitKey::Global, 2));
         let limits = Limits::new(vec![layer.clone(), layer]);
         let headers = HeaderMap::new();
-        let go = Answer::Limited { after: Nanos::ZERO };
+        let go = AskAnswer::Limited { after: Nanos::ZERO };
         assert_eq!([0, 1].map(|_| limits.take(&who("a", &headers), &names(), 1, Mono(0)).0), [go, go]);
     }
 }

@@ -14,10 +14,10 @@ use crate::shared::Store;
 use crate::state::{EndpointState, UpstreamState};
 use http::{HeaderName, HeaderValue};
 use seawall_core::admit::shed;
-use seawall_core::call::Plan;
+use seawall_core::call::CallPlan;
 use seawall_core::config::model::{Notify, Schedule};
 use seawall_core::config::place::SecretRef;
-use seawall_core::config::{Config, Endpoint, Server, Tls, Upstream};
+use seawall_core::config::{Config, EndpointConfig, ServerConfig, Tls, UpstreamConfig};
 use seawall_core::lease::Until;
 use seawall_core::policy::{self, BreakerPer, Mode, Share};
 use seawall_core::time::{Mono, Now};
@@ -75,7 +75,7 @@ pub struct SecretHeader {
 pub struct LiveUpstream {
     /// Which shelf of connection pools is its own: a new one for each new URL.
     pub id: u32,
-    pub spec: Arc<Upstream>,
+    pub spec: Arc<UpstreamConfig>,
     /// In the order of `spec.endpoints`.
     pub endpoints: Vec<Arc<LiveEndpoint>>,
     pub state: Arc<UpstreamState>,
@@ -92,11 +92,11 @@ pub struct LiveUpstream {
 
 #[derive(Debug)]
 pub struct LiveEndpoint {
-    pub spec: Arc<Endpoint>,
+    pub spec: Arc<EndpointConfig>,
     pub names: Arc<Names>,
     /// The pattern, as records show it.
     pub route: Arc<str>,
-    pub plan: Arc<Plan>,
+    pub plan: Arc<CallPlan>,
     pub state: EndpointState,
     /// What good answers look like.
     pub schema: Option<Schema>,
@@ -293,7 +293,7 @@ fn front(tls: &Tls, around: Around<'_>) -> Result<Front, Unusable> {
     Front::new(&chain, key.as_ref().map_or("", Secret::reveal).as_bytes()).map_err(Unusable::Tls)
 }
 
-fn shared(server: &Server, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {
+fn shared(server: &ServerConfig, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {
     let place = server.shared.as_str();
     let reference = match place.split_once(':') {
         _ if place == "local" => return Ok(None),
@@ -308,7 +308,7 @@ fn shared(server: &Server, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusa
 }
 
 /// A pool keeps its places and its line as long as its shape stays.
-fn pool(spec: &policy::Pool, before: Option<&Live>) -> Arc<Pool> {
+fn pool(spec: &policy::BulkheadPolicy, before: Option<&Live>) -> Arc<Pool> {
     let same = before.and_then(|live| {
         let unchanged = live.config.pool(&spec.name) == Some(spec);
         live.pools.get(&spec.name).filter(|_| unchanged)
@@ -318,7 +318,7 @@ fn pool(spec: &policy::Pool, before: Option<&Live>) -> Arc<Pool> {
 
 /// Makes the limit of a place. It keeps its cells as long as its place stays, also when its rate changes. Cells never go
 /// to two places, because a call locks the cells of all its places.
-fn layer(spec: &policy::Limit, place: &str, before: Option<(&[Layer], Mono)>) -> Layer {
+fn layer(spec: &policy::LimitPolicy, place: &str, before: Option<(&[Layer], Mono)>) -> Layer {
     let previous = before.and_then(|(layers, now)| Some((layers.iter().find(|layer| layer.place() == place)?, now)));
     previous.map_or_else(|| Layer::new(spec).at(place), |(layer, now)| layer.changed(spec, now))
 }
@@ -333,7 +333,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn credentials(&self, spec: &Upstream, before: Option<&Arc<LiveUpstream>>) -> Result<Option<Credentials>, MissingSecret> {
+    fn credentials(&self, spec: &UpstreamConfig, before: Option<&Arc<LiveUpstream>>) -> Result<Option<Credentials>, MissingSecret> {
         let Some(auth) = &spec.auth else { return Ok(None) };
         let (path, before) = (format!("upstreams.{}.auth", spec.name), before.and_then(|before| before.credentials.as_ref()));
         let shared = self.shared.map(|store| (store, spec.name.as_str()));
@@ -342,7 +342,7 @@ impl Parts<'_> {
 }
 
 impl LiveUpstream {
-    fn new(parts: &Parts<'_>, spec: &Arc<Upstream>, before: Option<(&Arc<Self>, Now)>) -> Result<Self, Unusable> {
+    fn new(parts: &Parts<'_>, spec: &Arc<UpstreamConfig>, before: Option<(&Arc<Self>, Now)>) -> Result<Self, Unusable> {
         let mut layers: Vec<Layer> = Vec::new();
         let previous_layers = before.map(|(before, now)| (before.layers.as_slice(), now.mono));
         let before = before.map(|(before, _)| before);
@@ -365,7 +365,7 @@ impl LiveUpstream {
             let limits =
                 Limits::new(parts.global.iter().cloned().chain(own_layers(endpoint, &spec.name, &mut layers, previous_layers)).collect());
             let pool = endpoint.policy.pool.as_ref().and_then(|name| parts.pools.get(name)).cloned();
-            let mut plan = Plan::new(parts.config, spec, endpoint);
+            let mut plan = CallPlan::new(parts.config, spec, endpoint);
             let own_state = EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
                 .after(previous.map(|previous| &previous.state));
             plan.limited = !own_state.limits.is_empty();
@@ -432,7 +432,7 @@ impl LiveUpstream {
 }
 
 /// An endpoint's limits beside the global ones. Endpoints that inherit the same limit share its cells.
-fn own_layers(endpoint: &Endpoint, upstream: &str, shared: &mut Vec<Layer>, before: Option<(&[Layer], Mono)>) -> Vec<Layer> {
+fn own_layers(endpoint: &EndpointConfig, upstream: &str, shared: &mut Vec<Layer>, before: Option<(&[Layer], Mono)>) -> Vec<Layer> {
     let mut own = Vec::new();
     for spec in &endpoint.policy.limits {
         let found = shared.iter().find(|layer| layer.spec() == spec).cloned();
@@ -447,7 +447,7 @@ fn own_layers(endpoint: &Endpoint, upstream: &str, shared: &mut Vec<Layer>, befo
     own
 }
 
-fn schema(config: &Config, upstream: &Upstream, endpoint: &Endpoint, around: Around<'_>) -> Result<Option<Schema>, Unusable> {
+fn schema(config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig, around: Around<'_>) -> Result<Option<Schema>, Unusable> {
     let Some(file) = &endpoint.policy.schema else { return Ok(None) };
     let schema = (around.files)(file).and_then(|text| Schema::parse(&text, config.server.max_body));
     let path = || format!("upstreams.{}/{}.schema", upstream.name, endpoint.name);
@@ -455,7 +455,7 @@ fn schema(config: &Config, upstream: &Upstream, endpoint: &Endpoint, around: Aro
 }
 
 /// What an upstream's endpoints share, as it goes on from the configuration before.
-fn state(spec: &Arc<Upstream>, credentials: Option<&Credentials>, before: Option<&Arc<LiveUpstream>>) -> Arc<UpstreamState> {
+fn state(spec: &Arc<UpstreamConfig>, credentials: Option<&Credentials>, before: Option<&Arc<LiveUpstream>>) -> Arc<UpstreamState> {
     let secrets = credentials.map(Credentials::fingerprints).unwrap_or_default();
     let Some(before) = before else { return Arc::new(UpstreamState::new(spec.auth.as_ref(), secrets)) };
     let (old, new) = (keys(&before.spec, before.state.secrets()), keys(spec, &secrets));
@@ -470,7 +470,7 @@ fn state(spec: &Arc<Upstream>, credentials: Option<&Credentials>, before: Option
 }
 
 /// Id, group and secret of each key.
-fn keys<'a>(upstream: &'a Upstream, secrets: &[u32]) -> Vec<(&'a str, Option<&'a str>, u32)> {
+fn keys<'a>(upstream: &'a UpstreamConfig, secrets: &[u32]) -> Vec<(&'a str, Option<&'a str>, u32)> {
     let keys = upstream.auth.iter().flat_map(|auth| &auth.keys);
     keys.zip(secrets).map(|(key, secret)| (key.id.as_str(), key.group.as_deref(), *secret)).collect()
 }

@@ -3,7 +3,7 @@
 
 use crate::live::{Live, LiveUpstream};
 use crate::state::{EndpointState, UpstreamState};
-use seawall_core::guard::{Breaker, BreakerData, PhaseData, WindowData};
+use seawall_core::guard::{BreakerCell, BreakerData, PhaseData, WindowData};
 use seawall_core::lease::{CooldownData, KeyData, KeyPoolData};
 use seawall_core::time::{Mono, Nanos, Now};
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,7 @@ impl Memory {
                 }
                 if let Some(breaker) = known.breaker {
                     let breaker = bounded(breaker.on(|at| clocks.to_mono(at), |span| span), now.mono);
-                    endpoint.state.with_breaker(|cell| *cell = Breaker::import(&breaker));
+                    endpoint.state.with_breaker(|cell| *cell = BreakerCell::import(&breaker));
                 }
             }
         }
@@ -254,7 +254,7 @@ keys = [{ id = "x", secret = "env:X" }, { id = "y", secret = "env:Y" }]
         let before = live();
         let open = PhaseData::Open { since: at(95, 0).mono.0, until: at(105, 0).mono.0, length: 10_000_000_000 };
         let open = BreakerData { phase: open, ..BreakerData::default() };
-        before.upstreams[0].endpoints[0].state.with_breaker(|cell| *cell = Breaker::import(&open));
+        before.upstreams[0].endpoints[0].state.with_breaker(|cell| *cell = BreakerCell::import(&open));
         let memory = Memory::of(&before, at(100, 5000));
         let retry_at = |live: &Live, now: Now| live.upstreams[0].endpoints[0].state.breaker_state(now.mono).1;
         assert_eq!(retry_at(&restarted(&memory, at(1, 5002)), at(1, 5002)), Some(at(4, 0).mono));

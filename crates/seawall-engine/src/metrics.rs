@@ -3,7 +3,7 @@
 
 use crate::locked::Locked;
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record};
-use seawall_core::record::{Class, Code, Status, Timeout};
+use seawall_core::record::{AttemptStatus, Class, Code, Timeout};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -101,7 +101,7 @@ fn place(length: Nanos) -> usize {
 
 #[derive(Debug, Default)]
 struct EndpointCounts {
-    attempts: BTreeMap<(Status, &'static str), u64>,
+    attempts: BTreeMap<(AttemptStatus, &'static str), u64>,
     calls: BTreeMap<(Arc<str>, &'static str), u64>,
     retries: BTreeMap<(Arc<str>, &'static str), u64>,
     rejections: BTreeMap<(&'static str, &'static str), u64>,
@@ -168,7 +168,7 @@ impl Metrics {
         counts.call_seconds.add(&marked);
         if marked.count > 0 {
             let success = Class::Success.as_str();
-            *counts.attempts.entry((Status::Http(200), success)).or_default() += marked.count;
+            *counts.attempts.entry((AttemptStatus::Http(200), success)).or_default() += marked.count;
             *counts.calls.entry((Arc::clone(caller), success)).or_default() += marked.count;
         }
     }
@@ -180,7 +180,7 @@ impl Metrics {
             totals.calls += counts.calls.values().sum::<u64>();
             totals.successes += counts.calls.iter().filter(|((_, outcome), _)| *outcome == "success").map(|(_, n)| n).sum::<u64>();
             totals.attempts +=
-                counts.attempts.iter().filter(|((status, _), _)| *status != Status::CircuitOpen).map(|(_, n)| n).sum::<u64>();
+                counts.attempts.iter().filter(|((status, _), _)| *status != AttemptStatus::CircuitOpen).map(|(_, n)| n).sum::<u64>();
             totals.resends += counts.resends;
             totals.retries += counts.retries.values().sum::<u64>();
         }
@@ -270,7 +270,7 @@ impl EndpointCounts {
             *self.retries.entry((Arc::clone(&record.caller), attempt.reason.as_str())).or_default() += 1;
         }
         // Nobody knows how long an attempt would have taken that its caller gave up.
-        if attempt.status != Status::CircuitOpen && attempt.outcome() != Code::Cancelled.as_str() {
+        if attempt.status != AttemptStatus::CircuitOpen && attempt.outcome() != Code::Cancelled.as_str() {
             self.attempt_seconds.observe(attempt.latency);
         }
         if let Some(timeout) = record.timeout {

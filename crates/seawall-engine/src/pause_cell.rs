@@ -1,7 +1,7 @@
 //! A provider's pause, shared by threads. While there is none, asking costs one atomic read.
 
 use parking_lot::Mutex;
-use seawall_core::guard::Pause;
+use seawall_core::guard::PauseState;
 use seawall_core::time::{Mono, Nanos};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ const RECHECK: Nanos = Nanos::from_secs(1);
 pub(crate) struct PauseCell {
     /// The end of `pause`: before it, the lock is worth taking.
     until: AtomicU64,
-    pause: Mutex<Pause>,
+    pause: Mutex<PauseState>,
 }
 
 impl PauseCell {
@@ -38,7 +38,7 @@ impl PauseCell {
 
     /// Takes over from Redis that there is no pause.
     pub(crate) fn hear_end(&self) {
-        self.with(Pause::hear_end);
+        self.with(PauseState::hear_end);
     }
 
     /// Takes over from Redis that a probe has disproved the pause.
@@ -59,7 +59,7 @@ impl PauseCell {
     }
 
     pub(crate) fn lift(&self) {
-        self.with(Pause::lift);
+        self.with(PauseState::lift);
     }
 
     /// When it began and when it ends, while it lasts.
@@ -67,7 +67,7 @@ impl PauseCell {
         self.pause.lock().span(now)
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Pause) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut PauseState) -> R) -> R {
         let mut pause = self.pause.lock();
         let result = act(&mut pause);
         // Written under the lock, so that it never falls behind the pause that it stands for.

@@ -4,8 +4,8 @@ use crate::clock::Clock;
 use crate::locked::Locked;
 use parking_lot::MutexGuard;
 use seawall_core::admit::adaptive::Adaptive;
-use seawall_core::admit::bulkhead::{Arrival, Bulkhead, Entry, Refusal, Ticket};
-use seawall_core::guard::Sample;
+use seawall_core::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest, QueueTicket, Refusal};
+use seawall_core::guard::BreakerSample;
 use seawall_core::policy;
 use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct Pool {
 struct Inner {
     bulkhead: Bulkhead,
     adaptive: Option<Adaptive>,
-    line: BTreeMap<Ticket, oneshot::Sender<Turn>>,
+    line: BTreeMap<QueueTicket, oneshot::Sender<Turn>>,
 }
 
 /// What becomes of someone in line.
@@ -43,7 +43,7 @@ pub enum Turn {
 /// A place in line, given up when dropped.
 #[derive(Debug)]
 pub struct Waiting {
-    ticket: Ticket,
+    ticket: QueueTicket,
     pub turn: oneshot::Receiver<Turn>,
 }
 
@@ -90,7 +90,7 @@ pub struct Load {
 
 impl Pool {
     #[must_use]
-    pub fn new(spec: &policy::Pool) -> Self {
+    pub fn new(spec: &policy::BulkheadPolicy) -> Self {
         let adaptive = spec.adaptive.then(|| Adaptive::new(spec.concurrent.div_ceil(2), 1, spec.concurrent));
         let mut bulkhead = Bulkhead::new(spec);
         if let Some(adaptive) = &adaptive {
@@ -121,11 +121,11 @@ impl Pool {
     /// A place, a place in line, or neither.
     pub fn enter(&self, deadline: Mono, now: Mono) -> Entered {
         let mut inner = self.inner.lock();
-        let entry = inner.bulkhead.enter(Arrival { priority: self.priority, deadline }, now);
+        let entry = inner.bulkhead.enter(BulkheadRequest { priority: self.priority, deadline }, now);
         self.note(&inner);
         match entry {
-            Entry::Go => Entered::In,
-            Entry::Queued { ticket, displaced, .. } => {
+            BulkheadEntry::Go => Entered::In,
+            BulkheadEntry::Queued { ticket, displaced, .. } => {
                 let (wake, turn) = oneshot::channel();
                 if let Some(gone) = displaced.and_then(|gone| inner.line.remove(&gone)) {
                     // Whoever left in the meantime needs no telling.
@@ -134,7 +134,7 @@ impl Pool {
                 inner.line.insert(ticket, wake);
                 Entered::Line(Waiting { ticket, turn })
             }
-            Entry::Refused(refusal) => Entered::Full { shed: refusal == Refusal::Deadline },
+            BulkheadEntry::Refused(refusal) => Entered::Full { shed: refusal == Refusal::Deadline },
         }
     }
 
@@ -160,7 +160,7 @@ impl Pool {
     }
 
     /// An adaptive pool follows the results of its own calls.
-    pub fn hear(&self, sample: Sample, now: Mono) {
+    pub fn hear(&self, sample: BreakerSample, now: Mono) {
         let mut inner = self.inner.lock();
         let running = inner.bulkhead.running();
         let Some(adaptive) = &mut inner.adaptive else { return };
@@ -204,7 +204,14 @@ mod tests {
     use super::*;
 
     fn pool(concurrent: u32, queue: u32) -> Pool {
-        Pool::new(&policy::Pool { name: "p".into(), concurrent, queue, queue_timeout: Nanos::from_secs(1), priority: 1, adaptive: false })
+        Pool::new(&policy::BulkheadPolicy {
+            name: "p".into(),
+            concurrent,
+            queue,
+            queue_timeout: Nanos::from_secs(1),
+            priority: 1,
+            adaptive: false,
+        })
     }
 
     fn line(entered: Entered) -> Waiting {

@@ -146,15 +146,15 @@ mod tests {
     use super::*;
     use crate::record::{AttemptRecord, Names, Sample};
     use seawall_core::id::CallId;
-    use seawall_core::record::{Attempt, Class, Decision, Reason, Status};
+    use seawall_core::record::{AttemptOutcome, AttemptStatus, Class, Decision, Reason};
     use seawall_core::rng::Rng;
     use seawall_core::time::{Nanos, Wall};
     use std::sync::Arc;
 
     fn attempt(names: &Arc<Names>) -> Record {
-        let attempt = Attempt {
+        let attempt = AttemptOutcome {
             number: 1,
-            status: Status::Http(418),
+            status: AttemptStatus::Http(418),
             key: None,
             latency: Nanos::ZERO,
             elapsed: Nanos::ZERO,

@@ -12,10 +12,10 @@ use crate::shared::{Link, OwnCells, Receipts, Store, Took};
 pub use crate::upstream_state::UpstreamState;
 use seawall_core::admit::line::{self, Lane, WaitingLine};
 use seawall_core::admit::places::Waiter;
-use seawall_core::call::{Answer, Ask, KeyReport, Settle};
-use seawall_core::config::Policy;
-use seawall_core::decide::Funding;
-use seawall_core::guard::{Admission, Breaker, Change, Forced, Permit, Sample, State};
+use seawall_core::call::{Ask, AskAnswer, KeyReport, SettleAttempt};
+use seawall_core::config::EndpointPolicy;
+use seawall_core::decide::RetryFunding;
+use seawall_core::guard::{Admission, BreakerCell, BreakerSample, Forced, Permit, PhaseChange, State};
 use seawall_core::lease::{self, KeyPool, KeySet, PassedOver, RequestMark, Until};
 use seawall_core::policy;
 use seawall_core::record::Scope;
@@ -26,9 +26,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct EndpointState {
     pub upstream: Arc<UpstreamState>,
-    breaker: Arc<Locked<Breaker>>,
+    breaker: Arc<Locked<BreakerCell>>,
     pause: Arc<PauseCell>,
-    guard: policy::Breaker,
+    guard: policy::BreakerPolicy,
     retry: policy::Retry,
     names: Arc<Names>,
     cost: u64,
@@ -86,22 +86,22 @@ impl Visit {
 }
 
 /// How long a key's limits have no room; a paced one has room when its turn comes.
-fn room_after(answer: Answer, now: Mono) -> Option<Nanos> {
+fn room_after(answer: AskAnswer, now: Mono) -> Option<Nanos> {
     match answer {
-        Answer::Limited { after: Nanos::ZERO } => None,
-        Answer::Limited { after } => Some(after),
-        Answer::OverLimit { retry_at } => Some(retry_at.map_or(Nanos::MAX, |at| at.since(now))),
+        AskAnswer::Limited { after: Nanos::ZERO } => None,
+        AskAnswer::Limited { after } => Some(after),
+        AskAnswer::OverLimit { retry_at } => Some(retry_at.map_or(Nanos::MAX, |at| at.since(now))),
         answer => unreachable!("limits answer for limits, not {answer:?}"),
     }
 }
 
 /// A breaker's cell, for whoever builds the states of an upstream.
 #[derive(Clone, Debug)]
-pub struct SharedBreaker(Arc<Locked<Breaker>>);
+pub struct SharedBreaker(Arc<Locked<BreakerCell>>);
 
 impl Default for SharedBreaker {
     fn default() -> Self {
-        Self(Arc::new(Locked::new(Breaker::new())))
+        Self(Arc::new(Locked::new(BreakerCell::new())))
     }
 }
 
@@ -110,7 +110,7 @@ impl EndpointState {
     pub fn new(
         upstream: Arc<UpstreamState>,
         breaker: SharedBreaker,
-        policy: &Policy,
+        policy: &EndpointPolicy,
         names: Arc<Names>,
         limits: Limits,
         pool: Option<Arc<Pool>>,
@@ -137,7 +137,7 @@ impl EndpointState {
 
     /// The same state, shared with other instances.
     #[must_use]
-    pub fn shared(mut self, store: &Arc<Store>, policy: &Policy) -> Self {
+    pub fn shared(mut self, store: &Arc<Store>, policy: &EndpointPolicy) -> Self {
         let (own, upstream) = (self.own_cells(), Arc::clone(&self.upstream));
         self.link = Some(Arc::new(Link::new(store, &self.names, policy, own, upstream, (&self.limits, &self.key_limits))));
         self
@@ -188,7 +188,7 @@ impl EndpointState {
     }
 
     /// Lends the breaker, which endpoints may share.
-    pub(crate) fn with_breaker<R>(&self, act: impl FnOnce(&mut Breaker) -> R) -> R {
+    pub(crate) fn with_breaker<R>(&self, act: impl FnOnce(&mut BreakerCell) -> R) -> R {
         act(&mut self.breaker.lock())
     }
 
@@ -205,7 +205,7 @@ impl EndpointState {
     }
 
     /// An operator's hand on the breaker, on that of every instance.
-    pub async fn force_breaker(&self, forced: Forced, clock: &Clock) -> Option<Change> {
+    pub async fn force_breaker(&self, forced: Forced, clock: &Clock) -> Option<PhaseChange> {
         match &self.link {
             Some(link) => link.breaker.force(forced, clock).await,
             None => self.breaker.lock().force(forced, clock.now().mono),
@@ -235,13 +235,13 @@ impl EndpointState {
     }
 
     /// The answer to a call's question, and the breaker's change where a result made it change.
-    pub(crate) fn answer(&self, ask: &Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (Answer, Option<Change>) {
+    pub(crate) fn answer(&self, ask: &Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (AskAnswer, Option<PhaseChange>) {
         let answer = match *ask {
             Ask::Permit { lease } => self.admit(lease, Some(who), now.mono),
             Ask::Key { tried, request } => self.lease((tried, request), who, visit, now),
             Ask::Settle(ref settle) => {
                 let (funding, change) = self.settle(settle, Some(who), visit, now);
-                return (Answer::Settled { funding }, change);
+                return (AskAnswer::Settled { funding }, change);
             }
             Ask::Limits => {
                 let (answer, taken) = self.limits.take(who, &self.names, self.cost, now.mono);
@@ -252,21 +252,21 @@ impl EndpointState {
             Ask::Line { place, lane, ready_at } => self.wait_in_line((place, lane), ready_at, who, visit, now.mono),
             Ask::Turn { place } => self.turn(place, visit, now.mono),
             // Whoever has nobody to keep keys has never seen one before.
-            Ask::Reserve => Answer::Reserved,
+            Ask::Reserve => AskAnswer::Reserved,
             // Nor has it a place that outlives the process.
-            Ask::Begin => Answer::Begun,
+            Ask::Begin => AskAnswer::Begun,
         };
         (answer, None)
     }
 
     /// An answer broke off after its call had ended well: one failure for the breaker, if it still lets calls through.
     #[must_use]
-    pub fn broke_off(&self, now: Now) -> Option<Change> {
-        let sample = Sample::failure(Nanos::ZERO);
+    pub fn broke_off(&self, now: Now) -> Option<PhaseChange> {
+        let sample = BreakerSample::failure(Nanos::ZERO);
         let mut breaker = self.breaker.lock();
         if let Some(link) = &self.link {
             let permit = Permit { generation: breaker.closed_generation()?, probe: None };
-            link.report_late(&Settle { sample: Some((permit, sample)), ..Settle::default() }, Receipts::default());
+            link.report_late(&SettleAttempt { sample: Some((permit, sample)), ..SettleAttempt::default() }, Receipts::default());
             return None;
         }
         let Admission::Go(permit) = breaker.admit(&self.guard, Nanos::ZERO, now.mono) else { return None };
@@ -274,9 +274,9 @@ impl EndpointState {
     }
 
     #[inline]
-    pub(crate) fn admit(&self, lease: Nanos, who: Option<&Who<'_>>, now: Mono) -> Answer {
+    pub(crate) fn admit(&self, lease: Nanos, who: Option<&Who<'_>>, now: Mono) -> AskAnswer {
         match self.heed_pauses(who, now) {
-            Err((until, own)) => Answer::Paused { until, own },
+            Err((until, own)) => AskAnswer::Paused { until, own },
             Ok(()) => self.breaker.lock().admit(&self.guard, lease, now).into(),
         }
     }
@@ -298,11 +298,11 @@ impl EndpointState {
         who: &Who<'_>,
         visit: &mut Visit,
         now: Mono,
-    ) -> Answer {
+    ) -> AskAnswer {
         if place.is_none() {
             let waiter = Waiter { caller: who.number_of_caller(), bytes: visit.body_bytes };
             if !self.upstream.places.lock().take(waiter, self.max_waiting) {
-                return Answer::LineFull;
+                return AskAnswer::LineFull;
             }
             visit.waiter = Some(waiter);
         }
@@ -310,10 +310,10 @@ impl EndpointState {
     }
 
     /// Whether a call looks again now. One that does not may have to leave, for a caller that has fewer places.
-    fn turn(&self, place: line::Place, visit: &Visit, now: Mono) -> Answer {
+    fn turn(&self, place: line::Place, visit: &Visit, now: Mono) -> AskAnswer {
         let answer = self.line.lock().answer_turn(place, now);
         let is_displaced = || visit.waiter.is_some_and(|waiter| self.upstream.places.lock().is_displaced(waiter.caller));
-        if answer != Answer::Turn && is_displaced() { Answer::LineFull } else { answer }
+        if answer != AskAnswer::Turn && is_displaced() { AskAnswer::LineFull } else { answer }
     }
 
     /// Whether the provider lets this call be sent; otherwise when its pause ends, and whether that binds the caller's credential alone.
@@ -334,7 +334,7 @@ impl EndpointState {
         who: &Who<'_>,
         visit: &mut Visit,
         clock: &Clock,
-    ) -> (Answer, Option<Change>) {
+    ) -> (AskAnswer, Option<PhaseChange>) {
         let now = clock.now();
         let answer = match ask {
             Ask::Limits => {
@@ -343,7 +343,7 @@ impl EndpointState {
                 answer
             }
             Ask::Permit { lease } => match self.heed_pauses(Some(who), now.mono) {
-                Err((until, own)) => Answer::Paused { until, own },
+                Err((until, own)) => AskAnswer::Paused { until, own },
                 Ok(()) => link.breaker.permit(lease, clock).await,
             },
             Ask::Key { tried, request } => self.lease_shared(link, (tried, request), who, visit, clock).await,
@@ -352,7 +352,7 @@ impl EndpointState {
                 let settle = self.scoped(settle, Some(who));
                 let funding = self.settle_own(&settle, Some(who), visit, now);
                 let change = link.report(&settle, &receipts, clock).await;
-                return (Answer::Settled { funding }, change);
+                return (AskAnswer::Settled { funding }, change);
             }
             Ask::Pool { .. } | Ask::Line { .. } | Ask::Turn { .. } | Ask::Reserve | Ask::Begin => {
                 return self.answer(&ask, who, visit, now);
@@ -362,20 +362,20 @@ impl EndpointState {
     }
 
     /// A key whose own limits have room.
-    fn lease(&self, (tried, request): (KeySet, RequestMark), who: &Who<'_>, visit: &mut Visit, now: Now) -> Answer {
+    fn lease(&self, (tried, request): (KeySet, RequestMark), who: &Who<'_>, visit: &mut Visit, now: Now) -> AskAnswer {
         if self.key_limits.is_empty() {
             return self.upstream.lease(tried, request, now);
         }
         let mut passed = PassedOver::none(tried);
         let search = |keys: &mut KeyPool| loop {
             let answer = keys.lease(now, passed.tried, request);
-            let lease::Answer::Leased(lease) = answer else { break passed.conclude(answer) };
+            let lease::LeaseAnswer::Leased(lease) = answer else { break passed.conclude(answer) };
             let (answered, taken) = self.key_limits.take(&self.with_credential(who, lease.key), &self.names, self.cost, now.mono);
             let Some(wait) = room_after(answered, now.mono) else {
                 visit.key_taken = Some(taken);
                 break answer;
             };
-            if matches!(answered, Answer::Limited { .. }) {
+            if matches!(answered, AskAnswer::Limited { .. }) {
                 self.key_limits.refund(&taken, self.cost, now.mono);
             }
             keys.cancel(lease, now.mono);
@@ -392,27 +392,27 @@ impl EndpointState {
         who: &Who<'_>,
         visit: &mut Visit,
         clock: &Clock,
-    ) -> Answer {
+    ) -> AskAnswer {
         let mut passed = PassedOver::none(tried);
         loop {
             let lease = match link.keys.lease(passed.tried, request, clock).await {
-                Answer::Key(lease) if !self.key_limits.is_empty() => lease,
-                Answer::Cooling { wait, probed: false } => return Some(passed.conclude(lease::Answer::Cooling { wait })).into(),
-                Answer::Cooling { wait, probed: true } => return Some(passed.conclude(lease::Answer::Throttled { wait })).into(),
-                Answer::Dead { wait } => return Some(passed.conclude(lease::Answer::Dead { wait })).into(),
+                AskAnswer::Key(lease) if !self.key_limits.is_empty() => lease,
+                AskAnswer::Cooling { wait, probed: false } => return Some(passed.conclude(lease::LeaseAnswer::Cooling { wait })).into(),
+                AskAnswer::Cooling { wait, probed: true } => return Some(passed.conclude(lease::LeaseAnswer::Throttled { wait })).into(),
+                AskAnswer::Dead { wait } => return Some(passed.conclude(lease::LeaseAnswer::Dead { wait })).into(),
                 answer => return answer,
             };
             let (answered, took) = link.key_limits.take(&self.with_credential(who, lease.key), clock).await;
             let Some(wait) = room_after(answered, clock.now().mono) else {
                 visit.key_took = Some(took);
-                return Answer::Key(lease);
+                return AskAnswer::Key(lease);
             };
             match (answered, &took) {
-                (Answer::Limited { .. }, Took::Shared(receipt)) => link.key_limits.refund(receipt).await,
-                (Answer::Limited { .. }, Took::Alone(share, taken)) => share.refund(taken, self.cost, clock.now().mono),
+                (AskAnswer::Limited { .. }, Took::Shared(receipt)) => link.key_limits.refund(receipt).await,
+                (AskAnswer::Limited { .. }, Took::Alone(share, taken)) => share.refund(taken, self.cost, clock.now().mono),
                 _ => {}
             }
-            link.keys.report(&Settle { key: Some((lease, KeyReport::Unused)), ..Settle::default() }, clock).await;
+            link.keys.report(&SettleAttempt { key: Some((lease, KeyReport::Unused)), ..SettleAttempt::default() }, clock).await;
             passed.pass(lease.key, wait);
         }
     }
@@ -429,31 +429,37 @@ impl EndpointState {
         self.limits.fields(visit.taken.as_ref()?, now)
     }
 
-    fn enter(&self, give_up: Mono, visit: &mut Visit, now: Mono) -> Answer {
+    fn enter(&self, give_up: Mono, visit: &mut Visit, now: Mono) -> AskAnswer {
         match self.pool.as_ref().map(|pool| pool.enter(give_up, now)) {
-            None | Some(Entered::In) => Answer::PoolEntered,
+            None | Some(Entered::In) => AskAnswer::PoolEntered,
             Some(Entered::Line(waiting)) => {
                 visit.waiting = Some(waiting);
-                Answer::PoolQueued
+                AskAnswer::PoolQueued
             }
-            Some(Entered::Full { shed }) => Answer::PoolFull { shed },
+            Some(Entered::Full { shed }) => AskAnswer::PoolFull { shed },
         }
     }
 
     /// Takes back and hears what a call that is cut off leaves behind.
-    pub(crate) fn abandon(&self, settle: &Settle, visit: &mut Visit, now: Now) {
+    pub(crate) fn abandon(&self, settle: &SettleAttempt, visit: &mut Visit, now: Now) {
         match &self.link {
             None => drop(self.settle(settle, None, visit, now)),
             Some(link) => {
                 let receipts = visit.receipts();
                 // Nobody asked for a token, so there is none to give back.
-                let _: Option<Funding> = self.settle_own(settle, None, visit, now);
+                let _: Option<RetryFunding> = self.settle_own(settle, None, visit, now);
                 link.report_late(settle, receipts);
             }
         }
     }
 
-    fn settle(&self, settle: &Settle, who: Option<&Who<'_>>, visit: &mut Visit, now: Now) -> (Option<Funding>, Option<Change>) {
+    fn settle(
+        &self,
+        settle: &SettleAttempt,
+        who: Option<&Who<'_>>,
+        visit: &mut Visit,
+        now: Now,
+    ) -> (Option<RetryFunding>, Option<PhaseChange>) {
         let settle = &self.scoped(*settle, who);
         let change = if settle.sample.is_some() || settle.cancel.is_some() {
             settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now.mono)
@@ -467,15 +473,15 @@ impl EndpointState {
     }
 
     /// A pause of a caller's own credential is one of the endpoint where nobody knows whose call it was.
-    fn scoped(&self, settle: Settle, who: Option<&Who<'_>>) -> Settle {
+    fn scoped(&self, settle: SettleAttempt, who: Option<&Who<'_>>) -> SettleAttempt {
         match settle.pause {
-            Some((Scope::Key, until)) if who.is_none() => Settle { pause: Some((Scope::Endpoint, until)), ..settle },
+            Some((Scope::Key, until)) if who.is_none() => SettleAttempt { pause: Some((Scope::Endpoint, until)), ..settle },
             _ => settle,
         }
     }
 
     /// The part of a report that never leaves this process.
-    fn settle_own(&self, settle: &Settle, who: Option<&Who<'_>>, visit: &mut Visit, now: Now) -> Option<Funding> {
+    fn settle_own(&self, settle: &SettleAttempt, who: Option<&Who<'_>>, visit: &mut Visit, now: Now) -> Option<RetryFunding> {
         self.settle_admission(settle, visit, now.mono);
         if let Some(place) = settle.leave_line {
             self.line.lock().leave(place);
@@ -505,19 +511,19 @@ impl EndpointState {
 
     /// As [`EndpointState::settle`] for a call that was in no pool, took from no limit and had no key.
     #[inline(always)] // As `tell_breaker`.
-    pub(crate) fn settle_plain(&self, settle: &Settle, now: Mono) -> Option<Change> {
+    pub(crate) fn settle_plain(&self, settle: &SettleAttempt, now: Mono) -> Option<PhaseChange> {
         let change = settle.tell_breaker(&mut self.breaker.lock(), &self.guard, now);
         self.end_pauses(settle, now);
         if let Some(sent_at) = settle.answer_sent_at(now) {
             self.upstream.credential_pauses.answered(CredentialMark::NONE, sent_at, now);
         }
-        let _: Option<Funding> = settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now);
+        let _: Option<RetryFunding> = settle.tell_budget(&mut self.upstream.budget.lock(), &self.retry, now);
         change
     }
 
     /// A probe that succeeded ends the pause that it was sent in.
     #[inline]
-    fn end_pauses(&self, settle: &Settle, now: Mono) {
+    fn end_pauses(&self, settle: &SettleAttempt, now: Mono) {
         if let Some(sent_at) = settle.answer_sent_at(now) {
             self.pause.answered(sent_at, now);
             self.upstream.pause.answered(sent_at, now);
@@ -525,7 +531,7 @@ impl EndpointState {
     }
 
     /// What limits and pools hear of an attempt's end.
-    fn settle_admission(&self, settle: &Settle, visit: &mut Visit, now: Mono) {
+    fn settle_admission(&self, settle: &SettleAttempt, visit: &mut Visit, now: Mono) {
         if let Some(pool) = &self.pool {
             if let Some((_, sample)) = settle.sample {
                 pool.hear(sample, now);

@@ -17,7 +17,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
 use http_body::Body;
 use read_ahead::inflated;
-use seawall_core::classify::Headers;
+use seawall_core::classify::HeaderLookup;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
 use seawall_http::content_type::is_event_stream;
@@ -166,7 +166,7 @@ impl Answer {
     }
 }
 
-impl Headers for Answer {
+impl HeaderLookup for Answer {
     fn first(&self, name: &str) -> Option<&[u8]> {
         match &self.verbatim {
             Some(verbatim) => verbatim.first(name),
@@ -428,7 +428,7 @@ impl Transport for HttpTransport<'_> {
         Ok(())
     }
 
-    fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])> {
+    fn answer(&self) -> Option<(u16, &dyn HeaderLookup, &[u8])> {
         let answer = self.answer.as_ref()?;
         Some((answer.response.status().as_u16(), answer, &answer.legible))
     }

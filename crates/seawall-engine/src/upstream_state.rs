@@ -4,7 +4,7 @@ use crate::credential_pauses::CredentialPauses;
 use crate::locked::Locked;
 use crate::pause_cell::PauseCell;
 use seawall_core::admit::places::Places;
-use seawall_core::call::{Answer, BUDGET_CAPACITY};
+use seawall_core::call::{AskAnswer, BUDGET_CAPACITY};
 use seawall_core::config::Auth;
 use seawall_core::decide::Budget;
 use seawall_core::lease::{KeyPool, KeySet, KeyStatus, RequestMark, Until};
@@ -124,7 +124,7 @@ impl UpstreamState {
         }
     }
 
-    pub(crate) fn lease(&self, tried: KeySet, request: RequestMark, now: Now) -> Answer {
+    pub(crate) fn lease(&self, tried: KeySet, request: RequestMark, now: Now) -> AskAnswer {
         self.keys.as_ref().map(|keys| keys.lock().lease(now, tried, request)).into()
     }
 }

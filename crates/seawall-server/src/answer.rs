@@ -5,7 +5,7 @@ use crate::figures::ConfigProblem;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, VIA, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use seawall_core::call::{Finish, Outcome};
+use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::policy::ErrorShape;
 use seawall_core::record::{Code, Reason};
@@ -79,7 +79,7 @@ pub(crate) struct SignedHeaders {
 
 impl SignedHeaders {
     pub(crate) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
-        let Finish { attempts, waited, reason, .. } = ended.finish;
+        let CallEnd { attempts, waited, reason, .. } = ended.finish;
         let reason = (ended.finish.outcome != Outcome::Success).then(|| explained(reason));
         Self { call, attempts, outcome, reason, waited, rate_limit: ended.rate_limit.clone(), via: None }
     }

@@ -3,7 +3,7 @@
 use crate::shape::Members;
 use seawall_core::calc;
 use seawall_core::config::checklist::checklist;
-use seawall_core::config::{Config, Endpoint, Invalid, Upstream};
+use seawall_core::config::{Config, EndpointConfig, Invalid, UpstreamConfig};
 use seawall_core::sim::downtime;
 use seawall_core::time::Nanos;
 use seawall_core::units;
@@ -58,11 +58,11 @@ const MAX_REMEMBERED: usize = 10_000;
 /// What the calculators say about one endpoint.
 #[derive(Debug)]
 pub struct Figures {
-    pub worst: calc::WorstCase,
-    pub amplification: calc::Amplification,
+    pub worst: calc::LongestCall,
+    pub amplification: calc::SendsPerCall,
     /// The share of calls that fail, by the length of an outage.
     pub gives_up: Vec<(String, f64)>,
-    pub trips: calc::Trips,
+    pub trips: calc::TripCondition,
 }
 
 impl Calculator {
@@ -70,7 +70,7 @@ impl Calculator {
         Self { load, chances: Mutex::default() }
     }
 
-    pub fn figures(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Figures {
+    pub fn figures(&self, config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> Figures {
         let policy = &endpoint.policy;
         let limits: Vec<_> = config.limits_of(policy).cloned().collect();
         let names = self.load.outages.iter().map(|outage| outage.name.clone());
@@ -83,13 +83,13 @@ impl Calculator {
     }
 
     /// Whether the chances of an endpoint are known without a simulation.
-    pub fn knows(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> bool {
+    pub fn knows(&self, config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> bool {
         let known = self.chances.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&downtime::fingerprint(config, (upstream, endpoint))).is_some_and(|chances| chances.get().is_some())
     }
 
     /// Simulates what is not known yet, which takes some milliseconds for each policy.
-    pub fn chances(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Vec<f64> {
+    pub fn chances(&self, config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> Vec<f64> {
         let place = (upstream, endpoint);
         let chances = {
             let mut known = self.chances.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ impl Calculator {
     }
 
     /// What an endpoint's policy comes to.
-    pub fn policy(&self, config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> PolicyFigures {
+    pub fn policy(&self, config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> PolicyFigures {
         let Figures { worst, amplification, gives_up, trips } = self.figures(config, upstream, endpoint);
         let checklist = checklist(config, upstream, endpoint).into_iter();
         let FigureLoad { layers, calls_per_second, .. } = self.load;

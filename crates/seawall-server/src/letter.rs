@@ -2,10 +2,10 @@
 //! again can help.
 
 use bytes::Bytes;
-use seawall_core::call::{Finish, Outcome};
+use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::discretion;
 use seawall_core::policy::{Door, Severity};
-use seawall_core::record::{Attempt, Class, Code, Reason, Status};
+use seawall_core::record::{AttemptOutcome, AttemptStatus, Class, Code, Reason};
 use seawall_core::time::Wall;
 use seawall_engine::attempt::Transport as _;
 use seawall_engine::credential::Credentials;
@@ -39,15 +39,15 @@ pub struct Cause {
 impl Cause {
     /// How a call ended that did not end well. What the upstream answered last, where it did, is the code: a breaker that
     /// opened between two attempts does not make another failure of it.
-    pub fn of(finish: &Finish, trail: &[(Wall, Attempt)], detail: Masked) -> Self {
+    pub fn of(finish: &CallEnd, trail: &[(Wall, AttemptOutcome)], detail: Masked) -> Self {
         let mut attempts = trail.iter().rev().map(|(_, attempt)| attempt);
         let (class, code) = match finish.outcome {
-            Outcome::Refused(code) => match attempts.next().filter(|attempt| matches!(attempt.status, Status::Error(_))) {
+            Outcome::Refused(code) => match attempts.next().filter(|attempt| matches!(attempt.status, AttemptStatus::Error(_))) {
                 Some(met) => (met.class, met.status.to_string()),
                 None => (class_of(code), code.as_str().to_owned()),
             },
             Outcome::Failed(class) => {
-                let met = attempts.find(|attempt| attempt.status != Status::CircuitOpen);
+                let met = attempts.find(|attempt| attempt.status != AttemptStatus::CircuitOpen);
                 (class, met.map_or_else(|| class.as_str().to_owned(), |attempt| attempt.status.to_string()))
             }
             Outcome::Success | Outcome::Replayed => (Class::Success, "success".to_owned()),
@@ -259,7 +259,13 @@ fn without_query_values(url: &str) -> String {
 }
 
 /// The letter of a caller's call, which never was a job.
-pub fn gateway_letter(call: &NewJob, transport: &HttpTransport<'_>, ended: &Ended, trail: &[(Wall, Attempt)], now: Wall) -> NewLetter {
+pub fn gateway_letter(
+    call: &NewJob,
+    transport: &HttpTransport<'_>,
+    ended: &Ended,
+    trail: &[(Wall, AttemptOutcome)],
+    now: Wall,
+) -> NewLetter {
     let said = transport.answer.as_ref().map(|answer| transport.mask().words(answer.seen()));
     let detail = transport.detail.clone().or(said).unwrap_or_default();
     let cause = Cause::of(&ended.finish, trail, detail);
@@ -270,7 +276,7 @@ pub fn gateway_letter(call: &NewJob, transport: &HttpTransport<'_>, ended: &Ende
 }
 
 /// The trail of this run, in the words of the attempt log.
-pub fn history(before: &[Attempted], trail: &[(Wall, Attempt)]) -> Vec<Attempted> {
+pub fn history(before: &[Attempted], trail: &[(Wall, AttemptOutcome)]) -> Vec<Attempted> {
     let new = trail.iter().map(|(at, attempt)| Attempted {
         attempt: attempt.number,
         status: attempt.status.to_string(),
@@ -360,11 +366,21 @@ mod tests {
         let attempt = |number, status| {
             let (decision, reason) = (Decision::Return, Reason::AttemptsExhausted);
             let (latency, elapsed, wait) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
-            let attempt =
-                Attempt { number, status, key: None, latency, elapsed, class: Class::Transient, named: true, decision, wait, reason };
+            let attempt = AttemptOutcome {
+                number,
+                status,
+                key: None,
+                latency,
+                elapsed,
+                class: Class::Transient,
+                named: true,
+                decision,
+                wait,
+                reason,
+            };
             (Wall(0), attempt)
         };
-        let ended = |outcome| Finish {
+        let ended = |outcome| CallEnd {
             outcome,
             reason: Reason::AttemptsExhausted,
             attempts: 1,
@@ -372,10 +388,10 @@ mod tests {
             waited: Nanos::ZERO,
             retry_after: None,
         };
-        let trail = [attempt(1, Status::Http(503)), attempt(2, Status::CircuitOpen)];
+        let trail = [attempt(1, AttemptStatus::Http(503)), attempt(2, AttemptStatus::CircuitOpen)];
         assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &trail, Masked::default()).code, "503");
         assert_eq!(Cause::of(&ended(Outcome::Refused(Code::CircuitOpen)), &trail, Masked::default()).code, "circuit_open");
-        let reset = [attempt(1, Status::Error(ErrorKind::Reset))];
+        let reset = [attempt(1, AttemptStatus::Error(ErrorKind::Reset))];
         assert_eq!(Cause::of(&ended(Outcome::Failed(Class::Transient)), &reset, Masked::default()).code, "reset");
     }
 }

@@ -1,6 +1,6 @@
 //! What a job has used up, as one short text in its row.
 
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::lease::KeySet;
 use seawall_core::time::Nanos;
 
@@ -10,8 +10,8 @@ const FRESH: &str = "0 0 0 0 0 0 0";
 /// The number of the first key. Zero stands for none; one was written by a version that did not say which key it was.
 const FIRST_KEY: u64 = 2;
 
-pub(crate) fn write(progress: &Progress) -> String {
-    let Progress { attempts, ambiguous, waits, previous_wait, refreshed, refused_key, tried } = *progress;
+pub(crate) fn write(progress: &CallProgress) -> String {
+    let CallProgress { attempts, ambiguous, waits, previous_wait, refreshed, refused_key, tried } = *progress;
     let refused = refused_key.map_or(0, |key| u64::from(key) + FIRST_KEY);
     let mut out = String::with_capacity(48);
     // One by one: to format them together costs ten times as much, and every job that ends pays for it.
@@ -28,9 +28,9 @@ pub(crate) fn write(progress: &Progress) -> String {
 }
 
 /// A text that cannot be read counts as a fresh start with the attempts that are known: never as none left.
-pub(crate) fn read(text: &str) -> Progress {
+pub(crate) fn read(text: &str) -> CallProgress {
     if text == FRESH {
-        return Progress::default();
+        return CallProgress::default();
     }
     let mut parts = text.split(' ');
     let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0);
@@ -40,7 +40,7 @@ pub(crate) fn read(text: &str) -> Progress {
     let (refreshed, refused) = (number() == 1, number());
     let refused_key = refused.checked_sub(FIRST_KEY).and_then(|key| u16::try_from(key).ok());
     let tried = parts.next().and_then(|hex| u128::from_str_radix(hex, 16).ok()).unwrap_or(0);
-    Progress { attempts, ambiguous, waits, previous_wait, refreshed, refused_key, tried: KeySet::from_bits(tried) }
+    CallProgress { attempts, ambiguous, waits, previous_wait, refreshed, refused_key, tried: KeySet::from_bits(tried) }
 }
 
 #[cfg(test)]
@@ -51,12 +51,13 @@ mod tests {
     fn what_is_written_reads_back() {
         let mut tried = KeySet::default();
         tried.insert(127);
-        let used = Progress { attempts: 3, ambiguous: 1, waits: 2, previous_wait: Nanos(7), refreshed: true, refused_key: Some(5), tried };
-        for progress in [Progress::default(), used] {
+        let used =
+            CallProgress { attempts: 3, ambiguous: 1, waits: 2, previous_wait: Nanos(7), refreshed: true, refused_key: Some(5), tried };
+        for progress in [CallProgress::default(), used] {
             assert_eq!(read(&write(&progress)), progress);
         }
-        assert_eq!(write(&Progress::default()), FRESH);
+        assert_eq!(write(&CallProgress::default()), FRESH);
         assert_eq!(read("5").attempts, 5);
-        assert_eq!(read("nonsense"), Progress::default());
+        assert_eq!(read("nonsense"), CallProgress::default());
     }
 }

@@ -6,7 +6,7 @@ use crate::setup;
 use crate::terminal::{BOLD, DIM, GOOD, HINT, Terminal, WARNING};
 use seawall_core::calc;
 use seawall_core::config::checklist::Item;
-use seawall_core::config::{Config, Endpoint, Invalid};
+use seawall_core::config::{Config, EndpointConfig, Invalid};
 use seawall_core::lint::{self, Warning};
 use seawall_server::figures::{self, Calculator};
 use serde_json::{Value, json};
@@ -136,7 +136,7 @@ fn for_people(out: &mut dyn Write, path: &str, config: &Config, warnings: &[Warn
     warnings_for_people(out, warnings)
 }
 
-fn figures_for_people(out: &mut dyn Write, figures: &figures::Figures, endpoint: &Endpoint, args: &Args) -> io::Result<()> {
+fn figures_for_people(out: &mut dyn Write, figures: &figures::Figures, endpoint: &EndpointConfig, args: &Args) -> io::Result<()> {
     let worst = figures.worst;
     let fit = if worst.attempts_that_fit < endpoint.policy.retry.attempts {
         format!(", {} attempts fit", worst.attempts_that_fit)

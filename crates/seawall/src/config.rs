@@ -6,7 +6,7 @@ use crate::setup;
 use crate::terminal::{BOLD, DIM, Terminal};
 use anyhow::Context as _;
 use seawall_core::classify::presets::Preset;
-use seawall_core::config::{self, Upstream, explain, schema};
+use seawall_core::config::{self, UpstreamConfig, explain, schema};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -136,7 +136,7 @@ fn explain_target(target: &str, file: &ConfigArg, as_json: bool, terminal: &Term
     Ok(())
 }
 
-fn find_endpoint<'a>(upstream: &'a Upstream, name: &str) -> anyhow::Result<&'a config::Endpoint> {
+fn find_endpoint<'a>(upstream: &'a UpstreamConfig, name: &str) -> anyhow::Result<&'a config::EndpointConfig> {
     if let Some(endpoint) = upstream.endpoints.iter().find(|endpoint| endpoint.name == name) {
         return Ok(endpoint);
     }

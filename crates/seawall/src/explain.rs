@@ -5,12 +5,12 @@ use crate::args::{ConfigArg, header};
 use crate::exit::{CommandError, Exit};
 use crate::setup;
 use crate::terminal::{BOLD, DIM, Terminal};
-use seawall_core::call::{Action, Call, Cells, Outcome, Plan, Request};
-use seawall_core::classify::{self, Seen, Verdict};
+use seawall_core::call::{Action, Call, CallPlan, CallRequest, EndpointCells, Outcome};
+use seawall_core::classify::{self, Classification, ObservedResult};
 use seawall_core::config::url::Base;
-use seawall_core::config::{Config, Endpoint, Upstream};
+use seawall_core::config::{Config, EndpointConfig, UpstreamConfig};
 use seawall_core::lease::RequestMark;
-use seawall_core::record::{Attempt, Class, Decision, ErrorKind, Reason};
+use seawall_core::record::{AttemptOutcome, Class, Decision, ErrorKind, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Now};
 use seawall_engine::clock::Clock;
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
     let endpoint = upstream.endpoint(&method, &path);
     let body = args.body.as_deref().map(setup::body).transpose()?.unwrap_or_default();
     let result = args.error.map_or_else(|| Ok(args.status.unwrap_or(200)), Err);
-    let seen = Seen { method: &method, result, headers: &args.headers.as_slice(), body: &body, latency: Nanos::from_millis(50) };
+    let seen = ObservedResult { method: &method, result, headers: &args.headers.as_slice(), body: &body, latency: Nanos::from_millis(50) };
     let now = Clock::start().now();
     let at_cost = endpoint.policy.at_cost.allows(path.split('?').next().unwrap_or(""), || None);
     let dry = dry_run(&config, upstream, endpoint, &seen, (args.keyed, at_cost), now);
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, terminal: &Terminal) -> anyhow::Result<Exit> {
 }
 
 /// The upstream that a gateway path or an absolute URL belongs to, and the path below its base.
-fn find<'c>(config: &'c Config, url: &str) -> anyhow::Result<(&'c Arc<Upstream>, String)> {
+fn find<'c>(config: &'c Config, url: &str) -> anyhow::Result<(&'c Arc<UpstreamConfig>, String)> {
     if let Ok(base) = Base::parse_callback(url) {
         let own = config.upstreams.iter().filter(|upstream| upstream.url.same_origin(&base));
         let found = own
@@ -98,7 +98,7 @@ fn find<'c>(config: &'c Config, url: &str) -> anyhow::Result<(&'c Arc<Upstream>,
     find_by_path(config, url, url)
 }
 
-fn find_by_path<'c>(config: &'c Config, path: &str, asked: &str) -> anyhow::Result<(&'c Arc<Upstream>, String)> {
+fn find_by_path<'c>(config: &'c Config, path: &str, asked: &str) -> anyhow::Result<(&'c Arc<UpstreamConfig>, String)> {
     let path = path.split(['?', '#']).next().unwrap_or(path).trim_start_matches('/');
     let (name, rest) = path.split_once('/').unwrap_or((path, ""));
     if let Some(upstream) = config.upstream(name) {
@@ -125,16 +125,23 @@ fn below(path: &str, base: &str) -> Option<String> {
 
 /// What the machine decided, and how long it could make the caller wait.
 struct DryRun {
-    verdict: Verdict,
-    attempt: Attempt,
+    verdict: Classification,
+    attempt: AttemptOutcome,
     outcome: Option<Outcome>,
     wait: (Nanos, Nanos),
 }
 
 /// Drives a call through fresh state to its first result: whether it would be admitted is not what was asked.
 /// Waits are drawn often enough to show their range.
-fn dry_run(config: &Config, upstream: &Upstream, endpoint: &Endpoint, seen: &Seen<'_>, repeats: (bool, bool), now: Now) -> DryRun {
-    let plan = Arc::new(Plan { limited: false, queue_timeout: None, ..Plan::new(config, upstream, endpoint) });
+fn dry_run(
+    config: &Config,
+    upstream: &UpstreamConfig,
+    endpoint: &EndpointConfig,
+    seen: &ObservedResult<'_>,
+    repeats: (bool, bool),
+    now: Now,
+) -> DryRun {
+    let plan = Arc::new(CallPlan { limited: false, queue_timeout: None, ..CallPlan::new(config, upstream, endpoint) });
     let verdict = plan.rules.classify(seen, now.wall);
     let (mut attempt, mut outcome) = once(config, upstream, endpoint, &plan, seen, repeats, now, 0);
     let mut wait = (attempt.wait, attempt.wait);
@@ -158,18 +165,18 @@ fn dry_run(config: &Config, upstream: &Upstream, endpoint: &Endpoint, seen: &See
 #[expect(clippy::too_many_arguments, reason = "one imagined call, spelt out")]
 fn once(
     config: &Config,
-    upstream: &Upstream,
-    endpoint: &Endpoint,
-    plan: &Arc<Plan>,
-    seen: &Seen<'_>,
+    upstream: &UpstreamConfig,
+    endpoint: &EndpointConfig,
+    plan: &Arc<CallPlan>,
+    seen: &ObservedResult<'_>,
     (keyed, at_cost): (bool, bool),
     now: Now,
     seed: u64,
-) -> (Attempt, Option<Outcome>) {
-    let mut cells = Cells::new(config, upstream, &endpoint.policy);
+) -> (AttemptOutcome, Option<Outcome>) {
+    let mut cells = EndpointCells::new(config, upstream, &endpoint.policy);
     let mut rng = Rng::seeded(seed);
     let request =
-        Request { method: seen.method, mark: RequestMark::NONE, keyed, at_cost, replayable: true, deadline: None, patient: false };
+        CallRequest { method: seen.method, mark: RequestMark::NONE, keyed, at_cost, replayable: true, deadline: None, patient: false };
     let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
     loop {
         action = match action {
@@ -190,11 +197,11 @@ fn once(
 }
 
 struct Explanation<'a> {
-    upstream: &'a Upstream,
-    endpoint: &'a Endpoint,
+    upstream: &'a UpstreamConfig,
+    endpoint: &'a EndpointConfig,
     dry: DryRun,
     body: &'a [u8],
-    seen: &'a Seen<'a>,
+    seen: &'a ObservedResult<'a>,
 }
 
 impl Explanation<'_> {

@@ -10,14 +10,14 @@ use crate::words::words;
 
 /// A place in the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket {
+pub struct QueueTicket {
     /// Reversed, so that the first in the map is the next to go.
     priority: Reverse<u32>,
     number: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct BulkheadRequest {
     pub priority: u32,
     pub deadline: Mono,
 }
@@ -34,14 +34,14 @@ words! {
 
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum BulkheadEntry {
     /// A slot is held until `leave`.
     Go,
     /// In line until `until` at the latest: then `cancel`. `displaced` lost its place to this one and is refused now.
     Queued {
-        ticket: Ticket,
+        ticket: QueueTicket,
         until: Mono,
-        displaced: Option<Ticket>,
+        displaced: Option<QueueTicket>,
     },
     Refused(Refusal),
 }
@@ -53,7 +53,7 @@ pub struct Bulkhead {
     queue: usize,
     queue_timeout: Nanos,
     /// In line, with the time at which each gives up.
-    waiting: BTreeMap<Ticket, Mono>,
+    waiting: BTreeMap<QueueTicket, Mono>,
     numbers: u64,
     /// How long a slot is held, as a moving average over eight.
     held: Nanos,
@@ -61,7 +61,7 @@ pub struct Bulkhead {
 
 impl Bulkhead {
     #[must_use]
-    pub fn new(policy: &policy::Pool) -> Self {
+    pub fn new(policy: &policy::BulkheadPolicy) -> Self {
         Self {
             cap: policy.concurrent,
             running: 0,
@@ -73,30 +73,30 @@ impl Bulkhead {
         }
     }
 
-    pub fn enter(&mut self, arrival: Arrival, now: Mono) -> Entry {
+    pub fn enter(&mut self, arrival: BulkheadRequest, now: Mono) -> BulkheadEntry {
         if arrival.deadline <= now {
-            return Entry::Refused(Refusal::Deadline);
+            return BulkheadEntry::Refused(Refusal::Deadline);
         }
         if self.running < self.cap && self.waiting.is_empty() {
             self.running += 1;
-            return Entry::Go;
+            return BulkheadEntry::Go;
         }
         if self.queue == 0 || self.queue_timeout == Nanos::ZERO {
-            return Entry::Refused(Refusal::Full);
+            return BulkheadEntry::Refused(Refusal::Full);
         }
-        let ticket = Ticket { priority: Reverse(arrival.priority), number: self.numbers };
+        let ticket = QueueTicket { priority: Reverse(arrival.priority), number: self.numbers };
         if now + self.expected_wait(ticket) >= arrival.deadline {
-            return Entry::Refused(Refusal::Deadline);
+            return BulkheadEntry::Refused(Refusal::Deadline);
         }
-        let Ok(displaced) = self.make_room(ticket, now) else { return Entry::Refused(Refusal::Full) };
+        let Ok(displaced) = self.make_room(ticket, now) else { return BulkheadEntry::Refused(Refusal::Full) };
         self.numbers += 1;
         let until = (now + self.queue_timeout).min(arrival.deadline);
         self.waiting.insert(ticket, until);
-        Entry::Queued { ticket, until, displaced }
+        BulkheadEntry::Queued { ticket, until, displaced }
     }
 
     /// A full line takes nobody in, except at the expense of someone of lower priority.
-    fn make_room(&mut self, ticket: Ticket, now: Mono) -> Result<Option<Ticket>, Refusal> {
+    fn make_room(&mut self, ticket: QueueTicket, now: Mono) -> Result<Option<QueueTicket>, Refusal> {
         if self.waiting.len() < self.queue {
             return Ok(None);
         }
@@ -112,7 +112,7 @@ impl Bulkhead {
     }
 
     /// By what slots are usually held for; nothing is known before the first has been returned.
-    fn expected_wait(&self, ticket: Ticket) -> Nanos {
+    fn expected_wait(&self, ticket: QueueTicket) -> Nanos {
         let ahead = self.waiting.range(..ticket).count() as u64 + 1;
         Nanos(self.held.times(ahead).0 / u64::from(self.cap.max(1)))
     }
@@ -126,7 +126,7 @@ impl Bulkhead {
     /// The next in line, who now holds a slot. Ask until `None` after every `leave`, `cancel` and `resize`.
     /// Who has waited too long is passed over: its own timer tells it.
     #[must_use]
-    pub fn grant(&mut self, now: Mono) -> Option<Ticket> {
+    pub fn grant(&mut self, now: Mono) -> Option<QueueTicket> {
         while self.running < self.cap {
             let (ticket, until) = self.waiting.pop_first()?;
             if now < until {
@@ -138,7 +138,7 @@ impl Bulkhead {
     }
 
     /// Leaves the line. `false` when the ticket is no longer in it: granted (then `leave`), displaced or passed over.
-    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+    pub fn cancel(&mut self, ticket: QueueTicket) -> bool {
         self.waiting.remove(&ticket).is_some()
     }
 
@@ -183,26 +183,26 @@ mod tests {
 
     fn pool(concurrent: u32, queue: u32) -> Bulkhead {
         let (queue_timeout, name) = (Nanos::from_secs(1), String::new());
-        Bulkhead::new(&policy::Pool { name, concurrent, queue, queue_timeout, priority: 0, adaptive: false })
+        Bulkhead::new(&policy::BulkheadPolicy { name, concurrent, queue, queue_timeout, priority: 0, adaptive: false })
     }
 
-    fn enter(bulkhead: &mut Bulkhead, priority: u32) -> Entry {
-        bulkhead.enter(Arrival { priority, deadline: Mono::MAX }, Mono(0))
+    fn enter(bulkhead: &mut Bulkhead, priority: u32) -> BulkheadEntry {
+        bulkhead.enter(BulkheadRequest { priority, deadline: Mono::MAX }, Mono(0))
     }
 
-    fn queued(entry: Entry) -> Ticket {
+    fn queued(entry: BulkheadEntry) -> QueueTicket {
         match entry {
-            Entry::Queued { ticket, .. } => ticket,
-            Entry::Go | Entry::Refused(_) => panic!("{entry:?}"),
+            BulkheadEntry::Queued { ticket, .. } => ticket,
+            BulkheadEntry::Go | BulkheadEntry::Refused(_) => panic!("{entry:?}"),
         }
     }
 
     #[test]
     fn slots_then_the_line_then_nobody() {
         let mut bulkhead = pool(2, 2);
-        assert_eq!([enter(&mut bulkhead, 0), enter(&mut bulkhead, 0)], [Entry::Go; 2]);
+        assert_eq!([enter(&mut bulkhead, 0), enter(&mut bulkhead, 0)], [BulkheadEntry::Go; 2]);
         let line = [queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0))];
-        assert_eq!(enter(&mut bulkhead, 0), Entry::Refused(Refusal::Full));
+        assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Refused(Refusal::Full));
         assert_eq!(bulkhead.pressure(), Share::WHOLE);
         for ticket in line {
             assert_eq!(bulkhead.grant(Mono(0)), None);
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn each_returned_slot_wakes_exactly_one() {
         let mut bulkhead = pool(1, 2);
-        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
         let (first, second) = (queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0)));
         bulkhead.leave(Nanos(1));
         assert_eq!([bulkhead.grant(Mono(0)), bulkhead.grant(Mono(0))], [Some(first), None]);
@@ -228,12 +228,12 @@ mod tests {
     #[test]
     fn higher_priority_goes_first_and_displaces_lower_when_the_line_is_full() {
         let mut bulkhead = pool(1, 2);
-        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
         let low = queued(enter(&mut bulkhead, 1));
         let lower = queued(enter(&mut bulkhead, 0));
-        let Entry::Queued { ticket: high, displaced, .. } = enter(&mut bulkhead, 9) else { panic!("refused") };
+        let BulkheadEntry::Queued { ticket: high, displaced, .. } = enter(&mut bulkhead, 9) else { panic!("refused") };
         assert_eq!(displaced, Some(lower));
-        assert_eq!(enter(&mut bulkhead, 1), Entry::Refused(Refusal::Full));
+        assert_eq!(enter(&mut bulkhead, 1), BulkheadEntry::Refused(Refusal::Full));
         bulkhead.leave(Nanos(1));
         assert_eq!(bulkhead.grant(Mono(0)), Some(high));
         bulkhead.leave(Nanos(1));
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn without_a_line_or_a_wait_a_full_pool_refuses_at_once() {
         for mut bulkhead in [pool(1, 0), Bulkhead { queue_timeout: Nanos::ZERO, ..pool(1, 5) }] {
-            assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
-            assert_eq!(enter(&mut bulkhead, 0), Entry::Refused(Refusal::Full));
+            assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
+            assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Refused(Refusal::Full));
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
     fn a_smaller_cap_cancels_nothing_and_admits_nobody_until_enough_have_left() {
         let mut bulkhead = pool(10, 5);
         for _ in 0..8 {
-            assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+            assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
         }
         bulkhead.resize(3);
         let ticket = queued(enter(&mut bulkhead, 0));
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_larger_cap_lets_the_line_in() {
         let mut bulkhead = pool(1, 5);
-        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
         let line = [queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0))];
         bulkhead.resize(3);
         assert_eq!([bulkhead.grant(Mono(0)), bulkhead.grant(Mono(0))], line.map(Some));
@@ -276,20 +276,20 @@ mod tests {
     #[test]
     fn who_cannot_be_served_in_time_is_shed_at_once() {
         let mut bulkhead = pool(1, 5);
-        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
         bulkhead.leave(Nanos(100));
-        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
-        let mut arrive = |deadline| bulkhead.enter(Arrival { priority: 0, deadline: Mono(deadline) }, Mono(0));
-        assert_eq!(arrive(0), Entry::Refused(Refusal::Deadline));
-        assert_eq!(arrive(100), Entry::Refused(Refusal::Deadline));
-        assert!(matches!(arrive(101), Entry::Queued { until: Mono(101), .. }));
-        assert_eq!(arrive(200), Entry::Refused(Refusal::Deadline), "one is ahead by now");
+        assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
+        let mut arrive = |deadline| bulkhead.enter(BulkheadRequest { priority: 0, deadline: Mono(deadline) }, Mono(0));
+        assert_eq!(arrive(0), BulkheadEntry::Refused(Refusal::Deadline));
+        assert_eq!(arrive(100), BulkheadEntry::Refused(Refusal::Deadline));
+        assert!(matches!(arrive(101), BulkheadEntry::Queued { until: Mono(101), .. }));
+        assert_eq!(arrive(200), BulkheadEntry::Refused(Refusal::Deadline), "one is ahead by now");
     }
 
     #[test]
     fn who_gave_up_is_not_woken_and_leaves_its_place() {
         let mut bulkhead = pool(1, 3);
-        assert_eq!(enter(&mut bulkhead, 0), Entry::Go);
+        assert_eq!(enter(&mut bulkhead, 0), BulkheadEntry::Go);
         let (first, second) = (queued(enter(&mut bulkhead, 0)), queued(enter(&mut bulkhead, 0)));
         assert!(bulkhead.cancel(first));
         assert!(!bulkhead.cancel(first));

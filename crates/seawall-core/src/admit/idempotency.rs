@@ -2,16 +2,16 @@
 //! on one entry; where entries live and what a stored answer looks like is for others.
 //! Times are wall-clock, because entries outlive the process.
 
-use crate::classify::Verdict;
+use crate::classify::Classification;
 use crate::record::Class;
 use crate::time::{Nanos, Wall};
 
 /// SHA-256 over method, target, content type and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fingerprint(pub [u8; 32]);
+pub struct RequestFingerprint(pub [u8; 32]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ReservationStage {
     /// Reserved; whoever holds the reservation loses it at `until`.
     InFlight { until: Wall },
     /// Answered; the stored answer is replayed.
@@ -30,17 +30,17 @@ pub enum State {
 ///                           honours keys
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub fingerprint: Fingerprint,
-    pub state: State,
+pub struct KeyEntry {
+    pub fingerprint: RequestFingerprint,
+    pub state: ReservationStage,
     /// Which reservation this is: the result of an older one is not taken.
     pub reservation: u32,
     pub expires: Wall,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    pub fingerprint: Fingerprint,
+pub struct KeyClaim {
+    pub fingerprint: RequestFingerprint,
     /// Longer than the call's deadline, so that a running call never loses it.
     pub lease: Nanos,
     pub ttl: Nanos,
@@ -50,7 +50,7 @@ pub struct Claim {
 
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ReserveAnswer {
     Proceed {
         reservation: u32,
     },
@@ -65,7 +65,7 @@ pub enum Answer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum KeyEnding {
     Done,
     /// Provably unsent, or turned away: the key is free again.
     Released,
@@ -74,44 +74,48 @@ pub enum Ending {
 }
 
 /// Asks to execute under this key. An expired entry is none.
-pub fn reserve(slot: &mut Option<Entry>, claim: Claim, now: Wall) -> Answer {
+pub fn reserve(slot: &mut Option<KeyEntry>, claim: KeyClaim, now: Wall) -> ReserveAnswer {
     let Some(entry) = slot.filter(|entry| now < entry.expires) else { return grant(slot, claim, 0, now) };
     if entry.fingerprint != claim.fingerprint {
-        return Answer::Mismatch;
+        return ReserveAnswer::Mismatch;
     }
     match entry.state_at(now) {
-        State::Done => Answer::Replay,
-        State::InFlight { until } => Answer::InFlight { retry_at: until },
-        State::Unknown if claim.upstream_honours_keys => grant(slot, claim, entry.reservation.wrapping_add(1), now),
-        State::Unknown => Answer::Unknown,
+        ReservationStage::Done => ReserveAnswer::Replay,
+        ReservationStage::InFlight { until } => ReserveAnswer::InFlight { retry_at: until },
+        ReservationStage::Unknown if claim.upstream_honours_keys => grant(slot, claim, entry.reservation.wrapping_add(1), now),
+        ReservationStage::Unknown => ReserveAnswer::Unknown,
     }
 }
 
 /// As `reserve`, asked by whoever holds the reservation: a job that comes back after a wait or a crash. It goes on under
 /// the same reservation, since what it may have sent before it would only send again under the same key.
-pub fn resume(slot: &mut Option<Entry>, claim: Claim, now: Wall) -> Answer {
+pub fn resume(slot: &mut Option<KeyEntry>, claim: KeyClaim, now: Wall) -> ReserveAnswer {
     let held = slot.filter(|entry| now < entry.expires && entry.fingerprint == claim.fingerprint);
     match held {
-        Some(Entry { state: State::InFlight { .. } | State::Unknown, reservation, .. }) => grant(slot, claim, reservation, now),
-        Some(Entry { state: State::Done, .. }) | None => reserve(slot, claim, now),
+        Some(KeyEntry { state: ReservationStage::InFlight { .. } | ReservationStage::Unknown, reservation, .. }) => {
+            grant(slot, claim, reservation, now)
+        }
+        Some(KeyEntry { state: ReservationStage::Done, .. }) | None => reserve(slot, claim, now),
     }
 }
 
-fn grant(slot: &mut Option<Entry>, claim: Claim, reservation: u32, now: Wall) -> Answer {
+fn grant(slot: &mut Option<KeyEntry>, claim: KeyClaim, reservation: u32, now: Wall) -> ReserveAnswer {
     let until = now + claim.lease;
     let expires = until.max(now + claim.ttl);
-    *slot = Some(Entry { fingerprint: claim.fingerprint, state: State::InFlight { until }, reservation, expires });
-    Answer::Proceed { reservation }
+    *slot = Some(KeyEntry { fingerprint: claim.fingerprint, state: ReservationStage::InFlight { until }, reservation, expires });
+    ReserveAnswer::Proceed { reservation }
 }
 
 /// Ends a reservation. `false` when it was lost in the meantime: the result is then only recorded.
-pub fn finish(slot: &mut Option<Entry>, reservation: u32, ending: Ending, ttl: Nanos, now: Wall) -> bool {
+pub fn finish(slot: &mut Option<KeyEntry>, reservation: u32, ending: KeyEnding, ttl: Nanos, now: Wall) -> bool {
     let Some(entry) = slot.as_mut().filter(|entry| entry.reservation == reservation) else { return false };
     match (entry.state, ending) {
-        (State::Done, Ending::Done | Ending::Released | Ending::Unknown) => return false,
-        (State::InFlight { .. } | State::Unknown, Ending::Done) => entry.settle(State::Done, ttl, now),
-        (State::InFlight { .. } | State::Unknown, Ending::Unknown) => entry.settle(State::Unknown, ttl, now),
-        (State::InFlight { .. } | State::Unknown, Ending::Released) => *slot = None,
+        (ReservationStage::Done, KeyEnding::Done | KeyEnding::Released | KeyEnding::Unknown) => return false,
+        (ReservationStage::InFlight { .. } | ReservationStage::Unknown, KeyEnding::Done) => entry.settle(ReservationStage::Done, ttl, now),
+        (ReservationStage::InFlight { .. } | ReservationStage::Unknown, KeyEnding::Unknown) => {
+            entry.settle(ReservationStage::Unknown, ttl, now)
+        }
+        (ReservationStage::InFlight { .. } | ReservationStage::Unknown, KeyEnding::Released) => *slot = None,
     }
     true
 }
@@ -120,7 +124,7 @@ pub fn finish(slot: &mut Option<Entry>, reservation: u32, ending: Ending, ttl: N
 /// that comes back when the trouble is over must not be told of the trouble for a day. A 500 or a 504 may have executed:
 /// only an upstream that honours keys can be asked again.
 #[must_use]
-pub fn is_final(status: u16, verdict: &Verdict, honoured: bool) -> bool {
+pub fn is_final(status: u16, verdict: &Classification, honoured: bool) -> bool {
     let turned_away = match verdict.class {
         Class::Quota | Class::Auth => true,
         Class::Transient => status == 503 || honoured,
@@ -129,17 +133,17 @@ pub fn is_final(status: u16, verdict: &Verdict, honoured: bool) -> bool {
     !(turned_away || verdict.unprocessed)
 }
 
-impl Entry {
+impl KeyEntry {
     /// A lease that ran out leaves the unknown: its holder may have sent before it died.
     #[must_use]
-    pub fn state_at(&self, now: Wall) -> State {
+    pub fn state_at(&self, now: Wall) -> ReservationStage {
         match self.state {
-            State::InFlight { until } if now >= until => State::Unknown,
-            state @ (State::InFlight { .. } | State::Done | State::Unknown) => state,
+            ReservationStage::InFlight { until } if now >= until => ReservationStage::Unknown,
+            state @ (ReservationStage::InFlight { .. } | ReservationStage::Done | ReservationStage::Unknown) => state,
         }
     }
 
-    fn settle(&mut self, state: State, ttl: Nanos, now: Wall) {
+    fn settle(&mut self, state: ReservationStage, ttl: Nanos, now: Wall) {
         self.state = state;
         self.expires = now + ttl;
     }
@@ -151,93 +155,93 @@ mod tests {
 
     const TTL: Nanos = Nanos::from_secs(86_400);
 
-    fn claim(seed: u8) -> Claim {
-        Claim { fingerprint: Fingerprint([seed; 32]), lease: Nanos::from_secs(60), ttl: TTL, upstream_honours_keys: false }
+    fn claim(seed: u8) -> KeyClaim {
+        KeyClaim { fingerprint: RequestFingerprint([seed; 32]), lease: Nanos::from_secs(60), ttl: TTL, upstream_honours_keys: false }
     }
 
-    fn reserved() -> Option<Entry> {
+    fn reserved() -> Option<KeyEntry> {
         let mut slot = None;
-        assert_eq!(reserve(&mut slot, claim(1), Wall(0)), Answer::Proceed { reservation: 0 });
+        assert_eq!(reserve(&mut slot, claim(1), Wall(0)), ReserveAnswer::Proceed { reservation: 0 });
         slot
     }
 
     #[test]
     fn the_first_goes_and_the_second_waits_for_it() {
         let mut slot = reserved();
-        assert_eq!(reserve(&mut slot, claim(1), Wall(1)), Answer::InFlight { retry_at: Wall(60_000) });
+        assert_eq!(reserve(&mut slot, claim(1), Wall(1)), ReserveAnswer::InFlight { retry_at: Wall(60_000) });
     }
 
     #[test]
     fn another_request_under_the_same_key_is_refused_in_every_state() {
-        for ending in [None, Some(Ending::Done), Some(Ending::Unknown)] {
+        for ending in [None, Some(KeyEnding::Done), Some(KeyEnding::Unknown)] {
             let mut slot = reserved();
             if let Some(ending) = ending {
                 assert!(finish(&mut slot, 0, ending, TTL, Wall(5)));
             }
-            assert_eq!(reserve(&mut slot, claim(2), Wall(6)), Answer::Mismatch, "{ending:?}");
+            assert_eq!(reserve(&mut slot, claim(2), Wall(6)), ReserveAnswer::Mismatch, "{ending:?}");
         }
     }
 
     #[test]
     fn an_answer_is_replayed_until_it_expires() {
         let mut slot = reserved();
-        assert!(finish(&mut slot, 0, Ending::Done, TTL, Wall(1_000)));
-        assert_eq!(reserve(&mut slot, claim(1), Wall(86_400_999)), Answer::Replay);
-        assert_eq!(reserve(&mut slot, claim(2), Wall(86_401_000)), Answer::Proceed { reservation: 0 });
+        assert!(finish(&mut slot, 0, KeyEnding::Done, TTL, Wall(1_000)));
+        assert_eq!(reserve(&mut slot, claim(1), Wall(86_400_999)), ReserveAnswer::Replay);
+        assert_eq!(reserve(&mut slot, claim(2), Wall(86_401_000)), ReserveAnswer::Proceed { reservation: 0 });
     }
 
     #[test]
     fn a_holder_that_comes_back_goes_on_until_it_is_done() {
         let mut slot = reserved();
-        assert_eq!(resume(&mut slot, claim(1), Wall(90_000)), Answer::Proceed { reservation: 0 });
-        assert_eq!(reserve(&mut slot, claim(1), Wall(90_001)), Answer::InFlight { retry_at: Wall(150_000) });
-        assert_eq!(resume(&mut slot, claim(2), Wall(90_002)), Answer::Mismatch);
-        assert!(finish(&mut slot, 0, Ending::Done, TTL, Wall(90_003)));
-        assert_eq!(resume(&mut slot, claim(1), Wall(90_004)), Answer::Replay);
+        assert_eq!(resume(&mut slot, claim(1), Wall(90_000)), ReserveAnswer::Proceed { reservation: 0 });
+        assert_eq!(reserve(&mut slot, claim(1), Wall(90_001)), ReserveAnswer::InFlight { retry_at: Wall(150_000) });
+        assert_eq!(resume(&mut slot, claim(2), Wall(90_002)), ReserveAnswer::Mismatch);
+        assert!(finish(&mut slot, 0, KeyEnding::Done, TTL, Wall(90_003)));
+        assert_eq!(resume(&mut slot, claim(1), Wall(90_004)), ReserveAnswer::Replay);
     }
 
     #[test]
     fn a_released_key_is_free_again() {
         let mut slot = reserved();
-        assert!(finish(&mut slot, 0, Ending::Released, TTL, Wall(5)));
-        assert_eq!(reserve(&mut slot, claim(2), Wall(5)), Answer::Proceed { reservation: 0 });
+        assert!(finish(&mut slot, 0, KeyEnding::Released, TTL, Wall(5)));
+        assert_eq!(reserve(&mut slot, claim(2), Wall(5)), ReserveAnswer::Proceed { reservation: 0 });
     }
 
     #[test]
     fn the_unknown_is_done_again_only_where_the_upstream_honours_keys() {
         let mut slot = reserved();
-        assert!(finish(&mut slot, 0, Ending::Unknown, TTL, Wall(5)));
-        assert_eq!(reserve(&mut slot, claim(1), Wall(6)), Answer::Unknown);
-        let honoured = Claim { upstream_honours_keys: true, ..claim(1) };
-        assert_eq!(reserve(&mut slot, honoured, Wall(6)), Answer::Proceed { reservation: 1 });
+        assert!(finish(&mut slot, 0, KeyEnding::Unknown, TTL, Wall(5)));
+        assert_eq!(reserve(&mut slot, claim(1), Wall(6)), ReserveAnswer::Unknown);
+        let honoured = KeyClaim { upstream_honours_keys: true, ..claim(1) };
+        assert_eq!(reserve(&mut slot, honoured, Wall(6)), ReserveAnswer::Proceed { reservation: 1 });
     }
 
     #[test]
     fn a_lease_that_runs_out_leaves_the_unknown() {
         let mut slot = reserved();
-        assert_eq!(reserve(&mut slot, claim(1), Wall(59_999)), Answer::InFlight { retry_at: Wall(60_000) });
-        assert_eq!(reserve(&mut slot, claim(1), Wall(60_000)), Answer::Unknown);
-        assert!(finish(&mut slot, 0, Ending::Done, TTL, Wall(60_001)), "its own late answer still resolves it");
-        assert_eq!(reserve(&mut slot, claim(1), Wall(60_002)), Answer::Replay);
+        assert_eq!(reserve(&mut slot, claim(1), Wall(59_999)), ReserveAnswer::InFlight { retry_at: Wall(60_000) });
+        assert_eq!(reserve(&mut slot, claim(1), Wall(60_000)), ReserveAnswer::Unknown);
+        assert!(finish(&mut slot, 0, KeyEnding::Done, TTL, Wall(60_001)), "its own late answer still resolves it");
+        assert_eq!(reserve(&mut slot, claim(1), Wall(60_002)), ReserveAnswer::Replay);
     }
 
     #[test]
     fn a_lost_reservation_changes_nothing() {
         let mut slot = reserved();
-        let honoured = Claim { upstream_honours_keys: true, ..claim(1) };
-        assert_eq!(reserve(&mut slot, honoured, Wall(60_000)), Answer::Proceed { reservation: 1 });
+        let honoured = KeyClaim { upstream_honours_keys: true, ..claim(1) };
+        assert_eq!(reserve(&mut slot, honoured, Wall(60_000)), ReserveAnswer::Proceed { reservation: 1 });
         let before = slot;
-        assert!(!finish(&mut slot, 0, Ending::Released, TTL, Wall(60_001)));
+        assert!(!finish(&mut slot, 0, KeyEnding::Released, TTL, Wall(60_001)));
         assert_eq!(slot, before);
-        assert!(finish(&mut slot, 1, Ending::Done, TTL, Wall(60_002)));
-        assert!(!finish(&mut slot, 1, Ending::Unknown, TTL, Wall(60_003)), "what is done stays done");
+        assert!(finish(&mut slot, 1, KeyEnding::Done, TTL, Wall(60_002)));
+        assert!(!finish(&mut slot, 1, KeyEnding::Unknown, TTL, Wall(60_003)), "what is done stays done");
     }
 
     #[test]
     fn a_lease_longer_than_the_ttl_keeps_the_entry() {
         let mut slot = None;
-        let short = Claim { ttl: Nanos::from_secs(1), ..claim(1) };
-        assert_eq!(reserve(&mut slot, short, Wall(0)), Answer::Proceed { reservation: 0 });
-        assert_eq!(reserve(&mut slot, short, Wall(30_000)), Answer::InFlight { retry_at: Wall(60_000) });
+        let short = KeyClaim { ttl: Nanos::from_secs(1), ..claim(1) };
+        assert_eq!(reserve(&mut slot, short, Wall(0)), ReserveAnswer::Proceed { reservation: 0 });
+        assert_eq!(reserve(&mut slot, short, Wall(30_000)), ReserveAnswer::InFlight { retry_at: Wall(60_000) });
     }
 }

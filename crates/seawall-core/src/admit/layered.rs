@@ -1,6 +1,6 @@
 //! Several limits at once, all or nothing: when one refuses, none is spent.
 
-use super::limit::{Answer, Cell, Limit};
+use super::limit::{Gcra, LimitAnswer, LimitCell};
 use crate::policy::Mode;
 use crate::time::{Mono, Nanos};
 
@@ -28,7 +28,7 @@ const ONE_PASS: usize = 4;
 
 /// Spends `cost` in every layer, or in none.
 #[inline]
-pub fn take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Answers {
+pub fn take(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Answers {
     match take_at_once(layers, now, cost) {
         Some(after) => Answers::Go { after, shadowed: 0 },
         None => check_then_take(layers, now, cost),
@@ -37,11 +37,11 @@ pub fn take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Answers
 
 /// The usual case, in which every layer has room: spends as it goes, and puts everything back if one has none.
 #[inline]
-fn take_at_once(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Option<Nanos> {
+fn take_at_once(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Option<Nanos> {
     if layers.len() > ONE_PASS {
         return None;
     }
-    let mut before = [Cell::default(); ONE_PASS];
+    let mut before = [LimitCell::default(); ONE_PASS];
     let mut longest = Nanos::ZERO;
     let mut refused = None;
     for (at, ((limit, cell), before)) in layers.iter_mut().zip(&mut before).enumerate() {
@@ -50,9 +50,9 @@ fn take_at_once(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Opt
             continue;
         }
         match limit.take(cell, now, cost) {
-            Answer::Go { after } if limit.mode() == Mode::Enforce => longest = longest.max(after),
-            Answer::Go { .. } => {}
-            Answer::Refused { .. } | Answer::TooCostly { .. } => {
+            LimitAnswer::Go { after } if limit.mode() == Mode::Enforce => longest = longest.max(after),
+            LimitAnswer::Go { .. } => {}
+            LimitAnswer::Refused { .. } | LimitAnswer::TooCostly { .. } => {
                 refused = Some(at);
                 break;
             }
@@ -67,7 +67,7 @@ fn take_at_once(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Opt
 
 /// Finds out who refuses and for how long before anything is spent.
 #[cold]
-fn check_then_take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Answers {
+fn check_then_take(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Answers {
     let mut refused: Option<(usize, Mono)> = None;
     let mut shadowed = 0;
     for (layer, (limit, cell)) in layers.iter().enumerate() {
@@ -76,16 +76,16 @@ fn check_then_take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> 
         }
         let answer = limit.check(cell, now, cost);
         match (answer, limit.mode()) {
-            (Answer::Go { .. }, _) => {}
-            (Answer::Refused { .. } | Answer::TooCostly { .. }, Mode::Shadow | Mode::Off) => {
+            (LimitAnswer::Go { .. }, _) => {}
+            (LimitAnswer::Refused { .. } | LimitAnswer::TooCostly { .. }, Mode::Shadow | Mode::Off) => {
                 shadowed |= 1u32.checked_shl(bit(layer)).unwrap_or(0)
             }
-            (Answer::Refused { retry_at }, Mode::Enforce) => {
+            (LimitAnswer::Refused { retry_at }, Mode::Enforce) => {
                 if refused.is_none_or(|(_, latest)| retry_at > latest) {
                     refused = Some((layer, retry_at));
                 }
             }
-            (Answer::TooCostly { capacity }, Mode::Enforce) => return Answers::TooCostly { layer, capacity },
+            (LimitAnswer::TooCostly { capacity }, Mode::Enforce) => return Answers::TooCostly { layer, capacity },
         }
     }
     match refused {
@@ -95,19 +95,19 @@ fn check_then_take(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> 
 }
 
 /// Only after every check: a shadow that has no room keeps its cell as it is.
-fn spend(layers: &mut [(&Limit, &mut Cell)], now: Mono, cost: u64) -> Nanos {
+fn spend(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Nanos {
     let mut longest = Nanos::ZERO;
     for (limit, cell) in layers.iter_mut().filter(|(limit, _)| limit.mode() != Mode::Off) {
         match (limit.take(cell, now, cost), limit.mode()) {
-            (Answer::Go { after }, Mode::Enforce) => longest = longest.max(after),
-            (Answer::Go { .. } | Answer::Refused { .. } | Answer::TooCostly { .. }, _) => {}
+            (LimitAnswer::Go { after }, Mode::Enforce) => longest = longest.max(after),
+            (LimitAnswer::Go { .. } | LimitAnswer::Refused { .. } | LimitAnswer::TooCostly { .. }, _) => {}
         }
     }
     longest
 }
 
 /// Gives back what [`take`] spent at `taken_at`.
-pub fn refund(layers: &mut [(&Limit, &mut Cell)], taken_at: Mono, cost: u64, shadowed: u32) {
+pub fn refund(layers: &mut [(&Gcra, &mut LimitCell)], taken_at: Mono, cost: u64, shadowed: u32) {
     for (layer, (limit, cell)) in layers.iter_mut().enumerate() {
         let unspent = shadowed.checked_shr(bit(layer)).unwrap_or(0) & 1 == 1;
         if limit.mode() != Mode::Off && !unspent {
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use crate::policy::{self, Algorithm, Fail, Rate};
 
-    fn limit(count: u64, mode: Mode) -> Limit {
-        Limit::from(&policy::Limit {
+    fn limit(count: u64, mode: Mode) -> Gcra {
+        Gcra::from(&policy::LimitPolicy {
             name: String::new(),
             key: Vec::new(),
             rate: Rate::per_second(count),
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn one_refusal_spends_nothing_anywhere() {
         let (wide, narrow) = (limit(10, Mode::Enforce), limit(1, Mode::Enforce));
-        let (mut a, mut b) = (Cell::default(), Cell::default());
+        let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
         assert!(matches!(take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 1), Answers::Go { .. }));
         let spent = (a, b);
         let refusal = Answers::Refused { layer: 1, retry_at: Mono(1_000_000_000) };
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_longest_refusal_is_reported() {
         let (slow, fast) = (limit(1, Mode::Enforce), limit(2, Mode::Enforce));
-        let (mut a, mut b) = (Cell::default(), Cell::default());
+        let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
         let _ = slow.take(&mut a, Mono(0), 1);
         let _ = fast.take(&mut b, Mono(0), 2);
         let answer = take(&mut [(&fast, &mut b), (&slow, &mut a)], Mono(0), 1);
@@ -162,28 +162,28 @@ mod tests {
     #[test]
     fn too_costly_for_one_layer_is_final_for_all() {
         let (wide, narrow) = (limit(10, Mode::Enforce), limit(1, Mode::Enforce));
-        let (mut a, mut b) = (Cell::default(), Cell::default());
+        let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
         let answer = take(&mut [(&wide, &mut a), (&narrow, &mut b)], Mono(0), 5);
         assert_eq!(answer, Answers::TooCostly { layer: 1, capacity: 1 });
-        assert_eq!(a, Cell::default());
+        assert_eq!(a, LimitCell::default());
     }
 
     #[test]
     fn a_shadow_counts_and_never_refuses_and_off_is_not_there() {
         let (shadow, off, wide) = (limit(1, Mode::Shadow), limit(1, Mode::Off), limit(10, Mode::Enforce));
-        let (mut a, mut b, mut c) = (Cell::default(), Cell::default(), Cell::default());
+        let (mut a, mut b, mut c) = (LimitCell::default(), LimitCell::default(), LimitCell::default());
         let mut all = [(&wide, &mut a), (&shadow, &mut b), (&off, &mut c)];
         assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0 });
         assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::ZERO, shadowed: 0b10 });
         refund(&mut all, Mono(0), 1, 0b10);
         assert_eq!(wide.remaining(&a, Mono(0)).0, 9);
         assert_eq!(shadow.remaining(&b, Mono(0)).0, 0);
-        assert_eq!(c, Cell::default());
+        assert_eq!(c, LimitCell::default());
     }
 
     #[test]
     fn the_slowest_pace_of_all_layers_counts() {
-        let paced = Limit::from(&policy::Limit {
+        let paced = Gcra::from(&policy::LimitPolicy {
             name: String::new(),
             key: Vec::new(),
             rate: Rate::per_second(10),
@@ -194,7 +194,7 @@ mod tests {
             max_wait: Nanos::ZERO,
         });
         let wide = limit(10, Mode::Enforce);
-        let (mut a, mut b) = (Cell::default(), Cell::default());
+        let (mut a, mut b) = (LimitCell::default(), LimitCell::default());
         let mut all = [(&wide, &mut a), (&paced, &mut b)];
         let _ = take(&mut all, Mono(0), 1);
         assert_eq!(take(&mut all, Mono(0), 1), Answers::Go { after: Nanos::from_millis(100), shadowed: 0 });

@@ -14,7 +14,7 @@ use crate::time::{Mono, Nanos};
 /// | leaky bucket | when the line has drained | nothing before this time |
 /// | windows | where the current window starts; in the future, nothing before | calls in this window, and above bit 32 in the one before |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cell {
+pub struct LimitCell {
     pub at: u64,
     pub held: u64,
 }
@@ -22,7 +22,7 @@ pub struct Cell {
 /// Whether a call may go, and if not, what to do about it.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LimitAnswer {
     /// `after` is more than zero only where a leaky bucket paces.
     Go { after: Nanos },
     /// Who comes back at `retry_at`, and finds no other there first, is admitted.
@@ -33,7 +33,7 @@ pub enum Answer {
 
 /// A limit with its rate worked out in integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct Gcra {
     algorithm: Algorithm,
     mode: Mode,
     /// Time that one unit of cost takes to come back.
@@ -47,9 +47,9 @@ pub struct Limit {
     full: u128,
 }
 
-impl From<&policy::Limit> for Limit {
+impl From<&policy::LimitPolicy> for Gcra {
     /// The interval is rounded down, so that a whole period holds the whole count. A rate of nothing has no capacity.
-    fn from(limit: &policy::Limit) -> Self {
+    fn from(limit: &policy::LimitPolicy) -> Self {
         let rate = limit.rate;
         let capacity = match (rate.count, limit.algorithm) {
             (0, _) => 0,
@@ -80,7 +80,7 @@ pub struct Numbers {
     pub per: u64,
 }
 
-impl Limit {
+impl Gcra {
     #[must_use]
     pub const fn numbers(&self) -> Numbers {
         Numbers {
@@ -106,16 +106,16 @@ impl Limit {
 
     /// What [`take`](Self::take) would answer.
     #[inline]
-    pub fn check(&self, cell: &Cell, now: Mono, cost: u64) -> Answer {
+    pub fn check(&self, cell: &LimitCell, now: Mono, cost: u64) -> LimitAnswer {
         let mut tried = *cell;
         self.take(&mut tried, now, cost)
     }
 
     /// Spends `cost`, or nothing at all.
     #[inline]
-    pub fn take(&self, cell: &mut Cell, now: Mono, cost: u64) -> Answer {
+    pub fn take(&self, cell: &mut LimitCell, now: Mono, cost: u64) -> LimitAnswer {
         if cost > self.capacity {
-            return Answer::TooCostly { capacity: self.capacity };
+            return LimitAnswer::TooCostly { capacity: self.capacity };
         }
         match self.algorithm {
             Algorithm::TokenBucket => self.take_token(cell, now, cost),
@@ -127,30 +127,30 @@ impl Limit {
 
     /// GCRA: the bucket is full again at `at`, and may be at most `depth` away from it.
     #[inline]
-    fn take_token(&self, cell: &mut Cell, now: Mono, cost: u64) -> Answer {
+    fn take_token(&self, cell: &mut LimitCell, now: Mono, cost: u64) -> LimitAnswer {
         let full_at = cell.at.max(now.0).saturating_add(self.interval.saturating_mul(cost));
         let ready = full_at.saturating_sub(self.depth).max(cell.held);
         if now.0 < ready {
-            return Answer::Refused { retry_at: Mono(ready) };
+            return LimitAnswer::Refused { retry_at: Mono(ready) };
         }
         cell.at = full_at;
-        Answer::Go { after: Nanos::ZERO }
+        LimitAnswer::Go { after: Nanos::ZERO }
     }
 
     /// A paced line: the call gets the next free moment if that is at most `depth` away.
     #[inline]
-    fn take_turn(&self, cell: &mut Cell, now: Mono, cost: u64) -> Answer {
+    fn take_turn(&self, cell: &mut LimitCell, now: Mono, cost: u64) -> LimitAnswer {
         let turn = cell.at.max(cell.held).max(now.0);
         let after = turn - now.0;
         if after > self.depth {
-            return Answer::Refused { retry_at: Mono(turn - self.depth) };
+            return LimitAnswer::Refused { retry_at: Mono(turn - self.depth) };
         }
         cell.at = turn.saturating_add(self.interval.saturating_mul(cost));
-        Answer::Go { after: Nanos(after) }
+        LimitAnswer::Go { after: Nanos(after) }
     }
 
     /// Gives back what a call took at `taken_at` and did not use.
-    pub fn refund(&self, cell: &mut Cell, taken_at: Mono, cost: u64) {
+    pub fn refund(&self, cell: &mut LimitCell, taken_at: Mono, cost: u64) {
         match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => cell.at = cell.at.saturating_sub(self.interval.saturating_mul(cost)),
             Algorithm::FixedWindow | Algorithm::SlidingWindow => self.refund_window(cell, taken_at, cost),
@@ -159,7 +159,7 @@ impl Limit {
 
     /// What could be spent now, and how long until all of it is there again: the `RateLimit` header's two numbers.
     #[must_use]
-    pub fn remaining(&self, cell: &Cell, now: Mono) -> (u64, Nanos) {
+    pub fn remaining(&self, cell: &LimitCell, now: Mono) -> (u64, Nanos) {
         match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 let reset = cell.at.max(cell.held).saturating_sub(now.0);
@@ -174,7 +174,7 @@ impl Limit {
     /// Whether the cell says no more than a fresh one.
     #[must_use]
     #[inline]
-    pub fn is_idle(&self, cell: &Cell, now: Mono) -> bool {
+    pub fn is_idle(&self, cell: &LimitCell, now: Mono) -> bool {
         match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => cell.at <= now.0 && cell.held <= now.0,
             Algorithm::FixedWindow | Algorithm::SlidingWindow => self.is_idle_window(cell, now),
@@ -184,9 +184,9 @@ impl Limit {
     /// Carries a cell over from the limit as it was: what could be spent stays what it was, so that the change itself
     /// lets nothing burst through; only the refill is new.
     #[must_use]
-    pub fn rebase(&self, was: &Self, cell: &Cell, now: Mono) -> Cell {
+    pub fn rebase(&self, was: &Self, cell: &LimitCell, now: Mono) -> LimitCell {
         if was.is_idle(cell, now) {
-            return Cell::default();
+            return LimitCell::default();
         }
         if self.algorithm == was.algorithm && self.interval == was.interval && self.capacity == was.capacity {
             return *cell;
@@ -196,17 +196,17 @@ impl Limit {
         match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 let at = now.0.saturating_add(self.interval.saturating_mul(used));
-                Cell { at: at.max(blocked_until), held: blocked_until }
+                LimitCell { at: at.max(blocked_until), held: blocked_until }
             }
             Algorithm::FixedWindow | Algorithm::SlidingWindow => {
                 let same_window = matches!(was.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) && self.per == was.per;
                 let start = if same_window { cell.at.min(now.0) } else { now.0 };
-                if blocked_until > now.0 { Cell { at: blocked_until, held: 0 } } else { Cell { at: start, held: used } }
+                if blocked_until > now.0 { LimitCell { at: blocked_until, held: 0 } } else { LimitCell { at: start, held: used } }
             }
         }
     }
 
-    fn blocked_until(&self, cell: &Cell) -> u64 {
+    fn blocked_until(&self, cell: &LimitCell) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => cell.held,
             Algorithm::FixedWindow | Algorithm::SlidingWindow => cell.at,

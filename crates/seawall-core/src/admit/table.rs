@@ -5,7 +5,7 @@
 
 use hashbrown::HashTable;
 
-use super::limit::{Cell, Limit};
+use super::limit::{Gcra, LimitCell};
 use crate::time::Mono;
 
 /// Entries that the hand looks at for each new key; more than one, so that it overtakes growth.
@@ -14,22 +14,22 @@ const STEPS: usize = 2;
 const STEPS_WHEN_FULL: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct CellEntry {
     key: u128,
-    cell: Cell,
+    cell: LimitCell,
 }
 
 #[derive(Clone, Debug)]
-pub struct Table {
-    entries: Vec<Entry>,
+pub struct CellTable {
+    entries: Vec<CellEntry>,
     index: HashTable<u32>,
     capacity: usize,
     hand: usize,
-    overflow: Cell,
+    overflow: LimitCell,
     overflowed: u64,
 }
 
-impl Table {
+impl CellTable {
     /// Holds at most `capacity` keys, and at least one.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
@@ -38,7 +38,7 @@ impl Table {
             index: HashTable::new(),
             capacity: usize::try_from(capacity.max(1)).unwrap_or(usize::MAX),
             hand: 0,
-            overflow: Cell::default(),
+            overflow: LimitCell::default(),
             overflowed: 0,
         }
     }
@@ -46,7 +46,7 @@ impl Table {
     /// The key's cell; absent means fresh.
     #[must_use]
     #[inline]
-    pub fn find(&self, key: u128) -> Option<&Cell> {
+    pub fn find(&self, key: u128) -> Option<&LimitCell> {
         let entries = &self.entries;
         let found = self.index.find(hash(key), |&at| entries[at as usize].key == key)?;
         Some(&entries[*found as usize].cell)
@@ -54,7 +54,7 @@ impl Table {
 
     /// The key's cell, made if need be: the overflow cell when the table is full of keys that still mean something.
     #[inline]
-    pub fn cell(&mut self, limit: &Limit, key: u128, now: Mono) -> &mut Cell {
+    pub fn cell(&mut self, limit: &Gcra, key: u128, now: Mono) -> &mut LimitCell {
         let entries = &self.entries;
         let found = self.index.find(hash(key), |&at| entries[at as usize].key == key).copied();
         match found {
@@ -64,7 +64,7 @@ impl Table {
     }
 
     #[cold]
-    fn insert(&mut self, limit: &Limit, key: u128, now: Mono) -> &mut Cell {
+    fn insert(&mut self, limit: &Gcra, key: u128, now: Mono) -> &mut LimitCell {
         self.sweep(limit, now, STEPS);
         if self.entries.len() >= self.capacity {
             self.sweep(limit, now, STEPS_WHEN_FULL);
@@ -79,14 +79,14 @@ impl Table {
             let more = (at / 2).max(16).min(self.capacity - at);
             self.entries.reserve_exact(more);
         }
-        self.entries.push(Entry { key, cell: Cell::default() });
+        self.entries.push(CellEntry { key, cell: LimitCell::default() });
         let entries = &self.entries;
         self.index.insert_unique(hash(key), slot, |&at| hash(entries[at as usize].key));
         &mut self.entries[at].cell
     }
 
     /// Moves the hand over `steps` entries, forgets the idle ones and tells how many those were.
-    pub fn sweep(&mut self, limit: &Limit, now: Mono, steps: usize) -> usize {
+    pub fn sweep(&mut self, limit: &Gcra, now: Mono, steps: usize) -> usize {
         let mut forgotten = 0;
         for _ in 0..steps.min(self.entries.len()) {
             // Downwards: the entry that fills a gap comes from the end, which the hand has mostly seen.
@@ -115,14 +115,14 @@ impl Table {
     }
 
     /// Carries every cell over to a changed limit.
-    pub fn rebase(&mut self, was: &Limit, limit: &Limit, now: Mono) {
+    pub fn rebase(&mut self, was: &Gcra, limit: &Gcra, now: Mono) {
         for cell in self.entries.iter_mut().map(|entry| &mut entry.cell).chain([&mut self.overflow]) {
             *cell = limit.rebase(was, cell, now);
         }
     }
 
     /// Every key with its cell, for a snapshot.
-    pub fn iter(&self) -> impl Iterator<Item = (u128, &Cell)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u128, &LimitCell)> {
         self.entries.iter().map(|entry| (entry.key, &entry.cell))
     }
 
@@ -145,7 +145,7 @@ impl Table {
     /// Bytes on the heap.
     #[must_use]
     pub fn allocated(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>() + self.index.allocation_size()
+        self.entries.capacity() * size_of::<CellEntry>() + self.index.allocation_size()
     }
 }
 
@@ -157,14 +157,14 @@ const fn hash(key: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limit::Answer;
+    use super::super::limit::LimitAnswer;
     use super::*;
     use crate::policy::{self, Algorithm, Fail, Mode, Rate};
     use crate::rng::Rng;
     use crate::time::Nanos;
 
-    fn limit() -> Limit {
-        Limit::from(&policy::Limit {
+    fn limit() -> Gcra {
+        Gcra::from(&policy::LimitPolicy {
             name: String::new(),
             key: Vec::new(),
             rate: Rate::per_second(1),
@@ -176,7 +176,7 @@ mod tests {
         })
     }
 
-    fn take(table: &mut Table, key: u128, now: Mono) -> Answer {
+    fn take(table: &mut CellTable, key: u128, now: Mono) -> LimitAnswer {
         let limit = limit();
         limit.take(table.cell(&limit, key, now), now, 1)
     }
@@ -188,17 +188,17 @@ mod tests {
 
     #[test]
     fn each_key_has_its_own_cell() {
-        let mut table = Table::new(100);
-        assert_eq!(take(&mut table, 1, Mono(0)), Answer::Go { after: Nanos::ZERO });
-        assert_eq!(take(&mut table, 2, Mono(0)), Answer::Go { after: Nanos::ZERO });
-        assert!(matches!(take(&mut table, 1, Mono(0)), Answer::Refused { .. }));
+        let mut table = CellTable::new(100);
+        assert_eq!(take(&mut table, 1, Mono(0)), LimitAnswer::Go { after: Nanos::ZERO });
+        assert_eq!(take(&mut table, 2, Mono(0)), LimitAnswer::Go { after: Nanos::ZERO });
+        assert!(matches!(take(&mut table, 1, Mono(0)), LimitAnswer::Refused { .. }));
         assert_eq!(table.len(), 2);
         assert!(table.find(3).is_none());
     }
 
     #[test]
     fn idle_keys_are_forgotten_as_new_ones_come() {
-        let mut table = Table::new(1_000_000);
+        let mut table = CellTable::new(1_000_000);
         for (n, key) in keys(10_000).enumerate() {
             let _ = take(&mut table, key, Mono(0) + Nanos::from_millis(n as u64 * 100));
         }
@@ -207,23 +207,23 @@ mod tests {
 
     #[test]
     fn a_full_table_shares_one_cell_and_forgets_no_key_that_still_matters() {
-        let mut table = Table::new(10);
+        let mut table = CellTable::new(10);
         for key in keys(10) {
             let _ = take(&mut table, key, Mono(0));
         }
-        assert_eq!(take(&mut table, 77, Mono(0)), Answer::Go { after: Nanos::ZERO });
-        assert!(matches!(take(&mut table, 78, Mono(0)), Answer::Refused { .. }));
+        assert_eq!(take(&mut table, 77, Mono(0)), LimitAnswer::Go { after: Nanos::ZERO });
+        assert!(matches!(take(&mut table, 78, Mono(0)), LimitAnswer::Refused { .. }));
         assert_eq!((table.len(), table.overflowed()), (10, 2));
         for key in keys(10) {
-            assert!(matches!(take(&mut table, key, Mono(0)), Answer::Refused { .. }));
+            assert!(matches!(take(&mut table, key, Mono(0)), LimitAnswer::Refused { .. }));
         }
-        assert_eq!(take(&mut table, 79, Mono(2_000_000_000)), Answer::Go { after: Nanos::ZERO });
+        assert_eq!(take(&mut table, 79, Mono(2_000_000_000)), LimitAnswer::Go { after: Nanos::ZERO });
         assert_eq!(table.overflowed(), 2);
     }
 
     #[test]
     fn a_key_in_cooldown_is_never_forgotten() {
-        let mut table = Table::new(2);
+        let mut table = CellTable::new(2);
         let limit = limit();
         table.cell(&limit, 1, Mono(0)).at = u64::MAX / 2;
         for key in keys(1_000) {
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn forgetting_keeps_every_other_key_findable() {
-        let mut table = Table::new(1_000);
+        let mut table = CellTable::new(1_000);
         let limit = limit();
         for (n, key) in keys(1_000).enumerate() {
             table.cell(&limit, key, Mono(0)).at = if n % 3 == 0 { u64::MAX / 2 } else { 1 };
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_million_keys_take_less_than_a_hundred_bytes_each() {
-        let mut table = Table::new(1_000_000);
+        let mut table = CellTable::new(1_000_000);
         for key in keys(1_000_000) {
             let _ = take(&mut table, key, Mono(0));
         }

@@ -1,10 +1,10 @@
 //! What a driver gives to a call, what the call tells it to do, and how a call ends.
 
-use super::{Ask, Plan};
+use super::{Ask, CallPlan};
 use crate::decide::repeatable;
 use crate::lease::RequestMark;
 use crate::policy::Unsafe;
-use crate::record::{Class, Code, ErrorKind, Reason, Status};
+use crate::record::{AttemptStatus, Class, Code, ErrorKind, Reason};
 use crate::time::{Mono, Nanos};
 
 /// What the driver must do next.
@@ -26,12 +26,12 @@ pub enum Action {
     },
     /// Refresh the token (one refresh for all calls that wait for it), then [`super::Call::refreshed`].
     Refresh,
-    Finish(Finish),
+    Finish(CallEnd),
 }
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Finish {
+pub struct CallEnd {
     pub outcome: Outcome,
     pub reason: Reason,
     pub attempts: u32,
@@ -55,22 +55,22 @@ pub enum Outcome {
 
 impl Outcome {
     /// A failed call ends with the upstream's answer if there is one, and with our name for the failure otherwise.
-    pub(super) fn of(class: Class, status: Status, reason: Reason) -> Self {
+    pub(super) fn of(class: Class, status: AttemptStatus, reason: Reason) -> Self {
         match (class, status) {
             (Class::Success, _) => Self::Success,
-            (Class::Ambiguous, Status::Http(_)) if reason == Reason::AmbiguousExhausted => Self::Failed(Class::Permanent),
-            (class, Status::Http(_)) => Self::Failed(class),
-            (_, Status::Error(ErrorKind::Timeout)) => Self::Refused(Code::DeadlineExceeded),
-            (_, Status::Error(ErrorKind::Schema)) => Self::Refused(Code::SchemaMismatch),
-            (_, Status::Error(_)) => Self::Refused(Code::UpstreamUnreachable),
-            (_, Status::CircuitOpen) => Self::Refused(Code::CircuitOpen),
+            (Class::Ambiguous, AttemptStatus::Http(_)) if reason == Reason::AmbiguousExhausted => Self::Failed(Class::Permanent),
+            (class, AttemptStatus::Http(_)) => Self::Failed(class),
+            (_, AttemptStatus::Error(ErrorKind::Timeout)) => Self::Refused(Code::DeadlineExceeded),
+            (_, AttemptStatus::Error(ErrorKind::Schema)) => Self::Refused(Code::SchemaMismatch),
+            (_, AttemptStatus::Error(_)) => Self::Refused(Code::UpstreamUnreachable),
+            (_, AttemptStatus::CircuitOpen) => Self::Refused(Code::CircuitOpen),
         }
     }
 }
 
 /// What the machine must know of the request.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct CallRequest<'a> {
     /// Upper case.
     pub method: &'a str,
     /// Tells whether two refusals of a key are about different requests; see [`super::Plan::mark`].
@@ -87,7 +87,7 @@ pub struct Request<'a> {
     pub patient: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> CallRequest<'a> {
     /// A request without a key whose body can be sent again.
     #[must_use]
     pub const fn plain(method: &'a str) -> Self {
@@ -96,7 +96,7 @@ impl<'a> Request<'a> {
 
     /// Whether sending it twice is harmless by what it is, under this plan.
     #[must_use]
-    pub fn is_repeatable(&self, plan: &Plan) -> bool {
+    pub fn is_repeatable(&self, plan: &CallPlan) -> bool {
         let at_cost = self.at_cost && plan.retry.unsafe_methods != Unsafe::Never;
         at_cost || repeatable(self.method, plan.retry.unsafe_methods, self.keyed)
     }

@@ -3,9 +3,9 @@
 
 use crate::admit::layered::Answers;
 use crate::admit::line::{Lane, Place};
-use crate::decide::Funding;
-use crate::guard::{Admission, Permit, Sample};
-use crate::lease::{self, KeySet, Lease, RequestMark, Until};
+use crate::decide::RetryFunding;
+use crate::guard::{Admission, BreakerSample, Permit};
+use crate::lease::{self, KeyLease, KeySet, RequestMark, Until};
 use crate::record::{Code, Scope};
 use crate::time::{Mono, Nanos};
 
@@ -42,11 +42,11 @@ pub enum Ask {
     },
     /// Note that the request is about to be sent, where that outlives the process: a job's that may not be sent twice.
     Begin,
-    Settle(Settle),
+    Settle(SettleAttempt),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Answer {
+pub enum AskAnswer {
     /// Go, but not before `after` (a paced limit).
     Limited {
         after: Nanos,
@@ -75,7 +75,7 @@ pub enum Answer {
         /// It binds the caller's own credential alone.
         own: bool,
     },
-    Key(Lease),
+    Key(KeyLease),
     /// Every key is cooling; the first is viable after this long.
     Cooling {
         wait: Nanos,
@@ -100,12 +100,12 @@ pub enum Answer {
     /// It could not be noted, so nothing may be sent.
     NotBegun,
     Settled {
-        funding: Option<Funding>,
+        funding: Option<RetryFunding>,
     },
 }
 
 /// The stages' own answers, as the call hears them: whoever keeps the state, this is what it means.
-impl From<Admission> for Answer {
+impl From<Admission> for AskAnswer {
     #[inline]
     fn from(admission: Admission) -> Self {
         match admission {
@@ -115,7 +115,7 @@ impl From<Admission> for Answer {
     }
 }
 
-impl From<Answers> for Answer {
+impl From<Answers> for AskAnswer {
     fn from(answers: Answers) -> Self {
         match answers {
             Answers::Go { after, .. } => Self::Limited { after },
@@ -126,13 +126,13 @@ impl From<Answers> for Answer {
 }
 
 /// Where there is no pool of keys, there is no key.
-impl From<Option<lease::Answer>> for Answer {
-    fn from(answer: Option<lease::Answer>) -> Self {
+impl From<Option<lease::LeaseAnswer>> for AskAnswer {
+    fn from(answer: Option<lease::LeaseAnswer>) -> Self {
         match answer {
-            Some(lease::Answer::Leased(lease)) => Self::Key(lease),
-            Some(lease::Answer::Cooling { wait }) => Self::Cooling { wait, probed: false },
-            Some(lease::Answer::Throttled { wait }) => Self::Cooling { wait, probed: true },
-            Some(lease::Answer::Dead { wait }) => Self::Dead { wait },
+            Some(lease::LeaseAnswer::Leased(lease)) => Self::Key(lease),
+            Some(lease::LeaseAnswer::Cooling { wait }) => Self::Cooling { wait, probed: false },
+            Some(lease::LeaseAnswer::Throttled { wait }) => Self::Cooling { wait, probed: true },
+            Some(lease::LeaseAnswer::Dead { wait }) => Self::Dead { wait },
             None => Self::Dead { wait: None },
         }
     }
@@ -181,11 +181,11 @@ pub enum Reservation {
 
 /// Everything that is given back, reported or asked for at the end of an attempt, in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Settle {
-    pub sample: Option<(Permit, Sample)>,
+pub struct SettleAttempt {
+    pub sample: Option<(Permit, BreakerSample)>,
     /// A permit that counts as nothing: our own refusal, a caller who left, a server that only said "later".
     pub cancel: Option<Permit>,
-    pub key: Option<(Lease, KeyReport)>,
+    pub key: Option<(KeyLease, KeyReport)>,
     /// A success funds retries.
     pub earn: bool,
     /// The upstream answered, and asked nobody to wait: whoever waits because it once did may go on.
@@ -193,7 +193,7 @@ pub struct Settle {
     /// A retry wants a token.
     pub withdraw: bool,
     /// A token whose retry was never sent.
-    pub refund: Option<Funding>,
+    pub refund: Option<RetryFunding>,
     /// The server asked everybody on this endpoint or upstream to stay away, or everybody with the caller's own credential
     /// (`Scope::Key`).
     pub pause: Option<(Scope, Mono)>,
@@ -206,7 +206,7 @@ pub struct Settle {
     pub reservation: Option<Reservation>,
 }
 
-impl Settle {
+impl SettleAttempt {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()

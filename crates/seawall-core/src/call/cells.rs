@@ -2,16 +2,16 @@
 //! dry run and the tests use it as it is; backends that are shared between threads or machines answer cell by cell
 //! with the same functions.
 
-use super::{Answer, Ask, KeyReport, Settle};
-use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
+use super::{Ask, AskAnswer, KeyReport, SettleAttempt};
+use crate::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest, QueueTicket};
 use crate::admit::layered;
-use crate::admit::limit::{Cell, Limit};
+use crate::admit::limit::{Gcra, LimitCell};
 use crate::admit::line::{Lane, Place, WaitingLine};
 use crate::admit::places::{Places, Waiter};
-use crate::config::{Config, Policy, Upstream};
-use crate::decide::{Budget, Funding};
-use crate::guard::{Breaker, Change, Pause};
-use crate::lease::{self, KeyPool, Lease};
+use crate::config::{Config, EndpointPolicy, UpstreamConfig};
+use crate::decide::{Budget, RetryFunding};
+use crate::guard::{BreakerCell, PauseState, PhaseChange};
+use crate::lease::{self, KeyLease, KeyPool};
 use crate::policy;
 use crate::record::Scope;
 use crate::time::{Mono, Nanos, Now};
@@ -21,45 +21,45 @@ pub const BUDGET_CAPACITY: u32 = 100;
 
 /// What one endpoint's calls share.
 #[derive(Clone, Debug)]
-pub struct Cells {
-    pub breaker: Breaker,
+pub struct EndpointCells {
+    pub breaker: BreakerCell,
     pub budget: Budget,
     pub keys: Option<KeyPool>,
-    pub limits: Vec<(Limit, Cell)>,
+    pub limits: Vec<(Gcra, LimitCell)>,
     pub pool: Option<Bulkhead>,
     /// The pauses of the endpoint and of its upstream.
-    pub pauses: (Pause, Pause),
+    pub pauses: (PauseState, PauseState),
     pub line: WaitingLine,
     places: Places,
     waiting: u32,
     retry: policy::Retry,
-    guard: policy::Breaker,
+    guard: policy::BreakerPolicy,
     cost: u64,
     priority: u32,
 }
 
 /// An answer, and what changed on the way to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reply {
-    pub answer: Answer,
-    pub change: Option<Change>,
+pub struct CellAnswer {
+    pub answer: AskAnswer,
+    pub change: Option<PhaseChange>,
     /// A place in the pool's line, for a call that must wait there.
-    pub ticket: Option<Ticket>,
+    pub ticket: Option<QueueTicket>,
 }
 
-impl From<Answer> for Reply {
-    fn from(answer: Answer) -> Self {
+impl From<AskAnswer> for CellAnswer {
+    fn from(answer: AskAnswer) -> Self {
         Self { answer, change: None, ticket: None }
     }
 }
 
-impl Cells {
+impl EndpointCells {
     #[must_use]
-    pub fn new(config: &Config, upstream: &Upstream, policy: &Policy) -> Self {
+    pub fn new(config: &Config, upstream: &UpstreamConfig, policy: &EndpointPolicy) -> Self {
         let pool = config.pool_of(policy);
         Self {
             keys: upstream.auth.as_ref().filter(|auth| !auth.keys.is_empty()).map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
-            limits: config.limits_of(policy).map(|limit| (Limit::from(limit), Cell::default())).collect(),
+            limits: config.limits_of(policy).map(|limit| (Gcra::from(limit), LimitCell::default())).collect(),
             pool: pool.map(Bulkhead::new),
             priority: pool.map_or(0, |pool| pool.priority),
             ..Self::alone(policy)
@@ -68,14 +68,14 @@ impl Cells {
 
     /// The policy by itself: no limits, no pool, no keys.
     #[must_use]
-    pub fn alone(policy: &Policy) -> Self {
+    pub fn alone(policy: &EndpointPolicy) -> Self {
         Self {
-            breaker: Breaker::new(),
+            breaker: BreakerCell::new(),
             budget: Budget::empty(BUDGET_CAPACITY),
             keys: None,
             limits: Vec::new(),
             pool: None,
-            pauses: <(Pause, Pause)>::default(),
+            pauses: <(PauseState, PauseState)>::default(),
             line: WaitingLine::default(),
             places: Places::default(),
             waiting: policy.waiting,
@@ -86,14 +86,14 @@ impl Cells {
         }
     }
 
-    pub fn answer(&mut self, ask: Ask, now: Now) -> Reply {
+    pub fn answer(&mut self, ask: Ask, now: Now) -> CellAnswer {
         match ask {
             Ask::Limits => self.take(now.mono).into(),
             Ask::Pool { give_up } => self.enter(give_up, now.mono),
             // Idempotency keys need a store; a single place without one has never seen any key before.
-            Ask::Reserve => Answer::Reserved.into(),
+            Ask::Reserve => AskAnswer::Reserved.into(),
             // Nothing here outlives the process.
-            Ask::Begin => Answer::Begun.into(),
+            Ask::Begin => AskAnswer::Begun.into(),
             Ask::Permit { lease } => self.admit(lease, now.mono).into(),
             Ask::Key { tried, request } => self.lease(now, tried, request).into(),
             Ask::Line { place, lane, ready_at } => self.wait_in_line(place, lane, ready_at, now.mono).into(),
@@ -102,40 +102,40 @@ impl Cells {
         }
     }
 
-    fn take(&mut self, now: Mono) -> Answer {
-        let mut layers: Vec<(&Limit, &mut Cell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
+    fn take(&mut self, now: Mono) -> AskAnswer {
+        let mut layers: Vec<(&Gcra, &mut LimitCell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
         layered::take(&mut layers, now, self.cost).into()
     }
 
-    fn enter(&mut self, give_up: Mono, now: Mono) -> Reply {
-        let Some(pool) = &mut self.pool else { return Answer::PoolEntered.into() };
-        match pool.enter(Arrival { priority: self.priority, deadline: give_up }, now) {
-            Entry::Go => Answer::PoolEntered.into(),
-            Entry::Queued { ticket, .. } => Reply { answer: Answer::PoolQueued, change: None, ticket: Some(ticket) },
-            Entry::Refused(_) => Answer::PoolFull { shed: false }.into(),
+    fn enter(&mut self, give_up: Mono, now: Mono) -> CellAnswer {
+        let Some(pool) = &mut self.pool else { return AskAnswer::PoolEntered.into() };
+        match pool.enter(BulkheadRequest { priority: self.priority, deadline: give_up }, now) {
+            BulkheadEntry::Go => AskAnswer::PoolEntered.into(),
+            BulkheadEntry::Queued { ticket, .. } => CellAnswer { answer: AskAnswer::PoolQueued, change: None, ticket: Some(ticket) },
+            BulkheadEntry::Refused(_) => AskAnswer::PoolFull { shed: false }.into(),
         }
     }
 
-    fn admit(&mut self, lease: Nanos, now: Mono) -> Answer {
+    fn admit(&mut self, lease: Nanos, now: Mono) -> AskAnswer {
         if let Err(until) = self.pauses.1.admit(now).and_then(|()| self.pauses.0.admit(now)) {
-            return Answer::Paused { until, own: false };
+            return AskAnswer::Paused { until, own: false };
         }
         self.breaker.admit(&self.guard, lease, now).into()
     }
 
     /// Nobody tells callers apart here.
-    fn wait_in_line(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> Answer {
+    fn wait_in_line(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
         if place.is_none() && !self.places.take(Waiter::default(), self.waiting) {
-            return Answer::LineFull;
+            return AskAnswer::LineFull;
         }
         self.line.answer(place, lane, ready_at, now)
     }
 
-    fn lease(&mut self, now: Now, tried: lease::KeySet, request: lease::RequestMark) -> Answer {
+    fn lease(&mut self, now: Now, tried: lease::KeySet, request: lease::RequestMark) -> AskAnswer {
         self.keys.as_mut().map(|keys| keys.lease(now, tried, request)).into()
     }
 
-    pub fn settle(&mut self, settle: &Settle, now: Now) -> Reply {
+    pub fn settle(&mut self, settle: &SettleAttempt, now: Now) -> CellAnswer {
         let change = settle.tell_breaker(&mut self.breaker, &self.guard, now.mono);
         let funding = settle.tell_budget(&mut self.budget, &self.retry, now.mono);
         if let Some(keys) = &mut self.keys {
@@ -143,7 +143,7 @@ impl Cells {
         }
         settle.tell_pauses(&mut self.pauses.0, &mut self.pauses.1, now.mono);
         if settle.untake {
-            let mut layers: Vec<(&Limit, &mut Cell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
+            let mut layers: Vec<(&Gcra, &mut LimitCell)> = self.limits.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
             layered::refund(&mut layers, now.mono, self.cost, 0);
         }
         if let (Some(pool), Some(since)) = (&mut self.pool, settle.leave_pool) {
@@ -153,29 +153,29 @@ impl Cells {
             self.line.leave(place);
             self.places.give_back(Waiter::default());
         }
-        Reply { answer: Answer::Settled { funding }, change, ticket: None }
+        CellAnswer { answer: AskAnswer::Settled { funding }, change, ticket: None }
     }
 }
 
 impl WaitingLine {
     /// When a call asks for its turn, which joins the line unless it has a ticket.
     #[must_use]
-    pub fn answer(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> Answer {
+    pub fn answer(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
         let place = place.unwrap_or_else(|| self.join(lane, now));
         let (place, at) = self.wait(place, lane, ready_at, now);
-        Answer::InLine { place, at }
+        AskAnswer::InLine { place, at }
     }
 
     #[must_use]
-    pub fn answer_turn(&mut self, place: Place, now: Mono) -> Answer {
-        self.turn(place, now).map_or_else(|at| Answer::InLine { place, at }, |()| Answer::Turn)
+    pub fn answer_turn(&mut self, place: Place, now: Mono) -> AskAnswer {
+        self.turn(place, now).map_or_else(|at| AskAnswer::InLine { place, at }, |()| AskAnswer::Turn)
     }
 }
 
 /// How each kind of cell hears about an attempt.
-impl Settle {
+impl SettleAttempt {
     #[inline(always)] // Where a report is made and heard in one place, as in a library call, it needs no memory.
-    pub fn tell_breaker(&self, breaker: &mut Breaker, policy: &policy::Breaker, now: Mono) -> Option<Change> {
+    pub fn tell_breaker(&self, breaker: &mut BreakerCell, policy: &policy::BreakerPolicy, now: Mono) -> Option<PhaseChange> {
         if let Some(permit) = self.cancel {
             breaker.cancel(permit);
         }
@@ -185,7 +185,7 @@ impl Settle {
     /// The token for a retry, where one was asked for and there is one.
     #[must_use]
     #[inline(always)]
-    pub fn tell_budget(&self, budget: &mut Budget, retry: &policy::Retry, now: Mono) -> Option<Funding> {
+    pub fn tell_budget(&self, budget: &mut Budget, retry: &policy::Retry, now: Mono) -> Option<RetryFunding> {
         if self.earn {
             budget.earn(retry.budget);
         }
@@ -201,7 +201,7 @@ impl Settle {
             KeyReport::Succeeded { instead_of } => {
                 keys.succeeded(lease, now);
                 if let Some(key) = instead_of {
-                    keys.reject(Lease { key, probe: false }, now);
+                    keys.reject(KeyLease { key, probe: false }, now);
                 }
             }
             KeyReport::Failed => keys.failed(lease),
@@ -228,7 +228,7 @@ impl Settle {
     }
 
     /// Tells the pauses of an endpoint and of its upstream about an attempt.
-    pub fn tell_pauses(&self, endpoint: &mut Pause, upstream: &mut Pause, now: Mono) {
+    pub fn tell_pauses(&self, endpoint: &mut PauseState, upstream: &mut PauseState, now: Mono) {
         match self.pause {
             Some((Scope::Upstream, until)) => upstream.extend(until, now),
             Some((_, until)) => endpoint.extend(until, now),

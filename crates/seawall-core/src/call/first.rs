@@ -2,8 +2,8 @@
 //! nothing more. What it may ask and take is read off the machine itself. Whoever meets anything but a success begins
 //! the machine after all, at the time when the call began and with the answer that it got: it is a pure function of these.
 
-use super::{Action, Answer, Ask, Call, Plan, Request, Settle};
-use crate::guard::{Admission, Breaker, Permit, Sample};
+use super::{Action, Ask, AskAnswer, Call, CallPlan, CallRequest, SettleAttempt};
+use crate::guard::{Admission, BreakerCell, BreakerSample, Permit};
 use crate::lease::RequestMark;
 use crate::policy;
 use crate::time::{Mono, Nanos, Now};
@@ -20,8 +20,8 @@ pub struct First {
 impl First {
     /// `None` where a call without an idempotency key has more to ask before its first attempt.
     #[must_use]
-    pub fn of(plan: &Arc<Plan>, guard: &policy::Breaker) -> Option<Self> {
-        let request = Request {
+    pub fn of(plan: &Arc<CallPlan>, guard: &policy::BreakerPolicy) -> Option<Self> {
+        let request = CallRequest {
             method: "GET",
             mark: RequestMark::NONE,
             keyed: false,
@@ -35,8 +35,8 @@ impl First {
         let mut lease = None;
         if let Action::Ask(Ask::Permit { lease: asked }) = action {
             lease = Some(asked);
-            let Admission::Go(permit) = Breaker::new().admit(guard, asked, now.mono) else { return None };
-            action = call.answered(Answer::Permitted(permit), now);
+            let Admission::Go(permit) = BreakerCell::new().admit(guard, asked, now.mono) else { return None };
+            action = call.answered(AskAnswer::Permitted(permit), now);
         }
         let Action::Send { timeout, key: None, .. } = action else { return None };
         Some(Self { lease, timeout, remaining: call.remaining(now.mono) })
@@ -45,32 +45,32 @@ impl First {
     /// What shared state learns when the attempt was a plain success.
     #[must_use]
     #[inline]
-    pub fn succeeded(permit: Option<Permit>, started: Mono, now: Mono) -> Settle {
-        let sample = Sample::success(now.since(started));
-        Settle { sample: permit.map(|permit| (permit, sample)), earn: true, answered: true, ..Settle::default() }
+    pub fn succeeded(permit: Option<Permit>, started: Mono, now: Mono) -> SettleAttempt {
+        let sample = BreakerSample::success(now.since(started));
+        SettleAttempt { sample: permit.map(|permit| (permit, sample)), earn: true, answered: true, ..SettleAttempt::default() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Cells;
+    use crate::call::EndpointCells;
     use crate::config;
     use crate::time::Wall;
 
-    fn parts(text: &str) -> (Cells, Arc<Plan>, Option<First>) {
+    fn parts(text: &str) -> (EndpointCells, Arc<CallPlan>, Option<First>) {
         let text = format!("[pools.p]\nconcurrent = 1\n[upstreams.a]\nurl = \"http://a.test\"\n{text}");
         let config = config::load("t", text.as_bytes()).unwrap();
         let upstream = &config.upstreams[0];
         let endpoint = &upstream.endpoints[0];
-        let plan = Arc::new(Plan::new(&config, upstream, endpoint));
+        let plan = Arc::new(CallPlan::new(&config, upstream, endpoint));
         let first = First::of(&plan, &endpoint.policy.breaker);
-        (Cells::new(&config, upstream, &endpoint.policy), plan, first)
+        (EndpointCells::new(&config, upstream, &endpoint.policy), plan, first)
     }
 
     #[test]
     fn a_success_tells_shared_state_what_the_machine_would() {
-        let request = Request {
+        let request = CallRequest {
             method: "POST",
             mark: RequestMark::NONE,
             keyed: false,
@@ -88,7 +88,7 @@ mod tests {
             if let Action::Ask(ask) = action {
                 assert_eq!(Some(ask), first.lease.map(|lease| Ask::Permit { lease }));
                 let answer = cells.answer(ask, begun).answer;
-                let Answer::Permitted(given) = answer else { panic!("{answer:?}") };
+                let AskAnswer::Permitted(given) = answer else { panic!("{answer:?}") };
                 permit = Some(given);
                 action = call.answered(answer, begun);
             }

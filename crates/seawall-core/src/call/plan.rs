@@ -1,7 +1,7 @@
 //! What the call machine needs to know of an endpoint, put together once when the configuration is loaded.
 
-use crate::classify::{Hint, RuleSet, Verdict};
-use crate::config::{AtCost, Config, Endpoint, Policy, Upstream};
+use crate::classify::{Classification, Hint, RuleSet};
+use crate::config::{AtCost, Config, EndpointConfig, EndpointPolicy, UpstreamConfig};
 use crate::lease::{RequestMark, Reset, Until};
 use crate::policy::{IdempotencyMode, Mode, OnExhausted, Retry, Timeout};
 use crate::record::Scope;
@@ -9,7 +9,7 @@ use crate::time::{Nanos, Now, Wall};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CallPlan {
     pub timeout: Timeout,
     pub retry: Retry,
     /// Unsafe requests that may be sent again without a key.
@@ -43,9 +43,9 @@ pub struct Plan {
     pub margin: Nanos,
 }
 
-impl Plan {
+impl CallPlan {
     #[must_use]
-    pub fn new(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Self {
+    pub fn new(config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> Self {
         let policy = &endpoint.policy;
         let pool = config.pool_of(policy);
         let auth = upstream.auth.as_ref();
@@ -81,7 +81,7 @@ impl Plan {
 
     /// The policy by itself: no limits, no pool, no keys.
     #[must_use]
-    pub fn alone(policy: &Policy) -> Self {
+    pub fn alone(policy: &EndpointPolicy) -> Self {
         Self {
             timeout: policy.timeout,
             retry: policy.retry,
@@ -109,7 +109,7 @@ impl Plan {
     }
 
     /// A quota ends when its rule says, or else at the provider's next reset.
-    pub(super) fn cool_until(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> Until {
+    pub(super) fn cool_until(&self, verdict: &Classification, hint: Option<Nanos>, now: Now) -> Until {
         match (verdict.wait, hint, &self.reset) {
             (Hint::After(_), Some(length), _) => Until::Mono(now.mono + length),
             (Hint::Until(at), _, _) => Until::Wall(at),
@@ -119,7 +119,7 @@ impl Plan {
     }
 
     /// A verdict's wait as a length from now; `None` leaves it to backoff.
-    pub(super) fn wait_length(&self, verdict: &Verdict, now: Wall) -> Option<Nanos> {
+    pub(super) fn wait_length(&self, verdict: &Classification, now: Wall) -> Option<Nanos> {
         match verdict.wait {
             Hint::None | Hint::Backoff => None,
             Hint::After(length) => Some(length),
@@ -130,13 +130,13 @@ impl Plan {
 }
 
 /// No wait where a call has somewhere else to go: a fallback, a stale answer, or a job.
-fn unless_elsewhere(policy: &Policy, wait: Nanos) -> Nanos {
+fn unless_elsewhere(policy: &EndpointPolicy, wait: Nanos) -> Nanos {
     let stale = policy.cache.stale_if_error > Nanos::ZERO;
     if policy.fallback.is_some() || stale || policy.on_exhausted == OnExhausted::Enqueue { Nanos::ZERO } else { wait }
 }
 
 /// Whether an answer can make other calls wait too.
-fn pauses(policy: &Policy) -> bool {
+fn pauses(policy: &EndpointPolicy) -> bool {
     policy.rules.rules().iter().any(|rule| rule.scope != Scope::Call)
 }
 

@@ -1,35 +1,42 @@
 //! What shared state learns from an attempt's result: the breaker's sample, what becomes of the key, and whether others have to wait.
 
-use super::{Call, KeyReport, Settle};
-use crate::classify::Verdict;
-use crate::guard::Sample;
+use super::{Call, KeyReport, SettleAttempt};
+use crate::classify::Classification;
+use crate::guard::BreakerSample;
 use crate::guard::pause::MAX_PAUSE;
-use crate::record::{Class, ErrorKind, Scope, Status};
+use crate::record::{AttemptStatus, Class, ErrorKind, Scope};
 use crate::time::{Mono, Nanos, Now};
 
 impl Call {
     /// What shared state learns from the result.
-    pub(super) fn report(&self, status: Status, verdict: &Verdict, hint: Option<Nanos>, latency: Nanos, now: Now) -> Settle {
-        let mut settle = Settle { earn: verdict.class == Class::Success, ..Settle::default() };
+    pub(super) fn report(
+        &self,
+        status: AttemptStatus,
+        verdict: &Classification,
+        hint: Option<Nanos>,
+        latency: Nanos,
+        now: Now,
+    ) -> SettleAttempt {
+        let mut settle = SettleAttempt { earn: verdict.class == Class::Success, ..SettleAttempt::default() };
         // "Later" is not "broken": a deliberate 429 is no sample. A timely 404 or quota answer is a healthy one.
-        if status == Status::Http(429) || verdict.blameless {
+        if status == AttemptStatus::Http(429) || verdict.blameless {
             settle.cancel = self.held.permit;
         } else {
             let failed = match verdict.class {
                 Class::Transient | Class::Ambiguous => true,
-                Class::Permanent => matches!(status, Status::Error(ErrorKind::Malformed | ErrorKind::Tls)),
+                Class::Permanent => matches!(status, AttemptStatus::Error(ErrorKind::Malformed | ErrorKind::Tls)),
                 Class::Success | Class::Quota | Class::Auth => false,
             };
             // A job that was put aside in between has failed at another time, which is new evidence.
-            settle.sample = self.held.permit.map(|permit| (permit, Sample { failed, repeated: self.last.is_some(), latency }));
+            settle.sample = self.held.permit.map(|permit| (permit, BreakerSample { failed, repeated: self.last.is_some(), latency }));
         }
-        settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, matches!(status, Status::Http(_)), now)));
+        settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, matches!(status, AttemptStatus::Http(_)), now)));
         settle.pause = self.pause(verdict, hint, now);
-        settle.answered = matches!(status, Status::Http(_)) && settle.pause.is_none();
+        settle.answered = matches!(status, AttemptStatus::Http(_)) && settle.pause.is_none();
         settle
     }
 
-    fn key_report(&self, verdict: &Verdict, hint: Option<Nanos>, is_answer: bool, now: Now) -> KeyReport {
+    fn key_report(&self, verdict: &Classification, hint: Option<Nanos>, is_answer: bool, now: Now) -> KeyReport {
         let group = verdict.scope != Scope::Key;
         match (verdict.class, verdict.scope) {
             (Class::Success, _) => KeyReport::Succeeded { instead_of: self.progress.refused_key },
@@ -50,7 +57,7 @@ impl Call {
 
     /// A wait that the provider asked for binds whatever was refused. Without a pool of keys, what was refused is the caller's own
     /// credential.
-    fn pause(&self, verdict: &Verdict, hint: Option<Nanos>, now: Now) -> Option<(Scope, Mono)> {
+    fn pause(&self, verdict: &Classification, hint: Option<Nanos>, now: Now) -> Option<(Scope, Mono)> {
         let scope = match verdict.scope {
             Scope::Endpoint | Scope::Upstream => verdict.scope,
             Scope::Key | Scope::Group if self.plan.keys == 0 && verdict.class == Class::Transient => Scope::Key,

@@ -1,7 +1,7 @@
 //! Calls told as stories: a policy and a script of results go in, the trace of what the machine did comes out.
 
-use super::{Action, Call, Cells, Plan, Request};
-use crate::classify::Seen;
+use super::{Action, Call, CallPlan, CallRequest, EndpointCells};
+use crate::classify::ObservedResult;
 use crate::config::{self, Config};
 use crate::guard::Forced;
 use crate::lease::RequestMark;
@@ -20,8 +20,8 @@ const EPOCH: Wall = Wall(1_782_864_000_000);
 /// One upstream in virtual time: each send takes the next result of the script.
 struct World {
     config: Config,
-    cells: Cells,
-    plan: Arc<Plan>,
+    cells: EndpointCells,
+    plan: Arc<CallPlan>,
     rng: Rng,
     now: Now,
     trace: String,
@@ -48,8 +48,8 @@ impl World {
         let upstream = Arc::clone(&config.upstreams[0]);
         let endpoint = &upstream.endpoints[0];
         Self {
-            cells: Cells::new(&config, &upstream, &endpoint.policy),
-            plan: Arc::new(Plan::new(&config, &upstream, endpoint)),
+            cells: EndpointCells::new(&config, &upstream, &endpoint.policy),
+            plan: Arc::new(CallPlan::new(&config, &upstream, endpoint)),
             rng: Rng::seeded(1),
             now: Now { mono: Mono(0), wall: EPOCH },
             trace: String::new(),
@@ -59,7 +59,7 @@ impl World {
 
     fn call(&mut self, script: &[Step]) -> &mut Self {
         self.request(
-            &Request {
+            &CallRequest {
                 method: "GET",
                 mark: RequestMark::NONE,
                 keyed: false,
@@ -74,14 +74,22 @@ impl World {
 
     fn post(&mut self, keyed: bool, script: &[Step]) -> &mut Self {
         self.request(
-            &Request { method: "POST", mark: RequestMark::NONE, keyed, at_cost: false, replayable: true, deadline: None, patient: false },
+            &CallRequest {
+                method: "POST",
+                mark: RequestMark::NONE,
+                keyed,
+                at_cost: false,
+                replayable: true,
+                deadline: None,
+                patient: false,
+            },
             script,
         )
     }
 
     fn job(&mut self, script: &[Step]) -> &mut Self {
         self.request(
-            &Request {
+            &CallRequest {
                 method: "GET",
                 mark: RequestMark::NONE,
                 keyed: false,
@@ -99,7 +107,7 @@ impl World {
         self
     }
 
-    fn request(&mut self, request: &Request<'_>, script: &[Step]) -> &mut Self {
+    fn request(&mut self, request: &CallRequest<'_>, script: &[Step]) -> &mut Self {
         let mut script = script.iter();
         let (mut call, mut action) = Call::begin(Arc::clone(&self.plan), request, self.now);
         loop {
@@ -123,7 +131,7 @@ impl World {
                     let (ms, result, headers, body) = *script.next().expect("the script has a result for each send");
                     let latency = Nanos::from_millis(ms).min(timeout);
                     self.pass(latency);
-                    let seen = Seen { method: request.method, result, headers: &headers, body: body.as_bytes(), latency };
+                    let seen = ObservedResult { method: request.method, result, headers: &headers, body: body.as_bytes(), latency };
                     call.responded(&seen, self.now, &mut self.rng)
                 }
                 Action::Wait { until, reason } => {
@@ -386,8 +394,15 @@ fn a_500_is_tried_once_more_where_a_repetition_may_harm() {
 
 #[test]
 fn a_body_that_streamed_is_not_sent_again() {
-    let request =
-        Request { method: "PUT", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: false, deadline: None, patient: false };
+    let request = CallRequest {
+        method: "PUT",
+        mark: RequestMark::NONE,
+        keyed: false,
+        at_cost: false,
+        replayable: false,
+        deadline: None,
+        patient: false,
+    };
     World::new("").request(&request, &[status(503)]).check(expect![[r#"
           #1 503: transient, return (body_not_replayable)
         Failed(Transient) (body_not_replayable) after 1 attempts
@@ -424,8 +439,15 @@ fn the_breaker_opens_refuses_probes_and_closes() {
 fn a_job_waits_for_as_long_as_somebody_holds_the_breaker_open() {
     let mut world = World::new("");
     world.cells.breaker.force(Forced::Open, world.now.mono).unwrap();
-    let request =
-        Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: true };
+    let request = CallRequest {
+        method: "GET",
+        mark: RequestMark::NONE,
+        keyed: false,
+        at_cost: false,
+        replayable: true,
+        deadline: None,
+        patient: true,
+    };
     let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &request, world.now);
     while let Action::Ask(ask) = action {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
@@ -499,7 +521,7 @@ fn a_limit_refuses_and_says_when() {
 
 #[test]
 fn the_callers_deadline_shortens_ours() {
-    let request = Request {
+    let request = CallRequest {
         method: "GET",
         mark: RequestMark::NONE,
         keyed: false,
@@ -522,8 +544,15 @@ fn a_cancelled_call_gives_everything_back() {
         "breaker = { consecutive = 1, open = \"5s\", probes = 1, successes = 1 }\nretry.attempts = 1\nlimits = [{ name = \"qps\", rate = \"100/s\", burst = 100 }]",
     );
     world.call(&[status(500)]).pass(Nanos::from_secs(5));
-    let request =
-        Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
+    let request = CallRequest {
+        method: "GET",
+        mark: RequestMark::NONE,
+        keyed: false,
+        at_cost: false,
+        replayable: true,
+        deadline: None,
+        patient: false,
+    };
     let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &request, world.now);
     while let Action::Ask(ask) = action {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
@@ -534,7 +563,7 @@ fn a_cancelled_call_gives_everything_back() {
     let settle = call.cancelled();
     assert!(settle.cancel.is_some());
     assert_eq!(call.abandoned(world.now), None);
-    let _: super::Reply = world.cells.settle(&settle, world.now);
+    let _: super::CellAnswer = world.cells.settle(&settle, world.now);
     world.call(&[status(200)]);
     assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "the slot came back: {}", world.trace);
     assert_eq!(world.config.upstreams.len(), 1);

@@ -1,10 +1,10 @@
 //! A call that meets a limit, a breaker, a provider's pause or cooling keys waits in line if the wait can fit, and is refused at once if it cannot.
 
-use super::{Action, Ask, Call, Settle, State, Then};
+use super::{Action, Ask, Call, SettleAttempt, State, Then};
 use crate::admit::line::{Lane, Place};
 use crate::lease::{KeySet, RequestMark};
 use crate::policy::Share;
-use crate::record::{Attempt, Class, Code, Decision, Reason, Status};
+use crate::record::{AttemptOutcome, AttemptStatus, Class, Code, Decision, Reason};
 use crate::time::{Mono, Nanos, Now};
 
 /// The reason why a call cannot be sent now, with its end.
@@ -98,7 +98,7 @@ impl Call {
             return self.turn_away(obstacle, now);
         }
         // Returns the permit, which may be the breaker's only probe, and the slot, which other calls can use.
-        let settle = Settle { cancel: self.held.permit.take(), leave_pool: self.held.slot.take(), ..Settle::default() };
+        let settle = SettleAttempt { cancel: self.held.permit.take(), leave_pool: self.held.slot.take(), ..SettleAttempt::default() };
         if settle.is_nothing() {
             return self.ask_for_line(obstacle);
         }
@@ -205,7 +205,7 @@ impl Call {
         self.obstacle = None;
         self.stop_waiting(now);
         self.state = State::Settling(Then::Dispatch);
-        Action::Ask(Ask::Settle(Settle { leave_line: Some(place), ..Settle::default() }))
+        Action::Ask(Ask::Settle(SettleAttempt { leave_line: Some(place), ..SettleAttempt::default() }))
     }
 
     /// Adds up what was waited.
@@ -258,7 +258,7 @@ impl Call {
 
     pub(super) fn ask_for_funding(&mut self) -> Action {
         self.state = State::Settling(Then::Retry { wait: Nanos::ZERO, reason: Reason::BudgetExhausted });
-        Action::Ask(Ask::Settle(Settle { withdraw: true, ..Settle::default() }))
+        Action::Ask(Ask::Settle(SettleAttempt { withdraw: true, ..SettleAttempt::default() }))
     }
 
     /// Returns the upstream's own answer.
@@ -272,9 +272,9 @@ impl Call {
     }
 
     pub(super) fn circuit_open(&mut self, retry_at: Mono, now: Now) -> Action {
-        self.record = Some(Attempt {
+        self.record = Some(AttemptOutcome {
             number: self.progress.attempts + 1,
-            status: Status::CircuitOpen,
+            status: AttemptStatus::CircuitOpen,
             key: None,
             latency: Nanos::ZERO,
             elapsed: now.mono.since(self.started),

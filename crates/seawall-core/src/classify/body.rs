@@ -8,13 +8,13 @@ use super::json::{self, BODY_BYTES};
 use super::xml;
 
 #[derive(Debug)]
-pub(super) struct Body<'a> {
+pub(super) struct ParsedBody<'a> {
     whole: &'a [u8],
     json: OnceCell<Option<Value>>,
     xml: OnceCell<Option<String>>,
 }
 
-impl<'a> Body<'a> {
+impl<'a> ParsedBody<'a> {
     pub(super) fn new(whole: &'a [u8]) -> Self {
         Self { whole, json: OnceCell::new(), xml: OnceCell::new() }
     }

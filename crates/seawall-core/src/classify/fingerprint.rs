@@ -7,7 +7,7 @@ use std::fmt;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::record::{ErrorKind, Status};
+use crate::record::{AttemptStatus, ErrorKind};
 
 use super::diagnostic::title;
 use super::json;
@@ -24,9 +24,9 @@ const TEXT_BYTES: usize = 200;
 pub(super) const NAMING: &[&str] = &["code", "type", "__type", "reason", "error", "status", "title", "name", "message", "detail", "domain"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fingerprint(pub u64);
+pub struct ErrorFingerprint(pub u64);
 
-impl Fingerprint {
+impl ErrorFingerprint {
     /// Reads what `Display` writes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -35,15 +35,15 @@ impl Fingerprint {
     }
 }
 
-impl fmt::Display for Fingerprint {
+impl fmt::Display for ErrorFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
 }
 
 #[must_use]
-pub fn fingerprint(upstream: &str, result: Result<u16, ErrorKind>, body: &[u8]) -> Fingerprint {
-    let status = result.map_or_else(Status::Error, Status::Http);
+pub fn fingerprint(upstream: &str, result: Result<u16, ErrorKind>, body: &[u8]) -> ErrorFingerprint {
+    let status = result.map_or_else(AttemptStatus::Error, AttemptStatus::Http);
     let mut hash = Sha256::new();
     // Parts are separated by a byte that no name contains, so that neighbours cannot trade letters.
     for part in [upstream, &status.to_string(), &shape(body)] {
@@ -52,7 +52,7 @@ pub fn fingerprint(upstream: &str, result: Result<u16, ErrorKind>, body: &[u8]) 
     }
     let digest: [u8; 32] = hash.finalize().into();
     let (first, _) = digest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-    Fingerprint(u64::from_be_bytes(*first))
+    ErrorFingerprint(u64::from_be_bytes(*first))
 }
 
 /// What is the same in every body of one kind of error.
@@ -146,7 +146,7 @@ pub(super) fn is_id(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn of(body: &str) -> Fingerprint {
+    fn of(body: &str) -> ErrorFingerprint {
         fingerprint("youtube", Ok(400), body.as_bytes())
     }
 
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn its_text_leads_back() {
         let one = of("x");
-        assert_eq!(Fingerprint::parse(&one.to_string()), Some(one));
+        assert_eq!(ErrorFingerprint::parse(&one.to_string()), Some(one));
         for text in ["", "xyz", "+123456789abcdef", "0123456789abcdef0"] {
-            assert_eq!(Fingerprint::parse(text), None);
+            assert_eq!(ErrorFingerprint::parse(text), None);
         }
     }
 

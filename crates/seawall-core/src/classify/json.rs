@@ -12,7 +12,7 @@ const POINTER_TOKENS: usize = 16;
 const VISITS: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
+enum JsonToken {
     Member(String),
     Any,
 }
@@ -20,7 +20,7 @@ enum Token {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pointer {
     text: String,
-    tokens: Vec<Token>,
+    tokens: Vec<JsonToken>,
 }
 
 impl Pointer {
@@ -30,7 +30,7 @@ impl Pointer {
         let Some(rest) = text.strip_prefix('/') else {
             return Err(format!("{text:?} is not a JSON pointer: it starts with `/`, as in \"/error/code\""));
         };
-        let tokens: Vec<Token> = rest.split('/').map(token).collect::<Result<_, _>>()?;
+        let tokens: Vec<JsonToken> = rest.split('/').map(token).collect::<Result<_, _>>()?;
         if tokens.len() > POINTER_TOKENS {
             return Err(format!("a pointer has at most {POINTER_TOKENS} parts, {text:?} has {}", tokens.len()));
         }
@@ -59,31 +59,31 @@ impl Pointer {
     }
 }
 
-fn token(text: &str) -> Result<Token, String> {
+fn token(text: &str) -> Result<JsonToken, String> {
     if text == "*" {
-        return Ok(Token::Any);
+        return Ok(JsonToken::Any);
     }
     let unescaped = text.replace("~1", "/").replace("~0", "~");
     if text.replace("~1", "").replace("~0", "").contains('~') {
         return Err(format!("{text:?} is not a part of a JSON pointer: `~` is written `~0` and `/` is written `~1`"));
     }
-    Ok(Token::Member(unescaped))
+    Ok(JsonToken::Member(unescaped))
 }
 
 /// Recursion is bounded by the number of tokens, not by the document.
-fn walk(tokens: &[Token], value: &Value, visits: &mut usize, found: &mut dyn FnMut(&Value) -> bool) -> bool {
+fn walk(tokens: &[JsonToken], value: &Value, visits: &mut usize, found: &mut dyn FnMut(&Value) -> bool) -> bool {
     let Some(left) = visits.checked_sub(1) else { return false };
     *visits = left;
     let Some((token, rest)) = tokens.split_first() else { return !value.is_null() && found(value) };
     match (token, value) {
-        (Token::Any, Value::Array(items)) => items.iter().any(|item| walk(rest, item, visits, found)),
-        (Token::Any, Value::Object(members)) => members.values().any(|item| walk(rest, item, visits, found)),
-        (Token::Member(name), Value::Array(items)) => {
+        (JsonToken::Any, Value::Array(items)) => items.iter().any(|item| walk(rest, item, visits, found)),
+        (JsonToken::Any, Value::Object(members)) => members.values().any(|item| walk(rest, item, visits, found)),
+        (JsonToken::Member(name), Value::Array(items)) => {
             let item = index(name).and_then(|at| items.get(at));
             item.is_some_and(|item| walk(rest, item, visits, found))
         }
-        (Token::Member(name), Value::Object(members)) => members.get(name).is_some_and(|item| walk(rest, item, visits, found)),
-        (Token::Any | Token::Member(_), Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => false,
+        (JsonToken::Member(name), Value::Object(members)) => members.get(name).is_some_and(|item| walk(rest, item, visits, found)),
+        (JsonToken::Any | JsonToken::Member(_), Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => false,
     }
 }
 

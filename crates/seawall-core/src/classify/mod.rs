@@ -18,11 +18,11 @@ mod wait;
 pub mod xml;
 
 pub use diagnostic::{diagnostic, redacted};
-pub use fingerprint::{Fingerprint, fingerprint};
+pub use fingerprint::{ErrorFingerprint, fingerprint};
 pub use naming::Condition;
 pub use retry_after::Unit;
 pub use rules::{Rule, RuleSource, When};
-pub use set::{RuleSet, Verdict};
+pub use set::{Classification, RuleSet};
 pub use wait::{Hint, Wait};
 
 use crate::record::ErrorKind;
@@ -30,35 +30,35 @@ use crate::time::Nanos;
 
 /// One result as the rules see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct ObservedResult<'a> {
     /// Upper case, as HTTP methods are.
     pub method: &'a str,
     pub result: Result<u16, ErrorKind>,
-    pub headers: &'a dyn Headers,
+    pub headers: &'a dyn HeaderLookup,
     /// As much as was read of it; empty where [`RuleSet::needs_body`] asks for none.
     pub body: &'a [u8],
     pub latency: Nanos,
 }
 
 /// Response headers, whatever type holds them.
-pub trait Headers: std::fmt::Debug {
+pub trait HeaderLookup: std::fmt::Debug {
     /// The first value of a name given in lower case; names compare without regard to case.
     fn first(&self, name: &str) -> Option<&[u8]>;
 }
 
-impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> Headers for &[(N, V)] {
+impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> HeaderLookup for &[(N, V)] {
     fn first(&self, name: &str) -> Option<&[u8]> {
         first(self, name)
     }
 }
 
-impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug, const LEN: usize> Headers for [(N, V); LEN] {
+impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug, const LEN: usize> HeaderLookup for [(N, V); LEN] {
     fn first(&self, name: &str) -> Option<&[u8]> {
         first(self, name)
     }
 }
 
-impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> Headers for Vec<(N, V)> {
+impl<N: AsRef<str> + std::fmt::Debug, V: AsRef<[u8]> + std::fmt::Debug> HeaderLookup for Vec<(N, V)> {
     fn first(&self, name: &str) -> Option<&[u8]> {
         first(self, name)
     }
@@ -70,7 +70,7 @@ fn first<'h, N: AsRef<str>, V: AsRef<[u8]>>(headers: &'h [(N, V)], name: &str) -
 }
 
 /// No headers: what an attempt without an answer has.
-impl Headers for () {
+impl HeaderLookup for () {
     fn first(&self, _name: &str) -> Option<&[u8]> {
         None
     }

@@ -4,9 +4,9 @@
 use serde_json::Value;
 use toml::de::DeTable;
 
-use crate::record::{Class, Status};
+use crate::record::{AttemptStatus, Class};
 
-use super::fingerprint::{Fingerprint, NAMING, normalised};
+use super::fingerprint::{ErrorFingerprint, NAMING, normalised};
 use super::json;
 use super::rules::{Rule, RuleSource};
 
@@ -18,25 +18,25 @@ const LONGEST: usize = 64;
 /// What an unnamed error is recognised by, besides its upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    pub status: Status,
+    pub status: AttemptStatus,
     /// A member of the JSON body and its value, where one names the error.
     pub member: Option<(String, String)>,
 }
 
 impl Condition {
     #[must_use]
-    pub fn of(status: Status, body: &[u8]) -> Self {
+    pub fn of(status: AttemptStatus, body: &[u8]) -> Self {
         Self { status, member: json::document(body).and_then(|document| telling(&document, DEPTH)) }
     }
 
     /// The rule as a configuration file writes it.
     #[must_use]
-    pub fn toml(&self, upstream: &str, fingerprint: Fingerprint, class: Class) -> String {
+    pub fn toml(&self, upstream: &str, fingerprint: ErrorFingerprint, class: Class) -> String {
         let mut text = format!("[[upstreams.{}.classify]]\nname = \"named-{fingerprint}\"\nwhen = {{ ", key(upstream));
         let when = match self.status {
-            Status::Http(code) => format!("status = [{code}]"),
-            Status::Error(kind) => format!("error = [\"{kind}\"]"),
-            Status::CircuitOpen => "status = []".to_owned(),
+            AttemptStatus::Http(code) => format!("status = [{code}]"),
+            AttemptStatus::Error(kind) => format!("error = [\"{kind}\"]"),
+            AttemptStatus::CircuitOpen => "status = []".to_owned(),
         };
         text.push_str(&when);
         if let Some((pointer, value)) = &self.member {
@@ -48,7 +48,7 @@ impl Condition {
 
     /// The rule itself.
     #[must_use]
-    pub fn rule(&self, upstream: &str, fingerprint: Fingerprint, class: Class) -> Option<Rule> {
+    pub fn rule(&self, upstream: &str, fingerprint: ErrorFingerprint, class: Class) -> Option<Rule> {
         let text = self.toml(upstream, fingerprint, class);
         let table = text.split_once('\n').and_then(|(_, keys)| DeTable::parse(keys).ok())?;
         super::parse::rule(table.get_ref(), 0..0, RuleSource::Upstream).ok()
@@ -94,12 +94,12 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::{RuleSet, Seen};
+    use crate::classify::{ObservedResult, RuleSet};
     use crate::record::ErrorKind;
     use crate::time::{Nanos, Wall};
 
     fn of(body: &str) -> Option<(String, String)> {
-        Condition::of(Status::Http(418), body.as_bytes()).member
+        Condition::of(AttemptStatus::Http(418), body.as_bytes()).member
     }
 
     #[test]
@@ -117,12 +117,12 @@ mod tests {
         let body = br#"{"error":{"code":"say \"hi\"?"}}"#;
         let bodies: [(&[u8], &[u8]); 2] = [(br#"{"error":{"code":"teapot"}}"#, br#"{"error":{"code":"kettle"}}"#), (body, b"{}")];
         for (this, other) in bodies {
-            let condition = Condition::of(Status::Http(418), this);
-            let rule = condition.rule("a b", Fingerprint(7), Class::Quota).unwrap();
-            assert!(condition.toml("a b", Fingerprint(7), Class::Quota).starts_with("[[upstreams.\"a b\".classify]]\n"));
+            let condition = Condition::of(AttemptStatus::Http(418), this);
+            let rule = condition.rule("a b", ErrorFingerprint(7), Class::Quota).unwrap();
+            assert!(condition.toml("a b", ErrorFingerprint(7), Class::Quota).starts_with("[[upstreams.\"a b\".classify]]\n"));
             let set = RuleSet::new(vec![rule]);
             let class = |result, body| {
-                let seen = Seen { method: "GET", result, headers: &(), body, latency: Nanos::ZERO };
+                let seen = ObservedResult { method: "GET", result, headers: &(), body, latency: Nanos::ZERO };
                 let verdict = set.classify(&seen, Wall(0));
                 (verdict.class, verdict.named)
             };
@@ -132,7 +132,7 @@ mod tests {
             }
             assert_eq!(class(Ok(419), this), (Class::Permanent, false));
         }
-        let error = Condition::of(Status::Error(ErrorKind::Reset), b"").rule("a", Fingerprint(1), Class::Permanent).unwrap();
+        let error = Condition::of(AttemptStatus::Error(ErrorKind::Reset), b"").rule("a", ErrorFingerprint(1), Class::Permanent).unwrap();
         assert_eq!(error.when.error, [ErrorKind::Reset]);
     }
 }

@@ -9,7 +9,7 @@ use crate::time::{Nanos, Wall};
 use crate::units::{exact, length};
 use crate::words::words;
 
-use super::Headers;
+use super::HeaderLookup;
 
 /// No wait that a server asks for is longer.
 pub const WAIT_CAP: Nanos = Nanos(32 * 86_400 * 1_000_000_000);
@@ -78,7 +78,7 @@ fn until(at_ms: f64, now: Wall, skew: Nanos) -> Option<Nanos> {
 
 /// `Retry-After`: whole or fractional seconds, or a date in any of HTTP's three forms.
 #[must_use]
-pub fn retry_after(headers: &dyn Headers, now: Wall) -> Option<Nanos> {
+pub fn retry_after(headers: &dyn HeaderLookup, now: Wall) -> Option<Nanos> {
     let text = field(headers, "retry-after")?;
     Unit::Seconds.read(text, now).or_else(|| Unit::HttpDate.read(text, now))
 }
@@ -86,7 +86,7 @@ pub fn retry_after(headers: &dyn Headers, now: Wall) -> Option<Nanos> {
 /// What a response that refuses says about when to come back: `Retry-After`, else an exhausted `RateLimit` policy, else
 /// `RateLimit-Reset` or `X-RateLimit-Reset` beside a remaining count of 0.
 #[must_use]
-pub fn asked(headers: &dyn Headers, now: Wall) -> Option<Nanos> {
+pub fn asked(headers: &dyn HeaderLookup, now: Wall) -> Option<Nanos> {
     retry_after(headers, now)
         .or_else(|| rate_limit(field(headers, "ratelimit")?))
         .or_else(|| reset(headers, "ratelimit-remaining", "ratelimit-reset", now))
@@ -118,7 +118,7 @@ pub fn rate_limit(text: &str) -> Option<Nanos> {
 
 /// The drafts mean seconds from now, most older APIs an epoch. No server means a wait of 31 years and no epoch of today
 /// is below a thousand million, so the size of the number tells them apart.
-fn reset(headers: &dyn Headers, remaining: &str, reset: &str, now: Wall) -> Option<Nanos> {
+fn reset(headers: &dyn HeaderLookup, remaining: &str, reset: &str, now: Wall) -> Option<Nanos> {
     let left = decimal(field(headers, remaining)?)?;
     let text = field(headers, reset)?;
     let unit = match decimal(text) {
@@ -131,7 +131,7 @@ fn reset(headers: &dyn Headers, remaining: &str, reset: &str, now: Wall) -> Opti
     (left == 0.0).then(|| unit.read(text, now))?
 }
 
-pub(super) fn field<'a>(headers: &'a dyn Headers, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(headers: &'a dyn HeaderLookup, name: &str) -> Option<&'a str> {
     let text = std::str::from_utf8(headers.first(name)?).ok()?.trim();
     (text.len() <= FIELD_BYTES).then_some(text)
 }

@@ -4,8 +4,8 @@ use crate::record::{Class, ErrorKind, Scope};
 use crate::time::Nanos;
 use crate::words::words;
 
-use super::Seen;
-use super::body::Body;
+use super::ObservedResult;
+use super::body::ParsedBody;
 use super::json::{self, Pointer};
 use super::pattern::{Expression, Pattern, StatusSet};
 use super::wait::Wait;
@@ -84,7 +84,7 @@ impl When {
     }
 
     /// Whether everything but status and error holds; the cheapest conditions come first.
-    pub(super) fn holds(&self, seen: &Seen<'_>, body: &Body<'_>) -> bool {
+    pub(super) fn holds(&self, seen: &ObservedResult<'_>, body: &ParsedBody<'_>) -> bool {
         self.allows(seen.method)
             && self.slower.is_none_or(|least| seen.latency >= least)
             && self.header.iter().all(|(name, patterns)| header_holds(seen.headers.first(name), patterns))
@@ -100,7 +100,7 @@ fn header_holds(value: Option<&[u8]>, patterns: &[Pattern]) -> bool {
     patterns.iter().any(|pattern| pattern.matches_ignoring_case(value.trim()))
 }
 
-fn json_holds(pointer: &Pointer, patterns: &[Pattern], body: &Body<'_>) -> bool {
+fn json_holds(pointer: &Pointer, patterns: &[Pattern], body: &ParsedBody<'_>) -> bool {
     let Some(document) = body.json() else { return false };
     if patterns.is_empty() {
         return !pointer.any(document, |_| true);
@@ -111,7 +111,7 @@ fn json_holds(pointer: &Pointer, patterns: &[Pattern], body: &Body<'_>) -> bool 
     })
 }
 
-fn xml_holds(path: &XmlPath, patterns: &[Pattern], body: &Body<'_>) -> bool {
+fn xml_holds(path: &XmlPath, patterns: &[Pattern], body: &ParsedBody<'_>) -> bool {
     let Some(document) = body.xml() else { return false };
     let values = path.values(document);
     if patterns.is_empty() {

@@ -3,8 +3,8 @@
 use crate::record::{Class, ErrorKind, Scope};
 use crate::time::{Nanos, Wall};
 
-use super::Seen;
-use super::body::Body;
+use super::ObservedResult;
+use super::body::ParsedBody;
 use super::rules::Rule;
 use super::wait::Hint;
 
@@ -16,7 +16,7 @@ const MOST_RULES: usize = u16::MAX as usize;
 /// What a result was found to be.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Classification {
     pub class: Class,
     pub scope: Scope,
     pub wait: Hint,
@@ -31,7 +31,7 @@ pub struct Verdict {
     pub blameless: bool,
 }
 
-impl Verdict {
+impl Classification {
     /// A success that nobody said anything about.
     pub const SUCCESS: Self = Self {
         class: Class::Success,
@@ -47,7 +47,7 @@ impl Verdict {
 
 /// What is left to ask once the status is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Plan {
+struct BodyPlan {
     /// In order; the last may be a plain rule, which then always matches.
     candidates: Vec<u16>,
     needs_body: bool,
@@ -58,7 +58,7 @@ pub struct RuleSet {
     rules: Vec<Rule>,
     /// For each status and error the index of its plan: most share one, so that a set stays small.
     table: Vec<u16>,
-    plans: Vec<Plan>,
+    plans: Vec<BodyPlan>,
 }
 
 impl RuleSet {
@@ -67,9 +67,9 @@ impl RuleSet {
     pub fn new(rules: Vec<Rule>) -> Self {
         let statuses = (100..=999).map(Ok);
         let errors = ErrorKind::ALL.iter().copied().map(Err);
-        let mut plans: Vec<Plan> = Vec::new();
+        let mut plans: Vec<BodyPlan> = Vec::new();
         let table = statuses.chain(errors).map(|result| {
-            let plan = Plan::of(&rules, result);
+            let plan = BodyPlan::of(&rules, result);
             let place = plans.iter().position(|known| *known == plan).unwrap_or_else(|| {
                 plans.push(plan);
                 plans.len() - 1
@@ -87,13 +87,13 @@ impl RuleSet {
 
     /// Names a result. The first matching rule decides; a response below 400 that no rule names is a success, and any
     /// other that no rule names is treated as its kind usually is.
-    pub fn classify(&self, seen: &Seen<'_>, now: Wall) -> Verdict {
-        let body = Body::new(seen.body);
+    pub fn classify(&self, seen: &ObservedResult<'_>, now: Wall) -> Classification {
+        let body = ParsedBody::new(seen.body);
         for &index in &self.plan(seen.result).candidates {
             if let Some(rule) = self.rules.get(usize::from(index))
                 && rule.when.holds(seen, &body)
             {
-                return Verdict {
+                return Classification {
                     class: rule.class,
                     scope: rule.scope,
                     wait: rule.wait.hint(seen, &body, now).plus(rule.skew),
@@ -120,8 +120,8 @@ impl RuleSet {
                 .any(|rule| rule.when.allows(method) && looks_inside(rule))
     }
 
-    fn plan(&self, result: Result<u16, ErrorKind>) -> &Plan {
-        static NOTHING: Plan = Plan { candidates: Vec::new(), needs_body: false };
+    fn plan(&self, result: Result<u16, ErrorKind>) -> &BodyPlan {
+        static NOTHING: BodyPlan = BodyPlan { candidates: Vec::new(), needs_body: false };
         let place = match result {
             Ok(status) => usize::from(status).checked_sub(100).filter(|&place| place < STATUSES),
             Err(kind) => Some(STATUSES + kind as usize),
@@ -131,7 +131,7 @@ impl RuleSet {
     }
 }
 
-impl Plan {
+impl BodyPlan {
     /// Nothing after the first plain rule can ever match.
     fn of(rules: &[Rule], result: Result<u16, ErrorKind>) -> Self {
         let mut plan = Self::default();
@@ -151,18 +151,18 @@ fn looks_inside(rule: &Rule) -> bool {
     rule.when.needs_body() || rule.wait.needs_body() || (rule.fallback && rule.class != Class::Success) || rule.class == Class::Auth
 }
 
-fn unruled(result: Result<u16, ErrorKind>) -> Verdict {
+fn unruled(result: Result<u16, ErrorKind>) -> Classification {
     match result {
-        Ok(..400) => Verdict::SUCCESS,
-        Ok(400..500 | 600..) => Verdict { class: Class::Permanent, named: false, ..Verdict::SUCCESS },
-        Ok(500..600) | Err(_) => Verdict { class: Class::Transient, wait: Hint::Backoff, named: false, ..Verdict::SUCCESS },
+        Ok(..400) => Classification::SUCCESS,
+        Ok(400..500 | 600..) => Classification { class: Class::Permanent, named: false, ..Classification::SUCCESS },
+        Ok(500..600) | Err(_) => Classification { class: Class::Transient, wait: Hint::Backoff, named: false, ..Classification::SUCCESS },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::Headers;
+    use crate::classify::HeaderLookup;
     use crate::classify::presets::Preset;
     use crate::classify::rules::RuleSource;
 
@@ -179,8 +179,8 @@ mod tests {
         RuleSet::new(Preset::named("generic").unwrap().rules().unwrap())
     }
 
-    fn verdict(set: &RuleSet, result: Result<u16, ErrorKind>, headers: &dyn Headers, body: &str) -> Verdict {
-        let seen = Seen { method: "GET", result, headers, body: body.as_bytes(), latency: Nanos::from_secs(1) };
+    fn verdict(set: &RuleSet, result: Result<u16, ErrorKind>, headers: &dyn HeaderLookup, body: &str) -> Classification {
+        let seen = ObservedResult { method: "GET", result, headers, body: body.as_bytes(), latency: Nanos::from_secs(1) };
         set.classify(&seen, NOW)
     }
 
@@ -237,7 +237,7 @@ mod tests {
                 { name = "d", when = { slower = "1s", status = 201 }, as = "ambiguous" },
             ]
             "#);
-        let name = |verdict: Verdict| verdict.rule.map(|at| set.rules()[usize::from(at)].name.clone());
+        let name = |verdict: Classification| verdict.rule.map(|at| set.rules()[usize::from(at)].name.clone());
         let both = verdict(&set, Ok(403), &[("X-Left", "0")], r#"{"r":"quotaExceeded"}"#);
         assert_eq!(name(both).as_deref(), Some("a"));
         let header = verdict(&set, Ok(403), &[("X-Left", "0")], "{}");

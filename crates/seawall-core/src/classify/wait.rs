@@ -6,11 +6,11 @@ use serde_json::Value;
 use crate::lease::reset::next_month_start_utc;
 use crate::time::{Nanos, Wall};
 
-use super::body::Body;
+use super::body::ParsedBody;
 use super::json::{self, Pointer};
 use super::pattern::Expression;
 use super::retry_after::{self, Unit, WAIT_CAP};
-use super::{Headers, Seen};
+use super::{HeaderLookup, ObservedResult};
 
 /// Where a rule takes the wait from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,11 +85,11 @@ impl Wait {
         }
     }
 
-    pub(super) fn hint(&self, seen: &Seen<'_>, body: &Body<'_>, now: Wall) -> Hint {
+    pub(super) fn hint(&self, seen: &ObservedResult<'_>, body: &ParsedBody<'_>, now: Wall) -> Hint {
         self.present(seen, body, now).unwrap_or(Hint::Backoff)
     }
 
-    fn present(&self, seen: &Seen<'_>, body: &Body<'_>, now: Wall) -> Option<Hint> {
+    fn present(&self, seen: &ObservedResult<'_>, body: &ParsedBody<'_>, now: Wall) -> Option<Hint> {
         let after = |wait: Option<Nanos>| wait.map(Hint::After);
         match self {
             Self::None => Some(Hint::None),
@@ -122,7 +122,7 @@ impl Wait {
     }
 }
 
-fn header(headers: &dyn Headers, name: &str, unit: Unit, now: Wall) -> Option<Nanos> {
+fn header(headers: &dyn HeaderLookup, name: &str, unit: Unit, now: Wall) -> Option<Nanos> {
     unit.read(retry_after::field(headers, name)?, now)
 }
 
@@ -142,8 +142,8 @@ mod tests {
     const NOW: Wall = Wall(1_700_000_000_000);
 
     fn hint(wait: &Wait, status: u16, headers: &[(&str, &str)], body: &str) -> Hint {
-        let seen = Seen { method: "GET", result: Ok(status), headers: &headers, body: body.as_bytes(), latency: Nanos::ZERO };
-        wait.hint(&seen, &Body::new(body.as_bytes()), NOW)
+        let seen = ObservedResult { method: "GET", result: Ok(status), headers: &headers, body: body.as_bytes(), latency: Nanos::ZERO };
+        wait.hint(&seen, &ParsedBody::new(body.as_bytes()), NOW)
     }
 
     fn secs(seconds: u64) -> Hint {

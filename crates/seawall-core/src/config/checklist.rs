@@ -1,7 +1,7 @@
 //! The endpoint checklist: the questions that must have an answer for every endpoint before it meets traffic.
 
-use super::model::{Config, Endpoint, Upstream};
-use crate::policy::{IdempotencyMode, Limit, LimitKey, Mode, OnExhausted, Unsafe};
+use super::model::{Config, EndpointConfig, UpstreamConfig};
+use crate::policy::{IdempotencyMode, LimitKey, LimitPolicy, Mode, OnExhausted, Unsafe};
 use crate::time::Nanos;
 
 /// One question and the configuration's answer; `gap` where the answer is that nothing protects it.
@@ -21,9 +21,9 @@ fn gap(question: &'static str, answer: impl Into<String>) -> Item {
 }
 
 #[must_use]
-pub fn checklist(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> Vec<Item> {
+pub fn checklist(config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig) -> Vec<Item> {
     let policy = &endpoint.policy;
-    let limits: Vec<&Limit> = config.limits_of(policy).filter(|limit| limit.mode == Mode::Enforce).collect();
+    let limits: Vec<&LimitPolicy> = config.limits_of(policy).filter(|limit| limit.mode == Mode::Enforce).collect();
     let mut items = limit_items(&limits, policy.cost);
     items.push(item(
         "deadline",
@@ -49,7 +49,7 @@ pub fn checklist(config: &Config, upstream: &Upstream, endpoint: &Endpoint) -> V
     items
 }
 
-fn limit_items(limits: &[&Limit], cost: u64) -> Vec<Item> {
+fn limit_items(limits: &[&LimitPolicy], cost: u64) -> Vec<Item> {
     if limits.is_empty() {
         return vec![
             gap("caller key", "no limit: callers are not told apart"),
@@ -58,7 +58,7 @@ fn limit_items(limits: &[&Limit], cost: u64) -> Vec<Item> {
             gap("sustained", "no limit"),
         ];
     }
-    let list = |part: &dyn Fn(&Limit) -> String| {
+    let list = |part: &dyn Fn(&LimitPolicy) -> String| {
         limits.iter().map(|limit| format!("{}: {}", limit.name, part(limit))).collect::<Vec<_>>().join("; ")
     };
     vec![
@@ -93,7 +93,7 @@ fn forwarded(header: Option<&str>) -> String {
     header.map(|name| format!(", told upstream as {name}")).unwrap_or_default()
 }
 
-fn retry(endpoint: &Endpoint) -> Item {
+fn retry(endpoint: &EndpointConfig) -> Item {
     let retry = &endpoint.policy.retry;
     if retry.attempts == 1 {
         return item("retry", "never");
@@ -112,7 +112,7 @@ fn retry(endpoint: &Endpoint) -> Item {
     )
 }
 
-fn idempotency(endpoint: &Endpoint) -> Item {
+fn idempotency(endpoint: &EndpointConfig) -> Item {
     let idempotency = endpoint.policy.idempotency;
     match idempotency.mode {
         IdempotencyMode::Off => gap("idempotency", "off: a repeated POST runs twice"),
@@ -120,7 +120,7 @@ fn idempotency(endpoint: &Endpoint) -> Item {
     }
 }
 
-fn degraded(endpoint: &Endpoint) -> Item {
+fn degraded(endpoint: &EndpointConfig) -> Item {
     let policy = &endpoint.policy;
     let mut answers = Vec::new();
     if policy.cache.stale_if_error > Nanos::ZERO {
@@ -139,7 +139,7 @@ fn degraded(endpoint: &Endpoint) -> Item {
     }
 }
 
-fn breaker(endpoint: &Endpoint) -> String {
+fn breaker(endpoint: &EndpointConfig) -> String {
     let breaker = &endpoint.policy.breaker;
     match breaker.mode {
         Mode::Off => "off".to_owned(),

@@ -2,7 +2,7 @@
 
 /// A compiled pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Match {
+pub struct PathPattern {
     /// `None` takes any method.
     method: Option<String>,
     segments: Vec<Segment>,
@@ -16,7 +16,7 @@ enum Segment {
     Any,
 }
 
-impl Match {
+impl PathPattern {
     /// Takes every request: the endpoint behind the last one.
     #[must_use]
     pub const fn everything() -> Self {
@@ -87,7 +87,7 @@ impl Match {
     }
 }
 
-impl std::fmt::Display for Match {
+impl std::fmt::Display for PathPattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.method.as_deref().unwrap_or("*"))?;
         f.write_str(" ")?;
@@ -105,8 +105,8 @@ impl std::fmt::Display for Match {
 mod tests {
     use super::*;
 
-    fn pattern(text: &str) -> Match {
-        Match::parse(text).unwrap()
+    fn pattern(text: &str) -> PathPattern {
+        PathPattern::parse(text).unwrap()
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         assert!(!pattern("* /users/*").takes("GET", "/users/a/b"));
         assert!(pattern("* /users/**").takes("GET", "/users/a/b"));
         assert!(pattern("GET /").takes("GET", "/"));
-        assert!(Match::everything().takes("PUT", "/anything"));
+        assert!(PathPattern::everything().takes("PUT", "/anything"));
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn bad_patterns_are_explained() {
         for bad in ["/search", "GET search", "get /x", "GET /a*", "GET /**/x", "GET /x?y=1", ""] {
-            assert!(Match::parse(bad).is_err(), "{bad}");
+            assert!(PathPattern::parse(bad).is_err(), "{bad}");
         }
     }
 }

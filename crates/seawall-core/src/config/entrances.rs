@@ -1,20 +1,21 @@
 //! The ways that lead to an upstream besides its name: hosts and ports, each of one upstream only.
 
 use super::fields::as_table;
-use super::model::{Config, Upstream};
+use super::model::{Config, UpstreamConfig};
 use super::node::{Node, Tree};
 use super::place;
-use super::problem::Problem;
+use super::problem::Diagnostic;
 use super::url::Base;
 use std::collections::BTreeMap;
 
-pub(super) fn check(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
-    let own = |upstream: &Upstream, key: &str| -> Option<&Node> { as_table(tree.table("upstreams")?.node(&upstream.name)?)?.node(key) };
+pub(super) fn check(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
+    let own =
+        |upstream: &UpstreamConfig, key: &str| -> Option<&Node> { as_table(tree.table("upstreams")?.node(&upstream.name)?)?.node(key) };
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     for upstream in &config.upstreams {
         let Some(node) = own(upstream, "hosts") else { continue };
         let mut refuse =
-            |why: String| problems.push(Problem::new(node.origin.span.clone(), format!("upstreams.{}.hosts", upstream.name), why));
+            |why: String| problems.push(Diagnostic::new(node.origin.span.clone(), format!("upstreams.{}.hosts", upstream.name), why));
         for host in &upstream.hosts {
             if !is_host(host) {
                 refuse(format!("`{host}` is no host; write \"api.example.com\", or \"api.example.com:8443\" for one port only"));
@@ -34,7 +35,7 @@ pub(super) fn check(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
             place::is_same_listener(known.1, address) || (known.0.starts_with("upstreams.") && known.1 == address)
         };
         if let (Some((other, _)), Some(node)) = (listeners.iter().find(is_same), own(upstream, "listen")) {
-            problems.push(Problem::new(node.origin.span.clone(), &path, format!("`{address}` is the address of `{other}` already")));
+            problems.push(Diagnostic::new(node.origin.span.clone(), &path, format!("`{address}` is the address of `{other}` already")));
         }
         listeners.push((path, address));
     }

@@ -1,7 +1,7 @@
 //! Typed reads out of a merged tree. The walker has checked every kind and the built-in defaults hold every key,
 //! so a missing or mistyped field here is a bug in one of those two, not in a user's file.
 
-use super::node::{Node, Tree, Value};
+use super::node::{ConfigValue, Node, Tree};
 use super::place::{self, SecretRef};
 use crate::policy::{Rate, Share};
 use crate::time::Nanos;
@@ -13,7 +13,7 @@ macro_rules! typed {
         $(#[$doc])*
         pub(crate) fn $name(tree: &Tree, key: &str) -> $out {
             match tree.node(key).map(|node| &node.value) {
-                Some(Value::$variant(value)) => *value,
+                Some(ConfigValue::$variant(value)) => *value,
                 other => unreachable!("{INVARIANT}: `{key}` is {other:?}"),
             }
         }
@@ -51,14 +51,14 @@ pub(crate) fn texts(tree: &Tree, key: &str) -> Vec<String> {
 
 pub(crate) fn as_text(node: &Node) -> Option<&str> {
     match &node.value {
-        Value::Text(text) => Some(text),
+        ConfigValue::Text(text) => Some(text),
         _ => None,
     }
 }
 
 pub(crate) fn as_table(node: &Node) -> Option<&Tree> {
     match &node.value {
-        Value::Table(tree) => Some(tree),
+        ConfigValue::Table(tree) => Some(tree),
         _ => None,
     }
 }

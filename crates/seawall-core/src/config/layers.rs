@@ -3,17 +3,17 @@
 use super::at_cost::AtCost;
 use super::fields::{self, boolean, count, duration, float, int, optional, rate, share, size, text, texts, word, words};
 use super::keys;
-use super::model::Policy;
-use super::node::{Layer, Tree};
-use super::problem::Problem;
+use super::model::EndpointPolicy;
+use super::node::{ConfigLayer, Tree};
+use super::problem::Diagnostic;
 use super::resolve;
 use super::walk::Walker;
 use crate::classify::RuleSet;
 use crate::classify::pattern::Pattern;
 use crate::classify::presets::Preset;
 use crate::policy::{
-    Backoff, BackoffKind, Breaker, BreakerPer, Cache, DeadLetter, Door, ErrorShape, Fallback, Idempotency, IdempotencyMode, Mode,
-    OnExhausted, Repeat, Retry, Severity, Timeout, Unsafe,
+    Backoff, BackoffKind, BreakerPer, BreakerPolicy, CachePolicy, DeadLetterPolicy, Door, ErrorShape, Fallback, Idempotency,
+    IdempotencyMode, Mode, OnExhausted, Repeat, Retry, Severity, Timeout, Unsafe,
 };
 use crate::spelling::nearest;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -22,7 +22,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 pub(crate) fn builtin() -> &'static Tree {
     static TREE: OnceLock<Tree> = OnceLock::new();
     TREE.get_or_init(|| {
-        let mut walker = Walker::new(super::DEFAULT_TOML, Layer::BuiltIn, true);
+        let mut walker = Walker::new(super::DEFAULT_TOML, ConfigLayer::BuiltIn, true);
         let tree = walker.document(&keys::BUILTIN);
         assert!(walker.problems.is_empty(), "default.toml is valid: {:?}", walker.problems);
         tree
@@ -40,7 +40,7 @@ pub(crate) fn preset(name: &str) -> Option<&'static Tree> {
     let preset = Preset::named(name)?;
     let at = Preset::all().iter().position(|other| other.name == preset.name)?;
     let tree = TREES[at].get_or_init(|| {
-        let mut walker = Walker::new(preset.text, Layer::Preset(Arc::from(preset.name)), true);
+        let mut walker = Walker::new(preset.text, ConfigLayer::Preset(Arc::from(preset.name)), true);
         let tree = walker.document(&keys::PRESET);
         assert!(walker.problems.is_empty(), "preset {name} is valid: {:?}", walker.problems);
         tree
@@ -51,15 +51,15 @@ pub(crate) fn preset(name: &str) -> Option<&'static Tree> {
 /// A profile with its values marked as its own.
 fn profile(name: &str) -> Option<Tree> {
     let tree = builtin().table("profiles")?.table(name)?;
-    Some(relabel(tree, &Layer::Profile(Arc::from(name))))
+    Some(relabel(tree, &ConfigLayer::Profile(Arc::from(name))))
 }
 
-fn relabel(tree: &Tree, layer: &Layer) -> Tree {
+fn relabel(tree: &Tree, layer: &ConfigLayer) -> Tree {
     let relabelled = tree.0.iter().map(|(name, node)| {
         let mut node = node.clone();
         node.origin.layer = layer.clone();
-        if let super::node::Value::Table(inner) = &node.value {
-            node.value = super::node::Value::Table(relabel(inner, layer));
+        if let super::node::ConfigValue::Table(inner) = &node.value {
+            node.value = super::node::ConfigValue::Table(relabel(inner, layer));
         }
         (name.clone(), node)
     });
@@ -85,7 +85,7 @@ pub(crate) fn ground() -> Tree {
 const NOT_POLICY: &[&str] = &["description", "docs_note", "aliases", "auth"];
 
 /// One level (`[defaults]`, an upstream, an endpoint) over what is below: its profile, its preset, then its own keys.
-pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Problem>) -> Tree {
+pub(crate) fn level(below: &Tree, own: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> Tree {
     let mut merged = below.clone();
     if let Some(node) = own.node("profile") {
         let name = fields::as_text(node).unwrap_or_default();
@@ -112,8 +112,8 @@ pub(crate) fn unknown<'a>(
     what: &str,
     name: &str,
     known: impl IntoIterator<Item = &'a str> + Clone,
-) -> Problem {
-    let problem = Problem::new(span, path, format!("there is no {what} `{name}`"));
+) -> Diagnostic {
+    let problem = Diagnostic::new(span, path, format!("there is no {what} `{name}`"));
     match nearest(name, known.clone()) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),
         None => {
@@ -124,10 +124,10 @@ pub(crate) fn unknown<'a>(
 }
 
 /// A merged tree as typed values.
-pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Policy {
+pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> EndpointPolicy {
     let table = |name: &str| tree.table(name).cloned().unwrap_or_default();
     let (cache, idempotency) = (table("cache"), table("idempotency"));
-    Policy {
+    EndpointPolicy {
         profile: text(tree, "profile"),
         timeout: timeout(&table("timeout"), path, problems),
         retry: retry(&table("retry")),
@@ -142,7 +142,7 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
         deadline_header: optional(tree, "deadline_header"),
         rewrite_links: boolean(tree, "rewrite_links"),
         error_shape: word(tree, "error_shape", ErrorShape::from_word),
-        cache: Cache {
+        cache: CachePolicy {
             ttl: duration(&cache, "ttl"),
             stale_if_error: duration(&cache, "stale_if_error"),
             stale_while_revalidate: duration(&cache, "stale_while_revalidate"),
@@ -160,7 +160,7 @@ pub(crate) fn policy(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Po
     }
 }
 
-fn timeout(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Timeout {
+fn timeout(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> Timeout {
     let timeout = Timeout {
         connect: duration(tree, "connect"),
         attempt: duration(tree, "attempt"),
@@ -176,20 +176,20 @@ fn timeout(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Timeout {
 /// Each call in flight may hold as much in memory, so there is a bound.
 const MAX_READ_AHEAD: u64 = 16 << 20;
 
-fn read_ahead(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> u64 {
+fn read_ahead(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> u64 {
     let bytes = size(tree, "read_ahead");
     if let Some(node) = tree.node("read_ahead").filter(|_| bytes > MAX_READ_AHEAD) {
         let message = "each call in flight may hold that much in memory: at most \"16MiB\"".to_owned();
-        problems.push(Problem::new(node.origin.span.clone(), format!("{path}.read_ahead"), message));
+        problems.push(Diagnostic::new(node.origin.span.clone(), format!("{path}.read_ahead"), message));
     }
     bytes.min(MAX_READ_AHEAD)
 }
 
 /// `small` above `large` is an error where the user wrote both; an inherited one simply gives way.
-fn contradiction(tree: &Tree, path: &str, (small, large): (&str, &str), problems: &mut Vec<Problem>) {
+fn contradiction(tree: &Tree, path: &str, (small, large): (&str, &str), problems: &mut Vec<Diagnostic>) {
     let (Some(low), Some(high)) = (tree.node(small), tree.node(large)) else { return };
     if duration(tree, small) > duration(tree, large) && low.origin.is_explicit() && high.origin.is_explicit() {
-        problems.push(Problem::new(
+        problems.push(Diagnostic::new(
             low.origin.span.clone(),
             format!("{path}.{small}"),
             format!("{} is longer than `{large}` = {}", low.value, high.value),
@@ -221,10 +221,10 @@ fn at_cost(tree: &Tree) -> AtCost {
     AtCost { repeat: word(tree, "repeat", Repeat::from_word), paths: patterns("paths"), operations: patterns("operations") }
 }
 
-fn breaker(tree: &Tree, path: &str, problems: &mut Vec<Problem>) -> Breaker {
+fn breaker(tree: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> BreakerPolicy {
     contradiction(tree, &format!("{path}.breaker"), ("open", "open_max"), problems);
     let open = duration(tree, "open");
-    Breaker {
+    BreakerPolicy {
         mode: word(tree, "mode", Mode::from_word),
         per: word(tree, "per", BreakerPer::from_word),
         window: duration(tree, "window"),
@@ -251,8 +251,8 @@ fn fallback(tree: &Tree) -> Fallback {
     }
 }
 
-fn dead_letter(tree: &Tree) -> DeadLetter {
-    DeadLetter {
+fn dead_letter(tree: &Tree) -> DeadLetterPolicy {
+    DeadLetterPolicy {
         from: words(tree, "from", Door::from_word),
         severity: word(tree, "severity", Severity::from_word),
         ttl: duration(tree, "ttl"),

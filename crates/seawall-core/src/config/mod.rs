@@ -20,11 +20,11 @@ pub mod url;
 mod walk;
 
 pub use at_cost::AtCost;
-pub use model::{Auth, CATCH_ALL, Config, Endpoint, Policy, Refresh, Server, Tls, Upstream};
-pub use problem::{Invalid, Problem, masked};
+pub use model::{Auth, CATCH_ALL, Config, EndpointConfig, EndpointPolicy, Refresh, ServerConfig, Tls, UpstreamConfig};
+pub use problem::{Diagnostic, Invalid, masked};
 pub use resolve::MAX_KEYS;
 
-use node::Layer;
+use node::ConfigLayer;
 use std::sync::Arc;
 use walk::Walker;
 
@@ -69,8 +69,9 @@ pub fn load(file: &str, bytes: &[u8]) -> Result<Config, Invalid> {
 ///
 /// # Errors
 /// When it is too large, not UTF-8 or not TOML, so that there is nothing to go on with.
-pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::Table) -> Result<(&'b str, node::Tree, Vec<Problem>), Invalid> {
-    let refuse = |text: &str, span: std::ops::Range<usize>, why: String| Err(Invalid::new(file, text, vec![Problem::new(span, "", why)]));
+pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::TableShape) -> Result<(&'b str, node::Tree, Vec<Diagnostic>), Invalid> {
+    let refuse =
+        |text: &str, span: std::ops::Range<usize>, why: String| Err(Invalid::new(file, text, vec![Diagnostic::new(span, "", why)]));
     if bytes.len() > MAX_FILE {
         return refuse("", 0..0, format!("the file is larger than {MAX_FILE} bytes, which is more than any configuration needs"));
     }
@@ -86,7 +87,7 @@ pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::Table) -> Re
             );
         }
     };
-    let mut walker = Walker::new(text, Layer::File(Arc::from(file)), false);
+    let mut walker = Walker::new(text, ConfigLayer::File(Arc::from(file)), false);
     let tree = walker.document(shape);
     let problems = walker.problems;
     let syntax = problems.iter().any(|problem| problem.message.starts_with("not valid TOML"));
@@ -98,7 +99,7 @@ pub fn read<'b>(file: &str, bytes: &'b [u8], shape: &'static shape::Table) -> Re
 
 /// The policy of any host that nobody configured: the built-in defaults and the generic rules.
 #[must_use]
-pub fn default_policy() -> Policy {
+pub fn default_policy() -> EndpointPolicy {
     layers::policy(&layers::ground(), "defaults", &mut Vec::new())
 }
 

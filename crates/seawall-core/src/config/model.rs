@@ -1,14 +1,15 @@
 //! A configuration that has been read, merged and checked: what the rest of Seawall works with.
 
 use super::at_cost::AtCost;
-use super::endpoint::Match;
+use super::endpoint::PathPattern;
 use super::node::Tree;
 use super::place::{self, Inject, SecretRef};
 use super::url::Base;
 use crate::classify::{Rule, RuleSet};
 use crate::lease::Reset;
 use crate::policy::{
-    Backoff, Breaker, Cache, DeadLetter, ErrorShape, Fallback, Idempotency, Limit, OnExhausted, Pick, Pool, Rate, Retry, Share, Timeout,
+    Backoff, BreakerPolicy, BulkheadPolicy, CachePolicy, DeadLetterPolicy, ErrorShape, Fallback, Idempotency, LimitPolicy, OnExhausted,
+    Pick, Rate, Retry, Share, Timeout,
 };
 use crate::time::Nanos;
 use crate::words::words;
@@ -16,13 +17,13 @@ use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub server: Server,
+    pub server: ServerConfig,
     pub log_json: bool,
-    pub callers: Vec<Caller>,
-    pub pools: Vec<Pool>,
-    pub limits: Vec<Limit>,
+    pub callers: Vec<CallerConfig>,
+    pub pools: Vec<BulkheadPolicy>,
+    pub limits: Vec<LimitPolicy>,
     /// Sorted by name.
-    pub upstreams: Vec<Arc<Upstream>>,
+    pub upstreams: Vec<Arc<UpstreamConfig>>,
     pub schedules: Vec<Schedule>,
     pub notify: Vec<Notify>,
 }
@@ -43,7 +44,7 @@ pub struct Tls {
 }
 
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct ServerConfig {
     pub listen: String,
     pub admin: String,
     pub admin_token: Option<SecretRef>,
@@ -63,7 +64,7 @@ pub struct Server {
 }
 
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub struct CallerConfig {
     pub name: String,
     pub token: SecretRef,
     pub tenant: String,
@@ -71,7 +72,7 @@ pub struct Caller {
 }
 
 #[derive(Clone, Debug)]
-pub struct Upstream {
+pub struct UpstreamConfig {
     pub name: String,
     pub url: Base,
     pub hosts: Vec<String>,
@@ -86,13 +87,13 @@ pub struct Upstream {
     pub preset: Option<String>,
     pub auth: Option<Auth>,
     /// In the order of the file; the last one takes whatever no other does.
-    pub endpoints: Vec<Arc<Endpoint>>,
+    pub endpoints: Vec<Arc<EndpointConfig>>,
 }
 
 /// The endpoint of requests that no pattern takes.
 pub const CATCH_ALL: &str = "default";
 
-impl Upstream {
+impl UpstreamConfig {
     /// Puts rules in front of every endpoint's own, and in the place of those that have their names.
     pub fn add_rules(&mut self, rules: &[&Rule]) {
         for endpoint in &mut self.endpoints {
@@ -105,7 +106,7 @@ impl Upstream {
 
     /// The endpoint whose pattern is the first to take this request.
     #[must_use]
-    pub fn endpoint(&self, method: &str, path: &str) -> &Arc<Endpoint> {
+    pub fn endpoint(&self, method: &str, path: &str) -> &Arc<EndpointConfig> {
         let path = path.split('?').next().unwrap_or(path);
         let taken = self.endpoints.iter().find(|endpoint| endpoint.matches.takes(method, path));
         taken.or_else(|| self.endpoints.last()).expect("resolve appends an endpoint that takes everything")
@@ -113,22 +114,22 @@ impl Upstream {
 }
 
 #[derive(Clone, Debug)]
-pub struct Endpoint {
+pub struct EndpointConfig {
     pub name: String,
-    pub matches: Match,
-    pub policy: Policy,
+    pub matches: PathPattern,
+    pub policy: EndpointPolicy,
     /// The merged values with their origins, for `config explain` and for warnings that look at who said what.
     pub tree: Tree,
 }
 
 /// Everything that decides about calls to one endpoint.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct EndpointPolicy {
     pub profile: String,
     pub timeout: Timeout,
     pub retry: Retry,
-    pub breaker: Breaker,
-    pub limits: Vec<Limit>,
+    pub breaker: BreakerPolicy,
+    pub limits: Vec<LimitPolicy>,
     pub pool: Option<String>,
     pub cost: u64,
     /// Calls that may wait for a key, a pause or a breaker at once.
@@ -142,11 +143,11 @@ pub struct Policy {
     /// Links of a response that point to the upstream point to the gateway.
     pub rewrite_links: bool,
     pub error_shape: ErrorShape,
-    pub cache: Cache,
+    pub cache: CachePolicy,
     pub fallback: Option<Fallback>,
     pub on_exhausted: OnExhausted,
     pub idempotency: Idempotency,
-    pub dead_letter: DeadLetter,
+    pub dead_letter: DeadLetterPolicy,
     pub schema: Option<String>,
     pub rules: Arc<RuleSet>,
 }
@@ -158,12 +159,12 @@ pub struct Auth {
     pub reset: Reset,
     /// How long a call waits for a key; what is left of its deadline where absent.
     pub max_wait: Option<Nanos>,
-    pub keys: Vec<Key>,
+    pub keys: Vec<KeyConfig>,
     pub refresh: Option<Refresh>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Key {
+pub struct KeyConfig {
     pub id: String,
     pub secret: SecretRef,
     pub group: Option<String>,
@@ -249,28 +250,28 @@ impl Config {
     }
 
     #[must_use]
-    pub fn upstream(&self, name: &str) -> Option<&Arc<Upstream>> {
+    pub fn upstream(&self, name: &str) -> Option<&Arc<UpstreamConfig>> {
         self.upstreams.iter().find(|upstream| upstream.name == name)
     }
 
     /// Every endpoint with its upstream, in the order in which requests are matched.
-    pub fn endpoints(&self) -> impl Iterator<Item = (&Upstream, &Endpoint)> {
+    pub fn endpoints(&self) -> impl Iterator<Item = (&UpstreamConfig, &EndpointConfig)> {
         self.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(|endpoint| (upstream.as_ref(), endpoint.as_ref())))
     }
 
     /// The limits that a call under this policy passes: those of everybody, then its own.
-    pub fn limits_of<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = &'a Limit> {
+    pub fn limits_of<'a>(&'a self, policy: &'a EndpointPolicy) -> impl Iterator<Item = &'a LimitPolicy> {
         self.limits.iter().chain(&policy.limits)
     }
 
     /// The pool that a call under this policy runs in.
     #[must_use]
-    pub fn pool_of(&self, policy: &Policy) -> Option<&Pool> {
+    pub fn pool_of(&self, policy: &EndpointPolicy) -> Option<&BulkheadPolicy> {
         self.pool(policy.pool.as_deref()?)
     }
 
     #[must_use]
-    pub fn pool(&self, name: &str) -> Option<&Pool> {
+    pub fn pool(&self, name: &str) -> Option<&BulkheadPolicy> {
         self.pools.iter().find(|pool| pool.name == name)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Which layer a value was written in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layer {
+pub enum ConfigLayer {
     BuiltIn,
     Profile(Arc<str>),
     Preset(Arc<str>),
@@ -18,34 +18,34 @@ pub enum Layer {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    pub layer: Layer,
+pub struct ValueOrigin {
+    pub layer: ConfigLayer,
     /// From 1.
     pub line: usize,
     pub span: Range<usize>,
 }
 
-impl Origin {
+impl ValueOrigin {
     /// Whether the user wrote this, rather than inherited it.
     #[must_use]
     pub const fn is_explicit(&self) -> bool {
-        matches!(self.layer, Layer::File(_))
+        matches!(self.layer, ConfigLayer::File(_))
     }
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.layer {
-            Layer::BuiltIn => f.write_str("default"),
-            Layer::Profile(name) => write!(f, "profile {name}"),
-            Layer::Preset(name) => write!(f, "preset {name}"),
-            Layer::File(name) => write!(f, "{name}:{}", self.line),
+            ConfigLayer::BuiltIn => f.write_str("default"),
+            ConfigLayer::Profile(name) => write!(f, "profile {name}"),
+            ConfigLayer::Preset(name) => write!(f, "preset {name}"),
+            ConfigLayer::File(name) => write!(f, "{name}:{}", self.line),
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub enum Value {
+pub enum ConfigValue {
     Duration(Nanos),
     Size(u64),
     Rate(Rate),
@@ -61,8 +61,8 @@ pub enum Value {
 
 #[derive(Clone, Debug)]
 pub struct Node {
-    pub value: Value,
-    pub origin: Origin,
+    pub value: ConfigValue,
+    pub origin: ValueOrigin,
 }
 
 /// The keys of one table.
@@ -78,7 +78,7 @@ impl Tree {
     #[must_use]
     pub fn table(&self, name: &str) -> Option<&Self> {
         match &self.node(name)?.value {
-            Value::Table(tree) => Some(tree),
+            ConfigValue::Table(tree) => Some(tree),
             _ => None,
         }
     }
@@ -87,7 +87,7 @@ impl Tree {
     #[must_use]
     pub fn list(&self, name: &str) -> &[Node] {
         match self.node(name).map(|node| &node.value) {
-            Some(Value::List(items)) => items,
+            Some(ConfigValue::List(items)) => items,
             _ => &[],
         }
     }
@@ -95,7 +95,7 @@ impl Tree {
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match &self.node(name)?.value {
-            Value::Text(text) => Some(text),
+            ConfigValue::Text(text) => Some(text),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ impl Tree {
     #[must_use]
     pub fn rules(&self) -> &[Arc<Rule>] {
         match self.node("classify").map(|node| &node.value) {
-            Some(Value::Rules(rules)) => rules,
+            Some(ConfigValue::Rules(rules)) => rules,
             _ => &[],
         }
     }
@@ -115,12 +115,12 @@ impl Tree {
         let mut merged = self.clone();
         for (name, node) in &over.0 {
             let laid = match (merged.0.get(name), &node.value) {
-                (Some(Node { value: Value::Table(below), .. }), Value::Table(above)) => {
-                    Node { value: Value::Table(below.under(above)), origin: node.origin.clone() }
+                (Some(Node { value: ConfigValue::Table(below), .. }), ConfigValue::Table(above)) => {
+                    Node { value: ConfigValue::Table(below.under(above)), origin: node.origin.clone() }
                 }
-                (Some(Node { value: Value::Rules(below), .. }), Value::Rules(above)) => {
+                (Some(Node { value: ConfigValue::Rules(below), .. }), ConfigValue::Rules(above)) => {
                     let rules = above.iter().chain(below).cloned().collect();
-                    Node { value: Value::Rules(rules), origin: node.origin.clone() }
+                    Node { value: ConfigValue::Rules(rules), origin: node.origin.clone() }
                 }
                 _ => node.clone(),
             };
@@ -136,7 +136,7 @@ impl Tree {
     }
 }
 
-impl std::fmt::Display for Value {
+impl std::fmt::Display for ConfigValue {
     /// As it would be written in the file.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

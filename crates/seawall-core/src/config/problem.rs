@@ -13,7 +13,7 @@ const SHOWN: usize = 50;
 
 /// One thing to mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct Diagnostic {
     /// Byte range in the file.
     pub span: Range<usize>,
     /// Dotted key path, such as `upstreams.youtube.retry.base`; empty where no key is to blame.
@@ -22,7 +22,7 @@ pub struct Problem {
     pub help: Option<String>,
 }
 
-impl Problem {
+impl Diagnostic {
     #[must_use]
     pub fn new(span: Range<usize>, path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { span, path: path.into(), message: message.into(), help: None }
@@ -40,7 +40,7 @@ impl Problem {
 pub struct Invalid {
     file: String,
     text: String,
-    problems: Vec<Problem>,
+    problems: Vec<Diagnostic>,
 }
 
 impl std::fmt::Display for Invalid {
@@ -53,20 +53,20 @@ impl std::error::Error for Invalid {}
 
 impl Invalid {
     #[must_use]
-    pub fn new(file: &str, text: &str, mut problems: Vec<Problem>) -> Self {
+    pub fn new(file: &str, text: &str, mut problems: Vec<Diagnostic>) -> Self {
         problems.sort_by_key(|problem| (problem.span.start, problem.span.end));
         problems.dedup();
         Self { file: file.to_owned(), text: masked(text), problems }
     }
 
     #[must_use]
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[Diagnostic] {
         &self.problems
     }
 
     /// Line and column of a problem, both from 1, columns counted in characters.
     #[must_use]
-    pub fn position(&self, problem: &Problem) -> (usize, usize) {
+    pub fn position(&self, problem: &Diagnostic) -> (usize, usize) {
         position(&self.text, problem.span.start)
     }
 
@@ -85,7 +85,7 @@ impl Invalid {
         out
     }
 
-    fn render_one(&self, renderer: &Renderer, problem: &Problem) -> String {
+    fn render_one(&self, renderer: &Renderer, problem: &Diagnostic) -> String {
         let title = if problem.path.is_empty() { problem.message.clone() } else { format!("`{}`: {}", problem.path, problem.message) };
         // Only the line itself: a snippet looks through all that it is given.
         let span = clamp(&self.text, &problem.span);
@@ -199,8 +199,11 @@ mod tests {
     #[test]
     fn inline_secrets_never_reach_the_screen() {
         let text = "secret = \"sk-live-canary\"\nstore = \"postgres://me:hunter2@db/x\"\ntoken = \"env:OK\"\n";
-        let invalid =
-            Invalid::new("f", text, vec![Problem::new(0..6, "a", "b"), Problem::new(30..31, "c", "d"), Problem::new(70..71, "e", "f")]);
+        let invalid = Invalid::new(
+            "f",
+            text,
+            vec![Diagnostic::new(0..6, "a", "b"), Diagnostic::new(30..31, "c", "d"), Diagnostic::new(70..71, "e", "f")],
+        );
         let shown = invalid.render(false);
         assert!(!shown.contains("canary") && !shown.contains("hunter2"), "{shown}");
         assert!(shown.contains("env:OK"), "{shown}");
@@ -248,7 +251,7 @@ mod tests {
     #[test]
     fn a_file_full_of_problems_is_told_of_in_a_moment() {
         let text = "x = 1\n".repeat(100_000);
-        let problems = (0..100_000).map(|i| Problem::new(i * 6..i * 6 + 1, "x", "no")).collect();
+        let problems = (0..100_000).map(|i| Diagnostic::new(i * 6..i * 6 + 1, "x", "no")).collect();
         let shown = Invalid::new("f", &text, problems).render(true);
         assert!(shown.ends_with("f: 100000 problems found, the first 50 are shown"), "{}", &shown[shown.len() - 200..]);
     }

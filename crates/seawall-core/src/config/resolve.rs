@@ -1,26 +1,27 @@
 //! From checked trees to a `Config`: merges layers, looks up every name, refuses contradictions.
 
-use super::endpoint::Match;
+use super::endpoint::PathPattern;
 use super::fields::{as_table, as_text, boolean, count, duration, float, int, optional, rate, secret, share, size, text, texts, word};
 use super::layers::{self, each, unknown};
 use super::model::{
-    Auth, CATCH_ALL, Caller, Config, Endpoint, ForwardedHeader, Key, Notify, Refresh, Schedule, Server, Tls, Upstream, default_burst,
+    Auth, CATCH_ALL, CallerConfig, Config, EndpointConfig, ForwardedHeader, KeyConfig, Notify, Refresh, Schedule, ServerConfig, Tls,
+    UpstreamConfig, default_burst,
 };
 use super::node::{Node, Tree};
 use super::place::{self, Inject};
-use super::problem::Problem;
+use super::problem::Diagnostic;
 use super::url::Base;
 use crate::discretion;
 use crate::lease::Reset;
-use crate::policy::{Algorithm, Backoff, BackoffKind, Fail, Limit, Mode, Pick, Pool};
+use crate::policy::{Algorithm, Backoff, BackoffKind, BulkheadPolicy, Fail, LimitPolicy, Mode, Pick};
 use crate::request_target::RequestTarget;
 use std::sync::Arc;
 
 /// Everything that can be resolved is, so that semantic problems are reported beside misspelt keys.
-pub(crate) fn config(tree: &Tree, problems: &mut Vec<Problem>) -> Config {
+pub(crate) fn config(tree: &Tree, problems: &mut Vec<Diagnostic>) -> Config {
     let builtin = layers::builtin();
     let table = |name: &str| builtin.table(name).cloned().unwrap_or_default().under(tree.table(name).unwrap_or(&Tree::default()));
-    let pools: Vec<Pool> = named(tree, "pools", |name, own| Some(pool(name, own)));
+    let pools: Vec<BulkheadPolicy> = named(tree, "pools", |name, own| Some(pool(name, own)));
     let defaults = tree.table("defaults").cloned().unwrap_or_default();
     let ground = layers::level(&layers::ground(), &defaults, "defaults", problems);
     let upstreams = named(tree, "upstreams", |name, own| upstream(name, own, &ground, &defaults, problems));
@@ -43,8 +44,8 @@ fn named<T>(tree: &Tree, key: &str, mut make: impl FnMut(&str, &Tree) -> Option<
     table.0.iter().filter_map(|(name, node)| make(name, as_table(node)?)).collect()
 }
 
-fn server(tree: &Tree) -> Server {
-    Server {
+fn server(tree: &Tree) -> ServerConfig {
+    ServerConfig {
         listen: text(tree, "listen"),
         admin: text(tree, "admin"),
         admin_token: secret(tree, "admin_token"),
@@ -68,14 +69,14 @@ fn networks(tree: &Tree, key: &str) -> Vec<ipnet::IpNet> {
     tree.list(key).iter().filter_map(as_text).filter_map(|text| place::cidr(text).ok()).collect()
 }
 
-fn caller(name: &str, own: &Tree) -> Option<Caller> {
+fn caller(name: &str, own: &Tree) -> Option<CallerConfig> {
     let tree = each("caller").under(own);
-    Some(Caller { name: name.to_owned(), token: secret(&tree, "token")?, tenant: text(&tree, "tenant"), user: text(&tree, "user") })
+    Some(CallerConfig { name: name.to_owned(), token: secret(&tree, "token")?, tenant: text(&tree, "tenant"), user: text(&tree, "user") })
 }
 
-fn pool(name: &str, own: &Tree) -> Pool {
+fn pool(name: &str, own: &Tree) -> BulkheadPolicy {
     let tree = each("pool").under(own);
-    Pool {
+    BulkheadPolicy {
         name: name.to_owned(),
         concurrent: tree.node("concurrent").map_or(1, |_| count(&tree, "concurrent")),
         queue: count(&tree, "queue"),
@@ -85,12 +86,12 @@ fn pool(name: &str, own: &Tree) -> Pool {
     }
 }
 
-pub(crate) fn limits(nodes: &[Node], path: &str, problems: &mut Vec<Problem>) -> Vec<Limit> {
-    let mut limits: Vec<Limit> = Vec::new();
+pub(crate) fn limits(nodes: &[Node], path: &str, problems: &mut Vec<Diagnostic>) -> Vec<LimitPolicy> {
+    let mut limits: Vec<LimitPolicy> = Vec::new();
     for (i, node) in nodes.iter().enumerate() {
         let Some(limit) = as_table(node).and_then(limit) else { continue };
         if limits.iter().any(|other| other.name == limit.name) {
-            problems.push(Problem::new(
+            problems.push(Diagnostic::new(
                 node.origin.span.clone(),
                 format!("{path}[{i}].name"),
                 format!("there are two limits named `{}`", limit.name),
@@ -101,11 +102,11 @@ pub(crate) fn limits(nodes: &[Node], path: &str, problems: &mut Vec<Problem>) ->
     limits
 }
 
-fn limit(own: &Tree) -> Option<Limit> {
+fn limit(own: &Tree) -> Option<LimitPolicy> {
     let tree = each("limit").under(own);
     tree.node("rate")?;
     let rate = rate(&tree, "rate");
-    Some(Limit {
+    Some(LimitPolicy {
         name: tree.text("name")?.to_owned(),
         key: tree.list("key").iter().filter_map(as_text).filter_map(|text| place::limit_key(text).ok()).collect(),
         rate,
@@ -117,7 +118,7 @@ fn limit(own: &Tree) -> Option<Limit> {
     })
 }
 
-fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &mut Vec<Problem>) -> Option<Arc<Upstream>> {
+fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &mut Vec<Diagnostic>) -> Option<Arc<UpstreamConfig>> {
     let path = format!("upstreams.{name}");
     let policy_keys = own.without(&["url", "hosts", "listen", "seawall", "via", "forwarded", "auth", "endpoints"]);
     let merged = layers::level(&ground.without(&["auth"]), &policy_keys, &path, problems);
@@ -129,30 +130,37 @@ fn upstream(name: &str, own: &Tree, ground: &Tree, defaults: &Tree, problems: &m
     let via = own.node("via").is_none() || boolean(own, "via");
     let forwarded = own.node("forwarded").is_some() && boolean(own, "forwarded");
     let (name, hosts, listen) = (name.to_owned(), texts(own, "hosts"), optional(own, "listen"));
-    Some(Arc::new(Upstream { name, url, hosts, listen, seawall, via, forwarded, preset, auth, endpoints }))
+    Some(Arc::new(UpstreamConfig { name, url, hosts, listen, seawall, via, forwarded, preset, auth, endpoints }))
 }
 
-fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Problem>) -> Vec<Arc<Endpoint>> {
-    let mut endpoints: Vec<Arc<Endpoint>> = Vec::new();
+fn endpoints(nodes: &[Node], merged: &Tree, path: &str, problems: &mut Vec<Diagnostic>) -> Vec<Arc<EndpointConfig>> {
+    let mut endpoints: Vec<Arc<EndpointConfig>> = Vec::new();
     for (i, node) in nodes.iter().enumerate() {
         let here = format!("{path}.endpoints[{i}]");
         let Some(own) = as_table(node) else { continue };
         let tree = layers::level(merged, &own.without(&["name", "match"]), &here, problems);
         let policy = layers::policy(&tree, &here, problems);
-        let (Some(name), Some(matches)) = (own.text("name"), own.text("match").and_then(|text| Match::parse(text).ok())) else { continue };
+        let (Some(name), Some(matches)) = (own.text("name"), own.text("match").and_then(|text| PathPattern::parse(text).ok())) else {
+            continue;
+        };
         if let Some(why) = clash(name, &matches, &endpoints) {
             let span = own.node("match").map_or_else(|| node.origin.span.clone(), |node| node.origin.span.clone());
-            problems.push(Problem::new(span, format!("{here}.match"), why));
+            problems.push(Diagnostic::new(span, format!("{here}.match"), why));
         }
-        endpoints.push(Arc::new(Endpoint { name: name.to_owned(), matches, policy, tree }));
+        endpoints.push(Arc::new(EndpointConfig { name: name.to_owned(), matches, policy, tree }));
     }
     let policy = layers::policy(merged, path, problems);
-    endpoints.push(Arc::new(Endpoint { name: CATCH_ALL.to_owned(), matches: Match::everything(), policy, tree: merged.clone() }));
+    endpoints.push(Arc::new(EndpointConfig {
+        name: CATCH_ALL.to_owned(),
+        matches: PathPattern::everything(),
+        policy,
+        tree: merged.clone(),
+    }));
     endpoints
 }
 
 /// Why this endpoint cannot stand behind those before it.
-fn clash(name: &str, matches: &Match, before: &[Arc<Endpoint>]) -> Option<String> {
+fn clash(name: &str, matches: &PathPattern, before: &[Arc<EndpointConfig>]) -> Option<String> {
     if name == CATCH_ALL {
         return Some(format!("`{CATCH_ALL}` is the name of the endpoint that takes what no other does; its policy is the upstream's own"));
     }
@@ -163,25 +171,29 @@ fn clash(name: &str, matches: &Match, before: &[Arc<Endpoint>]) -> Option<String
     Some(format!("never reached: endpoint `{}` ({}) comes first and takes everything that this one would", cover.name, cover.matches))
 }
 
-fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems: &mut Vec<Problem>) -> Option<Auth> {
+fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems: &mut Vec<Diagnostic>) -> Option<Auth> {
     let written = own.table("auth").or_else(|| defaults.table("auth"))?;
     let preset = preset.and_then(layers::preset).and_then(|tree| tree.table("auth")).cloned().unwrap_or_default();
     let inherited = defaults.table("auth").cloned().unwrap_or_default();
     let tree = each("auth").under(&preset).under(&inherited).under(written);
-    let keys: Vec<Key> = tree.list("keys").iter().filter_map(as_table).filter_map(key).collect();
+    let keys: Vec<KeyConfig> = tree.list("keys").iter().filter_map(as_table).filter_map(key).collect();
     let refresh = tree.table("refresh").map(|own| each("refresh").under(own)).and_then(|tree| refresh(&tree));
     let span = own.node("auth").map_or(0..0, |node| node.origin.span.clone());
     for (i, key) in keys.iter().enumerate() {
         if keys[..i].iter().any(|other| other.id == key.id) {
             let span = tree.list("keys").get(i).map_or_else(|| span.clone(), |node| node.origin.span.clone());
-            problems.push(Problem::new(span, format!("{path}.auth.keys[{i}].id"), format!("there are two keys with the id `{}`", key.id)));
+            problems.push(Diagnostic::new(
+                span,
+                format!("{path}.auth.keys[{i}].id"),
+                format!("there are two keys with the id `{}`", key.id),
+            ));
         }
     }
     match (keys.is_empty(), refresh.is_some()) {
         (true, false) if tree.table("refresh").is_none() && tree.list("keys").is_empty() => {
-            problems.push(Problem::new(span, format!("{path}.auth"), "there is nothing to send: give `keys` or `refresh`"));
+            problems.push(Diagnostic::new(span, format!("{path}.auth"), "there is nothing to send: give `keys` or `refresh`"));
         }
-        (false, true) => problems.push(Problem::new(
+        (false, true) => problems.push(Diagnostic::new(
             span,
             format!("{path}.auth"),
             "give `keys` or `refresh`, not both: a refreshed token is the only credential",
@@ -189,7 +201,7 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
         _ => {}
     }
     if keys.len() > MAX_KEYS {
-        problems.push(Problem::new(
+        problems.push(Diagnostic::new(
             0..0,
             format!("{path}.auth.keys"),
             format!("{} keys are more than the {MAX_KEYS} that one pool holds", keys.len()),
@@ -208,8 +220,8 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
 /// A pool's keys fit the mask of keys that one call has already tried.
 pub const MAX_KEYS: usize = crate::lease::KeySet::MOST;
 
-fn key(own: &Tree) -> Option<Key> {
-    Some(Key { id: own.text("id")?.to_owned(), secret: secret(own, "secret")?, group: optional(own, "group") })
+fn key(own: &Tree) -> Option<KeyConfig> {
+    Some(KeyConfig { id: own.text("id")?.to_owned(), secret: secret(own, "secret")?, group: optional(own, "group") })
 }
 
 fn refresh(tree: &Tree) -> Option<Refresh> {
@@ -263,12 +275,12 @@ fn notify(own: &Tree) -> Option<Notify> {
 }
 
 /// Names that point at something must find it.
-fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
+fn references(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     let upstreams: Vec<&str> = tree.table("upstreams").map(|table| table.0.keys().map(String::as_str).collect()).unwrap_or_default();
     let pools: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
     if upstreams.is_empty() {
         problems.push(
-            Problem::new(0..0, "upstreams", "there is no upstream: a policy needs at least one `[upstreams.NAME]` with a `url`")
+            Diagnostic::new(0..0, "upstreams", "there is no upstream: a policy needs at least one `[upstreams.NAME]` with a `url`")
                 .help("`seawall config init` writes a file to start from"),
         );
     }
@@ -282,7 +294,7 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
         if let Some(path) = as_table(node).and_then(|tree| tree.table("request")?.node("path"))
             && let Some(Err(bad)) = as_text(path).map(|text| RequestTarget::new(text.replace("{subject}", "x")))
         {
-            problems.push(Problem::new(path.origin.span.clone(), format!("schedules[{i}].request.path"), bad.to_string()));
+            problems.push(Diagnostic::new(path.origin.span.clone(), format!("schedules[{i}].request.path"), bad.to_string()));
         }
         if let Some(upstream) = as_table(node).and_then(|tree| tree.node("upstream"))
             && let Some(name) = as_text(upstream).filter(|name| !upstreams.contains(name))
@@ -313,14 +325,14 @@ fn references(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
 }
 
 /// Headers and parameters that are called like secrets hold references, as every secret of the file does. A path has none.
-fn schedule_secrets(tree: &Tree, problems: &mut Vec<Problem>) {
+fn schedule_secrets(tree: &Tree, problems: &mut Vec<Diagnostic>) {
     for (i, node) in tree.list("schedules").iter().enumerate() {
         let path = as_table(node).and_then(|schedule| schedule.table("request")?.node("path"));
         let values =
             path.into_iter().flat_map(|node| as_text(node).into_iter().flat_map(discretion::secrets).map(move |value| (node, value)));
         for (node, _) in values.filter(|(_, value)| !value.contains("{subject}")) {
             let message = "inline secret: leave it out of the path, and let the upstream's `auth` add it, or send it in a header";
-            problems.push(Problem::new(node.origin.span.clone(), format!("schedules[{i}].request.path"), message));
+            problems.push(Diagnostic::new(node.origin.span.clone(), format!("schedules[{i}].request.path"), message));
         }
         let headers = as_table(node).and_then(|schedule| schedule.table("request")?.table("headers"));
         for (name, node) in headers.into_iter().flat_map(|headers| &headers.0) {
@@ -329,37 +341,37 @@ fn schedule_secrets(tree: &Tree, problems: &mut Vec<Problem>) {
             if is_inline && discretion::is_secret(name) {
                 let path = format!("schedules[{i}].request.headers.{name}");
                 let message = "inline secret: write where it is kept instead, as \"Bearer env:NAME\" or \"file:PATH\"";
-                problems.push(Problem::new(node.origin.span.clone(), path, message));
+                problems.push(Diagnostic::new(node.origin.span.clone(), path, message));
             }
         }
     }
 }
 
 /// A token says who is calling, so it can be only one caller's.
-fn callers(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
+fn callers(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     let mut tokens = std::collections::BTreeMap::new();
     for caller in &config.callers {
         let node = tree.table("callers").and_then(|all| as_table(all.node(&caller.name)?)?.node("token"));
         if let (Some(other), Some(node)) = (tokens.insert(caller.token.to_string(), &caller.name), node) {
             let path = format!("callers.{}.token", caller.name);
             let message = format!("{} is the token of `callers.{other}` already, and a token says who is calling", caller.token);
-            problems.push(Problem::new(node.origin.span.clone(), path, message));
+            problems.push(Diagnostic::new(node.origin.span.clone(), path, message));
         }
     }
 }
 
 /// A dashboard that holds every key's fate must not be open to the network.
-fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Problem>) {
+fn exposed(tree: &Tree, config: &Config, problems: &mut Vec<Diagnostic>) {
     let server = |key| tree.table("server").and_then(|server| server.node(key));
     let node = server("admin");
     if let Some(node) = server("listen").or(node).filter(|_| place::is_same_listener(&config.server.listen, &config.server.admin)) {
         let message = format!("the gateway and the admin port cannot both listen on {}", config.server.listen);
         problems
-            .push(Problem::new(node.origin.span.clone(), "server.listen", message).help("give `listen` and `admin` ports of their own"));
+            .push(Diagnostic::new(node.origin.span.clone(), "server.listen", message).help("give `listen` and `admin` ports of their own"));
     }
     if let Some(node) = node.filter(|_| !place::is_loopback(&config.server.admin) && config.server.admin_token.is_none()) {
         problems.push(
-            Problem::new(node.origin.span.clone(), "server.admin", "the admin address is not loopback, so `admin_token` is required")
+            Diagnostic::new(node.origin.span.clone(), "server.admin", "the admin address is not loopback, so `admin_token` is required")
                 .help("add `admin_token = \"env:SEAWALL_ADMIN_TOKEN\"`, or listen on 127.0.0.1"),
         );
     }

@@ -1,7 +1,7 @@
 //! The shape tables as a JSON Schema, for editors that complete and check TOML.
 
 use super::keys;
-use super::shape::{Kind, Table};
+use super::shape::{TableShape, ValueKind};
 use serde_json::{Map, Value, json};
 
 /// JSON Schema (draft 2020-12) of the configuration file.
@@ -15,7 +15,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-fn table(shape: &Table) -> Value {
+fn table(shape: &TableShape) -> Value {
     let properties: Map<String, Value> = shape
         .iter()
         .map(|key| {
@@ -34,37 +34,37 @@ fn table(shape: &Table) -> Value {
     object
 }
 
-fn kind(kind: &Kind) -> Value {
+fn kind(kind: &ValueKind) -> Value {
     match kind {
-        Kind::Duration { .. } => pattern(r"^\s*([0-9.]+\s*(ns|us|µs|ms|s|m|min|h|d|w)\s*)+$"),
-        Kind::Size => pattern(r"^\s*[0-9.]+\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)$"),
-        Kind::Rate { .. } => pattern(r"^[0-9]+/([0-9.]+)?(ms|s|m|min|h|d)$"),
-        Kind::Share => pattern(r"^[0-9.]+%$"),
-        Kind::Int { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Kind::Float { min, max } => json!({ "type": "number", "minimum": min, "maximum": max }),
-        Kind::Bool => json!({ "type": "boolean" }),
-        Kind::Word(words) => json!({ "enum": words }),
-        Kind::Secret => pattern("^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$"),
-        Kind::Url => pattern("^https?://"),
-        Kind::UrlOrSecret => pattern("^(https?://|env:|file:)"),
-        Kind::Place(prefixes) => pattern(&format!("^({})", prefixes.join("|"))),
-        Kind::Listen => pattern("^.+:[0-9]+$"),
-        Kind::Inject => pattern("^(query:.+|header:.+|basic)$"),
-        Kind::Header => pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
-        Kind::HeaderValue => pattern(r"^[ -~]*$"),
-        Kind::Label => pattern(r"^[ !#-\[\]-~]{1,64}$"),
-        Kind::Method => pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
-        Kind::Match => pattern(r"^(\*|[A-Z]+) /"),
-        Kind::Text | Kind::Cidr | Kind::Reset | Kind::LimitKey => json!({ "type": "string" }),
-        Kind::List(inner) => json!({ "type": "array", "items": self::kind(inner) }),
-        Kind::OneOrMany(inner) => json!({ "anyOf": [self::kind(inner), { "type": "array", "items": self::kind(inner) }] }),
-        Kind::Table(shape) => table(shape),
-        Kind::Map(shape) => json!({ "type": "object", "additionalProperties": table(shape) }),
-        Kind::Tables(shape) => json!({ "type": "array", "items": table(shape) }),
-        Kind::Rules(shape) => rules(shape),
-        Kind::Strings => json!({ "type": "object" }),
-        Kind::Counts => json!({ "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } }),
-        Kind::Either(plain, table) => json!({ "anyOf": [self::kind(plain), self::kind(table)] }),
+        ValueKind::Duration { .. } => pattern(r"^\s*([0-9.]+\s*(ns|us|µs|ms|s|m|min|h|d|w)\s*)+$"),
+        ValueKind::Size => pattern(r"^\s*[0-9.]+\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)$"),
+        ValueKind::Rate { .. } => pattern(r"^[0-9]+/([0-9.]+)?(ms|s|m|min|h|d)$"),
+        ValueKind::Share => pattern(r"^[0-9.]+%$"),
+        ValueKind::Int { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        ValueKind::Float { min, max } => json!({ "type": "number", "minimum": min, "maximum": max }),
+        ValueKind::Bool => json!({ "type": "boolean" }),
+        ValueKind::Word(words) => json!({ "enum": words }),
+        ValueKind::Secret => pattern("^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$"),
+        ValueKind::Url => pattern("^https?://"),
+        ValueKind::UrlOrSecret => pattern("^(https?://|env:|file:)"),
+        ValueKind::Place(prefixes) => pattern(&format!("^({})", prefixes.join("|"))),
+        ValueKind::Listen => pattern("^.+:[0-9]+$"),
+        ValueKind::Inject => pattern("^(query:.+|header:.+|basic)$"),
+        ValueKind::Header => pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
+        ValueKind::HeaderValue => pattern(r"^[ -~]*$"),
+        ValueKind::Label => pattern(r"^[ !#-\[\]-~]{1,64}$"),
+        ValueKind::Method => pattern(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
+        ValueKind::Match => pattern(r"^(\*|[A-Z]+) /"),
+        ValueKind::Text | ValueKind::Cidr | ValueKind::Reset | ValueKind::LimitKey => json!({ "type": "string" }),
+        ValueKind::List(inner) => json!({ "type": "array", "items": self::kind(inner) }),
+        ValueKind::OneOrMany(inner) => json!({ "anyOf": [self::kind(inner), { "type": "array", "items": self::kind(inner) }] }),
+        ValueKind::Table(shape) => table(shape),
+        ValueKind::Map(shape) => json!({ "type": "object", "additionalProperties": table(shape) }),
+        ValueKind::Tables(shape) => json!({ "type": "array", "items": table(shape) }),
+        ValueKind::Rules(shape) => rules(shape),
+        ValueKind::Strings => json!({ "type": "object" }),
+        ValueKind::Counts => json!({ "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } }),
+        ValueKind::Either(plain, table) => json!({ "anyOf": [self::kind(plain), self::kind(table)] }),
     }
 }
 
@@ -73,7 +73,7 @@ fn pattern(pattern: &str) -> Value {
 }
 
 /// Rules allow more forms than their shape can say: `wait` may be a table or a list, `status` holds words too.
-fn rules(shape: &Table) -> Value {
+fn rules(shape: &TableShape) -> Value {
     let mut rule = table(shape);
     if let Some(wait) = rule.pointer_mut("/properties/wait") {
         *wait = json!({ "type": ["string", "object", "array"], "description": wait.get("description") });

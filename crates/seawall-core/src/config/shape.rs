@@ -3,7 +3,7 @@
 
 /// What a value may be.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// May it be zero?
     Duration {
         zero: bool,
@@ -56,13 +56,13 @@ pub enum Kind {
     List(&'static Self),
     /// A single value or a list of them.
     OneOrMany(&'static Self),
-    Table(&'static Table),
+    Table(&'static TableShape),
     /// `[name.X]`: any names, one shape.
-    Map(&'static Table),
+    Map(&'static TableShape),
     /// `[[name]]`.
-    Tables(&'static Table),
+    Tables(&'static TableShape),
     /// `[[classify]]`: read by the classifier's own parser; the table is what the schema shows.
-    Rules(&'static Table),
+    Rules(&'static TableShape),
     /// Free-form strings by free-form names.
     Strings,
     /// Whole numbers by free-form names.
@@ -72,38 +72,38 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct KeyShape {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ValueKind,
     pub doc: &'static str,
     pub required: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Table {
+pub struct TableShape {
     /// What one of these is called in messages.
     pub what: &'static str,
     /// Several slices, so that endpoints and upstreams share the policy keys.
-    pub keys: &'static [&'static [Key]],
+    pub keys: &'static [&'static [KeyShape]],
 }
 
-impl Table {
-    pub fn iter(&self) -> impl Iterator<Item = &'static Key> + use<> {
+impl TableShape {
+    pub fn iter(&self) -> impl Iterator<Item = &'static KeyShape> + use<> {
         self.keys.iter().flat_map(|slice| slice.iter())
     }
 
     #[must_use]
-    pub fn key(&self, name: &str) -> Option<&'static Key> {
+    pub fn key(&self, name: &str) -> Option<&'static KeyShape> {
         self.iter().find(|key| key.name == name)
     }
 }
 
 #[must_use]
-pub const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Key {
-    Key { name, kind, doc, required: false }
+pub const fn key(name: &'static str, kind: ValueKind, doc: &'static str) -> KeyShape {
+    KeyShape { name, kind, doc, required: false }
 }
 
 #[must_use]
-pub const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Key {
-    Key { name, kind, doc, required: true }
+pub const fn required(name: &'static str, kind: ValueKind, doc: &'static str) -> KeyShape {
+    KeyShape { name, kind, doc, required: true }
 }

@@ -37,7 +37,7 @@ impl Raised {
 
 /// What one instance knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct AlarmState {
     pub raised: Option<Raised>,
     /// It said that it is raised, or heard of it.
     pub is_known: bool,
@@ -47,7 +47,7 @@ pub struct Known {
 
 /// What one instance has to do. Raising, taking and clearing are asked of the store, which lets one of many do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum AlarmStep {
     Stay,
     /// Raise it, and say so.
     Raise,
@@ -67,28 +67,28 @@ pub enum Turn {
 
 /// What to do about an alarm.
 #[must_use]
-pub fn turn(known: Known, depth: u64, alarm_depth: u64, now: Wall) -> Turn {
-    let Known { raised, is_known, is_alone } = known;
+pub fn turn(known: AlarmState, depth: u64, alarm_depth: u64, now: Wall) -> AlarmStep {
+    let AlarmState { raised, is_known, is_alone } = known;
     let Some(raised) = raised else {
         // What another instance ended is over before it can begin again.
         return match (is_known, is_alarming(false, depth, alarm_depth)) {
-            (false, false) => Turn::Stay,
-            (true, true) if is_alone => Turn::Raise,
-            (true, _) => Turn::Over,
-            (false, true) => Turn::Raise,
+            (false, false) => AlarmStep::Stay,
+            (true, true) if is_alone => AlarmStep::Raise,
+            (true, _) => AlarmStep::Over,
+            (false, true) => AlarmStep::Raise,
         };
     };
     let is_gone = !raised.is_ours && (is_alone || now.since(raised.seen_at) >= GONE);
     let is_to_be_held = !raised.is_told() || now.since(raised.seen_at) >= HELD;
     match (raised.is_ours, raised.is_told(), is_alarming(true, depth, alarm_depth)) {
-        (true, _, false) => Turn::Clear,
-        (true, _, true) if is_to_be_held => Turn::Hold,
-        (false, false, true) if is_gone => Turn::Take { tell: !is_known },
-        (false, false, false) if is_gone => Turn::Clear,
-        (false, true, _) if !is_known => Turn::Hear,
-        (false, true, true) if is_gone => Turn::Take { tell: false },
-        (false, true, false) if is_gone => Turn::Clear,
-        (true, _, true) | (false, ..) => Turn::Stay,
+        (true, _, false) => AlarmStep::Clear,
+        (true, _, true) if is_to_be_held => AlarmStep::Hold,
+        (false, false, true) if is_gone => AlarmStep::Take { tell: !is_known },
+        (false, false, false) if is_gone => AlarmStep::Clear,
+        (false, true, _) if !is_known => AlarmStep::Hear,
+        (false, true, true) if is_gone => AlarmStep::Take { tell: false },
+        (false, true, false) if is_gone => AlarmStep::Clear,
+        (true, _, true) | (false, ..) => AlarmStep::Stay,
     }
 }
 
@@ -143,24 +143,24 @@ mod tests {
             let now = Wall(self.seconds * 1000);
             let raised = self.row.0.map(|(holder, raised_at, seen_at)| Raised { is_ours: holder == me, raised_at, seen_at });
             let is_alone = self.known.len() == 1;
-            match turn(Known { raised, is_known: self.known[me], is_alone }, depth, 10, now) {
-                Turn::Stay => {}
-                Turn::Raise => {
+            match turn(AlarmState { raised, is_known: self.known[me], is_alone }, depth, 10, now) {
+                AlarmStep::Stay => {}
+                AlarmStep::Raise => {
                     self.row.0 = Some((me, now, now));
                     self.say(me, true);
                 }
-                Turn::Hold => self.row.0 = self.row.0.map(|(_, raised_at, _)| (me, raised_at, now)),
-                Turn::Take { tell: true } => {
+                AlarmStep::Hold => self.row.0 = self.row.0.map(|(_, raised_at, _)| (me, raised_at, now)),
+                AlarmStep::Take { tell: true } => {
                     self.row.0 = Some((me, now, now));
                     self.say(me, true);
                 }
-                Turn::Take { tell: false } => self.row.0 = self.row.0.map(|(_, raised_at, _)| (me, raised_at, now)),
-                Turn::Hear => self.known[me] = true,
-                Turn::Clear => {
+                AlarmStep::Take { tell: false } => self.row.0 = self.row.0.map(|(_, raised_at, _)| (me, raised_at, now)),
+                AlarmStep::Hear => self.known[me] = true,
+                AlarmStep::Clear => {
                     self.row.0 = None;
                     self.say(me, false);
                 }
-                Turn::Over => self.known[me] = false,
+                AlarmStep::Over => self.known[me] = false,
             }
         }
 
@@ -224,13 +224,13 @@ mod tests {
     #[test]
     fn whoever_is_alone_goes_on_where_an_earlier_life_ended() {
         let earlier = |told: bool| Some(Raised { is_ours: false, raised_at: Wall(0), seen_at: Wall(i64::from(told)) });
-        let turn = |raised, is_known, depth| turn(Known { raised, is_known, is_alone: true }, depth, 10, Wall(5));
-        assert_eq!(turn(earlier(true), true, 12), Turn::Take { tell: false });
-        assert_eq!(turn(earlier(true), true, 3), Turn::Clear);
-        assert_eq!(turn(earlier(true), false, 12), Turn::Hear);
-        assert_eq!(turn(earlier(false), false, 12), Turn::Take { tell: true }, "nobody may have heard of it");
-        assert_eq!(turn(earlier(false), false, 3), Turn::Clear, "and nobody has to");
-        assert_eq!(turn(None, true, 3), Turn::Over);
-        assert_eq!(turn(None, true, 12), Turn::Raise);
+        let turn = |raised, is_known, depth| turn(AlarmState { raised, is_known, is_alone: true }, depth, 10, Wall(5));
+        assert_eq!(turn(earlier(true), true, 12), AlarmStep::Take { tell: false });
+        assert_eq!(turn(earlier(true), true, 3), AlarmStep::Clear);
+        assert_eq!(turn(earlier(true), false, 12), AlarmStep::Hear);
+        assert_eq!(turn(earlier(false), false, 12), AlarmStep::Take { tell: true }, "nobody may have heard of it");
+        assert_eq!(turn(earlier(false), false, 3), AlarmStep::Clear, "and nobody has to");
+        assert_eq!(turn(None, true, 3), AlarmStep::Over);
+        assert_eq!(turn(None, true, 12), AlarmStep::Raise);
     }
 }

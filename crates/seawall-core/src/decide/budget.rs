@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Which lane paid for a retry, so that a refund goes back there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Funding {
+pub enum RetryFunding {
     Earned,
     /// Paid by the floor; carries the time that one of its retries takes to refill.
     Floor(Nanos),
@@ -67,10 +67,10 @@ impl Budget {
     /// Pays for one retry when it is decided: from what was earned, else from the floor.
     #[must_use]
     #[inline]
-    pub fn withdraw(&mut self, floor: Rate, now: Mono) -> Option<Funding> {
+    pub fn withdraw(&mut self, floor: Rate, now: Mono) -> Option<RetryFunding> {
         if self.earned >= RETRY {
             self.earned -= RETRY;
-            return Some(Funding::Earned);
+            return Some(RetryFunding::Earned);
         }
         let interval = floor_interval(floor)?;
         let full_at = self.floor_full_at.max(now) + interval;
@@ -78,14 +78,14 @@ impl Budget {
             return None;
         }
         self.floor_full_at = full_at;
-        Some(Funding::Floor(interval))
+        Some(RetryFunding::Floor(interval))
     }
 
     /// The retry was paid for but never sent.
-    pub fn refund(&mut self, funding: Funding) {
+    pub fn refund(&mut self, funding: RetryFunding) {
         match funding {
-            Funding::Earned => self.earned = (self.earned + RETRY).min(self.capacity),
-            Funding::Floor(interval) => self.floor_full_at = Mono(self.floor_full_at.0.saturating_sub(interval.0)),
+            RetryFunding::Earned => self.earned = (self.earned + RETRY).min(self.capacity),
+            RetryFunding::Floor(interval) => self.floor_full_at = Mono(self.floor_full_at.0.saturating_sub(interval.0)),
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
         let mut budget = Budget::filled(1);
         let before = budget;
         let first = budget.withdraw(floor, Mono(5)).unwrap();
-        assert_eq!(first, Funding::Earned);
+        assert_eq!(first, RetryFunding::Earned);
         let second = budget.withdraw(floor, Mono(5)).unwrap();
         assert_eq!(budget.withdraw(floor, Mono(5)), None);
         budget.refund(second);
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn refunds_never_overfill() {
         let mut budget = Budget::filled(1);
-        budget.refund(Funding::Earned);
-        budget.refund(Funding::Floor(Nanos::from_secs(1)));
+        budget.refund(RetryFunding::Earned);
+        budget.refund(RetryFunding::Floor(Nanos::from_secs(1)));
         assert_eq!(budget.tokens(Rate::per_second(1), Mono(0)), 2.0);
     }
 

@@ -7,6 +7,6 @@ pub mod deadline;
 pub mod next;
 pub mod notice;
 
-pub use budget::{Budget, BudgetData, Funding};
+pub use budget::{Budget, BudgetData, RetryFunding};
 pub use deadline::Deadline;
-pub use next::{Facts, Next, Progress, next, repeatable};
+pub use next::{CallProgress, DecisionInput, NextStep, next, repeatable};

@@ -1,7 +1,7 @@
 //! What happens after a result: the one place where class, budgets, method and deadline meet.
 
 use super::Deadline;
-use crate::classify::{Hint, Verdict};
+use crate::classify::{Classification, Hint};
 use crate::lease::KeySet;
 use crate::policy::{Retry, Unsafe};
 use crate::record::{Class, Reason, Scope};
@@ -10,7 +10,7 @@ use crate::time::{Nanos, Now};
 
 /// What one call has used up so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct CallProgress {
     /// Sends so far.
     pub attempts: u32,
     /// Retries that ambiguous failures have used.
@@ -28,9 +28,9 @@ pub struct Progress {
 
 /// What the decision depends on besides the verdict.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct DecisionInput<'a> {
     pub retry: &'a Retry,
-    pub progress: &'a Progress,
+    pub progress: &'a CallProgress,
     /// The request never left us, or the server says it did not execute it, or sending it twice is harmless.
     pub repeatable: bool,
     /// The body can be sent again.
@@ -44,7 +44,7 @@ pub struct Facts<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextStep {
     Return(Reason),
     /// Wait, then send again; takes a token from the retry budget.
     Retry {
@@ -69,20 +69,20 @@ pub fn repeatable(method: &str, policy: Unsafe, keyed: bool) -> bool {
 }
 
 /// The decision matrix. `hint` is the verdict's wait as a length from now.
-pub fn next(facts: &Facts<'_>, verdict: &Verdict, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> Next {
+pub fn next(facts: &DecisionInput<'_>, verdict: &Classification, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> NextStep {
     match verdict.class {
-        Class::Success => Next::Return(Reason::Succeeded),
-        Class::Permanent => Next::Return(Reason::PermanentFailure),
+        Class::Success => NextStep::Return(Reason::Succeeded),
+        Class::Permanent => NextStep::Return(Reason::PermanentFailure),
         Class::Quota => quota(facts, hint, now, rng),
         Class::Auth => auth(facts),
-        Class::Ambiguous if facts.progress.ambiguous >= facts.retry.ambiguous => Next::Return(Reason::AmbiguousExhausted),
+        Class::Ambiguous if facts.progress.ambiguous >= facts.retry.ambiguous => NextStep::Return(Reason::AmbiguousExhausted),
         Class::Ambiguous => again(facts, verdict, hint, Reason::AmbiguousFailure, now, rng),
         Class::Transient => again(facts, verdict, hint, Reason::TransientFailure, now, rng),
     }
 }
 
 /// Whether another send is allowed at all; the first thing that forbids it.
-fn forbidden(facts: &Facts<'_>) -> Option<Reason> {
+fn forbidden(facts: &DecisionInput<'_>) -> Option<Reason> {
     if facts.progress.attempts >= facts.retry.attempts {
         return Some(Reason::AttemptsExhausted);
     }
@@ -90,40 +90,40 @@ fn forbidden(facts: &Facts<'_>) -> Option<Reason> {
 }
 
 /// A quota answer is a refusal, so nothing was executed and any method may go again with another key, at once.
-fn quota(facts: &Facts<'_>, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> Next {
+fn quota(facts: &DecisionInput<'_>, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> NextStep {
     if let Some(reason) = forbidden(facts) {
-        return Next::Return(reason);
+        return NextStep::Return(reason);
     }
     if facts.keys > 0 {
-        return Next::Rotate(Reason::QuotaRotation);
+        return NextStep::Rotate(Reason::QuotaRotation);
     }
     match hint {
         Some(hint) if facts.patient => waiting(facts, Some(hint), Reason::ServerHint, now, rng),
-        Some(_) | None => Next::Return(Reason::QuotaExhausted),
+        Some(_) | None => NextStep::Return(Reason::QuotaExhausted),
     }
 }
 
 /// An expired token is refreshed once; a refused key is replaced once; a second refusal is about the request and final.
-fn auth(facts: &Facts<'_>) -> Next {
+fn auth(facts: &DecisionInput<'_>) -> NextStep {
     let next = if facts.refreshes && !facts.progress.refreshed {
-        Next::Refresh
+        NextStep::Refresh
     } else if facts.keys > 1 && facts.progress.refused_key.is_none() {
-        Next::Rotate(Reason::KeyRejected)
+        NextStep::Rotate(Reason::KeyRejected)
     } else {
-        return Next::Return(Reason::AuthFailed);
+        return NextStep::Return(Reason::AuthFailed);
     };
-    forbidden(facts).map_or(next, Next::Return)
+    forbidden(facts).map_or(next, NextStep::Return)
 }
 
-fn again(facts: &Facts<'_>, verdict: &Verdict, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> Next {
+fn again(facts: &DecisionInput<'_>, verdict: &Classification, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> NextStep {
     if let Some(reason) = forbidden(facts) {
-        return Next::Return(reason);
+        return NextStep::Return(reason);
     }
     if !facts.repeatable && !verdict.unprocessed {
-        return Next::Return(Reason::NotIdempotent);
+        return NextStep::Return(Reason::NotIdempotent);
     }
     if matches!(verdict.wait, Hint::None) {
-        return Next::Retry { wait: Nanos::ZERO, reason: why };
+        return NextStep::Retry { wait: Nanos::ZERO, reason: why };
     }
     // The key cools for as long as the server asks; this call goes on with another one.
     let hint = if facts.keys > 1 && matches!(verdict.scope, Scope::Key | Scope::Group) { None } else { hint };
@@ -131,15 +131,15 @@ fn again(facts: &Facts<'_>, verdict: &Verdict, hint: Option<Nanos>, why: Reason,
 }
 
 /// The longer of our own backoff and what the server asks for; never early, and not at all where it does not fit.
-fn waiting(facts: &Facts<'_>, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> Next {
+fn waiting(facts: &DecisionInput<'_>, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> NextStep {
     let backoff = facts.retry.backoff.draw(facts.progress.waits, facts.progress.previous_wait, rng);
     let wait = hint.map_or(backoff, |hint| hint.max(backoff));
     let reason = if hint.is_some_and(|hint| hint >= backoff) { Reason::ServerHint } else { why };
     if !facts.patient && hint.is_some_and(|hint| hint > facts.retry.retry_after_cap) {
-        return Next::Return(Reason::HintTooLong);
+        return NextStep::Return(Reason::HintTooLong);
     }
     if !facts.deadline.fits(wait, now.mono) {
-        return Next::Return(Reason::DeadlineExceeded);
+        return NextStep::Return(Reason::DeadlineExceeded);
     }
-    Next::Retry { wait, reason }
+    NextStep::Retry { wait, reason }
 }

@@ -26,14 +26,14 @@ pub struct Notice<E> {
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message<E> {
+pub struct NotificationMessage<E> {
     pub notices: Vec<Notice<E>>,
     /// Events for which there was no room.
     pub missed: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+struct StandingAlarm {
     /// The event that began it last, which is the one that its end names.
     id: u64,
     told_at: Mono,
@@ -41,7 +41,7 @@ struct Standing {
 }
 
 #[derive(Debug)]
-struct Waiting<E> {
+struct PendingMessage<E> {
     /// What it is the beginning of, and the event that began it last.
     begins: Option<(String, u64)>,
     from: Mono,
@@ -52,9 +52,9 @@ struct Waiting<E> {
 /// What one receiver knows.
 #[derive(Debug)]
 pub struct Notices<E> {
-    standing: BTreeMap<String, Standing>,
+    standing: BTreeMap<String, StandingAlarm>,
     ended: BTreeMap<String, Mono>,
-    waiting: VecDeque<Waiting<E>>,
+    waiting: VecDeque<PendingMessage<E>>,
     last: Option<Mono>,
     missed: u32,
 }
@@ -74,7 +74,7 @@ impl<E> Notices<E> {
     /// What the receiver was told in an earlier life.
     pub fn recall(&mut self, told: impl IntoIterator<Item = (String, u64)>, now: Mono) {
         let room = MOST.saturating_sub(self.standing.len());
-        self.standing.extend(told.into_iter().take(room).map(|(about, id)| (about, Standing { id, told_at: now, times: 0 })));
+        self.standing.extend(told.into_iter().take(room).map(|(about, id)| (about, StandingAlarm { id, told_at: now, times: 0 })));
     }
 
     /// Something begins, or happens again: `about` says what it is and to whom.
@@ -87,17 +87,17 @@ impl<E> Notices<E> {
             }
             let times = std::mem::take(&mut standing.times);
             standing.told_at = now;
-            self.wait(Waiting { begins: None, from: now, urgent, notice: Notice { event, times } });
+            self.wait(PendingMessage { begins: None, from: now, urgent, notice: Notice { event, times } });
             return;
         }
         let same = self.waiting.iter_mut().find(|waiting| waiting.begins.as_ref().is_some_and(|(known, _)| known == about));
-        if let Some(Waiting { begins: Some((_, last)), notice, .. }) = same {
+        if let Some(PendingMessage { begins: Some((_, last)), notice, .. }) = same {
             *last = id;
             notice.times = notice.times.saturating_add(1);
             return;
         }
         let from = self.ended.get(about).map_or(now, |ended| (*ended + QUIET).max(now));
-        self.wait(Waiting { begins: Some((about.to_owned(), id)), from, urgent, notice: Notice { event, times: 1 } });
+        self.wait(PendingMessage { begins: Some((about.to_owned(), id)), from, urgent, notice: Notice { event, times: 1 } });
     }
 
     /// The end of what another event began. Whether anybody knew of it.
@@ -109,7 +109,7 @@ impl<E> Notices<E> {
             if self.ended.len() < MOST {
                 self.ended.insert(about, now);
             }
-            self.wait(Waiting { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
+            self.wait(PendingMessage { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
             return true;
         }
         // It was over before anybody was told.
@@ -120,10 +120,10 @@ impl<E> Notices<E> {
 
     /// Something that has neither beginning nor end.
     pub fn happens(&mut self, event: E, now: Mono) {
-        self.wait(Waiting { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
+        self.wait(PendingMessage { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
     }
 
-    fn wait(&mut self, waiting: Waiting<E>) {
+    fn wait(&mut self, waiting: PendingMessage<E>) {
         if self.waiting.len() < MOST {
             self.waiting.push_back(waiting);
         } else {
@@ -132,20 +132,21 @@ impl<E> Notices<E> {
     }
 
     /// The message that is due, if one is. It counts as told.
-    pub fn due(&mut self, now: Mono) -> Option<Message<E>> {
+    pub fn due(&mut self, now: Mono) -> Option<NotificationMessage<E>> {
         let rests = self.last.is_some_and(|last| now.since(last) < TOGETHER);
-        let is_due = |waiting: &Waiting<E>| waiting.from <= now;
+        let is_due = |waiting: &PendingMessage<E>| waiting.from <= now;
         if !self.waiting.iter().any(|waiting| is_due(waiting) && (waiting.urgent || !rests)) {
             return None;
         }
-        let (due, later): (Vec<Waiting<E>>, Vec<Waiting<E>>) = std::mem::take(&mut self.waiting).into_iter().partition(is_due);
+        let (due, later): (Vec<PendingMessage<E>>, Vec<PendingMessage<E>>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(is_due);
         self.waiting = later.into();
         let mut notices = Vec::new();
-        for Waiting { begins, notice, .. } in due {
+        for PendingMessage { begins, notice, .. } in due {
             if let Some((about, id)) = begins
                 && self.standing.len() < MOST
             {
-                self.standing.insert(about, Standing { id, told_at: now, times: 0 });
+                self.standing.insert(about, StandingAlarm { id, told_at: now, times: 0 });
             }
             if notices.len() < MOST_TOLD {
                 notices.push(notice);
@@ -154,7 +155,7 @@ impl<E> Notices<E> {
             }
         }
         self.last = Some(now);
-        Some(Message { notices, missed: std::mem::take(&mut self.missed) })
+        Some(NotificationMessage { notices, missed: std::mem::take(&mut self.missed) })
     }
 }
 

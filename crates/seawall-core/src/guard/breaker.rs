@@ -1,8 +1,8 @@
 //! The circuit breaker of one upstream or endpoint: counts results, and stops asking while asking is pointless.
 //! Policy and time are arguments of every call, so one cell survives a reload and a simulator can drive it.
 
-use super::phase::{Phase, Probes};
-use super::window::{Counts, Window};
+use super::phase::{BreakerPhase, Probes};
+use super::window::{BucketCounts, SlidingWindow};
 use crate::policy::{self, Mode, Share};
 use crate::time::{Mono, Nanos};
 use crate::words::words;
@@ -34,14 +34,14 @@ words! {
 
 /// A result as the breaker sees it. Our own refusals, cancellations and a caller's bad body are never samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct BreakerSample {
     pub failed: bool,
     /// The same call has failed before. A call is one piece of evidence, so that only its first failure counts.
     pub repeated: bool,
     pub latency: Nanos,
 }
 
-impl Sample {
+impl BreakerSample {
     #[must_use]
     pub const fn success(latency: Nanos) -> Self {
         Self { failed: false, repeated: false, latency }
@@ -83,7 +83,7 @@ pub enum Admission {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct PhaseChange {
     pub from: State,
     pub to: State,
     pub cause: Cause,
@@ -101,46 +101,53 @@ pub struct Change {
 ///     └── auto ── ForcedOpen, ForcedClosed  (entered and left only by hand)
 /// ```
 #[derive(Clone, Debug)]
-pub struct Breaker {
-    pub(super) phase: Phase,
+pub struct BreakerCell {
+    pub(super) phase: BreakerPhase,
     pub(super) generation: u32,
     pub(super) consecutive: u32,
     /// A shadow breaker that would be open: it reports the crossing once.
     pub(super) crossed: bool,
-    pub(super) window: Window,
+    pub(super) window: SlidingWindow,
     /// Finished open times; the running one is added on reading.
     pub(super) opened_for: Nanos,
 }
 
-impl Default for Breaker {
+impl Default for BreakerCell {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Breaker {
+impl BreakerCell {
     #[must_use]
     pub fn new() -> Self {
-        Self { phase: Phase::Closed, generation: 0, consecutive: 0, crossed: false, window: Window::default(), opened_for: Nanos::ZERO }
+        Self {
+            phase: BreakerPhase::Closed,
+            generation: 0,
+            consecutive: 0,
+            crossed: false,
+            window: SlidingWindow::default(),
+            opened_for: Nanos::ZERO,
+        }
     }
 
     /// Fills the window that ends now with successes, as after a long calm with so many calls per second.
-    pub fn calm(&mut self, policy: &policy::Breaker, per_second: f64, now: Mono) {
+    pub fn calm(&mut self, policy: &policy::BreakerPolicy, per_second: f64, now: Mono) {
         self.window.fill(policy.window, per_second, now);
     }
 
     /// Asks to send once; `lease` is how long a probe may be out before its slot is free again. An attempt ends before its lease does, so
     /// that only a probe nobody will report on outlives it: its process died, or never heard that it has the permit.
     #[inline]
-    pub fn admit(&mut self, policy: &policy::Breaker, lease: Nanos, now: Mono) -> Admission {
-        if matches!(self.phase, Phase::Closed) {
+    pub fn admit(&mut self, policy: &policy::BreakerPolicy, lease: Nanos, now: Mono) -> Admission {
+        if matches!(self.phase, BreakerPhase::Closed) {
             return Admission::Go(Permit { generation: self.generation, probe: None });
         }
         self.admit_guarded(policy, lease, now)
     }
 
     #[cold]
-    fn admit_guarded(&mut self, policy: &policy::Breaker, lease: Nanos, now: Mono) -> Admission {
+    fn admit_guarded(&mut self, policy: &policy::BreakerPolicy, lease: Nanos, now: Mono) -> Admission {
         if policy.mode != Mode::Enforce && self.forced() != Forced::Open {
             self.disarm(policy.mode);
             return Admission::Go(Permit { generation: self.generation, probe: None });
@@ -148,11 +155,11 @@ impl Breaker {
         while self.settle(policy, now).is_some() {}
         let generation = self.generation;
         match &mut self.phase {
-            Phase::Closed | Phase::ForcedClosed => Admission::Go(Permit { generation, probe: None }),
-            Phase::Ramping { since, credit } => {
+            BreakerPhase::Closed | BreakerPhase::ForcedClosed => Admission::Go(Permit { generation, probe: None }),
+            BreakerPhase::Ramping { since, credit } => {
                 let passed = now.since(*since);
                 if passed >= policy.ramp {
-                    self.phase = Phase::Closed;
+                    self.phase = BreakerPhase::Closed;
                     return Admission::Go(Permit { generation, probe: None });
                 }
                 if ramp_admits(credit, passed, policy.ramp) {
@@ -161,23 +168,23 @@ impl Breaker {
                     Admission::Refused { retry_at: Some(now + ramp_pause(policy.ramp)) }
                 }
             }
-            Phase::Open { until, .. } => Admission::Refused { retry_at: Some(*until) },
-            Phase::HalfOpen { probes, .. } => match probes.lease(now + lease, now) {
+            BreakerPhase::Open { until, .. } => Admission::Refused { retry_at: Some(*until) },
+            BreakerPhase::HalfOpen { probes, .. } => match probes.lease(now + lease, now) {
                 Some(slot) => Admission::Go(Permit { generation, probe: Some(slot) }),
                 None => Admission::Refused { retry_at: probes.first_expiry().map(|expiry| expiry.min(now + WHILE_PROBING)) },
             },
-            Phase::ForcedOpen { .. } => Admission::Refused { retry_at: None },
+            BreakerPhase::ForcedOpen { .. } => Admission::Refused { retry_at: None },
         }
     }
 
     /// Takes the result of a permit; tells what it changed.
     #[inline]
-    pub fn record(&mut self, policy: &policy::Breaker, permit: Permit, sample: Sample, now: Mono) -> Option<Change> {
+    pub fn record(&mut self, policy: &policy::BreakerPolicy, permit: Permit, sample: BreakerSample, now: Mono) -> Option<PhaseChange> {
         if policy.mode == Mode::Off {
             return None;
         }
         let slow = policy.slow > Nanos::ZERO && sample.latency >= policy.slow;
-        if matches!(self.phase, Phase::Closed | Phase::Ramping { .. }) {
+        if matches!(self.phase, BreakerPhase::Closed | BreakerPhase::Ramping { .. }) {
             if permit.generation != self.generation {
                 return None;
             }
@@ -198,12 +205,12 @@ impl Breaker {
     /// Whether the counts cross a threshold; exactly one change per crossing, also in shadow. On its own, so that a healthy
     /// window does not pay for its registers.
     #[inline(never)]
-    fn judge(&mut self, policy: &policy::Breaker, counts: Counts, now: Mono) -> Option<Change> {
+    fn judge(&mut self, policy: &policy::BreakerPolicy, counts: BucketCounts, now: Mono) -> Option<PhaseChange> {
         let Some(cause) = trip(policy, counts, self.consecutive) else {
             self.crossed = false;
             return None;
         };
-        let change = Change { from: State::Closed, to: State::Open, cause, at: now };
+        let change = PhaseChange { from: State::Closed, to: State::Open, cause, at: now };
         if policy.mode == Mode::Enforce {
             self.open(policy.open, now);
             return Some(change);
@@ -212,7 +219,7 @@ impl Breaker {
     }
 
     #[cold]
-    fn record_guarded(&mut self, policy: &policy::Breaker, permit: Permit, unhealthy: bool, now: Mono) -> Option<Change> {
+    fn record_guarded(&mut self, policy: &policy::BreakerPolicy, permit: Permit, unhealthy: bool, now: Mono) -> Option<PhaseChange> {
         // Time first: an open time that is over makes results of before it results of an old generation.
         if let Some(change) = self.settle(policy, now) {
             return Some(change);
@@ -220,13 +227,13 @@ impl Breaker {
         if permit.generation != self.generation {
             return None;
         }
-        let Phase::HalfOpen { probes, successes, length } = &mut self.phase else { return None };
+        let BreakerPhase::HalfOpen { probes, successes, length } = &mut self.phase else { return None };
         let slot = permit.probe?;
         probes.release(slot);
         if unhealthy {
             let length = doubled(policy, *length);
             self.open(length, now);
-            return Some(Change { from: State::HalfOpen, to: State::Open, cause: Cause::ProbeFailed, at: now });
+            return Some(PhaseChange { from: State::HalfOpen, to: State::Open, cause: Cause::ProbeFailed, at: now });
         }
         *successes = successes.saturating_add(1);
         if *successes < policy.successes {
@@ -234,26 +241,30 @@ impl Breaker {
         }
         self.close();
         if policy.ramp > Nanos::ZERO {
-            self.phase = Phase::Ramping { since: now, credit: Share::WHOLE.0 };
+            self.phase = BreakerPhase::Ramping { since: now, credit: Share::WHOLE.0 };
         }
-        Some(Change { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: now })
+        Some(PhaseChange { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: now })
     }
 
     /// What time alone has done: open times end without any traffic.
     /// [`admit`](Self::admit) settles too; call this before it to hear of the change.
     #[inline]
-    pub fn settle(&mut self, policy: &policy::Breaker, now: Mono) -> Option<Change> {
+    pub fn settle(&mut self, policy: &policy::BreakerPolicy, now: Mono) -> Option<PhaseChange> {
         match &self.phase {
-            Phase::Closed | Phase::Ramping { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => None,
-            Phase::Open { since, until, length } => {
+            BreakerPhase::Closed
+            | BreakerPhase::Ramping { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. }
+            | BreakerPhase::ForcedClosed => None,
+            BreakerPhase::Open { since, until, length } => {
                 if now < *until {
                     return None;
                 }
                 let (until, length) = (*until, *length);
                 self.opened_for = self.opened_for + until.since(*since);
                 let probes = Probes::new(policy.probes);
-                self.enter(Phase::HalfOpen { probes, successes: 0, length });
-                Some(Change { from: State::Open, to: State::HalfOpen, cause: Cause::OpenElapsed, at: until })
+                self.enter(BreakerPhase::HalfOpen { probes, successes: 0, length });
+                Some(PhaseChange { from: State::Open, to: State::HalfOpen, cause: Cause::OpenElapsed, at: until })
             }
         }
     }
@@ -263,16 +274,16 @@ impl Breaker {
         if permit.generation != self.generation {
             return;
         }
-        if let (Phase::HalfOpen { probes, .. }, Some(slot)) = (&mut self.phase, permit.probe) {
+        if let (BreakerPhase::HalfOpen { probes, .. }, Some(slot)) = (&mut self.phase, permit.probe) {
             probes.release(slot);
         }
     }
 
     /// The state as of `now`, lapses included.
     #[must_use]
-    pub fn state(&self, policy: &policy::Breaker, now: Mono) -> State {
+    pub fn state(&self, policy: &policy::BreakerPolicy, now: Mono) -> State {
         match &self.phase {
-            Phase::ForcedOpen { .. } => State::Open,
+            BreakerPhase::ForcedOpen { .. } => State::Open,
             _ if policy.mode != Mode::Enforce => State::Closed,
             phase => phase.state(now),
         }
@@ -280,10 +291,14 @@ impl Breaker {
 
     /// When an open breaker asks again; `None` unless it is open for a known time.
     #[must_use]
-    pub fn retry_at(&self, policy: &policy::Breaker, now: Mono) -> Option<Mono> {
+    pub fn retry_at(&self, policy: &policy::BreakerPolicy, now: Mono) -> Option<Mono> {
         let until = match &self.phase {
-            Phase::Open { until, .. } => *until,
-            Phase::Closed | Phase::Ramping { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } | Phase::ForcedClosed => return None,
+            BreakerPhase::Open { until, .. } => *until,
+            BreakerPhase::Closed
+            | BreakerPhase::Ramping { .. }
+            | BreakerPhase::HalfOpen { .. }
+            | BreakerPhase::ForcedOpen { .. }
+            | BreakerPhase::ForcedClosed => return None,
         };
         (policy.mode == Mode::Enforce && now < until).then_some(until)
     }
@@ -292,9 +307,9 @@ impl Breaker {
     #[must_use]
     pub fn open_time(&self, now: Mono) -> Nanos {
         let running = match self.phase {
-            Phase::Open { since, until, .. } => now.min(until).since(since),
-            Phase::ForcedOpen { since } => now.since(since),
-            Phase::Closed | Phase::Ramping { .. } | Phase::HalfOpen { .. } | Phase::ForcedClosed => Nanos::ZERO,
+            BreakerPhase::Open { since, until, .. } => now.min(until).since(since),
+            BreakerPhase::ForcedOpen { since } => now.since(since),
+            BreakerPhase::Closed | BreakerPhase::Ramping { .. } | BreakerPhase::HalfOpen { .. } | BreakerPhase::ForcedClosed => Nanos::ZERO,
         };
         self.opened_for + running
     }
@@ -302,35 +317,35 @@ impl Breaker {
     /// The generation of a breaker that is closed and lets everything through.
     #[must_use]
     pub const fn closed_generation(&self) -> Option<u32> {
-        if matches!(self.phase, Phase::Closed) { Some(self.generation) } else { None }
+        if matches!(self.phase, BreakerPhase::Closed) { Some(self.generation) } else { None }
     }
 
     /// What the window holds at `now`.
     #[must_use]
-    pub fn counts(&self, now: Mono) -> Counts {
+    pub fn counts(&self, now: Mono) -> BucketCounts {
         self.window.counts(now)
     }
 
     /// Holds the breaker open or closed until the next call of this; `Auto` lets go, closed and with fresh counts.
-    pub fn force(&mut self, forced: Forced, now: Mono) -> Option<Change> {
+    pub fn force(&mut self, forced: Forced, now: Mono) -> Option<PhaseChange> {
         let from = self.phase.state(now);
         self.opened_for = self.open_time(now);
         self.close();
         match forced {
-            Forced::Open => self.phase = Phase::ForcedOpen { since: now },
-            Forced::Closed => self.phase = Phase::ForcedClosed,
+            Forced::Open => self.phase = BreakerPhase::ForcedOpen { since: now },
+            Forced::Closed => self.phase = BreakerPhase::ForcedClosed,
             Forced::Auto => {}
         }
         let to = self.phase.state(now);
-        (from != to).then_some(Change { from, to, cause: Cause::Forced, at: now })
+        (from != to).then_some(PhaseChange { from, to, cause: Cause::Forced, at: now })
     }
 
     #[must_use]
     pub const fn forced(&self) -> Forced {
         match self.phase {
-            Phase::ForcedOpen { .. } => Forced::Open,
-            Phase::ForcedClosed => Forced::Closed,
-            Phase::Closed | Phase::Ramping { .. } | Phase::Open { .. } | Phase::HalfOpen { .. } => Forced::Auto,
+            BreakerPhase::ForcedOpen { .. } => Forced::Open,
+            BreakerPhase::ForcedClosed => Forced::Closed,
+            BreakerPhase::Closed | BreakerPhase::Ramping { .. } | BreakerPhase::Open { .. } | BreakerPhase::HalfOpen { .. } => Forced::Auto,
         }
     }
 
@@ -342,28 +357,28 @@ impl Breaker {
     }
 
     fn open(&mut self, length: Nanos, since: Mono) {
-        self.enter(Phase::Open { since, until: since + length, length });
+        self.enter(BreakerPhase::Open { since, until: since + length, length });
     }
 
     fn close(&mut self) {
         self.consecutive = 0;
         self.crossed = false;
         self.window.clear();
-        self.enter(Phase::Closed);
+        self.enter(BreakerPhase::Closed);
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: BreakerPhase) {
         self.phase = phase;
         self.generation = self.generation.wrapping_add(1);
     }
 }
 
-fn doubled(policy: &policy::Breaker, length: Nanos) -> Nanos {
+fn doubled(policy: &policy::BreakerPolicy, length: Nanos) -> Nanos {
     length.times(2).min(policy.open_max.max(policy.open))
 }
 
 #[inline]
-fn trip(policy: &policy::Breaker, counts: Counts, consecutive: u32) -> Option<Cause> {
+fn trip(policy: &policy::BreakerPolicy, counts: BucketCounts, consecutive: u32) -> Option<Cause> {
     if policy.consecutive > 0 && consecutive >= policy.consecutive {
         return Some(Cause::Consecutive);
     }

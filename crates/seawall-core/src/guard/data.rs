@@ -1,8 +1,8 @@
 //! A breaker as plain numbers, for whoever keeps one elsewhere: a shared state across instances, or a snapshot on disk.
 
-use super::breaker::Breaker;
-use super::phase::{Phase, Probes};
-use super::window::{Counts, SLOTS, Window};
+use super::breaker::BreakerCell;
+use super::phase::{BreakerPhase, Probes};
+use super::window::{BucketCounts, SLOTS, SlidingWindow};
 use crate::policy::Share;
 use crate::time::{Mono, Nanos};
 use serde::{Deserialize, Serialize};
@@ -45,13 +45,13 @@ pub enum PhaseData {
 }
 
 /// Calls, failed ones and slow ones.
-pub type Tally = [u32; 3];
+pub type WindowCounts = [u32; 3];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowData {
-    pub sum: Tally,
-    pub filling: Tally,
-    pub slots: [Tally; SLOTS],
+    pub sum: WindowCounts,
+    pub filling: WindowCounts,
+    pub slots: [WindowCounts; SLOTS],
     pub slot_end: u64,
     pub slot: u64,
     pub current: u8,
@@ -79,18 +79,18 @@ impl BreakerData {
     }
 }
 
-impl Breaker {
+impl BreakerCell {
     #[must_use]
     pub fn export(&self) -> BreakerData {
         let phase = match &self.phase {
-            Phase::Closed => PhaseData::Closed,
-            Phase::Ramping { since, credit } => PhaseData::Ramping { since: since.0, credit: *credit },
-            Phase::Open { since, until, length } => PhaseData::Open { since: since.0, until: until.0, length: length.0 },
-            Phase::HalfOpen { probes, successes, length } => {
+            BreakerPhase::Closed => PhaseData::Closed,
+            BreakerPhase::Ramping { since, credit } => PhaseData::Ramping { since: since.0, credit: *credit },
+            BreakerPhase::Open { since, until, length } => PhaseData::Open { since: since.0, until: until.0, length: length.0 },
+            BreakerPhase::HalfOpen { probes, successes, length } => {
                 PhaseData::HalfOpen { probes: probes.export(), successes: *successes, length: length.0 }
             }
-            Phase::ForcedOpen { since } => PhaseData::ForcedOpen { since: since.0 },
-            Phase::ForcedClosed => PhaseData::ForcedClosed,
+            BreakerPhase::ForcedOpen { since } => PhaseData::ForcedOpen { since: since.0 },
+            BreakerPhase::ForcedClosed => PhaseData::ForcedClosed,
         };
         BreakerData {
             phase,
@@ -105,34 +105,36 @@ impl Breaker {
     #[must_use]
     pub fn import(data: &BreakerData) -> Self {
         let phase = match &data.phase {
-            PhaseData::Closed => Phase::Closed,
-            PhaseData::Ramping { since, credit } => Phase::Ramping { since: Mono(*since), credit: (*credit).min(Share::WHOLE.0) },
-            PhaseData::Open { since, until, length } => Phase::Open { since: Mono(*since), until: Mono(*until), length: Nanos(*length) },
-            PhaseData::HalfOpen { probes, successes, length } => {
-                Phase::HalfOpen { probes: Probes::import(probes), successes: *successes, length: Nanos(*length) }
+            PhaseData::Closed => BreakerPhase::Closed,
+            PhaseData::Ramping { since, credit } => BreakerPhase::Ramping { since: Mono(*since), credit: (*credit).min(Share::WHOLE.0) },
+            PhaseData::Open { since, until, length } => {
+                BreakerPhase::Open { since: Mono(*since), until: Mono(*until), length: Nanos(*length) }
             }
-            PhaseData::ForcedOpen { since } => Phase::ForcedOpen { since: Mono(*since) },
-            PhaseData::ForcedClosed => Phase::ForcedClosed,
+            PhaseData::HalfOpen { probes, successes, length } => {
+                BreakerPhase::HalfOpen { probes: Probes::import(probes), successes: *successes, length: Nanos(*length) }
+            }
+            PhaseData::ForcedOpen { since } => BreakerPhase::ForcedOpen { since: Mono(*since) },
+            PhaseData::ForcedClosed => BreakerPhase::ForcedClosed,
         };
         Self {
             phase,
             generation: data.generation,
             consecutive: data.consecutive,
             crossed: data.crossed,
-            window: Window::import(&data.window),
+            window: SlidingWindow::import(&data.window),
             opened_for: Nanos(data.opened_for),
         }
     }
 }
 
-impl From<Counts> for Tally {
-    fn from(counts: Counts) -> Self {
+impl From<BucketCounts> for WindowCounts {
+    fn from(counts: BucketCounts) -> Self {
         [counts.calls, counts.failed, counts.slow]
     }
 }
 
-impl From<Tally> for Counts {
-    fn from([calls, failed, slow]: Tally) -> Self {
+impl From<WindowCounts> for BucketCounts {
+    fn from([calls, failed, slow]: WindowCounts) -> Self {
         Self { calls, failed, slow }
     }
 }
@@ -140,21 +142,21 @@ impl From<Tally> for Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{Admission, Sample, State};
+    use crate::guard::{Admission, BreakerSample, State};
     use crate::policy;
 
     /// Opens after three failures in a row.
-    fn policy() -> policy::Breaker {
+    fn policy() -> policy::BreakerPolicy {
         let config =
             crate::config::load("t", b"[upstreams.a]\nurl = \"https://a.test\"\nbreaker = { consecutive = 3, probes = 2 }").unwrap();
         config.upstreams[0].endpoints[0].policy.breaker
     }
 
-    fn tripped(policy: &policy::Breaker) -> Breaker {
-        let mut breaker = Breaker::new();
+    fn tripped(policy: &policy::BreakerPolicy) -> BreakerCell {
+        let mut breaker = BreakerCell::new();
         for n in 0..3 {
             let Admission::Go(permit) = breaker.admit(policy, Nanos(1), Mono(n)) else { panic!("it is closed") };
-            breaker.record(policy, permit, Sample::failure(Nanos(1)), Mono(n));
+            breaker.record(policy, permit, BreakerSample::failure(Nanos(1)), Mono(n));
         }
         breaker
     }
@@ -164,7 +166,7 @@ mod tests {
         let policy = policy();
         let mut breaker = tripped(&policy);
         let text = serde_json::to_string(&breaker.export()).unwrap();
-        let mut back = Breaker::import(&serde_json::from_str(&text).unwrap());
+        let mut back = BreakerCell::import(&serde_json::from_str(&text).unwrap());
         assert_eq!(back.export(), breaker.export());
         let now = Mono(2) + policy.open;
         assert_eq!(back.admit(&policy, Nanos(5), now), breaker.admit(&policy, Nanos(5), now));
@@ -176,6 +178,6 @@ mod tests {
     fn a_breaker_moves_to_another_clock() {
         let policy = policy();
         let later = tripped(&policy).export().on(|at| at + 1_000, |span| span);
-        assert_eq!(Breaker::import(&later).retry_at(&policy, Mono(1_002)), Some(Mono(1_002) + policy.open));
+        assert_eq!(BreakerCell::import(&later).retry_at(&policy, Mono(1_002)), Some(Mono(1_002) + policy.open));
     }
 }

@@ -8,7 +8,7 @@ mod phase;
 mod tests;
 pub mod window;
 
-pub use breaker::{Admission, Breaker, Cause, Change, Forced, Permit, Sample, State};
-pub use data::{BreakerData, PhaseData, Tally, WindowData};
-pub use pause::Pause;
-pub use window::{Counts, Window};
+pub use breaker::{Admission, BreakerCell, BreakerSample, Cause, Forced, Permit, PhaseChange, State};
+pub use data::{BreakerData, PhaseData, WindowCounts, WindowData};
+pub use pause::PauseState;
+pub use window::{BucketCounts, SlidingWindow};

@@ -8,7 +8,7 @@ use crate::time::{Mono, Nanos};
 
 /// One pause, of an endpoint or of a whole upstream. The default is no pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pause {
+pub struct PauseState {
     since: Mono,
     until: Mono,
     probing: Probing,
@@ -16,7 +16,7 @@ pub struct Pause {
     disproved: Mono,
 }
 
-impl Pause {
+impl PauseState {
     /// A provider asked to be left alone until then.
     pub fn extend(&mut self, until: Mono, now: Mono) {
         let until = until.min(now + MAX_PAUSE);
@@ -98,8 +98,8 @@ mod tests {
         Mono(seconds * 1_000_000_000)
     }
 
-    fn paused(until: Mono) -> Pause {
-        let mut pause = Pause::default();
+    fn paused(until: Mono) -> PauseState {
+        let mut pause = PauseState::default();
         pause.extend(until, at(1));
         pause
     }

@@ -4,7 +4,7 @@ use super::breaker::State;
 use crate::time::{Mono, Nanos};
 
 #[derive(Clone, Debug)]
-pub(super) enum Phase {
+pub(super) enum BreakerPhase {
     Closed,
     /// Closed again, but the admitted share still grows. `credit` is in the unit of a share.
     Ramping {
@@ -27,7 +27,7 @@ pub(super) enum Phase {
     ForcedClosed,
 }
 
-impl Phase {
+impl BreakerPhase {
     /// The state without looking at probe leases, which only a policy can judge.
     pub(super) fn state(&self, now: Mono) -> State {
         match self {

@@ -1,13 +1,13 @@
 //! The breaker's behaviour, one sentence each.
 
-use super::{Admission, Breaker, Cause, Change, Forced, Permit, Sample, State};
+use super::{Admission, BreakerCell, BreakerSample, Cause, Forced, Permit, PhaseChange, State};
 use crate::policy::{self, BreakerPer, Mode, Share};
 use crate::time::{Mono, Nanos};
 
 const LEASE: Nanos = Nanos::from_secs(1);
 
-fn policy() -> policy::Breaker {
-    policy::Breaker {
+fn policy() -> policy::BreakerPolicy {
+    policy::BreakerPolicy {
         mode: Mode::Enforce,
         per: BreakerPer::Upstream,
         window: Nanos::from_secs(10),
@@ -29,37 +29,37 @@ fn secs(seconds: u64) -> Mono {
     Mono(0) + Nanos::from_secs(seconds)
 }
 
-const OK: Sample = Sample::success(Nanos::ZERO);
-const FAILED: Sample = Sample::failure(Nanos::ZERO);
+const OK: BreakerSample = BreakerSample::success(Nanos::ZERO);
+const FAILED: BreakerSample = BreakerSample::failure(Nanos::ZERO);
 
-fn permit(breaker: &mut Breaker, policy: &policy::Breaker, now: Mono) -> Permit {
+fn permit(breaker: &mut BreakerCell, policy: &policy::BreakerPolicy, now: Mono) -> Permit {
     match breaker.admit(policy, LEASE, now) {
         Admission::Go(permit) => permit,
         Admission::Refused { retry_at } => panic!("refused until {retry_at:?}"),
     }
 }
 
-fn run(breaker: &mut Breaker, policy: &policy::Breaker, sample: Sample, now: Mono) -> Option<Change> {
+fn run(breaker: &mut BreakerCell, policy: &policy::BreakerPolicy, sample: BreakerSample, now: Mono) -> Option<PhaseChange> {
     let permit = permit(breaker, policy, now);
     breaker.record(policy, permit, sample, now)
 }
 
 /// Open since zero, by failures in a row.
-fn tripped(policy: &policy::Breaker) -> Breaker {
-    let mut breaker = Breaker::new();
-    let quick = policy::Breaker { consecutive: 1, ..*policy };
+fn tripped(policy: &policy::BreakerPolicy) -> BreakerCell {
+    let mut breaker = BreakerCell::new();
+    let quick = policy::BreakerPolicy { consecutive: 1, ..*policy };
     assert!(run(&mut breaker, &quick, FAILED, Mono(0)).is_some());
     breaker
 }
 
 #[test]
 fn trips_at_exactly_the_rate_once_there_are_enough_calls() {
-    let policy = policy::Breaker { failure_rate: Share::percent(10), min_calls: 10, ..policy() };
+    let policy = policy::BreakerPolicy { failure_rate: Share::percent(10), min_calls: 10, ..policy() };
     for (calls, failures, opens) in [(10, 0, false), (10, 1, true), (10, 2, true), (11, 2, true), (9, 1, false)] {
-        let mut breaker = Breaker::new();
+        let mut breaker = BreakerCell::new();
         let permits: Vec<Permit> = (0..calls).map(|_| permit(&mut breaker, &policy, Mono(0))).collect();
         for (n, permit) in permits.into_iter().enumerate() {
-            breaker.record(&policy, permit, Sample { failed: n < failures, ..OK }, Mono(0));
+            breaker.record(&policy, permit, BreakerSample { failed: n < failures, ..OK }, Mono(0));
         }
         assert_eq!(breaker.state(&policy, Mono(0)) == State::Open, opens, "{failures} of {calls}");
     }
@@ -68,7 +68,7 @@ fn trips_at_exactly_the_rate_once_there_are_enough_calls() {
 #[test]
 fn every_result_is_judged_also_one_a_second() {
     let policy = policy();
-    let mut breaker = Breaker::new();
+    let mut breaker = BreakerCell::new();
     for (second, sample) in [OK, OK, OK, FAILED, FAILED].into_iter().enumerate() {
         assert_eq!(run(&mut breaker, &policy, sample, secs(second as u64)), None);
     }
@@ -78,8 +78,8 @@ fn every_result_is_judged_also_one_a_second() {
 
 #[test]
 fn failures_in_a_row_trip_whatever_the_rate() {
-    let policy = policy::Breaker { consecutive: 3, min_calls: 1_000, ..policy() };
-    let mut breaker = Breaker::new();
+    let policy = policy::BreakerPolicy { consecutive: 3, min_calls: 1_000, ..policy() };
+    let mut breaker = BreakerCell::new();
     for sample in [FAILED, FAILED, OK, FAILED, FAILED] {
         assert_eq!(run(&mut breaker, &policy, sample, Mono(0)), None);
     }
@@ -88,9 +88,9 @@ fn failures_in_a_row_trip_whatever_the_rate() {
 
 #[test]
 fn a_call_is_one_failure_whatever_its_retries_do() {
-    let policy = policy::Breaker { consecutive: 3, ..policy() };
-    let mut breaker = Breaker::new();
-    let again = Sample { repeated: true, ..FAILED };
+    let policy = policy::BreakerPolicy { consecutive: 3, ..policy() };
+    let mut breaker = BreakerCell::new();
+    let again = BreakerSample { repeated: true, ..FAILED };
     for sample in [OK, OK, OK, FAILED, again, again, again, again, FAILED, again] {
         assert_eq!(run(&mut breaker, &policy, sample, Mono(0)), None, "two of five calls have failed");
     }
@@ -99,10 +99,10 @@ fn a_call_is_one_failure_whatever_its_retries_do() {
 
 #[test]
 fn a_result_exactly_at_the_slow_threshold_is_slow() {
-    let policy = policy::Breaker { slow: Nanos(100), slow_rate: Share::percent(50), min_calls: 2, ..policy() };
-    let mut breaker = Breaker::new();
-    assert_eq!(run(&mut breaker, &policy, Sample::success(Nanos(99)), Mono(0)), None);
-    let change = run(&mut breaker, &policy, Sample::success(Nanos(100)), Mono(0)).unwrap();
+    let policy = policy::BreakerPolicy { slow: Nanos(100), slow_rate: Share::percent(50), min_calls: 2, ..policy() };
+    let mut breaker = BreakerCell::new();
+    assert_eq!(run(&mut breaker, &policy, BreakerSample::success(Nanos(99)), Mono(0)), None);
+    let change = run(&mut breaker, &policy, BreakerSample::success(Nanos(100)), Mono(0)).unwrap();
     assert_eq!(change.cause, Cause::SlowRate);
 }
 
@@ -120,7 +120,7 @@ fn open_ends_at_its_last_nanosecond_and_not_before() {
 #[test]
 fn half_open_lets_exactly_its_probes_through() {
     for probes in [1, 2] {
-        let policy = policy::Breaker { probes, successes: 10, ..policy() };
+        let policy = policy::BreakerPolicy { probes, successes: 10, ..policy() };
         let mut breaker = tripped(&policy);
         let admitted = (0..100).filter(|_| matches!(breaker.admit(&policy, LEASE, secs(5)), Admission::Go(_))).count();
         assert_eq!(admitted, probes as usize);
@@ -130,7 +130,7 @@ fn half_open_lets_exactly_its_probes_through() {
 
 #[test]
 fn enough_probe_successes_close_and_one_failure_reopens() {
-    let policy = policy::Breaker { successes: 3, ..policy() };
+    let policy = policy::BreakerPolicy { successes: 3, ..policy() };
     let mut breaker = tripped(&policy);
     assert_eq!(run(&mut breaker, &policy, OK, secs(5)), None);
     assert_eq!(run(&mut breaker, &policy, OK, secs(5)), None);
@@ -145,9 +145,9 @@ fn enough_probe_successes_close_and_one_failure_reopens() {
 
 #[test]
 fn a_slow_probe_is_no_success() {
-    let policy = policy::Breaker { slow: Nanos(100), ..policy() };
+    let policy = policy::BreakerPolicy { slow: Nanos(100), ..policy() };
     let mut breaker = tripped(&policy);
-    let change = run(&mut breaker, &policy, Sample::success(Nanos(100)), secs(5)).unwrap();
+    let change = run(&mut breaker, &policy, BreakerSample::success(Nanos(100)), secs(5)).unwrap();
     assert_eq!(change.cause, Cause::ProbeFailed);
 }
 
@@ -196,7 +196,7 @@ fn failed_probes_double_the_open_time_up_to_its_maximum_and_closing_resets_it() 
     }
     now = breaker.retry_at(&policy, now).unwrap();
     run(&mut breaker, &policy, OK, now);
-    let quick = policy::Breaker { consecutive: 1, ..policy };
+    let quick = policy::BreakerPolicy { consecutive: 1, ..policy };
     run(&mut breaker, &quick, FAILED, now);
     assert_eq!(breaker.retry_at(&policy, now).unwrap().since(now), policy.open);
 }
@@ -204,9 +204,9 @@ fn failed_probes_double_the_open_time_up_to_its_maximum_and_closing_resets_it() 
 #[test]
 fn a_result_of_another_generation_changes_nothing() {
     let policy = policy();
-    let mut breaker = Breaker::new();
+    let mut breaker = BreakerCell::new();
     let old = permit(&mut breaker, &policy, Mono(0));
-    let quick = policy::Breaker { consecutive: 1, ..policy };
+    let quick = policy::BreakerPolicy { consecutive: 1, ..policy };
     run(&mut breaker, &quick, FAILED, Mono(0));
     assert_eq!(breaker.record(&quick, old, FAILED, secs(1)), None, "a late failure opens nothing twice");
     assert_eq!(breaker.retry_at(&policy, secs(1)), Some(secs(5)), "and extends nothing");
@@ -230,7 +230,7 @@ fn refusals_are_not_samples() {
 #[test]
 fn forced_open_stays_open_whatever_time_and_results_say() {
     let policy = policy();
-    let mut breaker = Breaker::new();
+    let mut breaker = BreakerCell::new();
     let running = permit(&mut breaker, &policy, Mono(0));
     let change = breaker.force(Forced::Open, Mono(0)).unwrap();
     assert_eq!((change.to, change.cause), (State::Open, Cause::Forced));
@@ -245,7 +245,7 @@ fn forced_open_stays_open_whatever_time_and_results_say() {
 
 #[test]
 fn forced_closed_admits_and_never_trips() {
-    let policy = policy::Breaker { consecutive: 1, ..policy() };
+    let policy = policy::BreakerPolicy { consecutive: 1, ..policy() };
     let mut breaker = tripped(&policy);
     breaker.force(Forced::Closed, secs(1));
     for _ in 0..10 {
@@ -256,8 +256,8 @@ fn forced_closed_admits_and_never_trips() {
 
 #[test]
 fn off_admits_everything_and_records_nothing() {
-    let policy = policy::Breaker { mode: Mode::Off, consecutive: 1, ..policy() };
-    let mut breaker = Breaker::new();
+    let policy = policy::BreakerPolicy { mode: Mode::Off, consecutive: 1, ..policy() };
+    let mut breaker = BreakerCell::new();
     for _ in 0..10 {
         assert_eq!(run(&mut breaker, &policy, FAILED, Mono(0)), None);
     }
@@ -266,8 +266,8 @@ fn off_admits_everything_and_records_nothing() {
 
 #[test]
 fn shadow_reports_each_crossing_once_and_never_refuses() {
-    let policy = policy::Breaker { mode: Mode::Shadow, consecutive: 3, min_calls: 1_000, ..policy() };
-    let mut breaker = Breaker::new();
+    let policy = policy::BreakerPolicy { mode: Mode::Shadow, consecutive: 3, min_calls: 1_000, ..policy() };
+    let mut breaker = BreakerCell::new();
     let mut changes = Vec::new();
     for sample in [FAILED; 6].into_iter().chain([OK]).chain([FAILED; 4]) {
         changes.extend(run(&mut breaker, &policy, sample, Mono(0)));
@@ -281,7 +281,7 @@ fn shadow_reports_each_crossing_once_and_never_refuses() {
 fn a_policy_that_stops_enforcing_lets_an_open_breaker_go() {
     let enforcing = policy();
     let mut breaker = tripped(&enforcing);
-    let shadow = policy::Breaker { mode: Mode::Shadow, ..enforcing };
+    let shadow = policy::BreakerPolicy { mode: Mode::Shadow, ..enforcing };
     assert_eq!(breaker.state(&shadow, secs(1)), State::Closed);
     permit(&mut breaker, &shadow, secs(1));
     permit(&mut breaker, &enforcing, secs(1));
@@ -289,7 +289,7 @@ fn a_policy_that_stops_enforcing_lets_an_open_breaker_go() {
 
 #[test]
 fn the_admitted_share_grows_over_the_ramp() {
-    let policy = policy::Breaker { ramp: Nanos::from_secs(10), ..policy() };
+    let policy = policy::BreakerPolicy { ramp: Nanos::from_secs(10), ..policy() };
     let mut breaker = tripped(&policy);
     run(&mut breaker, &policy, OK, secs(5));
     let mut admitted = |second: u64| {
@@ -301,7 +301,7 @@ fn the_admitted_share_grows_over_the_ramp() {
 
 #[test]
 fn a_refusal_in_the_ramp_says_to_come_back_soon() {
-    let policy = policy::Breaker { ramp: Nanos::from_secs(10), ..policy() };
+    let policy = policy::BreakerPolicy { ramp: Nanos::from_secs(10), ..policy() };
     let mut breaker = tripped(&policy);
     run(&mut breaker, &policy, OK, secs(5));
     permit(&mut breaker, &policy, secs(5));
@@ -321,8 +321,8 @@ fn open_time_adds_up_without_the_half_open_times() {
 
 #[test]
 fn the_end_of_time_does_not_overflow() {
-    let policy = policy::Breaker { consecutive: 1, ..policy() };
-    let mut breaker = Breaker::new();
+    let policy = policy::BreakerPolicy { consecutive: 1, ..policy() };
+    let mut breaker = BreakerCell::new();
     let now = Mono(u64::MAX - 5_000_000_000 + 10_000_000);
     run(&mut breaker, &policy, FAILED, now);
     assert_eq!(breaker.retry_at(&policy, now), Some(Mono::MAX));

@@ -7,28 +7,28 @@ use crate::time::{Mono, Nanos};
 pub(super) const SLOTS: usize = 10;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct BucketCounts {
     pub calls: u32,
     pub failed: u32,
     pub slow: u32,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Window {
-    sum: Counts,
-    filling: Counts,
+pub struct SlidingWindow {
+    sum: BucketCounts,
+    filling: BucketCounts,
     /// The slots before, by turn; the one at `current` is stale while it is being filled.
-    slots: [Counts; SLOTS],
+    slots: [BucketCounts; SLOTS],
     /// Where the slot that is being filled ends; zero before the first sample.
     slot_end: Mono,
     slot: Nanos,
     current: usize,
 }
 
-impl Window {
+impl SlidingWindow {
     /// Counts one result and gives the sums that include it.
     #[inline]
-    pub fn record(&mut self, length: Nanos, failed: bool, slow: bool, now: Mono) -> Counts {
+    pub fn record(&mut self, length: Nanos, failed: bool, slow: bool, now: Mono) -> BucketCounts {
         if now >= self.slot_end {
             self.advance(length, now);
         }
@@ -62,7 +62,7 @@ impl Window {
 
     /// What the window holds at `now`.
     #[must_use]
-    pub fn counts(&self, now: Mono) -> Counts {
+    pub fn counts(&self, now: Mono) -> BucketCounts {
         let mut seen = self.clone();
         if now >= seen.slot_end {
             seen.advance(Nanos(seen.slot.0.saturating_mul(SLOTS as u64)), now);
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn samples_leave_one_slot_at_a_time() {
-        let mut window = Window::default();
+        let mut window = SlidingWindow::default();
         for second in 0..10 {
             window.record(LENGTH, false, false, at(second * 1000));
         }
@@ -145,41 +145,41 @@ mod tests {
 
     #[test]
     fn samples_are_gone_after_exactly_one_window() {
-        let mut window = Window::default();
+        let mut window = SlidingWindow::default();
         window.record(LENGTH, true, true, at(500));
         window.record(LENGTH, true, false, at(500));
-        assert_eq!(window.counts(at(500)), Counts { calls: 2, failed: 2, slow: 1 });
-        assert_eq!(window.counts(at(10_500)), Counts::default());
-        assert_eq!(window.counts(at(10_501)), Counts::default());
+        assert_eq!(window.counts(at(500)), BucketCounts { calls: 2, failed: 2, slow: 1 });
+        assert_eq!(window.counts(at(10_500)), BucketCounts::default());
+        assert_eq!(window.counts(at(10_501)), BucketCounts::default());
     }
 
     #[test]
     fn idle_gaps_of_any_length_leave_only_the_new_sample() {
         for gap in [10_000, 11_000, 99_000, u64::MAX / 2_000_000] {
-            let mut window = Window::default();
+            let mut window = SlidingWindow::default();
             window.record(LENGTH, true, false, at(0));
-            assert_eq!(window.record(LENGTH, false, false, at(gap)), Counts { calls: 1, failed: 0, slow: 0 }, "{gap}");
+            assert_eq!(window.record(LENGTH, false, false, at(gap)), BucketCounts { calls: 1, failed: 0, slow: 0 }, "{gap}");
         }
     }
 
     #[test]
     fn a_new_length_starts_over() {
-        let mut window = Window::default();
+        let mut window = SlidingWindow::default();
         window.record(LENGTH, true, false, at(0));
         assert_eq!(window.record(Nanos::from_secs(60), true, false, at(1_000)).calls, 1);
     }
 
     #[test]
     fn the_end_of_time_and_an_empty_length_are_survived() {
-        let mut window = Window::default();
+        let mut window = SlidingWindow::default();
         window.record(Nanos::ZERO, true, false, Mono::MAX);
         assert!(window.record(Nanos::ZERO, true, false, Mono::MAX).calls >= 1);
-        assert_eq!(Window::default().counts(Mono::MAX), Counts::default());
+        assert_eq!(SlidingWindow::default().counts(Mono::MAX), BucketCounts::default());
     }
 
     #[test]
     fn sums_equal_the_slots_after_any_walk() {
-        let mut window = Window::default();
+        let mut window = SlidingWindow::default();
         let mut rng = crate::rng::Rng::seeded(4);
         let mut now = Mono(0);
         let mut samples: Vec<(u64, bool)> = Vec::new();

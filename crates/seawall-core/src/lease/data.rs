@@ -1,7 +1,7 @@
 //! A key pool as plain numbers, for whoever keeps one elsewhere: a shared state across instances, or a snapshot on disk.
 //! Which keys there are, and in which groups, stays with the configuration.
 
-use super::pool::{Cooldown, Health, KeyPool, REFUSALS, RequestMark};
+use super::pool::{Cooldown, KeyHealth, KeyPool, REFUSALS, RequestMark};
 use crate::probing::Probing;
 use crate::time::{Mono, Nanos, Wall};
 use serde::{Deserialize, Serialize};
@@ -73,8 +73,8 @@ impl KeyPool {
                     fails: key.fails,
                     uses: key.uses,
                     dead: match key.health {
-                        Health::Live => None,
-                        Health::Dead { probe_at, pause } => Some((probe_at.0, pause.0)),
+                        KeyHealth::Live => None,
+                        KeyHealth::Dead { probe_at, pause } => Some((probe_at.0, pause.0)),
                     },
                     cooldown: key.cooldown.into(),
                     refused: key.refused.map(RequestMark::number),
@@ -94,7 +94,8 @@ impl KeyPool {
         for (key, data) in self.keys.iter_mut().zip(&data.keys) {
             key.fails = data.fails;
             key.uses = data.uses;
-            key.health = data.dead.map_or(Health::Live, |(probe_at, pause)| Health::Dead { probe_at: Mono(probe_at), pause: Nanos(pause) });
+            key.health =
+                data.dead.map_or(KeyHealth::Live, |(probe_at, pause)| KeyHealth::Dead { probe_at: Mono(probe_at), pause: Nanos(pause) });
             key.cooldown = data.cooldown.into();
             key.refused = data.refused.map(RequestMark::from_number);
             key.accepted = data.accepted.map(Mono);
@@ -130,7 +131,7 @@ impl From<CooldownData> for Cooldown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::{Answer, KeySet, Lease, Until};
+    use crate::lease::{KeyLease, KeySet, LeaseAnswer, Until};
     use crate::policy::Pick;
     use crate::time::Now;
 
@@ -139,15 +140,15 @@ mod tests {
         let mut pool = KeyPool::new(Pick::RoundRobin, &[0, 0, 1]);
         pool.cool_key(0, Until::Mono(Mono(50)));
         pool.cool_group(2, Until::Wall(Wall(7)));
-        pool.succeeded(Lease { key: 0, probe: false }, Mono(2));
-        pool.reject(Lease { key: 1, probe: false }, Mono(3));
+        pool.succeeded(KeyLease { key: 0, probe: false }, Mono(2));
+        pool.reject(KeyLease { key: 1, probe: false }, Mono(3));
         let _ = pool.lease(Now { mono: Mono(60), wall: Wall(0) }, KeySet::default(), RequestMark::NONE);
         let text = serde_json::to_string(&pool.export()).unwrap();
         let mut back = KeyPool::new(Pick::RoundRobin, &[0, 0, 1]);
         back.import(&serde_json::from_str(&text).unwrap());
         assert_eq!(back.export(), pool.export());
         let now = Now { mono: Mono(10), wall: Wall(0) };
-        assert_eq!(back.lease(now, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos(40) });
+        assert_eq!(back.lease(now, KeySet::default(), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos(40) });
     }
 
     #[test]
@@ -156,6 +157,6 @@ mod tests {
         let mut other = KeyPool::new(Pick::RoundRobin, &[0]);
         other.cool_key(0, Until::Mono(Mono::MAX));
         pool.import(&other.export());
-        assert!(matches!(pool.lease(Now::default(), KeySet::default(), RequestMark::NONE), Answer::Leased(_)));
+        assert!(matches!(pool.lease(Now::default(), KeySet::default(), RequestMark::NONE), LeaseAnswer::Leased(_)));
     }
 }

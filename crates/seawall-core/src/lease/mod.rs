@@ -7,5 +7,5 @@ pub mod reset;
 
 pub use data::{CooldownData, KeyData, KeyPoolData};
 pub use passed::PassedOver;
-pub use pool::{Answer, KeyPool, KeySet, KeyStatus, Lease, REFUSALS, RequestMark, Until};
+pub use pool::{KeyLease, KeyPool, KeySet, KeyStatus, LeaseAnswer, REFUSALS, RequestMark, Until};
 pub use reset::{Reset, ResetError};

@@ -1,6 +1,6 @@
 //! Keys that are viable but have used up a limit of their own: passed over for this lease, and no longer than it lasts.
 
-use super::{Answer, KeySet};
+use super::{KeySet, LeaseAnswer};
 use crate::time::Nanos;
 
 /// One search for a key. Ask the pool for a key that is not in `tried`, see whether its limits have room, and if they have
@@ -25,21 +25,24 @@ impl PassedOver {
 
     /// What there is to say when the pool has no other key: the first to come back is one that cools, or one that was
     /// passed over.
-    pub fn conclude(&self, answer: Answer) -> Answer {
+    pub fn conclude(&self, answer: LeaseAnswer) -> LeaseAnswer {
         match (answer, self.soonest) {
-            (Answer::Leased(_), _) | (_, None) => answer,
+            (LeaseAnswer::Leased(_), _) | (_, None) => answer,
             // Only keys that were passed over are viable, or alive.
-            (Answer::Cooling { wait: Nanos::ZERO } | Answer::Throttled { wait: Nanos::ZERO } | Answer::Dead { .. }, Some(soonest)) => {
-                Answer::Cooling { wait: soonest }
+            (
+                LeaseAnswer::Cooling { wait: Nanos::ZERO } | LeaseAnswer::Throttled { wait: Nanos::ZERO } | LeaseAnswer::Dead { .. },
+                Some(soonest),
+            ) => LeaseAnswer::Cooling { wait: soonest },
+            (LeaseAnswer::Cooling { wait } | LeaseAnswer::Throttled { wait }, Some(soonest)) => {
+                LeaseAnswer::Cooling { wait: wait.min(soonest) }
             }
-            (Answer::Cooling { wait } | Answer::Throttled { wait }, Some(soonest)) => Answer::Cooling { wait: wait.min(soonest) },
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KeyPool, Lease, RequestMark, Until};
+    use super::super::{KeyLease, KeyPool, RequestMark, Until};
     use super::*;
     use crate::policy::Pick;
     use crate::time::{Mono, Now, Wall};
@@ -47,11 +50,11 @@ mod tests {
     const NOW: Now = Now { mono: Mono(0), wall: Wall(0) };
 
     /// Leases as a driver does, where the limits of `spent` keys have room after their seconds.
-    fn lease(pool: &mut KeyPool, spent: &[(u16, u64)]) -> Answer {
+    fn lease(pool: &mut KeyPool, spent: &[(u16, u64)]) -> LeaseAnswer {
         let mut passed = PassedOver::none(KeySet::default());
         loop {
             let answer = pool.lease(NOW, passed.tried, RequestMark::NONE);
-            let Answer::Leased(lease) = answer else { return passed.conclude(answer) };
+            let LeaseAnswer::Leased(lease) = answer else { return passed.conclude(answer) };
             let Some((key, seconds)) = spent.iter().find(|(key, _)| *key == lease.key) else { return answer };
             pool.cancel(lease, NOW.mono);
             passed.pass(*key, Nanos::from_secs(*seconds));
@@ -61,24 +64,24 @@ mod tests {
     #[test]
     fn a_key_whose_limit_is_spent_is_passed_over() {
         let mut pool = KeyPool::new(Pick::FewestFailures, &[0, 1, 2]);
-        assert_eq!(lease(&mut pool, &[(0, 5)]), Answer::Leased(Lease { key: 1, probe: false }));
-        assert_eq!(lease(&mut pool, &[(0, 5), (1, 1)]), Answer::Leased(Lease { key: 2, probe: false }));
+        assert_eq!(lease(&mut pool, &[(0, 5)]), LeaseAnswer::Leased(KeyLease { key: 1, probe: false }));
+        assert_eq!(lease(&mut pool, &[(0, 5), (1, 1)]), LeaseAnswer::Leased(KeyLease { key: 2, probe: false }));
     }
 
     #[test]
     fn the_first_key_to_come_back_says_when() {
         let mut pool = KeyPool::new(Pick::FewestFailures, &[0, 1, 2]);
-        assert_eq!(lease(&mut pool, &[(0, 5), (1, 3), (2, 9)]), Answer::Cooling { wait: Nanos::from_secs(3) });
+        assert_eq!(lease(&mut pool, &[(0, 5), (1, 3), (2, 9)]), LeaseAnswer::Cooling { wait: Nanos::from_secs(3) });
         pool.cool_key(1, Until::Mono(Mono(0) + Nanos::from_secs(2)));
-        assert_eq!(lease(&mut pool, &[(0, 5), (2, 9)]), Answer::Cooling { wait: Nanos::from_secs(2) });
+        assert_eq!(lease(&mut pool, &[(0, 5), (2, 9)]), LeaseAnswer::Cooling { wait: Nanos::from_secs(2) });
         pool.cool_key(1, Until::Mono(Mono(0) + Nanos::from_secs(60)));
-        assert_eq!(lease(&mut pool, &[(0, 5), (2, 9)]), Answer::Cooling { wait: Nanos::from_secs(5) });
+        assert_eq!(lease(&mut pool, &[(0, 5), (2, 9)]), LeaseAnswer::Cooling { wait: Nanos::from_secs(5) });
     }
 
     #[test]
     fn dead_keys_do_not_hide_one_that_only_waits() {
         let mut pool = KeyPool::new(Pick::FewestFailures, &[0, 1]);
-        pool.reject(Lease { key: 1, probe: false }, NOW.mono);
-        assert_eq!(lease(&mut pool, &[(0, 5)]), Answer::Cooling { wait: Nanos::from_secs(5) });
+        pool.reject(KeyLease { key: 1, probe: false }, NOW.mono);
+        assert_eq!(lease(&mut pool, &[(0, 5)]), LeaseAnswer::Cooling { wait: Nanos::from_secs(5) });
     }
 }

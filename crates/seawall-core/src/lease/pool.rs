@@ -75,7 +75,7 @@ pub enum Until {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct KeyLease {
     pub key: u16,
     /// The key is dead or cools, and this call finds out whether it can be used again.
     pub probe: bool,
@@ -84,8 +84,8 @@ pub struct Lease {
 /// A key, or one of two different reasons why there is none.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    Leased(Lease),
+pub enum LeaseAnswer {
+    Leased(KeyLease),
     /// No key that this call has not tried is viable; the first one will be after `wait`. Zero means that only keys
     /// it has tried are: another call would get one now.
     Cooling {
@@ -174,7 +174,7 @@ impl Cooldown {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Health {
+pub(super) enum KeyHealth {
     Live,
     /// `probe_at` moves on when a probe is leased, so that one that never reports blocks nothing and none overtakes it.
     Dead {
@@ -184,11 +184,11 @@ pub(super) enum Health {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Key {
+pub(super) struct KeyCell {
     group: usize,
     pub(super) fails: u32,
     pub(super) uses: u64,
-    pub(super) health: Health,
+    pub(super) health: KeyHealth,
     pub(super) cooldown: Cooldown,
     /// The last requests it was refused for since it was last accepted.
     pub(super) refused: [RequestMark; REFUSALS],
@@ -196,7 +196,7 @@ pub(super) struct Key {
     pub(super) accepted: Option<Mono>,
 }
 
-impl Key {
+impl KeyCell {
     fn was_refused_for(&self, request: RequestMark) -> bool {
         request != RequestMark::NONE && self.refused.contains(&request)
     }
@@ -205,9 +205,9 @@ impl Key {
     /// where no other request came for as long again.
     fn probe_at(&self, request: RequestMark) -> Option<Mono> {
         match self.health {
-            Health::Live => None,
-            Health::Dead { probe_at, .. } if self.was_refused_for(request) => Some(probe_at + KeyPool::UNPROVEN_PROBE),
-            Health::Dead { probe_at, .. } => Some(probe_at),
+            KeyHealth::Live => None,
+            KeyHealth::Dead { probe_at, .. } if self.was_refused_for(request) => Some(probe_at + KeyPool::UNPROVEN_PROBE),
+            KeyHealth::Dead { probe_at, .. } => Some(probe_at),
         }
     }
 }
@@ -215,7 +215,7 @@ impl Key {
 #[derive(Clone, Debug)]
 pub struct KeyPool {
     pick: Pick,
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Vec<KeyCell>,
     pub(super) groups: Vec<Cooldown>,
     /// Where the next round begins.
     pub(super) turn: usize,
@@ -237,11 +237,11 @@ impl KeyPool {
         let mut names: Vec<u16> = groups.to_vec();
         names.sort_unstable();
         names.dedup();
-        let key = |group: &u16| Key {
+        let key = |group: &u16| KeyCell {
             group: names.partition_point(|name| name < group),
             fails: 0,
             uses: 0,
-            health: Health::Live,
+            health: KeyHealth::Live,
             cooldown: Cooldown::NONE,
             refused: Default::default(),
             accepted: None,
@@ -250,7 +250,7 @@ impl KeyPool {
     }
 
     /// A key for one send of this request. A dead key whose probe is due goes first, or it would never come back.
-    pub fn lease(&mut self, now: Now, tried: KeySet, request: RequestMark) -> Answer {
+    pub fn lease(&mut self, now: Now, tried: KeySet, request: RequestMark) -> LeaseAnswer {
         if let Some(key) = self.probe_due(now, tried, request) {
             self.schedule_probe(key, now);
             return self.leased(key, true);
@@ -296,19 +296,19 @@ impl KeyPool {
         if key >= self.turn { key - self.turn } else { key + self.keys.len() - self.turn }
     }
 
-    fn leased(&mut self, key: usize, probe: bool) -> Answer {
+    fn leased(&mut self, key: usize, probe: bool) -> LeaseAnswer {
         self.turn = if key + 1 == self.keys.len() { 0 } else { key + 1 };
         self.keys[key].uses += 1;
-        Answer::Leased(Lease { key: index(key), probe })
+        LeaseAnswer::Leased(KeyLease { key: index(key), probe })
     }
 
-    fn none_viable(&self, now: Now, tried: KeySet, request: RequestMark) -> Answer {
+    fn none_viable(&self, now: Now, tried: KeySet, request: RequestMark) -> LeaseAnswer {
         let alive = || (0..self.keys.len()).filter(|key| !self.is_dead(*key));
         let untried = alive().filter(|key| !tried.contains(index(*key))).map(|key| self.cooling(key, now)).min();
         match untried.or_else(|| alive().map(|key| self.cooling(key, now)).min()) {
-            Some(wait) if wait > Nanos::ZERO && self.has_probes(now, tried) => Answer::Throttled { wait },
-            Some(wait) => Answer::Cooling { wait },
-            None => Answer::Dead { wait: self.next_probe(now, request) },
+            Some(wait) if wait > Nanos::ZERO && self.has_probes(now, tried) => LeaseAnswer::Throttled { wait },
+            Some(wait) => LeaseAnswer::Cooling { wait },
+            None => LeaseAnswer::Dead { wait: self.next_probe(now, request) },
         }
     }
 
@@ -347,12 +347,12 @@ impl KeyPool {
     }
 
     fn is_dead(&self, key: usize) -> bool {
-        matches!(self.keys[key].health, Health::Dead { .. })
+        matches!(self.keys[key].health, KeyHealth::Dead { .. })
     }
 
     fn schedule_probe(&mut self, key: usize, now: Now) {
         let key = &mut self.keys[key];
-        if let Health::Dead { probe_at, pause } = &mut key.health {
+        if let KeyHealth::Dead { probe_at, pause } = &mut key.health {
             if *pause != Self::UNPROVEN_PROBE {
                 *pause = pause.times(2).min(Self::LAST_PROBE);
             }
@@ -363,26 +363,26 @@ impl KeyPool {
     }
 
     /// Heals one failure; revives a dead or cooling key only if it was probed: an answer to an older call proves nothing.
-    pub fn succeeded(&mut self, lease: Lease, now: Mono) {
+    pub fn succeeded(&mut self, lease: KeyLease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         key.fails = key.fails.saturating_sub(1);
         key.accepted = Some(now);
         key.refused = Default::default();
         if lease.probe {
-            key.health = Health::Live;
+            key.health = KeyHealth::Live;
             key.cooldown.probe_answered(now);
             self.groups[key.group].probe_answered(now);
         }
     }
 
     /// A probe of a cooldown was answered, and not with another wait. A key that was rejected stays so.
-    pub fn answered(&mut self, lease: Lease, now: Mono) {
+    pub fn answered(&mut self, lease: KeyLease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)).filter(|_| lease.probe) else { return };
         key.cooldown.probe_answered(now);
         self.groups[key.group].probe_answered(now);
     }
 
-    pub fn failed(&mut self, lease: Lease) {
+    pub fn failed(&mut self, lease: KeyLease) {
         if let Some(key) = self.keys.get_mut(usize::from(lease.key)) {
             key.fails = key.fails.saturating_add(1);
         }
@@ -391,7 +391,7 @@ impl KeyPool {
     /// The provider refused this key for one request. A request can be to blame as well as a key, so the key is dead only
     /// once it was refused for several different requests in a row, and none was accepted for a while; it is then probed soon and
     /// often, since nothing is proven.
-    pub fn refuse(&mut self, lease: Lease, request: RequestMark, now: Mono) {
+    pub fn refuse(&mut self, lease: KeyLease, request: RequestMark, now: Mono) {
         self.failed(lease);
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         if request == RequestMark::NONE || key.was_refused_for(request) {
@@ -404,28 +404,28 @@ impl KeyPool {
         key.refused.rotate_left(1);
         key.refused[REFUSALS - 1] = request;
         let is_good = key.accepted.is_some_and(|at| now.since(at) < Self::PROVEN_GOOD);
-        if matches!(key.health, Health::Live) && !is_good {
-            key.health = Health::Dead { probe_at: now + Self::UNPROVEN_PROBE, pause: Self::UNPROVEN_PROBE };
+        if matches!(key.health, KeyHealth::Live) && !is_good {
+            key.health = KeyHealth::Dead { probe_at: now + Self::UNPROVEN_PROBE, pause: Self::UNPROVEN_PROBE };
         }
     }
 
     /// The provider refuses this key and accepts another for the same request: it is dead until a probe says otherwise.
-    pub fn reject(&mut self, lease: Lease, now: Mono) {
+    pub fn reject(&mut self, lease: KeyLease, now: Mono) {
         self.failed(lease);
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
-        if matches!(key.health, Health::Live) {
-            key.health = Health::Dead { probe_at: now + Self::FIRST_PROBE, pause: Self::FIRST_PROBE };
+        if matches!(key.health, KeyHealth::Live) {
+            key.health = KeyHealth::Dead { probe_at: now + Self::FIRST_PROBE, pause: Self::FIRST_PROBE };
         }
     }
 
     /// The lease was never used: a probe is due again at once, and the use is not counted.
-    pub fn cancel(&mut self, lease: Lease, now: Mono) {
+    pub fn cancel(&mut self, lease: KeyLease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         key.uses = key.uses.saturating_sub(1);
         if !lease.probe {
             return;
         }
-        if let Health::Dead { probe_at, pause } = &mut key.health {
+        if let KeyHealth::Dead { probe_at, pause } = &mut key.health {
             if *pause != Self::UNPROVEN_PROBE {
                 *pause = Nanos((pause.0 / 2).max(Self::FIRST_PROBE.0));
             }
@@ -471,7 +471,7 @@ impl KeyPool {
     pub fn restore(&mut self, key: u16) {
         let Some(key) = self.keys.get_mut(usize::from(key)) else { return };
         key.fails = 0;
-        key.health = Health::Live;
+        key.health = KeyHealth::Live;
         key.cooldown = Cooldown::NONE;
         key.refused = Default::default();
         self.groups[key.group] = Cooldown::NONE;

@@ -9,33 +9,33 @@ const STEPS: u64 = 1 << BITS;
 
 /// Counts by step, sorted; steps that nobody saw take no room.
 #[derive(Clone, Debug, Default)]
-pub struct Histogram {
-    counts: Counts,
+pub struct StepHistogram {
+    counts: HistogramCounts,
     count: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Counts {
+enum HistogramCounts {
     Open(Vec<(u16, u64)>),
     /// The way from step to step and the count, as variable-length integers: a sixth of the room, for those that are kept.
     Settled(Box<[u8]>),
 }
 
-impl Default for Counts {
+impl Default for HistogramCounts {
     fn default() -> Self {
         Self::Open(Vec::new())
     }
 }
 
-impl PartialEq for Histogram {
+impl PartialEq for StepHistogram {
     fn eq(&self, other: &Self) -> bool {
         self.steps().eq(other.steps())
     }
 }
 
-impl Eq for Histogram {}
+impl Eq for StepHistogram {}
 
-impl Histogram {
+impl StepHistogram {
     pub fn add(&mut self, length: Nanos) {
         self.add_many(step(length.0 / 1000), 1);
     }
@@ -46,9 +46,9 @@ impl Histogram {
 
     fn add_many(&mut self, step: u16, count: u64) {
         if self.is_settled() {
-            self.counts = Counts::Open(self.steps().collect());
+            self.counts = HistogramCounts::Open(self.steps().collect());
         }
-        let Counts::Open(steps) = &mut self.counts else { return };
+        let HistogramCounts::Open(steps) = &mut self.counts else { return };
         self.count = self.count.saturating_add(count);
         match steps.binary_search_by_key(&step, |(step, _)| *step) {
             Ok(at) => steps[at].1 = steps[at].1.saturating_add(count),
@@ -58,20 +58,20 @@ impl Histogram {
 
     /// Takes as little room as it can, where no more is expected. What comes nevertheless opens it again.
     pub fn settle(&mut self) {
-        if let Counts::Open(steps) = &self.counts {
+        if let HistogramCounts::Open(steps) = &self.counts {
             let (mut bytes, mut last) = (Vec::with_capacity(4 * steps.len()), 0);
             for (step, count) in steps {
                 put(&mut bytes, u64::from(step - last));
                 put(&mut bytes, *count);
                 last = *step;
             }
-            self.counts = Counts::Settled(bytes.into());
+            self.counts = HistogramCounts::Settled(bytes.into());
         }
     }
 
     #[must_use]
     pub const fn is_settled(&self) -> bool {
-        matches!(self.counts, Counts::Settled(_))
+        matches!(self.counts, HistogramCounts::Settled(_))
     }
 
     #[must_use]
@@ -82,8 +82,8 @@ impl Histogram {
     /// Step and count of everything seen, in order.
     pub fn steps(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         let (open, mut settled): (&[(u16, u64)], &[u8]) = match &self.counts {
-            Counts::Open(steps) => (steps, &[]),
-            Counts::Settled(bytes) => (&[], bytes),
+            HistogramCounts::Open(steps) => (steps, &[]),
+            HistogramCounts::Settled(bytes) => (&[], bytes),
         };
         let mut last = 0u16;
         let unpacked = std::iter::from_fn(move || {
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn one_that_has_settled_takes_little_room_and_is_the_same() {
         let mut rng = Rng::seeded(3);
-        let (mut histogram, mut before) = (Histogram::default(), Histogram::default());
+        let (mut histogram, mut before) = (StepHistogram::default(), StepHistogram::default());
         for round in 0..3 {
             for i in 0..30_000 {
                 let length = Nanos(rng.up_to(1 << (17 + i % 8)));
@@ -170,11 +170,11 @@ mod tests {
             histogram.settle();
             assert_eq!((&histogram, histogram.count()), (&before, before.count()), "round {round}");
             assert_eq!([0, 500, 990, 1000].map(|rank| histogram.quantile(rank)), [0, 500, 990, 1000].map(|rank| before.quantile(rank)));
-            let Counts::Settled(bytes) = &histogram.counts else { panic!("it is open") };
+            let HistogramCounts::Settled(bytes) = &histogram.counts else { panic!("it is open") };
             let steps = histogram.steps().count();
             assert!(steps > 100 && bytes.len() < 4 * steps, "{} bytes for {steps} steps", bytes.len());
         }
-        let mut merged = Histogram::default();
+        let mut merged = StepHistogram::default();
         merged.merge(&histogram);
         merged.merge(&before);
         assert_eq!(merged.count(), 2 * before.count());
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn the_largest_counts_and_steps_settle_too() {
         let seen = [(0, 1), (1, 127), (2, 128), (1000, u64::MAX / 2), (u16::MAX, 1 << 62)];
-        let mut histogram = Histogram::from_steps(seen);
+        let mut histogram = StepHistogram::from_steps(seen);
         histogram.settle();
         assert!(histogram.steps().eq(seen));
-        let mut empty = Histogram::default();
+        let mut empty = StepHistogram::default();
         empty.settle();
         assert_eq!((empty.steps().count(), empty.quantile(500)), (0, None));
     }
@@ -203,22 +203,23 @@ mod tests {
     #[test]
     fn merging_gives_what_one_would_have_seen() {
         let mut rng = Rng::seeded(7);
-        let (mut all, mut parts) = (Histogram::default(), [Histogram::default(), Histogram::default(), Histogram::default()]);
+        let (mut all, mut parts) =
+            (StepHistogram::default(), [StepHistogram::default(), StepHistogram::default(), StepHistogram::default()]);
         for i in 0..10_000 {
             let length = Nanos(rng.up_to(1 << (10 + i % 25)));
             all.add(length);
             parts[i % 3].add(length);
         }
-        let mut merged = Histogram::default();
+        let mut merged = StepHistogram::default();
         parts.iter().rev().for_each(|part| merged.merge(part));
         assert_eq!(merged, all);
         assert_eq!(merged.count(), 10_000);
-        assert_eq!(Histogram::from_steps(all.steps()), all, "and can be kept");
+        assert_eq!(StepHistogram::from_steps(all.steps()), all, "and can be kept");
     }
 
     #[test]
     fn quantiles_are_the_ranked_value_rounded_up_to_its_step() {
-        let mut histogram = Histogram::default();
+        let mut histogram = StepHistogram::default();
         assert_eq!(histogram.quantile(500), None);
         let mut values: Vec<u64> = (1..=1000u64).map(|n| n * n).collect();
         values.iter().for_each(|micros| histogram.add(Nanos(micros * 1000)));

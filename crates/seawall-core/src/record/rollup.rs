@@ -1,8 +1,8 @@
 //! What happened to one endpoint in a span of time, as numbers: those of two spans, or of two processes, add up to exactly
 //! those of one that would have seen both.
 
-use super::histogram::Histogram;
-use super::{Attempt, Status};
+use super::histogram::StepHistogram;
+use super::{AttemptOutcome, AttemptStatus};
 use crate::time::Nanos;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -21,14 +21,14 @@ pub struct Rollup {
     pub open_ns: u64,
     /// Of attempts that were sent. Whoever writes the rest down as text has a shorter form for this.
     #[serde(skip)]
-    pub latency: Histogram,
+    pub latency: StepHistogram,
 }
 
 impl Rollup {
-    pub fn attempt(&mut self, attempt: &Attempt) {
+    pub fn attempt(&mut self, attempt: &AttemptOutcome) {
         *self.attempts.entry(Cow::Borrowed(attempt.outcome())).or_default() += 1;
         self.retries += u64::from(attempt.is_repeated());
-        if attempt.status != Status::CircuitOpen {
+        if attempt.status != AttemptStatus::CircuitOpen {
             self.latency.add(attempt.latency);
         }
     }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn parts_add_up_to_the_whole() {
         let part = |outcome: &'static str, count, micros: u64| {
-            let mut latency = Histogram::default();
+            let mut latency = StepHistogram::default();
             latency.add(Nanos(micros * 1000));
             let attempts = BTreeMap::from([(Cow::Borrowed(outcome), count), (Cow::Borrowed("circuit_open"), 1)]);
             Rollup { attempts, calls: count, success: 1, retries: 2, rejects: 3, open_ns: 4, latency }

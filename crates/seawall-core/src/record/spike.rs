@@ -3,12 +3,12 @@
 
 /// What happened in one span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct SpikeInterval {
     pub retries: u64,
     pub successes: u64,
 }
 
-impl Span {
+impl SpikeInterval {
     fn ratio(self) -> f64 {
         // Without a success every retry was in vain: the cost of the next one is at least all of them.
         as_f64(self.retries) / as_f64(self.successes.max(1))
@@ -17,7 +17,7 @@ impl Span {
 
 /// A change that somebody should hear of.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Turn {
+pub enum SpikeChange {
     Raised { ratio: f64, baseline: f64 },
     Cleared { ratio: f64, baseline: f64 },
 }
@@ -53,7 +53,7 @@ const WEIGHT: f64 = 1.0 / 90.0;
 const SLOWER: f64 = 0.05;
 
 impl Spike {
-    pub fn observe(&mut self, span: Span) -> Option<Turn> {
+    pub fn observe(&mut self, span: SpikeInterval) -> Option<SpikeChange> {
         if span.retries + span.successes < LEAST {
             return None;
         }
@@ -71,7 +71,7 @@ impl Spike {
         if self.streak >= needed {
             self.streak = 0;
             self.raised = !self.raised;
-            return Some(if self.raised { Turn::Raised { ratio, baseline } } else { Turn::Cleared { ratio, baseline } });
+            return Some(if self.raised { SpikeChange::Raised { ratio, baseline } } else { SpikeChange::Cleared { ratio, baseline } });
         }
         // What may be the beginning of a spike is not learned from yet.
         if self.raised || !speaks {
@@ -98,8 +98,8 @@ mod tests {
     use crate::rng::Rng;
 
     /// An upstream that fails each send with chance `p`, asked `calls` times with four attempts each.
-    fn span(p: f64, calls: u64, rng: &mut Rng) -> (Span, u64) {
-        let mut span = Span::default();
+    fn span(p: f64, calls: u64, rng: &mut Rng) -> (SpikeInterval, u64) {
+        let mut span = SpikeInterval::default();
         for _ in 0..calls {
             let sends = (1..=4).find(|_| rng.unit() >= p);
             span.retries += sends.unwrap_or(4) - 1;
@@ -142,12 +142,12 @@ mod tests {
     fn it_says_so_once_and_takes_it_back_once() {
         let mut spike = Spike::default();
         let mut turns = Vec::new();
-        let at = |retries| Span { retries, successes: 100 };
+        let at = |retries| SpikeInterval { retries, successes: 100 };
         let story = std::iter::repeat_n(5, 20).chain(std::iter::repeat_n(40, 30)).chain([8, 30, 8, 30]).chain(std::iter::repeat_n(6, 10));
         for retries in story {
             turns.extend(spike.observe(at(retries)));
         }
-        assert!(matches!(turns[..], [Turn::Raised { .. }, Turn::Cleared { .. }]), "{turns:?}");
+        assert!(matches!(turns[..], [SpikeChange::Raised { .. }, SpikeChange::Cleared { .. }]), "{turns:?}");
         assert!(!spike.is_raised());
     }
 
@@ -155,17 +155,19 @@ mod tests {
     fn one_bad_span_is_no_spike_and_little_traffic_is_none_either() {
         let mut spike = Spike::default();
         for n in 0..100 {
-            let span = if n % 10 == 9 { Span { retries: 300, successes: 100 } } else { Span { retries: 1, successes: 100 } };
+            let span =
+                if n % 10 == 9 { SpikeInterval { retries: 300, successes: 100 } } else { SpikeInterval { retries: 1, successes: 100 } };
             assert_eq!(spike.observe(span), None);
-            assert_eq!(spike.observe(Span { retries: 15, successes: 1 }), None);
+            assert_eq!(spike.observe(SpikeInterval { retries: 15, successes: 1 }), None);
         }
     }
 
     #[test]
     fn an_outage_without_any_success_is_one_too() {
         let mut spike = Spike::default();
-        let mut turns = (0..20)
-            .filter_map(|n| spike.observe(if n < 10 { Span { retries: 0, successes: 100 } } else { Span { retries: 90, successes: 0 } }));
-        assert!(matches!(turns.next(), Some(Turn::Raised { ratio: 90.0, .. })));
+        let mut turns = (0..20).filter_map(|n| {
+            spike.observe(if n < 10 { SpikeInterval { retries: 0, successes: 100 } } else { SpikeInterval { retries: 90, successes: 0 } })
+        });
+        assert!(matches!(turns.next(), Some(SpikeChange::Raised { ratio: 90.0, .. })));
     }
 }

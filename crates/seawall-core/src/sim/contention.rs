@@ -43,14 +43,14 @@ impl Strategy {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ContentionConfig {
     pub seed: u64,
     pub runs: u32,
     pub clients: Vec<u32>,
     pub strategies: Vec<Strategy>,
 }
 
-impl Config {
+impl ContentionConfig {
     pub const RUNS: u32 = 100;
 
     /// The whole published table: 10 to 200 clients under every strategy.
@@ -62,7 +62,7 @@ impl Config {
 
 /// Means over the runs of one case.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct ContentionRow {
     pub clients: u32,
     pub strategy: Strategy,
     /// Writes that reached the server.
@@ -73,12 +73,12 @@ pub struct Row {
 
 /// Rows in the order of `clients`, then of `strategies`.
 #[must_use]
-pub fn run(config: &Config) -> Vec<Row> {
+pub fn run(config: &ContentionConfig) -> Vec<ContentionRow> {
     let cases = config.clients.iter().flat_map(|&clients| config.strategies.iter().map(move |&strategy| (clients, strategy)));
     cases.map(|(clients, strategy)| row(config, clients, strategy)).collect()
 }
 
-fn row(config: &Config, clients: u32, strategy: Strategy) -> Row {
+fn row(config: &ContentionConfig, clients: u32, strategy: Strategy) -> ContentionRow {
     let (mut calls, mut time_ms) = (Mean::default(), Mean::default());
     for run in 0..config.runs {
         let rng = stream(config.seed, [u64::from(clients), strategy as u64, u64::from(run)]);
@@ -86,18 +86,18 @@ fn row(config: &Config, clients: u32, strategy: Strategy) -> Row {
         calls.add(race.calls as f64);
         time_ms.add(race.ended.since(Mono(0)).as_millis_f64());
     }
-    Row { clients, strategy, calls_mean: calls.or_zero(), time_ms_mean: time_ms.or_zero() }
+    ContentionRow { clients, strategy, calls_mean: calls.or_zero(), time_ms_mean: time_ms.or_zero() }
 }
 
 /// What reaches the server. The two hops on the client's side meet nobody else, so they are part of the delay before these.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum ContentionEvent {
     Read { client: usize },
     Write { client: usize, version: u32 },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Client {
+struct ContentionClient {
     failures: u32,
     wait: Nanos,
 }
@@ -106,8 +106,8 @@ struct Client {
 struct Race {
     backoff: Option<Backoff>,
     rng: Rng,
-    clients: Vec<Client>,
-    queue: Queue<Event>,
+    clients: Vec<ContentionClient>,
+    queue: Queue<ContentionEvent>,
     version: u32,
     calls: u64,
     ended: Mono,
@@ -119,7 +119,7 @@ impl Race {
         let mut race = Self {
             backoff,
             rng,
-            clients: vec![Client { failures: 0, wait: BASE }; count],
+            clients: vec![ContentionClient { failures: 0, wait: BASE }; count],
             queue: Queue::with_capacity(count),
             version: 0,
             calls: 0,
@@ -127,7 +127,7 @@ impl Race {
         };
         for client in 0..count {
             let arrival = Mono(0) + race.hop();
-            race.queue.push(arrival, Event::Read { client });
+            race.queue.push(arrival, ContentionEvent::Read { client });
         }
         race
     }
@@ -135,11 +135,11 @@ impl Race {
     fn finish(mut self) -> Self {
         while let Some((now, event)) = self.queue.pop() {
             match event {
-                Event::Read { client } => {
+                ContentionEvent::Read { client } => {
                     let arrival = now + self.hop() + self.hop();
-                    self.queue.push(arrival, Event::Write { client, version: self.version });
+                    self.queue.push(arrival, ContentionEvent::Write { client, version: self.version });
                 }
-                Event::Write { client, version } => self.write(now, client, version),
+                ContentionEvent::Write { client, version } => self.write(now, client, version),
             }
         }
         self
@@ -153,7 +153,7 @@ impl Race {
             self.version += 1;
         } else {
             let arrival = answered + self.hop() + self.wait(client);
-            self.queue.push(arrival, Event::Read { client });
+            self.queue.push(arrival, ContentionEvent::Read { client });
         }
     }
 
@@ -175,8 +175,8 @@ impl Race {
 mod tests {
     use super::*;
 
-    fn small(clients: u32, strategies: &[Strategy]) -> Vec<Row> {
-        run(&Config { seed: 1, runs: 4, clients: vec![clients], strategies: strategies.to_vec() })
+    fn small(clients: u32, strategies: &[Strategy]) -> Vec<ContentionRow> {
+        run(&ContentionConfig { seed: 1, runs: 4, clients: vec![clients], strategies: strategies.to_vec() })
     }
 
     #[test]

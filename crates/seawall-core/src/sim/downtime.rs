@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use super::queue::Queue;
-use super::shared::Shared;
+use super::shared::SharedCells;
 use super::stream;
-use super::traffic::{Over, Pause, Token, Traffic};
-use crate::call::{Outcome, Plan};
-use crate::classify::{RuleSet, Seen};
-use crate::config::{AtCost, Config, Endpoint, Upstream};
+use super::traffic::{CallMoment, Over, Traffic, WaitReason};
+use crate::call::{CallPlan, Outcome};
+use crate::classify::{ObservedResult, RuleSet};
+use crate::config::{AtCost, Config, EndpointConfig, UpstreamConfig};
 use crate::policy::IdempotencyMode;
 use crate::record::{Code, Reason};
 use crate::rng::Rng;
@@ -34,8 +34,13 @@ const EPOCH: Wall = Wall(1_782_864_000_000);
 /// The same configuration gives the same numbers. A long outage is simulated in part: only calls that begin shortly before its end are
 /// answered, and the part is long enough when hardly any is that began in its first half.
 #[must_use]
-pub fn gives_up(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint), calls_per_second: f64, outages: &[Nanos]) -> Vec<f64> {
-    let mut known: Vec<(Nanos, Found)> = Vec::new();
+pub fn gives_up(
+    config: &Config,
+    (upstream, endpoint): (&UpstreamConfig, &EndpointConfig),
+    calls_per_second: f64,
+    outages: &[Nanos],
+) -> Vec<f64> {
+    let mut known: Vec<(Nanos, DowntimeResult)> = Vec::new();
     let mut find = |part: Nanos| match known.iter().find(|(length, _)| *length == part) {
         Some((_, found)) => *found,
         None => {
@@ -62,20 +67,25 @@ pub fn gives_up(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint), c
 
 /// What became of the calls that began in an outage.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct DowntimeResult {
     begun: u64,
     answered: u64,
     /// Of these, how many began in the first half of the outage.
     early: u64,
 }
 
-fn simulate(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint), calls_per_second: f64, outage: Nanos) -> Found {
-    let mut sum = Found::default();
+fn simulate(
+    config: &Config,
+    (upstream, endpoint): (&UpstreamConfig, &EndpointConfig),
+    calls_per_second: f64,
+    outage: Nanos,
+) -> DowntimeResult {
+    let mut sum = DowntimeResult::default();
     for run in 0..MAX_RUNS {
         let mut rng = stream(outage.0, [u64::from(run), 0, 0]);
         let begins_at = Mono(0) + endpoint.policy.breaker.window;
-        let shared = Shared::calm(config, upstream, endpoint, calls_per_second, begins_at);
-        let world = World::new(shared, (begins_at, begins_at + outage), calls_per_second, is_keyed(endpoint), &mut rng);
+        let shared = SharedCells::calm(config, upstream, endpoint, calls_per_second, begins_at);
+        let world = DowntimeWorld::new(shared, (begins_at, begins_at + outage), calls_per_second, is_keyed(endpoint), &mut rng);
         let found = world.finish();
         sum.begun += found.begun;
         sum.answered += found.answered;
@@ -88,7 +98,7 @@ fn simulate(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint), calls
 }
 
 /// How much of an outage is simulated first: enough calls, and enough time for an open time that grows.
-fn first_part(endpoint: &Endpoint, calls_per_second: f64, outage: Nanos) -> Nanos {
+fn first_part(endpoint: &EndpointConfig, calls_per_second: f64, outage: Nanos) -> Nanos {
     let breaker = &endpoint.policy.breaker;
     let growing = if breaker.open_max > breaker.open { breaker.open_max.times(3) } else { Nanos::ZERO };
     let part = Nanos::from_secs_f64(PART_CALLS.0 / calls_per_second).max(growing);
@@ -96,19 +106,19 @@ fn first_part(endpoint: &Endpoint, calls_per_second: f64, outage: Nanos) -> Nano
 }
 
 /// The part, a little longer, so that it ends in the same moment of the breaker's open time as the whole.
-fn aligned(endpoint: &Endpoint, part: Nanos, outage: Nanos) -> Nanos {
+fn aligned(endpoint: &EndpointConfig, part: Nanos, outage: Nanos) -> Nanos {
     let open = endpoint.policy.breaker.open_max.max(endpoint.policy.breaker.open);
     (part + Nanos((outage - part).0.checked_rem(open.0).unwrap_or(0))).min(outage)
 }
 
 /// Names everything of an endpoint's configuration that its chances depend on. Endpoints with the same text have the same chances.
 #[must_use]
-pub fn fingerprint(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint)) -> String {
-    let shared = Shared::calm(config, upstream, endpoint, 1.0, Mono(0));
+pub fn fingerprint(config: &Config, (upstream, endpoint): (&UpstreamConfig, &EndpointConfig)) -> String {
+    let shared = SharedCells::calm(config, upstream, endpoint, 1.0, Mono(0));
     let site = &shared.sites[0];
     let verdict = site.plan.rules.classify(&seen(&site.method, 503), EPOCH);
     let rules = Arc::new(RuleSet::new(Vec::new()));
-    let plan = Plan { rules, at_cost: AtCost::NONE, ..Plan::clone(&site.plan) };
+    let plan = CallPlan { rules, at_cost: AtCost::NONE, ..CallPlan::clone(&site.plan) };
     let policy = &endpoint.policy;
     let keys = upstream.auth.as_ref().map(|auth| (auth.group_numbers(), auth.pick));
     let limits: Vec<_> = config.limits_of(policy).collect();
@@ -116,29 +126,29 @@ pub fn fingerprint(config: &Config, (upstream, endpoint): (&Upstream, &Endpoint)
     format!("{:?}", (plan, policy.breaker, verdict, room, keys, &site.method, site.at_cost, is_keyed(endpoint)))
 }
 
-fn seen(method: &str, status: u16) -> Seen<'_> {
-    Seen { method, result: Ok(status), headers: &(), body: b"", latency: LATENCY }
+fn seen(method: &str, status: u16) -> ObservedResult<'_> {
+    ObservedResult { method, result: Ok(status), headers: &(), body: b"", latency: LATENCY }
 }
 
 /// Whether requests to the endpoint have an idempotency key, their callers' own or one that is made for them.
-fn is_keyed(endpoint: &Endpoint) -> bool {
+fn is_keyed(endpoint: &EndpointConfig) -> bool {
     matches!(endpoint.policy.idempotency.mode, IdempotencyMode::Required | IdempotencyMode::Generate)
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum DowntimeEvent {
     Arrival,
-    Answer { token: Token, status: u16 },
-    Woken(Token),
+    Answer { token: CallMoment, status: u16 },
+    Woken(CallMoment),
 }
 
 #[derive(Debug)]
-struct World {
+struct DowntimeWorld {
     traffic: Traffic,
-    plan: Arc<Plan>,
+    plan: Arc<CallPlan>,
     method: Arc<str>,
     keyed: bool,
-    queue: Queue<Event>,
+    queue: Queue<DowntimeEvent>,
     arrivals: Rng,
     gap_s: f64,
     /// When the outage begins and when it ends.
@@ -148,11 +158,11 @@ struct World {
     counted: Vec<Option<Mono>>,
     /// Calls that began in the outage and have not ended.
     open: u32,
-    found: Found,
+    found: DowntimeResult,
 }
 
-impl World {
-    fn new(shared: Shared, down: (Mono, Mono), calls_per_second: f64, keyed: bool, rng: &mut Rng) -> Self {
+impl DowntimeWorld {
+    fn new(shared: SharedCells, down: (Mono, Mono), calls_per_second: f64, keyed: bool, rng: &mut Rng) -> Self {
         let site = &shared.sites[0];
         let (plan, method) = (Arc::clone(&site.plan), Arc::clone(&site.method));
         let mut world = Self {
@@ -167,16 +177,16 @@ impl World {
             after: 0,
             counted: Vec::new(),
             open: 0,
-            found: Found::default(),
+            found: DowntimeResult::default(),
         };
         let first = down.0 + world.gap();
         // Where calls are rare, the question is what happens to one that does fall into the outage.
         let first = if first < down.1 { first } else { down.0 + Nanos(world.arrivals.up_to(down.1.since(down.0).0.saturating_sub(1))) };
-        world.queue.push(first, Event::Arrival);
+        world.queue.push(first, DowntimeEvent::Arrival);
         world
     }
 
-    fn finish(mut self) -> Found {
+    fn finish(mut self) -> DowntimeResult {
         for _ in 0..MAX_EVENTS {
             let Some((now, event)) = self.queue.pop() else { break };
             if now >= self.down.1 && self.open == 0 {
@@ -187,16 +197,16 @@ impl World {
         self.found
     }
 
-    fn step(&mut self, now: Now, event: Event) {
+    fn step(&mut self, now: Now, event: DowntimeEvent) {
         match event {
-            Event::Arrival => self.arrival(now),
-            Event::Answer { token, status } => {
+            DowntimeEvent::Arrival => self.arrival(now),
+            DowntimeEvent::Answer { token, status } => {
                 let verdict = self.plan.rules.classify(&seen(&self.method, status), now.wall);
                 if let Some(pause) = self.traffic.judged(token, Ok(status), &verdict, now) {
                     self.follow(pause, now);
                 }
             }
-            Event::Woken(token) => {
+            DowntimeEvent::Woken(token) => {
                 if let Some(pause) = self.traffic.waited(token, now) {
                     self.follow(pause, now);
                 }
@@ -212,7 +222,7 @@ impl World {
         self.after += u32::from(!counts);
         if self.after < CALLS_AFTER {
             let next = now.mono + self.gap();
-            self.queue.push(next, Event::Arrival);
+            self.queue.push(next, DowntimeEvent::Arrival);
         }
         let (id, pause) = self.traffic.begin(0, self.keyed, now);
         let began = counts.then_some(now.mono);
@@ -225,14 +235,14 @@ impl World {
         self.follow(pause, now);
     }
 
-    fn follow(&mut self, pause: Pause, now: Now) {
+    fn follow(&mut self, pause: WaitReason, now: Now) {
         match pause {
-            Pause::Result { token, timeout, .. } => {
+            WaitReason::Result { token, timeout, .. } => {
                 let status = if now.mono < self.down.1 { 503 } else { 200 };
-                self.queue.push(now.mono + LATENCY.min(timeout), Event::Answer { token, status });
+                self.queue.push(now.mono + LATENCY.min(timeout), DowntimeEvent::Answer { token, status });
             }
-            Pause::Until { token, at } => self.queue.push(at, Event::Woken(token)),
-            Pause::Over(over) => self.over(&over),
+            WaitReason::Until { token, at } => self.queue.push(at, DowntimeEvent::Woken(token)),
+            WaitReason::Over(over) => self.over(&over),
         }
     }
 

@@ -31,14 +31,14 @@ words! {
 
 /// One policy under test: a built-in one or a user's own.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Arm {
+pub struct HerdPolicy {
     pub name: String,
     pub backoff: Backoff,
     /// Sends in all; the one that fails at t = 0 is the first.
     pub attempts: u32,
 }
 
-impl Arm {
+impl HerdPolicy {
     /// The policies that are compared by default, worst habits first.
     #[must_use]
     pub fn built_in() -> Vec<Self> {
@@ -60,25 +60,25 @@ impl Arm {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct HerdConfig {
     pub seed: u64,
     pub runs: u32,
     pub scenarios: Vec<Scenario>,
-    pub arms: Vec<Arm>,
+    pub arms: Vec<HerdPolicy>,
 }
 
-impl Config {
+impl HerdConfig {
     pub const RUNS: u32 = 100;
 
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, runs: Self::RUNS, scenarios: Scenario::ALL.to_vec(), arms: Arm::built_in() }
+        Self { seed, runs: Self::RUNS, scenarios: Scenario::ALL.to_vec(), arms: HerdPolicy::built_in() }
     }
 }
 
 /// Means over the runs of one case.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct HerdRow {
     pub scenario: Scenario,
     pub policy: String,
     /// The most retries in one 100 ms bucket.
@@ -94,12 +94,12 @@ pub struct Row {
 
 /// Rows in the order of `scenarios`, then of `arms`.
 #[must_use]
-pub fn run(config: &Config) -> Vec<Row> {
+pub fn run(config: &HerdConfig) -> Vec<HerdRow> {
     let cases = config.scenarios.iter().flat_map(|&scenario| config.arms.iter().map(move |arm| (scenario, arm)));
     cases.map(|(scenario, arm)| row(config, scenario, arm)).collect()
 }
 
-fn row(config: &Config, scenario: Scenario, arm: &Arm) -> Row {
+fn row(config: &HerdConfig, scenario: Scenario, arm: &HerdPolicy) -> HerdRow {
     let mut means = [Mean::default(); 5];
     let mut retries_per_bucket = Vec::new();
     for run in 0..config.runs {
@@ -113,7 +113,7 @@ fn row(config: &Config, scenario: Scenario, arm: &Arm) -> Row {
     }
     divide(&mut retries_per_bucket, config.runs);
     let [peak100_mean, peak1s_mean, retries_mean, succeeded_mean, dead_mean] = means.map(|mean| mean.or_zero());
-    Row { scenario, policy: arm.name.clone(), peak100_mean, peak1s_mean, retries_mean, succeeded_mean, dead_mean, retries_per_bucket }
+    HerdRow { scenario, policy: arm.name.clone(), peak100_mean, peak1s_mean, retries_mean, succeeded_mean, dead_mean, retries_per_bucket }
 }
 
 /// A worker's next send. `retry` counts from 0.
@@ -126,7 +126,7 @@ struct Send {
 #[derive(Debug)]
 struct Herd<'a> {
     scenario: Scenario,
-    arm: &'a Arm,
+    arm: &'a HerdPolicy,
     rng: Rng,
     queue: Queue<Send>,
     retries_per_bucket: Vec<u32>,
@@ -135,7 +135,7 @@ struct Herd<'a> {
 }
 
 impl<'a> Herd<'a> {
-    fn new(scenario: Scenario, arm: &'a Arm, rng: Rng) -> Self {
+    fn new(scenario: Scenario, arm: &'a HerdPolicy, rng: Rng) -> Self {
         let mut herd = Self {
             scenario,
             arm,
@@ -196,11 +196,11 @@ impl<'a> Herd<'a> {
 mod tests {
     use super::*;
 
-    fn small(scenario: Scenario) -> Vec<Row> {
-        run(&Config { runs: 3, scenarios: vec![scenario], ..Config::new(1) })
+    fn small(scenario: Scenario) -> Vec<HerdRow> {
+        run(&HerdConfig { runs: 3, scenarios: vec![scenario], ..HerdConfig::new(1) })
     }
 
-    fn peak(rows: &[Row], policy: &str) -> f64 {
+    fn peak(rows: &[HerdRow], policy: &str) -> f64 {
         rows.iter().find(|row| row.policy == policy).unwrap().peak100_mean
     }
 

@@ -8,12 +8,12 @@ use crate::time::Mono;
 
 #[derive(Debug)]
 pub(super) struct Queue<E> {
-    heap: BinaryHeap<Entry<E>>,
+    heap: BinaryHeap<QueueEntry<E>>,
     pushed: u64,
 }
 
 #[derive(Debug)]
-struct Entry<E> {
+struct QueueEntry<E> {
     at: Mono,
     order: u64,
     event: E,
@@ -25,7 +25,7 @@ impl<E> Queue<E> {
     }
 
     pub(super) fn push(&mut self, at: Mono, event: E) {
-        self.heap.push(Entry { at, order: self.pushed, event });
+        self.heap.push(QueueEntry { at, order: self.pushed, event });
         self.pushed += 1;
     }
 
@@ -34,26 +34,26 @@ impl<E> Queue<E> {
     }
 }
 
-impl<E> Ord for Entry<E> {
+impl<E> Ord for QueueEntry<E> {
     /// Reversed, because the standard heap gives the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-impl<E> PartialOrd for Entry<E> {
+impl<E> PartialOrd for QueueEntry<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> PartialEq for Entry<E> {
+impl<E> PartialEq for QueueEntry<E> {
     fn eq(&self, other: &Self) -> bool {
         self.order == other.order
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E> Eq for QueueEntry<E> {}
 
 #[cfg(test)]
 mod tests {

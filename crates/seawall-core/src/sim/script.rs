@@ -1,18 +1,18 @@
 //! Calls of one endpoint, one after another, whose results somebody has written down: the simulator's own traffic as a
 //! trace that other drivers of the call machine can be held against.
 
-use super::shared::Callers;
-use super::traffic::{Pause, Traffic};
-use crate::call::Finish;
-use crate::classify::Seen;
+use super::shared::CallerView;
+use super::traffic::{Traffic, WaitReason};
+use crate::call::CallEnd;
+use crate::classify::ObservedResult;
 use crate::config::Config;
-use crate::record::{Attempt, ErrorKind};
+use crate::record::{AttemptOutcome, ErrorKind};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now, Wall};
 
 /// What becomes of one send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fate {
+pub struct SendFate {
     pub latency: Nanos,
     pub result: Result<u16, ErrorKind>,
     /// Seconds of a `Retry-After` header.
@@ -21,18 +21,18 @@ pub struct Fate {
 
 /// What happened, and when.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Trace {
+pub struct EventTrace {
     pub sends: Vec<(Mono, u32)>,
-    pub attempts: Vec<(Now, Attempt)>,
-    pub finishes: Vec<Finish>,
+    pub attempts: Vec<(Now, AttemptOutcome)>,
+    pub finishes: Vec<CallEnd>,
 }
 
 /// Plays calls to the configuration's first endpoint. Each begins so long after the one before has ended; sends meet the
 /// fates in turn, over and over.
 #[must_use]
-pub fn play(config: &Config, gaps: &[Nanos], fates: &[Fate], seed: u64, start: Now) -> Trace {
-    let mut traffic = Traffic::new(config, Callers::Many, Rng::seeded(seed));
-    let (mut trace, mut now, mut sent) = (Trace::default(), start, 0);
+pub fn play(config: &Config, gaps: &[Nanos], fates: &[SendFate], seed: u64, start: Now) -> EventTrace {
+    let mut traffic = Traffic::new(config, CallerView::Many, Rng::seeded(seed));
+    let (mut trace, mut now, mut sent) = (EventTrace::default(), start, 0);
     let method = std::sync::Arc::clone(&traffic.shared.sites[0].method);
     for gap in gaps {
         now = later(now, *gap, start);
@@ -40,7 +40,7 @@ pub fn play(config: &Config, gaps: &[Nanos], fates: &[Fate], seed: u64, start: N
         loop {
             trace.attempts.extend(traffic.records.drain(..).map(|attempt| (now, attempt)));
             let next = match pause {
-                Pause::Result { token, number, timeout } => {
+                WaitReason::Result { token, number, timeout } => {
                     trace.sends.push((now.mono, number));
                     let fate = fates[sent % fates.len()];
                     sent += 1;
@@ -49,13 +49,17 @@ pub fn play(config: &Config, gaps: &[Nanos], fates: &[Fate], seed: u64, start: N
                     let result = if late { Err(ErrorKind::Timeout) } else { fate.result };
                     let after = fate.retry_after.filter(|_| result.is_ok()).map(|seconds| ("retry-after", seconds.to_string()));
                     let headers: Vec<(&str, String)> = after.into_iter().collect();
-                    traffic.responded(token, &Seen { method: &method, result, headers: &headers, body: b"", latency: Nanos::ZERO }, now)
+                    traffic.responded(
+                        token,
+                        &ObservedResult { method: &method, result, headers: &headers, body: b"", latency: Nanos::ZERO },
+                        now,
+                    )
                 }
-                Pause::Until { token, at } => {
+                WaitReason::Until { token, at } => {
                     now = later(now, at.since(now.mono), start);
                     traffic.waited(token, now)
                 }
-                Pause::Over(over) => {
+                WaitReason::Over(over) => {
                     trace.finishes.push(over.finish);
                     break;
                 }

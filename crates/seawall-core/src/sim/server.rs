@@ -14,7 +14,7 @@ pub(super) const CAPACITY: f64 = 200.0;
 
 /// `T` names one attempt; the server only hands it back.
 #[derive(Debug)]
-pub(super) struct Server<T> {
+pub(super) struct SimServer<T> {
     rng: Rng,
     /// How many may work at once; workers that are over it when it falls finish what they have.
     crew: u32,
@@ -23,7 +23,7 @@ pub(super) struct Server<T> {
     bound: Option<usize>,
 }
 
-impl<T> Server<T> {
+impl<T> SimServer<T> {
     pub(super) fn new(bound: Option<usize>, rng: Rng) -> Self {
         Self { rng, crew: WORKERS, busy: 0, waiting: VecDeque::with_capacity(1024), bound }
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn work_starts_in_order_and_only_while_workers_are_free() {
-        let mut server = Server::new(None, Rng::seeded(1));
+        let mut server = SimServer::new(None, Rng::seeded(1));
         for request in 0..25 {
             assert!(server.offer(request));
         }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn in_the_dip_nobody_starts_until_fewer_than_two_are_busy() {
-        let mut server = Server::new(None, Rng::seeded(1));
+        let mut server = SimServer::new(None, Rng::seeded(1));
         for request in 0..5 {
             server.offer(request);
         }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_bounded_queue_refuses_what_it_cannot_hold() {
-        let mut server = Server::new(Some(1), Rng::seeded(1));
+        let mut server = SimServer::new(Some(1), Rng::seeded(1));
         for request in 0..20 {
             assert!(server.offer(request));
             server.start();

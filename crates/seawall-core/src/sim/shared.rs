@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::admit::adaptive::Adaptive;
-use crate::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
+use crate::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest, QueueTicket};
 use crate::admit::layered::{self, Answers};
-use crate::admit::limit::{Cell, Limit};
+use crate::admit::limit::{Gcra, LimitCell};
 use crate::admit::line::WaitingLine;
 use crate::admit::places::{Places, Waiter};
-use crate::call::{Answer, Ask, BUDGET_CAPACITY, Plan, Settle};
-use crate::config::{Config, Endpoint, Upstream};
+use crate::call::{Ask, AskAnswer, BUDGET_CAPACITY, CallPlan, SettleAttempt};
+use crate::config::{Config, EndpointConfig, UpstreamConfig};
 use crate::decide::Budget;
-use crate::guard::{Breaker, Pause};
+use crate::guard::{BreakerCell, PauseState};
 use crate::lease::{KeyPool, KeySet, RequestMark};
 use crate::policy::{self, BreakerPer, LimitKey};
 use crate::time::{Mono, Nanos, Now};
@@ -24,7 +24,7 @@ const ADAPTIVE_START: u32 = 20;
 
 /// Whom a limit that is keyed on callers sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Callers {
+pub(super) enum CallerView {
     /// All calls to an endpoint come from one caller, so such a limit acts on each endpoint by itself.
     OnePerEndpoint,
     /// So many that no single one comes near its limit.
@@ -33,11 +33,11 @@ pub(super) enum Callers {
 
 /// One endpoint: its policy, and where its share of the state is.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct EndpointSite {
     pub(super) name: String,
     pub(super) upstream: usize,
     pub(super) method: Arc<str>,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Arc<CallPlan>,
     /// Its requests may be repeated at cost.
     pub(super) at_cost: bool,
     /// Indices of limits, in the order in which they are asked.
@@ -47,8 +47,8 @@ pub(super) struct Site {
     waiting: u32,
     breaker: usize,
     retry: policy::Retry,
-    guard: policy::Breaker,
-    pause: Pause,
+    guard: policy::BreakerPolicy,
+    pause: PauseState,
 }
 
 /// What one upstream's endpoints share.
@@ -56,18 +56,18 @@ pub(super) struct Site {
 struct Dependency {
     budget: Budget,
     keys: Option<KeyPool>,
-    pause: Pause,
+    pause: PauseState,
     line: WaitingLine,
     places: Places,
 }
 
 /// One cell of a limit, and what makes it this cell and no other.
 #[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) policy: policy::Limit,
+pub(super) struct LayerCell {
+    pub(super) policy: policy::LimitPolicy,
     identity: Identity,
-    limit: Limit,
-    cell: Cell,
+    limit: Gcra,
+    cell: LimitCell,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,18 +79,18 @@ struct Identity {
 }
 
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct PoolCells {
     pub(super) name: String,
     priority: u32,
     bulkhead: Bulkhead,
     adaptive: Option<Adaptive>,
-    line: BTreeMap<Ticket, u32>,
+    line: BTreeMap<QueueTicket, u32>,
 }
 
 /// Where a call stands with its pool, and what it took from limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
-    place: Place,
+    place: StatePlace,
     taken_at: Mono,
     shadowed: u32,
     /// The limit that refused.
@@ -98,22 +98,22 @@ pub(super) struct Holding {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Place {
+enum StatePlace {
     #[default]
     Outside,
-    Line(Ticket),
+    Line(QueueTicket),
     Slot {
         since: Mono,
     },
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) sites: Vec<Site>,
-    pub(super) limits: Vec<Layer>,
-    pub(super) pools: Vec<Pool>,
+pub(super) struct SharedCells {
+    pub(super) sites: Vec<EndpointSite>,
+    pub(super) limits: Vec<LayerCell>,
+    pub(super) pools: Vec<PoolCells>,
     upstreams: Vec<Dependency>,
-    breakers: Vec<Breaker>,
+    breakers: Vec<BreakerCell>,
     /// Calls that a pool has let in or turned out, in the order in which it did.
     pub(super) called: VecDeque<(u32, Called)>,
 }
@@ -126,8 +126,8 @@ pub(super) enum Called {
     Displaced,
 }
 
-impl Shared {
-    pub(super) fn new(config: &Config, callers: Callers) -> Self {
+impl SharedCells {
+    pub(super) fn new(config: &Config, callers: CallerView) -> Self {
         let mut shared = Self::empty(config, config.upstreams.len());
         for (index, upstream) in config.upstreams.iter().enumerate() {
             shared.upstreams.push(Dependency::of(upstream));
@@ -140,10 +140,10 @@ impl Shared {
     }
 
     /// The state of one endpoint that is called alone, after a long calm at this load: its budget is full and its breaker has seen successes.
-    pub(super) fn calm(config: &Config, upstream: &Upstream, endpoint: &Endpoint, per_second: f64, now: Mono) -> Self {
+    pub(super) fn calm(config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig, per_second: f64, now: Mono) -> Self {
         let mut shared = Self::empty(config, 1);
         shared.upstreams.push(Dependency::of(upstream));
-        let site = shared.site(config, (0, upstream), endpoint, Callers::Many);
+        let site = shared.site(config, (0, upstream), endpoint, CallerView::Many);
         shared.breakers[site.breaker].calm(&site.guard, per_second, now);
         if site.retry.budget > policy::Share::ZERO {
             shared.upstreams[0].budget = Budget::filled(BUDGET_CAPACITY);
@@ -153,7 +153,7 @@ impl Shared {
     }
 
     fn empty(config: &Config, upstreams: usize) -> Self {
-        let pool = |pool: &policy::Pool| Pool {
+        let pool = |pool: &policy::BulkheadPolicy| PoolCells {
             name: pool.name.clone(),
             priority: pool.priority,
             bulkhead: Bulkhead::new(pool),
@@ -166,7 +166,7 @@ impl Shared {
             pools: config.pools.iter().map(pool).collect(),
             upstreams: Vec::with_capacity(upstreams),
             // The first ones are the upstreams' own, for endpoints that share.
-            breakers: (0..upstreams).map(|_| Breaker::new()).collect(),
+            breakers: (0..upstreams).map(|_| BreakerCell::new()).collect(),
             called: VecDeque::new(),
         };
         for pool in &mut shared.pools {
@@ -175,12 +175,18 @@ impl Shared {
         shared
     }
 
-    fn site(&mut self, config: &Config, (index, upstream): (usize, &Upstream), endpoint: &Endpoint, callers: Callers) -> Site {
+    fn site(
+        &mut self,
+        config: &Config,
+        (index, upstream): (usize, &UpstreamConfig),
+        endpoint: &EndpointConfig,
+        callers: CallerView,
+    ) -> EndpointSite {
         let policy = &endpoint.policy;
         let breaker = match policy.breaker.per {
             BreakerPer::Upstream => index,
             BreakerPer::Endpoint => {
-                self.breakers.push(Breaker::new());
+                self.breakers.push(BreakerCell::new());
                 self.breakers.len() - 1
             }
         };
@@ -188,12 +194,12 @@ impl Shared {
         let spanning = config.limits.iter().map(|limit| (None, limit));
         let layers = spanning.chain(policy.limits.iter().map(|limit| (Some(index), limit)));
         let limits = layers.filter_map(|(owner, limit)| self.layer(limit, owner, (index, site), callers)).collect();
-        Site {
+        EndpointSite {
             name: format!("{}/{}", upstream.name, endpoint.name),
             upstream: index,
             method: endpoint.matches.method().unwrap_or("GET").into(),
             at_cost: endpoint.matches.to_string().split_once(' ').is_some_and(|(_, path)| policy.at_cost.allows(path, || None)),
-            plan: Arc::new(Plan::new(config, upstream, endpoint)),
+            plan: Arc::new(CallPlan::new(config, upstream, endpoint)),
             limits,
             pool: policy.pool.as_deref().and_then(|name| config.pools.iter().position(|pool| pool.name == name)),
             cost: policy.cost,
@@ -201,12 +207,18 @@ impl Shared {
             breaker,
             retry: policy.retry,
             guard: policy.breaker,
-            pause: Pause::default(),
+            pause: PauseState::default(),
         }
     }
 
     /// The limit's cell for this endpoint, made where no other endpoint has it yet.
-    fn layer(&mut self, limit: &policy::Limit, owner: Option<usize>, (upstream, site): (usize, usize), callers: Callers) -> Option<usize> {
+    fn layer(
+        &mut self,
+        limit: &policy::LimitPolicy,
+        owner: Option<usize>,
+        (upstream, site): (usize, usize),
+        callers: CallerView,
+    ) -> Option<usize> {
         let mut identity = Identity { owner, upstream: None, endpoint: None };
         for key in &limit.key {
             match key {
@@ -215,33 +227,33 @@ impl Shared {
                 LimitKey::Upstream | LimitKey::Key => identity.upstream = Some(upstream),
                 LimitKey::Endpoint => identity.endpoint = Some(site),
                 LimitKey::Ip | LimitKey::Caller | LimitKey::User | LimitKey::Tenant | LimitKey::Header(_) => match callers {
-                    Callers::OnePerEndpoint => identity.endpoint = Some(site),
-                    Callers::Many => return None,
+                    CallerView::OnePerEndpoint => identity.endpoint = Some(site),
+                    CallerView::Many => return None,
                 },
             }
         }
         let known = self.limits.iter().position(|layer| layer.identity == identity && layer.policy == *limit);
         Some(known.unwrap_or_else(|| {
-            self.limits.push(Layer { policy: limit.clone(), identity, limit: Limit::from(limit), cell: Cell::default() });
+            self.limits.push(LayerCell { policy: limit.clone(), identity, limit: Gcra::from(limit), cell: LimitCell::default() });
             self.limits.len() - 1
         }))
     }
 
     /// Answers call `id` of endpoint `site`.
-    pub(super) fn answer(&mut self, id: u32, site: usize, ask: Ask, holding: &mut Holding, now: Now) -> Answer {
+    pub(super) fn answer(&mut self, id: u32, site: usize, ask: Ask, holding: &mut Holding, now: Now) -> AskAnswer {
         match ask {
             Ask::Limits => self.take(site, holding, now.mono),
             Ask::Pool { give_up } => self.enter(id, site, give_up, holding, now.mono),
             // Every simulated call is the first with its idempotency key.
-            Ask::Reserve => Answer::Reserved,
-            Ask::Begin => Answer::Begun,
+            Ask::Reserve => AskAnswer::Reserved,
+            Ask::Begin => AskAnswer::Begun,
             Ask::Permit { lease } => self.admit(site, lease, now.mono),
             Ask::Key { tried, request } => self.lease(site, tried, request, now),
             Ask::Line { place, lane, ready_at } => {
-                let Site { upstream, waiting, .. } = self.sites[site];
+                let EndpointSite { upstream, waiting, .. } = self.sites[site];
                 let Dependency { line, places, .. } = &mut self.upstreams[upstream];
                 if place.is_none() && !places.take(Waiter::default(), waiting) {
-                    return Answer::LineFull;
+                    return AskAnswer::LineFull;
                 }
                 line.answer(place, lane, ready_at, now.mono)
             }
@@ -250,7 +262,7 @@ impl Shared {
         }
     }
 
-    fn take(&mut self, site: usize, holding: &mut Holding, now: Mono) -> Answer {
+    fn take(&mut self, site: usize, holding: &mut Holding, now: Mono) -> AskAnswer {
         let site = &self.sites[site];
         let answers = with_layers(&mut self.limits, &site.limits, |layers| layered::take(layers, now, site.cost));
         match answers {
@@ -260,44 +272,44 @@ impl Shared {
         answers.into()
     }
 
-    fn enter(&mut self, id: u32, site: usize, give_up: Mono, holding: &mut Holding, now: Mono) -> Answer {
-        let Some(pool) = self.sites[site].pool.map(|pool| &mut self.pools[pool]) else { return Answer::PoolEntered };
-        match pool.bulkhead.enter(Arrival { priority: pool.priority, deadline: give_up }, now) {
-            Entry::Go => {
-                holding.place = Place::Slot { since: now };
-                Answer::PoolEntered
+    fn enter(&mut self, id: u32, site: usize, give_up: Mono, holding: &mut Holding, now: Mono) -> AskAnswer {
+        let Some(pool) = self.sites[site].pool.map(|pool| &mut self.pools[pool]) else { return AskAnswer::PoolEntered };
+        match pool.bulkhead.enter(BulkheadRequest { priority: pool.priority, deadline: give_up }, now) {
+            BulkheadEntry::Go => {
+                holding.place = StatePlace::Slot { since: now };
+                AskAnswer::PoolEntered
             }
-            Entry::Queued { ticket, displaced, .. } => {
-                holding.place = Place::Line(ticket);
+            BulkheadEntry::Queued { ticket, displaced, .. } => {
+                holding.place = StatePlace::Line(ticket);
                 pool.line.insert(ticket, id);
                 let gone = displaced.and_then(|ticket| pool.line.remove(&ticket));
                 self.called.extend(gone.map(|id| (id, Called::Displaced)));
-                Answer::PoolQueued
+                AskAnswer::PoolQueued
             }
-            Entry::Refused(_) => Answer::PoolFull { shed: false },
+            BulkheadEntry::Refused(_) => AskAnswer::PoolFull { shed: false },
         }
     }
 
     /// A call that waited in line for too long leaves it, before its machine hears that the wait is over.
     pub(super) fn leave_line(&mut self, site: usize, holding: &mut Holding, now: Mono) {
-        if let (Some(pool), Place::Line(_)) = (self.sites[site].pool.map(|pool| &mut self.pools[pool]), &holding.place) {
+        if let (Some(pool), StatePlace::Line(_)) = (self.sites[site].pool.map(|pool| &mut self.pools[pool]), &holding.place) {
             pool.give_back(holding, now);
         }
     }
 
-    fn admit(&mut self, site: usize, lease: Nanos, now: Mono) -> Answer {
+    fn admit(&mut self, site: usize, lease: Nanos, now: Mono) -> AskAnswer {
         let site = &mut self.sites[site];
         if let Err(until) = self.upstreams[site.upstream].pause.admit(now).and_then(|()| site.pause.admit(now)) {
-            return Answer::Paused { until, own: false };
+            return AskAnswer::Paused { until, own: false };
         }
         self.breakers[site.breaker].admit(&site.guard, lease, now).into()
     }
 
-    fn lease(&mut self, site: usize, tried: KeySet, request: RequestMark, now: Now) -> Answer {
+    fn lease(&mut self, site: usize, tried: KeySet, request: RequestMark, now: Now) -> AskAnswer {
         self.upstreams[self.sites[site].upstream].keys.as_mut().map(|keys| keys.lease(now, tried, request)).into()
     }
 
-    fn settle(&mut self, site: usize, settle: &Settle, holding: &mut Holding, now: Now) -> Answer {
+    fn settle(&mut self, site: usize, settle: &SettleAttempt, holding: &mut Holding, now: Now) -> AskAnswer {
         let site = &mut self.sites[site];
         let upstream = &mut self.upstreams[site.upstream];
         settle.tell_breaker(&mut self.breakers[site.breaker], &site.guard, now.mono);
@@ -321,14 +333,14 @@ impl Shared {
             }
             self.called.extend(pool.grants(now.mono).map(|id| (id, Called::Granted)));
         }
-        Answer::Settled { funding }
+        AskAnswer::Settled { funding }
     }
 }
 
 /// Lends the cells of some limits, together, to one of the layers' functions.
-fn with_layers<R>(limits: &mut [Layer], chosen: &[usize], act: impl FnOnce(&mut [(&Limit, &mut Cell)]) -> R) -> R {
-    let mut cells: Vec<(Limit, Cell)> = chosen.iter().map(|&index| (limits[index].limit, limits[index].cell)).collect();
-    let mut layers: Vec<(&Limit, &mut Cell)> = cells.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
+fn with_layers<R>(limits: &mut [LayerCell], chosen: &[usize], act: impl FnOnce(&mut [(&Gcra, &mut LimitCell)]) -> R) -> R {
+    let mut cells: Vec<(Gcra, LimitCell)> = chosen.iter().map(|&index| (limits[index].limit, limits[index].cell)).collect();
+    let mut layers: Vec<(&Gcra, &mut LimitCell)> = cells.iter_mut().map(|(limit, cell)| (&*limit, cell)).collect();
     let result = act(&mut layers);
     for (&index, (_, cell)) in chosen.iter().zip(cells) {
         limits[index].cell = cell;
@@ -337,21 +349,21 @@ fn with_layers<R>(limits: &mut [Layer], chosen: &[usize], act: impl FnOnce(&mut 
 }
 
 impl Dependency {
-    fn of(upstream: &Upstream) -> Self {
+    fn of(upstream: &UpstreamConfig) -> Self {
         let auth = upstream.auth.as_ref().filter(|auth| !auth.keys.is_empty());
         Self {
             budget: Budget::empty(BUDGET_CAPACITY),
             keys: auth.map(|auth| KeyPool::new(auth.pick, &auth.group_numbers())),
-            pause: Pause::default(),
+            pause: PauseState::default(),
             line: WaitingLine::default(),
             places: Places::default(),
         }
     }
 }
 
-impl Pool {
+impl PoolCells {
     /// An adaptive pool follows the results of its own calls.
-    fn hear(&mut self, settle: &Settle) {
+    fn hear(&mut self, settle: &SettleAttempt) {
         let Some(adaptive) = &mut self.adaptive else { return };
         match settle.sample {
             Some((_, sample)) if sample.failed => adaptive.dropped(),
@@ -369,9 +381,9 @@ impl Pool {
 
     fn give_back(&mut self, holding: &mut Holding, now: Mono) {
         match std::mem::take(&mut holding.place) {
-            Place::Outside => {}
-            Place::Slot { since } => self.bulkhead.leave(now.since(since)),
-            Place::Line(ticket) => {
+            StatePlace::Outside => {}
+            StatePlace::Slot { since } => self.bulkhead.leave(now.since(since)),
+            StatePlace::Line(ticket) => {
                 self.line.remove(&ticket);
                 self.bulkhead.cancel(ticket);
             }
@@ -390,11 +402,11 @@ impl Pool {
 impl Holding {
     /// The pool has let the call in.
     pub(super) fn granted(&mut self, now: Mono) {
-        self.place = Place::Slot { since: now };
+        self.place = StatePlace::Slot { since: now };
     }
 
     /// The pool has turned the call out of its line.
     pub(super) fn displaced(&mut self) {
-        self.place = Place::Outside;
+        self.place = StatePlace::Outside;
     }
 }

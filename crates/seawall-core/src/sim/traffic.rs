@@ -4,18 +4,18 @@
 use crate::lease::RequestMark;
 use std::sync::Arc;
 
-use super::shared::{Called, Callers, Holding, Shared};
-use crate::call::{Action, Call, Finish, Request};
-use crate::classify::{Seen, Verdict};
+use super::shared::{Called, CallerView, Holding, SharedCells};
+use crate::call::{Action, Call, CallEnd, CallRequest};
+use crate::classify::{Classification, ObservedResult};
 use crate::config::Config;
-use crate::record::{Attempt, ErrorKind};
+use crate::record::{AttemptOutcome, ErrorKind};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
 
 /// One moment of one call. What refers to an earlier moment is stale: a timer that was overtaken, an answer that
 /// nobody waits for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token {
+pub(super) struct CallMoment {
     pub(super) id: u32,
     moment: u64,
 }
@@ -23,11 +23,11 @@ pub(super) struct Token {
 /// What a call waits for.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pause {
+pub(super) enum WaitReason {
     /// A result; bring it to [`Traffic::responded`].
-    Result { token: Token, number: u32, timeout: Nanos },
+    Result { token: CallMoment, number: u32, timeout: Nanos },
     /// This time; then [`Traffic::waited`].
-    Until { token: Token, at: Mono },
+    Until { token: CallMoment, at: Mono },
     /// Nothing: it is over.
     Over(Over),
 }
@@ -35,7 +35,7 @@ pub(super) enum Pause {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Over {
     pub(super) id: u32,
-    pub(super) finish: Finish,
+    pub(super) finish: CallEnd,
     /// The limit that refused it.
     pub(super) limit: Option<usize>,
 }
@@ -50,21 +50,21 @@ struct Flight {
 
 #[derive(Debug)]
 pub(super) struct Traffic {
-    pub(super) shared: Shared,
+    pub(super) shared: SharedCells,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
     moments: u64,
     rng: Rng,
     /// What was decided about attempts since the last event.
-    pub(super) records: Vec<Attempt>,
+    pub(super) records: Vec<AttemptOutcome>,
 }
 
 impl Traffic {
-    pub(super) fn new(config: &Config, callers: Callers, rng: Rng) -> Self {
-        Self::over(Shared::new(config, callers), rng)
+    pub(super) fn new(config: &Config, callers: CallerView, rng: Rng) -> Self {
+        Self::over(SharedCells::new(config, callers), rng)
     }
 
-    pub(super) fn over(shared: Shared, rng: Rng) -> Self {
+    pub(super) fn over(shared: SharedCells, rng: Rng) -> Self {
         Self { shared, flights: Vec::new(), free: Vec::new(), moments: 0, rng, records: Vec::new() }
     }
 
@@ -74,9 +74,9 @@ impl Traffic {
     }
 
     /// Calls are known by a number that is used again once they are over.
-    pub(super) fn begin(&mut self, site: usize, keyed: bool, now: Now) -> (u32, Pause) {
+    pub(super) fn begin(&mut self, site: usize, keyed: bool, now: Now) -> (u32, WaitReason) {
         let own = &self.shared.sites[site];
-        let request = Request {
+        let request = CallRequest {
             method: &own.method,
             mark: RequestMark::NONE,
             keyed,
@@ -100,7 +100,7 @@ impl Traffic {
         (id, self.follow(id, action, now))
     }
 
-    pub(super) fn waited(&mut self, token: Token, now: Now) -> Option<Pause> {
+    pub(super) fn waited(&mut self, token: CallMoment, now: Now) -> Option<WaitReason> {
         let flight = waiting(&mut self.flights, token)?;
         self.shared.leave_line(flight.site, &mut flight.holding, now.mono);
         let action = flight.call.waited(now);
@@ -108,19 +108,25 @@ impl Traffic {
     }
 
     /// An attempt's result; `None` where nobody waits for it any more.
-    pub(super) fn responded(&mut self, token: Token, seen: &Seen<'_>, now: Now) -> Option<Pause> {
+    pub(super) fn responded(&mut self, token: CallMoment, seen: &ObservedResult<'_>, now: Now) -> Option<WaitReason> {
         let action = waiting(&mut self.flights, token)?.call.responded(seen, now, &mut self.rng);
         Some(self.follow(token.id, action, now))
     }
 
     /// As [`Traffic::responded`], for a result whose meaning is known.
-    pub(super) fn judged(&mut self, token: Token, result: Result<u16, ErrorKind>, verdict: &Verdict, now: Now) -> Option<Pause> {
+    pub(super) fn judged(
+        &mut self,
+        token: CallMoment,
+        result: Result<u16, ErrorKind>,
+        verdict: &Classification,
+        now: Now,
+    ) -> Option<WaitReason> {
         let action = waiting(&mut self.flights, token)?.call.judged(result, verdict, now, &mut self.rng);
         Some(self.follow(token.id, action, now))
     }
 
     /// The next call that a pool has let in or turned out. Ask until `None` after every event.
-    pub(super) fn called(&mut self, now: Now) -> Option<Pause> {
+    pub(super) fn called(&mut self, now: Now) -> Option<WaitReason> {
         let (id, called) = self.shared.called.pop_front()?;
         let flight = self.flights[id as usize].as_mut()?;
         let action = match called {
@@ -137,11 +143,11 @@ impl Traffic {
     }
 
     /// Answers questions until the call has to wait for something.
-    fn follow(&mut self, id: u32, mut action: Action, now: Now) -> Pause {
+    fn follow(&mut self, id: u32, mut action: Action, now: Now) -> WaitReason {
         let flight = self.flights[id as usize].as_mut().expect("only calls that are not over go on");
         self.moments += 1;
         flight.moment = self.moments;
-        let token = Token { id, moment: self.moments };
+        let token = CallMoment { id, moment: self.moments };
         self.records.clear();
         loop {
             self.records.extend(flight.call.take_record());
@@ -150,15 +156,15 @@ impl Traffic {
                     let answer = self.shared.answer(id, flight.site, ask, &mut flight.holding, now);
                     flight.call.answered(answer, now)
                 }
-                Action::Send { number, timeout, .. } => return Pause::Result { token, number, timeout },
-                Action::Wait { until, .. } => return Pause::Until { token, at: until },
+                Action::Send { number, timeout, .. } => return WaitReason::Result { token, number, timeout },
+                Action::Wait { until, .. } => return WaitReason::Until { token, at: until },
                 // The token server is not part of these models.
                 Action::Refresh => flight.call.refreshed(true, now),
                 Action::Finish(finish) => {
                     let limit = flight.holding.refused_by;
                     self.flights[id as usize] = None;
                     self.free.push(id);
-                    return Pause::Over(Over { id, finish, limit });
+                    return WaitReason::Over(Over { id, finish, limit });
                 }
             };
         }
@@ -166,6 +172,6 @@ impl Traffic {
 }
 
 /// The call, if this is still the moment that it is in.
-fn waiting(flights: &mut [Option<Flight>], token: Token) -> Option<&mut Flight> {
+fn waiting(flights: &mut [Option<Flight>], token: CallMoment) -> Option<&mut Flight> {
     flights.get_mut(token.id as usize)?.as_mut().filter(|flight| flight.moment == token.moment)
 }

@@ -7,10 +7,10 @@ mod vectors;
 use driver::{Ended, World};
 use given::{Fate, Job, Knobs, fates, jobs, knobs};
 use proptest::prelude::*;
-use seawall_core::call::{Action, Answer, Ask, Call, Cells, Outcome, Plan, Request};
-use seawall_core::classify::Seen;
+use seawall_core::call::{Action, Ask, AskAnswer, Call, CallPlan, CallRequest, EndpointCells, Outcome};
+use seawall_core::classify::ObservedResult;
 use seawall_core::config::{self, Config};
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::guard::{Admission, State};
 use seawall_core::lease::RequestMark;
 use seawall_core::policy::Rate;
@@ -86,27 +86,27 @@ proptest! {
     }
 }
 
-const GET: Request<'static> =
-    Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
+const GET: CallRequest<'static> =
+    CallRequest { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
 const START: Now = Now { mono: Mono(0), wall: Wall(1_782_864_000_000) };
 
 /// Answers questions until the machine wants something else.
-fn asked(call: &mut Call, mut action: Action, cells: &mut Cells, now: Now) -> Action {
+fn asked(call: &mut Call, mut action: Action, cells: &mut EndpointCells, now: Now) -> Action {
     while let Action::Ask(ask) = action {
         action = call.answered(cells.answer(ask, now).answer, now);
     }
     action
 }
 
-fn parts(text: &str) -> (Cells, Arc<Plan>) {
+fn parts(text: &str) -> (EndpointCells, Arc<CallPlan>) {
     let config = config(text);
     let upstream = &config.upstreams[0];
     let endpoint = &upstream.endpoints[0];
-    (Cells::new(&config, upstream, &endpoint.policy), Arc::new(Plan::new(&config, upstream, endpoint)))
+    (EndpointCells::new(&config, upstream, &endpoint.policy), Arc::new(CallPlan::new(&config, upstream, endpoint)))
 }
 
-fn seen(result: u16) -> Seen<'static> {
-    Seen { method: "GET", result: Ok(result), headers: &(), body: b"", latency: Nanos::from_millis(1) }
+fn seen(result: u16) -> ObservedResult<'static> {
+    ObservedResult { method: "GET", result: Ok(result), headers: &(), body: b"", latency: Nanos::from_millis(1) }
 }
 
 #[test]
@@ -115,13 +115,13 @@ fn a_result_from_before_the_breaker_opened_counts_nowhere() {
         "[upstreams.api]\nurl = \"https://api.test\"\nretry.attempts = 1\nbreaker = { consecutive = 1, open = \"5s\", probes = 1, successes = 1 }",
     );
     let mut rng = Rng::seeded(1);
-    let begin = |cells: &mut Cells, now| {
+    let begin = |cells: &mut EndpointCells, now| {
         let (mut call, action) = Call::begin(Arc::clone(&plan), &GET, now);
         let action = asked(&mut call, action, cells, now);
         assert!(matches!(action, Action::Send { .. }), "{action:?}");
         call
     };
-    let mut finish = |call: &mut Call, cells: &mut Cells, status, now| {
+    let mut finish = |call: &mut Call, cells: &mut EndpointCells, status, now| {
         let action = call.responded(&seen(status), now, &mut rng);
         let _: Action = asked(call, action, cells, now);
     };
@@ -139,9 +139,9 @@ fn a_result_from_before_the_breaker_opened_counts_nowhere() {
 fn a_job_that_was_put_aside_counts_the_sends_it_had() {
     // Nothing is asked before the first send, so the machine begins by sending.
     let (_, plan) = parts("[upstreams.api]\nurl = \"https://api.test\"\nretry.attempts = 2\nbreaker.mode = \"off\"");
-    let plan = Arc::new(Plan { guarded: false, ..(*plan).clone() });
-    let progress = Progress { attempts: 1, ..Progress::default() };
-    let (mut call, action) = Call::resume(plan, &Request { patient: true, ..GET }, progress, START);
+    let plan = Arc::new(CallPlan { guarded: false, ..(*plan).clone() });
+    let progress = CallProgress { attempts: 1, ..CallProgress::default() };
+    let (mut call, action) = Call::resume(plan, &CallRequest { patient: true, ..GET }, progress, START);
     assert!(matches!(action, Action::Send { number: 2, .. }), "{action:?}");
     let _: Action = call.responded(&seen(503), START, &mut Rng::seeded(1));
     assert_eq!(call.progress().attempts, 2);
@@ -164,7 +164,7 @@ fn a_key_is_in_doubt_as_soon_as_one_of_its_sends_is() {
     ];
     for (script, expected) in scripts {
         let (mut cells, plan) = parts(text);
-        let request = Request { method: "POST", mark: RequestMark::NONE, keyed: true, ..GET };
+        let request = CallRequest { method: "POST", mark: RequestMark::NONE, keyed: true, ..GET };
         let (mut now, mut rng, mut results) = (START, Rng::seeded(1), script.iter());
         let (mut call, mut action) = Call::begin(plan, &request, now);
         let mut ended = None;
@@ -177,7 +177,7 @@ fn a_key_is_in_doubt_as_soon_as_one_of_its_sends_is() {
                     call.answered(cells.answer(ask, now).answer, now)
                 }
                 Action::Send { .. } => {
-                    let seen = Seen { method: "POST", result: *results.next().unwrap(), ..seen(0) };
+                    let seen = ObservedResult { method: "POST", result: *results.next().unwrap(), ..seen(0) };
                     call.responded(&seen, now, &mut rng)
                 }
                 Action::Wait { until, .. } => {
@@ -197,7 +197,7 @@ fn a_job_keeps_its_idempotency_key_while_it_is_put_off() {
     let (mut cells, plan) = parts(
         "[upstreams.api]\nurl = \"https://api.test\"\nretry = { attempts = 3 }\nbreaker = { consecutive = 1, open = \"5s\", probes = 1, successes = 1 }",
     );
-    let request = Request { method: "POST", mark: RequestMark::NONE, keyed: true, patient: true, ..GET };
+    let request = CallRequest { method: "POST", mark: RequestMark::NONE, keyed: true, patient: true, ..GET };
     let (mut now, mut rng) = (START, Rng::seeded(1));
     let (mut call, mut action) = Call::begin(plan, &request, now);
     let (mut reserved, mut settled, mut results) = (0, Vec::new(), [503, 200].into_iter());
@@ -210,7 +210,7 @@ fn a_job_keeps_its_idempotency_key_while_it_is_put_off() {
                 }
                 call.answered(cells.answer(ask, now).answer, now)
             }
-            Action::Send { .. } => call.responded(&Seen { method: "POST", ..seen(results.next().unwrap()) }, now, &mut rng),
+            Action::Send { .. } => call.responded(&ObservedResult { method: "POST", ..seen(results.next().unwrap()) }, now, &mut rng),
             Action::Wait { until, .. } => {
                 now = now.after(until.since(now.mono));
                 call.waited(now)
@@ -222,9 +222,14 @@ fn a_job_keeps_its_idempotency_key_while_it_is_put_off() {
 }
 
 /// The questions of a job, up to its end.
-fn questions(policy: &str, request: &Request<'_>, begun: Answer, results: &[Result<u16, ErrorKind>]) -> (Vec<Ask>, Vec<Reason>, u32) {
+fn questions(
+    policy: &str,
+    request: &CallRequest<'_>,
+    begun: AskAnswer,
+    results: &[Result<u16, ErrorKind>],
+) -> (Vec<Ask>, Vec<Reason>, u32) {
     let (mut cells, plan) = parts(&format!("[upstreams.api]\nurl = \"https://api.test\"\nbreaker.mode = \"off\"\n{policy}"));
-    let (mut call, mut action) = Call::begin(plan, &Request { patient: true, ..*request }, START);
+    let (mut call, mut action) = Call::begin(plan, &CallRequest { patient: true, ..*request }, START);
     let (mut asks, mut waits, mut sends, mut results) = (Vec::new(), Vec::new(), 0, results.iter());
     loop {
         action = match action {
@@ -235,11 +240,15 @@ fn questions(policy: &str, request: &Request<'_>, begun: Answer, results: &[Resu
             Action::Ask(ask) => call.answered(cells.answer(ask, START).answer, START),
             Action::Send { .. } => {
                 sends += 1;
-                call.responded(&Seen { method: request.method, result: *results.next().unwrap(), ..seen(200) }, START, &mut Rng::seeded(1))
+                call.responded(
+                    &ObservedResult { method: request.method, result: *results.next().unwrap(), ..seen(200) },
+                    START,
+                    &mut Rng::seeded(1),
+                )
             }
             Action::Wait { reason, .. } => {
                 waits.push(reason);
-                if begun == Answer::NotBegun {
+                if begun == AskAnswer::NotBegun {
                     return (asks, waits, sends);
                 }
                 call.waited(START)
@@ -252,22 +261,25 @@ fn questions(policy: &str, request: &Request<'_>, begun: Answer, results: &[Resu
 
 #[test]
 fn only_a_job_that_may_not_be_repeated_is_noted_before_it_is_sent_and_once() {
-    let post = Request { method: "POST", ..GET };
-    let noted = |policy, request| questions(policy, &request, Answer::Begun, &[Ok(200)]).0.len();
+    let post = CallRequest { method: "POST", ..GET };
+    let noted = |policy, request| questions(policy, &request, AskAnswer::Begun, &[Ok(200)]).0.len();
     assert_eq!(noted("", post), 1);
-    assert_eq!(noted("retry.unsafe = \"never\"", Request { keyed: true, ..post }), 1);
-    for (policy, request) in
-        [("", GET), ("", Request { method: "PUT", ..GET }), ("", Request { keyed: true, ..post }), ("retry.unsafe = \"always\"", post)]
-    {
+    assert_eq!(noted("retry.unsafe = \"never\"", CallRequest { keyed: true, ..post }), 1);
+    for (policy, request) in [
+        ("", GET),
+        ("", CallRequest { method: "PUT", ..GET }),
+        ("", CallRequest { keyed: true, ..post }),
+        ("retry.unsafe = \"always\"", post),
+    ] {
         assert_eq!(noted(policy, request), 0, "{policy} {request:?}");
     }
     assert_eq!(
-        questions("", &post, Answer::Begun, &[Err(ErrorKind::Connect), Ok(200)]),
+        questions("", &post, AskAnswer::Begun, &[Err(ErrorKind::Connect), Ok(200)]),
         (vec![Ask::Begin], vec![Reason::TransientFailure], 2),
         "one note for both"
     );
     assert_eq!(
-        questions("", &post, Answer::NotBegun, &[]),
+        questions("", &post, AskAnswer::NotBegun, &[]),
         (vec![Ask::Begin], vec![Reason::TurnedAway], 0),
         "what is not noted is not sent"
     );
@@ -278,7 +290,7 @@ fn a_server_that_tells_everybody_to_stay_away_is_heard_without_a_breaker() {
     let (mut cells, plan) = parts(
         "[upstreams.api]\nurl = \"https://api.test\"\nretry = { attempts = 1, retry_after_cap = \"1s\" }\nbreaker.mode = \"off\"\n[[upstreams.api.classify]]\nwhen = { status = [429] }\nas = \"transient\"\nscope = \"upstream\"\nwait = \"9s\"",
     );
-    let plan = Arc::new(Plan { pause_wait: Nanos::ZERO, ..(*plan).clone() });
+    let plan = Arc::new(CallPlan { pause_wait: Nanos::ZERO, ..(*plan).clone() });
     let (mut call, action) = Call::begin(Arc::clone(&plan), &GET, START);
     let action = asked(&mut call, action, &mut cells, START);
     assert!(matches!(action, Action::Send { .. }), "{action:?}");
@@ -288,7 +300,7 @@ fn a_server_that_tells_everybody_to_stay_away_is_heard_without_a_breaker() {
     let (mut next, action) = Call::begin(plan, &GET, START);
     let Action::Ask(ask) = action else { panic!("{action:?}") };
     let answer = cells.answer(ask, START).answer;
-    assert_eq!(answer, Answer::Paused { until: Mono(0) + Nanos::from_secs(9), own: false });
+    assert_eq!(answer, AskAnswer::Paused { until: Mono(0) + Nanos::from_secs(9), own: false });
     let Action::Finish(finish) = next.answered(answer, START) else { panic!("it is refused at once") };
     assert_eq!(finish.retry_after, Some(Nanos::from_secs(9)));
 }

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use seawall_core::classify::presets::Preset;
-use seawall_core::classify::{Hint, Rule, RuleSet, Seen, Verdict};
-use seawall_core::record::{ErrorKind, Status};
+use seawall_core::classify::{Classification, Hint, ObservedResult, Rule, RuleSet};
+use seawall_core::record::{AttemptStatus, ErrorKind};
 use seawall_core::time::{Nanos, Wall};
 use serde::Deserialize;
 
@@ -60,8 +60,8 @@ impl Case {
         }
     }
 
-    fn seen<'a>(&'a self, headers: &'a Vec<(&'a String, &'a String)>) -> Seen<'a> {
-        Seen { method: &self.method, result: self.result(), headers, body: self.body.as_bytes(), latency: Nanos::ZERO }
+    fn seen<'a>(&'a self, headers: &'a Vec<(&'a String, &'a String)>) -> ObservedResult<'a> {
+        ObservedResult { method: &self.method, result: self.result(), headers, body: self.body.as_bytes(), latency: Nanos::ZERO }
     }
 }
 
@@ -81,7 +81,7 @@ fn rule_set(preset: &Preset) -> (RuleSet, usize) {
     (RuleSet::new(rules), own)
 }
 
-fn wait(verdict: &Verdict) -> String {
+fn wait(verdict: &Classification) -> String {
     match verdict.wait {
         Hint::None => "none".to_owned(),
         Hint::Backoff => "backoff".to_owned(),
@@ -92,7 +92,7 @@ fn wait(verdict: &Verdict) -> String {
     }
 }
 
-fn found(set: &RuleSet, verdict: &Verdict, expect: &Expect) -> Expect {
+fn found(set: &RuleSet, verdict: &Classification, expect: &Expect) -> Expect {
     let rule: Option<&Rule> = verdict.rule.map(|at| &set.rules()[usize::from(at)]);
     Expect {
         class: verdict.class.to_string(),
@@ -150,7 +150,7 @@ fn a_body_that_was_not_asked_for_changes_nothing() {
             let headers = case.headers.iter().collect();
             let seen = case.seen(&headers);
             if !set.needs_body(seen.method, seen.result) {
-                let without = Seen { body: b"", ..seen };
+                let without = ObservedResult { body: b"", ..seen };
                 assert_eq!(set.classify(&seen, NOW), set.classify(&without, NOW), "{}: {}", preset.name, case.name);
             }
         }
@@ -162,9 +162,9 @@ fn a_preset_that_only_names_failures_leaves_plain_successes_alone() {
     for preset in Preset::all() {
         let (set, _) = rule_set(preset);
         for status in [200, 204, 304] {
-            let seen = Seen { method: "GET", result: Ok(status), headers: &(), body: b"", latency: Nanos::ZERO };
+            let seen = ObservedResult { method: "GET", result: Ok(status), headers: &(), body: b"", latency: Nanos::ZERO };
             let verdict = set.classify(&seen, NOW);
-            assert_eq!((verdict.class.as_str(), verdict.rule), ("success", None), "{} {}", preset.name, Status::Http(status));
+            assert_eq!((verdict.class.as_str(), verdict.rule), ("success", None), "{} {}", preset.name, AttemptStatus::Http(status));
         }
     }
 }

@@ -91,7 +91,14 @@ pub struct Asked<'a> {
 impl Entry {
     /// The answer as an entry, if RFC 9111 §3 lets it be stored and somebody could use it.
     #[must_use]
-    pub fn new(asked: Asked<'_>, status: StatusCode, headers: HeaderMap, body: Bytes, policy: &policy::Cache, now: Wall) -> Option<Self> {
+    pub fn new(
+        asked: Asked<'_>,
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Bytes,
+        policy: &policy::CachePolicy,
+        now: Wall,
+    ) -> Option<Self> {
         let (wanted, said) = (Directives::of(asked.headers), Directives::of(&headers));
         if wanted.no_store || said.no_store || !is_kept(status) || headers.contains_key(SET_COOKIE) {
             return None;
@@ -123,7 +130,7 @@ impl Entry {
 
     /// The same answer, confirmed by a 304 whose headers replace those it had (§3.2, §4.3.4).
     #[must_use]
-    pub fn confirmed(&self, asked: Asked<'_>, by: &HeaderMap, policy: &policy::Cache, now: Wall) -> Option<Self> {
+    pub fn confirmed(&self, asked: Asked<'_>, by: &HeaderMap, policy: &policy::CachePolicy, now: Wall) -> Option<Self> {
         const KEPT: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, TRANSFER_ENCODING, CONNECTION];
         let mut headers = self.headers.clone();
         headers.remove(AGE);

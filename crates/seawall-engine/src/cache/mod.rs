@@ -184,8 +184,8 @@ mod tests {
     use seawall_core::policy;
     use seawall_core::time::{Nanos, Wall};
 
-    const POLICY: policy::Cache =
-        policy::Cache { ttl: Nanos::from_secs(10), stale_if_error: Nanos::ZERO, stale_while_revalidate: Nanos::ZERO };
+    const POLICY: policy::CachePolicy =
+        policy::CachePolicy { ttl: Nanos::from_secs(10), stale_if_error: Nanos::ZERO, stale_while_revalidate: Nanos::ZERO };
 
     fn key(target: &str) -> Key {
         Key { upstream: 1, target: Arc::from(target), head: false, caller: None }

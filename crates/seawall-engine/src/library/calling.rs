@@ -9,7 +9,7 @@ use super::policy::Policy;
 use super::request::Terms;
 use crate::clock::Clock;
 use pin_project_lite::pin_project;
-use seawall_core::call::{Finish, Outcome};
+use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::time::Mono;
 use std::fmt;
 use std::pin::Pin;
@@ -286,7 +286,7 @@ fn sleep(clock: &Clock, until: Mono) -> Timer {
 }
 
 /// The other side's last answer, whatever it is, unless there is none to give.
-fn conclude<T, E>(finish: Finish, class: Option<seawall_core::record::Class>, last: Option<Result<T, E>>) -> Result<T, Failure<E>> {
+fn conclude<T, E>(finish: CallEnd, class: Option<seawall_core::record::Class>, last: Option<Result<T, E>>) -> Result<T, Failure<E>> {
     match (finish.outcome, last) {
         (Outcome::Success | Outcome::Failed(_) | Outcome::Replayed, Some(Ok(value))) => Ok(value),
         (Outcome::Refused(_), Some(Ok(_))) | (_, None) => Err(Failure { error: None, finish, class }),

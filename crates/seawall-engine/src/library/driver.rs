@@ -11,9 +11,9 @@ use crate::credential_pauses::CredentialMark;
 use crate::limits::Who;
 use crate::pools::Turn;
 use crate::state::Visit;
-use seawall_core::call::{Action, Answer, Ask, Call, Finish, Outcome, Request};
-use seawall_core::classify::{Headers, Seen};
-use seawall_core::guard::Change;
+use seawall_core::call::{Action, Ask, AskAnswer, Call, CallEnd, CallRequest, Outcome};
+use seawall_core::classify::{HeaderLookup, ObservedResult};
+use seawall_core::guard::PhaseChange;
 use seawall_core::lease::RequestMark;
 use seawall_core::policy::IdempotencyMode;
 use seawall_core::record::{Class, Code, ErrorKind, Reason};
@@ -32,11 +32,11 @@ pub(super) enum Step {
     Queue(Mono),
     /// State that other processes share is asked, which takes time.
     Ask(Asking),
-    Finish(Finish),
+    Finish(CallEnd),
 }
 
 /// The answer of shared state, on its way, with what the call holds of limits and pools.
-pub(super) type Asking = Pin<Box<dyn Future<Output = (Answer, Option<Change>, Visit)> + Send>>;
+pub(super) type Asking = Pin<Box<dyn Future<Output = (AskAnswer, Option<PhaseChange>, Visit)> + Send>>;
 
 pub(super) struct Driver {
     policy: Policy,
@@ -54,7 +54,7 @@ pub(super) struct Driver {
 
 impl Driver {
     /// A call that began at `now`; `answered` is the breaker's answer, where it has been asked already.
-    pub(super) fn begin(policy: Policy, terms: Terms, now: Now, answered: Option<Answer>) -> (Self, Step) {
+    pub(super) fn begin(policy: Policy, terms: Terms, now: Now, answered: Option<AskAnswer>) -> (Self, Step) {
         let mut subject = Subject { caller: terms.caller, id: None };
         let asks_for_keys = matches!(policy.0.idempotency, IdempotencyMode::Generate | IdempotencyMode::Required);
         let key = match terms.key {
@@ -68,7 +68,7 @@ impl Driver {
             None if asks_for_keys => "POST",
             None => "GET",
         };
-        let request = Request {
+        let request = CallRequest {
             method,
             mark: RequestMark::NONE,
             keyed: key.is_some(),
@@ -96,8 +96,8 @@ impl Driver {
             Kind::Said { result, verdict } => self.call.judged(result, &verdict, self.now, &mut rng.lock()),
             Kind::Seen { result, headers } => {
                 let fields = headers.map(Fields);
-                let headers: &dyn Headers = fields.as_ref().map_or(&(), |fields| fields);
-                let seen = Seen { method: self.method, result, headers, body: &[], latency: Nanos::ZERO };
+                let headers: &dyn HeaderLookup = fields.as_ref().map_or(&(), |fields| fields);
+                let seen = ObservedResult { method: self.method, result, headers, body: &[], latency: Nanos::ZERO };
                 self.call.responded(&seen, self.now, &mut rng.lock())
             }
         };
@@ -110,7 +110,7 @@ impl Driver {
     }
 
     /// Shared state has answered.
-    pub(super) fn answered(&mut self, (answer, change, visit): (Answer, Option<Change>, Visit)) -> Step {
+    pub(super) fn answered(&mut self, (answer, change, visit): (AskAnswer, Option<PhaseChange>, Visit)) -> Step {
         self.visit = visit;
         self.now = self.policy.0.clock.now();
         if let Some(change) = change {
@@ -202,7 +202,7 @@ impl Driver {
         self.now.mono
     }
 
-    fn end(&mut self, finish: &Finish) {
+    fn end(&mut self, finish: &CallEnd) {
         self.done = true;
         let shared = &*self.policy.0;
         drop(self.visit.place(&shared.endpoint.state, &shared.clock));
@@ -221,12 +221,12 @@ impl Drop for Driver {
         self.visit.leave_line(&self.policy.0.endpoint.state, self.now.mono);
         let (attempts, elapsed) = (self.call.progress().attempts, self.now.mono.since(self.started));
         let outcome = Outcome::Refused(Code::Cancelled);
-        self.end(&Finish { outcome, reason: Reason::Cancelled, attempts, elapsed, waited: Nanos::ZERO, retry_after: None });
+        self.end(&CallEnd { outcome, reason: Reason::Cancelled, attempts, elapsed, waited: Nanos::ZERO, retry_after: None });
     }
 }
 
 /// Asks state that other processes share.
-async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut visit: Visit) -> (Answer, Option<Change>, Visit) {
+async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut visit: Visit) -> (AskAnswer, Option<PhaseChange>, Visit) {
     let shared = &*policy.0;
     let who = who(shared, caller.as_deref());
     let (answer, change) = match shared.endpoint.state.link() {

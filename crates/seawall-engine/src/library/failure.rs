@@ -1,6 +1,6 @@
 //! How a call ended that did not succeed.
 
-use seawall_core::call::{Finish, Outcome};
+use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::record::{Class, Code, Reason};
 use std::error::Error;
 use std::fmt;
@@ -24,7 +24,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq)]
 pub struct Failure<E> {
     pub(super) error: Option<E>,
-    pub(super) finish: Finish,
+    pub(super) finish: CallEnd,
     pub(super) class: Option<Class>,
 }
 

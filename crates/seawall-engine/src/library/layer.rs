@@ -9,7 +9,7 @@ use super::request::Terms;
 use http::HeaderValue;
 use http::header::HeaderName;
 use pin_project_lite::pin_project;
-use seawall_core::call::{Finish, Outcome};
+use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::record::{Class, Reason};
 use seawall_core::time::Nanos;
 use std::fmt;
@@ -193,7 +193,7 @@ where
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(|error| Failure {
             error: Some(error),
-            finish: Finish {
+            finish: CallEnd {
                 outcome: Outcome::Failed(Class::Permanent),
                 reason: Reason::PermanentFailure,
                 attempts: 0,

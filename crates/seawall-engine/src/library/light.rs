@@ -5,8 +5,8 @@ use super::driver::{Driver, Step};
 use super::meaning::{Fields, Kind, Meaning};
 use super::policy::{Policy, Shared};
 use super::request::Terms;
-use seawall_core::call::{Answer, First};
-use seawall_core::classify::{Headers, Seen, Verdict};
+use seawall_core::call::{AskAnswer, First};
+use seawall_core::classify::{Classification, HeaderLookup, ObservedResult};
 use seawall_core::guard::Permit;
 use seawall_core::time::{Mono, Nanos, Wall};
 
@@ -20,11 +20,11 @@ pub(super) struct Light {
 impl Light {
     /// Asks the breaker, if it is asked at all; its refusal is an answer for the machine.
     #[inline(always)] // Otherwise the answer, which is large and hardly ever there, goes through memory.
-    pub(super) fn begin(shared: &Shared, first: &First) -> Result<Self, (Answer, Mono)> {
+    pub(super) fn begin(shared: &Shared, first: &First) -> Result<Self, (AskAnswer, Mono)> {
         let started = shared.clock.mono();
         let Some(lease) = first.lease else { return Ok(Self { permit: None, started }) };
         match shared.endpoint.state.admit(lease, None, started) {
-            Answer::Permitted(permit) => Ok(Self { permit: Some(permit), started }),
+            AskAnswer::Permitted(permit) => Ok(Self { permit: Some(permit), started }),
             refused => Err((refused, started)),
         }
     }
@@ -47,13 +47,13 @@ impl Light {
 
     #[cold]
     pub(super) fn into_machine(self, policy: &Policy, terms: Terms) -> Driver {
-        machine(policy, terms, self.started, self.permit.map(Answer::Permitted)).0
+        machine(policy, terms, self.started, self.permit.map(AskAnswer::Permitted)).0
     }
 }
 
 /// The machine of a call that began then; `answered` is the breaker's answer, where it was asked.
 #[cold]
-pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<Answer>) -> (Driver, Step) {
+pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<AskAnswer>) -> (Driver, Step) {
     Driver::begin(policy.clone(), terms, policy.0.clock.at(started), answered)
 }
 
@@ -64,10 +64,10 @@ pub(super) fn is_plain(shared: &Shared, meaning: &Meaning<'_>) -> bool {
         Kind::Success => true,
         Kind::Seen { result: Ok(200), headers } => {
             let fields = headers.map(Fields);
-            let headers: &dyn Headers = fields.as_ref().map_or(&(), |fields| fields);
-            let seen = Seen { method: "GET", result: Ok(200), headers, body: &[], latency: Nanos::ZERO };
+            let headers: &dyn HeaderLookup = fields.as_ref().map_or(&(), |fields| fields);
+            let seen = ObservedResult { method: "GET", result: Ok(200), headers, body: &[], latency: Nanos::ZERO };
             // The time matters to waits, and a plain success has none.
-            shared.plan.rules.classify(&seen, Wall(0)) == Verdict::SUCCESS
+            shared.plan.rules.classify(&seen, Wall(0)) == Classification::SUCCESS
         }
         Kind::Seen { .. } | Kind::Said { .. } => false,
     }

@@ -2,7 +2,7 @@
 //! are to judge.
 
 use http::HeaderMap;
-use seawall_core::classify::{Headers, Hint, Verdict};
+use seawall_core::classify::{Classification, HeaderLookup, Hint};
 use seawall_core::record::{Class, ErrorKind, Scope};
 use seawall_core::time::Nanos;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) enum Kind<'a> {
     /// By the classifier's own word.
     Said {
         result: Result<u16, ErrorKind>,
-        verdict: Verdict,
+        verdict: Classification,
     },
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Kind<'a> {
 #[derive(Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a HeaderMap);
 
-impl Headers for Fields<'_> {
+impl HeaderLookup for Fields<'_> {
     fn first(&self, name: &str) -> Option<&[u8]> {
         self.0.get(name).map(|value| value.as_bytes())
     }
@@ -122,8 +122,8 @@ impl<'a> Meaning<'a> {
     }
 }
 
-const fn said(class: Class) -> Verdict {
-    Verdict {
+const fn said(class: Class) -> Classification {
+    Classification {
         class,
         scope: Scope::Call,
         wait: Hint::Backoff,

@@ -15,7 +15,7 @@ use crate::locked::Locked;
 use crate::record::{Names, Record};
 use crate::secret::Secret;
 use http::HeaderMap;
-use seawall_core::call::{First, Plan};
+use seawall_core::call::{CallPlan, First};
 use seawall_core::config;
 use seawall_core::guard::State;
 use seawall_core::policy::IdempotencyMode;
@@ -44,7 +44,7 @@ pub struct Policy(pub(super) Arc<Shared>);
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) endpoint: Arc<LiveEndpoint>,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Arc<CallPlan>,
     /// What a first attempt may ask and take, where that is all there is.
     pub(super) first: Option<First>,
     /// Ids of the upstream's keys.
@@ -132,7 +132,7 @@ impl Policy {
         let spec = &policies.live.upstreams[upstream].spec;
         let keys = spec.auth.iter().flat_map(|auth| &auth.keys);
         // Tokens are refreshed by whoever knows the secrets, which is not us.
-        let plan = Arc::new(Plan { refreshes: false, ..Plan::clone(&endpoint.plan) });
+        let plan = Arc::new(CallPlan { refreshes: false, ..CallPlan::clone(&endpoint.plan) });
         let idempotency = endpoint.spec.policy.idempotency.mode;
         Self(Arc::new(Shared {
             // A key that is ours to make is made by the machine's driver, and so is a question to other processes.

@@ -4,10 +4,10 @@
 use crate::locked::Locked;
 use crate::metrics::{Metrics, Tally};
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record};
-use seawall_core::call::{Finish, Outcome};
-use seawall_core::guard::{Change, State};
+use seawall_core::call::{CallEnd, Outcome};
+use seawall_core::guard::{PhaseChange, State};
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Class, Decision, Reason};
+use seawall_core::record::{AttemptOutcome, Class, Decision, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use std::fmt;
@@ -78,7 +78,7 @@ impl Reporter {
         tracing::trace!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, "call succeeded");
     }
 
-    pub(super) fn attempt(&self, subject: &mut Subject, attempt: Attempt, at: Wall) {
+    pub(super) fn attempt(&self, subject: &mut Subject, attempt: AttemptOutcome, at: Wall) {
         if matches!(attempt.decision, Decision::Retry | Decision::RotateKey) {
             tracing::info!(
                 target: "seawall",
@@ -111,7 +111,7 @@ impl Reporter {
         self.tell(&Record::Attempt(record));
     }
 
-    pub(super) fn call(&self, subject: &mut Subject, finish: &Finish, at: Wall) {
+    pub(super) fn call(&self, subject: &mut Subject, finish: &CallEnd, at: Wall) {
         let (outcome, refused_by) = match finish.outcome {
             Outcome::Success | Outcome::Replayed => (Class::Success.as_str(), None),
             Outcome::Failed(class) => (class.as_str(), None),
@@ -142,7 +142,7 @@ impl Reporter {
     }
 
     #[cold]
-    pub(super) fn breaker(&self, change: Change, at: Wall) {
+    pub(super) fn breaker(&self, change: PhaseChange, at: Wall) {
         let (from, to, cause) = (change.from, change.to, change.cause);
         if to == State::Open {
             tracing::warn!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, %from, %to, %cause, "breaker changed");

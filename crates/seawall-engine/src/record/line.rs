@@ -3,7 +3,7 @@
 use crate::record::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, Names, NoteRecord, Record, RequestLine, TokenRecord};
 use http::Method;
 use seawall_core::id::CallId;
-use seawall_core::record::{Decision, Reason, Status, Timeout};
+use seawall_core::record::{AttemptStatus, Decision, Reason, Timeout};
 use seawall_core::time::{Nanos, Wall};
 use std::io::Write as _;
 use std::ops::Range;
@@ -210,10 +210,12 @@ pub(crate) fn names(upstream: &str, endpoint: &str) -> Vec<u8> {
 /// A decision that follows from the status alone names the status, and a timeout its bound.
 fn reason(out: &mut Vec<u8>, record: &AttemptRecord) {
     match (record.attempt.reason, record.attempt.status) {
-        (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, Status::Error(_)) if record.timeout.is_some() => {
+        (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, AttemptStatus::Error(_))
+            if record.timeout.is_some() =>
+        {
             record.timeout.iter().for_each(|timeout| put(out, format_args!("{timeout} timeout")));
         }
-        (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, Status::Http(code)) => {
+        (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, AttemptStatus::Http(code)) => {
             put(out, format_args!("status {code}"))
         }
         (Reason::TransientFailure | Reason::AmbiguousFailure | Reason::PermanentFailure, of) => status(out, of),
@@ -221,11 +223,11 @@ fn reason(out: &mut Vec<u8>, record: &AttemptRecord) {
     }
 }
 
-fn status(out: &mut Vec<u8>, status: Status) {
+fn status(out: &mut Vec<u8>, status: AttemptStatus) {
     match status {
-        Status::Http(code) => out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes()),
-        Status::Error(kind) => out.extend_from_slice(kind.as_str().as_bytes()),
-        Status::CircuitOpen => out.extend_from_slice(b"circuit_open"),
+        AttemptStatus::Http(code) => out.extend_from_slice(itoa::Buffer::new().format(code).as_bytes()),
+        AttemptStatus::Error(kind) => out.extend_from_slice(kind.as_str().as_bytes()),
+        AttemptStatus::CircuitOpen => out.extend_from_slice(b"circuit_open"),
     }
 }
 
@@ -370,13 +372,13 @@ fn attempt_text(out: &mut Vec<u8>, record: &AttemptRecord) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seawall_core::record::{Attempt, Class};
+    use seawall_core::record::{AttemptOutcome, Class};
     use seawall_core::rng::Rng;
 
     fn record(endpoint: &str) -> Record {
-        let attempt = Attempt {
+        let attempt = AttemptOutcome {
             number: 2,
-            status: Status::Http(503),
+            status: AttemptStatus::Http(503),
             key: Some(0),
             latency: Nanos(41_300_000),
             elapsed: Nanos(912_000_400),

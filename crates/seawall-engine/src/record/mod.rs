@@ -9,10 +9,10 @@ pub use request_line::RequestLine;
 
 use crate::mask::{Mask, Masked};
 use crate::trace::Span;
-use seawall_core::classify::Headers;
+use seawall_core::classify::HeaderLookup;
 use seawall_core::guard;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Reason, Timeout};
+use seawall_core::record::{AttemptOutcome, Reason, Timeout};
 use seawall_core::time::{Nanos, Wall};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub struct AttemptRecord {
     pub call: CallId,
     pub names: Arc<Names>,
     pub caller: Arc<str>,
-    pub attempt: Attempt,
+    pub attempt: AttemptOutcome,
     /// What the call asks for. A call of the library has none.
     pub request: Option<Arc<RequestLine>>,
     /// Sends beside this one that replaced a connection which had died while it was idle.
@@ -89,7 +89,7 @@ impl Sample {
     pub(crate) const MOST: usize = 8 * 1024;
 
     #[must_use]
-    pub fn of(answer: Option<(u16, &dyn Headers, &[u8])>, mask: &Mask) -> Self {
+    pub fn of(answer: Option<(u16, &dyn HeaderLookup, &[u8])>, mask: &Mask) -> Self {
         let Some((_, headers, body)) = answer else { return Self::default() };
         // Before the cut, which could leave the half of a secret that nobody knows again.
         let body = mask.bytes(body);
@@ -138,5 +138,5 @@ pub struct TokenRecord {
 pub struct BreakerRecord {
     pub at: Wall,
     pub names: Arc<Names>,
-    pub change: guard::Change,
+    pub change: guard::PhaseChange,
 }

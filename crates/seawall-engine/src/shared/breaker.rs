@@ -7,9 +7,9 @@ use crate::clock::Clock;
 use crate::locked::Locked;
 use crate::pause_cell::PauseCell;
 use crate::record::Names;
-use seawall_core::call::{Answer, Settle};
+use seawall_core::call::{AskAnswer, SettleAttempt};
 use seawall_core::guard::breaker::{WHILE_PROBING, ramp_pause};
-use seawall_core::guard::{Breaker, Change, Forced, Permit, PhaseData, Sample};
+use seawall_core::guard::{BreakerCell, BreakerSample, Forced, Permit, PhaseChange, PhaseData};
 use seawall_core::policy::{self, BreakerPer};
 use seawall_core::time::{Mono, Nanos};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const PROBE: i64 = 5;
 /// The cells of this process that follow what is shared.
 #[derive(Debug)]
 pub(crate) struct OwnCells {
-    pub breaker: Arc<Locked<Breaker>>,
+    pub breaker: Arc<Locked<BreakerCell>>,
     /// Of the endpoint and of its upstream.
     pub pauses: [Arc<PauseCell>; 2],
 }
@@ -38,8 +38,8 @@ pub(crate) struct OwnCells {
 #[derive(Debug)]
 pub(crate) struct SharedBreaker {
     store: Arc<Store>,
-    copy: Arc<Locked<Breaker>>,
-    guard: policy::Breaker,
+    copy: Arc<Locked<BreakerCell>>,
+    guard: policy::BreakerPolicy,
     key: String,
     /// When the copy was last known to be closed, on our clock.
     closed_at: AtomicU64,
@@ -50,7 +50,7 @@ pub(crate) struct SharedBreaker {
 }
 
 impl SharedBreaker {
-    pub(super) fn new(store: &Arc<Store>, names: &Names, own: OwnCells, guard: policy::Breaker, pause_keys: [String; 2]) -> Self {
+    pub(super) fn new(store: &Arc<Store>, names: &Names, own: OwnCells, guard: policy::BreakerPolicy, pause_keys: [String; 2]) -> Self {
         let OwnCells { breaker: copy, pauses } = own;
         let place = match guard.per {
             BreakerPer::Upstream => String::new(),
@@ -61,10 +61,10 @@ impl SharedBreaker {
     }
 
     /// Leave to send once, for a call that our copies of the pauses let through.
-    pub(crate) async fn permit(&self, lease: Nanos, clock: &Clock) -> Answer {
+    pub(crate) async fn permit(&self, lease: Nanos, clock: &Clock) -> AskAnswer {
         let known = self.known();
         if let Some(generation) = known.filter(|_| self.is_fresh(clock.now().mono)) {
-            return Answer::Permitted(Permit { generation, probe: None });
+            return AskAnswer::Permitted(Permit { generation, probe: None });
         }
         let arguments =
             Arguments::default().number(0).number(ticks(lease)).signed(known.map_or(-1, i64::from)).number(ticks(WHILE_PROBING));
@@ -85,21 +85,21 @@ impl SharedBreaker {
                     self.pauses.iter().for_each(|pause| pause.hear_end());
                 }
                 let generation = u32::try_from(number(&reply, 2)).unwrap_or(0);
-                Answer::Permitted(Permit { generation, probe: reply.get(3).and_then(|slot| u32::try_from(*slot).ok()) })
+                AskAnswer::Permitted(Permit { generation, probe: reply.get(3).and_then(|slot| u32::try_from(*slot).ok()) })
             }
-            (Some(&REFUSED), wait) => Answer::Open { retry_at: Some(met.mono + nanos(wait)) },
+            (Some(&REFUSED), wait) => AskAnswer::Open { retry_at: Some(met.mono + nanos(wait)) },
             (Some(&PAUSED), wait) => {
                 let until = met.mono + nanos(wait);
                 self.pauses[0].hear(until, met.mono);
-                Answer::Paused { until, own: false }
+                AskAnswer::Paused { until, own: false }
             }
-            (Some(&RAMP), _) => Answer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
-            (_, _) => Answer::Open { retry_at: None },
+            (Some(&RAMP), _) => AskAnswer::Open { retry_at: Some(met.mono + ramp_pause(self.guard.ramp)) },
+            (_, _) => AskAnswer::Open { retry_at: None },
         }
     }
 
     /// Tells how a send went; whoever only gives back a permit that was no probe has nothing to tell.
-    pub(super) async fn report(&self, settle: &Settle, clock: &Clock) -> Option<Change> {
+    pub(super) async fn report(&self, settle: &SettleAttempt, clock: &Clock) -> Option<PhaseChange> {
         if settle.sample.is_none() && settle.cancel.is_none_or(|permit| permit.probe.is_none()) {
             return None;
         }
@@ -107,7 +107,7 @@ impl SharedBreaker {
             let probe = permit.and_then(|permit| permit.probe).map_or(-1, i64::from);
             [permit.map_or(-1, |permit| i64::from(permit.generation)), probe]
         };
-        let sample = settle.sample.map_or(Sample::success(Nanos::ZERO), |(_, sample)| sample);
+        let sample = settle.sample.map_or(BreakerSample::success(Nanos::ZERO), |(_, sample)| sample);
         let arguments = Arguments::default()
             .number(0)
             .signed(self.known().map_or(-1, i64::from))
@@ -122,7 +122,7 @@ impl SharedBreaker {
     }
 
     /// Holds the breaker on every instance, or lets go of it; while nobody answers, our own.
-    pub(crate) async fn force(&self, forced: Forced, clock: &Clock) -> Option<Change> {
+    pub(crate) async fn force(&self, forced: Forced, clock: &Clock) -> Option<PhaseChange> {
         let arguments = Arguments::default().number(0).number(numbers::of_forced(forced));
         let Some(reply) = self.run(&scripts::FORCE, &[&self.key], arguments, clock).await else {
             return self.copy.lock().force(forced, clock.now().mono);
@@ -131,12 +131,12 @@ impl SharedBreaker {
     }
 
     /// Keeps what a script answered, and says what it changed.
-    fn change(&self, reply: &[i64], clock: &Clock) -> Option<Change> {
+    fn change(&self, reply: &[i64], clock: &Clock) -> Option<PhaseChange> {
         let met = self.learn(reply, number(reply, 0), clock);
         let [_, from, to, cause, age, ..] = reply[..] else { return None };
         let (from, to, cause) = numbers::change(from, to, cause)?;
         let ago = nanos(u64::try_from(age).unwrap_or(0));
-        Some(Change { from, to, cause, at: Mono(met.mono.0.saturating_sub(ago.0)) })
+        Some(PhaseChange { from, to, cause, at: Mono(met.mono.0.saturating_sub(ago.0)) })
     }
 
     /// The generation of our copy while it is closed: the script need not repeat it.
@@ -168,7 +168,7 @@ impl SharedBreaker {
             if data.phase != PhaseData::Closed {
                 self.closed_at.store(0, Ordering::Relaxed);
             }
-            *self.copy.lock() = Breaker::import(&data.on(|at| met.mono(at), |span| nanos(span).0));
+            *self.copy.lock() = BreakerCell::import(&data.on(|at| met.mono(at), |span| nanos(span).0));
         }
         met
     }

@@ -5,7 +5,7 @@ use super::numbers::{nanos, number, ticks};
 use super::redis::{Arguments, Store};
 use super::scripts;
 use crate::clock::Clock;
-use seawall_core::admit::idempotency::{Answer, Claim, Ending};
+use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, ReserveAnswer};
 use seawall_core::id::CallId;
 use seawall_core::time::Nanos;
 
@@ -16,7 +16,7 @@ fn name(scope: &[u8; 32]) -> String {
 
 impl Store {
     /// Asks to execute under a key, with the answer that is to be given again; `None` when shared state does not answer.
-    pub async fn reserve_key(&self, scope: &[u8; 32], claim: &Claim, owner: CallId, clock: &Clock) -> Option<(Answer, Vec<u8>)> {
+    pub async fn reserve_key(&self, scope: &[u8; 32], claim: &KeyClaim, owner: CallId, clock: &Clock) -> Option<(ReserveAnswer, Vec<u8>)> {
         let arguments = Arguments::default()
             .number(0)
             .text(claim.fingerprint.0)
@@ -26,21 +26,21 @@ impl Store {
             .number(u64::from(claim.upstream_honours_keys));
         let (kind, value, response): (i64, i64, Vec<u8>) = self.run(&scripts::RESERVE, &[&name(scope)], &arguments).await?;
         let answer = match kind {
-            0 => Answer::Proceed { reservation: u32::try_from(value).unwrap_or(0) },
-            1 => Answer::Replay,
-            2 => Answer::Mismatch,
-            3 => Answer::InFlight { retry_at: clock.now().wall + nanos(number(&[value], 0)) },
-            _ => Answer::Unknown,
+            0 => ReserveAnswer::Proceed { reservation: u32::try_from(value).unwrap_or(0) },
+            1 => ReserveAnswer::Replay,
+            2 => ReserveAnswer::Mismatch,
+            3 => ReserveAnswer::InFlight { retry_at: clock.now().wall + nanos(number(&[value], 0)) },
+            _ => ReserveAnswer::Unknown,
         };
         Some((answer, response))
     }
 
     /// Ends a reservation. `false` when it was lost in the meantime, `None` when shared state does not answer.
-    pub async fn finish_key(&self, scope: &[u8; 32], reservation: u32, ending: Ending, ttl: Nanos, response: &[u8]) -> Option<bool> {
+    pub async fn finish_key(&self, scope: &[u8; 32], reservation: u32, ending: KeyEnding, ttl: Nanos, response: &[u8]) -> Option<bool> {
         let how = match ending {
-            Ending::Done => 1,
-            Ending::Released => 2,
-            Ending::Unknown => 3,
+            KeyEnding::Done => 1,
+            KeyEnding::Released => 2,
+            KeyEnding::Unknown => 3,
         };
         let arguments = Arguments::default().number(0).number(u64::from(reservation)).number(how).number(ticks(ttl)).text(response);
         self.run::<i64>(&scripts::FINISH, &[&name(scope)], &arguments).await.map(|held| held == 1)

@@ -7,8 +7,8 @@ use super::scripts;
 use crate::clock::Clock;
 use crate::record::Names;
 use crate::upstream_state::UpstreamState;
-use seawall_core::call::{Answer, KeyReport, Settle};
-use seawall_core::lease::{KeyPool, KeySet, Lease, RequestMark, Until};
+use seawall_core::call::{AskAnswer, KeyReport, SettleAttempt};
+use seawall_core::lease::{KeyLease, KeyPool, KeySet, RequestMark, Until};
 use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::time::{Nanos, Now};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl SharedKeys {
     }
 
     /// A key that is viable on every instance.
-    pub(crate) async fn lease(&self, tried: KeySet, request: RequestMark, clock: &Clock) -> Answer {
+    pub(crate) async fn lease(&self, tried: KeySet, request: RequestMark, clock: &Clock) -> AskAnswer {
         let tried_text: String = (0..self.count).map(|key| if tried.contains(key) { '1' } else { '0' }).collect();
         let Some(reply) =
             self.run(&scripts::LEASE, |arguments| arguments.text(tried_text).number(u64::from(request.number())), clock).await
@@ -43,16 +43,16 @@ impl SharedKeys {
         };
         self.learn(reply.get(5..), number(&reply, 4), clock);
         match reply.first() {
-            Some(0) => Answer::Key(Lease { key: u16::try_from(number(&reply, 1)).unwrap_or(0), probe: number(&reply, 2) == 1 }),
+            Some(0) => AskAnswer::Key(KeyLease { key: u16::try_from(number(&reply, 1)).unwrap_or(0), probe: number(&reply, 2) == 1 }),
             Some(1) => {
                 let probed = self.copy.with_keys(|pool| pool.has_probes(clock.now(), tried)).unwrap_or(false);
-                Answer::Cooling { wait: nanos(number(&reply, 3)), probed }
+                AskAnswer::Cooling { wait: nanos(number(&reply, 3)), probed }
             }
-            _ => Answer::Dead { wait: reply.get(3).and_then(|wait| u64::try_from(*wait).ok()).map(nanos) },
+            _ => AskAnswer::Dead { wait: reply.get(3).and_then(|wait| u64::try_from(*wait).ok()).map(nanos) },
         }
     }
 
-    pub(crate) async fn report(&self, settle: &Settle, clock: &Clock) {
+    pub(crate) async fn report(&self, settle: &SettleAttempt, clock: &Clock) {
         let Some((lease, report)) = settle.key else { return };
         let now = clock.now();
         let (what, detail) = match report {

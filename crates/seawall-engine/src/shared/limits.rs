@@ -8,8 +8,8 @@ use crate::clock::Clock;
 use crate::limits::{Layer, Limits, Taken, Who};
 use crate::locked::Locked;
 use crate::record::Names;
-use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::call::{Answer, Settle};
+use seawall_core::admit::limit::{Gcra, LimitCell};
+use seawall_core::call::{AskAnswer, SettleAttempt};
 use seawall_core::policy::{Fail, Mode};
 use seawall_core::time::{Mono, Nanos};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct SharedLimits {
     names: Arc<Names>,
     own: Limits,
     /// Where each layer's cells are, and its numbers in ticks.
-    layers: Vec<(String, Limit)>,
+    layers: Vec<(String, Gcra)>,
     cost: u64,
     /// What the limits come to for one of so many instances.
     share: Locked<(u32, Arc<Limits>)>,
@@ -34,7 +34,7 @@ pub struct SharedLimits {
 pub struct Receipt {
     keys: Vec<String>,
     shadowed: u64,
-    cells: Vec<Cell>,
+    cells: Vec<LimitCell>,
     met: Meeting,
 }
 
@@ -73,7 +73,7 @@ impl SharedLimits {
     }
 
     /// Takes a call's part of every layer, on all instances together.
-    pub async fn take(&self, who: &Who<'_>, clock: &Clock) -> (Answer, Took) {
+    pub async fn take(&self, who: &Who<'_>, clock: &Clock) -> (AskAnswer, Took) {
         let hashes = self.own.layers().iter().map(|layer| layer.stable_key(who, &self.names));
         let keys: Vec<String> = self.layers.iter().zip(hashes).map(|((prefix, _), hash)| format!("{prefix}{hash}")).collect();
         let arguments =
@@ -84,9 +84,9 @@ impl SharedLimits {
         };
         let met = self.store.met(number(&reply, 4), clock);
         let answer = match (reply.first(), number(&reply, 1)) {
-            (Some(0), after) => Answer::Limited { after: nanos(after) },
-            (Some(1), wait) => Answer::OverLimit { retry_at: Some(met.mono + nanos(wait)) },
-            (_, _) => Answer::OverLimit { retry_at: None },
+            (Some(0), after) => AskAnswer::Limited { after: nanos(after) },
+            (Some(1), wait) => AskAnswer::OverLimit { retry_at: Some(met.mono + nanos(wait)) },
+            (_, _) => AskAnswer::OverLimit { retry_at: None },
         };
         match reply.first() {
             Some(0) => self.own.count(None, number(&reply, 3)),
@@ -96,10 +96,10 @@ impl SharedLimits {
         (answer, Took::Shared(Receipt { keys, shadowed: number(&reply, 3), cells, met }))
     }
 
-    fn take_alone(&self, who: &Who<'_>, now: Mono) -> (Answer, Took) {
+    fn take_alone(&self, who: &Who<'_>, now: Mono) -> (AskAnswer, Took) {
         let closed = |layer: &Layer| layer.mode() == Mode::Enforce && layer.spec().fail == Fail::Closed;
         if self.own.layers().iter().any(closed) {
-            return (Answer::OverLimit { retry_at: Some(now + CLOSED_FOR) }, Took::Nothing);
+            return (AskAnswer::OverLimit { retry_at: Some(now + CLOSED_FOR) }, Took::Nothing);
         }
         let share = self.share();
         let (answer, taken) = share.take(who, &self.names, self.cost, now);
@@ -122,7 +122,7 @@ impl SharedLimits {
     }
 
     /// What limits hear of an attempt's end.
-    pub(super) async fn settle(&self, settle: &Settle, receipt: Option<&Receipt>) {
+    pub(super) async fn settle(&self, settle: &SettleAttempt, receipt: Option<&Receipt>) {
         let Some(receipt) = receipt else { return };
         if settle.untake {
             self.refund(receipt).await;
@@ -162,6 +162,6 @@ impl SharedLimits {
     }
 }
 
-fn told(arguments: Arguments, limit: &Limit) -> Arguments {
+fn told(arguments: Arguments, limit: &Gcra) -> Arguments {
     numbers::of_limit(limit).into_iter().fold(arguments, Arguments::number)
 }

@@ -9,9 +9,9 @@ use crate::clock::Clock;
 use crate::limits::Limits;
 use crate::record::Names;
 use crate::upstream_state::UpstreamState;
-use seawall_core::call::{KeyReport, Settle};
-use seawall_core::config::Policy;
-use seawall_core::guard::Change;
+use seawall_core::call::{KeyReport, SettleAttempt};
+use seawall_core::config::EndpointPolicy;
+use seawall_core::guard::PhaseChange;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Link {
     pub(crate) fn new(
         store: &Arc<Store>,
         names: &Arc<Names>,
-        policy: &Policy,
+        policy: &EndpointPolicy,
         own: OwnCells,
         upstream: Arc<UpstreamState>,
         (limits, key_limits): (&Limits, &Limits),
@@ -54,7 +54,7 @@ impl Link {
     }
 
     /// Tells shared state what an attempt did; what nobody there hears, our own copies do.
-    pub(crate) async fn report(&self, settle: &Settle, receipts: &Receipts, clock: &Clock) -> Option<Change> {
+    pub(crate) async fn report(&self, settle: &SettleAttempt, receipts: &Receipts, clock: &Clock) -> Option<PhaseChange> {
         let unused = matches!(settle.key, Some((_, KeyReport::Unused)));
         let key_limits = async {
             if let Some(receipt) = receipts.key.as_ref().filter(|_| unused) {
@@ -72,7 +72,7 @@ impl Link {
     }
 
     /// The same for a caller who is gone: nobody waits for it.
-    pub(crate) fn report_late(self: &Arc<Self>, settle: &Settle, receipts: Receipts) {
+    pub(crate) fn report_late(self: &Arc<Self>, settle: &SettleAttempt, receipts: Receipts) {
         self.store.report_late(Late { link: Arc::clone(self), settle: *settle, receipts });
     }
 }

@@ -3,8 +3,8 @@
 //! A script's time is in ticks of 100 ns since 2020, read from the server's clock: one clock orders what all instances
 //! do, whole ticks fit a Lua number for 28 years, and rates up to a million a second are still told apart.
 
-use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::guard::{BreakerData, Cause, Forced, PhaseData, Sample, State, Tally, WindowData};
+use seawall_core::admit::limit::{Gcra, LimitCell};
+use seawall_core::guard::{BreakerData, BreakerSample, Cause, Forced, PhaseData, State, WindowCounts, WindowData};
 use seawall_core::lease::{CooldownData, KeyData, KeyPoolData, REFUSALS};
 use seawall_core::policy::{self, Algorithm, Mode, Pick};
 use seawall_core::time::{Mono, Nanos};
@@ -58,18 +58,18 @@ pub const fn nanos(ticks: u64) -> Nanos {
 
 /// A limit whose time is counted in ticks.
 #[must_use]
-pub fn in_ticks(limit: &policy::Limit) -> Limit {
+pub fn in_ticks(limit: &policy::LimitPolicy) -> Gcra {
     let mut limit = limit.clone();
     limit.rate.per = Nanos((limit.rate.per.0 / TICK).clamp(1, MOST >> 2));
     if matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) {
         limit.rate.count = limit.rate.count.min(MOST_CALLS);
     }
-    Limit::from(&limit)
+    Gcra::from(&limit)
 }
 
 /// The six numbers of a limit.
 #[must_use]
-pub fn of_limit(limit: &Limit) -> [u64; 6] {
+pub fn of_limit(limit: &Gcra) -> [u64; 6] {
     let numbers = limit.numbers();
     let algorithm = match numbers.algorithm {
         Algorithm::TokenBucket => 1,
@@ -101,14 +101,14 @@ pub const fn of_forced(forced: Forced) -> u64 {
 
 /// A limit's cell from a script's three numbers.
 #[must_use]
-pub fn cell(numbers: &[i64]) -> Cell {
+pub fn cell(numbers: &[i64]) -> LimitCell {
     let [at, held, before] = [0, 1, 2].map(|place| number(numbers, place));
-    Cell { at, held: held | before << 32 }
+    LimitCell { at, held: held | before << 32 }
 }
 
 /// The twelve numbers of a breaker's policy; `ticks` turns spans into the script's.
 #[must_use]
-pub fn of_guard(guard: &policy::Breaker, ticks: impl Fn(Nanos) -> u64) -> [u64; 12] {
+pub fn of_guard(guard: &policy::BreakerPolicy, ticks: impl Fn(Nanos) -> u64) -> [u64; 12] {
     [
         mode(guard.mode),
         ticks(guard.window),
@@ -127,7 +127,7 @@ pub fn of_guard(guard: &policy::Breaker, ticks: impl Fn(Nanos) -> u64) -> [u64; 
 
 /// How a result counts: not failed, failed, failed again in the same call.
 #[must_use]
-pub const fn of_failure(sample: Sample) -> u64 {
+pub const fn of_failure(sample: BreakerSample) -> u64 {
     match (sample.failed, sample.repeated) {
         (false, _) => 0,
         (true, false) => 1,
@@ -173,7 +173,7 @@ pub fn breaker(numbers: &[i64]) -> Option<BreakerData> {
     }
     let at = |place: usize| number(numbers, place);
     let small = |place: usize| u32::try_from(at(place)).unwrap_or(u32::MAX);
-    let tally = |place: usize| -> Tally { [small(place), small(place + 1), small(place + 2)] };
+    let tally = |place: usize| -> WindowCounts { [small(place), small(place + 1), small(place + 2)] };
     let phase = match at(0) {
         0 => PhaseData::Closed,
         1 => PhaseData::Ramping { since: at(1), credit: small(5) },
@@ -186,7 +186,7 @@ pub fn breaker(numbers: &[i64]) -> Option<BreakerData> {
         5 => PhaseData::ForcedClosed,
         _ => return None,
     };
-    let mut slots = <[Tally; 10]>::default();
+    let mut slots = <[WindowCounts; 10]>::default();
     for (slot, place) in slots.iter_mut().zip((19..).step_by(3)) {
         *slot = tally(place);
     }

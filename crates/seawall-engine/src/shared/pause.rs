@@ -7,7 +7,7 @@ use super::scripts;
 use crate::clock::Clock;
 use crate::pause_cell::PauseCell;
 use crate::record::Names;
-use seawall_core::call::Settle;
+use seawall_core::call::SettleAttempt;
 use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::record::Scope;
 use seawall_core::time::Mono;
@@ -33,7 +33,7 @@ impl SharedPause {
         [self.endpoint.clone(), self.upstream.clone()]
     }
 
-    pub(super) async fn report(&self, settle: &Settle, clock: &Clock) {
+    pub(super) async fn report(&self, settle: &SettleAttempt, clock: &Clock) {
         let now = clock.now().mono;
         // A pause of one caller's credential is this instance's own.
         if let Some((scope @ (Scope::Endpoint | Scope::Upstream), until)) = settle.pause {

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::locked::Locked;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, Script, ServerErrorKind};
-use seawall_core::call::Settle;
+use seawall_core::call::SettleAttempt;
 use seawall_core::time::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -63,7 +63,7 @@ pub enum News {
 #[derive(Debug)]
 pub(crate) struct Late {
     pub link: Arc<Link>,
-    pub settle: Settle,
+    pub settle: SettleAttempt,
     pub receipts: Receipts,
 }
 

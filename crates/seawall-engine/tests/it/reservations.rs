@@ -3,7 +3,7 @@
 
 use super::servers::Redis;
 use redis::{Pipeline, Script};
-use seawall_core::admit::idempotency::{self as rule, Answer, Claim, Ending, Entry, Fingerprint};
+use seawall_core::admit::idempotency::{self as rule, KeyClaim, KeyEnding, KeyEntry, RequestFingerprint, ReserveAnswer};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::shared::scripts;
@@ -16,28 +16,28 @@ type Reply = (i64, i64, Vec<u8>);
 /// One key as the core sees it: the entry, who holds it, and the answer beside it.
 #[derive(Default)]
 struct Key {
-    slot: Option<Entry>,
+    slot: Option<KeyEntry>,
     owner: u8,
     response: Vec<u8>,
 }
 
 impl Key {
-    fn reserve(&mut self, claim: Claim, owner: u8, now: i64) -> Reply {
+    fn reserve(&mut self, claim: KeyClaim, owner: u8, now: i64) -> Reply {
         let own = owner > 0 && self.slot.is_some() && self.owner == owner;
         let decide = if own { rule::resume } else { rule::reserve };
         match decide(&mut self.slot, claim, Wall(now)) {
-            Answer::Proceed { reservation } => {
+            ReserveAnswer::Proceed { reservation } => {
                 (self.owner, self.response) = (owner, Vec::new());
                 (0, i64::from(reservation), Vec::new())
             }
-            Answer::Replay => (1, 0, self.response.clone()),
-            Answer::Mismatch => (2, 0, Vec::new()),
-            Answer::InFlight { retry_at } => (3, retry_at.0 - now, Vec::new()),
-            Answer::Unknown => (4, 0, Vec::new()),
+            ReserveAnswer::Replay => (1, 0, self.response.clone()),
+            ReserveAnswer::Mismatch => (2, 0, Vec::new()),
+            ReserveAnswer::InFlight { retry_at } => (3, retry_at.0 - now, Vec::new()),
+            ReserveAnswer::Unknown => (4, 0, Vec::new()),
         }
     }
 
-    fn finish(&mut self, reservation: u32, ending: Ending, ttl: Nanos, response: &[u8], now: i64) -> bool {
+    fn finish(&mut self, reservation: u32, ending: KeyEnding, ttl: Nanos, response: &[u8], now: i64) -> bool {
         let held = rule::finish(&mut self.slot, reservation, ending, ttl, Wall(now));
         if held && !response.is_empty() {
             self.response = response.to_vec();
@@ -60,8 +60,8 @@ fn life(rng: &mut Rng, name: &str) -> (Pipeline, Vec<(String, Reply)>) {
         let ttl = 20 + rng.up_to(100);
         if rng.up_to(2) > 0 {
             let (fingerprint, owner, lease) = ([small(rng, 3) / 3; 32], small(rng, 2), 1 + rng.up_to(60));
-            let claim = Claim {
-                fingerprint: Fingerprint(fingerprint),
+            let claim = KeyClaim {
+                fingerprint: RequestFingerprint(fingerprint),
                 lease: Nanos::from_millis(lease),
                 ttl: Nanos::from_millis(ttl),
                 upstream_honours_keys: rng.up_to(2) == 0,
@@ -72,7 +72,7 @@ fn life(rng: &mut Rng, name: &str) -> (Pipeline, Vec<(String, Reply)>) {
             expected.push((format!("reserve {claim:?} by {owner} at {now}"), key.reserve(claim, owner, now)));
         } else {
             let (reservation, how) = (u32::from(small(rng, 2)), small(rng, 2));
-            let ending = [Ending::Done, Ending::Released, Ending::Unknown][usize::from(how)];
+            let ending = [KeyEnding::Done, KeyEnding::Released, KeyEnding::Unknown][usize::from(how)];
             let response = if how == 0 && rng.up_to(3) > 0 { now.to_string().into_bytes() } else { Vec::new() };
             let tells = op(&mut pipeline, &scripts::FINISH, name).arg(now).arg(reservation).arg(how + 1);
             tells.arg(ttl).arg(&response);

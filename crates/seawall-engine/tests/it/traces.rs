@@ -4,14 +4,14 @@
 use http::HeaderMap;
 use proptest::prelude::*;
 use proptest::sample::select;
-use seawall_core::call::{Finish, Outcome, Request};
-use seawall_core::classify::Headers;
+use seawall_core::call::{CallEnd, CallRequest, Outcome};
+use seawall_core::classify::HeaderLookup;
 use seawall_core::config::{self, Config};
 use seawall_core::id::CallId;
 use seawall_core::lease::RequestMark;
 use seawall_core::record::{Class, ErrorKind};
 use seawall_core::rng::Rng;
-use seawall_core::sim::script::{self, Fate};
+use seawall_core::sim::script::{self, SendFate};
 use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_engine::attempt::{KeyTail, Outward, Transport};
 use seawall_engine::credential_pauses::CredentialMark;
@@ -42,7 +42,7 @@ struct Story {
 struct Case {
     text: String,
     gaps: Vec<Nanos>,
-    fates: Vec<Fate>,
+    fates: Vec<SendFate>,
     seed: u64,
 }
 
@@ -51,7 +51,7 @@ impl Case {
         config::load("story.toml", self.text.as_bytes()).unwrap_or_else(|invalid| panic!("{invalid}"))
     }
 
-    fn fate(&self, sent: &Cell<usize>) -> Fate {
+    fn fate(&self, sent: &Cell<usize>) -> SendFate {
         let fate = self.fates[sent.get() % self.fates.len()];
         sent.set(sent.get() + 1);
         fate
@@ -72,7 +72,7 @@ fn line(record: AttemptRecord) -> String {
     String::from_utf8(text).unwrap()
 }
 
-fn end(succeeded: bool, finish: &Finish) -> String {
+fn end(succeeded: bool, finish: &CallEnd) -> String {
     if succeeded { "success".into() } else { format!("{} after {} in {}", finish.reason, finish.attempts, finish.elapsed) }
 }
 
@@ -163,7 +163,7 @@ struct Scripted<'a> {
 #[derive(Debug)]
 struct Fields(Option<String>);
 
-impl Headers for Fields {
+impl HeaderLookup for Fields {
     fn first(&self, name: &str) -> Option<&[u8]> {
         self.0.as_deref().filter(|_| name == "retry-after").map(str::as_bytes)
     }
@@ -184,8 +184,8 @@ impl Transport for Scripted<'_> {
         Ok(())
     }
 
-    fn answer(&self) -> Option<(u16, &dyn Headers, &[u8])> {
-        self.last.as_ref().map(|(status, fields)| (*status, fields as &dyn Headers, &[] as &[u8]))
+    fn answer(&self) -> Option<(u16, &dyn HeaderLookup, &[u8])> {
+        self.last.as_ref().map(|(status, fields)| (*status, fields as &dyn HeaderLookup, &[] as &[u8]))
     }
 
     async fn refresh(&mut self) -> bool {
@@ -255,7 +255,7 @@ fn gateway(case: &Case) -> Story {
     clock.run(async {
         for gap in &case.gaps {
             clock.sleep(Duration::from_nanos(gap.0)).await;
-            let request = Request {
+            let request = CallRequest {
                 method: "GET",
                 mark: RequestMark::NONE,
                 keyed: false,
@@ -309,8 +309,8 @@ fn check(case: &Case) {
     }
 }
 
-const fn ok(status: u16) -> Fate {
-    Fate { latency: Nanos::from_millis(20), result: Ok(status), retry_after: None }
+const fn ok(status: u16) -> SendFate {
+    SendFate { latency: Nanos::from_millis(20), result: Ok(status), retry_after: None }
 }
 
 #[test]
@@ -319,9 +319,9 @@ fn an_outage_is_told_alike_by_library_gateway_and_simulator() {
                 breaker = { consecutive = 1, open = \"2s\", max_wait = \"0s\" }\n"
         .to_owned();
     let mut fates = vec![ok(200), ok(200)];
-    fates.extend([Fate { result: Err(ErrorKind::Reset), ..ok(0) }; 4]);
-    fates.push(Fate { retry_after: Some(3), ..ok(503) });
-    fates.push(Fate { latency: Nanos::from_secs(11), ..ok(200) });
+    fates.extend([SendFate { result: Err(ErrorKind::Reset), ..ok(0) }; 4]);
+    fates.push(SendFate { retry_after: Some(3), ..ok(503) });
+    fates.push(SendFate { latency: Nanos::from_secs(11), ..ok(200) });
     let case = Case { text, gaps: vec![Nanos::from_millis(700); 25], fates, seed: 7 };
     check(&case);
     let story = simulator(&case);
@@ -332,7 +332,7 @@ fn an_outage_is_told_alike_by_library_gateway_and_simulator() {
 fn cases() -> impl Strategy<Value = Case> {
     let status = select(vec![200u16, 200, 200, 204, 500, 502, 503, 429, 404, 401]);
     let result = prop_oneof![4 => status.prop_map(Ok), 1 => select(ErrorKind::ALL).prop_map(Err)];
-    let fate = (result, 0..1_500u64, prop::option::weighted(0.2, 0..4u32)).prop_map(|(result, ms, retry_after)| Fate {
+    let fate = (result, 0..1_500u64, prop::option::weighted(0.2, 0..4u32)).prop_map(|(result, ms, retry_after)| SendFate {
         latency: Nanos::from_millis(ms),
         result,
         retry_after,

@@ -4,10 +4,10 @@
 use super::servers::Redis;
 use redis::{Pipeline, Script};
 use seawall_core::admit::layered::{self, Answers};
-use seawall_core::admit::limit::{Cell, Limit};
+use seawall_core::admit::limit::{Gcra, LimitCell};
 use seawall_core::guard::breaker::WHILE_PROBING;
-use seawall_core::guard::{Admission, Breaker, Change, Forced, Pause, Permit, PhaseData, Sample};
-use seawall_core::lease::{self, KeyPool, KeySet, Lease, RequestMark, Until};
+use seawall_core::guard::{Admission, BreakerCell, BreakerSample, Forced, PauseState, Permit, PhaseChange, PhaseData};
+use seawall_core::lease::{self, KeyLease, KeyPool, KeySet, RequestMark, Until};
 use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, Share};
 use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::rng::Rng;
@@ -54,10 +54,10 @@ fn one_of_three(rng: &mut Rng) -> Mode {
     pick(rng, &[Mode::Enforce, Mode::Enforce, Mode::Enforce, Mode::Shadow, Mode::Off])
 }
 
-fn some_limit(rng: &mut Rng) -> Limit {
+fn some_limit(rng: &mut Rng) -> Gcra {
     let count = pick(rng, &[1, 2, 3, 7, 100, 33_000_000]);
     let algorithm = pick(rng, &[Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow]);
-    Limit::from(&policy::Limit {
+    Gcra::from(&policy::LimitPolicy {
         name: String::new(),
         key: Vec::new(),
         rate: Rate { count, per: Nanos(pick(rng, &[10, 1_000, 10_000_000, 864_000_000_000, 10_000_000 + 7])) },
@@ -69,15 +69,15 @@ fn some_limit(rng: &mut Rng) -> Limit {
     })
 }
 
-fn cell_numbers(limit: &Limit, cell: &Cell) -> [i64; 3] {
+fn cell_numbers(limit: &Gcra, cell: &LimitCell) -> [i64; 3] {
     let windows = matches!(limit.numbers().algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow);
     let (held, before) = if windows { (cell.held & 0xffff_ffff, cell.held >> 32) } else { (cell.held, 0) };
     [cell.at, held, before].map(signed)
 }
 
 fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
-    let limits: Vec<Limit> = (0..1 + rng.up_to(2)).map(|_| some_limit(rng)).collect();
-    let mut cells = vec![Cell::default(); limits.len()];
+    let limits: Vec<Gcra> = (0..1 + rng.up_to(2)).map(|_| some_limit(rng)).collect();
+    let mut cells = vec![LimitCell::default(); limits.len()];
     let keys: Vec<String> = (0..limits.len()).map(|layer| format!("{{twins}}:l:{sequence}:{layer}")).collect();
     let shape: Vec<i64> = limits.iter().flat_map(numbers::of_limit).map(signed).collect();
     let longest = limits.iter().map(|limit| limit.numbers().per).max().unwrap();
@@ -90,7 +90,7 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
                 let (at, cost, shadowed) = last.take().unwrap();
                 let spent: Vec<usize> =
                     (0..limits.len()).filter(|layer| limits[*layer].mode() != Mode::Off && shadowed >> layer & 1 == 0).collect();
-                let mut pairs: Vec<(&Limit, &mut Cell)> = limits.iter().zip(&mut cells).collect();
+                let mut pairs: Vec<(&Gcra, &mut LimitCell)> = limits.iter().zip(&mut cells).collect();
                 layered::refund(&mut pairs, Mono(at), cost, shadowed);
                 let shape: Vec<i64> = spent.iter().flat_map(|layer| numbers::of_limit(&limits[*layer])).map(signed).collect();
                 let spent: Vec<String> = spent.into_iter().map(|layer| keys[layer].clone()).collect();
@@ -106,7 +106,7 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
             }
             _ => {
                 let cost = 1 + rng.up_to(3);
-                let mut pairs: Vec<(&Limit, &mut Cell)> = limits.iter().zip(&mut cells).collect();
+                let mut pairs: Vec<(&Gcra, &mut LimitCell)> = limits.iter().zip(&mut cells).collect();
                 let mut expected = match layered::take(&mut pairs, Mono(now), cost) {
                     Answers::Go { after, shadowed } => {
                         last = Some((now, cost, shadowed));
@@ -133,8 +133,8 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
     }
 }
 
-fn some_guard(rng: &mut Rng) -> policy::Breaker {
-    policy::Breaker {
+fn some_guard(rng: &mut Rng) -> policy::BreakerPolicy {
+    policy::BreakerPolicy {
         mode: one_of_three(rng),
         per: BreakerPer::Endpoint,
         window: Nanos(pick(rng, &[5, 100, 10_007])),
@@ -157,7 +157,7 @@ fn permit_numbers(permit: Option<Permit>) -> [i64; 2] {
 }
 
 fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
-    let (guard, mut breaker) = (some_guard(rng), Breaker::new());
+    let (guard, mut breaker) = (some_guard(rng), BreakerCell::new());
     let key = [format!("{{twins}}:b:{sequence}")];
     let policy = numbers::of_guard(&guard, |span| span.0).map(signed);
     let mut out: Vec<Permit> = Vec::new();
@@ -193,7 +193,7 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
             );
         } else {
             let permit = out.swap_remove(usize::try_from(rng.up_to(out.len() as u64 - 1)).unwrap());
-            let sample = Sample { failed: rng.up_to(1) == 0, repeated: rng.up_to(2) == 0, latency: Nanos(rng.up_to(80)) };
+            let sample = BreakerSample { failed: rng.up_to(1) == 0, repeated: rng.up_to(2) == 0, latency: Nanos(rng.up_to(80)) };
             let (cancelled, sampled) = if rng.up_to(4) == 0 { (Some(permit), None) } else { (None, Some(permit)) };
             let change = match sampled {
                 None => {
@@ -217,7 +217,7 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
 }
 
 /// A hand on both breakers.
-fn force(breaker: &mut Breaker, forced: Forced, now: u64, key: &[String], policy: &[i64], run: &mut Run) {
+fn force(breaker: &mut BreakerCell, forced: Forced, now: u64, key: &[String], policy: &[i64], run: &mut Run) {
     let from = match breaker.export().phase {
         PhaseData::Open { until, .. } if now >= until => 3,
         PhaseData::Open { .. } => 2,
@@ -236,7 +236,7 @@ fn force(breaker: &mut Breaker, forced: Forced, now: u64, key: &[String], policy
 }
 
 /// The three numbers that the script must give for a change.
-fn change_numbers(change: Change) -> [i64; 3] {
+fn change_numbers(change: PhaseChange) -> [i64; 3] {
     let all = [0, 2, 3]
         .into_iter()
         .flat_map(|from| [0, 2, 3].map(|to| (from, to)))
@@ -245,7 +245,7 @@ fn change_numbers(change: Change) -> [i64; 3] {
     all.next().unwrap()
 }
 
-fn ramps(breaker: &Breaker) -> bool {
+fn ramps(breaker: &BreakerCell) -> bool {
     matches!(breaker.export().phase, PhaseData::Ramping { .. })
 }
 
@@ -258,7 +258,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
     let mut now = 1 + rng.up_to(1 << 50);
-    let mut out: Vec<Lease> = Vec::new();
+    let mut out: Vec<KeyLease> = Vec::new();
     for _ in 0..STEPS * 2 {
         now += pick(rng, &[0, 1, 50, 300_000_000, 2_000_000_000, 61_000_000_000, 200_000_000_000]);
         let arguments: Vec<i64> = [signed(now)].into_iter().chain(policy.iter().copied()).collect();
@@ -268,12 +268,12 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
             let text: String = (0..groups.len()).map(|key| if tried.contains(u16::try_from(key).unwrap()) { '1' } else { '0' }).collect();
             let request = RequestMark::from_number(u32::try_from(rng.up_to(4)).unwrap());
             let mut expected = match pool.lease(Now { mono: Mono(now), wall: Wall(0) }, tried, request) {
-                lease::Answer::Leased(lease) => {
+                lease::LeaseAnswer::Leased(lease) => {
                     out.push(lease);
                     vec![0, i64::from(lease.key), i64::from(lease.probe), 0]
                 }
-                lease::Answer::Cooling { wait } | lease::Answer::Throttled { wait } => vec![1, 0, 0, signed(wait.0)],
-                lease::Answer::Dead { wait } => vec![2, 0, 0, wait.map_or(-1, |wait| signed(wait.0))],
+                lease::LeaseAnswer::Cooling { wait } | lease::LeaseAnswer::Throttled { wait } => vec![1, 0, 0, signed(wait.0)],
+                lease::LeaseAnswer::Dead { wait } => vec![2, 0, 0, wait.map_or(-1, |wait| signed(wait.0))],
             };
             expected.push(signed(now));
             expected.extend(numbers::of_pool(&pool.export()));
@@ -301,13 +301,13 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
 }
 
 /// What the script is told by the same numbers.
-fn report_key(pool: &mut KeyPool, what: u64, lease: Lease, detail: u64, now: u64) {
+fn report_key(pool: &mut KeyPool, what: u64, lease: KeyLease, detail: u64, now: u64) {
     let until = Until::Mono(Mono(now + detail));
     match what {
         1 => {
             pool.succeeded(lease, Mono(now));
             if let Some(key) = detail.checked_sub(1) {
-                pool.reject(Lease { key: u16::try_from(key).unwrap(), probe: false }, Mono(now));
+                pool.reject(KeyLease { key: u16::try_from(key).unwrap(), probe: false }, Mono(now));
             }
         }
         2 => pool.failed(lease),
@@ -333,7 +333,7 @@ fn report_key(pool: &mut KeyPool, what: u64, lease: Lease, detail: u64, now: u64
 
 /// A pause as it is asked for, probed and disproved.
 fn pauses(rng: &mut Rng, sequence: u64, run: &mut Run) {
-    let mut pause = Pause::default();
+    let mut pause = PauseState::default();
     let key = [format!("{{twins}}:p:{sequence}")];
     let both = [format!("{{twins}}:pb:{sequence}"), key[0].clone()];
     let policy = numbers::of_guard(&some_guard(rng), |span| span.0).map(signed);

@@ -13,7 +13,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use seawall_core::classify::Fingerprint;
+use seawall_core::classify::ErrorFingerprint;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -66,7 +66,7 @@ async fn name(
 async fn named(shared: &Arc<ServerState>, who: &Operator, fingerprint: &str, body: Body) -> Result<Response, Box<Refusal>> {
     let NameWish { r#as: ClassWord(class) } = object(body).await?;
     let unknown = || not_found("there is no such unnamed error");
-    let print = Fingerprint::parse(fingerprint).ok_or_else(unknown)?;
+    let print = ErrorFingerprint::parse(fingerprint).ok_or_else(unknown)?;
     let error = shared.eyes.seen().errors.one(print).cloned().ok_or_else(unknown)?;
     let upstream = &error.names.upstream;
     if shared.live.load().named(upstream).is_none() {

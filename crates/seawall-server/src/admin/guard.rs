@@ -9,8 +9,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::header::{ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use seawall_core::admit::limit::{Answer, Cell, Limit};
-use seawall_core::admit::table::Table;
+use seawall_core::admit::limit::{Gcra, LimitAnswer, LimitCell};
+use seawall_core::admit::table::CellTable;
 use seawall_core::config::place;
 use seawall_core::policy::{self, Algorithm, Fail, LimitKey, Mode, Rate};
 use seawall_core::time::{Mono, Nanos};
@@ -37,13 +37,13 @@ const HEADERS: [(HeaderName, &str); 5] = [
 /// Wrong tokens by address: whoever guesses is made to wait, right or wrong.
 #[derive(Debug)]
 pub(crate) struct Failures {
-    limit: Limit,
-    cells: Mutex<Table>,
+    limit: Gcra,
+    cells: Mutex<CellTable>,
 }
 
 impl Default for Failures {
     fn default() -> Self {
-        let limit = Limit::from(&policy::Limit {
+        let limit = Gcra::from(&policy::LimitPolicy {
             name: "admin".to_owned(),
             key: vec![LimitKey::Ip],
             rate: Rate::per_second(5),
@@ -53,24 +53,24 @@ impl Default for Failures {
             fail: Fail::Closed,
             max_wait: Nanos::ZERO,
         });
-        Self { limit, cells: Mutex::new(Table::new(10_000)) }
+        Self { limit, cells: Mutex::new(CellTable::new(10_000)) }
     }
 }
 
 impl Failures {
     fn wait(&self, from: IpAddr, now: Mono) -> Option<Nanos> {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        let cell: Cell = cells.find(key(from)).copied().unwrap_or_default();
+        let cell: LimitCell = cells.find(key(from)).copied().unwrap_or_default();
         match self.limit.check(&cell, now, 1) {
-            Answer::Refused { retry_at } => Some(retry_at.since(now)),
-            Answer::Go { .. } | Answer::TooCostly { .. } => None,
+            LimitAnswer::Refused { retry_at } => Some(retry_at.since(now)),
+            LimitAnswer::Go { .. } | LimitAnswer::TooCostly { .. } => None,
         }
     }
 
     fn count(&self, from: IpAddr, now: Mono) {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         // What it says is asked before the next try.
-        let _: Answer = self.limit.take(cells.cell(&self.limit, key(from), now), now, 1);
+        let _: LimitAnswer = self.limit.take(cells.cell(&self.limit, key(from), now), now, 1);
     }
 }
 

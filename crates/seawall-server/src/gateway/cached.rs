@@ -109,7 +109,7 @@ impl Lookup {
         sent: &HeaderMap,
         status: StatusCode,
         by: &HeaderMap,
-        policy: &policy::Cache,
+        policy: &policy::CachePolicy,
         now: Wall,
     ) -> Option<Response<Relay>> {
         if !self.validating || status != StatusCode::NOT_MODIFIED {
@@ -134,7 +134,7 @@ impl Lookup {
         sent: &HeaderMap,
         response: &mut Response<Relay>,
         ends: bool,
-        policy: &policy::Cache,
+        policy: &policy::CachePolicy,
         now: Wall,
     ) {
         self.missed();

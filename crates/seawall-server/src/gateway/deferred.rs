@@ -14,10 +14,10 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
 use seawall_core::config::AtCost;
-use seawall_core::decide::{Progress, repeatable};
+use seawall_core::decide::{CallProgress, repeatable};
 use seawall_core::id::CallId;
 use seawall_core::policy::{Door, OnExhausted, Unsafe};
-use seawall_core::record::{Attempt, Code, Reason};
+use seawall_core::record::{AttemptOutcome, Code, Reason};
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::drive::Ended;
 use seawall_engine::live::{LiveEndpoint, LiveUpstream};
@@ -103,7 +103,7 @@ impl Gateway {
             run_at: self.shared.desk.now(),
             expires_at: None,
             origin: JobOrigin::Caller,
-            progress: Progress::default(),
+            progress: CallProgress::default(),
             history: Vec::new(),
         }
     }
@@ -210,7 +210,7 @@ impl Gateway {
         id: CallId,
         ended: &Ended,
         transport: &HttpTransport<'_>,
-        trail: &[(Wall, Attempt)],
+        trail: &[(Wall, AttemptOutcome)],
         (from, keyed): (&CallerContext, Option<&KeyReservation>),
     ) -> Option<Response<Relay>> {
         let body = keyed::whole(&transport.body)?;

@@ -6,14 +6,14 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use seawall_core::call::Outcome;
-use seawall_core::config::Policy;
+use seawall_core::config::EndpointPolicy;
 use seawall_core::policy::Fallback;
 use seawall_core::record::{Class, Code};
 use seawall_core::time::Wall;
 use seawall_http::response_body::Relay;
 
 /// An answer in the upstream's place, and what that makes of the call.
-pub(crate) fn instead(lookup: Option<&Lookup>, policy: &Policy, now: Wall) -> Option<(Response<Relay>, &'static str)> {
+pub(crate) fn instead(lookup: Option<&Lookup>, policy: &EndpointPolicy, now: Wall) -> Option<(Response<Relay>, &'static str)> {
     if let Some(stale) = lookup.and_then(|lookup| lookup.on_error(now)) {
         return Some((stale, "stale"));
     }

@@ -5,7 +5,7 @@ use crate::answer::Refusal;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
-use seawall_core::call::{Finish, Outcome};
+use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Now};
@@ -16,7 +16,7 @@ use seawall_http::response_body::Relay;
 
 /// The end of a call that the cache answered.
 pub(crate) const fn unsent(now: Now) -> Ended {
-    let finish = Finish {
+    let finish = CallEnd {
         outcome: Outcome::Success,
         reason: Reason::Cached,
         attempts: 0,

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use seawall_core::call::Outcome;
 use seawall_core::id::CallId;
 use seawall_core::policy::IdempotencyMode;
-use seawall_core::record::{Attempt, Code};
+use seawall_core::record::{AttemptOutcome, Code};
 use seawall_core::time::Wall;
 use seawall_engine::drive::Ended;
 use seawall_engine::mask::Mask;
@@ -70,7 +70,7 @@ impl Gateway {
         id: CallId,
         ended: &Ended,
         transport: &HttpTransport<'_>,
-        trail: &[(Wall, Attempt)],
+        trail: &[(Wall, AttemptOutcome)],
         (from, keyed): (&CallerContext, Option<KeyReservation>),
     ) -> Option<http::Response<Relay>> {
         let endpoint = transport.endpoint;

@@ -26,8 +26,8 @@ use http_body::Body as _;
 use seawall_core::call::{self, Outcome};
 use seawall_core::config::AtCost;
 use seawall_core::id::CallId;
-use seawall_core::policy::Cache;
-use seawall_core::record::{Attempt, Class, Code, Reason};
+use seawall_core::policy::CachePolicy;
+use seawall_core::record::{AttemptOutcome, Class, Code, Reason};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
@@ -68,7 +68,7 @@ pub(crate) struct Gateway {
 }
 
 /// A call's attempts, for whoever keeps its history.
-type Trail = RefCell<Vec<(Wall, Attempt)>>;
+type Trail = RefCell<Vec<(Wall, AttemptOutcome)>>;
 
 /// How far apart those come back who were turned away for lack of room.
 const SPREAD: Nanos = Nanos::from_secs(2);
@@ -288,7 +288,7 @@ impl Gateway {
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
         let early = marks.has(HeaderMarks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
         let repeated = marks.has(HeaderMarks::OURS) && is_repeat(&head.headers, upstream);
-        let request = call::Request {
+        let request = call::CallRequest {
             method: method.as_str(),
             mark: endpoint.plan.mark(method.as_str(), head.uri.path()),
             keyed: has_key || made,
@@ -427,7 +427,7 @@ impl Gateway {
         tokio::task::spawn_local(async move {
             from.request = Some(RequestLine::new(&sent.method, &endpoint.route, &sent.target));
             let method = sent.method.clone();
-            let request = call::Request::plain(method.as_str());
+            let request = call::CallRequest::plain(method.as_str());
             let conditions = lookup.validate(&sent.headers);
             let id = gateway.ids.borrow_mut().next(gateway.sending.clock.now().wall);
             let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
@@ -529,7 +529,7 @@ impl Gateway {
         lookup: Lookup,
         sent: &HeaderMap,
         ends: bool,
-        policy: &Cache,
+        policy: &CachePolicy,
         ended: &Ended,
     ) -> Box<Response<Relay>> {
         let now = ended.at.wall;

@@ -3,7 +3,7 @@
 
 use crate::store_clock::StoreClock;
 use bytes::Bytes;
-use seawall_core::admit::idempotency::{Answer, Claim, Ending};
+use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, ReserveAnswer};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 use seawall_engine::clock::Clock;
@@ -24,7 +24,7 @@ pub(crate) struct Ledger {
     /// Reservations that this instance made alone because shared state did not answer.
     alone: AtomicU64,
     /// Keys of calls that were refused, which Redis may have reserved for them without our hearing of it.
-    loose: Mutex<VecDeque<([u8; 32], Claim, CallId)>>,
+    loose: Mutex<VecDeque<([u8; 32], KeyClaim, CallId)>>,
 }
 
 /// Loose ends beyond these are left to themselves: their keys are in doubt when their leases end.
@@ -46,7 +46,7 @@ enum RedisHold {
     Nothing,
     Number(u32),
     /// Redis did not answer, and may have reserved the key all the same. Asked again, it knows its owner.
-    Unsure(Claim, CallId),
+    Unsure(KeyClaim, CallId),
 }
 
 /// What somebody who asked for a key is told.
@@ -56,7 +56,7 @@ pub(crate) enum LedgerAnswer {
     /// The answer of an earlier call, where it was kept.
     Replay(Option<Response>),
     /// [`Answer`], where it is neither of the above.
-    Refused(Answer),
+    Refused(ReserveAnswer),
     /// Nobody can promise anything.
     Nothing,
 }
@@ -86,9 +86,11 @@ impl Ledger {
     pub(crate) async fn reserve(&self, wish: ReserveKey, owner: CallId, needs: RequiredStores) -> LedgerAnswer {
         let own = match self.store.reserve_key(wish).await {
             Ok(reserved) => match reserved.answer {
-                Answer::Proceed { reservation } => Some(reservation),
-                Answer::Replay => return LedgerAnswer::Replay(reserved.stored),
-                answer @ (Answer::Mismatch | Answer::InFlight { .. } | Answer::Unknown) => return LedgerAnswer::Refused(answer),
+                ReserveAnswer::Proceed { reservation } => Some(reservation),
+                ReserveAnswer::Replay => return LedgerAnswer::Replay(reserved.stored),
+                answer @ (ReserveAnswer::Mismatch | ReserveAnswer::InFlight { .. } | ReserveAnswer::Unknown) => {
+                    return LedgerAnswer::Refused(answer);
+                }
             },
             Err(_) if needs.store => return LedgerAnswer::Nothing,
             Err(_) => None,
@@ -99,22 +101,24 @@ impl Ledger {
         let was_up = shared.is_up();
         let end = |ending, response| FinishKey { scope: wish.scope, reservation: 0, ending, response, ttl: wish.claim.ttl, now: wish.now };
         match shared.reserve_key(&wish.scope, &wish.claim, owner, &self.clock).await {
-            Some((Answer::Proceed { reservation }, _)) => LedgerAnswer::Held(HeldKey { own, shared: RedisHold::Number(reservation) }),
-            Some((Answer::Replay, kept)) => {
+            Some((ReserveAnswer::Proceed { reservation }, _)) => {
+                LedgerAnswer::Held(HeldKey { own, shared: RedisHold::Number(reservation) })
+            }
+            Some((ReserveAnswer::Replay, kept)) => {
                 let response = read(&kept.into());
                 // From now on it is known here too, whatever becomes of Redis.
-                self.finish(ours, end(Ending::Done, response.clone())).await;
+                self.finish(ours, end(KeyEnding::Done, response.clone())).await;
                 LedgerAnswer::Replay(response)
             }
             Some((answer, _)) => {
-                self.finish(ours, end(Ending::Released, None)).await;
+                self.finish(ours, end(KeyEnding::Released, None)).await;
                 LedgerAnswer::Refused(answer)
             }
             None if needs.shared => {
                 if was_up {
                     self.leave_loose((wish.scope, wish.claim, owner));
                 }
-                self.finish(ours, end(Ending::Released, None)).await;
+                self.finish(ours, end(KeyEnding::Released, None)).await;
                 LedgerAnswer::Nothing
             }
             None => {
@@ -150,13 +154,13 @@ impl Ledger {
             RedisHold::Nothing => None,
             RedisHold::Number(number) => Some(number),
             RedisHold::Unsure(claim, owner) => match shared.reserve_key(scope, &claim, owner, &self.clock).await? {
-                (Answer::Proceed { reservation }, _) => Some(reservation),
-                (Answer::Replay | Answer::Mismatch | Answer::InFlight { .. } | Answer::Unknown, _) => None,
+                (ReserveAnswer::Proceed { reservation }, _) => Some(reservation),
+                (ReserveAnswer::Replay | ReserveAnswer::Mismatch | ReserveAnswer::InFlight { .. } | ReserveAnswer::Unknown, _) => None,
             },
         }
     }
 
-    fn leave_loose(&self, end: ([u8; 32], Claim, CallId)) {
+    fn leave_loose(&self, end: ([u8; 32], KeyClaim, CallId)) {
         let mut loose = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
         if loose.len() < MOST_LOOSE {
             loose.push_back(end);
@@ -172,7 +176,7 @@ impl Ledger {
             }
             let Some((scope, claim, owner)) = self.loose.lock().unwrap_or_else(PoisonError::into_inner).pop_front() else { return };
             if let Some(number) = self.number(shared, &scope, RedisHold::Unsure(claim, owner)).await {
-                shared.finish_key(&scope, number, Ending::Released, claim.ttl, &[]).await;
+                shared.finish_key(&scope, number, KeyEnding::Released, claim.ttl, &[]).await;
             }
             if !shared.is_up() {
                 self.leave_loose((scope, claim, owner));

@@ -5,8 +5,8 @@ use super::identity::{KeyedRequest, fingerprint};
 use super::ledger::{HeldKey, Ledger, LedgerAnswer, RequiredStores};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use seawall_core::admit::idempotency::{Answer as Kept, Claim, Ending, Fingerprint};
-use seawall_core::call::{Answer, Reservation};
+use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, RequestFingerprint, ReserveAnswer as Kept};
+use seawall_core::call::{AskAnswer, Reservation};
 use seawall_core::id::CallId;
 use seawall_core::policy::{Idempotency, IdempotencyMode};
 use seawall_core::record::Code;
@@ -54,7 +54,7 @@ pub(crate) struct KeyedCall<'a> {
 pub(crate) struct KeyReservation {
     ledger: Arc<Ledger>,
     scope: [u8; 32],
-    claim: Claim,
+    claim: KeyClaim,
     owner: CallId,
     /// Whose silence refuses the call; without the others it goes on, and they promise nothing.
     needs: RequiredStores,
@@ -84,8 +84,8 @@ impl KeyReservation {
         Self {
             ledger: Arc::clone(ledger),
             scope: KeyedRequest { caller, upstream, method, path: below, headers, key }.scope(),
-            claim: Claim {
-                fingerprint: Fingerprint(fingerprint(method, below, content_type, body)),
+            claim: KeyClaim {
+                fingerprint: RequestFingerprint(fingerprint(method, below, content_type, body)),
                 lease: left + SLACK,
                 ttl: idempotency.ttl,
                 upstream_honours_keys: idempotency.honoured,
@@ -145,7 +145,7 @@ impl KeyReservation {
     /// How the reservation ends that workers left behind which were lost with a job, now that the job is given up on. Where a request with
     /// its key may be repeated, the key is free for whoever comes with it again.
     pub(crate) async fn give_up(&self, ending: &job::JobEnding, is_repeatable: bool) -> Option<FinishKey> {
-        if self.ask().await != Answer::Reserved {
+        if self.ask().await != AskAnswer::Reserved {
             return None;
         }
         self.settle(if is_repeatable { Reservation::Released } else { Reservation::Unknown });
@@ -167,9 +167,9 @@ impl KeyReservation {
 
     fn end(&self, how: Reservation, response: Option<Response>) -> FinishKey {
         let ending = match how {
-            Reservation::Done => Ending::Done,
-            Reservation::Released => Ending::Released,
-            Reservation::Unknown => Ending::Unknown,
+            Reservation::Done => KeyEnding::Done,
+            Reservation::Released => KeyEnding::Released,
+            Reservation::Unknown => KeyEnding::Unknown,
         };
         FinishKey { scope: self.scope, reservation: 0, ending, response, ttl: self.claim.ttl, now: self.ledger.now() }
     }
@@ -178,32 +178,32 @@ impl KeyReservation {
         ReserveKey { scope: self.scope, claim: self.claim, owner: Some(self.owner), now: self.ledger.now() }
     }
 
-    async fn ask(&self) -> Answer {
+    async fn ask(&self) -> AskAnswer {
         self.progress.set(ReservationState::Asking);
         let told = self.ledger.reserve(self.wish(), self.owner, self.needs).await;
         self.progress.set(ReservationState::Over);
         match told {
             LedgerAnswer::Held(held) => {
                 self.progress.set(ReservationState::Held(held));
-                Answer::Reserved
+                AskAnswer::Reserved
             }
             LedgerAnswer::Replay(stored) => match stored.filter(|response| !response.truncated) {
                 Some(response) => {
                     *self.stored.borrow_mut() = Some(response);
-                    Answer::Replayed
+                    AskAnswer::Replayed
                 }
-                None => Answer::KeyRefused(Code::OutcomeUnknown),
+                None => AskAnswer::KeyRefused(Code::OutcomeUnknown),
             },
-            LedgerAnswer::Refused(Kept::Mismatch) => Answer::KeyRefused(Code::IdempotencyKeyMismatch),
-            LedgerAnswer::Refused(Kept::InFlight { .. }) => Answer::KeyRefused(Code::IdempotencyKeyInFlight),
-            LedgerAnswer::Refused(Kept::Unknown | Kept::Replay | Kept::Proceed { .. }) => Answer::KeyRefused(Code::OutcomeUnknown),
-            LedgerAnswer::Nothing => Answer::KeyRefused(Code::StoreUnavailable),
+            LedgerAnswer::Refused(Kept::Mismatch) => AskAnswer::KeyRefused(Code::IdempotencyKeyMismatch),
+            LedgerAnswer::Refused(Kept::InFlight { .. }) => AskAnswer::KeyRefused(Code::IdempotencyKeyInFlight),
+            LedgerAnswer::Refused(Kept::Unknown | Kept::Replay | Kept::Proceed { .. }) => AskAnswer::KeyRefused(Code::OutcomeUnknown),
+            LedgerAnswer::Nothing => AskAnswer::KeyRefused(Code::StoreUnavailable),
         }
     }
 }
 
 impl Keeper for KeyReservation {
-    fn reserve(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>> {
+    fn reserve(&self) -> Pin<Box<dyn Future<Output = AskAnswer> + '_>> {
         Box::pin(self.ask())
     }
 

@@ -4,7 +4,7 @@
 use super::upkeep::note;
 use crate::ServerState;
 use crate::observe::{OperatorEvent, Severity as EventSeverity};
-use seawall_core::decide::alarm::{Known, Raised, Turn, turn};
+use seawall_core::decide::alarm::{AlarmState, AlarmStep, Raised, turn};
 use seawall_core::policy::Severity;
 use seawall_engine::live::Live;
 use seawall_store::alarm::Alarm;
@@ -48,33 +48,33 @@ async fn act(shared: &ServerState, look: QueueView<'_>) {
     let (desk, us, now) = (&shared.desk, shared.eyes.writer, shared.desk.now());
     let raised = look.raised.map(|alarm| Raised { is_ours: alarm.holder == us, raised_at: alarm.raised_at, seen_at: alarm.seen_at });
     let is_alone = desk.store.is_private();
-    let known = Known { raised, is_known: known(shared).contains(look.place), is_alone };
+    let known = AlarmState { raised, is_known: known(shared).contains(look.place), is_alone };
     let anew = || Alarm { queue: look.place.0.clone(), severity: look.place.1, holder: us, raised_at: now, seen_at: now };
     match (turn(known, look.open, look.alarm_depth, now), look.raised.cloned()) {
-        (Turn::Raise, _) => {
+        (AlarmStep::Raise, _) => {
             if desk.store.raise_alarm(anew()).await == Ok(true) {
                 tell(shared, &look, true, AlarmSender::Us);
             }
         }
-        (Turn::Take { tell: true }, Some(was)) => {
+        (AlarmStep::Take { tell: true }, Some(was)) => {
             if desk.store.hold_alarm(was, anew()).await == Ok(true) {
                 tell(shared, &look, true, AlarmSender::Us);
             }
         }
-        (Turn::Hold | Turn::Take { tell: false }, Some(was)) => {
+        (AlarmStep::Hold | AlarmStep::Take { tell: false }, Some(was)) => {
             let is = Alarm { raised_at: was.raised_at, ..anew() };
             // One that cannot be held now is tried again in the next round.
             drop(desk.store.hold_alarm(was, is).await);
         }
-        (Turn::Clear, Some(was)) => {
+        (AlarmStep::Clear, Some(was)) => {
             if desk.store.clear_alarm(was).await == Ok(true) {
                 tell(shared, &look, false, AlarmSender::Us);
             }
         }
-        (Turn::Hear, _) => tell(shared, &look, true, AlarmSender::Another),
-        (Turn::Over, _) => tell(shared, &look, false, if is_alone { AlarmSender::Us } else { AlarmSender::Another }),
+        (AlarmStep::Hear, _) => tell(shared, &look, true, AlarmSender::Another),
+        (AlarmStep::Over, _) => tell(shared, &look, false, if is_alone { AlarmSender::Us } else { AlarmSender::Another }),
         // Nobody holds or ends what is not raised.
-        (Turn::Stay, _) | (Turn::Hold | Turn::Take { .. } | Turn::Clear, None) => {}
+        (AlarmStep::Stay, _) | (AlarmStep::Hold | AlarmStep::Take { .. } | AlarmStep::Clear, None) => {}
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn message(url: String, headers: Vec<(String, String)>, body: Bytes, 
         run_at: Wall(0),
         expires_at: None,
         origin,
-        progress: seawall_core::decide::Progress::default(),
+        progress: seawall_core::decide::CallProgress::default(),
         history: Vec::new(),
     }
 }

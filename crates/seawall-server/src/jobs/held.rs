@@ -346,7 +346,7 @@ fn is_suspect(claimed: &Claimed) -> bool {
 mod tests {
     use super::*;
     use crate::jobs::pace::FEW;
-    use seawall_core::decide::Progress;
+    use seawall_core::decide::CallProgress;
     use seawall_core::id::CallId;
     use seawall_store::Store;
     use seawall_store::job::{ClaimRequest, JobOrigin, JobRequest, NewJob};
@@ -371,7 +371,7 @@ mod tests {
             run_at: NOON,
             expires_at: None,
             origin: JobOrigin::Caller,
-            progress: Progress::default(),
+            progress: CallProgress::default(),
             history: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use super::held::LeaseTable;
 use super::run::{Beginning, Bench, Ran, Unbegun};
 use super::schedule;
 use crate::letter;
-use seawall_core::call::Answer;
+use seawall_core::call::AskAnswer;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::drive::StartLog;
 use seawall_store::job::{Claimed, Job, JobEnding, JobLease, JobRequest, SettleJob, Settled};
@@ -143,16 +143,16 @@ impl Beginning for RecordedStart<'_> {
 }
 
 impl StartLog for RecordedStart<'_> {
-    fn begin(&self) -> Pin<Box<dyn Future<Output = Answer> + '_>> {
+    fn begin(&self) -> Pin<Box<dyn Future<Output = AskAnswer> + '_>> {
         Box::pin(async {
             let now = self.bench.desk().now();
             match self.bench.desk().store.begin_send(self.lease, now).await {
                 Ok(true) => {
                     self.table.mark_begun(&self.lease, now);
-                    Answer::Begun
+                    AskAnswer::Begun
                 }
                 // It is somebody else's by now, which is found out where it is written back; or the store does not answer.
-                Ok(false) | Err(_) => Answer::NotBegun,
+                Ok(false) | Err(_) => AskAnswer::NotBegun,
             }
         })
     }

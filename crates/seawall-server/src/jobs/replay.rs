@@ -5,7 +5,7 @@ use crate::answer::Refusal;
 use crate::idempotency::fingerprint;
 use crate::query::{QueryParameters, bad};
 use bytes::Bytes;
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::id::CallId;
 use seawall_core::policy::Rate;
 use seawall_core::record::Class;
@@ -171,7 +171,7 @@ pub(crate) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
         run_at: now,
         expires_at: None,
         origin: JobOrigin::Replay { letter: kept.id.to_string() },
-        progress: Progress::default(),
+        progress: CallProgress::default(),
         history: Vec::new(),
     }
 }

@@ -8,11 +8,11 @@ use crate::hygiene::{self, HeaderMarks, OwnHeaders};
 use crate::idempotency::{KEY, KeyReservation, KeyedCall, MOST_ANSWER, is_made};
 use crate::letter::{self, Cause, LetterPlace};
 use http::{HeaderMap, HeaderValue, Method, Version};
-use seawall_core::call::{self, Finish, Outcome};
+use seawall_core::call::{self, CallEnd, Outcome};
 use seawall_core::config::AtCost;
-use seawall_core::decide::{Progress, repeatable};
+use seawall_core::decide::{CallProgress, repeatable};
 use seawall_core::policy::{Door, IdempotencyMode, Unsafe};
-use seawall_core::record::Attempt;
+use seawall_core::record::AttemptOutcome;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
@@ -67,8 +67,8 @@ struct Target {
 
 impl Target {
     /// The job's request as the call machine sees it.
-    fn request<'a>(&self, job: &'a Job, made: bool, headers: &HeaderMap, now: Wall) -> call::Request<'a> {
-        call::Request {
+    fn request<'a>(&self, job: &'a Job, made: bool, headers: &HeaderMap, now: Wall) -> call::CallRequest<'a> {
+        call::CallRequest {
             method: &job.request.method,
             mark: self.endpoint.plan.mark(&job.request.method, &job.request.path),
             keyed: job.idempotency_key.is_some() || made,
@@ -114,7 +114,7 @@ pub(super) enum Unbegun {
 /// What comes of a run.
 struct RunResult {
     ending: JobEnding,
-    progress: Progress,
+    progress: CallProgress,
     history: Vec<Attempted>,
     /// What the upstream said last, where that was not good enough.
     answer: Option<Response>,
@@ -188,7 +188,7 @@ impl Bench {
     /// A job that was sent so many times at most, or about to be, by workers that could not tell the outcome, and is given up on.
     fn lost(&self, job: &Job, target: Option<&Target>, cause: Cause, sends: u32, at: Wall) -> RunResult {
         let attempts = job.progress.attempts.saturating_add(sends);
-        let progress = Progress { attempts, ..job.progress };
+        let progress = CallProgress { attempts, ..job.progress };
         let history = letter::with_unknown(&job.history, attempts, at);
         let place = LetterPlace { upstream: target.map(|to| &*to.upstream), endpoint: target.map(|to| &*to.endpoint) };
         let job = Job { progress, ..job.clone() };
@@ -202,7 +202,7 @@ impl Bench {
         &self,
         job: &Job,
         to: &Target,
-        request: &call::Request<'_>,
+        request: &call::CallRequest<'_>,
         reservation: Option<&KeyReservation>,
     ) -> Option<RunResult> {
         let is_repeatable = request.is_repeatable(&to.endpoint.plan);
@@ -236,7 +236,7 @@ impl Bench {
         &self,
         claimed: &Claimed,
         to: &Target,
-        request: &call::Request<'_>,
+        request: &call::CallRequest<'_>,
         reservation: Option<&KeyReservation>,
         log: &dyn Beginning,
     ) -> Option<RunResult> {
@@ -433,7 +433,7 @@ impl Bench {
         to: &Target,
         ended: &Ended,
         transport: HttpTransport<'_>,
-        trail: &[(Wall, Attempt)],
+        trail: &[(Wall, AttemptOutcome)],
         history: &[Attempted],
     ) -> (JobEnding, Option<Response>) {
         let (finish, detail, answer) = (&ended.finish, transport.detail, transport.answer);
@@ -480,12 +480,12 @@ impl Bench {
     }
 
     /// A job that was answered before, under its key.
-    fn done(&self, job: &Job, to: &Target, finish: &Finish, stored: Response) -> JobEnding {
+    fn done(&self, job: &Job, to: &Target, finish: &CallEnd, stored: Response) -> JobEnding {
         self.record(job, to, finish, "success", Some(stored.status));
         JobEnding::Done(stored)
     }
 
-    fn record(&self, job: &Job, to: &Target, finish: &Finish, outcome: &'static str, status: Option<u16>) {
+    fn record(&self, job: &Job, to: &Target, finish: &CallEnd, outcome: &'static str, status: Option<u16>) {
         self.shared.recorder.push(Record::Call(CallRecord {
             at: self.shared.clock.now().wall,
             call: job.id,
@@ -590,8 +590,8 @@ fn guarded(shared: &ServerState) -> (Reach, Sending) {
 }
 
 /// What a job has used up once its call is over.
-const fn used_up(job: &Job, finish: &Finish) -> Progress {
-    Progress { attempts: finish.attempts, ..job.progress }
+const fn used_up(job: &Job, finish: &CallEnd) -> CallProgress {
+    CallProgress { attempts: finish.attempts, ..job.progress }
 }
 
 /// A whole body, or what was read of a long one.

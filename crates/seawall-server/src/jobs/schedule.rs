@@ -10,7 +10,7 @@ use crate::observe::{OperatorEvent, Severity};
 use bytes::Bytes;
 use seawall_core::classify::redacted;
 use seawall_core::config::model::Schedule;
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
 use seawall_engine::live::Live;
@@ -149,7 +149,7 @@ fn job(desk: &JobContext, schedule: &Schedule, subject: &str, run_at: Wall, expi
         run_at,
         expires_at: Some(expires_at),
         origin: JobOrigin::Schedule { name: schedule.name.clone(), subject: subject.to_owned() },
-        progress: Progress::default(),
+        progress: CallProgress::default(),
         history: Vec::new(),
     }
 }

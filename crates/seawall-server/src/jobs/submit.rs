@@ -8,7 +8,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use seawall_core::config::url::Base;
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::request_method;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::Wall;
@@ -139,7 +139,7 @@ pub(crate) fn check(submission: Submission, live: &Live, desk: &JobContext, by: 
         run_at: run_at(submission.run_at.as_deref(), submission.delay.as_deref(), now)?,
         expires_at: submission.expires_at.as_deref().map(|text| time("expires_at", text)).transpose()?,
         origin: JobOrigin::Caller,
-        progress: Progress::default(),
+        progress: CallProgress::default(),
         history: Vec::new(),
     })
 }

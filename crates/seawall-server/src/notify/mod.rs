@@ -12,7 +12,7 @@ use crate::observe::{Published, Severity};
 use bytes::Bytes;
 use keep::KnownAlarms;
 use seawall_core::config::model::Notify;
-use seawall_core::decide::notice::{Message, Notices};
+use seawall_core::decide::notice::{Notices, NotificationMessage};
 use seawall_core::time::Mono;
 use seawall_engine::record::{NoteRecord, Record};
 use seawall_http::reach::Reach;
@@ -53,7 +53,7 @@ impl Receiver {
     }
 
     /// The message that is due, if one is. What another instance tells counts as told, so that its end can be told by either.
-    fn due(&mut self, now: Mono) -> Option<Message<Published>> {
+    fn due(&mut self, now: Mono) -> Option<NotificationMessage<Published>> {
         let mut message = self.notices.due(now)?;
         message.notices.retain(|notice| !notice.event.event.told_elsewhere);
         (!message.notices.is_empty() || message.missed > 0).then_some(message)
@@ -102,7 +102,7 @@ fn follow(receivers: &mut Vec<Receiver>, specs: &[Notify]) {
         .collect();
 }
 
-fn job(shared: &ServerState, spec: &Notify, message: &Message<Published>) -> NewJob {
+fn job(shared: &ServerState, spec: &Notify, message: &NotificationMessage<Published>) -> NewJob {
     let desk = &shared.desk;
     let (headers, body) = text::write(&spec.format, message, shared.pseudonym.name(), desk.now());
     callback::message(spec.url.clone(), headers, Bytes::from(body), JobOrigin::Notification, desk)

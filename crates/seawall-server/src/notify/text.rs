@@ -1,7 +1,7 @@
 //! A message as receivers read it: an envelope of Standard Webhooks, a Slack message, or ntfy's text with its headers.
 
 use crate::observe::{Published, Severity, StoredEvent};
-use seawall_core::decide::notice::{Message, Notice};
+use seawall_core::decide::notice::{Notice, NotificationMessage};
 use seawall_core::time::Wall;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ const MOST_TITLE: usize = 200;
 type MessageHeaders = Vec<(String, String)>;
 
 /// Headers and body.
-pub(super) fn write(format: &str, message: &Message<Published>, instance: &str, now: Wall) -> (MessageHeaders, String) {
+pub(super) fn write(format: &str, message: &NotificationMessage<Published>, instance: &str, now: Wall) -> (MessageHeaders, String) {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let document = || vec![header("content-type", "application/json")];
     match format {
@@ -34,7 +34,7 @@ pub(super) fn write(format: &str, message: &Message<Published>, instance: &str, 
 }
 
 /// The one that matters most; of several the first.
-fn first(message: &Message<Published>) -> Option<&Notice<Published>> {
+fn first(message: &NotificationMessage<Published>) -> Option<&Notice<Published>> {
     let rank = |notice: &&Notice<Published>| match notice.event.event.severity {
         Severity::Fatal => 0,
         Severity::Warning => 1,
@@ -56,7 +56,7 @@ fn shown(notice: &Notice<Published>) -> ShownEvent {
     ShownEvent { event: event.told(*id, *at), times: notice.times }
 }
 
-fn envelope(message: &Message<Published>, instance: &str, now: Wall) -> Value {
+fn envelope(message: &NotificationMessage<Published>, instance: &str, now: Wall) -> Value {
     let first = first(message);
     json!({
         "type": first.map(|notice| notice.event.event.name),
@@ -68,7 +68,7 @@ fn envelope(message: &Message<Published>, instance: &str, now: Wall) -> Value {
     })
 }
 
-fn headline(message: &Message<Published>) -> String {
+fn headline(message: &NotificationMessage<Published>) -> String {
     let title = first(message).map(|notice| notice.event.event.title.clone()).unwrap_or_default();
     match message.notices.len() {
         0 | 1 => title,
@@ -77,7 +77,7 @@ fn headline(message: &Message<Published>) -> String {
 }
 
 /// One line for each event, and where it was seen.
-fn lines(message: &Message<Published>, instance: &str) -> Vec<String> {
+fn lines(message: &NotificationMessage<Published>, instance: &str) -> Vec<String> {
     let mut lines: Vec<String> = message.notices.iter().map(line).collect();
     if message.missed > 0 {
         lines.push(format!("{} more events are not shown", message.missed));
@@ -99,7 +99,7 @@ fn line(notice: &Notice<Published>) -> String {
 }
 
 /// How Slack and ntfy mark a message.
-fn mark(message: &Message<Published>) -> (&'static str, &'static str) {
+fn mark(message: &NotificationMessage<Published>) -> (&'static str, &'static str) {
     match first(message).map(|notice| notice.event.event.severity) {
         Some(Severity::Fatal) => (":red_circle:", "rotating_light"),
         Some(Severity::Warning) => (":large_orange_circle:", "warning"),
@@ -107,7 +107,7 @@ fn mark(message: &Message<Published>) -> (&'static str, &'static str) {
     }
 }
 
-fn priority(message: &Message<Published>) -> &'static str {
+fn priority(message: &NotificationMessage<Published>) -> &'static str {
     match first(message).map(|notice| notice.event.event.severity) {
         Some(Severity::Fatal) => "5",
         Some(Severity::Warning) => "4",
@@ -115,7 +115,7 @@ fn priority(message: &Message<Published>) -> &'static str {
     }
 }
 
-fn slack(message: &Message<Published>, instance: &str) -> Value {
+fn slack(message: &NotificationMessage<Published>, instance: &str) -> Value {
     let block = |text: &str| json!({ "type": "section", "text": { "type": "mrkdwn", "text": text } });
     let lines: Vec<String> = lines(message, instance).iter().map(|line| cut(&escaped(line), MOST_BLOCK).to_owned()).collect();
     let headline = format!("{} {}", mark(message).0, escaped(&headline(message)));
@@ -143,11 +143,11 @@ mod tests {
     use super::*;
     use crate::observe::OperatorEvent;
 
-    fn message() -> Message<Published> {
+    fn message() -> NotificationMessage<Published> {
         let notice = |id, event: OperatorEvent, times| Notice { event: Published { id, at: Wall(0), event }, times };
         let opened = OperatorEvent::new("breaker-opened", Severity::Warning, "a/b is failing").of("a", Some("b")).detail("<500> & more");
         let denied = OperatorEvent::new("auth-failed", Severity::Fatal, "zürich accepts no credential of ours").of("zürich", None);
-        Message { notices: vec![notice(3, opened, 4), notice(4, denied, 1)], missed: 2 }
+        NotificationMessage { notices: vec![notice(3, opened, 4), notice(4, denied, 1)], missed: 2 }
     }
 
     #[test]

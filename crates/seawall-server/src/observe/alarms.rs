@@ -10,8 +10,8 @@ use crate::shape::{BreakerState, Time};
 use seawall_core::classify::redacted;
 use seawall_core::guard::{Cause, State};
 use seawall_core::policy::BreakerPer;
-use seawall_core::record::spike::{Span, Spike, Turn};
-use seawall_core::record::{Class, Code, ErrorKind, Reason, Status};
+use seawall_core::record::spike::{Spike, SpikeChange, SpikeInterval};
+use seawall_core::record::{AttemptStatus, Class, Code, ErrorKind, Reason};
 use seawall_core::time::{Nanos, Now, Wall};
 use seawall_engine::live::{Live, LiveUpstream};
 use seawall_engine::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record, TokenRecord};
@@ -258,7 +258,7 @@ impl Alarms {
         {
             self.words.insert(upstream.clone(), super::said(sample));
         }
-        if record.attempt.status == Status::Error(ErrorKind::Schema)
+        if record.attempt.status == AttemptStatus::Error(ErrorKind::Schema)
             && self.is_news("schema-mismatch", format!("{upstream}/{endpoint}"), record.at)
         {
             let event = OperatorEvent::new("schema-mismatch", Severity::Warning, format!("{upstream}/{endpoint} answers in another shape"));
@@ -369,7 +369,7 @@ impl Alarms {
             let name = &upstream.spec.name;
             let t = now.0.div_euclid(1000).div_euclid(super::ENDPOINT_STEP) * super::ENDPOINT_STEP - super::ENDPOINT_STEP;
             let points = upstream.endpoints.iter().filter_map(|endpoint| endpoints.get(&endpoint.names)).map(|series| series.second(t));
-            let span = points.fold(Span::default(), |span, point| Span {
+            let span = points.fold(SpikeInterval::default(), |span, point| SpikeInterval {
                 retries: span.retries + point.retries,
                 successes: span.successes + point.success,
             });
@@ -377,10 +377,10 @@ impl Alarms {
             let event = |severity, title| OperatorEvent::new(SPIKE, severity, title).of(name, None);
             match self.spikes.entry(name.clone()).or_default().observe(span) {
                 None => {}
-                Some(Turn::Raised { ratio, baseline }) => {
+                Some(SpikeChange::Raised { ratio, baseline }) => {
                     bus.raise(&event(Severity::Warning, format!("retries of {name} are rising")).detail(detail(ratio, baseline)), now);
                 }
-                Some(Turn::Cleared { ratio, baseline }) => {
+                Some(SpikeChange::Cleared { ratio, baseline }) => {
                     let event = event(Severity::Info, format!("retries of {name} are back to normal")).detail(detail(ratio, baseline));
                     bus.clear(event, now);
                 }
@@ -492,7 +492,7 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seawall_core::guard::Change;
+    use seawall_core::guard::PhaseChange;
     use seawall_core::time::Mono;
 
     #[test]
@@ -511,7 +511,7 @@ mod tests {
     /// A breaker that is open for two seconds and then fails a probe every half second.
     fn outage(alarms: &mut Alarms, names: &Arc<Names>, bus: &Bus) {
         let mut change = |at, from, to, cause| {
-            let change = Change { from, to, cause, at: Mono(0) };
+            let change = PhaseChange { from, to, cause, at: Mono(0) };
             alarms.breaker(&BreakerRecord { at: Wall(at), names: Arc::clone(names), change }, bus);
         };
         change(1_000, State::Closed, State::Open, Cause::Consecutive);
@@ -551,7 +551,7 @@ mod tests {
         assert!(alarms.not_closed_since(&names).is_none());
         outage(&mut alarms, &names, &bus);
         assert_eq!(alarms.not_closed_since(&names).map(|Time(at)| at), Some(Wall(1_000)));
-        let change = Change { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: Mono(0) };
+        let change = PhaseChange { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: Mono(0) };
         alarms.breaker(&BreakerRecord { at: Wall(50_000), names: Arc::clone(&names), change }, &bus);
         assert!(alarms.not_closed_since(&names).is_none());
     }

@@ -3,7 +3,7 @@
 use super::{OutcomeCategory, bounded, ending};
 use crate::shape::{DecisionWord, ReasonWord, Time, ms};
 use seawall_core::id::CallId;
-use seawall_core::record::Attempt;
+use seawall_core::record::AttemptOutcome;
 use seawall_core::time::Wall;
 use seawall_engine::record::{AttemptRecord, CallRecord};
 use serde::Serialize;
@@ -24,7 +24,7 @@ const MOST_ATTEMPTS: usize = 64;
 #[derive(Debug)]
 struct AttemptStep {
     at: Wall,
-    attempt: Attempt,
+    attempt: AttemptOutcome,
     key_tail: Option<Arc<str>>,
 }
 
@@ -275,7 +275,7 @@ fn step(step: &AttemptStep) -> CallStep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seawall_core::record::{Class, Decision, Reason, Status};
+    use seawall_core::record::{AttemptStatus, Class, Decision, Reason};
     use seawall_core::rng::Rng;
     use seawall_core::time::Nanos;
     use seawall_engine::record::Names;
@@ -283,9 +283,9 @@ mod tests {
     fn records(number: u32, rng: &mut Rng) -> (AttemptRecord, CallRecord) {
         let call = CallId::new(Wall(i64::from(number)), rng);
         let (names, caller) = (Arc::new(Names::new(&format!("u{}", number % 2), "e")), Arc::from("anonymous"));
-        let attempt = Attempt {
+        let attempt = AttemptOutcome {
             number: 1,
-            status: Status::Http(200),
+            status: AttemptStatus::Http(200),
             key: None,
             latency: Nanos(1),
             elapsed: Nanos(1),

@@ -4,7 +4,7 @@
 use super::{OutcomeCategory, as_f64};
 use crate::shape::{Time, ms};
 use seawall_core::record::Code;
-use seawall_core::record::histogram::Histogram;
+use seawall_core::record::histogram::StepHistogram;
 use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_engine::record::AttemptRecord;
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub(crate) struct SeriesPoint {
     pub retries: u64,
     /// Attempts by class, in the order of `Class::ALL`.
     pub classes: [u64; 6],
-    pub latency: Histogram,
+    pub latency: StepHistogram,
 }
 
 impl SeriesPoint {
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_second_that_is_over_is_packed_and_takes_in_what_comes_late() {
         let mut series = TimeSeries::new(1, 10);
-        let mut all = Histogram::default();
+        let mut all = StepHistogram::default();
         for second in 0..5i64 {
             for millis in 1..50 {
                 series.at(Wall(second * 1000)).latency.add(Nanos::from_millis(millis));

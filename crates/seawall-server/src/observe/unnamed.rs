@@ -3,8 +3,8 @@
 //! has them as well, and the names that they were given.
 
 use crate::shape::{ClassWord, Time};
-use seawall_core::classify::{Condition, Fingerprint, Rule, fingerprint};
-use seawall_core::record::{Class, Status};
+use seawall_core::classify::{Condition, ErrorFingerprint, Rule, fingerprint};
+use seawall_core::record::{AttemptStatus, Class};
 use seawall_core::time::Wall;
 use seawall_engine::record::{AttemptRecord, Names, Sample};
 use seawall_store::notes;
@@ -30,15 +30,15 @@ pub(crate) struct UnnamedEntry {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct UnnamedErrors(HashMap<Fingerprint, UnnamedEntry>);
+pub(crate) struct UnnamedErrors(HashMap<ErrorFingerprint, UnnamedEntry>);
 
 impl UnnamedErrors {
     pub(crate) fn attempt(&mut self, record: &AttemptRecord, sample: &Sample) {
         let status = record.attempt.status;
         let result = match status {
-            Status::Http(code) => Ok(code),
-            Status::Error(kind) => Err(kind),
-            Status::CircuitOpen => return,
+            AttemptStatus::Http(code) => Ok(code),
+            AttemptStatus::Error(kind) => Err(kind),
+            AttemptStatus::CircuitOpen => return,
         };
         let print = fingerprint(&record.names.upstream, result, &sample.body);
         if let Some(known) = self.0.get_mut(&print) {
@@ -65,11 +65,11 @@ impl UnnamedErrors {
         self.0.insert(print, error);
     }
 
-    pub(crate) fn one(&self, print: Fingerprint) -> Option<&UnnamedEntry> {
+    pub(crate) fn one(&self, print: ErrorFingerprint) -> Option<&UnnamedEntry> {
         self.0.get(&print)
     }
 
-    pub(crate) fn name(&mut self, print: Fingerprint, class: Class) {
+    pub(crate) fn name(&mut self, print: ErrorFingerprint, class: Class) {
         if let Some(error) = self.0.get_mut(&print) {
             error.named_as = Some(class);
         }
@@ -96,7 +96,7 @@ impl UnnamedErrors {
     /// The store did not take these.
     pub(crate) fn give_back(&mut self, errors: &[notes::UnnamedGroup]) {
         for noted in errors {
-            if let Some(error) = Fingerprint::parse(&noted.fingerprint).and_then(|print| self.0.get_mut(&print)) {
+            if let Some(error) = ErrorFingerprint::parse(&noted.fingerprint).and_then(|print| self.0.get_mut(&print)) {
                 error.fresh += noted.seen;
             }
         }
@@ -106,7 +106,7 @@ impl UnnamedErrors {
     pub(crate) fn take_over(&mut self, stored: &[notes::UnnamedGroup]) -> Vec<(String, Rule)> {
         let mut rules = Vec::new();
         for noted in stored {
-            let known = Fingerprint::parse(&noted.fingerprint).zip(Status::parse(&noted.status));
+            let known = ErrorFingerprint::parse(&noted.fingerprint).zip(AttemptStatus::parse(&noted.status));
             let Some((print, status)) = known else { continue };
             let condition = Condition { status, member: noted.member.clone() };
             let named_as = noted.named_as.as_deref().and_then(Class::from_word);
@@ -131,7 +131,7 @@ impl UnnamedErrors {
 
     /// Those seen last come first.
     pub(crate) fn list(&self) -> Vec<UnnamedError> {
-        let mut all: Vec<(&Fingerprint, &UnnamedEntry)> = self.0.iter().collect();
+        let mut all: Vec<(&ErrorFingerprint, &UnnamedEntry)> = self.0.iter().collect();
         all.sort_by_key(|(print, error)| (std::cmp::Reverse(error.last_at), **print));
         let shown = all.into_iter().map(|(print, error)| UnnamedError {
             fingerprint: print.to_string(),

@@ -1,7 +1,7 @@
 //! Idempotency keys that outlive the process: the core decides, the answer is kept beside the entry.
 
 use crate::model::job::Response;
-use seawall_core::admit::idempotency::{Answer, Claim, Ending};
+use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, ReserveAnswer};
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 
@@ -10,7 +10,7 @@ use seawall_core::time::{Nanos, Wall};
 pub struct ReserveKey {
     /// A hash over whatever makes two keys the same.
     pub scope: [u8; 32],
-    pub claim: Claim,
+    pub claim: KeyClaim,
     /// The job that asks: it recognises its own reservation when it comes back.
     pub owner: Option<CallId>,
     pub now: Wall,
@@ -18,7 +18,7 @@ pub struct ReserveKey {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    pub answer: Answer,
+    pub answer: ReserveAnswer,
     /// What is to be replayed.
     pub stored: Option<Response>,
 }
@@ -28,7 +28,7 @@ pub struct Reserved {
 pub struct FinishKey {
     pub scope: [u8; 32],
     pub reservation: u32,
-    pub ending: Ending,
+    pub ending: KeyEnding,
     pub response: Option<Response>,
     pub ttl: Nanos,
     pub now: Wall,

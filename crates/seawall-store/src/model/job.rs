@@ -11,7 +11,7 @@
 use crate::model::headers::StoredHeaders;
 use crate::model::idempotency::FinishKey;
 use bytes::Bytes;
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::discretion;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
@@ -125,7 +125,7 @@ pub struct NewJob {
     pub expires_at: Option<Wall>,
     pub origin: JobOrigin,
     /// What it had used up before it became a job.
-    pub progress: Progress,
+    pub progress: CallProgress,
     pub history: Vec<Attempted>,
 }
 
@@ -206,7 +206,7 @@ pub struct Job {
     pub priority: i64,
     pub request: JobRequest,
     pub state: JobState,
-    pub progress: Progress,
+    pub progress: CallProgress,
     pub history: Vec<Attempted>,
     /// How often a worker vanished while it had this job; from [`SUSPECT`] on, while it ran this job.
     pub crashes: u32,
@@ -332,7 +332,7 @@ pub enum JobEnding {
 pub struct SettleJob {
     pub lease: JobLease,
     pub ending: JobEnding,
-    pub progress: Progress,
+    pub progress: CallProgress,
     pub history: Vec<Attempted>,
     /// What the upstream said last to a job that is given up on.
     pub answer: Option<Response>,

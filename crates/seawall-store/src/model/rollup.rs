@@ -2,7 +2,7 @@
 //! writes it whole: doing so twice changes nothing, and whoever reads adds the writers up.
 
 use seawall_core::id::CallId;
-use seawall_core::record::histogram::Histogram;
+use seawall_core::record::histogram::StepHistogram;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Wall;
 
@@ -20,15 +20,15 @@ pub struct RollupRow {
 }
 
 /// Pairs of a step and its count, in order.
-pub(crate) fn to_bytes(latency: &Histogram) -> Vec<u8> {
+pub(crate) fn to_bytes(latency: &StepHistogram) -> Vec<u8> {
     latency.steps().flat_map(|(step, count)| step.to_le_bytes().into_iter().chain(count.to_le_bytes())).collect()
 }
 
 /// `None` when these bytes were not written by `to_bytes`.
-pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Histogram> {
+pub(crate) fn from_bytes(bytes: &[u8]) -> Option<StepHistogram> {
     let (pairs, rest) = bytes.as_chunks::<10>();
     let pair = |[a, b, count @ ..]: &[u8; 10]| (u16::from_le_bytes([*a, *b]), u64::from_le_bytes(*count));
-    rest.is_empty().then(|| Histogram::from_steps(pairs.iter().map(pair)))
+    rest.is_empty().then(|| StepHistogram::from_steps(pairs.iter().map(pair)))
 }
 
 #[cfg(test)]
@@ -38,10 +38,10 @@ mod tests {
 
     #[test]
     fn latencies_come_back_as_they_were() {
-        let mut latency = Histogram::default();
+        let mut latency = StepHistogram::default();
         (0..1000).for_each(|n| latency.add(Nanos(n * n * 1000)));
         assert_eq!(from_bytes(&to_bytes(&latency)), Some(latency));
-        assert_eq!(from_bytes(&[]), Some(Histogram::default()));
+        assert_eq!(from_bytes(&[]), Some(StepHistogram::default()));
         assert_eq!(from_bytes(&[1]), None);
     }
 }

@@ -6,12 +6,12 @@ use crate::error::Error;
 use crate::model::idempotency::FinishKey;
 use crate::model::job::Response;
 use crate::statements::idempotency::{ENTRY, entry, number};
-use seawall_core::admit::idempotency::{self as rule, Entry};
+use seawall_core::admit::idempotency::{self as rule, KeyEntry};
 use seawall_core::time::Wall;
 use std::collections::BTreeMap;
 
 /// A reservation before its end, then after it, and what it ended with.
-type KeySlot<'a> = (Option<Entry>, Option<&'a FinishKey>);
+type KeySlot<'a> = (Option<KeyEntry>, Option<&'a FinishKey>);
 
 const WRITE: &str = "UPDATE keys SET state = e.state, lease_until = e.until, expires_at = e.expires, response_status = e.status, \
                      response_cut = e.cut, response_headers = e.headers, response_body = e.body \
@@ -29,7 +29,7 @@ pub(super) async fn finish(connection: &PooledConnection, ends: &[&FinishKey]) -
     if !freed.is_empty() {
         ask(connection, "DELETE FROM keys WHERE scope = ANY($1)", &[&freed]).await?;
     }
-    let kept: Vec<(&[u8], Entry, Option<&Response>)> =
+    let kept: Vec<(&[u8], KeyEntry, Option<&Response>)> =
         kept.into_iter().filter_map(|(scope, slot, end)| Some((&scope[..], (*slot)?, end.response.as_ref()))).collect();
     if kept.is_empty() { Ok(()) } else { write(connection, &kept).await }
 }
@@ -56,7 +56,7 @@ fn decided<'a>(mut slots: BTreeMap<[u8; 32], KeySlot<'a>>, ends: &[&'a FinishKey
     slots
 }
 
-async fn write(connection: &PooledConnection, kept: &[(&[u8], Entry, Option<&Response>)]) -> Result<(), Error> {
+async fn write(connection: &PooledConnection, kept: &[(&[u8], KeyEntry, Option<&Response>)]) -> Result<(), Error> {
     let scopes: Vec<&[u8]> = kept.iter().map(|(scope, ..)| *scope).collect();
     let (states, until): (Vec<i64>, Vec<Option<Wall>>) = kept.iter().map(|(_, entry, _)| number(entry.state)).unzip();
     let until: Vec<Option<i64>> = until.into_iter().map(|at| at.map(|at| at.0)).collect();

@@ -5,12 +5,12 @@ use crate::model::idempotency::{FinishKey, ReserveKey, Reserved};
 use crate::model::job::Response;
 use crate::rows;
 use crate::sql::{RowReader, Sql, first, values};
-use seawall_core::admit::idempotency::{self as rule, Answer, Entry, Fingerprint, State};
+use seawall_core::admit::idempotency::{self as rule, KeyEntry, RequestFingerprint, ReservationStage, ReserveAnswer};
 use seawall_core::id::CallId;
 use seawall_core::time::Wall;
 
 struct StoredKey {
-    entry: Entry,
+    entry: KeyEntry,
     owner: Option<CallId>,
     response: Option<Response>,
 }
@@ -18,16 +18,16 @@ struct StoredKey {
 /// What the core decides about.
 pub(crate) const ENTRY: &str = "fingerprint, state, lease_until, reservation, expires_at";
 
-pub(crate) fn entry(row: &mut RowReader) -> Result<Entry, Error> {
-    let fingerprint = Fingerprint(row.take()?);
+pub(crate) fn entry(row: &mut RowReader) -> Result<KeyEntry, Error> {
+    let fingerprint = RequestFingerprint(row.take()?);
     let (number, until): (i64, Option<Wall>) = (row.take()?, row.take()?);
     let state = match number {
-        0 => State::InFlight { until: until.unwrap_or(Wall(0)) },
-        1 => State::Done,
-        2 => State::Unknown,
+        0 => ReservationStage::InFlight { until: until.unwrap_or(Wall(0)) },
+        1 => ReservationStage::Done,
+        2 => ReservationStage::Unknown,
         _ => return Err(Error::Damaged(format!("a key is in the unknown state {number}"))),
     };
-    Ok(Entry { fingerprint, state, reservation: row.take()?, expires: row.take()? })
+    Ok(KeyEntry { fingerprint, state, reservation: row.take()?, expires: row.take()? })
 }
 
 async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<StoredKey>, Error> {
@@ -45,11 +45,11 @@ async fn read<S: Sql>(sql: &mut S, scope: [u8; 32]) -> Result<Option<StoredKey>,
     Ok(Some(StoredKey { entry, owner, response }))
 }
 
-pub(crate) const fn number(state: State) -> (i64, Option<Wall>) {
+pub(crate) const fn number(state: ReservationStage) -> (i64, Option<Wall>) {
     match state {
-        State::InFlight { until } => (0, Some(until)),
-        State::Done => (1, None),
-        State::Unknown => (2, None),
+        ReservationStage::InFlight { until } => (0, Some(until)),
+        ReservationStage::Done => (1, None),
+        ReservationStage::Unknown => (2, None),
     }
 }
 
@@ -60,8 +60,8 @@ pub(crate) async fn reserve<S: Sql>(sql: &mut S, wish: &ReserveKey) -> Result<Re
         let own = wish.owner.is_some() && kept.as_ref().is_some_and(|kept| kept.owner == wish.owner);
         let decide = if own { rule::resume } else { rule::reserve };
         let answer = decide(&mut slot, wish.claim, wish.now);
-        let stored = kept.as_ref().and_then(|kept| kept.response.clone()).filter(|_| answer == Answer::Replay);
-        let (Answer::Proceed { .. }, Some(entry)) = (answer, slot) else { return Ok(Reserved { answer, stored }) };
+        let stored = kept.as_ref().and_then(|kept| kept.response.clone()).filter(|_| answer == ReserveAnswer::Replay);
+        let (ReserveAnswer::Proceed { .. }, Some(entry)) = (answer, slot) else { return Ok(Reserved { answer, stored }) };
         let (state, until) = number(entry.state);
         let values = values![wish.scope, entry.fingerprint.0, state, until, entry.reservation, entry.expires, wish.owner];
         let changed = if kept.is_some() {

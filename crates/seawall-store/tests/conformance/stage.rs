@@ -1,7 +1,7 @@
 //! A store of a backend's, empty, and the few things that cases need over and over.
 
 use crate::cluster::Cluster;
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
@@ -71,7 +71,7 @@ impl Stage {
             run_at: NOON,
             expires_at: None,
             origin: JobOrigin::Caller,
-            progress: Progress::default(),
+            progress: CallProgress::default(),
             history: Vec::new(),
         }
     }

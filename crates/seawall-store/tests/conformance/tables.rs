@@ -2,7 +2,7 @@
 
 use crate::dead::letter;
 use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
-use seawall_core::admit::idempotency::{Answer, Claim, Ending as KeyEnding, Fingerprint};
+use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, RequestFingerprint, ReserveAnswer};
 use seawall_core::id::CallId;
 use seawall_core::policy::Severity;
 use seawall_core::record::rollup::Rollup;
@@ -96,7 +96,7 @@ const PAGE: PageWindow = PageWindow { after: None, limit: 10 };
 const HOUR: Nanos = Nanos::from_secs(3600);
 
 fn wish(owner: Option<CallId>, seconds: i64) -> ReserveKey {
-    let claim = Claim { fingerprint: Fingerprint([1; 32]), lease: Nanos::from_secs(60), ttl: HOUR, upstream_honours_keys: false };
+    let claim = KeyClaim { fingerprint: RequestFingerprint([1; 32]), lease: Nanos::from_secs(60), ttl: HOUR, upstream_honours_keys: false };
     ReserveKey { scope: [7; 32], claim, owner, now: after(seconds) }
 }
 
@@ -107,15 +107,15 @@ fn done(reservation: u32, seconds: i64) -> FinishKey {
 
 async fn a_key_is_reserved_by_one_and_answered_to_the_next(stage: Stage) {
     let ask = async |seconds| stage.store.reserve_key(wish(None, seconds)).await.unwrap();
-    assert_eq!(ask(0).await.answer, Answer::Proceed { reservation: 0 });
-    assert_eq!(ask(1).await.answer, Answer::InFlight { retry_at: after(60) });
+    assert_eq!(ask(0).await.answer, ReserveAnswer::Proceed { reservation: 0 });
+    assert_eq!(ask(1).await.answer, ReserveAnswer::InFlight { retry_at: after(60) });
     assert!(stage.store.finish_key(done(0, 2)).await.unwrap());
     let replayed = ask(3).await;
-    assert_eq!((replayed.answer, replayed.stored), (Answer::Replay, done(0, 2).response));
+    assert_eq!((replayed.answer, replayed.stored), (ReserveAnswer::Replay, done(0, 2).response));
     assert!(!stage.store.finish_key(done(1, 4)).await.unwrap(), "not its reservation");
     let mut other = wish(None, 5);
-    other.claim.fingerprint = Fingerprint([2; 32]);
-    assert_eq!(stage.store.reserve_key(other).await.unwrap().answer, Answer::Mismatch);
+    other.claim.fingerprint = RequestFingerprint([2; 32]);
+    assert_eq!(stage.store.reserve_key(other).await.unwrap().answer, ReserveAnswer::Mismatch);
 }
 
 async fn one_of_many_at_once_gets_the_key(stage: Stage) {
@@ -126,8 +126,8 @@ async fn one_of_many_at_once_gets_the_key(stage: Stage) {
     let mut proceed = 0;
     for asked in (0..8).map(ask).collect::<Vec<_>>() {
         match asked.await.unwrap() {
-            Answer::Proceed { .. } => proceed += 1,
-            answer => assert_eq!(answer, Answer::InFlight { retry_at: after(60) }),
+            ReserveAnswer::Proceed { .. } => proceed += 1,
+            answer => assert_eq!(answer, ReserveAnswer::InFlight { retry_at: after(60) }),
         }
     }
     assert_eq!(proceed, 1);
@@ -136,10 +136,10 @@ async fn one_of_many_at_once_gets_the_key(stage: Stage) {
 async fn a_job_recognises_its_own_reservation(stage: Stage) {
     let (mine, other) = (Some(stage.id(NOON)), Some(stage.id(NOON)));
     let ask = async |owner, seconds| stage.store.reserve_key(wish(owner, seconds)).await.unwrap().answer;
-    assert_eq!(ask(mine, 0).await, Answer::Proceed { reservation: 0 });
-    assert_eq!(ask(other, 1).await, Answer::InFlight { retry_at: after(60) });
-    assert_eq!(ask(mine, 90).await, Answer::Proceed { reservation: 0 }, "after a crash, too");
-    assert_eq!(ask(None, 91).await, Answer::InFlight { retry_at: after(150) });
+    assert_eq!(ask(mine, 0).await, ReserveAnswer::Proceed { reservation: 0 });
+    assert_eq!(ask(other, 1).await, ReserveAnswer::InFlight { retry_at: after(60) });
+    assert_eq!(ask(mine, 90).await, ReserveAnswer::Proceed { reservation: 0 }, "after a crash, too");
+    assert_eq!(ask(None, 91).await, ReserveAnswer::InFlight { retry_at: after(150) });
 }
 
 async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
@@ -151,7 +151,7 @@ async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
     for scope in 1..=4 {
         let id = stage.enqueue(stage.job("u")).await;
         let own = ReserveKey { scope: [scope; 32], ..wish(Some(id), 0) };
-        assert_eq!(stage.store.reserve_key(own).await.unwrap().answer, Answer::Proceed { reservation: 0 });
+        assert_eq!(stage.store.reserve_key(own).await.unwrap().answer, ReserveAnswer::Proceed { reservation: 0 });
         let claimed = stage.claim("u", 1).await.remove(0);
         let key = Some(FinishKey { scope: [scope; 32], ..done(0, 2) });
         settles.push(SettleJob { key, now: after(2), ..settlement(&claimed, ok()) });
@@ -170,10 +170,10 @@ async fn a_key_is_over_exactly_when_its_job_is(stage: Stage) {
     }
     assert_eq!(answers, [Some(Settled::Kept), Some(Settled::Kept), Some(Settled::Lost), None]);
     let kept = ask(1).await;
-    assert_eq!((kept.answer, kept.stored), (Answer::Replay, done(0, 2).response));
-    assert_eq!(ask(2).await.answer, Answer::Proceed { reservation: 0 });
+    assert_eq!((kept.answer, kept.stored), (ReserveAnswer::Replay, done(0, 2).response));
+    assert_eq!(ask(2).await.answer, ReserveAnswer::Proceed { reservation: 0 });
     for untouched in [3, 4] {
-        assert_eq!(ask(untouched).await.answer, Answer::InFlight { retry_at: after(60) });
+        assert_eq!(ask(untouched).await.answer, ReserveAnswer::InFlight { retry_at: after(60) });
     }
 }
 
@@ -183,9 +183,9 @@ async fn keys_run_out(stage: Stage) {
     assert_eq!(stage.store.sweep_keys(after(3599), 10).await.unwrap(), 0);
     assert_eq!(stage.store.sweep_keys(after(3600), 10).await.unwrap(), 1);
     let released = FinishKey { ending: KeyEnding::Released, response: None, ..done(0, 3602) };
-    assert_eq!(stage.store.reserve_key(wish(None, 3601)).await.unwrap().answer, Answer::Proceed { reservation: 0 });
+    assert_eq!(stage.store.reserve_key(wish(None, 3601)).await.unwrap().answer, ReserveAnswer::Proceed { reservation: 0 });
     assert!(stage.store.finish_key(released).await.unwrap());
-    assert_eq!(stage.store.reserve_key(wish(None, 3603)).await.unwrap().answer, Answer::Proceed { reservation: 0 });
+    assert_eq!(stage.store.reserve_key(wish(None, 3603)).await.unwrap().answer, ReserveAnswer::Proceed { reservation: 0 });
 }
 
 fn replay(stage: &Stage, upstreams: &[&str]) -> NewReplay {

@@ -4,7 +4,7 @@ use crate::disk::{Disk, Image};
 use crate::promises::{Found, Promises};
 use crate::recording::{self, Event, NOTES, Op, Step};
 use crate::workload::{ALL, COPIED, LONG_SNAPSHOT, NOON, PARTS, RESTORED, wish};
-use seawall_core::admit::idempotency::Answer;
+use seawall_core::admit::idempotency::ReserveAnswer;
 use seawall_core::id::CallId;
 use seawall_core::rng::Rng;
 use seawall_store::Store;
@@ -238,9 +238,11 @@ async fn found(store: &Store, promises: &Promises) -> Found {
     for name in promises.all("key") {
         let reserved = store.reserve_key(wish(&name)).await.unwrap();
         match reserved.answer {
-            Answer::Proceed { .. } => {}
-            Answer::InFlight { .. } => add("key", name, "held".to_owned()),
-            Answer::Replay if reserved.stored.is_some_and(|stored| stored.body == name.as_bytes()) => add("key", name, "done".to_owned()),
+            ReserveAnswer::Proceed { .. } => {}
+            ReserveAnswer::InFlight { .. } => add("key", name, "held".to_owned()),
+            ReserveAnswer::Replay if reserved.stored.is_some_and(|stored| stored.body == name.as_bytes()) => {
+                add("key", name, "done".to_owned())
+            }
             other => add("key", name, format!("{other:?}")),
         }
     }
@@ -272,7 +274,7 @@ async fn go_on(store: &Store) -> Result<(), seawall_store::Error> {
         run_at: NOON,
         expires_at: None,
         origin: job::JobOrigin::Caller,
-        progress: seawall_core::decide::Progress::default(),
+        progress: seawall_core::decide::CallProgress::default(),
         history: Vec::new(),
     };
     store.enqueue(vec![job], NOON).await.map(drop)

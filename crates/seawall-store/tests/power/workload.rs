@@ -1,8 +1,8 @@
 //! What the recorded process does: several tasks use a store as Seawall does, and note what they ask for and what they are told.
 
 use crate::recording::{FOLDER, NOTES, PART};
-use seawall_core::admit::idempotency::{Answer, Claim as KeyClaim, Ending as KeyEnding, Fingerprint};
-use seawall_core::decide::Progress;
+use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, RequestFingerprint, ReserveAnswer};
+use seawall_core::decide::CallProgress;
 use seawall_core::id::CallId;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
@@ -189,7 +189,7 @@ impl World {
             run_at: NOON,
             expires_at: None,
             origin: JobOrigin::Caller,
-            progress: Progress::default(),
+            progress: CallProgress::default(),
             history: Vec::new(),
         }
     }
@@ -340,7 +340,7 @@ impl World {
     async fn reserve(&self, name: &str) {
         self.notes.ask("key", name, "held");
         let reserved = self.store.reserve_key(wish(name)).await.unwrap();
-        assert_eq!(reserved.answer, Answer::Proceed { reservation: 0 });
+        assert_eq!(reserved.answer, ReserveAnswer::Proceed { reservation: 0 });
         self.notes.ack("key", name, "held");
     }
 
@@ -442,6 +442,6 @@ fn scope(name: &str) -> [u8; 32] {
 }
 
 pub(crate) fn wish(name: &str) -> ReserveKey {
-    let claim = KeyClaim { fingerprint: Fingerprint([1; 32]), lease: DAY, ttl: DAY, upstream_honours_keys: false };
+    let claim = KeyClaim { fingerprint: RequestFingerprint([1; 32]), lease: DAY, ttl: DAY, upstream_honours_keys: false };
     ReserveKey { scope: scope(name), claim, owner: None, now: NOON }
 }

@@ -6,10 +6,10 @@ use super::pages::Landmark;
 use super::row::InputRow;
 use super::spill::Spill;
 use crate::setup::Scratch;
-use seawall_core::admit::limit::{Answer, Cell, Limit};
-use seawall_core::decide::Progress;
+use seawall_core::admit::limit::{Gcra, LimitAnswer, LimitCell};
+use seawall_core::decide::CallProgress;
 use seawall_core::id::CallId;
-use seawall_core::record::{Attempt, Class, Code, Reason};
+use seawall_core::record::{AttemptOutcome, Class, Code, Reason};
 use seawall_core::time::{Mono, Nanos, Now, Wall};
 use seawall_engine::mask::Masked;
 use seawall_server::letter::Cause;
@@ -37,8 +37,8 @@ pub(super) struct StartedRow {
     pub id: CallId,
     pub row: InputRow,
     pub before: EarlierRow,
-    pub progress: Progress,
-    pub history: Vec<(Wall, Attempt)>,
+    pub progress: CallProgress,
+    pub history: Vec<(Wall, AttemptOutcome)>,
     /// Attempts and its own waits; not what its host had everybody wait.
     pub spent: Nanos,
     pub started: Now,
@@ -151,7 +151,7 @@ pub(super) struct Lanes {
     starved: bool,
     pub input_over: bool,
     pub stopping: bool,
-    pace: Option<(Limit, Cell)>,
+    pace: Option<(Gcra, LimitCell)>,
     pace_until: Mono,
     /// The next line of an ordered output, and what is held back for its turn.
     pub ordered: Option<(u64, usize)>,
@@ -159,7 +159,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(most_running: usize, pace: Option<Limit>, ordered: bool, max_outage: Nanos) -> Self {
+    pub(super) fn new(most_running: usize, pace: Option<Gcra>, ordered: bool, max_outage: Nanos) -> Self {
         Self {
             lanes: Vec::new(),
             by_name: HashMap::new(),
@@ -178,7 +178,7 @@ impl Lanes {
             starved: false,
             input_over: false,
             stopping: false,
-            pace: pace.map(|limit| (limit, Cell::default())),
+            pace: pace.map(|limit| (limit, LimitCell::default())),
             pace_until: Mono(0),
             ordered: ordered.then_some((0, 0)),
             max_outage,
@@ -302,7 +302,7 @@ impl Lanes {
             return Ok(NextWork::Over);
         }
         if let Some((limit, cell)) = &self.pace
-            && let Answer::Refused { retry_at } = limit.check(cell, now, 1)
+            && let LimitAnswer::Refused { retry_at } = limit.check(cell, now, 1)
         {
             self.pace_until = retry_at;
             return Ok(NextWork::Nothing);
@@ -317,7 +317,7 @@ impl Lanes {
                 self.lanes[at].running += 1;
                 self.running += 1;
                 if let Some((limit, cell)) = &mut self.pace {
-                    let _asked: Answer = limit.take(cell, now, 1);
+                    let _asked: LimitAnswer = limit.take(cell, now, 1);
                 }
                 return Ok(next);
             }

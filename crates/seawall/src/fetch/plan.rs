@@ -21,7 +21,7 @@ use crate::exit::{CommandError, Exit};
 use crate::setup::{self, Purpose};
 use anyhow::Context as _;
 use http::HeaderValue;
-use seawall_core::admit::limit::Limit;
+use seawall_core::admit::limit::Gcra;
 use seawall_core::config::Config;
 use seawall_core::discretion::is_secret;
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
@@ -328,12 +328,12 @@ pub(super) fn quarantine(args: &Args) -> Option<PathBuf> {
 }
 
 /// A rate as the core counts it, with a tenth of a second of burst so that timers need not be exact.
-fn pace(rate: Rate) -> Limit {
+fn pace(rate: Rate) -> Gcra {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count")]
     let burst = (rate.per_second_f64() / 10.0) as u64;
     let (algorithm, mode, fail) = (Algorithm::TokenBucket, Mode::Enforce, Fail::Open);
     let (name, key, max_wait) = ("rate".to_owned(), Vec::new(), seawall_core::time::Nanos::ZERO);
-    Limit::from(&policy::Limit { name, key, rate, burst: burst.max(1), algorithm, mode, fail, max_wait })
+    Gcra::from(&policy::LimitPolicy { name, key, rate, burst: burst.max(1), algorithm, mode, fail, max_wait })
 }
 
 fn work(

@@ -1,6 +1,6 @@
 //! What a run came to, in numbers of bounded size: outcomes, retries, latencies, hosts, and how it went over time.
 
-use seawall_core::record::{Attempt, Decision, Reason};
+use seawall_core::record::{AttemptOutcome, Decision, Reason};
 use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ impl RunTally {
     }
 
     /// Counts attempts, but for refusals by a breaker, which are none. Returns how many they are.
-    pub(super) fn attempts(&mut self, host: &str, attempts: &[(seawall_core::time::Wall, Attempt)], now: Mono) -> u32 {
+    pub(super) fn attempts(&mut self, host: &str, attempts: &[(seawall_core::time::Wall, AttemptOutcome)], now: Mono) -> u32 {
         let mut sent = 0;
         for (_, attempt) in attempts.iter().filter(|(_, attempt)| attempt.reason != Reason::CircuitOpen) {
             let retries = u64::from(matches!(attempt.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken));

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use seawall_core::call::{self, Outcome};
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::id::CallId;
 use seawall_core::policy::Door;
 use seawall_core::record::{Class, Code, Reason};
@@ -193,7 +193,7 @@ impl FetchState {
             }
             (_, None) => 1,
         };
-        let (progress, history, landmark) = (Progress::default(), Vec::new(), Landmark::default());
+        let (progress, history, landmark) = (CallProgress::default(), Vec::new(), Landmark::default());
         Box::new(StartedRow { id, row, before, progress, history, spent: Nanos::ZERO, started, page, landmark, resends: 0, lane })
     }
 
@@ -255,7 +255,7 @@ impl FetchState {
         let nothing = HeaderMap::new();
         let trail = RefCell::new(std::mem::take(&mut run.history));
         let known = trail.borrow().len();
-        let request = call::Request {
+        let request = call::CallRequest {
             method: &run.row.method,
             mark: to.endpoint.plan.mark(&run.row.method, &run.row.below),
             keyed: run.row.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key")),
@@ -461,7 +461,7 @@ impl FetchState {
         let Some(next) = next else { return false };
         run.row.below = next;
         run.page += 1;
-        run.progress = Progress::default();
+        run.progress = CallProgress::default();
         run.resends = 0;
         run.history.clear();
         run.spent = Nanos::ZERO;
@@ -511,7 +511,7 @@ impl FetchState {
             headers: Vec::new(),
             body: Bytes::new(),
         };
-        let (progress, history, landmark) = (Progress::default(), Vec::new(), Landmark::default());
+        let (progress, history, landmark) = (CallProgress::default(), Vec::new(), Landmark::default());
         let run = StartedRow { id, row, before, progress, history, spent: Nanos::ZERO, started, page: 1, landmark, resends: 0, lane: 0 };
         self.tally.borrow_mut().bad_line(format!("line {}: {}", bad.line, bad.why));
         let cause = Cause { code: "bad_input".to_owned(), ..Cause::unusable(Masked::ours(format!("line {}: {}", bad.line, bad.why))) };

@@ -1,30 +1,30 @@
 //! The error answers of real APIs, by name: `google:quotaExceeded`, `lastfm:29`. The data is `errors.toml`.
 
-use seawall_core::config::node::{Node, Tree, Value};
-use seawall_core::config::shape::{Kind, Table, key, required};
+use seawall_core::config::node::{ConfigValue, Node, Tree};
+use seawall_core::config::shape::{TableShape, ValueKind, key, required};
 use seawall_core::config::{self};
 use seawall_core::spelling::nearest;
 use seawall_core::time::Wall;
 use std::sync::{Arc, LazyLock};
 
-const STATUS: Kind = Kind::Int { min: 100, max: 599 };
+const STATUS: ValueKind = ValueKind::Int { min: 100, max: 599 };
 
-static CODE: Table = Table {
+static CODE: TableShape = TableShape {
     what: "a code",
     keys: &[&[
         key("status", STATUS, ""),
-        key("headers", Kind::Strings, ""),
-        key("content_type", Kind::Text, ""),
-        key("body", Kind::Text, ""),
+        key("headers", ValueKind::Strings, ""),
+        key("content_type", ValueKind::Text, ""),
+        key("body", ValueKind::Text, ""),
     ]],
 };
 
-static FAMILY: Table = Table {
+static FAMILY: TableShape = TableShape {
     what: "an API",
-    keys: &[CODE.keys[0], &[required("code", Kind::Text, "the usual code"), key("codes", Kind::Map(&CODE), "codes that differ")]],
+    keys: &[CODE.keys[0], &[required("code", ValueKind::Text, "the usual code"), key("codes", ValueKind::Map(&CODE), "codes that differ")]],
 };
 
-static ROOT: Table = Table { what: "the list of errors", keys: &[&[required("errors", Kind::Map(&FAMILY), "by API")]] };
+static ROOT: TableShape = TableShape { what: "the list of errors", keys: &[&[required("errors", ValueKind::Map(&FAMILY), "by API")]] };
 
 static SHIPPED: LazyLock<Tree> = LazyLock::new(|| {
     let read = config::read("errors.toml", include_bytes!("errors.toml"), &ROOT);
@@ -59,7 +59,7 @@ pub(crate) fn named(name: &str) -> Result<Arc<ErrorAnswer>, String> {
     let own = family.table("codes").and_then(|codes| codes.table(code));
     let node = |key: &str| own.and_then(|own| own.node(key)).or_else(|| family.node(key));
     let fill = |text: &str| text.replace("{code}", code);
-    let status = node("status").and_then(|node| if let Value::Int(status) = node.value { u16::try_from(status).ok() } else { None });
+    let status = node("status").and_then(|node| if let ConfigValue::Int(status) = node.value { u16::try_from(status).ok() } else { None });
     Ok(Arc::new(ErrorAnswer {
         name: format!("{api}:{code}").into(),
         status: status.unwrap_or(500),
@@ -70,11 +70,11 @@ pub(crate) fn named(name: &str) -> Result<Arc<ErrorAnswer>, String> {
 }
 
 fn text(node: &Node) -> Option<&str> {
-    if let Value::Text(text) = &node.value { Some(text) } else { None }
+    if let ConfigValue::Text(text) = &node.value { Some(text) } else { None }
 }
 
 fn strings(node: &Node, fill: impl Fn(&str) -> String) -> Vec<(String, String)> {
-    let Value::Table(table) = &node.value else { return Vec::new() };
+    let ConfigValue::Table(table) = &node.value else { return Vec::new() };
     table.0.iter().filter_map(|(name, node)| Some((name.clone(), fill(text(node)?)))).collect()
 }
 
@@ -100,7 +100,7 @@ mod tests {
         let (_, _, problems) = config::read("errors.toml", include_bytes!("errors.toml"), &ROOT).unwrap();
         assert_eq!(problems, []);
         for (api, node) in &SHIPPED.0 {
-            let Value::Table(family) = &node.value else { panic!("{api}") };
+            let ConfigValue::Table(family) = &node.value else { panic!("{api}") };
             let codes = family.table("codes").map(|codes| codes.0.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
             for name in codes.iter().map(|code| format!("{api}:{code}")).chain([api.clone()]) {
                 let answer = named(&name).unwrap();

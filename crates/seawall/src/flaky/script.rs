@@ -3,9 +3,9 @@
 use super::entry::{Latency, Mix, RetryAfter, TimelineEntry};
 use super::{errors, shape};
 use bytes::Bytes;
-use seawall_core::config::endpoint::Match;
-use seawall_core::config::node::{Node, Tree, Value};
-use seawall_core::config::{self, Invalid, Problem};
+use seawall_core::config::endpoint::PathPattern;
+use seawall_core::config::node::{ConfigValue, Node, Tree};
+use seawall_core::config::{self, Diagnostic, Invalid};
 use seawall_core::policy::{Rate, Share};
 use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(crate) struct Script {
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub name: String,
-    pub matches: Match,
+    pub matches: PathPattern,
     pub face: Face,
     pub body: ScriptBody,
     pub content_type: Option<String>,
@@ -151,13 +151,13 @@ impl Script {
 
 /// Turns checked values into a script and collects what is wrong with them.
 struct ScriptReader {
-    problems: Vec<Problem>,
+    problems: Vec<Diagnostic>,
     issuers: Vec<Issuer>,
 }
 
 impl ScriptReader {
     fn refuse(&mut self, node: &Node, path: &str, why: impl Into<String>) {
-        self.problems.push(Problem::new(node.origin.span.clone(), path, why));
+        self.problems.push(Diagnostic::new(node.origin.span.clone(), path, why));
     }
 
     /// Reads a text by its own grammar.
@@ -172,8 +172,8 @@ impl ScriptReader {
     }
 
     fn route(&mut self, path: &str, node: &Node) -> Option<Route> {
-        let Value::Table(tree) = &node.value else { return None };
-        let matches = Match::parse(tree.text("match")?).ok()?;
+        let ConfigValue::Table(tree) = &node.value else { return None };
+        let matches = PathPattern::parse(tree.text("match")?).ok()?;
         let bodies = ["body", "size", "echo"].iter().filter(|key| tree.node(key).is_some()).count();
         if bodies > 1 {
             self.refuse(node, path, "an answer has one body: `body`, `size` or `echo`");
@@ -201,7 +201,7 @@ impl ScriptReader {
                 .map(|error| Mix::only(TimelineEntry { what: super::entry::What::Error(error), retry_after: None, latency: None }))
         });
         let slow = tree.table("slow").and_then(|slow| {
-            let Some(Value::Share(share)) = slow.node("share").map(|node| &node.value) else { return None };
+            let Some(ConfigValue::Share(share)) = slow.node("share").map(|node| &node.value) else { return None };
             Some((*share, self.latency(&format!("{path}.slow.latency"), slow.node("latency")?)?))
         });
         Face {
@@ -213,11 +213,11 @@ impl ScriptReader {
     }
 
     fn mix(&mut self, path: &str, node: &Node) -> Option<Mix> {
-        let Value::Table(table) = &node.value else { return None };
+        let ConfigValue::Table(table) = &node.value else { return None };
         let mut weights = Vec::new();
         for (name, weight) in &table.0 {
             match (TimelineEntry::parse(name), &weight.value) {
-                (Ok(entry), Value::Int(count)) => weights.push((*count, entry)),
+                (Ok(entry), ConfigValue::Int(count)) => weights.push((*count, entry)),
                 (Err(why), _) => self.refuse(weight, &format!("{path}.{name}"), why),
                 (Ok(_), _) => {}
             }
@@ -232,12 +232,12 @@ impl ScriptReader {
 
     fn latency(&mut self, path: &str, node: &Node) -> Option<Latency> {
         let table = match &node.value {
-            Value::Duration(length) => return Some(Latency::Fixed(*length)),
-            Value::Table(table) => table,
+            ConfigValue::Duration(length) => return Some(Latency::Fixed(*length)),
+            ConfigValue::Table(table) => table,
             _ => return None,
         };
         let pair = |key| match table.list(key) {
-            [Node { value: Value::Duration(a), .. }, Node { value: Value::Duration(b), .. }] => Some((*a, *b)),
+            [Node { value: ConfigValue::Duration(a), .. }, Node { value: ConfigValue::Duration(b), .. }] => Some((*a, *b)),
             _ => None,
         };
         let found = match (table.0.len(), duration(table, "exp"), pair("uniform"), pair("normal")) {
@@ -256,13 +256,13 @@ impl ScriptReader {
         match (tree.text("body"), tree.node("size")) {
             (Some(text), _) => ScriptBody::Text(Bytes::copy_from_slice(text.as_bytes())),
             (None, Some(node)) => {
-                let Value::Size(size) = node.value else { return ScriptBody::Default };
+                let ConfigValue::Size(size) = node.value else { return ScriptBody::Default };
                 if size > MAX_SIZE {
                     self.refuse(node, &format!("{path}.size"), "must be at most 1GiB");
                 }
                 ScriptBody::Size(size)
             }
-            (None, None) if matches!(tree.node("echo").map(|node| &node.value), Some(Value::Bool(true))) => ScriptBody::Echo,
+            (None, None) if matches!(tree.node("echo").map(|node| &node.value), Some(ConfigValue::Bool(true))) => ScriptBody::Echo,
             (None, None) => ScriptBody::Default,
         }
     }
@@ -270,7 +270,7 @@ impl ScriptReader {
     fn headers(&mut self, path: &str, tree: &Tree) -> String {
         let mut lines = String::new();
         for (name, node) in tree.table("headers").iter().flat_map(|headers| &headers.0) {
-            let Value::Text(value) = &node.value else { continue };
+            let ConfigValue::Text(value) = &node.value else { continue };
             let fine = http::HeaderName::try_from(name.as_str()).is_ok() && http::HeaderValue::try_from(value.as_str()).is_ok();
             if !fine {
                 self.refuse(node, &format!("{path}.headers.{name}"), "not a header: names are tokens and values one line");
@@ -286,7 +286,7 @@ impl ScriptReader {
         let error = self.parse(tree, path, "error", errors::named);
         let key = self.parse(tree, path, "key", KeyAt::parse)?;
         let single = tree.table("limits").into_iter().flat_map(|limits| &limits.0).filter_map(|(key, node)| match node.value {
-            Value::Int(limit) => Some((key.clone(), limit)),
+            ConfigValue::Int(limit) => Some((key.clone(), limit)),
             _ => None,
         });
         Some(Quota { key, limit: int(tree, "limit")?, limits: single.collect(), per: duration(tree, "per")?, error })
@@ -299,7 +299,7 @@ impl ScriptReader {
     }
 
     fn issuer(&mut self, path: &str, node: &Node) -> Option<usize> {
-        let Value::Table(tree) = &node.value else { return None };
+        let ConfigValue::Table(tree) = &node.value else { return None };
         let url = tree.text("url")?.to_owned();
         if !url.starts_with('/') || url.contains(['?', '#', ' ']) {
             self.refuse(node, &format!("{path}.url"), "needs a path of this server, as in \"/token\"");
@@ -317,7 +317,7 @@ impl ScriptReader {
     }
 
     fn moment(&mut self, path: &str, node: &Node, routes: &[Route]) -> Option<Moment> {
-        let Value::Table(tree) = &node.value else { return None };
+        let ConfigValue::Table(tree) = &node.value else { return None };
         let route = self.parse(tree, path, "route", |name| {
             routes.iter().position(|route| route.name == name).ok_or_else(|| {
                 let names: Vec<&str> = routes.iter().map(|route| route.name.as_str()).collect();
@@ -345,15 +345,15 @@ impl KeyAt {
 }
 
 fn int(tree: &Tree, key: &str) -> Option<u64> {
-    if let Value::Int(number) = tree.node(key)?.value { Some(number) } else { None }
+    if let ConfigValue::Int(number) = tree.node(key)?.value { Some(number) } else { None }
 }
 
 fn duration(tree: &Tree, key: &str) -> Option<Nanos> {
-    if let Value::Duration(length) = tree.node(key)?.value { Some(length) } else { None }
+    if let ConfigValue::Duration(length) = tree.node(key)?.value { Some(length) } else { None }
 }
 
 fn rate(tree: &Tree) -> Option<(Rate, CountedBy)> {
-    let Value::Rate(rate) = tree.node("limit")?.value else { return None };
+    let ConfigValue::Rate(rate) = tree.node("limit")?.value else { return None };
     Some((rate, if tree.text("by") == Some("ip") { CountedBy::Ip } else { CountedBy::Everyone }))
 }
 

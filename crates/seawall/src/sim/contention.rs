@@ -1,6 +1,6 @@
 //! Shows the contention model: calls and completion time against the number of clients, one line per strategy.
 
-use seawall_core::sim::contention::{Config, Row, Strategy, run};
+use seawall_core::sim::contention::{ContentionConfig, ContentionRow, Strategy, run};
 
 use super::report::{Column, ReportCell, SimReport};
 use super::svg::{Axis, Figure, Mark, Panel, PanelVerdict, Shape, round_up};
@@ -17,8 +17,8 @@ const SECONDS: &str = "seconds until the last client is done";
 const SHOWN: usize = 4;
 
 pub(super) fn report(args: &Args) -> anyhow::Result<SimReport> {
-    let mut config = Config::new(args.seed);
-    config.runs = args.runs.unwrap_or(Config::RUNS);
+    let mut config = ContentionConfig::new(args.seed);
+    config.runs = args.runs.unwrap_or(ContentionConfig::RUNS);
     config.strategies = choose(config.strategies, |strategy| strategy.as_str(), &args.policy)?;
     if !args.clients.is_empty() {
         config.clients.clone_from(&args.clients);
@@ -26,7 +26,7 @@ pub(super) fn report(args: &Args) -> anyhow::Result<SimReport> {
         config.clients.dedup();
     }
     let rows = run(&config);
-    let cells = |row: &Row| {
+    let cells = |row: &ContentionRow| {
         let text = ReportCell::Text(row.strategy.to_string());
         vec![ReportCell::Number(f64::from(row.clients)), text, ReportCell::Number(row.calls_mean), ReportCell::Number(row.time_ms_mean)]
     };
@@ -46,7 +46,7 @@ pub(super) fn report(args: &Args) -> anyhow::Result<SimReport> {
     })
 }
 
-fn of(rows: &[Row], strategy: Strategy) -> impl Iterator<Item = &Row> {
+fn of(rows: &[ContentionRow], strategy: Strategy) -> impl Iterator<Item = &ContentionRow> {
     rows.iter().filter(move |row| row.strategy == strategy)
 }
 
@@ -56,12 +56,12 @@ fn shown(clients: &[u32]) -> Vec<u32> {
     (1..=count).map(|index| clients[index * clients.len() / count - 1]).collect()
 }
 
-fn table(config: &Config, rows: &[Row]) -> TextTable {
+fn table(config: &ContentionConfig, rows: &[ContentionRow]) -> TextTable {
     let shown = shown(&config.clients);
     let mut headings = vec![("strategy".to_owned(), Align::Left)];
     headings.extend(shown.iter().map(|clients| (format!("N={clients}"), Align::Right)));
     headings.push(("by N".to_owned(), Align::Left));
-    let group = |title: &str, digits: usize, value: fn(&Row) -> f64| {
+    let group = |title: &str, digits: usize, value: fn(&ContentionRow) -> f64| {
         let line = |&strategy: &Strategy| {
             let picked = of(rows, strategy).filter(|row| shown.contains(&row.clients));
             let values: Vec<f64> = of(rows, strategy).map(value).collect();
@@ -76,11 +76,11 @@ fn table(config: &Config, rows: &[Row]) -> TextTable {
     TextTable { headings, groups }
 }
 
-fn most(rows: &[Row], value: impl Fn(&Row) -> f64) -> f64 {
+fn most(rows: &[ContentionRow], value: impl Fn(&ContentionRow) -> f64) -> f64 {
     rows.iter().map(value).fold(1.0, f64::max)
 }
 
-fn closing(config: &Config, rows: &[Row]) -> String {
+fn closing(config: &ContentionConfig, rows: &[ContentionRow]) -> String {
     let clients = config.clients.last().copied().unwrap_or(0);
     let calls = |strategy| of(rows, strategy).last().map(|row| row.calls_mean);
     let (Some(exponential), Some(full)) = (calls(Strategy::Exponential), calls(Strategy::Full)) else {
@@ -92,8 +92,8 @@ fn closing(config: &Config, rows: &[Row]) -> String {
     )
 }
 
-fn figure(config: &Config, rows: &[Row]) -> Figure {
-    let panel = |title: &str, digits: usize, value: fn(&Row) -> f64| Panel {
+fn figure(config: &ContentionConfig, rows: &[ContentionRow]) -> Figure {
+    let panel = |title: &str, digits: usize, value: fn(&ContentionRow) -> f64| Panel {
         title: title.to_owned(),
         note: String::new(),
         verdict: PanelVerdict::Neutral,
@@ -116,7 +116,7 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
     }
 }
 
-fn mark(rows: &[Row], strategy: Strategy, digits: usize, value: fn(&Row) -> f64) -> Mark {
+fn mark(rows: &[ContentionRow], strategy: Strategy, digits: usize, value: fn(&ContentionRow) -> f64) -> Mark {
     let colour = match strategy {
         Strategy::Full => 0,
         Strategy::None => 5,

@@ -1,6 +1,6 @@
 //! Shows the herd model: how many retries come back at once, per scenario and policy.
 
-use seawall_core::sim::herd::{Arm, BUCKET, Config, Row, Scenario, run};
+use seawall_core::sim::herd::{BUCKET, HerdConfig, HerdPolicy, HerdRow, Scenario, run};
 
 use super::report::{Column, ReportCell, ReportSeries, SimReport};
 use super::svg::{Axis, Figure, Mark, Panel, PanelVerdict, Shape, points, round_up};
@@ -18,9 +18,9 @@ pub(super) const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<SimReport> {
-    let mut config = Config::new(args.seed);
-    config.runs = args.runs.unwrap_or(Config::RUNS);
-    config.arms.extend(candidates.iter().map(|candidate| Arm {
+    let mut config = HerdConfig::new(args.seed);
+    config.runs = args.runs.unwrap_or(HerdConfig::RUNS);
+    config.arms.extend(candidates.iter().map(|candidate| HerdPolicy {
         name: candidate.name.clone(),
         backoff: candidate.retry.backoff,
         attempts: candidate.retry.attempts,
@@ -42,14 +42,14 @@ pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Si
     })
 }
 
-fn cells(row: &Row) -> Vec<ReportCell> {
+fn cells(row: &HerdRow) -> Vec<ReportCell> {
     let mut cells = vec![ReportCell::Text(row.scenario.to_string()), ReportCell::Text(row.policy.clone())];
     let numbers = [row.peak100_mean, row.peak1s_mean, row.retries_mean, row.succeeded_mean, row.dead_mean];
     cells.extend(numbers.map(ReportCell::Number));
     cells
 }
 
-fn series(row: &Row) -> ReportSeries {
+fn series(row: &HerdRow) -> ReportSeries {
     ReportSeries {
         labels: vec![("scenario", ReportCell::Text(row.scenario.to_string())), ("policy", ReportCell::Text(row.policy.clone()))],
         name: "retries_per_100ms",
@@ -69,7 +69,7 @@ const fn meaning(scenario: Scenario) -> &'static str {
 }
 
 /// The time in which all but a hundredth of a scenario's retries happen, in buckets: the long tail would hide the herd.
-fn horizon(rows: &[Row], scenario: Scenario) -> usize {
+fn horizon(rows: &[HerdRow], scenario: Scenario) -> usize {
     let rows = || rows.iter().filter(|row| row.scenario == scenario);
     let mut left = rows().map(|row| row.retries_mean).sum::<f64>();
     let enough = left * 0.01;
@@ -82,7 +82,7 @@ fn horizon(rows: &[Row], scenario: Scenario) -> usize {
     bucket.max(10)
 }
 
-fn table(rows: &[Row]) -> TextTable {
+fn table(rows: &[HerdRow]) -> TextTable {
     let headings = [
         ("policy", Align::Left),
         ("peak/100ms", Align::Right),
@@ -94,7 +94,7 @@ fn table(rows: &[Row]) -> TextTable {
     ];
     let group = |&scenario: &Scenario| {
         let shown = horizon(rows, scenario);
-        let of: Vec<&Row> = rows.iter().filter(|row| row.scenario == scenario).collect();
+        let of: Vec<&HerdRow> = rows.iter().filter(|row| row.scenario == scenario).collect();
         let lines = of.iter().map(|row| line(row, shown)).collect();
         let title = format!("{}  (time axis: {:.1} s)", meaning(scenario), shown as f64 * BUCKET.as_secs_f64());
         Group { title, rows: lines }
@@ -105,7 +105,7 @@ fn table(rows: &[Row]) -> TextTable {
     }
 }
 
-fn line(row: &Row, shown: usize) -> Vec<Field> {
+fn line(row: &HerdRow, shown: usize) -> Vec<Field> {
     let mut buckets = row.retries_per_bucket.clone();
     buckets.resize(shown, 0.0);
     // Each row is scaled to itself: the peak is in numbers, the line shows the shape.
@@ -124,7 +124,7 @@ fn line(row: &Row, shown: usize) -> Vec<Field> {
     ]
 }
 
-fn closing(rows: &[Row]) -> String {
+fn closing(rows: &[HerdRow]) -> String {
     let spike = |policy: &str| rows.iter().find(|row| row.scenario == Scenario::Spike && row.policy == policy);
     match (spike("exponential"), spike("full")) {
         (Some(bare), Some(full)) => format!(
@@ -135,13 +135,13 @@ fn closing(rows: &[Row]) -> String {
     }
 }
 
-fn figure(config: &Config, rows: &[Row]) -> Figure {
+fn figure(config: &HerdConfig, rows: &[HerdRow]) -> Figure {
     let top = round_up(rows.iter().map(|row| row.peak100_mean).fold(1.0, f64::max));
     let across = config.scenarios.len().max(1);
     // Policies go down and scenarios across, so that the eye compares policies along one axis.
     let by_policy = config.arms.iter().flat_map(|arm| rows.iter().filter(|row| row.policy == arm.name));
     let count = rows.len();
-    let panel = |(index, row): (usize, &Row)| Panel {
+    let panel = |(index, row): (usize, &HerdRow)| Panel {
         title: row.policy.clone(),
         note: format!("peak {:.0}", row.peak100_mean),
         verdict: if row.peak100_mean > 250.0 { PanelVerdict::Bad } else { PanelVerdict::Neutral },

@@ -115,7 +115,7 @@ pub(crate) struct Candidate {
     /// `upstream/endpoint`
     pub name: String,
     pub retry: policy::Retry,
-    pub breaker: policy::Breaker,
+    pub breaker: policy::BreakerPolicy,
     pub adaptive: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Shows the outage model: whether and when each policy lets the system come back, and what it costs.
 
 use seawall_core::policy::Share;
-use seawall_core::sim::outage::{Arm, CAPACITY, Config, DIP_END_S, DIP_START_S, END_S, Row, run};
+use seawall_core::sim::outage::{CAPACITY, DIP_END_S, DIP_START_S, END_S, OutageConfig, OutagePolicy, OutageRow, run};
 
 use super::report::{Column, ReportCell, ReportSeries, SimReport};
 use super::svg::{Axis, Figure, Mark, Panel, PanelVerdict, Shade, Shape, points};
@@ -22,13 +22,15 @@ const SHOWN_FROM_S: u32 = 40;
 const SHOWN_TO_S: u32 = 280;
 
 pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<SimReport> {
-    let mut config = Config::new(args.seed);
-    config.runs = args.runs.unwrap_or(Config::RUNS);
+    let mut config = OutageConfig::new(args.seed);
+    config.runs = args.runs.unwrap_or(OutageConfig::RUNS);
     if !args.rho.is_empty() {
         config.rhos.clone_from(&args.rho);
     }
     config.arms.extend(
-        candidates.iter().map(|candidate| Arm::of_policy(candidate.name.clone(), candidate.retry, candidate.breaker, candidate.adaptive)),
+        candidates
+            .iter()
+            .map(|candidate| OutagePolicy::of_policy(candidate.name.clone(), candidate.retry, candidate.breaker, candidate.adaptive)),
     );
     config.arms = choose(config.arms, |arm| &arm.name, &args.policy)?;
     let rows = run(&config);
@@ -47,7 +49,7 @@ pub(super) fn report(args: &Args, candidates: &[Candidate]) -> anyhow::Result<Si
     })
 }
 
-fn cells(row: &Row) -> Vec<ReportCell> {
+fn cells(row: &OutageRow) -> Vec<ReportCell> {
     vec![
         ReportCell::Number(row.rho.as_f64()),
         ReportCell::Text(row.policy.clone()),
@@ -58,7 +60,7 @@ fn cells(row: &Row) -> Vec<ReportCell> {
     ]
 }
 
-fn series(row: &Row) -> [ReportSeries; 2] {
+fn series(row: &OutageRow) -> [ReportSeries; 2] {
     [("goodput_per_s", &row.goodput_per_s), ("attempts_per_s", &row.attempts_per_s)].map(|(name, values)| ReportSeries {
         labels: vec![("rho", ReportCell::Number(row.rho.as_f64())), ("policy", ReportCell::Text(row.policy.clone()))],
         name,
@@ -70,11 +72,11 @@ fn series(row: &Row) -> [ReportSeries; 2] {
 }
 
 /// Mean goodput per second in what is shown; a series may end early where nothing succeeds any more.
-fn shown(row: &Row) -> Vec<f64> {
+fn shown(row: &OutageRow) -> Vec<f64> {
     (SHOWN_FROM_S..SHOWN_TO_S.min(END_S)).map(|second| row.goodput_per_s.get(second as usize).copied().unwrap_or(0.0)).collect()
 }
 
-fn table(config: &Config, rows: &[Row]) -> TextTable {
+fn table(config: &OutageConfig, rows: &[OutageRow]) -> TextTable {
     let headings = [
         ("policy".to_owned(), Align::Left),
         ("recovered".to_owned(), Align::Right),
@@ -90,7 +92,7 @@ fn table(config: &Config, rows: &[Row]) -> TextTable {
     TextTable { headings: headings.to_vec(), groups: config.rhos.iter().map(group).collect() }
 }
 
-fn line(row: &Row, runs: u32) -> Vec<Field> {
+fn line(row: &OutageRow, runs: u32) -> Vec<Field> {
     let tone = if row.recovered >= 1.0 {
         Tone::Good
     } else if row.recovered > 0.0 {
@@ -110,17 +112,17 @@ fn line(row: &Row, runs: u32) -> Vec<Field> {
 }
 
 /// The load that the closing sentence and the chart are about.
-fn focus(config: &Config) -> Share {
+fn focus(config: &OutageConfig) -> Share {
     let usual = Share::percent(80);
     if config.rhos.contains(&usual) { usual } else { config.rhos.first().copied().unwrap_or(usual) }
 }
 
-fn closing(config: &Config, rows: &[Row]) -> String {
+fn closing(config: &OutageConfig, rows: &[OutageRow]) -> String {
     let rho = focus(config);
     let of = || rows.iter().filter(move |row| row.rho == rho);
     let lost: Vec<&str> = of().filter(|row| row.recovered <= 0.0).map(|row| row.policy.as_str()).collect();
     // A bound on the server's queue is not the client's to set.
-    let alone = |row: &&Row| config.arms.iter().any(|arm| arm.name == row.policy && arm.bounded.is_none());
+    let alone = |row: &&OutageRow| config.arms.iter().any(|arm| arm.name == row.policy && arm.bounded.is_none());
     let fastest = of().filter(|row| row.recovered >= 1.0).filter(alone);
     let fastest = fastest.min_by(|a, b| a.recovery_s.unwrap_or(f64::MAX).total_cmp(&b.recovery_s.unwrap_or(f64::MAX)));
     let never = if lost.is_empty() {
@@ -143,7 +145,7 @@ fn back(seconds: f64) -> String {
     if seconds < 0.5 { "back at once".to_owned() } else { format!("back after {seconds:.0} s") }
 }
 
-fn figure(config: &Config, rows: &[Row]) -> Figure {
+fn figure(config: &OutageConfig, rows: &[OutageRow]) -> Figure {
     let rho = focus(config);
     let offered = rho.as_f64() * CAPACITY;
     let panels: Vec<Panel> =
@@ -161,7 +163,7 @@ fn figure(config: &Config, rows: &[Row]) -> Figure {
     }
 }
 
-fn panel(row: &Row, runs: u32, offered: f64, first: bool) -> Panel {
+fn panel(row: &OutageRow, runs: u32, offered: f64, first: bool) -> Panel {
     let (verdict, note) = match row.recovery_s {
         Some(seconds) if row.recovered >= 1.0 => (PanelVerdict::Good, back(seconds)),
         Some(_) => (PanelVerdict::Bad, format!("back in {:.0} of {runs} runs", row.recovered * f64::from(runs))),

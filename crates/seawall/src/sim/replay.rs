@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use seawall_core::config::Config;
-use seawall_core::sim::replay::{Case, Found, Log, MALFORMED_SHOWN, MOST_ATTEMPTS, Results, Row, run};
+use seawall_core::sim::replay::{MALFORMED_SHOWN, MOST_ATTEMPTS, RecordedLog, ReplayCase, ReplayResult, ReplayRow, Results, run};
 
 use super::Args;
 use super::report::{Column, ReportCell, SimReport};
@@ -36,7 +36,7 @@ pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> 
     let log = read(path)?;
     anyhow::ensure!(log.calls() > 0, "`{}` has no attempt of any call in its {} lines{}", path.display(), log.lines, first_problem(&log));
     let runs = args.runs.unwrap_or(1);
-    let found = run(&Case { seed: args.seed, runs, policy, log: &log });
+    let found = run(&ReplayCase { seed: args.seed, runs, policy, log: &log });
     Ok(SimReport {
         scenario: "replay",
         seed: args.seed,
@@ -52,7 +52,7 @@ pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> 
     })
 }
 
-fn read(path: &Path) -> anyhow::Result<Log> {
+fn read(path: &Path) -> anyhow::Result<RecordedLog> {
     let unreadable = || format!("cannot read the log `{}`", path.display());
     if path == Path::new("-") {
         return lines(io::stdin().lock()).with_context(unreadable);
@@ -62,8 +62,8 @@ fn read(path: &Path) -> anyhow::Result<Log> {
 }
 
 /// Line by line, never holding more of one than a line may have.
-fn lines(mut input: impl BufRead) -> io::Result<Log> {
-    let mut log = Log::default();
+fn lines(mut input: impl BufRead) -> io::Result<RecordedLog> {
+    let mut log = RecordedLog::default();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -91,11 +91,11 @@ fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
     }
 }
 
-fn first_problem(log: &Log) -> String {
+fn first_problem(log: &RecordedLog) -> String {
     log.malformed_shown.first().map(|(line, why)| format!("; line {line}: {why}")).unwrap_or_default()
 }
 
-fn cells(row: &Row) -> Vec<ReportCell> {
+fn cells(row: &ReplayRow) -> Vec<ReportCell> {
     let mut cells = vec![
         ReportCell::Text(row.upstream.clone().unwrap_or_else(|| TOTAL.to_owned())),
         ReportCell::Text(row.endpoint.clone().unwrap_or_default()),
@@ -114,11 +114,11 @@ fn cells(row: &Row) -> Vec<ReportCell> {
     cells
 }
 
-fn table(found: &Found) -> TextTable {
+fn table(found: &ReplayResult) -> TextTable {
     let names = ["calls", "success", "attempts", "retries/success", "dead letters", "waited"];
     let mut headings = vec![("".to_owned(), Align::Left)];
     headings.extend(names.map(|name| (name.to_owned(), Align::Right)));
-    let group = |row: &Row| {
+    let group = |row: &ReplayRow| {
         let title = match (&row.upstream, &row.endpoint) {
             (Some(upstream), Some(endpoint)) => format!("{upstream}/{endpoint}"),
             (Some(_), None) | (None, _) => TOTAL.to_owned(),
@@ -141,7 +141,7 @@ fn line(name: &str, calls: u32, results: &Results, tone: Tone) -> Vec<Field> {
     ]
 }
 
-fn notes(log: &Log, found: &Found) -> Vec<String> {
+fn notes(log: &RecordedLog, found: &ReplayResult) -> Vec<String> {
     let mut notes = Vec::new();
     let listed =
         |counts: &[(String, u32)]| counts.iter().map(|(name, calls)| format!("{name} ({calls} calls)")).collect::<Vec<_>>().join(", ");
@@ -170,7 +170,7 @@ fn notes(log: &Log, found: &Found) -> Vec<String> {
     notes
 }
 
-fn closing(found: &Found) -> String {
+fn closing(found: &ReplayResult) -> String {
     let Some(total) = found.rows.last().filter(|row| row.calls > 0) else { return "No call of the log can be replayed.".to_owned() };
     let (before, after) = (&total.before, &total.after);
     format!(

@@ -1,7 +1,7 @@
 //! Shows the surge model: per endpoint what was admitted, what was refused by which layer, and what it cost the rest.
 
 use seawall_core::config::Config;
-use seawall_core::sim::surge::{CALM_S, Case, Found, Layer, Phase, Point, Row, Track, endpoints, run};
+use seawall_core::sim::surge::{CALM_S, Layer, Phase, SurgeCase, SurgePoint, SurgeResult, SurgeRow, Track, endpoints, run};
 
 use super::Args;
 use super::report::{Column, Detail, ReportCell, ReportSeries, SimReport};
@@ -44,11 +44,11 @@ const SMOOTH: usize = 3;
 const MOST_CALLS: f64 = 5e6;
 
 pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> {
-    let mut case = Case::new(args.seed, policy);
-    case.runs = args.runs.unwrap_or(Case::RUNS);
-    case.factor = args.factor.unwrap_or(Case::FACTOR);
+    let mut case = SurgeCase::new(args.seed, policy);
+    case.runs = args.runs.unwrap_or(SurgeCase::RUNS);
+    case.factor = args.factor.unwrap_or(SurgeCase::FACTOR);
     case.rate = args.rate;
-    case.surge_s = u32::try_from(args.lasting.unwrap_or(Case::SURGE).as_secs_ceil()).unwrap_or(u32::MAX);
+    case.surge_s = u32::try_from(args.lasting.unwrap_or(SurgeCase::SURGE).as_secs_ceil()).unwrap_or(u32::MAX);
     let names = endpoints(policy);
     anyhow::ensure!(!names.is_empty(), "the configuration has no upstream, so there is nothing to simulate");
     if let Some(name) = &args.endpoint {
@@ -76,7 +76,7 @@ pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> 
     })
 }
 
-fn cells(row: &Row) -> Vec<ReportCell> {
+fn cells(row: &SurgeRow) -> Vec<ReportCell> {
     let mut cells = vec![ReportCell::Text(row.endpoint.clone()), ReportCell::Text(row.phase.to_string())];
     cells.extend([row.offered, row.admitted, row.succeeded].map(ReportCell::Number));
     cells.extend(row.refused.map(ReportCell::Number));
@@ -90,7 +90,7 @@ fn optional(value: Option<f64>) -> ReportCell {
 }
 
 /// All endpoints of one second stand together, so that a second can be read across.
-fn seconds(found: &Found) -> Vec<Vec<ReportCell>> {
+fn seconds(found: &SurgeResult) -> Vec<Vec<ReportCell>> {
     let length = found.tracks.first().map_or(0, |track| track.points.len());
     (0..length).flat_map(|second| found.tracks.iter().map(move |track| second_of(track, second))).collect()
 }
@@ -113,7 +113,7 @@ fn second_of(track: &Track, second: usize) -> Vec<ReportCell> {
 }
 
 /// One value of a second; a second without calls has no p99 and no share, which JSON shows as null.
-type SecondValue = fn(&Point) -> f64;
+type SecondValue = fn(&SurgePoint) -> f64;
 
 fn series(track: &Track) -> Vec<ReportSeries> {
     let values: [(&str, SecondValue); 8] = [
@@ -137,11 +137,11 @@ fn series(track: &Track) -> Vec<ReportSeries> {
     values.into_iter().map(one).collect()
 }
 
-fn refused(point: &Point) -> f64 {
+fn refused(point: &SurgePoint) -> f64 {
     point.refused.iter().sum()
 }
 
-fn table(case: &Case<'_>, found: &Found) -> TextTable {
+fn table(case: &SurgeCase<'_>, found: &SurgeResult) -> TextTable {
     let right = ["offered", "admitted", "limit", "pool", "breaker", "other", "in flight", "p99", "success"];
     let mut headings = vec![("".to_owned(), Align::Left)];
     headings.extend(right.map(|text| (text.to_owned(), Align::Right)));
@@ -157,7 +157,7 @@ fn table(case: &Case<'_>, found: &Found) -> TextTable {
     TextTable { headings, groups: found.tracks.iter().map(group).collect() }
 }
 
-fn line(case: &Case<'_>, row: &Row, track: &Track) -> Vec<Field> {
+fn line(case: &SurgeCase<'_>, row: &SurgeRow, track: &Track) -> Vec<Field> {
     let refused = |layer: Layer| Field::from(format!("{:.0}", row.refused[layer as usize]));
     let success = row.success().unwrap_or(1.0);
     let tone = match row.phase {
@@ -188,13 +188,13 @@ fn line(case: &Case<'_>, row: &Row, track: &Track) -> Vec<Field> {
     ]
 }
 
-fn closing(found: &Found) -> String {
+fn closing(found: &SurgeResult) -> String {
     let sentence = found.verdict.to_string();
     let mut letters = sentence.chars();
     letters.next().map_or(String::new(), |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
 }
 
-fn figure(case: &Case<'_>, found: &Found) -> Figure {
+fn figure(case: &SurgeCase<'_>, found: &SurgeResult) -> Figure {
     let panels: Vec<Panel> = found.tracks.iter().enumerate().map(|(index, track)| panel(case, found, track, index == 0)).collect();
     Figure {
         title: format!("{} gets {}× its traffic. What protects the rest?", found.verdict.surged, case.factor),
@@ -209,10 +209,10 @@ fn figure(case: &Case<'_>, found: &Found) -> Figure {
     }
 }
 
-fn panel(case: &Case<'_>, found: &Found, track: &Track, first: bool) -> Panel {
+fn panel(case: &SurgeCase<'_>, found: &SurgeResult, track: &Track, first: bool) -> Panel {
     let row = |phase: Phase| found.rows.iter().find(|row| row.endpoint == track.endpoint && row.phase == phase);
-    let success = row(Phase::During).and_then(Row::success).unwrap_or(1.0);
-    let before = row(Phase::Before).and_then(Row::success).unwrap_or(1.0);
+    let success = row(Phase::During).and_then(SurgeRow::success).unwrap_or(1.0);
+    let before = row(Phase::Before).and_then(SurgeRow::success).unwrap_or(1.0);
     let share = row(Phase::During).map_or(0.0, |row| row.refused.iter().sum::<f64>() / row.offered.max(1.0));
     let (verdict, note) = if track.surged {
         (PanelVerdict::Neutral, format!("{:.0} % refused", share * 100.0))

@@ -93,7 +93,7 @@ fn an_unknown_policy_lists_the_policies() {
 
 #[test]
 fn a_candidate_stands_beside_the_built_in_policies() {
-    let built_in = seawall_core::sim::outage::Arm::built_in();
+    let built_in = seawall_core::sim::outage::OutagePolicy::built_in();
     let arm = built_in.iter().find(|arm| arm.name == "succ10+breaker5").unwrap();
     let candidate = Candidate { name: "api/search".to_owned(), retry: arm.retry, breaker: arm.breaker.unwrap(), adaptive: false };
     let report = compare(&args("outage --runs 1 --rho 0.8 --policy api/search --policy succ10+breaker5"), &[candidate]).unwrap();

@@ -3,7 +3,7 @@
 use super::caller::{Caller, eventually};
 use super::gateway::{Gateway, Start};
 use super::upstream::{OK, Upstream, answer};
-use seawall_core::record::histogram::Histogram;
+use seawall_core::record::histogram::StepHistogram;
 use seawall_core::time::{Nanos, Wall};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -165,7 +165,7 @@ struct Row {
     success: u64,
     retries: u64,
     rejects: u64,
-    latency: Histogram,
+    latency: StepHistogram,
 }
 
 /// What the roll-ups should say, from the lines of the log alone.

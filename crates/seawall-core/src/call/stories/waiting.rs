@@ -1,8 +1,8 @@
 //! Calls that meet what will be over in time: they wait in line, and what hit one call does not cost the others theirs.
 
 use super::{EPOCH, KEYS, QUOTA, Step, World, error, status};
-use crate::call::{Action, Call, Cells, Finish, Outcome, Plan, Request};
-use crate::classify::Seen;
+use crate::call::{Action, Call, CallEnd, CallPlan, CallRequest, EndpointCells, Outcome};
+use crate::classify::ObservedResult;
 use crate::config;
 use crate::lease::RequestMark;
 use crate::record::{Class, Code, ErrorKind, Reason};
@@ -21,13 +21,13 @@ const fn at(ms: u64) -> Mono {
 }
 
 /// A request to a path that no other call has.
-fn of_its_own(n: usize) -> Request<'static> {
-    Request { mark: RequestMark::of("GET", &n.to_string()), ..Request::plain("GET") }
+fn of_its_own(n: usize) -> CallRequest<'static> {
+    CallRequest { mark: RequestMark::of("GET", &n.to_string()), ..CallRequest::plain("GET") }
 }
 
 /// What many calls to one upstream came to.
 struct Crowd {
-    ends: Vec<Finish>,
+    ends: Vec<CallEnd>,
     /// When each send went out.
     sends: Vec<Mono>,
     /// Which call each of them was of.
@@ -42,8 +42,8 @@ impl Crowd {
         let config = config::load("crowd.toml", text.as_bytes()).unwrap_or_else(|invalid| panic!("{invalid}"));
         let own = Arc::clone(&config.upstreams[0]);
         let endpoint = &own.endpoints[0];
-        let mut cells = Cells::new(&config, &own, &endpoint.policy);
-        let plan = Arc::new(Plan::new(&config, &own, endpoint));
+        let mut cells = EndpointCells::new(&config, &own, &endpoint.policy);
+        let plan = Arc::new(CallPlan::new(&config, &own, endpoint));
         let mut rng = Rng::seeded(7);
         let mut calls: Vec<Option<(Call, Option<Step>)>> = (0..count).map(|_| None).collect();
         let mut agenda: BTreeSet<(Mono, usize)> = (0..count).map(|n| (Mono(gap.0 * n as u64), n)).collect();
@@ -58,7 +58,7 @@ impl Crowd {
                 }
                 Some((call, sent)) => match sent.take() {
                     Some((latency, result, headers, body)) => {
-                        let seen = Seen { method: "GET", result, headers: &headers, body: body.as_bytes(), latency: ms(latency) };
+                        let seen = ObservedResult { method: "GET", result, headers: &headers, body: body.as_bytes(), latency: ms(latency) };
                         call.responded(&seen, now, &mut rng)
                     }
                     None => call.waited(now),
@@ -267,7 +267,7 @@ fn a_call_in_line_leaves_its_slot_to_others() {
     let text = "pool = \"p\"\nbreaker = { consecutive = 1, open = \"2s\" }\nretry.attempts = 1\n[pools.p]\nconcurrent = 1\n";
     let mut world = World::new(text);
     world.call(&[status(500)]);
-    let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &Request::plain("GET"), world.now);
+    let (mut call, mut action) = Call::begin(Arc::clone(&world.plan), &CallRequest::plain("GET"), world.now);
     while let Action::Ask(ask) = action {
         action = call.answered(world.cells.answer(ask, world.now).answer, world.now);
     }
@@ -277,7 +277,7 @@ fn a_call_in_line_leaves_its_slot_to_others() {
 
 #[test]
 fn a_short_deadline_still_leaves_room_for_a_short_wait() {
-    let request = Request { deadline: Some(ms(900)), ..Request::plain("GET") };
+    let request = CallRequest { deadline: Some(ms(900)), ..CallRequest::plain("GET") };
     let mut world = World::new("retry.attempts = 1\nbreaker = { consecutive = 1, open = \"250ms\", probes = 1, successes = 1 }");
     world.call(&[status(500)]).request(&request, &[status(200)]);
     assert!(world.trace.ends_with("Success (succeeded) after 1 attempts\n"), "{}", world.trace);
@@ -297,7 +297,7 @@ fn a_throttled_path_beside_a_healthy_one_holds_it_up_once() {
 fn refused(policy: &str) -> World {
     let mut world = World::new(policy);
     for path in ["/a", "/b", "/c"] {
-        world.request(&Request { mark: RequestMark::of("GET", path), ..Request::plain("GET") }, &[status(401)]);
+        world.request(&CallRequest { mark: RequestMark::of("GET", path), ..CallRequest::plain("GET") }, &[status(401)]);
     }
     world.trace.clear();
     world

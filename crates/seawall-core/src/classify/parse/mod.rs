@@ -16,7 +16,7 @@ use super::rules::{Rule, RuleSource, When};
 use super::wait::Wait;
 use super::xml::XmlPath;
 
-pub use problems::{Problems, Span};
+pub use problems::{ByteRange, Problems};
 use problems::{kind, list, text, words};
 
 const RULE_KEYS: &[&str] = &["name", "when", "as", "scope", "wait", "skew", "unprocessed", "fallback"];
@@ -29,7 +29,7 @@ const ENTRIES: usize = 64;
 ///
 /// # Errors
 /// Every problem, each with the bytes it is about.
-pub fn rule(table: &DeTable<'_>, span: Span, source: RuleSource) -> Result<Rule, Problems> {
+pub fn rule(table: &DeTable<'_>, span: ByteRange, source: RuleSource) -> Result<Rule, Problems> {
     let mut problems = Problems::default();
     problems.unknown_keys(table, RULE_KEYS);
     let class = match table.get("as") {

@@ -8,11 +8,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Bytes of the file.
-pub type Span = Range<usize>;
+pub type ByteRange = Range<usize>;
 
 /// Every problem found so far, in the order of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Problems(pub Vec<(Span, String)>);
+pub struct Problems(pub Vec<(ByteRange, String)>);
 
 impl Problems {
     #[must_use]
@@ -20,7 +20,7 @@ impl Problems {
         self.0.is_empty()
     }
 
-    pub fn add(&mut self, span: Span, message: impl Into<String>) {
+    pub fn add(&mut self, span: ByteRange, message: impl Into<String>) {
         self.0.push((span, message.into()));
     }
 
@@ -28,7 +28,7 @@ impl Problems {
         self.0.extend(more.0);
     }
 
-    pub(super) fn missing<T>(&mut self, span: Span, key: &str, meaning: &str, words: &[&str]) -> Option<T> {
+    pub(super) fn missing<T>(&mut self, span: ByteRange, key: &str, meaning: &str, words: &[&str]) -> Option<T> {
         self.add(span, format!("`{key}` is missing: {meaning}{}", self::words(words)));
         None
     }

@@ -18,14 +18,14 @@ fn tried(keys: &[u16]) -> KeySet {
     set
 }
 
-const fn dead(seconds: u64) -> Answer {
-    Answer::Dead { wait: Some(Nanos::from_secs(seconds)) }
+const fn dead(seconds: u64) -> LeaseAnswer {
+    LeaseAnswer::Dead { wait: Some(Nanos::from_secs(seconds)) }
 }
 
-fn lease(pool: &mut KeyPool, now: Now) -> Lease {
+fn lease(pool: &mut KeyPool, now: Now) -> KeyLease {
     match pool.lease(now, KeySet::default(), RequestMark::NONE) {
-        Answer::Leased(lease) => lease,
-        answer @ (Answer::Cooling { .. } | Answer::Throttled { .. } | Answer::Dead { .. }) => panic!("{answer:?}"),
+        LeaseAnswer::Leased(lease) => lease,
+        answer @ (LeaseAnswer::Cooling { .. } | LeaseAnswer::Throttled { .. } | LeaseAnswer::Dead { .. }) => panic!("{answer:?}"),
     }
 }
 
@@ -38,10 +38,10 @@ fn the_key_with_the_fewest_failures_goes_first_and_good_keys_take_turns() {
     let mut pool = pool(Pick::FewestFailures, 3);
     assert_eq!(picks(&mut pool, 5), [0, 1, 2, 0, 1]);
     for key in [0, 0, 1] {
-        pool.failed(Lease { key, probe: false });
+        pool.failed(KeyLease { key, probe: false });
     }
     assert_eq!(picks(&mut pool, 1), [2]);
-    pool.succeeded(Lease { key: 1, probe: false }, NOW.mono);
+    pool.succeeded(KeyLease { key: 1, probe: false }, NOW.mono);
     assert_eq!(picks(&mut pool, 3), [1, 2, 1], "a success heals one failure, and a tie goes to the key that was used longer ago");
 }
 
@@ -67,7 +67,7 @@ fn a_cooldown_covers_the_group_and_no_other() {
     let mut pool = KeyPool::new(Pick::FewestFailures, &[7, 7, 9]);
     pool.cool_group(0, Until::Mono(later(10).mono));
     assert_eq!(lease(&mut pool, NOW).key, 2);
-    assert_eq!(pool.lease(NOW, tried(&[2]), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(NOW, tried(&[2]), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::from_secs(10) });
     assert_eq!(lease(&mut pool, later(10)).key, 0);
 }
 
@@ -76,9 +76,9 @@ fn cooldowns_only_move_later_on_either_clock() {
     let mut pool = pool(Pick::FewestFailures, 1);
     pool.cool_group(0, Until::Mono(later(10).mono));
     pool.cool_group(0, Until::Mono(later(5).mono));
-    assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::from_secs(10) });
     pool.cool_group(0, Until::Wall(later(60).wall));
-    assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(60) });
+    assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::from_secs(60) });
     assert_eq!(pool.status(0, NOW).unwrap().cooling, Some(Nanos::from_secs(60)));
     assert_eq!(lease(&mut pool, later(60)).key, 0);
 }
@@ -88,7 +88,7 @@ fn a_step_of_the_wall_clock_does_not_touch_short_waits() {
     let mut pool = pool(Pick::FewestFailures, 1);
     pool.cool_group(0, Until::Mono(later(10).mono));
     let stepped = Now { mono: Mono(0), wall: Wall(i64::MAX) };
-    assert_eq!(pool.lease(stepped, KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(stepped, KeySet::default(), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::from_secs(10) });
 }
 
 #[test]
@@ -97,15 +97,15 @@ fn cooling_tells_when_the_first_untried_key_is_viable() {
     for (key, seconds) in [(0, 10), (1, 20), (2, 30)] {
         pool.cool_key(key, Until::Mono(later(seconds).mono));
     }
-    assert_eq!(pool.lease(NOW, tried(&[0]), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(20) });
-    assert_eq!(pool.lease(NOW, tried(&[0, 1, 2]), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(10) });
+    assert_eq!(pool.lease(NOW, tried(&[0]), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::from_secs(20) });
+    assert_eq!(pool.lease(NOW, tried(&[0, 1, 2]), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::from_secs(10) });
 }
 
 #[test]
 fn keys_tried_in_this_call_are_not_leased_again() {
     let mut pool = pool(Pick::FewestFailures, 2);
-    assert_eq!(pool.lease(NOW, tried(&[0]), RequestMark::NONE), Answer::Leased(Lease { key: 1, probe: false }));
-    assert_eq!(pool.lease(NOW, tried(&[0, 1]), RequestMark::NONE), Answer::Cooling { wait: Nanos::ZERO });
+    assert_eq!(pool.lease(NOW, tried(&[0]), RequestMark::NONE), LeaseAnswer::Leased(KeyLease { key: 1, probe: false }));
+    assert_eq!(pool.lease(NOW, tried(&[0, 1]), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::ZERO });
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_rejected_key_is_out_until_its_probe_and_dead_is_not_cooling() {
     pool.reject(first, NOW.mono);
     assert!(pool.status(0, NOW).unwrap().dead);
     assert_eq!(pool.lease(later(59), KeySet::default(), RequestMark::NONE), dead(1));
-    assert_eq!(lease(&mut pool, later(60)), Lease { key: 0, probe: true });
+    assert_eq!(lease(&mut pool, later(60)), KeyLease { key: 0, probe: true });
     assert_eq!(pool.lease(later(60), KeySet::default(), RequestMark::NONE), dead(120), "one probe at a time");
 }
 
@@ -134,7 +134,7 @@ fn a_key_is_dead_once_several_different_requests_in_a_row_are_refused() {
     assert!(!pool.status(0, NOW).unwrap().dead, "two requests are to blame for all of it");
     refuse(&mut pool, &["/c"]);
     assert_eq!(pool.lease(later(4), KeySet::default(), RequestMark::NONE), dead(1));
-    assert_eq!(lease(&mut pool, later(5)), Lease { key: 0, probe: true }, "nothing is proven, so it is looked at soon");
+    assert_eq!(lease(&mut pool, later(5)), KeyLease { key: 0, probe: true }, "nothing is proven, so it is looked at soon");
 }
 
 #[test]
@@ -189,9 +189,9 @@ fn a_request_that_a_key_was_refused_for_is_its_probe_only_where_no_other_comes()
     refuse(&mut pool, &["/a", "/b", "/c"]);
     let ask = |pool: &mut KeyPool, path: &str, now: Now| pool.lease(now, KeySet::default(), RequestMark::of("GET", path));
     assert_eq!(ask(&mut pool, "/c", later(5)), dead(5));
-    assert_eq!(ask(&mut pool, "/good", later(5)), Answer::Leased(Lease { key: 0, probe: true }));
+    assert_eq!(ask(&mut pool, "/good", later(5)), LeaseAnswer::Leased(KeyLease { key: 0, probe: true }));
     assert_eq!(ask(&mut pool, "/c", later(14)), dead(1));
-    assert_eq!(ask(&mut pool, "/c", later(15)), Answer::Leased(Lease { key: 0, probe: true }));
+    assert_eq!(ask(&mut pool, "/c", later(15)), LeaseAnswer::Leased(KeyLease { key: 0, probe: true }));
 }
 
 #[test]
@@ -204,9 +204,9 @@ fn a_throttle_that_a_probe_has_disproved_does_not_begin_again_before_its_end() {
     pool.throttle(0, true, later(50).mono, later(29).mono);
     assert!(!lease(&mut pool, later(29)).probe, "this refusal binds its own call alone");
     pool.throttle(0, true, later(60).mono, later(30).mono);
-    assert_eq!(pool.lease(later(30), KeySet::default(), RequestMark::NONE), Answer::Throttled { wait: Nanos::from_secs(30) });
+    assert_eq!(pool.lease(later(30), KeySet::default(), RequestMark::NONE), LeaseAnswer::Throttled { wait: Nanos::from_secs(30) });
     pool.cool_group(0, Until::Mono(later(90).mono));
-    assert_eq!(pool.lease(later(60), KeySet::default(), RequestMark::NONE), Answer::Cooling { wait: Nanos::from_secs(30) });
+    assert_eq!(pool.lease(later(60), KeySet::default(), RequestMark::NONE), LeaseAnswer::Cooling { wait: Nanos::from_secs(30) });
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_disproved_throttle_begins_again_a_minute_after_the_probe_however_long_it_wa
     pool.throttle(0, true, later(100).mono, later(60).mono);
     assert!(!lease(&mut pool, later(60)).probe, "this refusal binds its own call alone");
     pool.throttle(0, true, later(600).mono, later(61).mono);
-    assert!(matches!(pool.lease(later(61), KeySet::default(), RequestMark::NONE), Answer::Throttled { .. }));
+    assert!(matches!(pool.lease(later(61), KeySet::default(), RequestMark::NONE), LeaseAnswer::Throttled { .. }));
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_successful_probe_revives_and_a_late_success_of_an_older_call_does_not() {
     assert_eq!(pool.lease(NOW, KeySet::default(), RequestMark::NONE), dead(60));
     let probe = lease(&mut pool, later(60));
     pool.succeeded(probe, NOW.mono);
-    assert_eq!(lease(&mut pool, later(60)), Lease { key: 0, probe: false });
+    assert_eq!(lease(&mut pool, later(60)), KeyLease { key: 0, probe: false });
 }
 
 #[test]
@@ -267,11 +267,11 @@ fn a_cancelled_probe_is_due_again() {
 #[test]
 fn a_due_probe_goes_before_live_keys_but_not_while_its_group_cools() {
     let mut pool = pool(Pick::FewestFailures, 2);
-    pool.reject(Lease { key: 0, probe: false }, NOW.mono);
+    pool.reject(KeyLease { key: 0, probe: false }, NOW.mono);
     assert_eq!(lease(&mut pool, NOW).key, 1);
     pool.cool_group(0, Until::Mono(later(70).mono));
     assert_eq!(lease(&mut pool, later(60)).key, 1);
-    assert_eq!(lease(&mut pool, later(70)), Lease { key: 0, probe: true });
+    assert_eq!(lease(&mut pool, later(70)), KeyLease { key: 0, probe: true });
 }
 
 #[test]
@@ -281,17 +281,17 @@ fn a_key_restored_by_hand_is_as_new() {
     pool.reject(first, NOW.mono);
     pool.cool_group(0, Until::Wall(later(1_000).wall));
     pool.restore(0);
-    assert_eq!(lease(&mut pool, NOW), Lease { key: 0, probe: false });
+    assert_eq!(lease(&mut pool, NOW), KeyLease { key: 0, probe: false });
     assert_eq!(pool.status(0, NOW).unwrap().fails, 0);
 }
 
 #[test]
 fn an_unknown_key_is_nothing() {
     let mut pool = pool(Pick::RoundRobin, 1);
-    pool.reject(Lease { key: 9, probe: true }, NOW.mono);
+    pool.reject(KeyLease { key: 9, probe: true }, NOW.mono);
     pool.cool_group(9, Until::Mono(Mono(5)));
     pool.restore(9);
     assert_eq!(pool.status(9, NOW), None);
-    assert_eq!(KeyPool::new(Pick::RoundRobin, &[]).lease(NOW, KeySet::default(), RequestMark::NONE), Answer::Dead { wait: None });
+    assert_eq!(KeyPool::new(Pick::RoundRobin, &[]).lease(NOW, KeySet::default(), RequestMark::NONE), LeaseAnswer::Dead { wait: None });
     assert_eq!(pool.len(), 1);
 }

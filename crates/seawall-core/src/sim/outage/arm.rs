@@ -1,12 +1,12 @@
 //! The policies that go through the outage: combinations of the product's own parts, and comparators that the
 //! product does not offer because of how they fare here.
 
-use crate::policy::{Backoff, BackoffKind, Breaker, BreakerPer, Mode, Rate, Retry, Share, Unsafe};
+use crate::policy::{Backoff, BackoffKind, BreakerPer, BreakerPolicy, Mode, Rate, Retry, Share, Unsafe};
 use crate::time::Nanos;
 
 /// What pays for a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Funding {
+pub enum BudgetFunding {
     /// Nothing has to.
     Unlimited,
     /// The product's budget: successes earn `retry.budget`, and `retry.budget_floor` is always allowed.
@@ -19,49 +19,49 @@ pub enum Funding {
 
 /// One policy under test: a built-in one or a user's own.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Arm {
+pub struct OutagePolicy {
     pub name: String,
     pub retry: Retry,
-    pub funding: Funding,
-    pub breaker: Option<Breaker>,
+    pub funding: BudgetFunding,
+    pub breaker: Option<BreakerPolicy>,
     /// Whether attempts in flight are limited by the adaptive limiter.
     pub adaptive: bool,
     /// The server's queue; `None` is without bound.
     pub bounded: Option<usize>,
 }
 
-impl Arm {
+impl OutagePolicy {
     /// A resolved policy of the product.
     #[must_use]
-    pub fn of_policy(name: String, retry: Retry, breaker: Breaker, adaptive: bool) -> Self {
+    pub fn of_policy(name: String, retry: Retry, breaker: BreakerPolicy, adaptive: bool) -> Self {
         let breaker = (breaker.mode == Mode::Enforce).then_some(breaker);
-        Self { name, retry, funding: Funding::Successes, breaker, adaptive, bounded: None }
+        Self { name, retry, funding: BudgetFunding::Successes, breaker, adaptive, bounded: None }
     }
 
     /// The policies that are compared by default, from no defence to all of it.
     #[must_use]
     pub fn built_in() -> Vec<Self> {
         let ten = Share::percent(10);
-        let succ10 = || Self { retry: Retry { budget: ten, ..full_jitter() }, ..Self::plain("succ10", Funding::Successes) };
-        let budget10 = |name| Self::plain(name, Funding::Requests(ten));
+        let succ10 = || Self { retry: Retry { budget: ten, ..full_jitter() }, ..Self::plain("succ10", BudgetFunding::Successes) };
+        let budget10 = |name| Self::plain(name, BudgetFunding::Requests(ten));
         vec![
-            Self { retry: Retry { attempts: 1, ..full_jitter() }, ..Self::plain("none", Funding::Unlimited) },
-            Self { retry: at_once(), ..Self::plain("naive3", Funding::Unlimited) },
-            Self::plain("full", Funding::Unlimited),
+            Self { retry: Retry { attempts: 1, ..full_jitter() }, ..Self::plain("none", BudgetFunding::Unlimited) },
+            Self { retry: at_once(), ..Self::plain("naive3", BudgetFunding::Unlimited) },
+            Self::plain("full", BudgetFunding::Unlimited),
             budget10("budget10"),
-            Self::plain("budget20", Funding::Requests(Share::percent(20))),
-            Self::plain("finagle20", Funding::Window { share: Share::percent(20), floor: Rate::per_second(10) }),
+            Self::plain("budget20", BudgetFunding::Requests(Share::percent(20))),
+            Self::plain("finagle20", BudgetFunding::Window { share: Share::percent(20), floor: Rate::per_second(10) }),
             succ10(),
             Self { breaker: Some(breaker(5, 5)), ..budget10("budget10+breaker5") },
             Self { breaker: Some(breaker(60, 1)), ..budget10("budget10+breaker60x1") },
             Self { name: "succ10+breaker5".to_owned(), breaker: Some(breaker(5, 5)), ..succ10() },
             Self { adaptive: true, ..budget10("budget10+aimd") },
             Self { name: "succ10+breaker+aimd".to_owned(), breaker: Some(breaker(5, 5)), adaptive: true, ..succ10() },
-            Self { bounded: Some(100), ..Self::plain("full+bounded", Funding::Unlimited) },
+            Self { bounded: Some(100), ..Self::plain("full+bounded", BudgetFunding::Unlimited) },
         ]
     }
 
-    fn plain(name: &str, funding: Funding) -> Self {
+    fn plain(name: &str, funding: BudgetFunding) -> Self {
         Self { name: name.to_owned(), retry: full_jitter(), funding, breaker: None, adaptive: false, bounded: None }
     }
 }
@@ -85,8 +85,8 @@ const fn at_once() -> Retry {
 }
 
 /// Only the failure rate trips, and the open time does not grow, so that arms differ in what they are named for.
-const fn breaker(open_s: u64, probes: u32) -> Breaker {
-    Breaker {
+const fn breaker(open_s: u64, probes: u32) -> BreakerPolicy {
+    BreakerPolicy {
         mode: Mode::Enforce,
         per: BreakerPer::Upstream,
         window: Nanos::from_secs(10),

@@ -1,10 +1,10 @@
 //! The gateway's state, shared by all requests: the product's own budget, breaker and limiter, wired as an [`Arm`]
 //! says. Only the comparators' arithmetic is at home here.
 
-use super::{ATTEMPT_TIMEOUT, Arm, Funding};
+use super::{ATTEMPT_TIMEOUT, BudgetFunding, OutagePolicy};
 use crate::admit::adaptive::Adaptive;
 use crate::decide::budget::{self, Budget};
-use crate::guard::breaker::{Admission, Breaker, Permit, Sample};
+use crate::guard::breaker::{Admission, BreakerCell, BreakerSample, Permit};
 use crate::policy::{Rate, Share};
 use crate::time::{Mono, Nanos};
 
@@ -18,11 +18,11 @@ pub(super) struct Pass {
 }
 
 #[derive(Debug)]
-pub(super) struct Gateway<'a> {
-    arm: &'a Arm,
+pub(super) struct OutageGateway<'a> {
+    arm: &'a OutagePolicy,
     budget: Budget,
-    window: Window,
-    breaker: Breaker,
+    window: RetryWindow,
+    breaker: BreakerCell,
     adaptive: Adaptive,
     in_flight: u32,
 }
@@ -31,16 +31,16 @@ pub(super) struct Gateway<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payment {
     Nothing,
-    Budget(budget::Funding),
+    Budget(budget::RetryFunding),
 }
 
-impl<'a> Gateway<'a> {
-    pub(super) fn new(arm: &'a Arm) -> Self {
+impl<'a> OutageGateway<'a> {
+    pub(super) fn new(arm: &'a OutagePolicy) -> Self {
         Self {
             arm,
             budget: Budget::filled(BUDGET_CAPACITY),
-            window: Window::default(),
-            breaker: Breaker::new(),
+            window: RetryWindow::default(),
+            breaker: BreakerCell::new(),
             adaptive: Adaptive::new(20, 1, 200),
             in_flight: 0,
         }
@@ -49,9 +49,9 @@ impl<'a> Gateway<'a> {
     /// A request's first try earns, in the funding kinds that pay for asking.
     pub(super) fn arrived(&mut self, now: Mono) {
         match self.arm.funding {
-            Funding::Unlimited | Funding::Successes => {}
-            Funding::Requests(share) => self.budget.earn(share),
-            Funding::Window { .. } => self.window.slot(now).requests += 1,
+            BudgetFunding::Unlimited | BudgetFunding::Successes => {}
+            BudgetFunding::Requests(share) => self.budget.earn(share),
+            BudgetFunding::Window { .. } => self.window.slot(now).requests += 1,
         }
     }
 
@@ -75,19 +75,19 @@ impl<'a> Gateway<'a> {
     }
 
     pub(super) fn succeeded(&mut self, pass: Pass, now: Mono) {
-        if self.arm.funding == Funding::Successes {
+        if self.arm.funding == BudgetFunding::Successes {
             self.budget.earn(self.arm.retry.budget);
         }
         self.adaptive.succeeded(self.in_flight);
-        self.ended(pass, Sample::success(now.since(pass.sent)), now);
+        self.ended(pass, BreakerSample::success(now.since(pass.sent)), now);
     }
 
     pub(super) fn failed(&mut self, pass: Pass, repeated: bool, now: Mono) {
         self.adaptive.dropped();
-        self.ended(pass, Sample { failed: true, repeated, latency: now.since(pass.sent) }, now);
+        self.ended(pass, BreakerSample { failed: true, repeated, latency: now.since(pass.sent) }, now);
     }
 
-    fn ended(&mut self, pass: Pass, sample: Sample, now: Mono) {
+    fn ended(&mut self, pass: Pass, sample: BreakerSample, now: Mono) {
         self.in_flight -= 1;
         if let (Some(policy), Some(permit)) = (&self.arm.breaker, pass.permit) {
             self.breaker.record(policy, permit, sample, now);
@@ -97,10 +97,10 @@ impl<'a> Gateway<'a> {
     /// Pays for a retry when it is decided, as the product does.
     pub(super) fn pay(&mut self, now: Mono) -> Option<Payment> {
         match self.arm.funding {
-            Funding::Unlimited => Some(Payment::Nothing),
-            Funding::Successes => self.budget.withdraw(self.arm.retry.budget_floor, now).map(Payment::Budget),
-            Funding::Requests(_) => self.budget.withdraw(Rate::ZERO, now).map(Payment::Budget),
-            Funding::Window { share, floor } => self.window.withdraw(share, floor, now).then_some(Payment::Nothing),
+            BudgetFunding::Unlimited => Some(Payment::Nothing),
+            BudgetFunding::Successes => self.budget.withdraw(self.arm.retry.budget_floor, now).map(Payment::Budget),
+            BudgetFunding::Requests(_) => self.budget.withdraw(Rate::ZERO, now).map(Payment::Budget),
+            BudgetFunding::Window { share, floor } => self.window.withdraw(share, floor, now).then_some(Payment::Nothing),
         }
     }
 
@@ -117,7 +117,7 @@ const SLOTS: usize = 10;
 const SLOT: Nanos = Nanos::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct WindowSlot {
     number: u64,
     requests: u64,
     retries: u64,
@@ -125,14 +125,14 @@ struct Slot {
 
 /// Requests and retries of the last ten seconds, in ten slots.
 #[derive(Debug, Default)]
-struct Window([Slot; SLOTS]);
+struct RetryWindow([WindowSlot; SLOTS]);
 
-impl Window {
-    fn slot(&mut self, now: Mono) -> &mut Slot {
+impl RetryWindow {
+    fn slot(&mut self, now: Mono) -> &mut WindowSlot {
         let number = now.0 / SLOT.0;
         let slot = &mut self.0[(number % SLOTS as u64) as usize];
         if slot.number != number {
-            *slot = Slot { number, ..Slot::default() };
+            *slot = WindowSlot { number, ..WindowSlot::default() };
         }
         slot
     }
@@ -158,7 +158,7 @@ mod tests {
     fn the_window_forgets_what_is_ten_seconds_old() {
         let (share, floor) = (Share::percent(20), Rate::ZERO);
         let at = |seconds: u64| Mono(0) + Nanos::from_secs(seconds);
-        let mut window = Window::default();
+        let mut window = RetryWindow::default();
         window.slot(at(0)).requests = 10;
         assert!(window.withdraw(share, floor, at(1)));
         assert!(window.withdraw(share, floor, at(9)));
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_for_the_whole_window() {
-        let mut window = Window::default();
+        let mut window = RetryWindow::default();
         let allowed = (0..500).filter(|_| window.withdraw(Share::ZERO, Rate::per_second(10), Mono(5))).count();
         assert_eq!(allowed, 100);
     }

@@ -9,7 +9,7 @@ mod gateway;
 mod tally;
 mod world;
 
-pub use arm::{Arm, Funding};
+pub use arm::{BudgetFunding, OutagePolicy};
 
 use super::stats::{accumulate, divide};
 use super::{Mean, server, stream};
@@ -25,26 +25,26 @@ pub const END_S: u32 = 360;
 const INCIDENT_S: (u32, u32) = (60, 120);
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct OutageConfig {
     pub seed: u64,
     pub runs: u32,
     /// Offered load as a share of the capacity.
     pub rhos: Vec<Share>,
-    pub arms: Vec<Arm>,
+    pub arms: Vec<OutagePolicy>,
 }
 
-impl Config {
+impl OutageConfig {
     pub const RUNS: u32 = 8;
 
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, runs: Self::RUNS, rhos: [70, 80, 90].map(Share::percent).to_vec(), arms: Arm::built_in() }
+        Self { seed, runs: Self::RUNS, rhos: [70, 80, 90].map(Share::percent).to_vec(), arms: OutagePolicy::built_in() }
     }
 }
 
 /// Means over the runs of one case.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct OutageRow {
     pub rho: Share,
     pub policy: String,
     /// The share of runs that came back.
@@ -61,12 +61,12 @@ pub struct Row {
 
 /// Rows in the order of `rhos`, then of `arms`.
 #[must_use]
-pub fn run(config: &Config) -> Vec<Row> {
+pub fn run(config: &OutageConfig) -> Vec<OutageRow> {
     let cases = config.rhos.iter().flat_map(|&rho| config.arms.iter().map(move |arm| (rho, arm)));
     cases.map(|(rho, arm)| row(config, rho, arm)).collect()
 }
 
-fn row(config: &Config, rho: Share, arm: &Arm) -> Row {
+fn row(config: &OutageConfig, rho: Share, arm: &OutagePolicy) -> OutageRow {
     let offered = rho.as_f64() * CAPACITY;
     let [mut recovery_s, mut amp, mut success] = [Mean::default(); 3];
     let (mut goodput_per_s, mut attempts_per_s) = (Vec::new(), Vec::new());
@@ -83,7 +83,7 @@ fn row(config: &Config, rho: Share, arm: &Arm) -> Row {
     }
     divide(&mut goodput_per_s, config.runs);
     divide(&mut attempts_per_s, config.runs);
-    Row {
+    OutageRow {
         rho,
         policy: arm.name.clone(),
         recovered: f64::from(recovery_s.count()) / f64::from(config.runs.max(1)),
@@ -99,10 +99,10 @@ fn row(config: &Config, rho: Share, arm: &Arm) -> Row {
 mod tests {
     use super::*;
 
-    fn case(policy: &str) -> Row {
-        let mut arms = Arm::built_in();
+    fn case(policy: &str) -> OutageRow {
+        let mut arms = OutagePolicy::built_in();
         arms.retain(|arm| arm.name == policy);
-        let config = Config { seed: 1, runs: 1, rhos: vec![Share::percent(80)], arms };
+        let config = OutageConfig { seed: 1, runs: 1, rhos: vec![Share::percent(80)], arms };
         run(&config).remove(0)
     }
 

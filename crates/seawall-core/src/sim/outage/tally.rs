@@ -12,7 +12,7 @@ const STEADY_S: usize = 10;
 const NEARLY: f64 = 0.9;
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct OutageTally {
     pub(super) goodput: Vec<u32>,
     pub(super) attempts: Vec<u32>,
     pub(super) requests: Vec<u32>,
@@ -21,7 +21,7 @@ pub(super) struct Tally {
     pub(super) failed: u32,
 }
 
-impl Tally {
+impl OutageTally {
     pub(super) fn request(&mut self, now: Mono) {
         count_at(&mut self.requests, second(now));
     }
@@ -74,8 +74,8 @@ fn ratio(part: u32, whole: u32) -> f64 {
 mod tests {
     use super::*;
 
-    fn tally(goodput: impl Fn(u32) -> u32) -> Tally {
-        Tally { goodput: (0..END_S).map(goodput).collect(), ..Tally::default() }
+    fn tally(goodput: impl Fn(u32) -> u32) -> OutageTally {
+        OutageTally { goodput: (0..END_S).map(goodput).collect(), ..OutageTally::default() }
     }
 
     #[test]

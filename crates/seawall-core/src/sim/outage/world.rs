@@ -1,26 +1,26 @@
 //! One run: requests arrive, go through the gateway to the server, come back or time out, and perhaps go again.
 
-use super::gateway::{Gateway, Pass, Payment};
-use super::tally::Tally;
-use super::{ATTEMPT_TIMEOUT, Arm, DIP_END_S, DIP_START_S, END_S};
+use super::gateway::{OutageGateway, Pass, Payment};
+use super::tally::OutageTally;
+use super::{ATTEMPT_TIMEOUT, DIP_END_S, DIP_START_S, END_S, OutagePolicy};
 use crate::rng::Rng;
 use crate::sim::queue::Queue;
-use crate::sim::server::Server;
+use crate::sim::server::SimServer;
 use crate::time::{Mono, Nanos};
 
 /// One attempt of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticket {
+struct AttemptTicket {
     request: u32,
     attempt: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum OutageEvent {
     Arrival,
-    Served(Ticket),
+    Served(AttemptTicket),
     /// Carries on after the answer too; a ticket that is no longer in flight is simply stale.
-    TimedOut(Ticket),
+    TimedOut(AttemptTicket),
     Retry {
         request: u32,
         payment: Payment,
@@ -30,7 +30,7 @@ enum Event {
 }
 
 #[derive(Debug)]
-struct Request {
+struct OutageRequest {
     arrived: Mono,
     /// Sends so far.
     attempts: u32,
@@ -40,32 +40,32 @@ struct Request {
 }
 
 #[derive(Debug)]
-struct World<'a> {
-    arm: &'a Arm,
+struct OutageWorld<'a> {
+    arm: &'a OutagePolicy,
     offered: f64,
     arrivals: Rng,
     waits: Rng,
-    queue: Queue<Event>,
-    requests: Vec<Request>,
-    gateway: Gateway<'a>,
-    server: Server<Ticket>,
-    tally: Tally,
+    queue: Queue<OutageEvent>,
+    requests: Vec<OutageRequest>,
+    gateway: OutageGateway<'a>,
+    server: SimServer<AttemptTicket>,
+    tally: OutageTally,
 }
 
-pub(super) fn run(arm: &Arm, offered: f64, mut rng: Rng) -> Tally {
-    let mut world = World {
+pub(super) fn run(arm: &OutagePolicy, offered: f64, mut rng: Rng) -> OutageTally {
+    let mut world = OutageWorld {
         arm,
         offered,
         arrivals: rng.fork(),
         waits: rng.fork(),
         queue: Queue::with_capacity(4096),
         requests: Vec::with_capacity(1 << 16),
-        gateway: Gateway::new(arm),
-        server: Server::new(arm.bounded, rng.fork()),
-        tally: Tally::default(),
+        gateway: OutageGateway::new(arm),
+        server: SimServer::new(arm.bounded, rng.fork()),
+        tally: OutageTally::default(),
     };
-    world.queue.push(second(DIP_START_S), Event::DipStarts);
-    world.queue.push(second(DIP_END_S), Event::DipEnds);
+    world.queue.push(second(DIP_START_S), OutageEvent::DipStarts);
+    world.queue.push(second(DIP_END_S), OutageEvent::DipEnds);
     world.arrive_after(Mono(0));
     while let Some((now, event)) = world.queue.pop() {
         if now >= second(END_S) {
@@ -80,11 +80,11 @@ fn second(s: u32) -> Mono {
     Mono(0) + Nanos::from_secs(u64::from(s))
 }
 
-impl World<'_> {
-    fn step(&mut self, now: Mono, event: Event) {
+impl OutageWorld<'_> {
+    fn step(&mut self, now: Mono, event: OutageEvent) {
         match event {
-            Event::Arrival => self.arrival(now),
-            Event::Served(ticket) => {
+            OutageEvent::Arrival => self.arrival(now),
+            OutageEvent::Served(ticket) => {
                 self.server.finished();
                 self.put_to_work(now);
                 if let Some(pass) = self.take_pass(ticket) {
@@ -92,14 +92,14 @@ impl World<'_> {
                     self.tally.success(self.requests[ticket.request as usize].arrived, now);
                 }
             }
-            Event::TimedOut(ticket) => {
+            OutageEvent::TimedOut(ticket) => {
                 if let Some(pass) = self.take_pass(ticket) {
                     self.failed(ticket.request, pass, now);
                 }
             }
-            Event::Retry { request, payment } => self.retry(request, payment, now),
-            Event::DipStarts => self.server.dip(),
-            Event::DipEnds => {
+            OutageEvent::Retry { request, payment } => self.retry(request, payment, now),
+            OutageEvent::DipStarts => self.server.dip(),
+            OutageEvent::DipEnds => {
                 self.server.recover();
                 self.put_to_work(now);
             }
@@ -108,7 +108,7 @@ impl World<'_> {
 
     fn arrive_after(&mut self, now: Mono) {
         let gap = Nanos::from_secs_f64(self.arrivals.exponential(1.0 / self.offered));
-        self.queue.push(now + gap, Event::Arrival);
+        self.queue.push(now + gap, OutageEvent::Arrival);
     }
 
     fn arrival(&mut self, now: Mono) {
@@ -117,7 +117,7 @@ impl World<'_> {
         self.gateway.arrived(now);
         // A run sees some 70 000 requests; the index cannot outgrow its type.
         let request = u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
-        self.requests.push(Request { arrived: now, attempts: 0, wait: Nanos::ZERO, pass: None });
+        self.requests.push(OutageRequest { arrived: now, attempts: 0, wait: Nanos::ZERO, pass: None });
         match self.gateway.admit(now) {
             Some(pass) => self.send(request, pass, now),
             None => self.tally.failure(),
@@ -138,10 +138,10 @@ impl World<'_> {
         self.tally.attempt(now);
         let state = &mut self.requests[request as usize];
         state.attempts += 1;
-        let ticket = Ticket { request, attempt: state.attempts };
+        let ticket = AttemptTicket { request, attempt: state.attempts };
         if self.server.offer(ticket) {
             state.pass = Some(pass);
-            self.queue.push(now + ATTEMPT_TIMEOUT, Event::TimedOut(ticket));
+            self.queue.push(now + ATTEMPT_TIMEOUT, OutageEvent::TimedOut(ticket));
             self.put_to_work(now);
         } else {
             self.failed(request, pass, now);
@@ -155,18 +155,18 @@ impl World<'_> {
         let payment = if state.attempts < self.arm.retry.attempts { self.gateway.pay(now) } else { None };
         let Some(payment) = payment else { return self.tally.failure() };
         state.wait = self.arm.retry.backoff.draw(state.attempts - 1, state.wait, &mut self.waits);
-        self.queue.push(now + state.wait, Event::Retry { request, payment });
+        self.queue.push(now + state.wait, OutageEvent::Retry { request, payment });
     }
 
     /// The pass of an attempt that is still waited for: who timed out does not listen any more.
-    fn take_pass(&mut self, ticket: Ticket) -> Option<Pass> {
+    fn take_pass(&mut self, ticket: AttemptTicket) -> Option<Pass> {
         let state = &mut self.requests[ticket.request as usize];
         if state.attempts == ticket.attempt { state.pass.take() } else { None }
     }
 
     fn put_to_work(&mut self, now: Mono) {
         while let Some((ticket, service)) = self.server.start() {
-            self.queue.push(now + service, Event::Served(ticket));
+            self.queue.push(now + service, OutageEvent::Served(ticket));
         }
     }
 }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_request_ends_at_most_once_and_all_but_the_last_few_do() {
-        for arm in Arm::built_in() {
+        for arm in OutagePolicy::built_in() {
             let tally = run(&arm, 100.0, Rng::seeded(5));
             let arrived: u32 = tally.requests.iter().sum();
             let succeeded: u32 = tally.goodput.iter().sum();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn attempts_are_bounded_by_the_policy() {
-        for arm in Arm::built_in() {
+        for arm in OutagePolicy::built_in() {
             let tally = run(&arm, 100.0, Rng::seeded(5));
             let (arrived, attempts): (u32, u32) = (tally.requests.iter().sum(), tally.attempts.iter().sum());
             assert!(attempts <= arrived * arm.retry.attempts, "{}: {attempts} attempts for {arrived}", arm.name);

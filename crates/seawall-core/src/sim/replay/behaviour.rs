@@ -1,6 +1,6 @@
 //! What an endpoint answered to everybody, by time: where results beyond the recorded ones are drawn from.
 
-use super::log::{Call, Log, Recorded};
+use super::log::{Recorded, RecordedCall, RecordedLog};
 use crate::rng::Rng;
 use crate::time::Wall;
 
@@ -19,7 +19,7 @@ pub(super) struct Behaviour {
 }
 
 impl Behaviour {
-    pub(super) fn of(log: &Log) -> Self {
+    pub(super) fn of(log: &RecordedLog) -> Self {
         let mut names: Vec<&str> = Vec::new();
         let mut place = |upstream| {
             names.iter().position(|name| *name == upstream).unwrap_or_else(|| {
@@ -43,13 +43,13 @@ impl Behaviour {
         Self { endpoints, upstreams, upstream_of }
     }
 
-    pub(super) fn knows(&self, call: &Call) -> bool {
+    pub(super) fn knows(&self, call: &RecordedCall) -> bool {
         !self.upstreams[self.upstream_of[call.endpoint]].0.is_empty()
     }
 
     /// One of the results of the same ten seconds, or of the nearest ten seconds that have any; of the upstream where
     /// the endpoint itself has none.
-    pub(super) fn draw(&self, call: &Call, now: Wall, rng: &mut Rng) -> Option<Recorded> {
+    pub(super) fn draw(&self, call: &RecordedCall, now: Wall, rng: &mut Rng) -> Option<Recorded> {
         let own = &self.endpoints[call.endpoint];
         let sorted = if own.0.is_empty() { &self.upstreams[self.upstream_of[call.endpoint]] } else { own };
         sorted.draw(bucket(now), rng)

@@ -30,7 +30,7 @@ pub(super) struct Recorded {
 
 /// One call as it went.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Call {
+pub(super) struct RecordedCall {
     /// Index into the log's endpoints.
     pub(super) endpoint: usize,
     /// In order; the breaker's refusals are not the upstream's results and not here.
@@ -43,14 +43,14 @@ pub(super) struct Call {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Log {
+pub struct RecordedLog {
     pub lines: u64,
     pub malformed: u64,
     /// Line number and what is wrong, for the first few.
     pub malformed_shown: Vec<(u64, String)>,
     /// Attempts beyond [`MOST_ATTEMPTS`].
     pub left_off: u64,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<RecordedCall>,
     /// Upstream and endpoint.
     pub(super) endpoints: Vec<(String, String)>,
     ids: BTreeMap<String, usize>,
@@ -59,7 +59,7 @@ pub struct Log {
 }
 
 #[derive(Debug, Deserialize)]
-struct Line {
+struct LogLine {
     ts: String,
     event: String,
     call: String,
@@ -80,7 +80,7 @@ struct Line {
     reason: String,
 }
 
-impl Log {
+impl RecordedLog {
     /// Takes one line in; blank ones and other events are none of its business.
     pub fn line(&mut self, bytes: &[u8]) {
         self.lines += 1;
@@ -110,7 +110,7 @@ impl Log {
         self.calls.len()
     }
 
-    pub(super) fn names(&self, call: &Call) -> (&str, &str) {
+    pub(super) fn names(&self, call: &RecordedCall) -> (&str, &str) {
         let (upstream, endpoint) = &self.endpoints[call.endpoint];
         (upstream, endpoint)
     }
@@ -124,7 +124,7 @@ impl Log {
         if kind.event != "attempt" && kind.event != "call" {
             return Ok(());
         }
-        let line: Line = serde_json::from_slice(bytes).map_err(|error| without_place(&error))?;
+        let line: LogLine = serde_json::from_slice(bytes).map_err(|error| without_place(&error))?;
         let at: jiff::Timestamp = line.ts.parse().map_err(|_| format!("`ts` is not a time: {:?}", line.ts))?;
         let at_ms = at.as_microsecond() as f64 / 1e3;
         for (name, value) in [("latency_ms", line.latency_ms), ("elapsed_ms", line.elapsed_ms), ("wait_ms", line.wait_ms)] {
@@ -140,7 +140,7 @@ impl Log {
         }
     }
 
-    fn attempt(&mut self, line: Line, at_ms: f64) -> Result<(), String> {
+    fn attempt(&mut self, line: LogLine, at_ms: f64) -> Result<(), String> {
         let status = line.status.as_deref().ok_or("missing field `status`")?;
         let number = line.attempt.ok_or("missing field `attempt`")?;
         let result = match status {
@@ -175,7 +175,7 @@ impl Log {
         Ok(())
     }
 
-    fn closing(&mut self, line: Line, at_ms: f64) {
+    fn closing(&mut self, line: LogLine, at_ms: f64) {
         let success = line.outcome == Class::Success.as_str();
         let elapsed_ms = line.elapsed_ms;
         let call = self.call(line, at_ms - elapsed_ms);
@@ -183,7 +183,7 @@ impl Log {
         call.outcome = Some(success);
     }
 
-    fn call(&mut self, line: Line, began_ms: f64) -> &mut Call {
+    fn call(&mut self, line: LogLine, began_ms: f64) -> &mut RecordedCall {
         let endpoints = &mut self.endpoints;
         let place = (line.upstream, line.endpoint);
         let endpoint = *self.places.entry(place.clone()).or_insert_with(|| {
@@ -192,14 +192,14 @@ impl Log {
         });
         let calls = &mut self.calls;
         let index = *self.ids.entry(line.call).or_insert_with(|| {
-            calls.push(Call { endpoint, began_ms, ..Call::default() });
+            calls.push(RecordedCall { endpoint, began_ms, ..RecordedCall::default() });
             calls.len() - 1
         });
         &mut self.calls[index]
     }
 }
 
-impl Call {
+impl RecordedCall {
     pub(super) fn is_success(&self) -> bool {
         self.outcome.unwrap_or(self.last_success)
     }

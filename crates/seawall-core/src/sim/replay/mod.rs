@@ -8,20 +8,20 @@ mod behaviour;
 mod log;
 mod world;
 
-pub use log::{Log, MALFORMED_SHOWN, MOST_ATTEMPTS};
+pub use log::{MALFORMED_SHOWN, MOST_ATTEMPTS, RecordedLog};
 
 use super::stream;
 use crate::config::Config;
 use crate::record::Reason;
 use behaviour::Behaviour;
-use world::Asked;
+use world::ReplayedCall;
 
 #[derive(Clone, Debug)]
-pub struct Case<'a> {
+pub struct ReplayCase<'a> {
     pub seed: u64,
     pub runs: u32,
     pub policy: &'a Config,
-    pub log: &'a Log,
+    pub log: &'a RecordedLog,
 }
 
 /// One policy's results. Counts are means over the runs.
@@ -72,7 +72,7 @@ impl Results {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ReplayRow {
     /// `None` in the total.
     pub upstream: Option<String>,
     pub endpoint: Option<String>,
@@ -82,9 +82,9 @@ pub struct Row {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct ReplayResult {
     /// One for each endpoint with calls, then the total.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReplayRow>,
     /// Results that the recording did not have, as a share of all that the new policy asked for.
     pub drawn: f64,
     /// Calls that the new policy refuses before they are sent, by reason.
@@ -103,17 +103,17 @@ struct Chosen {
 }
 
 #[must_use]
-pub fn run(case: &Case<'_>) -> Found {
+pub fn run(case: &ReplayCase<'_>) -> ReplayResult {
     let sites = sites(case.policy);
     let behaviour = Behaviour::of(case.log);
     let chosen = choose(case, &sites, &behaviour);
-    let mut rows: Vec<Row> = sites.iter().map(|(upstream, endpoint)| row(Some(upstream), Some(endpoint))).collect();
+    let mut rows: Vec<ReplayRow> = sites.iter().map(|(upstream, endpoint)| row(Some(upstream), Some(endpoint))).collect();
     for &(call, site) in &chosen.calls {
         let recorded = &case.log.calls[call];
         rows[site].calls += 1;
         rows[site].before.call(recorded.is_success(), recorded.attempts(), recorded.waited_s());
     }
-    let mut asked = Asked::default();
+    let mut asked = ReplayedCall::default();
     for run in 0..case.runs.max(1) {
         world::run(case, &behaviour, &chosen.calls, stream(case.seed, [u64::from(run), 3, 0]), (&mut rows, &mut asked));
     }
@@ -127,12 +127,12 @@ pub fn run(case: &Case<'_>) -> Found {
     }
     rows.push(total);
     let refused = asked.refused.iter().map(|(&reason, &calls)| (reason, f64::from(calls) / f64::from(case.runs.max(1)))).collect();
-    Found { rows, drawn: asked.drawn as f64 / asked.results.max(1) as f64, refused, unknown: chosen.unknown, silent: chosen.silent }
+    ReplayResult { rows, drawn: asked.drawn as f64 / asked.results.max(1) as f64, refused, unknown: chosen.unknown, silent: chosen.silent }
 }
 
-fn row(upstream: Option<&str>, endpoint: Option<&str>) -> Row {
+fn row(upstream: Option<&str>, endpoint: Option<&str>) -> ReplayRow {
     let (upstream, endpoint) = (upstream.map(str::to_owned), endpoint.map(str::to_owned));
-    Row { upstream, endpoint, calls: 0, before: Results::default(), after: Results::default() }
+    ReplayRow { upstream, endpoint, calls: 0, before: Results::default(), after: Results::default() }
 }
 
 /// In the order in which shared state numbers them.
@@ -141,7 +141,7 @@ fn sites(config: &Config) -> Vec<(&str, &str)> {
     each.map(|(upstream, endpoint)| (upstream.name.as_str(), endpoint.name.as_str())).collect()
 }
 
-fn choose(case: &Case<'_>, sites: &[(&str, &str)], behaviour: &Behaviour) -> Chosen {
+fn choose(case: &ReplayCase<'_>, sites: &[(&str, &str)], behaviour: &Behaviour) -> Chosen {
     let mut chosen = Chosen { calls: Vec::new(), unknown: Vec::new(), silent: Vec::new() };
     for (index, call) in case.log.calls.iter().enumerate() {
         let (upstream, endpoint) = case.log.names(call);

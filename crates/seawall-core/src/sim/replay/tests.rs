@@ -9,8 +9,8 @@ use std::sync::Arc;
 use expect_test::expect_file;
 
 use super::*;
-use crate::call::{Action, Call, Cells, Outcome, Plan, Request};
-use crate::classify::Seen;
+use crate::call::{Action, Call, CallPlan, CallRequest, EndpointCells, Outcome};
+use crate::classify::ObservedResult;
 use crate::config;
 use crate::record::ErrorKind;
 use crate::rng::Rng;
@@ -52,11 +52,25 @@ fn stamp(at: Wall) -> String {
 }
 
 /// One call on the real machine, with the lines that it leaves in the log.
-fn record(number: u64, place: (&str, &str), plan: &Arc<Plan>, cells: &mut Cells, rng: &mut Rng, lines: &mut Vec<(Wall, String)>) {
+fn record(
+    number: u64,
+    place: (&str, &str),
+    plan: &Arc<CallPlan>,
+    cells: &mut EndpointCells,
+    rng: &mut Rng,
+    lines: &mut Vec<(Wall, String)>,
+) {
     let began = Nanos(number * 150_000_000_000 / CALLS);
     let mut now = Now { mono: Mono(0) + began, wall: EPOCH + began };
-    let request =
-        Request { method: "GET", mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false };
+    let request = CallRequest {
+        method: "GET",
+        mark: RequestMark::NONE,
+        keyed: false,
+        at_cost: false,
+        replayable: true,
+        deadline: None,
+        patient: false,
+    };
     let (mut call, mut action) = Call::begin(Arc::clone(plan), &request, now);
     let head = format!("\"call\":\"c{number:04}\",\"upstream\":\"{}\",\"endpoint\":\"{}\"", place.0, place.1);
     loop {
@@ -86,7 +100,7 @@ fn record(number: u64, place: (&str, &str), plan: &Arc<Plan>, cells: &mut Cells,
             Action::Send { .. } => {
                 let (result, latency) = weather(now.mono, rng);
                 now = now.after(latency);
-                call.responded(&Seen { method: "GET", result, headers: &(), body: b"", latency }, now, rng)
+                call.responded(&ObservedResult { method: "GET", result, headers: &(), body: b"", latency }, now, rng)
             }
             Action::Wait { until, .. } => {
                 now = now.after(until.since(now.mono));
@@ -113,7 +127,7 @@ fn record(number: u64, place: (&str, &str), plan: &Arc<Plan>, cells: &mut Cells,
 fn generated() -> String {
     let config = recorded_policy(2);
     let policy = &config.upstreams[0].endpoints[0].policy;
-    let (plan, mut cells, mut rng) = (Arc::new(Plan::alone(policy)), Cells::alone(policy), Rng::seeded(7));
+    let (plan, mut cells, mut rng) = (Arc::new(CallPlan::alone(policy)), EndpointCells::alone(policy), Rng::seeded(7));
     let mut lines = Vec::new();
     for number in 0..CALLS {
         let place = [("catalog", "search"), ("catalog", "item"), ("catalog", "search"), ("geo", "default")][(number % 4) as usize];
@@ -123,19 +137,19 @@ fn generated() -> String {
     lines.into_iter().map(|(_, line)| line + "\n").collect()
 }
 
-fn log(text: &str) -> Log {
-    let mut log = Log::default();
+fn log(text: &str) -> RecordedLog {
+    let mut log = RecordedLog::default();
     for line in text.lines() {
         log.line(line.as_bytes());
     }
     log
 }
 
-fn replay(text: &str, policy: &Config) -> Found {
-    run(&Case { seed: 1, runs: 1, policy, log: &log(text) })
+fn replay(text: &str, policy: &Config) -> ReplayResult {
+    run(&ReplayCase { seed: 1, runs: 1, policy, log: &log(text) })
 }
 
-fn total(found: &Found) -> &Row {
+fn total(found: &ReplayResult) -> &ReplayRow {
     found.rows.last().unwrap()
 }
 

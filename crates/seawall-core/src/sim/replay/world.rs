@@ -5,30 +5,30 @@ use std::sync::Arc;
 
 use super::behaviour::Behaviour;
 use super::log::Recorded;
-use super::{Case, Row};
+use super::{ReplayCase, ReplayRow};
 use crate::call::Outcome;
-use crate::classify::{Hint, Seen, Verdict};
+use crate::classify::{Classification, Hint, ObservedResult};
 use crate::record::{Class, ErrorKind, Reason, Scope};
 use crate::rng::Rng;
 use crate::sim::queue::Queue;
-use crate::sim::shared::Callers;
-use crate::sim::traffic::{Pause, Token, Traffic};
+use crate::sim::shared::CallerView;
+use crate::sim::traffic::{CallMoment, Traffic, WaitReason};
 use crate::time::{Mono, Nanos, Now, Wall};
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum ReplayEvent {
     /// Index into the chosen calls.
     Arrival(usize),
     Result {
-        token: Token,
+        token: CallMoment,
         seen: Recorded,
     },
-    Woken(Token),
+    Woken(CallMoment),
 }
 
 /// What must be known of a call that is on its way.
 #[derive(Clone, Copy, Debug)]
-struct Tag {
+struct ReplayTag {
     /// Index into the log.
     call: usize,
     site: usize,
@@ -37,7 +37,7 @@ struct Tag {
 
 /// What the new policy asked of the recording.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct ReplayedCall {
     pub(super) results: u64,
     /// Of these, how many were not recorded.
     pub(super) drawn: u64,
@@ -46,36 +46,36 @@ pub(super) struct Asked {
 }
 
 #[derive(Debug)]
-struct World<'a> {
-    case: &'a Case<'a>,
+struct ReplayWorld<'a> {
+    case: &'a ReplayCase<'a>,
     behaviour: &'a Behaviour,
     chosen: &'a [(usize, usize)],
     epoch: Wall,
     draws: Rng,
-    queue: Queue<Event>,
+    queue: Queue<ReplayEvent>,
     traffic: Traffic,
     /// By the call's number.
-    tags: Vec<Tag>,
-    rows: &'a mut [Row],
-    asked: &'a mut Asked,
+    tags: Vec<ReplayTag>,
+    rows: &'a mut [ReplayRow],
+    asked: &'a mut ReplayedCall,
 }
 
 pub(super) fn run(
-    case: &Case<'_>,
+    case: &ReplayCase<'_>,
     behaviour: &Behaviour,
     chosen: &[(usize, usize)],
     mut rng: Rng,
-    (rows, asked): (&mut [Row], &mut Asked),
+    (rows, asked): (&mut [ReplayRow], &mut ReplayedCall),
 ) {
     let Some(&(first, _)) = chosen.first() else { return };
-    let mut world = World {
+    let mut world = ReplayWorld {
         case,
         behaviour,
         chosen,
         epoch: Wall(case.log.calls[first].began_ms()),
         draws: rng.fork(),
         queue: Queue::with_capacity(4096),
-        traffic: Traffic::new(case.policy, Callers::Many, rng.fork()),
+        traffic: Traffic::new(case.policy, CallerView::Many, rng.fork()),
         tags: Vec::new(),
         rows,
         asked,
@@ -87,15 +87,15 @@ pub(super) fn run(
     }
 }
 
-impl World<'_> {
-    fn step(&mut self, now: Now, event: Event) {
+impl ReplayWorld<'_> {
+    fn step(&mut self, now: Now, event: ReplayEvent) {
         match event {
-            Event::Arrival(place) => {
+            ReplayEvent::Arrival(place) => {
                 self.arrive(place + 1);
                 self.begin(place, now);
             }
-            Event::Result { token, seen } => self.respond(token, &seen, now),
-            Event::Woken(token) => {
+            ReplayEvent::Result { token, seen } => self.respond(token, &seen, now),
+            ReplayEvent::Woken(token) => {
                 if let Some(pause) = self.traffic.waited(token, now) {
                     self.follow(pause, now);
                 }
@@ -109,14 +109,14 @@ impl World<'_> {
     fn arrive(&mut self, place: usize) {
         if let Some(&(call, _)) = self.chosen.get(place) {
             let after = Wall(self.case.log.calls[call].began_ms()).since(self.epoch);
-            self.queue.push(Mono(0) + after, Event::Arrival(place));
+            self.queue.push(Mono(0) + after, ReplayEvent::Arrival(place));
         }
     }
 
     fn begin(&mut self, place: usize, now: Now) {
         let (call, site) = self.chosen[place];
         let (id, pause) = self.traffic.begin(site, self.case.log.calls[call].was_repeated(), now);
-        let tag = Tag { call, site, sent_for: Nanos::ZERO };
+        let tag = ReplayTag { call, site, sent_for: Nanos::ZERO };
         match self.tags.get_mut(id as usize) {
             Some(old) => *old = tag,
             None => self.tags.push(tag),
@@ -124,11 +124,11 @@ impl World<'_> {
         self.follow(pause, now);
     }
 
-    fn follow(&mut self, pause: Pause, now: Now) {
+    fn follow(&mut self, pause: WaitReason, now: Now) {
         match pause {
-            Pause::Result { token, number, timeout } => self.send(token, number, timeout, now),
-            Pause::Until { token, at } => self.queue.push(at, Event::Woken(token)),
-            Pause::Over(over) => {
+            WaitReason::Result { token, number, timeout } => self.send(token, number, timeout, now),
+            WaitReason::Until { token, at } => self.queue.push(at, ReplayEvent::Woken(token)),
+            WaitReason::Over(over) => {
                 let tag = self.tags[over.id as usize];
                 let waited = over.finish.elapsed - tag.sent_for;
                 if over.finish.attempts == 0 {
@@ -140,7 +140,7 @@ impl World<'_> {
         }
     }
 
-    fn send(&mut self, token: Token, number: u32, timeout: Nanos, now: Now) {
+    fn send(&mut self, token: CallMoment, number: u32, timeout: Nanos, now: Now) {
         let call = &self.case.log.calls[self.tags[token.id as usize].call];
         let recorded = call.results.get(number as usize - 1).copied();
         self.asked.results += 1;
@@ -149,17 +149,17 @@ impl World<'_> {
         let seen = within(seen.expect("calls to upstreams of which nothing is known are left out"), timeout);
         let tag = &mut self.tags[token.id as usize];
         tag.sent_for = tag.sent_for + seen.latency;
-        self.queue.push(now.mono + seen.latency, Event::Result { token, seen });
+        self.queue.push(now.mono + seen.latency, ReplayEvent::Result { token, seen });
     }
 
     /// By the new policy's rules; where those would look into the body, which no log has, what it was taken for then
     /// still holds.
-    fn respond(&mut self, token: Token, recorded: &Recorded, now: Now) {
+    fn respond(&mut self, token: CallMoment, recorded: &Recorded, now: Now) {
         let site = &self.traffic.shared.sites[self.tags[token.id as usize].site];
         let (method, plan) = (Arc::clone(&site.method), Arc::clone(&site.plan));
         let after = recorded.hint.map(|hint| format!("{:.3}", hint.as_secs_f64()));
         let headers: Vec<(&str, &str)> = after.iter().map(|after| ("retry-after", after.as_str())).collect();
-        let seen = Seen { method: &method, result: recorded.result, headers: &headers, body: b"", latency: recorded.latency };
+        let seen = ObservedResult { method: &method, result: recorded.result, headers: &headers, body: b"", latency: recorded.latency };
         let verdict = plan.rules.classify(&seen, now.wall);
         let verdict = match recorded.class {
             Some(class) if class != verdict.class && plan.rules.needs_body(&method, recorded.result) => remembered(class, verdict),
@@ -179,11 +179,11 @@ fn within(seen: Recorded, timeout: Nanos) -> Recorded {
     seen
 }
 
-fn remembered(class: Class, verdict: Verdict) -> Verdict {
+fn remembered(class: Class, verdict: Classification) -> Classification {
     let scope = match class {
         Class::Quota => Scope::Group,
         Class::Auth => Scope::Key,
         Class::Success | Class::Transient | Class::Permanent | Class::Ambiguous => Scope::Call,
     };
-    Verdict { class, scope, wait: Hint::Backoff, rule: None, named: true, unprocessed: false, blameless: false, ..verdict }
+    Classification { class, scope, wait: Hint::Backoff, rule: None, named: true, unprocessed: false, blameless: false, ..verdict }
 }

@@ -1,11 +1,11 @@
 //! How much traffic each endpoint has: as much as its limits are plainly meant for, and never so much that an upstream
 //! is busy before the surge begins.
 
-use super::{CALM_S, Case, is_spoken_of};
+use super::{CALM_S, SurgeCase, is_spoken_of};
 use crate::policy::Mode;
 use crate::rng::Rng;
 use crate::sim::server::CAPACITY;
-use crate::sim::shared::Shared;
+use crate::sim::shared::SharedCells;
 use crate::time::{Mono, Nanos};
 
 /// Calls per second to an endpoint without limits.
@@ -14,7 +14,7 @@ const USUAL: f64 = 20.0;
 const HALF: f64 = 0.5;
 
 #[derive(Clone, Debug)]
-pub(super) struct Load {
+pub(super) struct SurgeLoad {
     /// Calls per second, by site; zero for endpoints that the file does not speak of.
     pub(super) steady: Vec<f64>,
     pub(super) surged: usize,
@@ -22,8 +22,8 @@ pub(super) struct Load {
     surge_s: u32,
 }
 
-impl Load {
-    pub(super) fn of(case: &Case<'_>, shared: &Shared) -> Self {
+impl SurgeLoad {
+    pub(super) fn of(case: &SurgeCase<'_>, shared: &SharedCells) -> Self {
         let mut taking_part = is_spoken_of(case.policy);
         let named = case.endpoint.as_ref().and_then(|name| shared.sites.iter().position(|site| site.name == *name));
         let surged = named.unwrap_or_else(|| taking_part.iter().position(|&part| part).unwrap_or(0));
@@ -60,12 +60,12 @@ impl Load {
 }
 
 /// Half of the endpoint's share of its tightest limit.
-fn suggested(shared: &Shared, taking_part: &[bool]) -> Vec<f64> {
+fn suggested(shared: &SharedCells, taking_part: &[bool]) -> Vec<f64> {
     let sharing = |limit: usize| {
         let all = shared.sites.iter().zip(taking_part).filter(|(site, part)| **part && site.limits.contains(&limit));
         all.count().max(1) as f64
     };
-    let load = |site: &crate::sim::shared::Site| {
+    let load = |site: &crate::sim::shared::EndpointSite| {
         let enforced = site.limits.iter().filter(|&&limit| shared.limits[limit].policy.mode == Mode::Enforce);
         let shares = enforced.map(|&limit| {
             let rate = shared.limits[limit].policy.rate.per_second_f64();
@@ -77,7 +77,7 @@ fn suggested(shared: &Shared, taking_part: &[bool]) -> Vec<f64> {
 }
 
 /// Scales the endpoints of an upstream down together until it is at most half busy.
-fn scaled(shared: &Shared, mut loads: Vec<f64>) -> Vec<f64> {
+fn scaled(shared: &SharedCells, mut loads: Vec<f64>) -> Vec<f64> {
     let upstreams = shared.sites.iter().map(|site| site.upstream).max().map_or(0, |last| last + 1);
     let mut sums = vec![0.0; upstreams];
     for (site, load) in shared.sites.iter().zip(&loads) {

@@ -9,21 +9,21 @@ mod tally;
 mod verdict;
 mod world;
 
-pub use tally::{Layer, Phase, Point, Row, Track};
-pub use verdict::{Advice, Others, Verdict};
+pub use tally::{Layer, Phase, SurgePoint, SurgeRow, Track};
+pub use verdict::{Advice, Others, SurgeVerdict};
 
-use super::shared::{Callers, Shared};
+use super::shared::{CallerView, SharedCells};
 use super::stream;
 use crate::config::{CATCH_ALL, Config};
 use crate::time::Nanos;
-use load::Load;
-use tally::Tally;
+use load::SurgeLoad;
+use tally::SurgeTally;
 
 /// Calm before the surge, and after it.
 pub const CALM_S: u32 = 60;
 
 #[derive(Clone, Debug)]
-pub struct Case<'a> {
+pub struct SurgeCase<'a> {
     pub seed: u64,
     pub runs: u32,
     pub policy: &'a Config,
@@ -36,7 +36,7 @@ pub struct Case<'a> {
     pub surge_s: u32,
 }
 
-impl<'a> Case<'a> {
+impl<'a> SurgeCase<'a> {
     pub const RUNS: u32 = 1;
     pub const FACTOR: f64 = 10.0;
     pub const SURGE: Nanos = Nanos::from_secs(300);
@@ -49,8 +49,8 @@ impl<'a> Case<'a> {
     /// Calls that one run will see, about.
     #[must_use]
     pub fn calls(&self) -> f64 {
-        let shared = Shared::new(self.policy, Callers::OnePerEndpoint);
-        let load = Load::of(self, &shared);
+        let shared = SharedCells::new(self.policy, CallerView::OnePerEndpoint);
+        let load = SurgeLoad::of(self, &shared);
         let end_s = f64::from(2 * CALM_S + self.surge_s);
         load.steady.iter().sum::<f64>() * end_s + load.steady[load.surged] * (self.factor - 1.0) * f64::from(self.surge_s)
     }
@@ -58,18 +58,18 @@ impl<'a> Case<'a> {
 
 /// What the case came to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct SurgeResult {
     /// For each endpoint one row before, one during and one after the surge.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SurgeRow>,
     /// The same endpoints, second by second.
     pub tracks: Vec<Track>,
-    pub verdict: Verdict,
+    pub verdict: SurgeVerdict,
 }
 
 /// Every endpoint that a case can name.
 #[must_use]
 pub fn endpoints(config: &Config) -> Vec<String> {
-    Shared::new(config, Callers::OnePerEndpoint).sites.into_iter().map(|site| site.name).collect()
+    SharedCells::new(config, CallerView::OnePerEndpoint).sites.into_iter().map(|site| site.name).collect()
 }
 
 /// Endpoints that the file speaks of: what an upstream does with everything else counts only where nothing else does.
@@ -79,16 +79,16 @@ fn is_spoken_of(config: &Config) -> Vec<bool> {
 }
 
 #[must_use]
-pub fn run(case: &Case<'_>) -> Found {
-    let load = Load::of(case, &Shared::new(case.policy, Callers::OnePerEndpoint));
+pub fn run(case: &SurgeCase<'_>) -> SurgeResult {
+    let load = SurgeLoad::of(case, &SharedCells::new(case.policy, CallerView::OnePerEndpoint));
     let tally = measure(case, &load);
     let verdict = verdict::of(case, &load, &tally);
-    Found { rows: tally.rows(), tracks: tally.tracks(), verdict }
+    SurgeResult { rows: tally.rows(), tracks: tally.tracks(), verdict }
 }
 
-fn measure(case: &Case<'_>, load: &Load) -> Tally {
-    let shared = Shared::new(case.policy, Callers::OnePerEndpoint);
-    let mut tally = Tally::new(case, load, &shared);
+fn measure(case: &SurgeCase<'_>, load: &SurgeLoad) -> SurgeTally {
+    let shared = SharedCells::new(case.policy, CallerView::OnePerEndpoint);
+    let mut tally = SurgeTally::new(case, load, &shared);
     for run in 0..case.runs.max(1) {
         world::run(case, load, stream(case.seed, [u64::from(run), 2, 0]), &mut tally);
     }

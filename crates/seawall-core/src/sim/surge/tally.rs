@@ -1,11 +1,11 @@
 //! What happened to the calls, counted at the second in which each arrived, so that every second adds up:
 //! offered = admitted + refused. Only calls in flight are counted when they are.
 
-use super::load::Load;
-use super::{CALM_S, Case};
-use crate::call::{Finish, Outcome};
+use super::load::SurgeLoad;
+use super::{CALM_S, SurgeCase};
+use crate::call::{CallEnd, Outcome};
 use crate::record::Reason;
-use crate::sim::shared::Shared;
+use crate::sim::shared::SharedCells;
 use crate::sim::traffic::Over;
 use crate::time::Mono;
 use crate::words::words;
@@ -23,7 +23,7 @@ pub(super) const LAYERS: usize = Layer::ALL.len();
 
 impl Layer {
     /// `None` for a call that was sent at least once.
-    fn of(finish: &Finish) -> Option<Self> {
+    fn of(finish: &CallEnd) -> Option<Self> {
         if finish.attempts > 0 {
             return None;
         }
@@ -40,7 +40,7 @@ impl Layer {
 
 /// One endpoint in one phase. Counts are means over the runs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct SurgeRow {
     pub endpoint: String,
     pub surged: bool,
     pub phase: Phase,
@@ -56,7 +56,7 @@ pub struct Row {
     pub p99_ms: Option<f64>,
 }
 
-impl Row {
+impl SurgeRow {
     /// `None` where nothing was offered.
     #[must_use]
     pub fn success(&self) -> Option<f64> {
@@ -71,11 +71,11 @@ pub struct Track {
     pub surged: bool,
     /// Calls per second while it is calm.
     pub load: f64,
-    pub points: Vec<Point>,
+    pub points: Vec<SurgePoint>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct SurgePoint {
     pub offered: f64,
     pub admitted: f64,
     pub refused: [f64; LAYERS],
@@ -105,7 +105,7 @@ struct Gauge {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct SurgeSite {
     pub(super) name: String,
     pub(super) load: f64,
     pub(super) seconds: Vec<Second>,
@@ -116,8 +116,8 @@ pub(super) struct Site {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
-    pub(super) sites: Vec<Site>,
+pub(super) struct SurgeTally {
+    pub(super) sites: Vec<SurgeSite>,
     pub(super) surged: usize,
     pub(super) limits: Vec<String>,
     pub(super) pools: Vec<String>,
@@ -125,10 +125,10 @@ pub(super) struct Tally {
     surge_s: u32,
 }
 
-impl Tally {
-    pub(super) fn new(case: &Case<'_>, load: &Load, shared: &Shared) -> Self {
+impl SurgeTally {
+    pub(super) fn new(case: &SurgeCase<'_>, load: &SurgeLoad, shared: &SharedCells) -> Self {
         let seconds = vec![Second::default(); load.end_s() as usize];
-        let site = |(site, &load): (&crate::sim::shared::Site, &f64)| Site {
+        let site = |(site, &load): (&crate::sim::shared::EndpointSite, &f64)| SurgeSite {
             name: site.name.clone(),
             load,
             seconds: seconds.clone(),
@@ -200,19 +200,19 @@ impl Tally {
     }
 
     /// Endpoints that have traffic.
-    pub(super) fn taking_part(&self) -> impl Iterator<Item = (usize, &Site)> {
+    pub(super) fn taking_part(&self) -> impl Iterator<Item = (usize, &SurgeSite)> {
         self.sites.iter().enumerate().filter(|(_, site)| site.load > 0.0)
     }
 
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<SurgeRow> {
         self.taking_part().flat_map(|(index, site)| Phase::ALL.iter().map(move |&phase| self.row(index, site, phase))).collect()
     }
 
-    fn row(&self, index: usize, site: &Site, phase: Phase) -> Row {
+    fn row(&self, index: usize, site: &SurgeSite, phase: Phase) -> SurgeRow {
         let seconds = &site.seconds[self.range(phase)];
         let mean = |of: fn(&Second) -> u32| seconds.iter().map(|second| f64::from(of(second))).sum::<f64>() / f64::from(self.runs);
         let refused = |layer: usize| seconds.iter().map(|second| f64::from(second.refused[layer])).sum::<f64>() / f64::from(self.runs);
-        Row {
+        SurgeRow {
             endpoint: site.name.clone(),
             surged: index == self.surged,
             phase,
@@ -228,7 +228,7 @@ impl Tally {
 
     pub(super) fn tracks(&self) -> Vec<Track> {
         let runs = f64::from(self.runs);
-        let point = |second: &Second| Point {
+        let point = |second: &Second| SurgePoint {
             offered: f64::from(second.offered) / runs,
             admitted: f64::from(second.admitted) / runs,
             refused: second.refused.map(|count| f64::from(count) / runs),
@@ -236,7 +236,7 @@ impl Tally {
             p99_ms: p99(second.elapsed_ms.iter().copied()),
             success: (second.offered > 0).then(|| f64::from(second.succeeded) / f64::from(second.offered)),
         };
-        let track = |(index, site): (usize, &Site)| Track {
+        let track = |(index, site): (usize, &SurgeSite)| Track {
             endpoint: site.name.clone(),
             surged: index == self.surged,
             load: site.load,
@@ -246,7 +246,7 @@ impl Tally {
     }
 }
 
-impl Site {
+impl SurgeSite {
     fn fly(&mut self, change: i32, now: Mono) {
         self.fill(whole(now));
         self.gauge.now = self.gauge.now.saturating_add_signed(change);

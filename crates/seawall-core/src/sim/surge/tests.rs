@@ -25,11 +25,11 @@ fn policy(head: &str, export: &str) -> Config {
     config::load("surge.toml", text.as_bytes()).unwrap_or_else(|invalid| panic!("{invalid}"))
 }
 
-fn surge(policy: &Config) -> Found {
-    run(&Case { surge_s: 60, rate: Some(20.0), ..Case::new(1, policy) })
+fn surge(policy: &Config) -> SurgeResult {
+    run(&SurgeCase { surge_s: 60, rate: Some(20.0), ..SurgeCase::new(1, policy) })
 }
 
-fn row<'a>(found: &'a Found, endpoint: &str, phase: Phase) -> &'a Row {
+fn row<'a>(found: &'a SurgeResult, endpoint: &str, phase: Phase) -> &'a SurgeRow {
     found.rows.iter().find(|row| row.endpoint == endpoint && row.phase == phase).unwrap()
 }
 
@@ -96,7 +96,7 @@ fn a_pool_never_holds_more_than_its_slots() {
 fn an_upstream_of_its_own_is_protection_enough() {
     let text = "[upstreams.a]\nurl = \"https://a.test\"\n[upstreams.b]\nurl = \"https://b.test\"\n";
     let config = config::load("surge.toml", text.as_bytes()).unwrap();
-    let found = run(&Case { surge_s: 30, factor: 30.0, ..Case::new(1, &config) });
+    let found = run(&SurgeCase { surge_s: 30, factor: 30.0, ..SurgeCase::new(1, &config) });
     assert_eq!(found.tracks.iter().map(|track| track.endpoint.as_str()).collect::<Vec<_>>(), ["a/default", "b/default"]);
     assert!(found.verdict.others.as_ref().unwrap().are_protected(), "{}", found.verdict);
 }
@@ -116,8 +116,8 @@ fn endpoints_of_an_upstream_share_its_breaker_only_where_they_are_told_to() {
 fn usual_traffic_is_half_of_a_limit_and_never_keeps_an_upstream_busy() {
     let loads = |head: &str, export: &str| {
         let config = policy(head, export);
-        let shared = Shared::new(&config, Callers::OnePerEndpoint);
-        Load::of(&Case::new(1, &config), &shared).steady
+        let shared = SharedCells::new(&config, CallerView::OnePerEndpoint);
+        SurgeLoad::of(&SurgeCase::new(1, &config), &shared).steady
     };
     assert_eq!(loads("", ""), [20.0, 20.0, 20.0, 0.0]);
     assert_eq!(loads("", "limits = [ { name = \"qps\", rate = \"10/s\" } ]"), [5.0, 20.0, 20.0, 0.0]);
@@ -127,7 +127,7 @@ fn usual_traffic_is_half_of_a_limit_and_never_keeps_an_upstream_busy() {
 
 #[test]
 fn an_upstream_that_is_overloaded_before_the_surge_proves_nothing() {
-    let found = run(&Case { surge_s: 10, rate: Some(150.0), ..Case::new(1, &policy("", "")) });
+    let found = run(&SurgeCase { surge_s: 10, rate: Some(150.0), ..SurgeCase::new(1, &policy("", "")) });
     assert!(!found.verdict.others.as_ref().unwrap().are_protected() && found.verdict.advice.is_none());
     assert!(found.verdict.to_string().contains("nothing can be said"), "{}", found.verdict);
 }
@@ -136,5 +136,5 @@ fn an_upstream_that_is_overloaded_before_the_surge_proves_nothing() {
 fn the_same_seed_gives_the_same_surge() {
     let policy = policy(POOL, "pool = \"export\"");
     assert_eq!(surge(&policy), surge(&policy));
-    assert_ne!(surge(&policy).rows, run(&Case { surge_s: 60, rate: Some(20.0), ..Case::new(2, &policy) }).rows);
+    assert_ne!(surge(&policy).rows, run(&SurgeCase { surge_s: 60, rate: Some(20.0), ..SurgeCase::new(2, &policy) }).rows);
 }

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::load::Load;
-use super::tally::{Layer, Phase, Second, Tally, p99};
-use super::{Case, measure};
-use crate::config::{Config, Policy};
-use crate::policy::{Algorithm, Fail, Limit, LimitKey, Mode, Pool, Rate};
+use super::load::SurgeLoad;
+use super::tally::{Layer, Phase, Second, SurgeTally, p99};
+use super::{SurgeCase, measure};
+use crate::config::{Config, EndpointPolicy};
+use crate::policy::{Algorithm, BulkheadPolicy, Fail, LimitKey, LimitPolicy, Mode, Rate};
 use crate::sim::server::SERVICE_MEAN_S;
 use crate::time::Nanos;
 
@@ -23,7 +23,7 @@ const WORST_LOSS: f64 = 0.02;
 const SLOWER: f64 = 1.5;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct SurgeVerdict {
     pub surged: String,
     /// The share of the surge that was refused before it was sent.
     pub refused: f64,
@@ -71,14 +71,14 @@ impl Others {
     }
 }
 
-pub(super) fn of(case: &Case<'_>, load: &Load, tally: &Tally) -> Verdict {
+pub(super) fn of(case: &SurgeCase<'_>, load: &SurgeLoad, tally: &SurgeTally) -> SurgeVerdict {
     let surged = &tally.sites[tally.surged];
     let during = &surged.seconds[tally.range(Phase::During)];
     let offered = sum(during, |second| second.offered).max(1.0);
     let refused = sum(during, |second| second.refused.iter().sum()) / offered;
     let others = others(tally);
     let harmed = others.as_ref().is_some_and(|others| others.were_well() && !others.are_protected());
-    Verdict {
+    SurgeVerdict {
         surged: surged.name.clone(),
         refused,
         refused_by: largest(tally, &[tally.surged]).map(|(name, count)| (name, count / offered)).filter(|(_, share)| *share >= NOTABLE),
@@ -87,7 +87,7 @@ pub(super) fn of(case: &Case<'_>, load: &Load, tally: &Tally) -> Verdict {
     }
 }
 
-fn others(tally: &Tally) -> Option<Others> {
+fn others(tally: &SurgeTally) -> Option<Others> {
     let others: Vec<usize> = tally.taking_part().map(|(index, _)| index).filter(|&index| index != tally.surged).collect();
     let seconds = |phase: Phase| -> Vec<Second> {
         others.iter().flat_map(|&site| tally.sites[site].seconds[tally.range(phase)].iter().cloned()).collect()
@@ -120,7 +120,7 @@ fn others(tally: &Tally) -> Option<Others> {
 }
 
 /// What refused most of these endpoints' calls during the surge, and how many.
-fn largest(tally: &Tally, sites: &[usize]) -> Option<(String, f64)> {
+fn largest(tally: &SurgeTally, sites: &[usize]) -> Option<(String, f64)> {
     let mut found: Vec<(String, f64)> = Vec::new();
     let mut add = |name: String, count: f64| match found.iter_mut().find(|(known, _)| *known == name) {
         Some((_, sum)) => *sum += count,
@@ -152,23 +152,23 @@ fn sum(seconds: &[Second], of: fn(&Second) -> u32) -> f64 {
 }
 
 /// Tries a limit, then a pool, of twice what the endpoint needs when it is calm; the traffic stays as it is.
-fn advice(case: &Case<'_>, load: &Load) -> Option<Advice> {
+fn advice(case: &SurgeCase<'_>, load: &SurgeLoad) -> Option<Advice> {
     [limited(case, load), pooled(case, load)].into_iter().find_map(|(change, policy)| {
-        let tried = Case { policy: &policy, runs: 1, ..case.clone() };
+        let tried = SurgeCase { policy: &policy, runs: 1, ..case.clone() };
         let others = others(&measure(&tried, load))?;
         others.are_protected().then_some(Advice { change, others })
     })
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "loads are positive and far below the type's end")]
-fn limited(case: &Case<'_>, load: &Load) -> (String, Config) {
+fn limited(case: &SurgeCase<'_>, load: &SurgeLoad) -> (String, Config) {
     let twice = load.steady[load.surged] * 2.0;
     let rate = if twice >= 1.0 {
         Rate::per_second(twice.ceil() as u64)
     } else {
         Rate { count: (twice * 3600.0).ceil() as u64, per: Nanos::from_secs(3600) }
     };
-    let limit = Limit {
+    let limit = LimitPolicy {
         name: "surge".to_owned(),
         key: vec![LimitKey::Endpoint],
         rate,
@@ -183,9 +183,9 @@ fn limited(case: &Case<'_>, load: &Load) -> (String, Config) {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "loads are positive and far below the type's end")]
-fn pooled(case: &Case<'_>, load: &Load) -> (String, Config) {
+fn pooled(case: &SurgeCase<'_>, load: &SurgeLoad) -> (String, Config) {
     let concurrent = (load.steady[load.surged] * 2.0 * SERVICE_MEAN_S).ceil() as u32;
-    let pool = Pool {
+    let pool = BulkheadPolicy {
         name: "surge".to_owned(),
         concurrent,
         queue: concurrent,
@@ -199,7 +199,7 @@ fn pooled(case: &Case<'_>, load: &Load) -> (String, Config) {
 }
 
 /// The configuration with another policy for the surged endpoint.
-fn changed(case: &Case<'_>, surged: usize, change: impl Fn(&mut Policy)) -> Config {
+fn changed(case: &SurgeCase<'_>, surged: usize, change: impl Fn(&mut EndpointPolicy)) -> Config {
     let mut config = case.policy.clone();
     let mut place = 0;
     for upstream in &mut config.upstreams {
@@ -212,7 +212,7 @@ fn changed(case: &Case<'_>, surged: usize, change: impl Fn(&mut Policy)) -> Conf
     config
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for SurgeVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let surged = &self.surged;
         let refusal = self.refused_by.as_ref().map(|(name, share)| format!("{name} refused {} of the surge on {surged}", percent(*share)));

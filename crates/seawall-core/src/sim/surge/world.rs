@@ -2,38 +2,38 @@
 
 use std::sync::Arc;
 
-use super::Case;
-use super::load::Load;
-use super::tally::Tally;
-use crate::classify::Seen;
+use super::SurgeCase;
+use super::load::SurgeLoad;
+use super::tally::SurgeTally;
+use crate::classify::ObservedResult;
 use crate::record::ErrorKind;
 use crate::rng::Rng;
 use crate::sim::queue::Queue;
-use crate::sim::server::Server;
-use crate::sim::shared::Callers;
-use crate::sim::traffic::{Pause, Token, Traffic};
+use crate::sim::server::SimServer;
+use crate::sim::shared::CallerView;
+use crate::sim::traffic::{CallMoment, Traffic, WaitReason};
 use crate::time::{Mono, Nanos, Now, Wall};
 
 /// 2026-07-01T00:00:00Z: a day like any other for quota resets.
 const EPOCH: Wall = Wall(1_782_864_000_000);
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum SurgeEvent {
     Arrival {
         site: usize,
     },
     Served {
         upstream: usize,
-        token: Token,
+        token: CallMoment,
     },
     /// Carries on after the answer too; it is simply stale then.
-    TimedOut(Token),
-    Woken(Token),
+    TimedOut(CallMoment),
+    Woken(CallMoment),
 }
 
 /// What the tally must know of a call when it ends.
 #[derive(Clone, Copy, Debug)]
-struct Tag {
+struct SurgeTag {
     site: usize,
     arrived: Mono,
     /// When its last attempt was.
@@ -41,24 +41,24 @@ struct Tag {
 }
 
 #[derive(Debug)]
-struct World<'a> {
-    load: &'a Load,
+struct SurgeWorld<'a> {
+    load: &'a SurgeLoad,
     arrivals: Vec<Rng>,
-    queue: Queue<Event>,
+    queue: Queue<SurgeEvent>,
     traffic: Traffic,
-    servers: Vec<Server<Token>>,
+    servers: Vec<SimServer<CallMoment>>,
     /// By the call's number.
-    tags: Vec<Tag>,
-    tally: &'a mut Tally,
+    tags: Vec<SurgeTag>,
+    tally: &'a mut SurgeTally,
 }
 
-pub(super) fn run(case: &Case<'_>, load: &Load, mut rng: Rng, tally: &mut Tally) {
-    let mut world = World {
+pub(super) fn run(case: &SurgeCase<'_>, load: &SurgeLoad, mut rng: Rng, tally: &mut SurgeTally) {
+    let mut world = SurgeWorld {
         load,
         arrivals: load.steady.iter().map(|_| rng.fork()).collect(),
         queue: Queue::with_capacity(4096),
-        servers: case.policy.upstreams.iter().map(|_| Server::new(None, rng.fork())).collect(),
-        traffic: Traffic::new(case.policy, Callers::OnePerEndpoint, rng.fork()),
+        servers: case.policy.upstreams.iter().map(|_| SimServer::new(None, rng.fork())).collect(),
+        traffic: Traffic::new(case.policy, CallerView::OnePerEndpoint, rng.fork()),
         tags: Vec::new(),
         tally,
     };
@@ -80,17 +80,17 @@ fn at(mono: Mono) -> Now {
     Now { mono, wall: EPOCH + mono.since(Mono(0)) }
 }
 
-impl World<'_> {
-    fn step(&mut self, now: Now, event: Event) {
+impl SurgeWorld<'_> {
+    fn step(&mut self, now: Now, event: SurgeEvent) {
         match event {
-            Event::Arrival { site } => self.arrival(site, now),
-            Event::Served { upstream, token } => {
+            SurgeEvent::Arrival { site } => self.arrival(site, now),
+            SurgeEvent::Served { upstream, token } => {
                 self.servers[upstream].finished();
                 self.put_to_work(upstream, now.mono);
                 self.respond(token, Ok(200), now);
             }
-            Event::TimedOut(token) => self.respond(token, Err(ErrorKind::Timeout), now),
-            Event::Woken(token) => {
+            SurgeEvent::TimedOut(token) => self.respond(token, Err(ErrorKind::Timeout), now),
+            SurgeEvent::Woken(token) => {
                 if let Some(pause) = self.traffic.waited(token, now) {
                     self.follow(pause, now);
                 }
@@ -106,7 +106,7 @@ impl World<'_> {
             return;
         }
         if let Some(at) = self.load.next(site, now, &mut self.arrivals[site]) {
-            self.queue.push(at, Event::Arrival { site });
+            self.queue.push(at, SurgeEvent::Arrival { site });
         }
     }
 
@@ -114,7 +114,7 @@ impl World<'_> {
         self.arrive_after(site, now.mono);
         self.tally.offered(site, now.mono);
         let (id, pause) = self.traffic.begin(site, false, now);
-        let tag = Tag { site, arrived: now.mono, sent: now.mono };
+        let tag = SurgeTag { site, arrived: now.mono, sent: now.mono };
         match self.tags.get_mut(id as usize) {
             Some(old) => *old = tag,
             None => self.tags.push(tag),
@@ -122,32 +122,32 @@ impl World<'_> {
         self.follow(pause, now);
     }
 
-    fn respond(&mut self, token: Token, result: Result<u16, ErrorKind>, now: Now) {
-        let Tag { site, sent, .. } = self.tags[token.id as usize];
+    fn respond(&mut self, token: CallMoment, result: Result<u16, ErrorKind>, now: Now) {
+        let SurgeTag { site, sent, .. } = self.tags[token.id as usize];
         let method = Arc::clone(&self.traffic.shared.sites[site].method);
-        let seen = Seen { method: &method, result, headers: &(), body: b"", latency: now.mono.since(sent) };
+        let seen = ObservedResult { method: &method, result, headers: &(), body: b"", latency: now.mono.since(sent) };
         if let Some(pause) = self.traffic.responded(token, &seen, now) {
             self.follow(pause, now);
         }
     }
 
-    fn follow(&mut self, pause: Pause, now: Now) {
+    fn follow(&mut self, pause: WaitReason, now: Now) {
         match pause {
-            Pause::Result { token, number, timeout } => {
+            WaitReason::Result { token, number, timeout } => {
                 let tag = &mut self.tags[token.id as usize];
                 tag.sent = now.mono;
-                let Tag { site, arrived, .. } = *tag;
+                let SurgeTag { site, arrived, .. } = *tag;
                 if number == 1 {
                     self.tally.admitted(site, arrived, now.mono);
                 }
                 let upstream = self.traffic.shared.sites[site].upstream;
-                self.queue.push(now.mono + timeout, Event::TimedOut(token));
+                self.queue.push(now.mono + timeout, SurgeEvent::TimedOut(token));
                 self.servers[upstream].offer(token);
                 self.put_to_work(upstream, now.mono);
             }
-            Pause::Until { token, at } => self.queue.push(at, Event::Woken(token)),
-            Pause::Over(over) => {
-                let Tag { site, arrived, .. } = self.tags[over.id as usize];
+            WaitReason::Until { token, at } => self.queue.push(at, SurgeEvent::Woken(token)),
+            WaitReason::Over(over) => {
+                let SurgeTag { site, arrived, .. } = self.tags[over.id as usize];
                 self.tally.ended(site, arrived, &over, now.mono);
             }
         }
@@ -155,7 +155,7 @@ impl World<'_> {
 
     fn put_to_work(&mut self, upstream: usize, now: Mono) {
         while let Some((token, service)) = self.servers[upstream].start() {
-            self.queue.push(now + service, Event::Served { upstream, token });
+            self.queue.push(now + service, SurgeEvent::Served { upstream, token });
         }
     }
 }

@@ -2,10 +2,10 @@
 //! what holds for single steps.
 
 use super::given::{Fate, Job};
-use seawall_core::admit::bulkhead::Ticket;
-use seawall_core::call::{Action, Ask, Call, Cells, Finish, Plan, Request};
-use seawall_core::classify::{Hint, Seen, Verdict};
-use seawall_core::config::{Config, Policy};
+use seawall_core::admit::bulkhead::QueueTicket;
+use seawall_core::call::{Action, Ask, Call, CallEnd, CallPlan, CallRequest, EndpointCells};
+use seawall_core::classify::{Classification, Hint, ObservedResult};
+use seawall_core::config::{Config, EndpointPolicy};
 use seawall_core::lease::RequestMark;
 use seawall_core::policy::Unsafe;
 use seawall_core::record::{Class, Decision, ErrorKind, Reason, Scope};
@@ -25,7 +25,7 @@ pub(super) struct Ended {
     pub sends: u32,
     pub elapsed: Nanos,
     /// `None` where the caller left.
-    pub finish: Option<Finish>,
+    pub finish: Option<CallEnd>,
 }
 
 /// What a call is waiting for.
@@ -41,24 +41,24 @@ enum Pending {
 struct Running {
     call: Option<Call>,
     pending: Pending,
-    ticket: Option<Ticket>,
+    ticket: Option<QueueTicket>,
     pauses: u32,
     sends: u32,
     /// The last result, when it came, and whether the machine paid for going again.
-    last: Option<(Result<u16, ErrorKind>, Verdict, Now)>,
+    last: Option<(Result<u16, ErrorKind>, Classification, Now)>,
     paid: bool,
 }
 
 pub(super) struct World {
-    pub cells: Cells,
-    pub policy: Policy,
+    pub cells: EndpointCells,
+    pub policy: EndpointPolicy,
     pub now: Now,
     pub trace: String,
     pub ended: Vec<Option<Ended>>,
     pub successes: u64,
     /// Retries that were paid for and sent.
     pub retries: u64,
-    plan: Arc<Plan>,
+    plan: Arc<CallPlan>,
     rng: Rng,
     fates: Vec<Fate>,
     sent: usize,
@@ -73,8 +73,8 @@ impl World {
         let upstream = &config.upstreams[0];
         let endpoint = &upstream.endpoints[0];
         Self {
-            cells: Cells::new(config, upstream, &endpoint.policy),
-            plan: Arc::new(Plan::new(config, upstream, endpoint)),
+            cells: EndpointCells::new(config, upstream, &endpoint.policy),
+            plan: Arc::new(CallPlan::new(config, upstream, endpoint)),
             policy: endpoint.policy.clone(),
             now: Now { mono: Mono(0), wall: EPOCH },
             trace: String::new(),
@@ -111,7 +111,7 @@ impl World {
         let (now, plan) = (self.now, Arc::clone(&self.plan));
         // A job that is taken up again has what is left of its deadline.
         let deadline = job.deadline_ms.map(|ms| Nanos::from_millis(ms) - now.mono.since(Mono(0) + Nanos::from_millis(job.start_ms)));
-        let request = Request {
+        let request = CallRequest {
             method: job.method,
             mark: RequestMark::NONE,
             keyed: job.keyed,
@@ -161,12 +161,12 @@ impl World {
         let settle = self.call(i).cancelled();
         self.out_of_line(i);
         let now = self.now;
-        let _: seawall_core::call::Reply = self.cells.settle(&settle, now);
+        let _: seawall_core::call::CellAnswer = self.cells.settle(&settle, now);
     }
 
     fn respond(&mut self, i: usize, job: &Job, fate: &Fate) -> Action {
         let (now, mut rng) = (self.now, self.rng.clone());
-        let seen = Seen { method: job.method, result: fate.result, headers: &fate.headers, body: b"", latency: Nanos::ZERO };
+        let seen = ObservedResult { method: job.method, result: fate.result, headers: &fate.headers, body: b"", latency: Nanos::ZERO };
         let verdict = self.plan.rules.classify(&seen, now.wall);
         self.successes += u64::from(verdict.class == Class::Success);
         self.running[i].last = Some((fate.result, verdict, now));
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    fn end(&mut self, i: usize, job: &Job, finish: Option<Finish>) {
+    fn end(&mut self, i: usize, job: &Job, finish: Option<CallEnd>) {
         writeln!(self.trace, "{} {i} ends {finish:?}", self.now.mono.0).unwrap();
         let elapsed = self.now.mono.since(Mono(0) + Nanos::from_millis(job.start_ms));
         self.ended[i] = Some(Ended { sends: self.running[i].sends, elapsed, finish });

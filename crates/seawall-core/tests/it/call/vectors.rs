@@ -1,12 +1,12 @@
 //! Single cases of the trade's common semantics that no story tells: who waits how long, who gives up when, who is counted.
 
 use super::{GET, START, asked, parts, seen};
-use seawall_core::call::{Action, Ask, Call, Cells, Outcome, Plan, Request};
-use seawall_core::classify::Seen;
+use seawall_core::call::{Action, Ask, Call, CallPlan, CallRequest, EndpointCells, Outcome};
+use seawall_core::classify::ObservedResult;
 use seawall_core::classify::retry_after::retry_after;
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::policy::{Backoff, BackoffKind, Share};
-use seawall_core::record::{Code, Decision, ErrorKind, Reason, Status};
+use seawall_core::record::{AttemptStatus, Code, Decision, ErrorKind, Reason};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now};
 use std::sync::Arc;
@@ -18,7 +18,14 @@ fn secs(seconds: u64) -> Nanos {
 }
 
 /// Begins a call and sends it once; the answer is its first result.
-fn first(plan: &Arc<Plan>, cells: &mut Cells, request: &Request<'_>, seen: &Seen<'_>, now: Now, rng: &mut Rng) -> (Call, Action) {
+fn first(
+    plan: &Arc<CallPlan>,
+    cells: &mut EndpointCells,
+    request: &CallRequest<'_>,
+    seen: &ObservedResult<'_>,
+    now: Now,
+    rng: &mut Rng,
+) -> (Call, Action) {
     let (mut call, action) = Call::begin(Arc::clone(plan), request, now);
     let action = asked(&mut call, action, cells, now);
     assert!(matches!(action, Action::Send { .. }), "{action:?}");
@@ -53,11 +60,11 @@ fn a_date_one_day_ahead_is_a_day() {
 fn a_hint_beyond_the_deadline_ends_a_call_now_and_schedules_a_job() {
     let (mut cells, plan) = parts(&format!("{API}timeout.total = \"30s\""));
     let headers = [("Retry-After", "60")];
-    let result = Seen { headers: &headers, ..seen(503) };
+    let result = ObservedResult { headers: &headers, ..seen(503) };
     let mut rng = Rng::seeded(1);
     let (_, action) = first(&plan, &mut cells, &GET, &result, START, &mut rng);
     assert!(matches!(action, Action::Finish(finish) if finish.reason == Reason::DeadlineExceeded), "{action:?}");
-    let (_, action) = first(&plan, &mut cells, &Request { patient: true, ..GET }, &result, START, &mut rng);
+    let (_, action) = first(&plan, &mut cells, &CallRequest { patient: true, ..GET }, &result, START, &mut rng);
     assert_eq!(action, Action::Wait { until: START.mono + secs(60), reason: Reason::ServerHint });
 }
 
@@ -68,7 +75,7 @@ fn ten_thousand_waits_are_never_shorter_than_the_hint() {
         let (fresh, plan) = parts(&format!("{API}retry = {{ backoff = \"{kind}\", base = \"4s\", cap = \"20s\" }}"));
         let mut rng = Rng::seeded(7);
         for _ in 0..2_000 {
-            let (_, action) = first(&plan, &mut fresh.clone(), &GET, &Seen { headers: &headers, ..seen(429) }, START, &mut rng);
+            let (_, action) = first(&plan, &mut fresh.clone(), &GET, &ObservedResult { headers: &headers, ..seen(429) }, START, &mut rng);
             let Action::Wait { until, .. } = action else { panic!("{action:?}") };
             assert!(until.since(START.mono) >= secs(5), "{kind}: {}", until.since(START.mono));
         }
@@ -81,15 +88,15 @@ fn a_job_lives_for_as_long_as_it_was_given_and_no_longer() {
     let (mut cells, plan) = parts(&format!("{API}retry = {{ attempts = 18, backoff = \"exponential\", base = \"1s\", cap = \"30m\" }}"));
     let mut rng = Rng::seeded(1);
     let mut decided = |age_h: u64, attempts: u32| {
-        let request = Request { patient: true, deadline: Some(secs(24 * 3600) - secs(age_h * 3600)), ..GET };
-        let progress = Progress { attempts, waits: attempts, ..Progress::default() };
+        let request = CallRequest { patient: true, deadline: Some(secs(24 * 3600) - secs(age_h * 3600)), ..GET };
+        let progress = CallProgress { attempts, waits: attempts, ..CallProgress::default() };
         let (mut call, action) = Call::resume(Arc::clone(&plan), &request, progress, START);
         let action = asked(&mut call, action, &mut cells, START);
         if let Action::Finish(finish) = action {
             return finish.reason;
         }
         let _: Action = call.responded(&seen(429), START, &mut rng);
-        let action = call.answered(seawall_core::call::Answer::Settled { funding: None }, START);
+        let action = call.answered(seawall_core::call::AskAnswer::Settled { funding: None }, START);
         assert_eq!(matches!(action, Action::Wait { .. }), call.take_record().unwrap().decision == Decision::Retry);
         if let Action::Finish(finish) = action { finish.reason } else { Reason::TransientFailure }
     };
@@ -120,7 +127,7 @@ fn a_retry_that_is_never_sent_gives_its_token_back() {
     let (_, denied) = first(&plan, &mut cells, &GET, &seen(503), START, &mut rng);
     assert!(matches!(denied, Action::Finish(finish) if finish.reason == Reason::BudgetExhausted && finish.elapsed == Nanos::ZERO));
     let settle = call.cancelled();
-    let _: seawall_core::call::Reply = cells.settle(&settle, START);
+    let _: seawall_core::call::CellAnswer = cells.settle(&settle, START);
     assert_eq!(cells.budget.tokens(none, START.mono), 1.0);
 }
 
@@ -153,7 +160,7 @@ fn our_own_refusals_are_no_samples() {
         let (mut call, action) = Call::begin(Arc::clone(&plan), &GET, START);
         let action = asked(&mut call, action, &mut cells, START);
         assert!(matches!(action, Action::Finish(finish) if finish.outcome == Outcome::Refused(code)), "{action:?}");
-        assert!(call.take_record().is_none_or(|record| record.status == Status::CircuitOpen));
+        assert!(call.take_record().is_none_or(|record| record.status == AttemptStatus::CircuitOpen));
         assert_eq!(cells.breaker.counts(START.mono).calls, 0);
     };
     refused(Code::Overloaded);
@@ -165,7 +172,7 @@ fn our_own_refusals_are_no_samples() {
 fn a_timeout_of_ours_is_a_failure_and_a_caller_who_leaves_is_nothing() {
     let (mut cells, plan) = parts(&format!("{API}retry.attempts = 1\nbreaker.consecutive = 0"));
     let mut rng = Rng::seeded(1);
-    let timeout = Seen { result: Err(ErrorKind::Timeout), ..seen(0) };
+    let timeout = ObservedResult { result: Err(ErrorKind::Timeout), ..seen(0) };
     let _ = first(&plan, &mut cells, &GET, &timeout, START, &mut rng);
     assert_eq!(cells.breaker.counts(START.mono).failed, 1);
     let (mut leaving, action) = Call::begin(plan, &GET, START);

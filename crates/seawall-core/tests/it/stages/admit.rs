@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use seawall_core::admit::bulkhead::{Arrival, Bulkhead, Entry, Ticket};
+use seawall_core::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest, QueueTicket};
 use seawall_core::admit::layered::{self, Answers};
-use seawall_core::admit::limit::{Answer, Cell, Limit};
-use seawall_core::admit::table::Table;
+use seawall_core::admit::limit::{Gcra, LimitAnswer, LimitCell};
+use seawall_core::admit::table::CellTable;
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
 use seawall_core::time::{Mono, Nanos};
 
-fn policy() -> impl Strategy<Value = policy::Limit> {
+fn policy() -> impl Strategy<Value = policy::LimitPolicy> {
     (prop::sample::select(Algorithm::ALL), prop_oneof![1..40u64, 1..2_000u64], 1..10_000_000_000u64, 1..50u64).prop_map(
-        |(algorithm, count, per, burst)| policy::Limit {
+        |(algorithm, count, per, burst)| policy::LimitPolicy {
             name: String::from("any"),
             key: Vec::new(),
             rate: Rate { count, per: Nanos(per) },
@@ -25,16 +25,16 @@ fn policy() -> impl Strategy<Value = policy::Limit> {
     )
 }
 
-fn limit() -> impl Strategy<Value = Limit> {
-    policy().prop_map(|policy| Limit::from(&policy))
+fn limit() -> impl Strategy<Value = Gcra> {
+    policy().prop_map(|policy| Gcra::from(&policy))
 }
 
-fn goes(answer: Answer) -> bool {
-    matches!(answer, Answer::Go { .. })
+fn goes(answer: LimitAnswer) -> bool {
+    matches!(answer, LimitAnswer::Go { .. })
 }
 
 /// The most that a limit may ever let through in this time.
-fn most(policy: &policy::Limit, length: Nanos) -> u64 {
+fn most(policy: &policy::LimitPolicy, length: Nanos) -> u64 {
     let Rate { count, per } = policy.rate;
     match policy.algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => length.0 / (per.0 / count).max(1) + policy.burst + 1,
@@ -43,8 +43,8 @@ fn most(policy: &policy::Limit, length: Nanos) -> u64 {
 }
 
 /// A cell after some life of pauses in nanoseconds and costs.
-fn lived(limit: &Limit, life: &[(u64, u64)]) -> (Cell, Mono) {
-    let (mut cell, mut now) = (Cell::default(), Mono(1_000));
+fn lived(limit: &Gcra, life: &[(u64, u64)]) -> (LimitCell, Mono) {
+    let (mut cell, mut now) = (LimitCell::default(), Mono(1_000));
     for (pause, cost) in life {
         now = now + Nanos(*pause);
         let _ = limit.take(&mut cell, now, *cost);
@@ -60,10 +60,10 @@ proptest! {
     #[test]
     fn who_is_refused_is_admitted_exactly_when_told(limit in limit(), life in life(), cost in 1..20u64) {
         let (cell, now) = lived(&limit, &life);
-        if let Answer::Refused { retry_at } = limit.check(&cell, now, cost) {
+        if let LimitAnswer::Refused { retry_at } = limit.check(&cell, now, cost) {
             prop_assert!(retry_at > now);
             let early = limit.check(&cell, Mono(retry_at.0 - 1), cost);
-            prop_assert!(matches!(early, Answer::Refused { .. }), "admitted 1 ns early: {early:?}");
+            prop_assert!(matches!(early, LimitAnswer::Refused { .. }), "admitted 1 ns early: {early:?}");
             let answer = limit.check(&cell, retry_at, cost);
             prop_assert!(goes(answer), "{answer:?} at {retry_at:?}");
         }
@@ -88,7 +88,7 @@ proptest! {
             prop_assert!(goes(limit.check(&cell, now, remaining)), "less than what remains");
         }
         if limit.is_idle(&cell, now) {
-            prop_assert_eq!((remaining, reset), limit.remaining(&Cell::default(), now));
+            prop_assert_eq!((remaining, reset), limit.remaining(&LimitCell::default(), now));
         }
         prop_assert!(limit.is_idle(&cell, now + reset));
         let before = remaining;
@@ -109,8 +109,8 @@ proptest! {
 
     #[test]
     fn a_rate_is_never_exceeded_by_more_than_the_burst(policy in policy(), pauses in prop::collection::vec(0..200_000_000u64, 1..300)) {
-        let limit = Limit::from(&policy);
-        let (mut cell, mut now, mut admitted) = (Cell::default(), Mono(5), 0u64);
+        let limit = Gcra::from(&policy);
+        let (mut cell, mut now, mut admitted) = (LimitCell::default(), Mono(5), 0u64);
         for pause in pauses {
             now = now + Nanos(pause);
             admitted += u64::from(goes(limit.take(&mut cell, now, 1)));
@@ -121,21 +121,21 @@ proptest! {
     #[test]
     fn layers_take_all_or_nothing(lives in prop::collection::vec((limit(), life()), 1..7), cost in 1..20u64) {
         let now = lives.iter().map(|(limit, life)| lived(limit, life).1).max().unwrap_or_default();
-        let (limits, mut cells): (Vec<Limit>, Vec<Cell>) = lives.iter().map(|(limit, life)| (*limit, lived(limit, life).0)).unzip();
+        let (limits, mut cells): (Vec<Gcra>, Vec<LimitCell>) = lives.iter().map(|(limit, life)| (*limit, lived(limit, life).0)).unzip();
         let before = cells.clone();
-        let answers: Vec<Answer> = limits.iter().zip(&cells).map(|(limit, cell)| limit.check(cell, now, cost)).collect();
-        let mut layers: Vec<(&Limit, &mut Cell)> = limits.iter().zip(&mut cells).collect();
+        let answers: Vec<LimitAnswer> = limits.iter().zip(&cells).map(|(limit, cell)| limit.check(cell, now, cost)).collect();
+        let mut layers: Vec<(&Gcra, &mut LimitCell)> = limits.iter().zip(&mut cells).collect();
         match layered::take(&mut layers, now, cost) {
             Answers::Go { after, shadowed } => {
                 prop_assert_eq!(shadowed, 0);
-                prop_assert!(answers.iter().all(|answer| matches!(answer, Answer::Go { after: one } if *one <= after)), "one refused");
+                prop_assert!(answers.iter().all(|answer| matches!(answer, LimitAnswer::Go { after: one } if *one <= after)), "one refused");
                 return Ok(());
             }
             Answers::Refused { layer, retry_at } => {
-                prop_assert_eq!(answers[layer], Answer::Refused { retry_at });
-                prop_assert!(answers.iter().all(|answer| !matches!(answer, Answer::Refused { retry_at: other } if *other > retry_at)), "not the latest");
+                prop_assert_eq!(answers[layer], LimitAnswer::Refused { retry_at });
+                prop_assert!(answers.iter().all(|answer| !matches!(answer, LimitAnswer::Refused { retry_at: other } if *other > retry_at)), "not the latest");
             }
-            Answers::TooCostly { layer, capacity } => prop_assert_eq!(answers[layer], Answer::TooCostly { capacity }),
+            Answers::TooCostly { layer, capacity } => prop_assert_eq!(answers[layer], LimitAnswer::TooCostly { capacity }),
         }
         prop_assert_eq!(cells, before);
     }
@@ -145,8 +145,8 @@ proptest! {
         limit in limit(),
         events in prop::collection::vec((0..40u128, 0..500_000_000u64), 1..400),
     ) {
-        let mut table = Table::new(16);
-        let mut model: BTreeMap<u128, Cell> = BTreeMap::new();
+        let mut table = CellTable::new(16);
+        let mut model: BTreeMap<u128, LimitCell> = BTreeMap::new();
         let mut now = Mono(1);
         for (key, pause) in events {
             now = now + Nanos(pause);
@@ -185,22 +185,22 @@ proptest! {
         cap in 1..5u32,
         queue in 0..5u32,
     ) {
-        let policy = policy::Pool { name: String::new(), concurrent: cap, queue, queue_timeout: Nanos(2_000), priority: 0, adaptive: false };
+        let policy = policy::BulkheadPolicy { name: String::new(), concurrent: cap, queue, queue_timeout: Nanos(2_000), priority: 0, adaptive: false };
         let mut bulkhead = Bulkhead::new(&policy);
-        let (mut running, mut line, mut now): (u32, Vec<Ticket>, Mono) = (0, Vec::new(), Mono(0));
+        let (mut running, mut line, mut now): (u32, Vec<QueueTicket>, Mono) = (0, Vec::new(), Mono(0));
         for (event, pause) in events {
             now = now + Nanos(pause);
             match event {
-                Event::Arrive { priority, patience } => match bulkhead.enter(Arrival { priority, deadline: now + Nanos(patience) }, now) {
-                    Entry::Go => {
+                Event::Arrive { priority, patience } => match bulkhead.enter(BulkheadRequest { priority, deadline: now + Nanos(patience) }, now) {
+                    BulkheadEntry::Go => {
                         running += 1;
                         prop_assert!(running <= bulkhead.cap());
                     }
-                    Entry::Queued { ticket, displaced, .. } => {
+                    BulkheadEntry::Queued { ticket, displaced, .. } => {
                         line.retain(|waiting| Some(*waiting) != displaced);
                         line.push(ticket);
                     }
-                    Entry::Refused(_) => {}
+                    BulkheadEntry::Refused(_) => {}
                 },
                 Event::Leave => if running > 0 {
                     running -= 1;

@@ -1,7 +1,7 @@
 //! Backoff and budget.
 
 use proptest::prelude::*;
-use seawall_core::decide::budget::{Budget, Funding};
+use seawall_core::decide::budget::{Budget, RetryFunding};
 use seawall_core::policy::{Backoff, BackoffKind, Rate, Share};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos};
@@ -82,7 +82,7 @@ proptest! {
         let mut budget = Budget::empty(100);
         (0..earned).for_each(|_| budget.earn(Share::percent(20)));
         let before = budget.tokens(rate, now);
-        let paid: Vec<Funding> = (0..count).map_while(|_| budget.withdraw(rate, now)).collect();
+        let paid: Vec<RetryFunding> = (0..count).map_while(|_| budget.withdraw(rate, now)).collect();
         paid.into_iter().for_each(|funding| budget.refund(funding));
         prop_assert!((budget.tokens(rate, now) - before).abs() < 1e-6);
     }

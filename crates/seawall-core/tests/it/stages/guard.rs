@@ -1,7 +1,7 @@
 //! The breaker under every order of events.
 
 use proptest::prelude::*;
-use seawall_core::guard::{Admission, Breaker, Forced, Permit, Sample, State};
+use seawall_core::guard::{Admission, BreakerCell, BreakerSample, Forced, Permit, State};
 use seawall_core::policy::{self, BreakerPer, Mode, Share};
 use seawall_core::time::{Mono, Nanos};
 
@@ -28,9 +28,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn policy() -> impl Strategy<Value = policy::Breaker> {
+fn policy() -> impl Strategy<Value = policy::BreakerPolicy> {
     (1..4u32, 1..4u32, 0..4u32, prop::sample::select(Mode::ALL), 0..5u64).prop_map(|(probes, successes, consecutive, mode, ramp)| {
-        policy::Breaker {
+        policy::BreakerPolicy {
             mode,
             per: BreakerPer::Upstream,
             window: Nanos::from_secs(10),
@@ -53,8 +53,8 @@ const LEASE: Nanos = Nanos::from_secs(4);
 
 /// A breaker with the permits that are out, and what must hold after every step.
 struct World {
-    policy: policy::Breaker,
-    breaker: Breaker,
+    policy: policy::BreakerPolicy,
+    breaker: BreakerCell,
     out: Vec<Permit>,
     now: Mono,
 }
@@ -102,7 +102,7 @@ impl World {
         let permit = self.out.remove(if newest { self.out.len() - 1 } else { 0 });
         let before = self.breaker.state(&self.policy, self.now);
         while self.breaker.settle(&self.policy, self.now).is_some() {}
-        let change = self.breaker.record(&self.policy, permit, Sample { failed, repeated: false, latency: Nanos::ZERO }, self.now);
+        let change = self.breaker.record(&self.policy, permit, BreakerSample { failed, repeated: false, latency: Nanos::ZERO }, self.now);
         let after = self.breaker.state(&self.policy, self.now);
         match change {
             Some(change) if self.policy.mode == Mode::Enforce => prop_assert_eq!((change.from, change.to), (before, after)),
@@ -115,7 +115,7 @@ impl World {
 proptest! {
     #[test]
     fn every_change_is_told_and_open_never_admits(policy in policy(), steps in prop::collection::vec(step(), 1..200)) {
-        let mut world = World { policy, breaker: Breaker::new(), out: Vec::new(), now: Mono(0) };
+        let mut world = World { policy, breaker: BreakerCell::new(), out: Vec::new(), now: Mono(0) };
         for step in &steps {
             world.run(step)?;
         }
@@ -126,14 +126,14 @@ proptest! {
         probes in 1..5u32,
         events in prop::collection::vec((0..1_000u64, 0..3u8), 1..100),
     ) {
-        let policy = policy::Breaker {
+        let policy = policy::BreakerPolicy {
             mode: Mode::Enforce, per: BreakerPer::Upstream, window: Nanos::from_secs(10), failure_rate: Share::percent(50),
             min_calls: 1, consecutive: 1, slow: Nanos::ZERO, slow_rate: Share::WHOLE, open: Nanos::from_secs(1),
             open_max: Nanos::from_secs(1), probes, successes: u32::MAX, ramp: Nanos::ZERO, max_wait: Nanos::ZERO,
         };
-        let mut breaker = Breaker::new();
+        let mut breaker = BreakerCell::new();
         let Admission::Go(first) = breaker.admit(&policy, LEASE, Mono(0)) else { panic!("a new breaker refuses") };
-        breaker.record(&policy, first, Sample::failure(Nanos::ZERO), Mono(0));
+        breaker.record(&policy, first, BreakerSample::failure(Nanos::ZERO), Mono(0));
         let mut now = Mono(0) + policy.open;
         let mut out: Vec<(Permit, Mono)> = Vec::new();
         for (pause, event) in events {
@@ -147,7 +147,7 @@ proptest! {
                 0 => if let Admission::Go(permit) = breaker.admit(&policy, LEASE, now) { out.push((permit, now)) },
                 1 => if let Some((permit, _)) = out.pop() { breaker.cancel(permit) },
                 _ => if let Some((permit, _)) = out.pop() {
-                    prop_assert_eq!(breaker.record(&policy, permit, Sample::success(Nanos::ZERO), now), None);
+                    prop_assert_eq!(breaker.record(&policy, permit, BreakerSample::success(Nanos::ZERO), now), None);
                 },
             }
             prop_assert!(out.len() <= probes as usize);
@@ -156,14 +156,14 @@ proptest! {
 
     #[test]
     fn an_open_breaker_asks_again_exactly_when_it_said(at in 0..u64::MAX / 2, open_ns in 1..100_000_000_000u64) {
-        let policy = policy::Breaker {
+        let policy = policy::BreakerPolicy {
             mode: Mode::Enforce, per: BreakerPer::Upstream, window: Nanos::from_secs(10), failure_rate: Share::percent(50),
             min_calls: 1, consecutive: 1, slow: Nanos::ZERO, slow_rate: Share::WHOLE, open: Nanos(open_ns),
             open_max: Nanos(open_ns), probes: 1, successes: 1, ramp: Nanos::ZERO, max_wait: Nanos::ZERO,
         };
-        let mut breaker = Breaker::new();
+        let mut breaker = BreakerCell::new();
         let Admission::Go(first) = breaker.admit(&policy, LEASE, Mono(at)) else { panic!("a new breaker refuses") };
-        breaker.record(&policy, first, Sample::failure(Nanos::ZERO), Mono(at));
+        breaker.record(&policy, first, BreakerSample::failure(Nanos::ZERO), Mono(at));
         let Admission::Refused { retry_at: Some(retry_at) } = breaker.admit(&policy, LEASE, Mono(at)) else { panic!("not open") };
         prop_assert_eq!(breaker.clone().admit(&policy, LEASE, Mono(retry_at.0 - 1)), Admission::Refused { retry_at: Some(retry_at) });
         prop_assert!(matches!(breaker.admit(&policy, LEASE, retry_at), Admission::Go(_)), "still refused");

@@ -1,7 +1,7 @@
 //! The key pool under every order of events.
 
 use proptest::prelude::*;
-use seawall_core::lease::{Answer, KeyPool, KeySet, Lease, RequestMark, Reset, Until};
+use seawall_core::lease::{KeyLease, KeyPool, KeySet, LeaseAnswer, RequestMark, Reset, Until};
 use seawall_core::policy::Pick;
 use seawall_core::time::{Nanos, Now, Wall};
 
@@ -47,7 +47,7 @@ proptest! {
         let mut set = KeySet::default();
         (0..8).filter(|bit| tried >> bit & 1 == 1).for_each(|bit| set.insert(bit));
         let mut now = Now { mono: Default::default(), wall: Wall(0) };
-        let mut last = Lease { key: 0, probe: false };
+        let mut last = KeyLease { key: 0, probe: false };
         for (event, pause) in events {
             now = now.after(Nanos::from_millis(pause));
             match event {
@@ -78,25 +78,25 @@ proptest! {
 /// day in 2011, so it is not here: its resets are two days apart then).
 const ZONES: &[&str] = &["America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Australia/Lord_Howe", "UTC", "Pacific/Auckland"];
 
-fn lease(pool: &mut KeyPool, now: Now, tried: KeySet) -> Result<Option<Lease>, TestCaseError> {
+fn lease(pool: &mut KeyPool, now: Now, tried: KeySet) -> Result<Option<KeyLease>, TestCaseError> {
     match pool.lease(now, tried, REQUEST) {
-        Answer::Leased(lease) => {
+        LeaseAnswer::Leased(lease) => {
             let status = pool.status(lease.key, now).expect("a leased key is in the pool");
             prop_assert_eq!(status.cooling, None);
             prop_assert!(!tried.contains(lease.key));
             prop_assert_eq!(status.dead, lease.probe);
             Ok(Some(lease))
         }
-        Answer::Cooling { wait } | Answer::Throttled { wait } => {
+        LeaseAnswer::Cooling { wait } | LeaseAnswer::Throttled { wait } => {
             let later = now.after(wait);
-            let viable = wait == Nanos::ZERO || matches!(pool.clone().lease(later, KeySet::default(), REQUEST), Answer::Leased(_));
+            let viable = wait == Nanos::ZERO || matches!(pool.clone().lease(later, KeySet::default(), REQUEST), LeaseAnswer::Leased(_));
             prop_assert!(viable, "nobody is viable after the wait");
             Ok(None)
         }
-        Answer::Dead { wait } => {
+        LeaseAnswer::Dead { wait } => {
             let later = now.after(wait.expect("there are keys"));
             prop_assert!(
-                matches!(pool.clone().lease(later, KeySet::default(), REQUEST), Answer::Leased(_)),
+                matches!(pool.clone().lease(later, KeySet::default(), REQUEST), LeaseAnswer::Leased(_)),
                 "no probe is due after the wait"
             );
             prop_assert!((0..4).filter_map(|key| pool.status(key, now)).all(|status| status.dead));

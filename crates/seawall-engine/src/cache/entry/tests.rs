@@ -3,8 +3,8 @@
 use super::*;
 
 const NOW: Wall = Wall(1_794_777_105_000);
-const POLICY: policy::Cache =
-    policy::Cache { ttl: Nanos::from_secs(10), stale_if_error: Nanos::from_secs(60), stale_while_revalidate: Nanos::from_secs(5) };
+const POLICY: policy::CachePolicy =
+    policy::CachePolicy { ttl: Nanos::from_secs(10), stale_if_error: Nanos::from_secs(60), stale_while_revalidate: Nanos::from_secs(5) };
 
 fn map(lines: &[(&str, &str)]) -> HeaderMap {
     lines.iter().map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap())).collect()

@@ -24,7 +24,7 @@ fn lanes(most: usize) -> Lanes {
 
 fn run(lane: usize, row: InputRow) -> Box<StartedRow> {
     let started = Now { mono: Mono(0), wall: Wall(0) };
-    let (progress, history) = (Progress::default(), Vec::new());
+    let (progress, history) = (CallProgress::default(), Vec::new());
     Box::new(StartedRow {
         id: CallId::from_bytes([0; 16]),
         row,
