@@ -6,7 +6,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use seawall_http::h1::fuzzing::{Arrival, End, Message, requests, responses};
+use seawall_http::h1::fuzzing::{FuzzEnd, FuzzInput, FuzzMessage, requests, responses};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -82,21 +82,21 @@ fn framed(data: &[u8], head: &str) -> Option<(usize, Vec<u8>)> {
     Some((step, [head.as_bytes(), framing.as_bytes(), rest].concat()))
 }
 
-type Read<Head> = (Vec<Message<Head>>, End);
+type Read<Head> = (Vec<FuzzMessage<Head>>, FuzzEnd);
 
 /// Reads what arrives at once and in pieces. The messages are the same, and so are the bytes of their bodies; only bytes that never
 /// become a head may be refused at another moment.
-fn alike<Head: std::fmt::Debug>(bytes: &[u8], step: usize, read: impl Fn(Arrival<'_>) -> Read<Head>) -> Read<Head> {
-    let whole = read(Arrival { bytes, sizes: &[], closes: true });
+fn alike<Head: std::fmt::Debug>(bytes: &[u8], step: usize, read: impl Fn(FuzzInput<'_>) -> Read<Head>) -> Read<Head> {
+    let whole = read(FuzzInput { bytes, sizes: &[], closes: true });
     assert_in_order(bytes, &whole);
     let sizes: [&[usize]; 3] = [&[1], &[step], &[step, 1, 7, step / 2]];
     // Byte by byte only where it is over soon.
     for sizes in &sizes[usize::from(bytes.len() > 4096)..] {
-        let cut = read(Arrival { bytes, sizes, closes: true });
+        let cut = read(FuzzInput { bytes, sizes, closes: true });
         assert_eq!(comparable(&cut), comparable(&whole), "in pieces of {sizes:?} and at once");
     }
     // Without an end that somebody has to wait for, nothing else is read.
-    let open = read(Arrival { bytes, sizes: &[], closes: false });
+    let open = read(FuzzInput { bytes, sizes: &[], closes: false });
     let (mut open, mut whole_messages) = (comparable(&open), comparable(&whole));
     for messages in [&mut open.0, &mut whole_messages.0] {
         messages.retain(|(.., is_whole)| *is_whole);
@@ -112,11 +112,11 @@ type Comparable = (Vec<(String, HeaderMap, Vec<u8>, bool)>, Option<usize>, bool)
 
 fn comparable<Head: std::fmt::Debug>((messages, end): &Read<Head>) -> Comparable {
     let messages = messages.iter().map(|message| {
-        let Message { place, headers, body, is_whole, .. } = message;
+        let FuzzMessage { place, headers, body, is_whole, .. } = message;
         (format!("{place:?}"), headers.clone(), body.clone(), *is_whole)
     });
-    let unread = if let End::Last { unread } = end { Some(*unread) } else { None };
-    (messages.collect(), unread, *end == End::Closed)
+    let unread = if let FuzzEnd::Last { unread } = end { Some(*unread) } else { None };
+    (messages.collect(), unread, *end == FuzzEnd::Closed)
 }
 
 /// Messages follow each other and lie within what arrived.
@@ -149,7 +149,7 @@ fn of_list(headers: &[httparse::Header<'_>]) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Asserts that httparse reads the same request out of the same bytes, and no other headers out of what goes on.
-fn assert_request(bytes: &[u8], message: &Message<http::request::Parts>) {
+fn assert_request(bytes: &[u8], message: &FuzzMessage<http::request::Parts>) {
     let head = &bytes[message.place.clone()];
     let mut space = [httparse::EMPTY_HEADER; 256];
     let mut other = httparse::Request::new(&mut space);
@@ -168,7 +168,7 @@ fn assert_request(bytes: &[u8], message: &Message<http::request::Parts>) {
 }
 
 /// Asserts the same of a response.
-fn assert_response(bytes: &[u8], message: &Message<http::response::Parts>, to_head: bool) {
+fn assert_response(bytes: &[u8], message: &FuzzMessage<http::response::Parts>, to_head: bool) {
     let head = &bytes[message.place.clone()];
     let mut space = [httparse::EMPTY_HEADER; 512];
     let mut other = httparse::Response::new(&mut space);

@@ -28,7 +28,7 @@ pub use first::First;
 pub use plan::CallPlan;
 
 use crate::admit::idempotency;
-use crate::admit::line::Place;
+use crate::admit::line::LinePlace;
 use crate::classify::{Classification, ObservedResult};
 use crate::decide::{CallProgress, Deadline, DecisionInput, NextStep, RetryFunding, next};
 use crate::guard::Permit;
@@ -87,7 +87,7 @@ enum Then {
 
 /// What the call holds and must give back, however it ends.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct HeldResources {
     limits: bool,
     /// A slot of the pool, since then. A place in the line is the driver's, who holds the ticket.
     slot: Option<Mono>,
@@ -95,7 +95,7 @@ struct Held {
     permit: Option<Permit>,
     key: Option<KeyLease>,
     /// A place in the line of calls that wait for this upstream.
-    line: Option<Place>,
+    line: Option<LinePlace>,
     funding: Option<RetryFunding>,
 }
 
@@ -111,7 +111,7 @@ pub struct Call {
     deadline: Deadline,
     progress: CallProgress,
     state: State,
-    held: Held,
+    held: HeldResources,
     /// Since when the call has been waiting for a key, a pause or a breaker, without a send in between.
     blocked_since: Option<Mono>,
     /// How long it has waited so in all.
@@ -154,7 +154,7 @@ impl Call {
             deadline: Deadline::starting(now.mono, total, request.deadline, plan.margin),
             progress,
             state: State::Limits,
-            held: Held::default(),
+            held: HeldResources::default(),
             blocked_since: None,
             waited: Nanos::ZERO,
             obstacle: None,

@@ -1,7 +1,7 @@
 //! One attempt of a call, and what sends it.
 
 use crate::mask::{Mask, Masked};
-use crate::trace::Span;
+use crate::trace::AttemptSpan;
 use seawall_core::classify::HeaderLookup;
 use seawall_core::time::{Nanos, Now};
 use seawall_http::fault::Fault;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// One attempt, as the transport needs to know it.
 #[derive(Clone, Copy, Debug)]
-pub struct Outward {
+pub struct AttemptRequest {
     pub number: u32,
     pub key: Option<u16>,
     /// What this attempt may take.
@@ -21,16 +21,16 @@ pub struct Outward {
 }
 
 /// Status, headers and as much of the body as the rules need.
-pub type Answered<'a> = (u16, &'a dyn HeaderLookup, &'a [u8]);
+pub type RuleView<'a> = (u16, &'a dyn HeaderLookup, &'a [u8]);
 
 /// Sends single attempts and keeps the last answer.
 #[expect(async_fn_in_trait, reason = "every driver knows its transport; nobody needs it to be Send")]
 pub trait Transport {
     /// Sends the request once. The answer stays inside until the next attempt or until it is taken.
-    async fn send(&mut self, attempt: Outward) -> Result<(), Fault>;
+    async fn send(&mut self, attempt: AttemptRequest) -> Result<(), Fault>;
 
     /// The last answer as the rules see it.
-    fn answer(&self) -> Option<Answered<'_>>;
+    fn answer(&self) -> Option<RuleView<'_>>;
 
     /// Hides the secrets that the request was sent with, for whoever keeps a part of the answer.
     fn mask(&self) -> Mask {
@@ -71,7 +71,7 @@ pub trait Transport {
     fn explain(&mut self, _detail: Masked) {}
 
     /// The span that this attempt sends upstream, where the caller sent a trace.
-    fn span(&self, _attempt: u32) -> Option<Span> {
+    fn span(&self, _attempt: u32) -> Option<AttemptSpan> {
         None
     }
 

@@ -11,26 +11,26 @@ use tokio::sync::Notify;
 
 /// The deadlines of one thread. Needs a `LocalSet` around it where the clock is tokio's.
 #[derive(Clone, Debug, Default)]
-pub struct Deadlines(Rc<Shared>);
+pub struct Deadlines(Rc<SharedDeadlines>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    waiting: RefCell<Waiting>,
+struct SharedDeadlines {
+    waiting: RefCell<DeadlineList>,
     /// The timer must go off earlier.
     hurry: Notify,
 }
 
 /// A list without order: whoever is due is looked for when the timer goes off, which is rare.
 #[derive(Debug, Default)]
-struct Waiting {
-    all: Vec<Slot>,
+struct DeadlineList {
+    all: Vec<DeadlineEntry>,
     free: Vec<usize>,
     /// When the timer goes off, if there is one. It may be for somebody who has long gone.
     timer: Option<Mono>,
 }
 
 #[derive(Debug)]
-enum Slot {
+enum DeadlineEntry {
     Free,
     Waiting(Mono, Waker),
     Due,
@@ -42,12 +42,12 @@ const KEPT: usize = 1024;
 impl Deadlines {
     /// The future's output, or nothing if it takes longer than `until`. Never early.
     pub(crate) const fn within<'a, F>(&'a self, clock: &'a Clock, until: Mono, future: F) -> Within<'a, F> {
-        Within { place: Place { deadlines: self, until, number: None, alone: None }, clock, future }
+        Within { place: DeadlineSlot { deadlines: self, until, number: None, alone: None }, clock, future }
     }
 
     fn add(&self, clock: &Clock, until: Mono, waker: Waker) -> usize {
         let mut waiting = self.0.waiting.borrow_mut();
-        let slot = Slot::Waiting(until, waker);
+        let slot = DeadlineEntry::Waiting(until, waker);
         let number = match waiting.free.pop() {
             Some(free) => {
                 waiting.all[free] = slot;
@@ -85,15 +85,15 @@ impl Deadlines {
         let (mut due, mut earliest) = (Vec::new(), None);
         for slot in &mut waiting.all {
             match slot {
-                Slot::Waiting(until, _) if *until <= now => due.push(std::mem::replace(slot, Slot::Due)),
-                Slot::Waiting(until, _) => earliest = Some(earliest.map_or(*until, |earlier: Mono| earlier.min(*until))),
-                Slot::Free | Slot::Due => {}
+                DeadlineEntry::Waiting(until, _) if *until <= now => due.push(std::mem::replace(slot, DeadlineEntry::Due)),
+                DeadlineEntry::Waiting(until, _) => earliest = Some(earliest.map_or(*until, |earlier: Mono| earlier.min(*until))),
+                DeadlineEntry::Free | DeadlineEntry::Due => {}
             }
         }
         waiting.timer = earliest;
         drop(waiting);
         for slot in due {
-            if let Slot::Waiting(_, waker) = slot {
+            if let DeadlineEntry::Waiting(_, waker) = slot {
                 waker.wake();
             }
         }
@@ -104,7 +104,7 @@ pin_project_lite::pin_project! {
     /// A future and its deadline.
     #[derive(Debug)]
     pub(crate) struct Within<'a, F> {
-        place: Place<'a>,
+        place: DeadlineSlot<'a>,
         clock: &'a Clock,
         #[pin]
         future: F,
@@ -125,48 +125,48 @@ impl<F: Future> Future for Within<'_, F> {
 
 /// One line of the list, crossed out when it is dropped.
 #[derive(Debug)]
-struct Place<'a> {
+struct DeadlineSlot<'a> {
     deadlines: &'a Deadlines,
     until: Mono,
     number: Option<usize>,
-    alone: Option<Alone<'a>>,
+    alone: Option<OwnDeadlines<'a>>,
 }
 
 /// A clock that wakes its own sleepers runs no task that could keep the list.
-struct Alone<'a>(Pin<Box<dyn Future<Output = ()> + 'a>>);
+struct OwnDeadlines<'a>(Pin<Box<dyn Future<Output = ()> + 'a>>);
 
-impl std::fmt::Debug for Alone<'_> {
+impl std::fmt::Debug for OwnDeadlines<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Alone")
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> DeadlineSlot<'a> {
     /// Whether there is still time; whoever asks is woken when there is none.
     fn stands(&mut self, clock: &'a Clock, cx: &mut Context<'_>) -> bool {
         if clock.wakes_its_own() {
             let until = self.until;
-            return self.alone.get_or_insert_with(|| Alone(Box::pin(clock.sleep_until(until)))).0.as_mut().poll(cx).is_pending();
+            return self.alone.get_or_insert_with(|| OwnDeadlines(Box::pin(clock.sleep_until(until)))).0.as_mut().poll(cx).is_pending();
         }
         let Some(number) = self.number else {
             self.number = Some(self.deadlines.add(clock, self.until, cx.waker().clone()));
             return true;
         };
         match self.deadlines.0.waiting.borrow_mut().all.get_mut(number) {
-            Some(Slot::Waiting(_, waker)) => {
+            Some(DeadlineEntry::Waiting(_, waker)) => {
                 waker.clone_from(cx.waker());
                 true
             }
-            Some(Slot::Due | Slot::Free) | None => false,
+            Some(DeadlineEntry::Due | DeadlineEntry::Free) | None => false,
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for DeadlineSlot<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let mut waiting = self.deadlines.0.waiting.borrow_mut();
-            waiting.all[number] = Slot::Free;
+            waiting.all[number] = DeadlineEntry::Free;
             waiting.free.push(number);
             if waiting.all.len() > KEPT && waiting.free.len() == waiting.all.len() {
                 (waiting.all, waiting.free) = (Vec::new(), Vec::new());
@@ -199,7 +199,7 @@ mod tests {
         for handle in handles {
             all.push(handle.await.unwrap());
         }
-        assert!(deadlines.0.waiting.borrow().all.iter().all(|slot| matches!(slot, Slot::Free)), "nobody is left on the list");
+        assert!(deadlines.0.waiting.borrow().all.iter().all(|slot| matches!(slot, DeadlineEntry::Free)), "nobody is left on the list");
         all
     }
 

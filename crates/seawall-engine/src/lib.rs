@@ -6,35 +6,35 @@
 //!
 //! [`Policy`] is all of it around a call of your own: see [`library`].
 
-pub mod adhoc;
+pub mod ad_hoc;
 pub mod attempt;
 mod base64;
+pub mod bulkhead;
 pub mod cache;
 pub mod caller;
 pub mod clock;
-pub mod closing;
 pub mod credential;
 pub mod credential_names;
 pub mod credential_pauses;
 pub mod deadlines;
-pub mod drive;
+pub mod drain;
+pub mod driver;
 pub mod ids;
 pub mod library;
 pub mod limits;
 pub mod links;
-pub mod live;
-mod locked;
+mod locked_cell;
 pub mod mask;
-pub mod memory;
 pub mod metrics;
 mod pause_cell;
-pub mod pools;
 pub mod record;
 pub mod recorder;
+pub mod runtime;
 pub mod schema;
 pub mod secret;
-pub mod sending;
+pub mod sender;
 pub mod shared;
+pub mod snapshot;
 pub mod state;
 pub mod trace;
 pub mod transport;

@@ -1,8 +1,8 @@
 //! Rate limits of this process: the core's cells by key behind short locks, layers taken together or not at all.
 
 use crate::credential_pauses::CredentialMark;
-use crate::locked::Locked;
-use crate::record::Names;
+use crate::locked_cell::Locked;
+use crate::record::EndpointNames;
 use http::HeaderMap;
 use parking_lot::MutexGuard;
 use seawall_core::admit::layered::{self, Answers};
@@ -24,7 +24,7 @@ const MOST_KEYS: u32 = 1_000_000;
 
 /// Who asks, as far as limits tell callers apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Who<'a> {
+pub struct LimitSubject<'a> {
     pub ip: IpAddr,
     pub caller: &'a str,
     pub user: &'a str,
@@ -36,7 +36,7 @@ pub struct Who<'a> {
     pub mark: CredentialMark,
 }
 
-impl<'a> Who<'a> {
+impl<'a> LimitSubject<'a> {
     /// Whoever asks from within this process: a job, or a row of a batch.
     #[must_use]
     pub fn here(caller: &'a str, tenant: &'a str, headers: &'a HeaderMap) -> Self {
@@ -66,12 +66,12 @@ impl<'a> Who<'a> {
 /// Layers of several endpoints may share them, each endpoint in its own order. A thread that locks several tables locks
 /// them by ascending `rank`, so that two threads never wait for each other.
 #[derive(Debug)]
-struct Cells {
+struct KeyedCells {
     rank: u64,
     table: Locked<CellTable>,
 }
 
-impl Cells {
+impl KeyedCells {
     fn new() -> Self {
         static NEXT_RANK: AtomicU64 = AtomicU64::new(0);
         Self { rank: NEXT_RANK.fetch_add(1, Ordering::Relaxed), table: Locked::new(CellTable::new(MOST_KEYS)) }
@@ -84,23 +84,23 @@ impl Cells {
 
 /// One limit with the cells of its keys.
 #[derive(Clone, Debug)]
-pub struct Layer {
+pub struct LimitLayer {
     spec: policy::LimitPolicy,
     limit: Gcra,
-    cells: Arc<Cells>,
+    cells: Arc<KeyedCells>,
     /// What tells it from the other limits of a configuration, on every instance alike.
     place: Arc<str>,
     refused: Arc<AtomicU64>,
     shadowed: Arc<AtomicU64>,
 }
 
-impl Layer {
+impl LimitLayer {
     #[must_use]
     pub fn new(spec: &policy::LimitPolicy) -> Self {
         Self {
             limit: Gcra::from(spec),
             spec: spec.clone(),
-            cells: Arc::new(Cells::new()),
+            cells: Arc::new(KeyedCells::new()),
             place: Arc::from(""),
             refused: Arc::default(),
             shadowed: Arc::default(),
@@ -130,7 +130,7 @@ impl Layer {
     }
 
     /// Whom it counts apart, by a name that is the same on every instance and gives nobody away.
-    pub(crate) fn stable_key(&self, who: &Who<'_>, names: &Names) -> String {
+    pub(crate) fn stable_key(&self, who: &LimitSubject<'_>, names: &EndpointNames) -> String {
         let mut hash = Sha256::new();
         each_part(&self.spec, who, names, |bytes| {
             hash.update(bytes.len().to_be_bytes());
@@ -180,7 +180,7 @@ impl Layer {
 
     /// How much of its burst this caller has used up.
     #[must_use]
-    pub fn used_share(&self, who: &Who<'_>, names: &Names, now: Mono) -> Option<f64> {
+    pub fn used_share(&self, who: &LimitSubject<'_>, names: &EndpointNames, now: Mono) -> Option<f64> {
         let cell = *self.cells.lock().find(key(&self.spec, who, names))?;
         let (remaining, _) = self.limit.remaining(&cell, now);
         let most = self.spec.burst.max(1);
@@ -197,15 +197,15 @@ impl Layer {
 
 /// The layers of one endpoint, in the order of the configuration. No two of them share cells.
 #[derive(Clone, Debug, Default)]
-pub struct Limits {
-    layers: Vec<Layer>,
+pub struct EndpointLimits {
+    layers: Vec<LimitLayer>,
     /// Indices of `layers` by ascending rank of their cells: the order in which tables are locked.
     lock_order: Vec<usize>,
 }
 
 /// What a call took, so that it can be given back and shown.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct AdmittedLayers {
     keys: Few<u128>,
     at: Mono,
     shadowed: u32,
@@ -220,10 +220,10 @@ static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
     SipHasher13::new_with_keys(drawn(), drawn())
 });
 
-impl Limits {
+impl EndpointLimits {
     #[must_use]
-    pub fn new(layers: Vec<Layer>) -> Self {
-        let mut distinct: Vec<Layer> = Vec::with_capacity(layers.len());
+    pub fn new(layers: Vec<LimitLayer>) -> Self {
+        let mut distinct: Vec<LimitLayer> = Vec::with_capacity(layers.len());
         for layer in layers.into_iter().filter(|layer| layer.mode() != Mode::Off) {
             // A limit that is listed twice counts once: its table cannot be locked twice by one thread.
             if !distinct.iter().any(|other| other.is_same(&layer)) {
@@ -243,7 +243,7 @@ impl Limits {
     }
 
     #[must_use]
-    pub fn layers(&self) -> &[Layer] {
+    pub fn layers(&self) -> &[LimitLayer] {
         &self.layers
     }
 
@@ -259,8 +259,9 @@ impl Limits {
     }
 
     /// Takes the cost from every layer, or from none.
-    pub fn take(&self, who: &Who<'_>, names: &Names, cost: u64, now: Mono) -> (AskAnswer, Taken) {
-        let mut taken = Taken { keys: self.layers.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
+    pub fn take(&self, who: &LimitSubject<'_>, names: &EndpointNames, cost: u64, now: Mono) -> (AskAnswer, AdmittedLayers) {
+        let mut taken =
+            AdmittedLayers { keys: self.layers.iter().map(|layer| key(&layer.spec, who, names)).collect(), at: now, shadowed: 0 };
         let answers = self.with_cells(&taken.keys, now, |layers| layered::take(layers, now, cost));
         match answers {
             Answers::Go { shadowed, .. } => {
@@ -285,14 +286,14 @@ impl Limits {
     }
 
     /// Gives back what was taken for a call that was then refused by us.
-    pub fn refund(&self, taken: &Taken, cost: u64, now: Mono) {
+    pub fn refund(&self, taken: &AdmittedLayers, cost: u64, now: Mono) {
         self.with_cells(&taken.keys, now, |layers| layered::refund(layers, taken.at, cost, taken.shadowed));
     }
 
     /// `RateLimit-Policy` and `RateLimit` as they stand for this caller.
     #[must_use]
-    pub fn fields(&self, taken: &Taken, now: Mono) -> Option<(String, String)> {
-        Layer::fields(self.layers.iter().zip(&taken.keys).map(|(layer, key)| {
+    pub fn fields(&self, taken: &AdmittedLayers, now: Mono) -> Option<(String, String)> {
+        LimitLayer::fields(self.layers.iter().zip(&taken.keys).map(|(layer, key)| {
             let cell = layer.cells.lock().find(*key).copied().unwrap_or_default();
             let (remaining, reset) = layer.limit.remaining(&cell, now);
             (layer, remaining, reset)
@@ -302,7 +303,7 @@ impl Limits {
     /// What one of so many instances may admit by itself, counted in the same cells.
     #[must_use]
     pub fn share(&self, instances: u32) -> Self {
-        let layer = |layer: &Layer| Layer { limit: Gcra::from(&layer.spec.share(instances)), ..layer.clone() };
+        let layer = |layer: &LimitLayer| LimitLayer { limit: Gcra::from(&layer.spec.share(instances)), ..layer.clone() };
         Self { layers: self.layers.iter().map(layer).collect(), lock_order: self.lock_order.clone() }
     }
 
@@ -321,7 +322,7 @@ impl Limits {
 }
 
 /// What a limit counts apart, as a number.
-fn key(spec: &policy::LimitPolicy, who: &Who<'_>, names: &Names) -> u128 {
+fn key(spec: &policy::LimitPolicy, who: &LimitSubject<'_>, names: &EndpointNames) -> u128 {
     // Every part with its length, so that no two parts can be taken for one.
     let mut parts: SmallVec<[u8; 128]> = SmallVec::new();
     each_part(spec, who, names, |bytes| {
@@ -332,7 +333,7 @@ fn key(spec: &policy::LimitPolicy, who: &Who<'_>, names: &Names) -> u128 {
 }
 
 /// What a limit looks at, piece by piece.
-fn each_part(spec: &policy::LimitPolicy, who: &Who<'_>, names: &Names, mut write: impl FnMut(&[u8])) {
+fn each_part(spec: &policy::LimitPolicy, who: &LimitSubject<'_>, names: &EndpointNames, mut write: impl FnMut(&[u8])) {
     for part in &spec.key {
         match part {
             LimitKey::Global => write(b""),
@@ -376,17 +377,28 @@ mod tests {
         }
     }
 
-    fn names() -> Names {
-        Names::new("u", "e")
+    fn names() -> EndpointNames {
+        EndpointNames::new("u", "e")
     }
 
-    fn who<'a>(caller: &'a str, headers: &'a HeaderMap) -> Who<'a> {
-        Who { ip: IpAddr::from([127, 0, 0, 1]), caller, user: "", tenant: "", headers, credential: "", mark: CredentialMark::default() }
+    fn who<'a>(caller: &'a str, headers: &'a HeaderMap) -> LimitSubject<'a> {
+        LimitSubject {
+            ip: IpAddr::from([127, 0, 0, 1]),
+            caller,
+            user: "",
+            tenant: "",
+            headers,
+            credential: "",
+            mark: CredentialMark::default(),
+        }
     }
 
     #[test]
     fn callers_are_counted_apart_and_nothing_is_spent_when_one_layer_refuses() {
-        let limits = Limits::new(vec![Layer::new(&spec("all", LimitKey::Global, 3)), Layer::new(&spec("each", LimitKey::Caller, 1))]);
+        let limits = EndpointLimits::new(vec![
+            LimitLayer::new(&spec("all", LimitKey::Global, 3)),
+            LimitLayer::new(&spec("each", LimitKey::Caller, 1)),
+        ]);
         let headers = HeaderMap::new();
         let take = |caller: &str| limits.take(&who(caller, &headers), &names(), 1, Mono(0)).0;
         let go = AskAnswer::Limited { after: Nanos::ZERO };
@@ -399,18 +411,18 @@ mod tests {
 
     #[test]
     fn credentials_are_counted_apart_from_each_other_and_from_callers() {
-        let layers = vec![Layer::new(&spec("all", LimitKey::Global, 9)), Layer::new(&spec("each", LimitKey::Key, 1))];
-        let (others, limits) = Limits::new(layers).by_credential();
+        let layers = vec![LimitLayer::new(&spec("all", LimitKey::Global, 9)), LimitLayer::new(&spec("each", LimitKey::Key, 1))];
+        let (others, limits) = EndpointLimits::new(layers).by_credential();
         assert_eq!((others.layers().len(), limits.layers().len()), (1, 1));
         let headers = HeaderMap::new();
-        let take = |credential| limits.take(&Who { credential, ..who("a", &headers) }, &names(), 1, Mono(0)).0;
+        let take = |credential| limits.take(&LimitSubject { credential, ..who("a", &headers) }, &names(), 1, Mono(0)).0;
         assert_eq!((take("x"), take("y")), (AskAnswer::Limited { after: Nanos::ZERO }, AskAnswer::Limited { after: Nanos::ZERO }));
         assert!(matches!(take("x"), AskAnswer::OverLimit { retry_at: Some(_) }));
     }
 
     #[test]
     fn what_is_refunded_can_be_taken_again() {
-        let limits = Limits::new(vec![Layer::new(&spec("all", LimitKey::Global, 1))]);
+        let limits = EndpointLimits::new(vec![LimitLayer::new(&spec("all", LimitKey::Global, 1))]);
         let headers = HeaderMap::new();
         let (_, taken) = limits.take(&who("a", &headers), &names(), 1, Mono(0));
         limits.refund(&taken, 1, Mono(0));
@@ -419,7 +431,7 @@ mod tests {
 
     #[test]
     fn the_fields_say_what_is_left() {
-        let limits = Limits::new(vec![Layer::new(&spec("qps", LimitKey::Global, 50))]);
+        let limits = EndpointLimits::new(vec![LimitLayer::new(&spec("qps", LimitKey::Global, 50))]);
         let headers = HeaderMap::new();
         let (_, taken) = limits.take(&who("a", &headers), &names(), 20, Mono(0));
         let (policy, limit) = limits.fields(&taken, Mono(0)).unwrap();
@@ -428,9 +440,9 @@ mod tests {
     }
 
     /// Two endpoints that share two limits, each in its own order.
-    fn mirrored() -> [Limits; 2] {
-        let (x, y) = (Layer::new(&spec("x", LimitKey::Global, 1_000)), Layer::new(&spec("y", LimitKey::Global, 1_000)));
-        [Limits::new(vec![x.clone(), y.clone()]), Limits::new(vec![y, x])]
+    fn mirrored() -> [EndpointLimits; 2] {
+        let (x, y) = (LimitLayer::new(&spec("x", LimitKey::Global, 1_000)), LimitLayer::new(&spec("y", LimitKey::Global, 1_000)));
+        [EndpointLimits::new(vec![x.clone(), y.clone()]), EndpointLimits::new(vec![y, x])]
     }
 
     #[test]
@@ -468,8 +480,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_listed_twice_counts_once() {
-        let layer = Layer::new(&spec("x", LimitKey::Global, 2));
-        let limits = Limits::new(vec![layer.clone(), layer]);
+        let layer = LimitLayer::new(&spec("x", LimitKey::Global, 2));
+        let limits = EndpointLimits::new(vec![layer.clone(), layer]);
         let headers = HeaderMap::new();
         let go = AskAnswer::Limited { after: Nanos::ZERO };
         assert_eq!([0, 1].map(|_| limits.take(&who("a", &headers), &names(), 1, Mono(0)).0), [go, go]);

@@ -1,7 +1,7 @@
 //! Links in a response's headers, and where they lead a caller of the gateway: a link to the upstream becomes one to the gateway,
 //! so that a client which follows it keeps its retries, limits and credentials.
 
-use crate::live::{Live, LiveUpstream};
+use crate::runtime::{Live, LiveUpstream};
 use bytes::Bytes;
 use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION, REFRESH};
 use seawall_core::config::url::Base;

@@ -1,8 +1,8 @@
 //! Counters and histograms, kept by the writer of records so that no request pays for them, and rendered as Prometheus
 //! text. Label sets are bounded: names come from the configuration, everything else from closed sets.
 
-use crate::locked::Locked;
-use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record};
+use crate::locked_cell::Locked;
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, EndpointNames, Record};
 use seawall_core::record::{AttemptStatus, Class, Code, Timeout};
 use seawall_core::time::Nanos;
 use std::collections::{BTreeMap, HashMap};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BOUNDS_MS: [u32; 16] = [5, 10, 25, 50, 75, 100, 250, 500, 750, 1_000, 2_500, 5_000, 7_500, 10_000, 30_000, 60_000];
 
 #[derive(Clone, Debug, Default)]
-struct Histogram {
+struct SharedHistogram {
     buckets: [u64; BOUNDS_MS.len()],
     count: u64,
     sum: f64,
 }
 
-impl Histogram {
+impl SharedHistogram {
     fn observe(&mut self, length: Nanos) {
         if let Some(bucket) = self.buckets.get_mut(place(length)) {
             *bucket += 1;
@@ -56,16 +56,16 @@ impl Histogram {
 
 /// Calls that succeeded at once, counted where they happen: all that records of them would have told the metrics.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(Marks);
+pub(crate) struct SuccessTally(HistogramBuckets);
 
 /// A histogram that threads share. The last place is for what is above every bound.
 #[derive(Debug, Default)]
-struct Marks {
+struct HistogramBuckets {
     buckets: [AtomicU64; BOUNDS_MS.len() + 1],
     sum_ns: AtomicU64,
 }
 
-impl Tally {
+impl SuccessTally {
     /// One attempt and the call that it was, which took equally long.
     #[inline]
     pub(crate) fn succeeded(&self, latency: Nanos) {
@@ -73,15 +73,16 @@ impl Tally {
     }
 }
 
-impl Marks {
+impl HistogramBuckets {
     #[inline]
     fn mark(&self, length: Nanos) {
         self.buckets[place(length)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(length.0, Ordering::Relaxed);
     }
 
-    fn drain(&self) -> Histogram {
-        let mut histogram = Histogram { sum: Nanos(self.sum_ns.swap(0, Ordering::Relaxed)).as_secs_f64(), ..Histogram::default() };
+    fn drain(&self) -> SharedHistogram {
+        let mut histogram =
+            SharedHistogram { sum: Nanos(self.sum_ns.swap(0, Ordering::Relaxed)).as_secs_f64(), ..SharedHistogram::default() };
         for (i, bucket) in self.buckets.iter().enumerate() {
             let marked = bucket.swap(0, Ordering::Relaxed);
             histogram.count += marked;
@@ -109,13 +110,13 @@ struct EndpointCounts {
     /// Sends that replaced a connection which had died while it was idle.
     resends: u64,
     transitions: BTreeMap<(&'static str, &'static str), u64>,
-    attempt_seconds: Histogram,
-    call_seconds: Histogram,
+    attempt_seconds: SharedHistogram,
+    call_seconds: SharedHistogram,
 }
 
 /// What one scrape says about an endpoint's outcomes, for the demo and for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct EndpointTotals {
     pub calls: u64,
     pub successes: u64,
     pub attempts: u64,
@@ -125,7 +126,7 @@ pub struct Totals {
 }
 
 #[derive(Debug)]
-pub struct Metrics(Locked<HashMap<Arc<Names>, EndpointCounts>>);
+pub struct Metrics(Locked<HashMap<Arc<EndpointNames>, EndpointCounts>>);
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -137,7 +138,7 @@ impl Metrics {
     pub(crate) fn count(&self, records: &[Record]) {
         let mut all = self.0.lock();
         // A call's records follow each other, so that most need not be looked for.
-        let mut last: Option<(&Arc<Names>, &mut EndpointCounts)> = None;
+        let mut last: Option<(&Arc<EndpointNames>, &mut EndpointCounts)> = None;
         for record in records {
             // Whoever leaves a note counts it.
             let Some(names) = record.names() else { continue };
@@ -160,7 +161,7 @@ impl Metrics {
     }
 
     /// Takes over what was counted without records.
-    pub(crate) fn absorb(&self, names: &Arc<Names>, caller: &Arc<str>, tally: &Tally) {
+    pub(crate) fn absorb(&self, names: &Arc<EndpointNames>, caller: &Arc<str>, tally: &SuccessTally) {
         let mut all = self.0.lock();
         let counts = all.entry(Arc::clone(names)).or_default();
         let marked = tally.0.drain();
@@ -174,8 +175,8 @@ impl Metrics {
     }
 
     #[must_use]
-    pub fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
+    pub fn totals(&self) -> EndpointTotals {
+        let mut totals = EndpointTotals::default();
         for counts in self.0.lock().values() {
             totals.calls += counts.calls.values().sum::<u64>();
             totals.successes += counts.calls.iter().filter(|((_, outcome), _)| *outcome == "success").map(|(_, n)| n).sum::<u64>();
@@ -190,7 +191,7 @@ impl Metrics {
     /// The counters and histograms as Prometheus text.
     pub fn render(&self, out: &mut String) {
         let counts = self.0.lock();
-        let mut sorted: Vec<(&Arc<Names>, &EndpointCounts)> = counts.iter().collect();
+        let mut sorted: Vec<(&Arc<EndpointNames>, &EndpointCounts)> = counts.iter().collect();
         sorted.sort_by_key(|(names, _)| *names);
         family(out, "seawall_calls_total", "counter", "Calls by how they ended");
         for (names, counts) in &sorted {
@@ -240,7 +241,7 @@ impl Metrics {
 }
 
 /// Families that do not tell endpoints apart.
-fn per_upstream(out: &mut String, sorted: &[(&Arc<Names>, &EndpointCounts)]) {
+fn per_upstream(out: &mut String, sorted: &[(&Arc<EndpointNames>, &EndpointCounts)]) {
     let mut rejections: BTreeMap<(&'static str, &'static str, &str), u64> = BTreeMap::new();
     let mut timeouts: BTreeMap<(&str, Timeout), u64> = BTreeMap::new();
     for (names, counts) in sorted {
@@ -294,7 +295,7 @@ pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {
 
 /// `upstream="…",endpoint="…"`.
 #[must_use]
-pub fn labels(names: &Names) -> String {
+pub fn labels(names: &EndpointNames) -> String {
     format!("upstream=\"{}\",endpoint=\"{}\"", escape(&names.upstream), escape(&names.endpoint))
 }
 

@@ -2,10 +2,10 @@
 //! short lock; formatting, counting and writing are the writer's business. When the writer falls behind, log lines are
 //! dropped and counted; nothing ever waits for a log.
 
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use crate::metrics;
 use crate::metrics::Metrics;
-use crate::record::{Record, line};
+use crate::record::{Record, log_line};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,14 +19,14 @@ const MOST_WRITTEN: usize = 1 << 15;
 const MAX_SAMPLE_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingGauge {
     records: Vec<Record>,
     sample_bytes: usize,
 }
 
 #[derive(Debug)]
 pub struct Recorder {
-    waiting: Locked<Waiting>,
+    waiting: Locked<WaitingGauge>,
     pub metrics: Metrics,
     dropped: AtomicU64,
     stopping: AtomicBool,
@@ -37,7 +37,7 @@ pub struct Recorder {
 impl Default for Recorder {
     fn default() -> Self {
         Self {
-            waiting: Locked::new(Waiting { records: Vec::with_capacity(1024), sample_bytes: 0 }),
+            waiting: Locked::new(WaitingGauge { records: Vec::with_capacity(1024), sample_bytes: 0 }),
             metrics: Metrics::default(),
             dropped: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -86,7 +86,7 @@ impl Recorder {
         &self,
         batch: &mut Vec<Record>,
         buffer: &mut Vec<u8>,
-        stamp: &mut line::Stamp,
+        stamp: &mut log_line::Stamp,
         json: bool,
         sink: &mut dyn Write,
         watch: &mut dyn FnMut(&[Record]),
@@ -106,7 +106,7 @@ impl Recorder {
             self.dropped.fetch_add(metrics::as_u64(batch.len()), Ordering::Relaxed);
         } else {
             for record in batch.iter() {
-                if json { line::json(buffer, stamp, record) } else { line::text(buffer, record) }
+                if json { log_line::json(buffer, stamp, record) } else { log_line::text(buffer, record) }
             }
         }
         batch.clear();
@@ -122,7 +122,7 @@ impl Recorder {
     /// called many times a second even when nothing happens.
     pub fn write_to(&self, mut sink: Box<dyn Write + Send>, json: bool, mut watch: impl FnMut(&[Record])) {
         let (mut batch, mut buffer) = (Vec::with_capacity(1024), Vec::with_capacity(1 << 16));
-        let mut stamp = line::Stamp::default();
+        let mut stamp = log_line::Stamp::default();
         loop {
             let stopping = self.stopping.load(Ordering::Acquire);
             let busy = self.drain(&mut batch, &mut buffer, &mut stamp, json, &mut *sink, &mut watch);
@@ -144,14 +144,14 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{AttemptRecord, Names, Sample};
+    use crate::record::{AttemptRecord, EndpointNames, ErrorSample};
     use seawall_core::id::CallId;
     use seawall_core::record::{AttemptOutcome, AttemptStatus, Class, Decision, Reason};
     use seawall_core::rng::Rng;
     use seawall_core::time::{Nanos, Wall};
     use std::sync::Arc;
 
-    fn attempt(names: &Arc<Names>) -> Record {
+    fn attempt(names: &Arc<EndpointNames>) -> Record {
         let attempt = AttemptOutcome {
             number: 1,
             status: AttemptStatus::Http(418),
@@ -164,7 +164,7 @@ mod tests {
             wait: Nanos::ZERO,
             reason: Reason::PermanentFailure,
         };
-        let sample = Some(Box::new(Sample { content_type: String::new(), body: vec![b'x'; Sample::MOST] }));
+        let sample = Some(Box::new(ErrorSample { content_type: String::new(), body: vec![b'x'; ErrorSample::MOST] }));
         let call = CallId::new(Wall(0), &mut Rng::seeded(1));
         let (names, caller) = (Arc::clone(names), Arc::from("anonymous"));
         Record::Attempt(AttemptRecord {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn samples_that_wait_for_the_writer_are_bounded_in_bytes() {
-        let (recorder, names) = (Recorder::default(), Arc::new(Names::new("u", "e")));
+        let (recorder, names) = (Recorder::default(), Arc::new(EndpointNames::new("u", "e")));
         for _ in 0..10_000 {
             recorder.push(attempt(&names));
         }
@@ -195,7 +195,7 @@ mod tests {
             Record::Attempt(attempt) => attempt.sample.as_deref(),
             _ => None,
         });
-        let bytes: usize = samples.map(Sample::size).sum();
+        let bytes: usize = samples.map(ErrorSample::size).sum();
         assert!((MAX_SAMPLE_BYTES / 2..=MAX_SAMPLE_BYTES).contains(&bytes), "{bytes}");
     }
 }

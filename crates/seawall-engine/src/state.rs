@@ -1,14 +1,14 @@
 //! Shared state of this process: breakers, budgets and keys behind short locks, answering calls with the core's own
 //! functions. No lock is ever held across an await.
 
+use crate::bulkhead::{BulkheadPermit, BulkheadPool, Entered, QueuedPermit};
 use crate::clock::Clock;
 use crate::credential_pauses::CredentialMark;
-use crate::limits::{Limits, Taken, Who};
-use crate::locked::Locked;
+use crate::limits::{AdmittedLayers, EndpointLimits, LimitSubject};
+use crate::locked_cell::Locked;
 use crate::pause_cell::PauseCell;
-use crate::pools::{Entered, Place, Pool, Waiting};
-use crate::record::Names;
-use crate::shared::{Link, OwnCells, Receipts, Store, Took};
+use crate::record::EndpointNames;
+use crate::shared::{Link, OwnCells, Receipts, RedisStore, Took};
 pub use crate::upstream_state::UpstreamState;
 use seawall_core::admit::line::{self, Lane, WaitingLine};
 use seawall_core::admit::places::Waiter;
@@ -30,18 +30,18 @@ pub struct EndpointState {
     pause: Arc<PauseCell>,
     guard: policy::BreakerPolicy,
     retry: policy::Retry,
-    names: Arc<Names>,
+    names: Arc<EndpointNames>,
     cost: u64,
     /// Calls that wait for a key, a pause or a breaker, to be sent to this endpoint.
     line: Arc<Locked<WaitingLine>>,
     /// Calls that may wait at once, of the whole upstream.
     max_waiting: u32,
-    pub limits: Limits,
+    pub limits: EndpointLimits,
     /// Limits that count by credential, asked once one is leased.
-    key_limits: Limits,
+    key_limits: EndpointLimits,
     /// Whether any limit counts by what a caller's headers say.
     pub looks_at_headers: bool,
-    pub pool: Option<Arc<Pool>>,
+    pub pool: Option<Arc<BulkheadPool>>,
     /// Where its state is shared with other instances.
     link: Option<Arc<Link>>,
 }
@@ -49,13 +49,13 @@ pub struct EndpointState {
 /// What one call holds of limits and pools, beside what the call machine holds.
 #[derive(Debug, Default)]
 pub(crate) struct Visit {
-    pub taken: Option<Taken>,
+    pub taken: Option<AdmittedLayers>,
     /// The same, where limits are shared.
     pub took: Option<Took>,
     /// What the leased credential took of its own limits, until it is used.
-    pub key_taken: Option<Taken>,
+    pub key_taken: Option<AdmittedLayers>,
     pub key_took: Option<Took>,
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<QueuedPermit>,
     /// The call's share of the line, while it waits for a key, a pause or a breaker.
     pub waiter: Option<Waiter>,
     /// The length of the body that is kept for the call.
@@ -79,9 +79,9 @@ impl Visit {
     }
 
     /// The place of a call that is over.
-    pub(crate) fn place(&mut self, state: &EndpointState, clock: &Clock) -> Option<Place> {
+    pub(crate) fn place(&mut self, state: &EndpointState, clock: &Clock) -> Option<BulkheadPermit> {
         let (since, pool) = (self.left.take()?, state.pool.as_ref()?);
-        Some(Place::new(Arc::clone(pool), since, clock.clone()))
+        Some(BulkheadPermit::new(Arc::clone(pool), since, clock.clone()))
     }
 }
 
@@ -111,9 +111,9 @@ impl EndpointState {
         upstream: Arc<UpstreamState>,
         breaker: SharedBreaker,
         policy: &EndpointPolicy,
-        names: Arc<Names>,
-        limits: Limits,
-        pool: Option<Arc<Pool>>,
+        names: Arc<EndpointNames>,
+        limits: EndpointLimits,
+        pool: Option<Arc<BulkheadPool>>,
     ) -> Self {
         let looks_at_headers = limits.look_at_headers();
         let (limits, key_limits) = limits.by_credential();
@@ -137,7 +137,7 @@ impl EndpointState {
 
     /// The same state, shared with other instances.
     #[must_use]
-    pub fn shared(mut self, store: &Arc<Store>, policy: &EndpointPolicy) -> Self {
+    pub fn shared(mut self, store: &Arc<RedisStore>, policy: &EndpointPolicy) -> Self {
         let (own, upstream) = (self.own_cells(), Arc::clone(&self.upstream));
         self.link = Some(Arc::new(Link::new(store, &self.names, policy, own, upstream, (&self.limits, &self.key_limits))));
         self
@@ -235,7 +235,7 @@ impl EndpointState {
     }
 
     /// The answer to a call's question, and the breaker's change where a result made it change.
-    pub(crate) fn answer(&self, ask: &Ask, who: &Who<'_>, visit: &mut Visit, now: Now) -> (AskAnswer, Option<PhaseChange>) {
+    pub(crate) fn answer(&self, ask: &Ask, who: &LimitSubject<'_>, visit: &mut Visit, now: Now) -> (AskAnswer, Option<PhaseChange>) {
         let answer = match *ask {
             Ask::Permit { lease } => self.admit(lease, Some(who), now.mono),
             Ask::Key { tried, request } => self.lease((tried, request), who, visit, now),
@@ -274,7 +274,7 @@ impl EndpointState {
     }
 
     #[inline]
-    pub(crate) fn admit(&self, lease: Nanos, who: Option<&Who<'_>>, now: Mono) -> AskAnswer {
+    pub(crate) fn admit(&self, lease: Nanos, who: Option<&LimitSubject<'_>>, now: Mono) -> AskAnswer {
         match self.heed_pauses(who, now) {
             Err((until, own)) => AskAnswer::Paused { until, own },
             Ok(()) => self.breaker.lock().admit(&self.guard, lease, now).into(),
@@ -282,7 +282,7 @@ impl EndpointState {
     }
 
     /// A lane as this caller has it: what binds one caller does not hold up others.
-    fn lane_of(&self, lane: Lane, who: &Who<'_>) -> Lane {
+    fn lane_of(&self, lane: Lane, who: &LimitSubject<'_>) -> Lane {
         match lane {
             Lane::OwnPause { .. } => Lane::OwnPause { credential: who.mark.number() },
             Lane::Limit { .. } => Lane::Limit { caller: who.number(self.looks_at_headers) },
@@ -293,9 +293,9 @@ impl EndpointState {
     /// A place in this endpoint's line, where the upstream has one left, and when the call asks for its turn.
     fn wait_in_line(
         &self,
-        (place, lane): (Option<line::Place>, Lane),
+        (place, lane): (Option<line::LinePlace>, Lane),
         ready_at: Mono,
-        who: &Who<'_>,
+        who: &LimitSubject<'_>,
         visit: &mut Visit,
         now: Mono,
     ) -> AskAnswer {
@@ -310,7 +310,7 @@ impl EndpointState {
     }
 
     /// Whether a call looks again now. One that does not may have to leave, for a caller that has fewer places.
-    fn turn(&self, place: line::Place, visit: &Visit, now: Mono) -> AskAnswer {
+    fn turn(&self, place: line::LinePlace, visit: &Visit, now: Mono) -> AskAnswer {
         let answer = self.line.lock().answer_turn(place, now);
         let is_displaced = || visit.waiter.is_some_and(|waiter| self.upstream.places.lock().is_displaced(waiter.caller));
         if answer != AskAnswer::Turn && is_displaced() { AskAnswer::LineFull } else { answer }
@@ -318,7 +318,7 @@ impl EndpointState {
 
     /// Whether the provider lets this call be sent; otherwise when its pause ends, and whether that binds the caller's credential alone.
     #[inline]
-    fn heed_pauses(&self, who: Option<&Who<'_>>, now: Mono) -> Result<(), (Mono, bool)> {
+    fn heed_pauses(&self, who: Option<&LimitSubject<'_>>, now: Mono) -> Result<(), (Mono, bool)> {
         let of_all = |until| (until, false);
         self.upstream.pause.admit(now).map_err(of_all)?;
         self.pause.admit(now).map_err(of_all)?;
@@ -331,7 +331,7 @@ impl EndpointState {
         &self,
         link: &Link,
         ask: Ask,
-        who: &Who<'_>,
+        who: &LimitSubject<'_>,
         visit: &mut Visit,
         clock: &Clock,
     ) -> (AskAnswer, Option<PhaseChange>) {
@@ -362,7 +362,7 @@ impl EndpointState {
     }
 
     /// A key whose own limits have room.
-    fn lease(&self, (tried, request): (KeySet, RequestMark), who: &Who<'_>, visit: &mut Visit, now: Now) -> AskAnswer {
+    fn lease(&self, (tried, request): (KeySet, RequestMark), who: &LimitSubject<'_>, visit: &mut Visit, now: Now) -> AskAnswer {
         if self.key_limits.is_empty() {
             return self.upstream.lease(tried, request, now);
         }
@@ -389,7 +389,7 @@ impl EndpointState {
         &self,
         link: &Link,
         (tried, request): (KeySet, RequestMark),
-        who: &Who<'_>,
+        who: &LimitSubject<'_>,
         visit: &mut Visit,
         clock: &Clock,
     ) -> AskAnswer {
@@ -417,8 +417,8 @@ impl EndpointState {
         }
     }
 
-    fn with_credential<'a>(&'a self, who: &Who<'a>, key: u16) -> Who<'a> {
-        Who { credential: self.upstream.ids.get(usize::from(key)).map_or("", String::as_str), ..*who }
+    fn with_credential<'a>(&'a self, who: &LimitSubject<'a>, key: u16) -> LimitSubject<'a> {
+        LimitSubject { credential: self.upstream.ids.get(usize::from(key)).map_or("", String::as_str), ..*who }
     }
 
     /// `RateLimit-Policy` and `RateLimit` for a call that took its part of the limits.
@@ -456,7 +456,7 @@ impl EndpointState {
     fn settle(
         &self,
         settle: &SettleAttempt,
-        who: Option<&Who<'_>>,
+        who: Option<&LimitSubject<'_>>,
         visit: &mut Visit,
         now: Now,
     ) -> (Option<RetryFunding>, Option<PhaseChange>) {
@@ -473,7 +473,7 @@ impl EndpointState {
     }
 
     /// A pause of a caller's own credential is one of the endpoint where nobody knows whose call it was.
-    fn scoped(&self, settle: SettleAttempt, who: Option<&Who<'_>>) -> SettleAttempt {
+    fn scoped(&self, settle: SettleAttempt, who: Option<&LimitSubject<'_>>) -> SettleAttempt {
         match settle.pause {
             Some((Scope::Key, until)) if who.is_none() => SettleAttempt { pause: Some((Scope::Endpoint, until)), ..settle },
             _ => settle,
@@ -481,7 +481,7 @@ impl EndpointState {
     }
 
     /// The part of a report that never leaves this process.
-    fn settle_own(&self, settle: &SettleAttempt, who: Option<&Who<'_>>, visit: &mut Visit, now: Now) -> Option<RetryFunding> {
+    fn settle_own(&self, settle: &SettleAttempt, who: Option<&LimitSubject<'_>>, visit: &mut Visit, now: Now) -> Option<RetryFunding> {
         self.settle_admission(settle, visit, now.mono);
         if let Some(place) = settle.leave_line {
             self.line.lock().leave(place);

@@ -7,7 +7,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// A caller's trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub struct TraceContext {
     id: u128,
     /// The caller's span.
     parent: u64,
@@ -17,13 +17,13 @@ pub struct Trace {
 
 /// One attempt's span: the upstream's parent, and a child of the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct AttemptSpan {
     pub trace: u128,
     pub id: u64,
     pub parent: u64,
 }
 
-impl Trace {
+impl TraceContext {
     /// Takes the trace out of a request. One that is malformed goes, and its state with it; spans grow out of `seed`.
     pub fn take(headers: &mut HeaderMap, seed: u64) -> Option<Self> {
         let mut all = headers.get_all(TRACEPARENT).iter();
@@ -54,12 +54,12 @@ impl Trace {
 
     /// The span of this attempt, which no other attempt has.
     #[must_use]
-    pub fn span(&self, number: u32) -> Span {
+    pub fn span(&self, number: u32) -> AttemptSpan {
         // SplitMix64's finish: neighbours in, strangers out, and one-to-one.
         let mut span = self.seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         span = (span ^ (span >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         span = (span ^ (span >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Span { trace: self.id, id: (span ^ (span >> 31)).max(1), parent: self.parent }
+        AttemptSpan { trace: self.id, id: (span ^ (span >> 31)).max(1), parent: self.parent }
     }
 
     /// The header for this attempt, with its span as the upstream's parent.
@@ -75,13 +75,13 @@ mod tests {
 
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn take(values: &[&str]) -> (Option<Trace>, HeaderMap) {
+    fn take(values: &[&str]) -> (Option<TraceContext>, HeaderMap) {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(TRACEPARENT, value.parse().unwrap());
         }
         headers.insert(TRACESTATE, "a=1".parse().unwrap());
-        (Trace::take(&mut headers, 7), headers)
+        (TraceContext::take(&mut headers, 7), headers)
     }
 
     #[test]

@@ -2,15 +2,15 @@
 //! and the last answer; the credential goes in last.
 
 mod read_ahead;
-mod repeated;
+mod repeated_secrets;
 
-use crate::attempt::{KeyTail, Outward, Transport};
-use crate::credential::{Credentials, Token, Tokens};
-use crate::live::{LiveEndpoint, LiveUpstream};
+use crate::attempt::{AttemptRequest, KeyTail, Transport};
+use crate::credential::{Credentials, OauthToken, Tokens};
 use crate::mask::{Mask, Masked};
+use crate::runtime::{LiveEndpoint, LiveUpstream};
 use crate::schema::{Mismatch, Schema};
-use crate::sending::Sending;
-use crate::trace::{Span, TRACEPARENT, Trace};
+use crate::sender::Sending;
+use crate::trace::{AttemptSpan, TRACEPARENT, TraceContext};
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
@@ -20,11 +20,11 @@ use read_ahead::inflated;
 use seawall_core::classify::HeaderLookup;
 use seawall_core::classify::json::BODY_BYTES;
 use seawall_core::request_target::RequestTarget;
+use seawall_http::connection_pool::PooledSender;
 use seawall_http::content_type::is_event_stream;
 use seawall_http::fault::Fault;
-use seawall_http::h1::{Passes, Unread, Verbatim, Writer};
-use seawall_http::h2::{Failure, absolute};
-use seawall_http::pool::Line;
+use seawall_http::h1::{HeadWriter, Passes, RawRequestHeaders, RawResponseHeaders};
+use seawall_http::h2::{H2Failure, absolute};
 use seawall_http::query_parameter::QueryParameter;
 use seawall_http::request_body::{Blame, Feed, Inbound, Limited, Outgoing};
 use seawall_http::request_headers::RequestHeaders;
@@ -37,7 +37,7 @@ pub const REPEATED: HeaderName = HeaderName::from_static("seawall-attempt");
 
 /// The request's body, in the form in which it can be sent.
 #[derive(Debug)]
-pub enum Replay {
+pub enum ReplayBody {
     Empty,
     /// Small enough to keep, so it can be sent again.
     Kept(Bytes),
@@ -45,7 +45,7 @@ pub enum Replay {
     Once(Option<Outgoing>, Feed),
 }
 
-impl Replay {
+impl ReplayBody {
     #[must_use]
     pub const fn is_replayable(&self) -> bool {
         !matches!(self, Self::Once(..))
@@ -92,12 +92,12 @@ pub struct HttpTransport<'a> {
     /// response to them is for us: a job or dead letter that is made of this request must not have them.
     pub conditions: HeaderMap,
     /// What goes before them as it came.
-    pub unread: Option<Unread>,
-    pub body: Replay,
-    pub answer: Option<Answer>,
+    pub unread: Option<RawRequestHeaders>,
+    pub body: ReplayBody,
+    pub answer: Option<UpstreamResponse>,
     /// The token of the last attempt, where the upstream takes tokens.
-    pub token: Option<Arc<Token>>,
-    pub trace: Option<Trace>,
+    pub token: Option<Arc<OauthToken>>,
+    pub trace: Option<TraceContext>,
     /// What was wrong with the last answer, for the caller.
     pub detail: Option<Masked>,
     /// So much of an answer is read before it counts as one: all of it, for whoever keeps it. What breaks off before is
@@ -150,15 +150,15 @@ impl Room {
 
 /// An answer, and as much of its body as the rules wanted to see.
 #[derive(Debug)]
-pub struct Answer {
+pub struct UpstreamResponse {
     /// In one place from here to the caller: it is large, and goes through many hands.
     pub response: Box<Response<Relay>>,
     /// Its headers, where all of them pass and nobody looked at them. Then it has no others.
-    pub verbatim: Option<Verbatim>,
+    pub verbatim: Option<RawResponseHeaders>,
     legible: Bytes,
 }
 
-impl Answer {
+impl UpstreamResponse {
     /// As much of the body as was read before the answer counted as one, and as can be read.
     #[must_use]
     pub const fn seen(&self) -> &Bytes {
@@ -166,7 +166,7 @@ impl Answer {
     }
 }
 
-impl HeaderLookup for Answer {
+impl HeaderLookup for UpstreamResponse {
     fn first(&self, name: &str) -> Option<&[u8]> {
         match &self.verbatim {
             Some(verbatim) => verbatim.first(name),
@@ -184,7 +184,7 @@ impl KeyTail for Arc<LiveUpstream> {
 impl<'a> HttpTransport<'a> {
     /// What this attempt says beside the request's own headers, the credential among it. But for what a
     /// schema asks, none of these names is left among the request's own.
-    fn additions(&self, attempt: Outward, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
+    fn additions(&self, attempt: AttemptRequest, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
         for (name, value) in &self.conditions {
             put(name, value);
         }
@@ -206,7 +206,7 @@ impl<'a> HttpTransport<'a> {
         }
     }
 
-    fn credential(&self, attempt: Outward) -> Option<(&HeaderName, &HeaderValue)> {
+    fn credential(&self, attempt: AttemptRequest) -> Option<(&HeaderName, &HeaderValue)> {
         let credentials = self.upstream.credentials.as_ref()?;
         match (attempt.key, &self.token) {
             (Some(key), _) => credentials.field(key),
@@ -216,7 +216,7 @@ impl<'a> HttpTransport<'a> {
     }
 
     /// The parameter that carries the credential, where one does.
-    fn parameter(&self, attempt: Outward) -> Option<QueryParameter> {
+    fn parameter(&self, attempt: AttemptRequest) -> Option<QueryParameter> {
         let credentials = self.upstream.credentials.as_ref()?;
         match (attempt.key, &self.token) {
             (Some(key), _) => credentials.query(key),
@@ -230,7 +230,7 @@ impl<'a> HttpTransport<'a> {
         matches!(self.method, Method::POST | Method::PUT | Method::PATCH)
     }
 
-    fn write(&self, attempt: Outward, out: &mut Writer<'_>) {
+    fn write(&self, attempt: AttemptRequest, out: &mut HeadWriter<'_>) {
         out.line(&self.method, &self.target, self.parameter(attempt).as_ref());
         out.field(&HOST, &self.upstream.host);
         if let Some(unread) = &self.unread {
@@ -248,13 +248,13 @@ impl<'a> HttpTransport<'a> {
     }
 
     /// The request as HTTP/2 wants it, with scheme and authority in itself.
-    fn request(&mut self, attempt: Outward) -> Result<Request<Outgoing>, Fault> {
+    fn request(&mut self, attempt: AttemptRequest) -> Result<Request<Outgoing>, Fault> {
         let mut headers = HeaderMap::clone(&self.headers);
         if let Some(unread) = &self.unread {
             unread.spell_out(&mut headers);
         }
         self.additions(attempt, |name, value| drop(headers.insert(name, value.clone())));
-        if matches!(self.body, Replay::Empty) && self.wants_length() {
+        if matches!(self.body, ReplayBody::Empty) && self.wants_length() {
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         let path = match self.parameter(attempt).zip(self.target.joint()) {
@@ -271,7 +271,7 @@ impl<'a> HttpTransport<'a> {
 
     /// Sends over a pooled connection. One that turns out to have been closed while idle is replaced once, without
     /// that being an attempt.
-    async fn exchange(&mut self, attempt: Outward) -> Result<(response::Parts, Option<Verbatim>, Arriving), Fault> {
+    async fn exchange(&mut self, attempt: AttemptRequest) -> Result<(response::Parts, Option<RawResponseHeaders>, Arriving), Fault> {
         let Sending { pool, connector, .. } = self.sending;
         let (id, base, now) = (self.upstream.id, &self.upstream.spec.url, attempt.now.mono);
         let connect = self.endpoint.spec.policy.timeout.connect;
@@ -290,17 +290,17 @@ impl<'a> HttpTransport<'a> {
                 },
             };
             let (mut lent, reused) = match line {
-                Line::H1 { lent, reused } => (lent, reused),
-                Line::H2 { mut shared, reused } => {
+                PooledSender::H1 { lent, reused } => (lent, reused),
+                PooledSender::H2 { mut shared, reused } => {
                     // In a box: most attempts are not made of this, and should not carry its weight.
                     match Box::pin(shared.send(self.request(attempt)?)).await {
                         Ok((head, incoming)) => return Ok((head, None, Arriving::H2(incoming))),
-                        Err(Failure { unsent: Some(body), fault }) => {
+                        Err(H2Failure { unsent: Some(body), fault }) => {
                             if !self.body.restore(Some(body)) || !reused {
                                 return Err(fault);
                             }
                         }
-                        Err(Failure { fault, .. }) => return Err(fault),
+                        Err(H2Failure { fault, .. }) => return Err(fault),
                     }
                     continue;
                 }
@@ -324,7 +324,7 @@ impl<'a> HttpTransport<'a> {
     }
 
     /// Has a token in hand where one is needed, and a newer one than `rejected`.
-    async fn authorize(&mut self, rejected: Option<&Token>) -> Result<(), Fault> {
+    async fn authorize(&mut self, rejected: Option<&OauthToken>) -> Result<(), Fault> {
         let Some(tokens) = self.tokens() else { return Ok(()) };
         // Until there is one: what takes too long now is the provider.
         self.token = None;
@@ -367,7 +367,7 @@ impl<'a> HttpTransport<'a> {
 }
 
 impl Transport for HttpTransport<'_> {
-    async fn send(&mut self, attempt: Outward) -> Result<(), Fault> {
+    async fn send(&mut self, attempt: AttemptRequest) -> Result<(), Fault> {
         self.answer = None;
         self.detail = None;
         self.resends = 0;
@@ -378,8 +378,8 @@ impl Transport for HttpTransport<'_> {
         let (mut head, mut verbatim, mut incoming) = self.exchange(attempt).await?;
         if let Some(credentials) = &self.upstream.credentials {
             let probe = credentials.probe(attempt.key, self.token.as_deref());
-            repeated::strip(credentials, probe, &mut head.headers, &mut verbatim);
-            repeated::strip_reason(credentials, &mut head.extensions);
+            repeated_secrets::strip(credentials, probe, &mut head.headers, &mut verbatim);
+            repeated_secrets::strip_reason(credentials, &mut head.extensions);
         }
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // We never ask for that, so whatever follows is no HTTP that we could relay.
@@ -424,7 +424,7 @@ impl Transport for HttpTransport<'_> {
         let legible = if seen.is_empty() || !is_for_rules { None } else { coding().and_then(|coding| inflated(coding, &seen)) };
         let legible = legible.unwrap_or_else(|| seen.clone());
         let response = Box::new(Response::from_parts(head, Relay::new(seen, incoming, self.endpoint.spec.policy.timeout)));
-        self.answer = Some(Answer { response, verbatim, legible });
+        self.answer = Some(UpstreamResponse { response, verbatim, legible });
         Ok(())
     }
 
@@ -442,31 +442,31 @@ impl Transport for HttpTransport<'_> {
 
     fn blame(&self, fault: Fault) -> Option<Blame> {
         match &self.body {
-            Replay::Once(_, feed) => feed.blame(fault),
-            Replay::Empty | Replay::Kept(_) => None,
+            ReplayBody::Once(_, feed) => feed.blame(fault),
+            ReplayBody::Empty | ReplayBody::Kept(_) => None,
         }
     }
 
     fn body_bytes(&self) -> u64 {
         let kept = match &self.body {
-            Replay::Kept(bytes) | Replay::Once(Some(Outgoing::Full(bytes) | Outgoing::Stream(Some(bytes), _)), _) => bytes.len(),
-            Replay::Empty | Replay::Once(..) => 0,
+            ReplayBody::Kept(bytes) | ReplayBody::Once(Some(Outgoing::Full(bytes) | Outgoing::Stream(Some(bytes), _)), _) => bytes.len(),
+            ReplayBody::Empty | ReplayBody::Once(..) => 0,
         };
         u64::try_from(kept).unwrap_or(u64::MAX)
     }
 
     fn is_abandoned(&self) -> bool {
-        matches!(&self.body, Replay::Once(Some(Outgoing::Stream(_, rest)), _) if rest.is_abandoned())
+        matches!(&self.body, ReplayBody::Once(Some(Outgoing::Stream(_, rest)), _) if rest.is_abandoned())
     }
 
     fn upload(&self) -> Option<Feed> {
         match &self.body {
-            Replay::Once(_, feed) => Some(feed.clone()),
-            Replay::Empty | Replay::Kept(_) => None,
+            ReplayBody::Once(_, feed) => Some(feed.clone()),
+            ReplayBody::Empty | ReplayBody::Kept(_) => None,
         }
     }
 
-    fn span(&self, attempt: u32) -> Option<Span> {
+    fn span(&self, attempt: u32) -> Option<AttemptSpan> {
         Some(self.trace.as_ref()?.span(attempt))
     }
 
@@ -504,7 +504,7 @@ fn has_shape(method: &Method, status: StatusCode) -> bool {
     status.is_success() && method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::RESET_CONTENT
 }
 
-fn content_type<'a>(headers: &'a HeaderMap, verbatim: Option<&'a Verbatim>) -> &'a [u8] {
+fn content_type<'a>(headers: &'a HeaderMap, verbatim: Option<&'a RawResponseHeaders>) -> &'a [u8] {
     let kind = match verbatim {
         Some(verbatim) => verbatim.first(CONTENT_TYPE.as_str()),
         None => headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),

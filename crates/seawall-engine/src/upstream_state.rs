@@ -1,7 +1,7 @@
 //! What all endpoints of an upstream share in this process: retry budget, keys, pauses, and how many calls wait.
 
 use crate::credential_pauses::CredentialPauses;
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use crate::pause_cell::PauseCell;
 use seawall_core::admit::places::Places;
 use seawall_core::call::{AskAnswer, BUDGET_CAPACITY};

@@ -1,6 +1,6 @@
 //! Where a request goes below its upstream.
 
-use crate::live::LiveUpstream;
+use crate::runtime::LiveUpstream;
 use seawall_core::request_target::{BadTarget, RequestTarget, dots};
 
 /// What stands for the whole server (RFC 9112 §3.2.4).

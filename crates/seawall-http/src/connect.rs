@@ -3,11 +3,11 @@
 mod certificate;
 mod race;
 
+use crate::egress::{OUT_OF_REACH, Reach};
 use crate::fault::{Fault, Shortage};
 use crate::h1::Conn;
-use crate::h2::Shared;
+use crate::h2::MultiplexedConnection;
 use crate::io::Io;
-use crate::reach::{OUT_OF_REACH, Reach};
 use crate::request_body::Outgoing;
 use certificate::Verifier;
 use race::{Winners, race};
@@ -22,9 +22,9 @@ use tokio_rustls::TlsConnector;
 
 /// A way to send requests over one connection.
 #[derive(Debug)]
-pub enum Sender {
+pub enum RequestSender {
     H1(Box<Conn<Outgoing>>),
-    H2(Shared<Outgoing>),
+    H2(MultiplexedConnection<Outgoing>),
 }
 
 /// The reason why there is no connection.
@@ -104,7 +104,7 @@ impl Connector {
         Self { tls: self.tls.clone(), reach: Some(Arc::new(reach)), winners: Arc::clone(&self.winners) }
     }
 
-    pub async fn connect(&self, to: &Base, timeout: Nanos) -> Result<Sender, ConnectError> {
+    pub async fn connect(&self, to: &Base, timeout: Nanos) -> Result<RequestSender, ConnectError> {
         let limit = Duration::from_nanos(timeout.0);
         match tokio::time::timeout(limit, self.establish(to, limit)).await {
             Ok(result) => result,
@@ -125,7 +125,7 @@ impl Connector {
         if self.reach.is_some() { "the host of the URL" } else { &to.host }
     }
 
-    async fn establish(&self, to: &Base, limit: Duration) -> Result<Sender, ConnectError> {
+    async fn establish(&self, to: &Base, limit: Duration) -> Result<RequestSender, ConnectError> {
         let stream = self.tcp(to, limit).await?;
         // Requests are small and written whole; waiting for more only adds latency.
         stream.set_nodelay(true).map_err(|error| ConnectError::of_io(&error, &self.place(to)))?;
@@ -136,7 +136,7 @@ impl Connector {
         let name = ServerName::try_from(bare).map_err(|_| Fault::TLS)?;
         let stream = self.tls.connect(name, stream).await.map_err(|error| tls_error(self.host(to), &error))?;
         let speaks_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if speaks_h2 { Ok(Sender::H2(Shared::open(stream).await?)) } else { Ok(h1(Io::Tls(Box::new(stream.into())))) }
+        if speaks_h2 { Ok(RequestSender::H2(MultiplexedConnection::open(stream).await?)) } else { Ok(h1(Io::Tls(Box::new(stream.into())))) }
     }
 
     /// Tries the addresses of a name side by side. Reach is asked about each address and not about the name, which may mean
@@ -193,6 +193,6 @@ fn words_of(error: &std::io::Error) -> String {
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-fn h1(io: Io) -> Sender {
-    Sender::H1(Box::new(Conn::new(io)))
+fn h1(io: Io) -> RequestSender {
+    RequestSender::H1(Box::new(Conn::new(io)))
 }

@@ -1,7 +1,7 @@
 //! How an attempt failed without a usable answer, in two vocabularies: ours for policies and logs, RFC 9209's for
 //! the `Proxy-Status` header.
 
-use crate::reach::OUT_OF_REACH;
+use crate::egress::OUT_OF_REACH;
 use seawall_core::record::ErrorKind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

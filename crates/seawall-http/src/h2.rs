@@ -31,12 +31,12 @@ const MOST_HEADER_BYTES: u32 = 64 * 1024;
 
 /// A connection that several calls send over at once, as many as its peer allows.
 #[derive(Debug)]
-pub struct Shared<B> {
+pub struct MultiplexedConnection<B> {
     sender: http2::SendRequest<B>,
-    load: Rc<Load>,
+    load: Rc<StreamLoad>,
 }
 
-impl<B> Clone for Shared<B> {
+impl<B> Clone for MultiplexedConnection<B> {
     fn clone(&self) -> Self {
         Self { sender: self.sender.clone(), load: Rc::clone(&self.load) }
     }
@@ -45,25 +45,25 @@ impl<B> Clone for Shared<B> {
 /// How many streams a connection has, and how many its peer allows. hyper would take more requests than that and hold them back,
 /// and the time that they wait there would be the upstream's fault.
 #[derive(Debug)]
-struct Load {
+struct StreamLoad {
     streams: Cell<usize>,
     limit: Cell<usize>,
 }
 
 /// One stream, from its request until its response has been read or given up.
 #[derive(Debug)]
-pub struct Stream {
-    load: Rc<Load>,
+pub struct H2Stream {
+    load: Rc<StreamLoad>,
 }
 
-impl Stream {
-    fn of(load: &Rc<Load>) -> Self {
+impl H2Stream {
+    fn of(load: &Rc<StreamLoad>) -> Self {
         load.streams.set(load.streams.get() + 1);
         Self { load: Rc::clone(load) }
     }
 }
 
-impl Drop for Stream {
+impl Drop for H2Stream {
     fn drop(&mut self) {
         self.load.streams.set(self.load.streams.get().saturating_sub(1));
     }
@@ -73,18 +73,18 @@ impl Drop for Stream {
 #[derive(Debug)]
 pub struct StreamBody {
     pub incoming: IncomingBody,
-    _stream: Stream,
+    _stream: H2Stream,
 }
 
 /// A request that got no answer.
 #[derive(Debug)]
-pub struct Failure<B> {
+pub struct H2Failure<B> {
     pub fault: Fault,
     /// The body of a request of which nothing was sent.
     pub unsent: Option<B>,
 }
 
-impl<B> Shared<B>
+impl<B> MultiplexedConnection<B>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
@@ -100,7 +100,7 @@ where
             .initial_max_send_streams(BEFORE_SETTINGS)
             .adaptive_window(true);
         let (sender, connection) = builder.handshake(TokioIo::new(Hearing::new(io))).await.map_err(|error| Fault::of(&error))?;
-        let load = Rc::new(Load { streams: Cell::new(0), limit: Cell::new(BEFORE_SETTINGS) });
+        let load = Rc::new(StreamLoad { streams: Cell::new(0), limit: Cell::new(BEFORE_SETTINGS) });
         tokio::task::spawn_local(run(connection, Rc::clone(&load)));
         Ok(Self { sender, load })
     }
@@ -119,8 +119,8 @@ where
         self.load.streams.get() == 0
     }
 
-    pub async fn send(&mut self, request: Request<B>) -> Result<(response::Parts, StreamBody), Failure<B>> {
-        let stream = Stream::of(&self.load);
+    pub async fn send(&mut self, request: Request<B>) -> Result<(response::Parts, StreamBody), H2Failure<B>> {
+        let stream = H2Stream::of(&self.load);
         match self.sender.try_send_request(request).await {
             Ok(answer) => {
                 let (head, incoming) = answer.into_parts();
@@ -134,7 +134,7 @@ where
                     error if is_abandoned(error) => Fault::ABANDONED,
                     error => Fault::of(error),
                 };
-                Err(Failure { fault, unsent })
+                Err(H2Failure { fault, unsent })
             }
         }
     }
@@ -149,7 +149,7 @@ pub fn absolute(base: &Base, uri: &Uri) -> Uri {
 }
 
 /// Keeps a connection going, and writes down how many streams its peer allows.
-async fn run<I, B>(connection: http2::Connection<TokioIo<Hearing<I>>, B, LocalExecutor>, load: Rc<Load>)
+async fn run<I, B>(connection: http2::Connection<TokioIo<Hearing<I>>, B, LocalExecutor>, load: Rc<StreamLoad>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,

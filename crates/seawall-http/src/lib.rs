@@ -2,16 +2,16 @@
 //! upstreams, connections and the pool that keeps them. Nothing here knows of retries, limits or configuration files.
 
 pub mod connect;
+pub mod connection_pool;
 pub mod content_type;
+pub mod egress;
 pub mod fault;
-pub mod front;
 pub mod h1;
 pub mod h2;
 pub mod header_text;
 pub mod io;
-pub mod pool;
 pub mod query_parameter;
-pub mod reach;
 pub mod request_body;
 pub mod request_headers;
 pub mod response_body;
+pub mod tls;

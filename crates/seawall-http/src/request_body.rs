@@ -1,7 +1,7 @@
 //! Bodies of requests on their way to an upstream, with a limit on what a caller may still send.
 
 use crate::fault::Fault;
-use crate::h1::{Cut, Start, Upload};
+use crate::h1::{BodyStart, Cut, Upload};
 use crate::h2::{self, IncomingBody};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -23,10 +23,10 @@ pub enum Outgoing {
 impl Outgoing {
     /// When a connection first takes bytes out of it.
     #[must_use]
-    pub const fn start(&self) -> Start {
+    pub const fn start(&self) -> BodyStart {
         match self {
-            Self::Empty | Self::Full(_) => Start::WithHead,
-            Self::Stream(..) => Start::AfterHead,
+            Self::Empty | Self::Full(_) => BodyStart::WithHead,
+            Self::Stream(..) => BodyStart::AfterHead,
         }
     }
 }
@@ -118,10 +118,10 @@ pub enum Blame {
 
 /// How the caller is doing with its body, seen from outside while the body is on its way.
 #[derive(Clone, Debug, Default)]
-pub struct Feed(Arc<Progress>);
+pub struct Feed(Arc<UploadProgress>);
 
 #[derive(Debug, Default)]
-struct Progress {
+struct UploadProgress {
     state: AtomicU8,
     is_whole: AtomicBool,
     /// Bytes that the connection to the upstream has taken.

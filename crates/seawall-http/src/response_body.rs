@@ -1,9 +1,9 @@
 //! Bodies of responses on their way to a caller. They hand their connection back when they have been read to the end.
 
+use crate::connection_pool::LeasedConnection;
 use crate::fault::Fault;
 use crate::h1::Cut;
 use crate::h2::{self, StreamBody};
-use crate::pool::Lent;
 use crate::request_body::length;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
@@ -27,7 +27,7 @@ pub enum Relay {
 pub enum Arriving {
     /// Read to its end, or given up.
     Over,
-    H1(Lent),
+    H1(LeasedConnection),
     H2(StreamBody),
 }
 
@@ -92,28 +92,28 @@ pub struct Streaming {
     on_end: Option<OnEnd>,
     /// How it broke off, for the next time that somebody asks.
     failed: Option<RelayError>,
-    kept: Option<Kept>,
+    kept: Option<BodyCopy>,
     /// Given back when the answer has ended, however it ends.
-    held: Option<Held>,
+    held: Option<HeldPermits>,
 }
 
 /// What is held for as long as an answer is being passed on.
-pub struct Held(pub Box<dyn std::any::Any>);
+pub struct HeldPermits(pub Box<dyn std::any::Any>);
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for HeldPermits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Held")
     }
 }
 
 /// A copy of an answer on its way through, for whoever wants it whole.
-pub struct Kept {
+pub struct BodyCopy {
     copy: BytesMut,
     most: usize,
     done: Box<dyn FnOnce(Bytes)>,
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for BodyCopy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Kept({} of {})", self.copy.len(), self.most)
     }
@@ -178,7 +178,7 @@ impl Relay {
     }
 
     /// Keeps `held` until the answer has been read; gives it back at once where it has been already.
-    pub fn hold(&mut self, held: Held) {
+    pub fn hold(&mut self, held: HeldPermits) {
         if let Self::Stream(streaming) = self {
             streaming.held = Some(held);
         }
@@ -200,7 +200,7 @@ impl Relay {
             Self::Stream(streaming) => {
                 let announced = streaming.incoming.size_hint().lower();
                 if announced <= u64::try_from(most).unwrap_or(u64::MAX) {
-                    streaming.kept = Some(Kept { copy: BytesMut::new(), most, done: Box::new(done) });
+                    streaming.kept = Some(BodyCopy { copy: BytesMut::new(), most, done: Box::new(done) });
                 }
             }
         }

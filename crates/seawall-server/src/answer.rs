@@ -10,10 +10,10 @@ use seawall_core::id::CallId;
 use seawall_core::policy::ErrorShape;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::drive::Ended;
-use seawall_engine::live::LiveEndpoint;
+use seawall_engine::driver::Finished;
+use seawall_engine::runtime::LiveEndpoint;
 use seawall_http::fault::Fault;
-use seawall_http::h1::{Verbatim, Writer};
+use seawall_http::h1::{HeadWriter, RawResponseHeaders};
 use seawall_http::response_body::Relay;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -38,7 +38,7 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(crate) struct CallerResponse {
     pub response: Box<Response<Relay>>,
     /// Its headers besides, as they came.
-    pub verbatim: Option<Verbatim>,
+    pub verbatim: Option<RawResponseHeaders>,
     pub signed: Option<SignedHeaders>,
 }
 
@@ -78,14 +78,14 @@ pub(crate) struct SignedHeaders {
 }
 
 impl SignedHeaders {
-    pub(crate) fn of(call: CallId, ended: &Ended, outcome: &'static str) -> Self {
+    pub(crate) fn of(call: CallId, ended: &Finished, outcome: &'static str) -> Self {
         let CallEnd { attempts, waited, reason, .. } = ended.finish;
         let reason = (ended.finish.outcome != Outcome::Success).then(|| explained(reason));
         Self { call, attempts, outcome, reason, waited, rate_limit: ended.rate_limit.clone(), via: None }
     }
 
     /// An answer that will be signed as it is written. What we say takes the place of what the upstream says by the same names.
-    pub(crate) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<Verbatim>) -> CallerResponse {
+    pub(crate) fn onto(self, mut response: Box<Response<Relay>>, mut verbatim: Option<RawResponseHeaders>) -> CallerResponse {
         if self.rate_limit.is_some()
             && let Some(verbatim) = verbatim.take()
         {
@@ -119,7 +119,7 @@ impl SignedHeaders {
         }
     }
 
-    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+    pub(crate) fn write(&self, out: &mut HeadWriter<'_>) {
         let mut call = *SIGNED_CALL;
         call[SIGNED_CALL_ID].copy_from_slice(&self.call.text());
         out.lines(&call);

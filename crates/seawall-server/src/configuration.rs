@@ -4,7 +4,7 @@ use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config};
 use seawall_core::lint::Surroundings;
 use seawall_core::time::Now;
-use seawall_engine::live::{Around, Live, Unusable};
+use seawall_engine::runtime::{Around, Live, UnusableConfig};
 use seawall_engine::secret::{MissingSecret, Secret};
 use seawall_store::location::Location;
 use std::fmt;
@@ -165,7 +165,7 @@ impl Surroundings for Environment {
 ///
 /// # Errors
 /// When a reference of it cannot be used.
-pub fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, Unusable> {
+pub fn put_to_work(config: Config, around: &Environment, before: Option<(&Live, Now)>) -> Result<Live, UnusableConfig> {
     let around = Around { vault: &|reference| around.fetch(reference), files: &|path| around.read(path) };
     Live::new(config, around, before)
 }

@@ -4,8 +4,8 @@ use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HO
 use http::{HeaderValue, Version};
 use seawall_engine::credential::Credentials;
 use seawall_engine::credential_names::is_credential;
-use seawall_engine::live::{LiveEndpoint, LiveUpstream};
-use seawall_http::h1::{Unread, Verbatim};
+use seawall_engine::runtime::{LiveEndpoint, LiveUpstream};
+use seawall_http::h1::{RawRequestHeaders, RawResponseHeaders};
 use seawall_http::header_text::text;
 use seawall_store::headers::StoredHeaders;
 use std::borrow::Cow;
@@ -117,7 +117,7 @@ impl<'a> OwnHeaders<'a> {
     }
 
     /// Whether any header that nobody has looked at is one of these, or passes for one.
-    pub(crate) fn are_among(&self, unread: &Unread) -> bool {
+    pub(crate) fn are_among(&self, unread: &RawRequestHeaders) -> bool {
         unread.names().any(|name| std::str::from_utf8(name).is_ok_and(|name| self.has(name)))
     }
 
@@ -240,7 +240,12 @@ pub(crate) fn relayed(headers: &mut HeaderMap) {
 }
 
 /// An answer's headers as they are kept for later, with whose hands they went through.
-pub(crate) fn kept(mut headers: HeaderMap, verbatim: Option<&Verbatim>, version: Version, pseudonym: &Pseudonym) -> StoredHeaders {
+pub(crate) fn kept(
+    mut headers: HeaderMap,
+    verbatim: Option<&RawResponseHeaders>,
+    version: Version,
+    pseudonym: &Pseudonym,
+) -> StoredHeaders {
     let via = [(VIA.as_str(), text(pseudonym.value(version).as_bytes()))];
     if let Some(verbatim) = verbatim {
         return verbatim.texts().chain(via).collect();

@@ -9,9 +9,9 @@ use seawall_core::record::{AttemptOutcome, AttemptStatus, Class, Code, Reason};
 use seawall_core::time::Wall;
 use seawall_engine::attempt::Transport as _;
 use seawall_engine::credential::Credentials;
-use seawall_engine::drive::Ended;
-use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::driver::Finished;
 use seawall_engine::mask::{Mask, Masked};
+use seawall_engine::runtime::{LiveEndpoint, LiveUpstream};
 use seawall_engine::transport::HttpTransport;
 use seawall_http::fault::Fault;
 use seawall_store::dead::NewLetter;
@@ -123,7 +123,7 @@ pub fn letter(job: &Job, door: Door, place: &LetterPlace<'_>, cause: Cause, trai
     NewLetter {
         id: job.id,
         door,
-        upstream: if job.upstream == AD_HOC { seawall_engine::adhoc::NAME.to_owned() } else { job.upstream.clone() },
+        upstream: if job.upstream == AD_HOC { seawall_engine::ad_hoc::NAME.to_owned() } else { job.upstream.clone() },
         endpoint: place.endpoint.map_or_else(|| "default".to_owned(), |endpoint| endpoint.names.endpoint.clone()),
         tenant: job.tenant.clone(),
         caller: job.caller.clone(),
@@ -262,7 +262,7 @@ fn without_query_values(url: &str) -> String {
 pub fn gateway_letter(
     call: &NewJob,
     transport: &HttpTransport<'_>,
-    ended: &Ended,
+    ended: &Finished,
     trail: &[(Wall, AttemptOutcome)],
     now: Wall,
 ) -> NewLetter {

@@ -38,11 +38,11 @@ use figures::Calculator;
 pub use host::Host;
 pub use process::{Control, Stopped};
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::cache::Cache;
+use seawall_engine::cache::ResponseCache;
 use seawall_engine::clock::Clock;
-use seawall_engine::closing::Closing;
-use seawall_engine::live::Live;
+use seawall_engine::drain::DrainDeadline;
 use seawall_engine::recorder::Recorder;
+use seawall_engine::runtime::Live;
 use seawall_http::connect::Connector;
 use seawall_store::Store;
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ pub struct ServerState {
     pub recorder: Recorder,
     pub clock: Clock,
     pub(crate) connector: Connector,
-    pub(crate) cache: Cache,
+    pub(crate) cache: ResponseCache,
     /// What we call ourselves in `Via`, different for each process so that a loop is seen.
     pub(crate) pseudonym: hygiene::Pseudonym,
     pub(crate) file: PathBuf,
@@ -72,7 +72,7 @@ pub struct ServerState {
     pub(crate) reloads: reload::ReloadStatus,
     /// On the way out.
     pub(crate) draining: AtomicBool,
-    pub(crate) closing: Closing,
+    pub(crate) closing: DrainDeadline,
     pub(crate) started_at: Wall,
     pub(crate) eyes: observe::Observer,
     pub(crate) host: Box<dyn Host>,
@@ -145,7 +145,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         desk,
         clock,
         connector: Connector::new(),
-        cache: Cache::default(),
+        cache: ResponseCache::default(),
         pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", instance())),
         file,
         head_timeout,
@@ -153,7 +153,7 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         ports,
         reloads: reload::ReloadStatus::default(),
         draining: AtomicBool::new(false),
-        closing: Closing::default(),
+        closing: DrainDeadline::default(),
         started_at,
         host,
         version,

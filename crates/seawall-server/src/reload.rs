@@ -8,7 +8,7 @@ use crate::threads::aside;
 use arc_swap::ArcSwap;
 use seawall_core::config::{Config, Invalid, masked};
 use seawall_core::lint::{self, Warning};
-use seawall_engine::live::Live;
+use seawall_engine::runtime::Live;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

@@ -4,7 +4,7 @@
 use crate::answer::Refusal;
 use seawall_core::record::Code;
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::live::LiveEndpoint;
+use seawall_engine::runtime::LiveEndpoint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;

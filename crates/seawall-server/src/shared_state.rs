@@ -3,10 +3,10 @@
 use crate::ServerState;
 use crate::observe::{OperatorEvent, Severity};
 use anyhow::Context as _;
-use seawall_engine::shared::{News, Store};
+use seawall_engine::shared::{News, RedisStore};
 
 /// Keeps the connection to shared state up, on a thread and a runtime of its own.
-pub(crate) fn look_after(store: &Store, shared: &ServerState) -> anyhow::Result<()> {
+pub(crate) fn look_after(store: &RedisStore, shared: &ServerState) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     let terminal = &shared.host;
     let (bus, now) = (&shared.eyes.bus, || shared.clock.now().wall);

@@ -5,7 +5,7 @@
 use crate::ServerState;
 
 use crate::shared_state;
-use seawall_engine::memory::Memory;
+use seawall_engine::snapshot::Memory;
 use seawall_store::Error;
 use std::time::Duration;
 

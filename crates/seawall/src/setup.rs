@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use seawall_core::config::Config;
 use seawall_core::config::place::SecretRef;
 use seawall_engine::entropy;
-use seawall_engine::live::{Around, Live, Unusable};
+use seawall_engine::runtime::{Around, Live, UnusableConfig};
 use seawall_engine::secret::Secret;
 use seawall_server::Host;
 use seawall_server::configuration::{self, Environment, put_to_work, shown_store};
@@ -123,12 +123,12 @@ pub(crate) fn live(config: Config, vault: &Environment) -> anyhow::Result<Live> 
     put_to_work(config, vault, None).map_err(|unusable| refusal(&unusable))
 }
 
-fn refusal(unusable: &Unusable) -> anyhow::Error {
+fn refusal(unusable: &UnusableConfig) -> anyhow::Error {
     let hint = match unusable {
-        Unusable::Secret(_) => SET_IT,
-        Unusable::Schema { .. } => "paths are relative to the configuration file",
-        Unusable::Tls(_) => "both are PEM; paths are relative to the configuration file",
-        Unusable::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
+        UnusableConfig::Secret(_) => SET_IT,
+        UnusableConfig::Schema { .. } => "paths are relative to the configuration file",
+        UnusableConfig::Tls(_) => "both are PEM; paths are relative to the configuration file",
+        UnusableConfig::Shared(_) => "write it as redis://HOST:PORT/DB, or rediss:// for TLS",
     };
     CommandError::config(unusable.to_string()).hint(hint).into()
 }

@@ -45,20 +45,20 @@ pub enum Lane {
 
 /// The place of a call in the line. It keeps its ticket however often it looks, and whatever it waits for next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LinePlace {
     ticket: u64,
     lane: Lane,
 }
 
 /// Calls that wait for one thing, by ticket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Queue {
+struct LaneQueue {
     tickets: VecDeque<u64>,
     /// When the first of them looks.
     look_at: Mono,
 }
 
-impl Queue {
+impl LaneQueue {
     fn insert(&mut self, ticket: u64) {
         if let Err(at) = self.tickets.binary_search(&ticket) {
             self.tickets.insert(at, ticket);
@@ -89,29 +89,29 @@ pub struct WaitingLine {
     /// The last look that was handed out to the first call of a lane.
     last: Mono,
     next_ticket: u64,
-    queues: BTreeMap<Lane, Queue>,
+    queues: BTreeMap<Lane, LaneQueue>,
 }
 
 impl WaitingLine {
     /// Takes a call into the line, which has a place and then asks when it looks.
-    pub fn join(&mut self, lane: Lane, now: Mono) -> Place {
+    pub fn join(&mut self, lane: Lane, now: Mono) -> LinePlace {
         if self.waiting == 0 {
             (self.joined, self.since) = (0, now);
         }
         self.waiting += 1;
         self.joined = self.joined.saturating_add(1);
         self.next_ticket += 1;
-        Place { ticket: self.next_ticket, lane }
+        LinePlace { ticket: self.next_ticket, lane }
     }
 
-    pub fn leave(&mut self, place: Place) {
+    pub fn leave(&mut self, place: LinePlace) {
         self.waiting = self.waiting.saturating_sub(1);
         self.step_out(place);
     }
 
     /// The call waits for this now: returns its place, and when it asks for its turn. What it waits for is ready at `ready_at`, or sooner.
     #[must_use]
-    pub fn wait(&mut self, place: Place, lane: Lane, ready_at: Mono, now: Mono) -> (Place, Mono) {
+    pub fn wait(&mut self, place: LinePlace, lane: Lane, ready_at: Mono, now: Mono) -> (LinePlace, Mono) {
         if lane != place.lane {
             self.step_out(place);
         }
@@ -123,11 +123,11 @@ impl WaitingLine {
             queue.look_at = ready_at.min(now + MAX_LOOK).max(now + MIN_LOOK).max(self.last + spacing);
             self.last = queue.look_at;
         }
-        (Place { lane, ..place }, ask_at(queue.look_at, rank, spacing, now))
+        (LinePlace { lane, ..place }, ask_at(queue.look_at, rank, spacing, now))
     }
 
     /// Whether it is this call's turn to look; otherwise when it asks again.
-    pub fn turn(&mut self, place: Place, now: Mono) -> Result<(), Mono> {
+    pub fn turn(&mut self, place: LinePlace, now: Mono) -> Result<(), Mono> {
         let spacing = self.spacing(now);
         let Some(queue) = self.queues.get_mut(&place.lane) else { return Ok(()) };
         let rank = queue.rank(place.ticket);
@@ -140,7 +140,7 @@ impl WaitingLine {
         Ok(())
     }
 
-    fn step_out(&mut self, place: Place) {
+    fn step_out(&mut self, place: LinePlace) {
         let Some(queue) = self.queues.get_mut(&place.lane) else { return };
         queue.remove(place.ticket);
         if queue.tickets.is_empty() {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     /// A call of a test: its place, and when it asks next.
-    type Waiter = (Mono, Place);
+    type Waiter = (Mono, LinePlace);
 
     fn join(line: &mut WaitingLine, ready_at: Mono, now: Mono) -> Waiter {
         let place = line.join(Lane::Keys, now);

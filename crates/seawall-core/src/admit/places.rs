@@ -18,7 +18,7 @@ pub struct Waiter {
 
 /// The places of one caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Share {
+struct CallerShare {
     waiting: u32,
     /// Those that callers with fewer places have got. The calls leave when they next ask for their turn.
     owed: u32,
@@ -31,7 +31,7 @@ pub struct Places {
     waiting: u32,
     owed: u32,
     bytes: u64,
-    callers: BTreeMap<u64, Share>,
+    callers: BTreeMap<u64, CallerShare>,
 }
 
 impl Places {

@@ -2,7 +2,7 @@
 //! remote one answer the same questions.
 
 use crate::admit::layered::Answers;
-use crate::admit::line::{Lane, Place};
+use crate::admit::line::{Lane, LinePlace};
 use crate::decide::RetryFunding;
 use crate::guard::{Admission, BreakerSample, Permit};
 use crate::lease::{self, KeyLease, KeySet, RequestMark, Until};
@@ -32,13 +32,13 @@ pub enum Ask {
     /// A place in the line of calls that wait for the upstream, unless the call has one, and when to ask for its turn. What it waits for
     /// is ready at that time.
     Line {
-        place: Option<Place>,
+        place: Option<LinePlace>,
         lane: Lane,
         ready_at: Mono,
     },
     /// Whether it is this call's turn to look again.
     Turn {
-        place: Place,
+        place: LinePlace,
     },
     /// Note that the request is about to be sent, where that outlives the process: a job's that may not be sent twice.
     Begin,
@@ -88,7 +88,7 @@ pub enum AskAnswer {
     },
     /// In line; the call asks for its turn then.
     InLine {
-        place: Place,
+        place: LinePlace,
         at: Mono,
     },
     /// It is the call's turn to look again.
@@ -202,7 +202,7 @@ pub struct SettleAttempt {
     /// A slot of the pool, held since then.
     pub leave_pool: Option<Mono>,
     /// The call waits no more.
-    pub leave_line: Option<Place>,
+    pub leave_line: Option<LinePlace>,
     pub reservation: Option<Reservation>,
 }
 

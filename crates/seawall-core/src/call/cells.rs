@@ -6,7 +6,7 @@ use super::{Ask, AskAnswer, KeyReport, SettleAttempt};
 use crate::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest, QueueTicket};
 use crate::admit::layered;
 use crate::admit::limit::{Gcra, LimitCell};
-use crate::admit::line::{Lane, Place, WaitingLine};
+use crate::admit::line::{Lane, LinePlace, WaitingLine};
 use crate::admit::places::{Places, Waiter};
 use crate::config::{Config, EndpointPolicy, UpstreamConfig};
 use crate::decide::{Budget, RetryFunding};
@@ -124,7 +124,7 @@ impl EndpointCells {
     }
 
     /// Nobody tells callers apart here.
-    fn wait_in_line(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
+    fn wait_in_line(&mut self, place: Option<LinePlace>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
         if place.is_none() && !self.places.take(Waiter::default(), self.waiting) {
             return AskAnswer::LineFull;
         }
@@ -160,14 +160,14 @@ impl EndpointCells {
 impl WaitingLine {
     /// When a call asks for its turn, which joins the line unless it has a ticket.
     #[must_use]
-    pub fn answer(&mut self, place: Option<Place>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
+    pub fn answer(&mut self, place: Option<LinePlace>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
         let place = place.unwrap_or_else(|| self.join(lane, now));
         let (place, at) = self.wait(place, lane, ready_at, now);
         AskAnswer::InLine { place, at }
     }
 
     #[must_use]
-    pub fn answer_turn(&mut self, place: Place, now: Mono) -> AskAnswer {
+    pub fn answer_turn(&mut self, place: LinePlace, now: Mono) -> AskAnswer {
         self.turn(place, now).map_or_else(|at| AskAnswer::InLine { place, at }, |()| AskAnswer::Turn)
     }
 }

@@ -1,7 +1,7 @@
 //! A call that meets a limit, a breaker, a provider's pause or cooling keys waits in line if the wait can fit, and is refused at once if it cannot.
 
 use super::{Action, Ask, Call, SettleAttempt, State, Then};
-use crate::admit::line::{Lane, Place};
+use crate::admit::line::{Lane, LinePlace};
 use crate::lease::{KeySet, RequestMark};
 use crate::policy::Share;
 use crate::record::{AttemptOutcome, AttemptStatus, Class, Code, Decision, Reason};
@@ -140,7 +140,7 @@ impl Call {
     }
 
     /// The line has a place for this call, and says when it asks for its turn.
-    pub(super) fn in_line(&mut self, obstacle: Obstacle, place: Place, at: Mono, now: Now) -> Action {
+    pub(super) fn in_line(&mut self, obstacle: Obstacle, place: LinePlace, at: Mono, now: Now) -> Action {
         self.held.line = Some(place);
         self.obstacle = Some(obstacle);
         self.blocked_since.get_or_insert(now.mono);
@@ -201,7 +201,7 @@ impl Call {
     }
 
     /// The way is free: the place in the line goes back before anything is sent.
-    pub(super) fn leave_line(&mut self, place: Place, now: Now) -> Action {
+    pub(super) fn leave_line(&mut self, place: LinePlace, now: Now) -> Action {
         self.obstacle = None;
         self.stop_waiting(now);
         self.state = State::Settling(Then::Dispatch);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct CacheCounts {
     /// Fresh answers that were served.
     pub hit: AtomicU64,
     /// Stale ones: while a new one was fetched, or because there was none to be had.
@@ -15,7 +15,7 @@ pub struct Counts {
     pub stored: AtomicU64,
 }
 
-impl Counts {
+impl CacheCounts {
     pub fn count(place: &AtomicU64) {
         place.fetch_add(1, Ordering::Relaxed);
     }

@@ -16,9 +16,9 @@ use std::sync::atomic::AtomicBool;
 
 /// Stands for a caller's credentials without containing them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Caller([u8; 16]);
+pub struct CallerDigest([u8; 16]);
 
-impl Caller {
+impl CallerDigest {
     /// The credentials of a request, by the names that APIs give to them; nothing for an anonymous one. A retry under an idempotency
     /// key has the same ones, whatever else of it may differ.
     #[must_use]
@@ -60,13 +60,13 @@ impl Caller {
 
 /// An answer as it may be served again.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CachedResponse {
     pub status: StatusCode,
     /// Clean of hop-by-hop headers.
     pub headers: HeaderMap,
     pub body: Bytes,
     /// Whom it belongs to; nobody in particular where it may be shared.
-    pub caller: Option<Caller>,
+    pub caller: Option<CallerDigest>,
     /// It says itself that it is for everybody, credentials or not.
     pub(super) open: bool,
     /// The request headers that selected it, with their values.
@@ -83,16 +83,16 @@ pub struct Entry {
 
 /// The request that an answer belongs to.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct CacheRequest<'a> {
     pub headers: &'a HeaderMap,
-    pub caller: Option<Caller>,
+    pub caller: Option<CallerDigest>,
 }
 
-impl Entry {
+impl CachedResponse {
     /// The answer as an entry, if RFC 9111 §3 lets it be stored and somebody could use it.
     #[must_use]
     pub fn new(
-        asked: Asked<'_>,
+        asked: CacheRequest<'_>,
         status: StatusCode,
         headers: HeaderMap,
         body: Bytes,
@@ -130,7 +130,7 @@ impl Entry {
 
     /// The same answer, confirmed by a 304 whose headers replace those it had (§3.2, §4.3.4).
     #[must_use]
-    pub fn confirmed(&self, asked: Asked<'_>, by: &HeaderMap, policy: &policy::CachePolicy, now: Wall) -> Option<Self> {
+    pub fn confirmed(&self, asked: CacheRequest<'_>, by: &HeaderMap, policy: &policy::CachePolicy, now: Wall) -> Option<Self> {
         const KEPT: [HeaderName; 5] = [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, TRANSFER_ENCODING, CONNECTION];
         let mut headers = self.headers.clone();
         headers.remove(AGE);

@@ -6,11 +6,11 @@ mod directives;
 mod entry;
 mod harmless;
 
-pub use counts::Counts;
+pub use counts::CacheCounts;
 pub use directives::Directives;
-pub use entry::{Asked, Caller, Entry};
+pub use entry::{CacheRequest, CachedResponse, CallerDigest};
 
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use http::HeaderMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,57 +25,57 @@ const MOST_VARIANTS: usize = 16;
 
 /// What was asked for. Ordered so that everything about one target lies together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct CacheKey {
     /// The upstream's number, which is a new one for each new URL.
     pub upstream: u32,
     /// Path and query, without our credential.
     pub target: Arc<str>,
     pub head: bool,
     /// Only this caller may have the answer.
-    pub caller: Option<Caller>,
+    pub caller: Option<CallerDigest>,
 }
 
 #[derive(Debug)]
-struct Slot {
-    variants: Vec<Arc<Entry>>,
+struct CacheSlot {
+    variants: Vec<Arc<CachedResponse>>,
     used: u64,
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Shelves {
-    slots: BTreeMap<Key, Slot>,
+struct CacheShards {
+    slots: BTreeMap<CacheKey, CacheSlot>,
     /// Keys by when they were last used.
-    order: BTreeMap<u64, Key>,
+    order: BTreeMap<u64, CacheKey>,
     turn: u64,
     bytes: usize,
 }
 
 #[derive(Debug)]
-pub struct Cache {
-    shelves: Locked<Shelves>,
+pub struct ResponseCache {
+    shelves: Locked<CacheShards>,
     /// Lets those who have nothing to look for pass without the lock.
     keys: AtomicUsize,
     most_bytes: usize,
 }
 
-impl Default for Cache {
+impl Default for ResponseCache {
     fn default() -> Self {
         Self::holding(MOST_BYTES)
     }
 }
 
-impl Cache {
+impl ResponseCache {
     #[must_use]
     pub const fn holding(most_bytes: usize) -> Self {
-        let shelves = Shelves { slots: BTreeMap::new(), order: BTreeMap::new(), turn: 0, bytes: 0 };
+        let shelves = CacheShards { slots: BTreeMap::new(), order: BTreeMap::new(), turn: 0, bytes: 0 };
         Self { shelves: Locked::new(shelves), keys: AtomicUsize::new(0), most_bytes }
     }
 
     /// The answer for such a request: the caller's own, or else one that says itself that everybody may have it. What an
     /// anonymous caller got is not what one with credentials asks for.
     #[must_use]
-    pub fn find(&self, key: &Key, headers: &HeaderMap) -> Option<Arc<Entry>> {
+    pub fn find(&self, key: &CacheKey, headers: &HeaderMap) -> Option<Arc<CachedResponse>> {
         if self.is_empty() {
             return None;
         }
@@ -84,11 +84,11 @@ impl Cache {
         if own.is_some() || key.caller.is_none() {
             return own;
         }
-        shelves.find(&Key { caller: None, ..key.clone() }, headers).filter(|entry| entry.open)
+        shelves.find(&CacheKey { caller: None, ..key.clone() }, headers).filter(|entry| entry.open)
     }
 
     /// Keeps the entry under the caller that it belongs to.
-    pub fn store(&self, mut key: Key, entry: Arc<Entry>) {
+    pub fn store(&self, mut key: CacheKey, entry: Arc<CachedResponse>) {
         key.caller = entry.caller;
         let mut shelves = self.shelves.lock();
         shelves.store(key, entry);
@@ -103,10 +103,10 @@ impl Cache {
         if self.is_empty() {
             return;
         }
-        let from = Key { upstream, target: Arc::from(target), head: false, caller: None };
+        let from = CacheKey { upstream, target: Arc::from(target), head: false, caller: None };
         let mut shelves = self.shelves.lock();
-        let about = |key: &&Key| key.upstream == upstream && &*key.target == target;
-        let gone: Vec<Key> = shelves.slots.range(from..).map(|(key, _)| key).take_while(about).cloned().collect();
+        let about = |key: &&CacheKey| key.upstream == upstream && &*key.target == target;
+        let gone: Vec<CacheKey> = shelves.slots.range(from..).map(|(key, _)| key).take_while(about).cloned().collect();
         for key in gone {
             shelves.remove(&key);
         }
@@ -118,8 +118,8 @@ impl Cache {
     }
 }
 
-impl Shelves {
-    fn find(&mut self, key: &Key, headers: &HeaderMap) -> Option<Arc<Entry>> {
+impl CacheShards {
+    fn find(&mut self, key: &CacheKey, headers: &HeaderMap) -> Option<Arc<CachedResponse>> {
         let slot = self.slots.get_mut(key)?;
         let found = slot.variants.iter().rev().find(|entry| entry.takes(headers)).cloned()?;
         if let Some(key) = self.order.remove(&slot.used) {
@@ -130,9 +130,9 @@ impl Shelves {
         Some(found)
     }
 
-    fn store(&mut self, key: Key, entry: Arc<Entry>) {
+    fn store(&mut self, key: CacheKey, entry: Arc<CachedResponse>) {
         self.turn += 1;
-        let mut slot = self.remove(&key).unwrap_or(Slot { variants: Vec::new(), used: 0, bytes: 0 });
+        let mut slot = self.remove(&key).unwrap_or(CacheSlot { variants: Vec::new(), used: 0, bytes: 0 });
         slot.variants.retain(|old| !entry.replaces(old));
         if slot.variants.len() == MOST_VARIANTS {
             slot.variants.remove(0);
@@ -145,7 +145,7 @@ impl Shelves {
         self.slots.insert(key, slot);
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Slot> {
+    fn remove(&mut self, key: &CacheKey) -> Option<CacheSlot> {
         let slot = self.slots.remove(key)?;
         self.order.remove(&slot.used);
         self.bytes -= slot.bytes;
@@ -160,11 +160,11 @@ impl Shelves {
 
 /// The right to fetch a new answer for an entry; one at a time has it.
 #[derive(Debug)]
-pub struct Revalidation(Arc<Entry>);
+pub struct Revalidation(Arc<CachedResponse>);
 
 impl Revalidation {
     #[must_use]
-    pub fn claim(entry: &Arc<Entry>) -> Option<Self> {
+    pub fn claim(entry: &Arc<CachedResponse>) -> Option<Self> {
         let taken = entry.revalidating.swap(true, Ordering::AcqRel);
         (!taken).then(|| Self(Arc::clone(entry)))
     }
@@ -187,20 +187,20 @@ mod tests {
     const POLICY: policy::CachePolicy =
         policy::CachePolicy { ttl: Nanos::from_secs(10), stale_if_error: Nanos::ZERO, stale_while_revalidate: Nanos::ZERO };
 
-    fn key(target: &str) -> Key {
-        Key { upstream: 1, target: Arc::from(target), head: false, caller: None }
+    fn key(target: &str) -> CacheKey {
+        CacheKey { upstream: 1, target: Arc::from(target), head: false, caller: None }
     }
 
-    fn entry(asked: &[(&'static str, &str)], vary: &str, body: usize) -> Arc<Entry> {
+    fn entry(asked: &[(&'static str, &str)], vary: &str, body: usize) -> Arc<CachedResponse> {
         let headers: HeaderMap = asked.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
         let answered = HeaderMap::from_iter([(http::header::VARY, vary.parse().unwrap())]);
-        let asked = Asked { headers: &headers, caller: Caller::of(&headers) };
-        Arc::new(Entry::new(asked, StatusCode::OK, answered, Bytes::from(vec![0; body]), &POLICY, Wall(0)).unwrap())
+        let asked = CacheRequest { headers: &headers, caller: CallerDigest::of(&headers) };
+        Arc::new(CachedResponse::new(asked, StatusCode::OK, answered, Bytes::from(vec![0; body]), &POLICY, Wall(0)).unwrap())
     }
 
     #[test]
     fn the_least_recently_used_goes_first() {
-        let cache = Cache::holding(3 * 1400);
+        let cache = ResponseCache::holding(3 * 1400);
         for target in ["/a", "/b", "/c"] {
             cache.store(key(target), entry(&[], "", 1000));
         }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_larger_than_everything_is_not_kept() {
-        let cache = Cache::holding(1000);
+        let cache = ResponseCache::holding(1000);
         cache.store(key("/a"), entry(&[], "", 2000));
         let shelves = cache.shelves.lock();
         assert_eq!((shelves.bytes, shelves.slots.len(), shelves.order.len()), (0, 0, 0));
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn variants_of_one_target_are_bounded() {
-        let cache = Cache::default();
+        let cache = ResponseCache::default();
         for i in 0..100 {
             let language: &str = &format!("l{i}");
             cache.store(key("/a"), entry(&[("accept-language", language)], "accept-language", 10));
@@ -231,14 +231,14 @@ mod tests {
 
     #[test]
     fn one_callers_answer_is_not_anothers() {
-        let cache = Cache::default();
+        let cache = ResponseCache::default();
         let theirs = entry(&[("cookie", "a")], "", 10);
         let caller = theirs.caller;
         cache.store(key("/a"), theirs);
-        assert!(caller.is_some() && cache.find(&Key { caller, ..key("/a") }, &HeaderMap::new()).is_some());
+        assert!(caller.is_some() && cache.find(&CacheKey { caller, ..key("/a") }, &HeaderMap::new()).is_some());
         assert!(cache.find(&key("/a"), &HeaderMap::new()).is_none());
         let other = entry(&[("cookie", "b")], "", 10).caller;
-        let other = Key { caller: other, ..key("/a") };
+        let other = CacheKey { caller: other, ..key("/a") };
         assert!(cache.find(&other, &HeaderMap::new()).is_none());
         cache.store(key("/a"), entry(&[], "", 10));
         assert!(cache.find(&other, &HeaderMap::new()).is_none(), "what an anonymous caller got");
@@ -246,10 +246,10 @@ mod tests {
 
     #[test]
     fn a_change_forgets_everything_about_its_target_and_nothing_else() {
-        let cache = Cache::default();
+        let cache = ResponseCache::default();
         cache.store(key("/a"), entry(&[], "", 10));
         cache.store(key("/a"), entry(&[("cookie", "a")], "", 10));
-        cache.store(Key { head: true, ..key("/a") }, entry(&[], "", 10));
+        cache.store(CacheKey { head: true, ..key("/a") }, entry(&[], "", 10));
         cache.store(key("/ab"), entry(&[], "", 10));
         cache.invalidate(2, "/a");
         assert_eq!(cache.shelves.lock().slots.len(), 4);

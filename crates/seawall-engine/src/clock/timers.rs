@@ -1,7 +1,7 @@
 //! Sleepers that no runtime knows: whoever polls a future by hand wakes them, on the machine's clock or on a simulated
 //! one. This is how a plain thread runs a call, and how ten minutes pass in a millisecond.
 
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use seawall_core::time::Mono;
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -1,26 +1,26 @@
 //! Credentials on their way into a request: put in last, after everything that is logged, hashed or cached.
 
+mod form;
 mod oauth;
-mod sent;
 
-pub use oauth::{Denied, Token, Tokens};
+pub use oauth::{Denied, OauthToken, Tokens};
 
 use crate::mask::{Mask, Probe};
 use crate::secret::{MissingSecret, Vault, fetch};
-use crate::shared::Store;
+use crate::shared::RedisStore;
+use form::{CredentialForm, hide, probe, sent};
 use http::HeaderValue;
 use http::header::{AUTHORIZATION, HeaderName};
 use seawall_core::config::Auth;
 use seawall_core::config::place::Inject;
 use seawall_http::query_parameter::QueryParameter;
-use sent::{Sent, hide, probe, sent};
 use std::sync::Arc;
 
 /// An upstream's keys, ready to be sent.
 #[derive(Debug)]
 pub struct Credentials {
-    place: Place,
-    keys: Vec<Ready>,
+    place: CredentialPlace,
+    keys: Vec<ReadyCredential>,
     /// Every key, in every form in which it goes out.
     mask: Mask,
     /// Where the only credential comes from, if it is one that expires.
@@ -28,16 +28,16 @@ pub struct Credentials {
 }
 
 #[derive(Debug)]
-enum Place {
+enum CredentialPlace {
     Query(String),
     Header(HeaderName),
 }
 
 #[derive(Debug)]
-struct Ready {
+struct ReadyCredential {
     tail: Arc<str>,
     fingerprint: u32,
-    sent: Sent,
+    sent: CredentialForm,
     probe: Probe,
 }
 
@@ -49,12 +49,14 @@ impl Credentials {
         path: &str,
         vault: Vault<'_>,
         before: Option<&Self>,
-        shared: Option<(&Arc<Store>, &str)>,
+        shared: Option<(&Arc<RedisStore>, &str)>,
     ) -> Result<Self, MissingSecret> {
         let place = match &auth.inject {
-            Inject::Query(name) => Place::Query(name.clone()),
-            Inject::Header { name, .. } => Place::Header(HeaderName::from_bytes(name.as_bytes()).expect("checked to be a header name")),
-            Inject::Basic => Place::Header(AUTHORIZATION),
+            Inject::Query(name) => CredentialPlace::Query(name.clone()),
+            Inject::Header { name, .. } => {
+                CredentialPlace::Header(HeaderName::from_bytes(name.as_bytes()).expect("checked to be a header name"))
+            }
+            Inject::Basic => CredentialPlace::Header(AUTHORIZATION),
         };
         let mut keys = Vec::with_capacity(auth.keys.len());
         let mut mask = Mask::default();
@@ -64,7 +66,7 @@ impl Credentials {
             let sent = sent(&auth.inject, &secret).map_err(missing)?;
             hide(&auth.inject, &secret, &secret.tail(), &mut mask);
             let fingerprint = secret.fingerprint(&format!("{path}.{}", key.id));
-            keys.push(Ready { tail: Arc::from(secret.tail()), fingerprint, sent, probe: probe(&auth.inject, &secret) });
+            keys.push(ReadyCredential { tail: Arc::from(secret.tail()), fingerprint, sent, probe: probe(&auth.inject, &secret) });
         }
         let before = before.and_then(|before| before.tokens.as_ref());
         let tokens = auth.refresh.as_ref().map(|spec| Tokens::new(auth, spec, path, vault, before, shared)).transpose()?;
@@ -82,7 +84,7 @@ impl Credentials {
     }
 
     /// Finds the credential of one attempt in the headers of its response.
-    pub(crate) fn probe<'a>(&'a self, key: Option<u16>, token: Option<&'a Token>) -> Option<&'a Probe> {
+    pub(crate) fn probe<'a>(&'a self, key: Option<u16>, token: Option<&'a OauthToken>) -> Option<&'a Probe> {
         match (key, token) {
             (Some(key), _) => self.keys.get(usize::from(key)).map(|key| &key.probe),
             (None, Some(token)) => Some(&token.probe),
@@ -105,8 +107,8 @@ impl Credentials {
     #[must_use]
     pub fn header(&self) -> Option<&HeaderName> {
         match &self.place {
-            Place::Header(name) => Some(name),
-            Place::Query(_) => None,
+            CredentialPlace::Header(name) => Some(name),
+            CredentialPlace::Query(_) => None,
         }
     }
 
@@ -114,25 +116,27 @@ impl Credentials {
     #[must_use]
     pub fn query(&self, key: u16) -> Option<QueryParameter> {
         match (&self.place, self.keys.get(usize::from(key))?) {
-            (Place::Query(name), Ready { sent: Sent::Query(secret), .. }) => Some(QueryParameter::new(name, secret.reveal())),
+            (CredentialPlace::Query(name), ReadyCredential { sent: CredentialForm::Query(secret), .. }) => {
+                Some(QueryParameter::new(name, secret.reveal()))
+            }
             _ => None,
         }
     }
 
     /// The parameter that carries a token.
     #[must_use]
-    pub fn query_token(&self, token: &Token) -> Option<QueryParameter> {
+    pub fn query_token(&self, token: &OauthToken) -> Option<QueryParameter> {
         match (&self.place, &token.sent) {
-            (Place::Query(name), Sent::Query(secret)) => Some(QueryParameter::new(name, secret.reveal())),
+            (CredentialPlace::Query(name), CredentialForm::Query(secret)) => Some(QueryParameter::new(name, secret.reveal())),
             _ => None,
         }
     }
 
     /// The header that carries a token.
     #[must_use]
-    pub fn token_field<'a>(&'a self, token: &'a Token) -> Option<(&'a HeaderName, &'a HeaderValue)> {
+    pub fn token_field<'a>(&'a self, token: &'a OauthToken) -> Option<(&'a HeaderName, &'a HeaderValue)> {
         match (&self.place, &token.sent) {
-            (Place::Header(name), Sent::Header(value)) => Some((name, value)),
+            (CredentialPlace::Header(name), CredentialForm::Header(value)) => Some((name, value)),
             _ => None,
         }
     }
@@ -141,7 +145,7 @@ impl Credentials {
     #[must_use]
     pub fn field(&self, key: u16) -> Option<(&HeaderName, &HeaderValue)> {
         match (&self.place, self.keys.get(usize::from(key))?) {
-            (Place::Header(name), Ready { sent: Sent::Header(value), .. }) => Some((name, value)),
+            (CredentialPlace::Header(name), ReadyCredential { sent: CredentialForm::Header(value), .. }) => Some((name, value)),
             _ => None,
         }
     }
@@ -150,8 +154,8 @@ impl Credentials {
     #[must_use]
     pub fn parameter(&self) -> Option<&str> {
         match &self.place {
-            Place::Query(name) => Some(name),
-            Place::Header(_) => None,
+            CredentialPlace::Query(name) => Some(name),
+            CredentialPlace::Header(_) => None,
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Tokens of OAuth 2 (RFC 6749): fetched when needed, kept in memory, and asked for once however many calls wait.
 
-use super::sent::{Sent, hide, probe, sent};
+use super::form::{CredentialForm, hide, probe, sent};
 use crate::base64::base64;
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use crate::mask::{Mask, Masked, Probe};
 use crate::secret::{MissingSecret, Secret, Vault, fetch};
-use crate::sending::Sending;
-use crate::shared::Store;
-use crate::shared::token::{self, SharedToken, Turn};
+use crate::sender::Sending;
+use crate::shared::RedisStore;
+use crate::shared::token::{self, SharedToken, TokenTurn};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Method, Request, Uri};
@@ -15,7 +15,7 @@ use seawall_core::config::place::{Inject, SecretRef};
 use seawall_core::config::{Auth, Refresh};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::time::{Mono, Nanos};
-use seawall_http::connect::{ConnectError, Sender};
+use seawall_http::connect::{ConnectError, RequestSender};
 use seawall_http::fault::Fault;
 use seawall_http::h2::absolute;
 use seawall_http::query_parameter::encode;
@@ -55,14 +55,14 @@ pub struct Tokens {
     client_secret: Secret,
     first_refresh: Option<Secret>,
     inject: Inject,
-    cell: Locked<Cell>,
+    cell: Locked<OauthCell>,
     /// Where instances find each other's tokens.
     shared: Option<SharedToken>,
 }
 
 #[derive(Debug, Default)]
-struct Cell {
-    token: Option<Arc<Token>>,
+struct OauthCell {
+    token: Option<Arc<OauthToken>>,
     turn: u64,
     /// The provider may replace it with each token.
     refresh: Option<Secret>,
@@ -76,11 +76,11 @@ struct Cell {
 }
 
 #[derive(Debug)]
-pub struct Token {
+pub struct OauthToken {
     turn: u64,
     until: Mono,
     secret: Secret,
-    pub(crate) sent: Sent,
+    pub(crate) sent: CredentialForm,
     pub(crate) probe: Probe,
 }
 
@@ -98,7 +98,7 @@ impl Tokens {
         path: &str,
         vault: Vault<'_>,
         before: Option<&Arc<Self>>,
-        shared: Option<(&Arc<Store>, &str)>,
+        shared: Option<(&Arc<RedisStore>, &str)>,
     ) -> Result<Arc<Self>, MissingSecret> {
         let secret = |name: &str, reference: &SecretRef| {
             let missing = |why| MissingSecret { path: format!("{path}.refresh.{name}"), reference: reference.to_string(), why };
@@ -118,7 +118,7 @@ impl Tokens {
         if let Some(old) = before.filter(same) {
             return Ok(Arc::clone(old));
         }
-        let cell = Locked::new(Cell { refresh: first_refresh.clone(), ..Cell::default() });
+        let cell = Locked::new(OauthCell { refresh: first_refresh.clone(), ..OauthCell::default() });
         let shared = shared.and_then(|(store, upstream)| SharedToken::new(store, upstream, &client_id, &client_secret));
         Ok(Arc::new(Self { spec: spec.clone(), client_id, client_secret, first_refresh, inject: auth.inject.clone(), cell, shared }))
     }
@@ -127,12 +127,12 @@ impl Tokens {
     ///
     /// # Errors
     /// When the provider gives none.
-    pub async fn token(self: &Arc<Self>, sending: &Sending, rejected: Option<&Token>) -> Result<Arc<Token>, Denied> {
+    pub async fn token(self: &Arc<Self>, sending: &Sending, rejected: Option<&OauthToken>) -> Result<Arc<OauthToken>, Denied> {
         loop {
             let mut flight = {
                 let now = sending.clock.now().mono;
                 let mut cell = self.cell.lock();
-                let usable = |token: &&Arc<Token>| now < token.until && rejected.is_none_or(|rejected| token.turn > rejected.turn);
+                let usable = |token: &&Arc<OauthToken>| now < token.until && rejected.is_none_or(|rejected| token.turn > rejected.turn);
                 if let Some(token) = cell.token.as_ref().filter(usable) {
                     return Ok(Arc::clone(token));
                 }
@@ -158,7 +158,7 @@ impl Tokens {
     }
 
     /// Starts the one request that everybody waits for. It is a task of its own: the caller who needed it first may leave.
-    fn depart(self: &Arc<Self>, cell: &mut Cell, sending: &Sending) -> watch::Receiver<()> {
+    fn depart(self: &Arc<Self>, cell: &mut OauthCell, sending: &Sending) -> watch::Receiver<()> {
         let (done, flight) = watch::channel(());
         cell.flight = Some(flight.clone());
         let refresh = cell.refresh.clone();
@@ -177,10 +177,10 @@ impl Tokens {
         let Some(shared) = &self.shared else { return self.ask(sending, refresh).await };
         loop {
             match shared.turn(sending.clock.now().wall).await {
-                Turn::Found(answer) => return Ok(answer),
-                Turn::Alone => return self.ask(sending, refresh).await,
-                Turn::Others => tokio::time::sleep(token::LOOK).await,
-                Turn::Ours => {
+                TokenTurn::Found(answer) => return Ok(answer),
+                TokenTurn::Alone => return self.ask(sending, refresh).await,
+                TokenTurn::Others => tokio::time::sleep(token::LOOK).await,
+                TokenTurn::Ours => {
                     let answer = self.ask(sending, refresh).await;
                     shared.keep(answer.as_ref().ok(), sending.clock.now().wall).await;
                     return answer;
@@ -208,7 +208,7 @@ impl Tokens {
         }
     }
 
-    fn read(&self, answer: &Value, turn: u64, now: Mono) -> Result<(Token, Option<Secret>), Denied> {
+    fn read(&self, answer: &Value, turn: u64, now: Mono) -> Result<(OauthToken, Option<Secret>), Denied> {
         let text = |name: &str| answer[name].as_str().filter(|text| !text.is_empty());
         let access = text("access_token").ok_or_else(|| denied("its answer has no access_token"))?;
         let secret = Secret::new(access);
@@ -218,7 +218,7 @@ impl Tokens {
             now + Nanos(life.0 - (life.0 / 10).min(EARLY.0)).max(MIN_LIFE)
         });
         let probe = probe(&self.inject, &secret);
-        Ok((Token { turn, until, secret, sent, probe }, text("refresh_token").map(Secret::new)))
+        Ok((OauthToken { turn, until, secret, sent, probe }, text("refresh_token").map(Secret::new)))
     }
 
     async fn ask(&self, sending: &Sending, refresh: Option<&Secret>) -> Result<Value, Denied> {
@@ -234,7 +234,7 @@ impl Tokens {
         let target = RequestTarget::new(path).map_err(|_| denied("its URL cannot be sent"))?;
         let mut request = self.request(refresh)?;
         let (head, body) = match sending.connector.connect(base, CONNECT).await.map_err(unconnected)? {
-            Sender::H1(mut conn) => {
+            RequestSender::H1(mut conn) => {
                 let (said, body) = request.into_parts();
                 let start = body.start();
                 conn.begin(body, start, true, |out| {
@@ -244,7 +244,7 @@ impl Tokens {
                 let (head, _) = conn.answer(false, None).await.map_err(failed)?;
                 (head, read_up_to(&mut conn, MOST_ANSWER).await)
             }
-            Sender::H2(mut shared) => {
+            RequestSender::H2(mut shared) => {
                 *request.uri_mut() = absolute(base, &target.parse::<Uri>().map_err(|_| denied("its URL cannot be sent"))?);
                 request.headers_mut().remove(HOST);
                 let (head, mut body) = shared.send(request).await.map_err(|failure| failed(failure.fault))?;

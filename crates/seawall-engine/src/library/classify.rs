@@ -1,6 +1,6 @@
 //! Who says what a result means: the library for errors that everybody knows, a closure for all others.
 
-use super::meaning::Meaning;
+use super::classification::Meaning;
 use seawall_core::record::{Class, ErrorKind};
 use seawall_http::fault::Fault;
 use std::error::Error;
@@ -167,14 +167,14 @@ fn of_hyper(error: &hyper::Error) -> Meaning<'static> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::meaning::Kind;
+    use super::super::classification::MeaningKind;
     use super::*;
 
     fn class_or_kind(meaning: Meaning<'_>) -> String {
         match meaning.0 {
-            Kind::Success => "success".into(),
-            Kind::Seen { result, .. } => result.map_or_else(|kind| kind.to_string(), |status| status.to_string()),
-            Kind::Said { verdict, .. } => verdict.class.to_string(),
+            MeaningKind::Success => "success".into(),
+            MeaningKind::Seen { result, .. } => result.map_or_else(|kind| kind.to_string(), |status| status.to_string()),
+            MeaningKind::Said { verdict, .. } => verdict.class.to_string(),
         }
     }
 

@@ -1,9 +1,9 @@
 //! The policy as a `tower` layer. The service that said it was ready makes the first attempt; a retry asks it again.
 
 use super::attempt::Attempt;
-use super::calling::{Calling, Sender};
 use super::failure::Failure;
-use super::judge::{Errors, Judge, Responses};
+use super::future::{AttemptSender, Calling};
+use super::outcome::{Errors, Judge, Responses};
 use super::policy::Policy;
 use super::request::Terms;
 use http::HeaderValue;
@@ -225,7 +225,7 @@ impl<S, R> fmt::Debug for Resend<S, R> {
     }
 }
 
-impl<S: Service<R> + Clone, R: Clone, J: Describe<R>> Sender<J> for Resend<S, R> {
+impl<S: Service<R> + Clone, R: Clone, J: Describe<R>> AttemptSender<J> for Resend<S, R> {
     type Value = S::Response;
     type Error = S::Error;
     type Future = Sending<S, R>;

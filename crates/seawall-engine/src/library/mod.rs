@@ -6,25 +6,25 @@
 #![warn(missing_docs)]
 
 mod attempt;
-mod calling;
+mod classification;
 mod classify;
-mod driver;
 mod failure;
-mod judge;
+mod fast_path;
+mod future;
 mod layer;
-mod light;
-mod meaning;
+mod library_driver;
+mod outcome;
 mod policy;
 mod report;
 mod request;
 mod sharing;
 
 pub use attempt::Attempt;
-pub use calling::Calling;
+pub use classification::Meaning;
 pub use classify::{Classify, Usual};
 pub use failure::Failure;
-pub use judge::{Errors, Judge, Responses};
+pub use future::Calling;
 pub use layer::{PolicyLayer, PolicyService, Resend};
-pub use meaning::Meaning;
+pub use outcome::{Errors, Judge, Responses};
 pub use policy::{Policies, Policy, Unusable};
 pub use request::Request;

@@ -3,16 +3,16 @@
 use super::attempt::Attempt;
 use super::classify::{Classify, Usual};
 use super::failure::Failure;
-use super::judge::{Errors, Responses};
 use super::layer::PolicyLayer;
+use super::outcome::{Errors, Responses};
 use super::report::{Hook, Reporter};
 use super::request::Request;
 use super::sharing;
 use crate::clock::Clock;
 use crate::entropy;
-use crate::live::{Around, Live, LiveEndpoint};
-use crate::locked::Locked;
-use crate::record::{Names, Record};
+use crate::locked_cell::Locked;
+use crate::record::{EndpointNames, Record};
+use crate::runtime::{Around, Live, LiveEndpoint};
 use crate::secret::Secret;
 use http::HeaderMap;
 use seawall_core::call::{CallPlan, First};
@@ -67,7 +67,7 @@ pub enum Unusable {
     Text(#[from] config::Invalid),
     /// It asks for what only the gateway has.
     #[error(transparent)]
-    Parts(#[from] crate::live::Unusable),
+    Parts(#[from] crate::runtime::UnusableConfig),
     /// The connection to shared state cannot be looked after.
     #[error("shared state: {0}")]
     Thread(#[from] std::io::Error),
@@ -241,7 +241,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let names = Names::new(name, &self.0.reporter.names.endpoint);
+        let names = EndpointNames::new(name, &self.0.reporter.names.endpoint);
         self.with(|shared| shared.reporter = shared.reporter.renamed(names))
     }
 

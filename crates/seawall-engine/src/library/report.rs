@@ -1,9 +1,9 @@
 //! What happened, told three ways from one record: a hook's, `tracing`'s and the metrics'. A call that succeeds at once
 //! and that nobody listens to costs a few counters and no record.
 
-use crate::locked::Locked;
-use crate::metrics::{Metrics, Tally};
-use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record};
+use crate::locked_cell::Locked;
+use crate::metrics::{Metrics, SuccessTally};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, EndpointNames, Record};
 use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::guard::{PhaseChange, State};
 use seawall_core::id::CallId;
@@ -27,7 +27,7 @@ impl fmt::Debug for Hook {
 
 /// Whom records are about.
 #[derive(Debug)]
-pub(super) struct Subject {
+pub(super) struct RecordSubject {
     pub(super) caller: Option<Arc<str>>,
     /// Made when somebody wants to know.
     pub(super) id: Option<CallId>,
@@ -35,16 +35,16 @@ pub(super) struct Subject {
 
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
-    pub(super) names: Arc<Names>,
+    pub(super) names: Arc<EndpointNames>,
     pub(super) hook: Option<Hook>,
     /// Ids have a generator of their own, so that naming a call does not change its waits.
     ids: Arc<Locked<Rng>>,
     metrics: Arc<Metrics>,
-    tally: Arc<Tally>,
+    tally: Arc<SuccessTally>,
 }
 
 impl Reporter {
-    pub(super) fn new(names: Arc<Names>) -> Self {
+    pub(super) fn new(names: Arc<EndpointNames>) -> Self {
         Self {
             names,
             hook: None,
@@ -55,11 +55,11 @@ impl Reporter {
     }
 
     /// The same under another name, with counters of its own.
-    pub(super) fn renamed(&self, names: Names) -> Self {
+    pub(super) fn renamed(&self, names: EndpointNames) -> Self {
         Self { hook: self.hook.clone(), ..Self::new(Arc::new(names)) }
     }
 
-    pub(super) fn id(&self, subject: &mut Subject, at: Wall) -> CallId {
+    pub(super) fn id(&self, subject: &mut RecordSubject, at: Wall) -> CallId {
         *subject.id.get_or_insert_with(|| CallId::new(at, &mut self.ids.lock()))
     }
 
@@ -78,7 +78,7 @@ impl Reporter {
         tracing::trace!(target: "seawall", upstream = %self.names.upstream, endpoint = %self.names.endpoint, "call succeeded");
     }
 
-    pub(super) fn attempt(&self, subject: &mut Subject, attempt: AttemptOutcome, at: Wall) {
+    pub(super) fn attempt(&self, subject: &mut RecordSubject, attempt: AttemptOutcome, at: Wall) {
         if matches!(attempt.decision, Decision::Retry | Decision::RotateKey) {
             tracing::info!(
                 target: "seawall",
@@ -111,7 +111,7 @@ impl Reporter {
         self.tell(&Record::Attempt(record));
     }
 
-    pub(super) fn call(&self, subject: &mut Subject, finish: &CallEnd, at: Wall) {
+    pub(super) fn call(&self, subject: &mut RecordSubject, finish: &CallEnd, at: Wall) {
         let (outcome, refused_by) = match finish.outcome {
             Outcome::Success | Outcome::Replayed => (Class::Success.as_str(), None),
             Outcome::Failed(class) => (class.as_str(), None),

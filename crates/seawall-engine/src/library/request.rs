@@ -1,10 +1,10 @@
 //! The terms of one call, and the call itself.
 
 use super::attempt::Attempt;
-use super::calling::{Calling, Closure};
 use super::classify::{Classify, Usual};
 use super::failure::Failure;
-use super::judge::{Errors, Judge, Responses};
+use super::future::{Calling, Closure};
+use super::outcome::{Errors, Judge, Responses};
 use super::policy::Policy;
 use http::Method;
 use std::sync::Arc;

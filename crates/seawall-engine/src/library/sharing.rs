@@ -2,7 +2,7 @@
 //! a policy needs it.
 
 use crate::clock::Clock;
-use crate::shared::{News, Store};
+use crate::shared::{News, RedisStore};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the thread. Its runtime also serves callers that have none.
-pub(super) fn keep_up(store: &Arc<Store>, clock: &Clock) -> std::io::Result<Handle> {
+pub(super) fn keep_up(store: &Arc<RedisStore>, clock: &Clock) -> std::io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (handle, store, clock) = (runtime.handle().clone(), Arc::clone(store), clock.clone());
     std::thread::Builder::new().name("seawall-shared".to_owned()).spawn(move || {
@@ -26,7 +26,7 @@ pub(super) fn keep_up(store: &Arc<Store>, clock: &Clock) -> std::io::Result<Hand
 }
 
 /// Until the thread's own is the last reference.
-async fn alone(store: &Arc<Store>) {
+async fn alone(store: &Arc<RedisStore>) {
     while Arc::strong_count(store) > 1 {
         tokio::time::sleep(LOOK).await;
     }

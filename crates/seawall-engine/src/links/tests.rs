@@ -1,7 +1,7 @@
 //! What becomes of links, and that a link which was rewritten leads where the one before led.
 
 use super::*;
-use crate::live::Around;
+use crate::runtime::Around;
 use proptest::prelude::*;
 use seawall_core::config;
 

@@ -1,14 +1,14 @@
 //! What is written down of calls, as plain data.
 
-pub mod line;
-mod names;
+mod endpoint_names;
+pub mod log_line;
 mod request_line;
 
-pub use names::Names;
+pub use endpoint_names::EndpointNames;
 pub use request_line::RequestLine;
 
 use crate::mask::{Mask, Masked};
-use crate::trace::Span;
+use crate::trace::AttemptSpan;
 use seawall_core::classify::HeaderLookup;
 use seawall_core::guard;
 use seawall_core::id::CallId;
@@ -37,7 +37,7 @@ pub struct NoteRecord {
 
 impl Record {
     /// The endpoint that it happened to, if it happened to one.
-    pub(crate) const fn names(&self) -> Option<&Arc<Names>> {
+    pub(crate) const fn names(&self) -> Option<&Arc<EndpointNames>> {
         match self {
             Self::Attempt(AttemptRecord { names, .. })
             | Self::Call(CallRecord { names, .. })
@@ -53,7 +53,7 @@ impl Record {
 pub struct AttemptRecord {
     pub at: Wall,
     pub call: CallId,
-    pub names: Arc<Names>,
+    pub names: Arc<EndpointNames>,
     pub caller: Arc<str>,
     pub attempt: AttemptOutcome,
     /// What the call asks for. A call of the library has none.
@@ -61,7 +61,7 @@ pub struct AttemptRecord {
     /// Sends beside this one that replaced a connection which had died while it was idle.
     pub resends: u32,
     /// What the upstream got as its parent, where the caller sent a trace.
-    pub span: Option<Box<Span>>,
+    pub span: Option<Box<AttemptSpan>>,
     /// Last four characters of the key that was used.
     pub key_tail: Option<Arc<str>>,
     /// The bound that it went over, where it did.
@@ -69,17 +69,17 @@ pub struct AttemptRecord {
     /// What happened, where no response came.
     pub error: Option<Box<str>>,
     /// What an answer looks like that no rule names, or that refuses a credential.
-    pub sample: Option<Box<Sample>>,
+    pub sample: Option<Box<ErrorSample>>,
 }
 
 /// The beginning of a response, without the secrets that it repeats. It may hold anything else.
 #[derive(Clone, Debug, Default)]
-pub struct Sample {
+pub struct ErrorSample {
     pub content_type: String,
     pub body: Vec<u8>,
 }
 
-impl Sample {
+impl ErrorSample {
     /// About what it takes in memory.
     pub(crate) fn size(&self) -> usize {
         size_of::<Self>() + self.content_type.capacity() + self.body.capacity()
@@ -103,14 +103,14 @@ impl Sample {
 pub struct IdleRecord {
     pub at: Wall,
     pub call: CallId,
-    pub names: Arc<Names>,
+    pub names: Arc<EndpointNames>,
 }
 
 #[derive(Clone, Debug)]
 pub struct CallRecord {
     pub at: Wall,
     pub call: CallId,
-    pub names: Arc<Names>,
+    pub names: Arc<EndpointNames>,
     pub caller: Arc<str>,
     pub request: Option<Arc<RequestLine>>,
     pub attempts: u32,
@@ -129,7 +129,7 @@ pub struct CallRecord {
 pub struct TokenRecord {
     pub at: Wall,
     pub call: CallId,
-    pub names: Arc<Names>,
+    pub names: Arc<EndpointNames>,
     /// The provider's words.
     pub error: Masked,
 }
@@ -137,6 +137,6 @@ pub struct TokenRecord {
 #[derive(Clone, Debug)]
 pub struct BreakerRecord {
     pub at: Wall,
-    pub names: Arc<Names>,
+    pub names: Arc<EndpointNames>,
     pub change: guard::PhaseChange,
 }

@@ -1,6 +1,6 @@
 //! What a call asks for, as records show it: method, route and path, without the values of the query.
 
-use super::line;
+use super::log_line;
 use http::Method;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl RequestLine {
     #[must_use]
     pub fn new(method: &Method, route: &Arc<str>, target: &str) -> Arc<Self> {
         let path = without_values(target);
-        let json = line::request_members(method, route, &path);
+        let json = log_line::request_members(method, route, &path);
         Arc::new(Self { method: method.clone(), route: Arc::clone(route), path, json })
     }
 }

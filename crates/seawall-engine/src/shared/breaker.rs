@@ -1,12 +1,12 @@
 //! A breaker that instances share. Ours is a copy, as last heard of, and the one that decides while nobody answers.
 
-use super::numbers::{self, Meeting, nanos, number, ticks};
-use super::redis::{Arguments, Seed, Store};
+use super::redis::{Arguments, RedisStore, Seed};
+use super::script_arrays::{self, Meeting, nanos, number, ticks};
 use super::scripts;
 use crate::clock::Clock;
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use crate::pause_cell::PauseCell;
-use crate::record::Names;
+use crate::record::EndpointNames;
 use seawall_core::call::{AskAnswer, SettleAttempt};
 use seawall_core::guard::breaker::{WHILE_PROBING, ramp_pause};
 use seawall_core::guard::{BreakerCell, BreakerSample, Forced, Permit, PhaseChange, PhaseData};
@@ -36,8 +36,8 @@ pub(crate) struct OwnCells {
 }
 
 #[derive(Debug)]
-pub(crate) struct SharedBreaker {
-    store: Arc<Store>,
+pub(crate) struct RedisBreaker {
+    store: Arc<RedisStore>,
     copy: Arc<Locked<BreakerCell>>,
     guard: policy::BreakerPolicy,
     key: String,
@@ -49,8 +49,14 @@ pub(crate) struct SharedBreaker {
     seed: Seed,
 }
 
-impl SharedBreaker {
-    pub(super) fn new(store: &Arc<Store>, names: &Names, own: OwnCells, guard: policy::BreakerPolicy, pause_keys: [String; 2]) -> Self {
+impl RedisBreaker {
+    pub(super) fn new(
+        store: &Arc<RedisStore>,
+        names: &EndpointNames,
+        own: OwnCells,
+        guard: policy::BreakerPolicy,
+        pause_keys: [String; 2],
+    ) -> Self {
         let OwnCells { breaker: copy, pauses } = own;
         let place = match guard.per {
             BreakerPer::Upstream => String::new(),
@@ -113,8 +119,8 @@ impl SharedBreaker {
             .signed(self.known().map_or(-1, i64::from))
             .numbers(permit(settle.cancel))
             .numbers(permit(settle.sample.map(|(permit, _)| permit)))
-            .number(numbers::of_failure(sample))
-            .number(sample.latency.0 / numbers::TICK);
+            .number(script_arrays::of_failure(sample))
+            .number(sample.latency.0 / script_arrays::TICK);
         let Some(reply) = self.run(&scripts::REPORT, &[&self.key], arguments, clock).await else {
             return settle.tell_breaker(&mut self.copy.lock(), &self.guard, clock.now().mono);
         };
@@ -123,7 +129,7 @@ impl SharedBreaker {
 
     /// Holds the breaker on every instance, or lets go of it; while nobody answers, our own.
     pub(crate) async fn force(&self, forced: Forced, clock: &Clock) -> Option<PhaseChange> {
-        let arguments = Arguments::default().number(0).number(numbers::of_forced(forced));
+        let arguments = Arguments::default().number(0).number(script_arrays::of_forced(forced));
         let Some(reply) = self.run(&scripts::FORCE, &[&self.key], arguments, clock).await else {
             return self.copy.lock().force(forced, clock.now().mono);
         };
@@ -134,7 +140,7 @@ impl SharedBreaker {
     fn change(&self, reply: &[i64], clock: &Clock) -> Option<PhaseChange> {
         let met = self.learn(reply, number(reply, 0), clock);
         let [_, from, to, cause, age, ..] = reply[..] else { return None };
-        let (from, to, cause) = numbers::change(from, to, cause)?;
+        let (from, to, cause) = script_arrays::change(from, to, cause)?;
         let ago = nanos(u64::try_from(age).unwrap_or(0));
         Some(PhaseChange { from, to, cause, at: Mono(met.mono.0.saturating_sub(ago.0)) })
     }
@@ -150,13 +156,13 @@ impl SharedBreaker {
     }
 
     async fn run(&self, script: &redis::Script, keys: &[&str], arguments: Arguments, clock: &Clock) -> Option<Vec<i64>> {
-        let arguments = numbers::of_guard(&self.guard, ticks).into_iter().fold(arguments, Arguments::number);
+        let arguments = script_arrays::of_guard(&self.guard, ticks).into_iter().fold(arguments, Arguments::number);
         let seed = || {
             let met = self.store.meeting(clock);
             let data = self.copy.lock().export();
             let worth = data.generation > 0;
-            let data = data.on(|at| met.ticks(at), |span| span / numbers::TICK);
-            if worth { numbers::of_breaker(&data) } else { Vec::new() }
+            let data = data.on(|at| met.ticks(at), |span| span / script_arrays::TICK);
+            if worth { script_arrays::of_breaker(&data) } else { Vec::new() }
         };
         self.store.run_seeded(&self.seed, script, keys, arguments, seed).await
     }
@@ -164,7 +170,7 @@ impl SharedBreaker {
     /// Keeps what a script says of the breaker; it says nothing where we know it already.
     fn learn(&self, reply: &[i64], ticks: u64, clock: &Clock) -> Meeting {
         let met = self.store.met(ticks, clock);
-        if let Some(data) = numbers::breaker(reply.get(5..).unwrap_or_default()) {
+        if let Some(data) = script_arrays::breaker(reply.get(5..).unwrap_or_default()) {
             if data.phase != PhaseData::Closed {
                 self.closed_at.store(0, Ordering::Relaxed);
             }

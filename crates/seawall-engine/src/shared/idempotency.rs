@@ -1,8 +1,8 @@
 //! Idempotency keys that instances share: reserved and ended in one script each, on Redis's clock. What an answer looks like
 //! that is kept under a key is for others.
 
-use super::numbers::{nanos, number, ticks};
-use super::redis::{Arguments, Store};
+use super::redis::{Arguments, RedisStore};
+use super::script_arrays::{nanos, number, ticks};
 use super::scripts;
 use crate::clock::Clock;
 use seawall_core::admit::idempotency::{KeyClaim, KeyEnding, ReserveAnswer};
@@ -14,7 +14,7 @@ fn name(scope: &[u8; 32]) -> String {
     format!("{{seawall:{hash}}}:idempotency")
 }
 
-impl Store {
+impl RedisStore {
     /// Asks to execute under a key, with the answer that is to be given again; `None` when shared state does not answer.
     pub async fn reserve_key(&self, scope: &[u8; 32], claim: &KeyClaim, owner: CallId, clock: &Clock) -> Option<(ReserveAnswer, Vec<u8>)> {
         let arguments = Arguments::default()

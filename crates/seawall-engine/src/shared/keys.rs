@@ -1,11 +1,11 @@
 //! The keys of an upstream, as instances share them: one that cools anywhere is used nowhere. Ours is a copy, as last
 //! heard of, and the one that leases while nobody answers.
 
-use super::numbers::{self, nanos, number, ticks};
-use super::redis::{Arguments, Seed, Store};
+use super::redis::{Arguments, RedisStore, Seed};
+use super::script_arrays::{self, nanos, number, ticks};
 use super::scripts;
 use crate::clock::Clock;
-use crate::record::Names;
+use crate::record::EndpointNames;
 use crate::upstream_state::UpstreamState;
 use seawall_core::call::{AskAnswer, KeyReport, SettleAttempt};
 use seawall_core::lease::{KeyLease, KeyPool, KeySet, RequestMark, Until};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 #[derive(Debug)]
 pub(crate) struct SharedKeys {
-    store: Arc<Store>,
+    store: Arc<RedisStore>,
     copy: Arc<UpstreamState>,
     key: String,
     /// How keys are picked, the pauses of dead ones, the gaps of a cooldown's probes, and the groups.
@@ -25,7 +25,7 @@ pub(crate) struct SharedKeys {
 }
 
 impl SharedKeys {
-    pub(super) fn new(store: &Arc<Store>, names: &Names, copy: Arc<UpstreamState>) -> Self {
+    pub(super) fn new(store: &Arc<RedisStore>, names: &EndpointNames, copy: Arc<UpstreamState>) -> Self {
         let (policy, count) = copy.with_keys(|pool| (policy(pool), pool.len())).unwrap_or_default();
         // Instances that have another secret under the same id keep another pool.
         let secrets: String = copy.secrets().iter().map(|secret| format!(":{secret:x}")).collect();
@@ -106,12 +106,12 @@ impl SharedKeys {
             let (met, now) = (self.store.meeting(clock), clock.now());
             let data = self.copy.with_keys(|pool| pool.export()).unwrap_or_default();
             // The script knows one clock, so that a quota's reset becomes a moment on it.
-            let mut data = data.on(|at| met.ticks(at), |span| span / numbers::TICK);
+            let mut data = data.on(|at| met.ticks(at), |span| span / script_arrays::TICK);
             for cooldown in data.keys.iter_mut().map(|key| &mut key.cooldown).chain(&mut data.groups) {
                 let wall = cooldown.wall.take().map_or(0, |wall| ticks(left(Until::Wall(seawall_core::time::Wall(wall)), now)));
                 cooldown.mono = cooldown.mono.max(if wall > 0 { met.ticks + wall } else { 0 });
             }
-            numbers::of_pool(&data)
+            script_arrays::of_pool(&data)
         };
         self.store.run_seeded(&self.seed, script, &[&self.key], arguments, seed).await
     }
@@ -119,7 +119,7 @@ impl SharedKeys {
     fn learn(&self, said: Option<&[i64]>, ticks: u64, clock: &Clock) {
         let met = self.store.met(ticks, clock);
         self.copy.with_keys(|pool| {
-            if let Some(data) = numbers::pool(said.unwrap_or_default(), pool.len()) {
+            if let Some(data) = script_arrays::pool(said.unwrap_or_default(), pool.len()) {
                 pool.import(&data.on(|at| met.mono(at), |span| nanos(span).0));
             }
         });
@@ -129,8 +129,8 @@ impl SharedKeys {
 fn policy(pool: &KeyPool) -> Vec<i64> {
     let [first, last, unproven] = [KeyPool::FIRST_PROBE, KeyPool::LAST_PROBE, KeyPool::UNPROVEN_PROBE].map(ticks);
     let [good, longest, gap] = [KeyPool::PROVEN_GOOD, MAX_DISPROVED, FIRST_GAP].map(ticks);
-    let numbers = [numbers::of_pick(pool.pick()), first, last, unproven, good, longest, gap, pool.len() as u64].into_iter();
-    numbers.chain(pool.groups().map(|group| group as u64)).map(numbers::signed).collect()
+    let numbers = [script_arrays::of_pick(pool.pick()), first, last, unproven, good, longest, gap, pool.len() as u64].into_iter();
+    numbers.chain(pool.groups().map(|group| group as u64)).map(script_arrays::signed).collect()
 }
 
 /// How long a cooldown still lasts.

@@ -1,13 +1,13 @@
 //! Limits that instances share, taken together in one step or not at all; and the share of them that is ours while
 //! nobody answers.
 
-use super::numbers::{self, Meeting, nanos, number};
-use super::redis::{Arguments, Store};
+use super::redis::{Arguments, RedisStore};
+use super::script_arrays::{self, Meeting, nanos, number};
 use super::scripts;
 use crate::clock::Clock;
-use crate::limits::{Layer, Limits, Taken, Who};
-use crate::locked::Locked;
-use crate::record::Names;
+use crate::limits::{AdmittedLayers, EndpointLimits, LimitLayer, LimitSubject};
+use crate::locked_cell::Locked;
+use crate::record::EndpointNames;
 use seawall_core::admit::limit::{Gcra, LimitCell};
 use seawall_core::call::{AskAnswer, SettleAttempt};
 use seawall_core::policy::{Fail, Mode};
@@ -19,14 +19,14 @@ const CLOSED_FOR: Nanos = Nanos::from_secs(1);
 
 #[derive(Debug)]
 pub struct SharedLimits {
-    store: Arc<Store>,
-    names: Arc<Names>,
-    own: Limits,
+    store: Arc<RedisStore>,
+    names: Arc<EndpointNames>,
+    own: EndpointLimits,
     /// Where each layer's cells are, and its numbers in ticks.
     layers: Vec<(String, Gcra)>,
     cost: u64,
     /// What the limits come to for one of so many instances.
-    share: Locked<(u32, Arc<Limits>)>,
+    share: Locked<(u32, Arc<EndpointLimits>)>,
 }
 
 /// What a call took from shared limits.
@@ -43,7 +43,7 @@ pub struct Receipt {
 pub enum Took {
     Shared(Receipt),
     /// From our own share.
-    Alone(Arc<Limits>, Taken),
+    Alone(Arc<EndpointLimits>, AdmittedLayers),
     /// Nowhere: a limit that must not be guessed refused.
     Nothing,
 }
@@ -59,9 +59,9 @@ impl Took {
 }
 
 impl SharedLimits {
-    pub(super) fn new(store: &Arc<Store>, names: &Arc<Names>, own: &Limits, cost: u64) -> Self {
+    pub(super) fn new(store: &Arc<RedisStore>, names: &Arc<EndpointNames>, own: &EndpointLimits, cost: u64) -> Self {
         // All layers are taken in one script, so they are all in one slot of a cluster.
-        let layer = |layer: &Layer| (format!("{{seawall}}:limit:{}:", layer.place()), numbers::in_ticks(layer.spec()));
+        let layer = |layer: &LimitLayer| (format!("{{seawall}}:limit:{}:", layer.place()), script_arrays::in_ticks(layer.spec()));
         Self {
             store: Arc::clone(store),
             names: Arc::clone(names),
@@ -73,7 +73,7 @@ impl SharedLimits {
     }
 
     /// Takes a call's part of every layer, on all instances together.
-    pub async fn take(&self, who: &Who<'_>, clock: &Clock) -> (AskAnswer, Took) {
+    pub async fn take(&self, who: &LimitSubject<'_>, clock: &Clock) -> (AskAnswer, Took) {
         let hashes = self.own.layers().iter().map(|layer| layer.stable_key(who, &self.names));
         let keys: Vec<String> = self.layers.iter().zip(hashes).map(|((prefix, _), hash)| format!("{prefix}{hash}")).collect();
         let arguments =
@@ -92,12 +92,12 @@ impl SharedLimits {
             Some(0) => self.own.count(None, number(&reply, 3)),
             _ => self.own.count(reply.get(2).and_then(|layer| usize::try_from(*layer).ok()), 0),
         }
-        let cells = reply.get(5..).unwrap_or_default().chunks_exact(3).map(numbers::cell).collect();
+        let cells = reply.get(5..).unwrap_or_default().chunks_exact(3).map(script_arrays::cell).collect();
         (answer, Took::Shared(Receipt { keys, shadowed: number(&reply, 3), cells, met }))
     }
 
-    fn take_alone(&self, who: &Who<'_>, now: Mono) -> (AskAnswer, Took) {
-        let closed = |layer: &Layer| layer.mode() == Mode::Enforce && layer.spec().fail == Fail::Closed;
+    fn take_alone(&self, who: &LimitSubject<'_>, now: Mono) -> (AskAnswer, Took) {
+        let closed = |layer: &LimitLayer| layer.mode() == Mode::Enforce && layer.spec().fail == Fail::Closed;
         if self.own.layers().iter().any(closed) {
             return (AskAnswer::OverLimit { retry_at: Some(now + CLOSED_FOR) }, Took::Nothing);
         }
@@ -106,7 +106,7 @@ impl SharedLimits {
         (answer, Took::Alone(share, taken))
     }
 
-    fn share(&self) -> Arc<Limits> {
+    fn share(&self) -> Arc<EndpointLimits> {
         let instances = self.store.instances();
         let mut share = self.share.lock();
         if share.0 != instances {
@@ -130,7 +130,7 @@ impl SharedLimits {
     }
 
     /// Runs a script on those of a receipt's cells that it is about.
-    async fn change(&self, script: &redis::Script, receipt: &Receipt, arguments: Arguments, about: impl Fn(u32, &Layer) -> bool) {
+    async fn change(&self, script: &redis::Script, receipt: &Receipt, arguments: Arguments, about: impl Fn(u32, &LimitLayer) -> bool) {
         let layers = (0..).zip(self.own.layers()).zip(&self.layers).zip(&receipt.keys);
         let (mut keys, mut arguments) = (Vec::new(), arguments);
         for (((place, layer), (_, limit)), key) in layers {
@@ -153,7 +153,7 @@ impl SharedLimits {
             Took::Shared(receipt) => {
                 let at = Mono(receipt.met.ticks(now.0));
                 let layers = self.own.layers().iter().zip(&self.layers).zip(&receipt.cells);
-                Layer::fields(layers.map(|((layer, (_, limit)), cell)| {
+                LimitLayer::fields(layers.map(|((layer, (_, limit)), cell)| {
                     let (remaining, reset) = limit.remaining(cell, at);
                     (layer, remaining, nanos(reset.0))
                 }))
@@ -163,5 +163,5 @@ impl SharedLimits {
 }
 
 fn told(arguments: Arguments, limit: &Gcra) -> Arguments {
-    numbers::of_limit(limit).into_iter().fold(arguments, Arguments::number)
+    script_arrays::of_limit(limit).into_iter().fold(arguments, Arguments::number)
 }

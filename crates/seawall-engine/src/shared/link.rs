@@ -1,13 +1,13 @@
 //! One endpoint's end of shared state: the questions of its calls, put to Redis, and what is done when nobody answers.
 
-use super::breaker::{OwnCells, SharedBreaker};
+use super::breaker::{OwnCells, RedisBreaker};
 use super::keys::SharedKeys;
 use super::limits::{Receipt, SharedLimits};
 use super::pause::SharedPause;
-use super::redis::{Late, Store};
+use super::redis::{Late, RedisStore};
 use crate::clock::Clock;
-use crate::limits::Limits;
-use crate::record::Names;
+use crate::limits::EndpointLimits;
+use crate::record::EndpointNames;
 use crate::upstream_state::UpstreamState;
 use seawall_core::call::{KeyReport, SettleAttempt};
 use seawall_core::config::EndpointPolicy;
@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 #[derive(Debug)]
 pub struct Link {
-    store: Arc<Store>,
+    store: Arc<RedisStore>,
     pub limits: SharedLimits,
     /// Those that count by credential.
     pub(crate) key_limits: SharedLimits,
-    pub(crate) breaker: SharedBreaker,
+    pub(crate) breaker: RedisBreaker,
     pub(crate) keys: SharedKeys,
     pub(crate) pause: SharedPause,
 }
@@ -35,19 +35,19 @@ pub(crate) struct Receipts {
 
 impl Link {
     pub(crate) fn new(
-        store: &Arc<Store>,
-        names: &Arc<Names>,
+        store: &Arc<RedisStore>,
+        names: &Arc<EndpointNames>,
         policy: &EndpointPolicy,
         own: OwnCells,
         upstream: Arc<UpstreamState>,
-        (limits, key_limits): (&Limits, &Limits),
+        (limits, key_limits): (&EndpointLimits, &EndpointLimits),
     ) -> Self {
         let pause = SharedPause::new(store, names, own.pauses.clone());
         Self {
             store: Arc::clone(store),
             limits: SharedLimits::new(store, names, limits, policy.cost),
             key_limits: SharedLimits::new(store, names, key_limits, policy.cost),
-            breaker: SharedBreaker::new(store, names, own, policy.breaker, pause.keys()),
+            breaker: RedisBreaker::new(store, names, own, policy.breaker, pause.keys()),
             keys: SharedKeys::new(store, names, upstream),
             pause,
         }

@@ -9,9 +9,9 @@ mod idempotency;
 mod keys;
 mod limits;
 pub mod link;
-pub mod numbers;
 mod pause;
 pub mod redis;
+pub mod script_arrays;
 pub mod scripts;
 pub(crate) mod token;
 
@@ -19,4 +19,4 @@ pub(crate) use breaker::OwnCells;
 pub use limits::{SharedLimits, Took};
 pub use link::Link;
 pub(crate) use link::Receipts;
-pub use redis::{News, Store};
+pub use redis::{News, RedisStore};

@@ -1,12 +1,12 @@
 //! A pause that a provider asked for, told to every instance. It is heard together with the breaker, by whoever asks for leave
 //! to send; ours is kept in the endpoint's own cell, and goes on when Redis does not answer.
 
-use super::numbers::{number, ticks};
-use super::redis::{Arguments, Store};
+use super::redis::{Arguments, RedisStore};
+use super::script_arrays::{number, ticks};
 use super::scripts;
 use crate::clock::Clock;
 use crate::pause_cell::PauseCell;
-use crate::record::Names;
+use crate::record::EndpointNames;
 use seawall_core::call::SettleAttempt;
 use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::record::Scope;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 #[derive(Debug)]
 pub(crate) struct SharedPause {
-    store: Arc<Store>,
+    store: Arc<RedisStore>,
     upstream: String,
     endpoint: String,
     /// Our own copies, of the endpoint's pause and of its upstream's.
@@ -23,7 +23,7 @@ pub(crate) struct SharedPause {
 }
 
 impl SharedPause {
-    pub(super) fn new(store: &Arc<Store>, names: &Names, copies: [Arc<PauseCell>; 2]) -> Self {
+    pub(super) fn new(store: &Arc<RedisStore>, names: &EndpointNames, copies: [Arc<PauseCell>; 2]) -> Self {
         let upstream = format!("{{seawall:{}}}:paused", names.upstream);
         Self { store: Arc::clone(store), endpoint: format!("{upstream}:{}", names.endpoint), upstream, copies }
     }

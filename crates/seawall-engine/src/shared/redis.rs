@@ -2,10 +2,10 @@
 //! not answer in time. Decides nothing about calls.
 
 use super::link::{Link, Receipts};
-use super::numbers::{Meeting, TICK, number, signed};
+use super::script_arrays::{Meeting, TICK, number, signed};
 use super::scripts;
 use crate::clock::Clock;
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, Script, ServerErrorKind};
 use seawall_core::call::SettleAttempt;
@@ -69,7 +69,7 @@ pub(crate) struct Late {
 
 /// Shared state in Redis, as one process sees it.
 #[derive(Debug)]
-pub struct Store {
+pub struct RedisStore {
     client: Client,
     /// How long a call waits for an answer before it goes on without.
     patience: Duration,
@@ -88,7 +88,7 @@ pub struct Store {
     name: String,
 }
 
-impl Store {
+impl RedisStore {
     /// Nothing is connected yet: a Redis that is away when we start is no reason not to serve.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! A token that instances share: one of them fetches it, the others find it sealed in Redis. The seal's key comes from
 //! the client's own secret, which every instance has and Redis never sees.
 
-use super::redis::{Arguments, Store};
+use super::redis::{Arguments, RedisStore};
 use super::scripts;
 use crate::secret::Secret;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
@@ -20,7 +20,7 @@ const LONGEST: Nanos = Nanos::from_secs(86_400);
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) struct SharedToken {
-    store: Arc<Store>,
+    store: Arc<RedisStore>,
     token: String,
     turn: String,
     seal: RandomizedNonceKey,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for SharedToken {
 
 /// What to do about a token that is needed.
 #[derive(Debug)]
-pub(crate) enum Turn {
+pub(crate) enum TokenTurn {
     /// Another instance has fetched it: the provider's answer, as of now.
     Found(Value),
     /// It is our turn to fetch it, and everybody waits.
@@ -48,7 +48,7 @@ pub(crate) enum Turn {
 }
 
 impl SharedToken {
-    pub(crate) fn new(store: &Arc<Store>, upstream: &str, client_id: &Secret, client_secret: &Secret) -> Option<Self> {
+    pub(crate) fn new(store: &Arc<RedisStore>, upstream: &str, client_id: &Secret, client_secret: &Secret) -> Option<Self> {
         let mut hash = Sha256::new();
         for part in ["seawall token 1", client_id.reveal(), client_secret.reveal()] {
             hash.update(part.len().to_be_bytes());
@@ -59,17 +59,17 @@ impl SharedToken {
         Some(Self { store: Arc::clone(store), turn: format!("{token}:turn"), token, seal, version: AtomicU64::new(0) })
     }
 
-    pub(crate) async fn turn(&self, now: Wall) -> Turn {
+    pub(crate) async fn turn(&self, now: Wall) -> TokenTurn {
         let arguments = Arguments::default().number(0).number(self.version.load(Ordering::Relaxed)).text(self.store.name()).number(TURN_MS);
         let reply: Option<(u64, Vec<u8>)> = self.store.run(&scripts::TOKEN, &[&self.token, &self.turn], &arguments).await;
         match reply {
-            None => Turn::Alone,
-            Some((0, owner)) if owner == self.store.name().as_bytes() => Turn::Ours,
-            Some((0, _)) => Turn::Others,
+            None => TokenTurn::Alone,
+            Some((0, owner)) if owner == self.store.name().as_bytes() => TokenTurn::Ours,
+            Some((0, _)) => TokenTurn::Others,
             Some((version, sealed)) => {
                 self.version.store(version, Ordering::Relaxed);
                 // What we cannot open was sealed for other clients; then it is no token of ours.
-                self.open(sealed).map_or(Turn::Others, |kept| Turn::Found(aged(kept, now)))
+                self.open(sealed).map_or(TokenTurn::Others, |kept| TokenTurn::Found(aged(kept, now)))
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn token(secret: &str) -> SharedToken {
-        let store = Arc::new(Store::new("redis://127.0.0.1:1", Nanos::from_millis(50)).unwrap());
+        let store = Arc::new(RedisStore::new("redis://127.0.0.1:1", Nanos::from_millis(50)).unwrap());
         SharedToken::new(&store, "a", &Secret::new("id"), &Secret::new(secret)).unwrap()
     }
 

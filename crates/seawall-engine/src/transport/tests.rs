@@ -1,15 +1,15 @@
 //! Uploads over sockets that fail: what an upstream takes for a whole request is the caller's request, or the call fails.
 
 use super::*;
-use crate::attempt::Outward;
+use crate::attempt::AttemptRequest;
 use crate::clock::Clock;
-use crate::live::{Around, Live};
+use crate::runtime::{Around, Live};
 use proptest::prelude::*;
 use seawall_core::time::Nanos;
 use seawall_http::connect::Connector;
-use seawall_http::h1::Served;
+use seawall_http::connection_pool::ConnectionPool;
+use seawall_http::h1::ServerConnection;
 use seawall_http::io::Io;
-use seawall_http::pool::Pool;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
@@ -113,7 +113,7 @@ fn upstream(script: Script, is_reused: bool, idle: Receiver<Sender<()>>, to: Sen
 }
 
 /// A caller's request as the gateway reads it: the beginning of its body, and the rest as it comes.
-async fn uploaded(upload: &Upload) -> (Served<Relay>, Replay) {
+async fn uploaded(upload: &Upload) -> (ServerConnection<Relay>, ReplayBody) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let Upload { body, is_chunked, .. } = upload.clone();
@@ -129,12 +129,12 @@ async fn uploaded(upload: &Upload) -> (Served<Relay>, Replay) {
         };
         let _closed = stream.read(&mut [0; 1]);
     });
-    let mut served = Served::new(Io::Plain(listener.accept().await.unwrap().0));
+    let mut served = ServerConnection::new(Io::Plain(listener.accept().await.unwrap().0));
     let (mut head, ()) = Request::new(()).into_parts();
     let heard = std::future::poll_fn(|cx| served.poll_request::<Inbound>(&mut head, cx)).await.unwrap();
     let (mut incoming, _) = heard.unwrap();
     let ahead = std::future::poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await.unwrap().unwrap();
-    (served, Replay::once(ahead.into_data().unwrap(), incoming, u64::MAX))
+    (served, ReplayBody::once(ahead.into_data().unwrap(), incoming, u64::MAX))
 }
 
 struct Bench {
@@ -148,11 +148,11 @@ impl Bench {
         let config = seawall_core::config::load("test", text.as_bytes()).unwrap();
         let around = Around { vault: &|_| Err("no secrets".to_owned()), files: &|_| Err("no files".to_owned()) };
         let live = Live::new(config, around, None).unwrap();
-        let sending = Sending { clock: Clock::start(), pool: Pool::default(), connector: Connector::new() };
+        let sending = Sending { clock: Clock::start(), pool: ConnectionPool::default(), connector: Connector::new() };
         Self { sending, upstream: Arc::clone(live.named("api").unwrap()) }
     }
 
-    fn transport<'a>(&'a self, endpoint: &'a Arc<LiveEndpoint>, method: Method, body: Replay) -> HttpTransport<'a> {
+    fn transport<'a>(&'a self, endpoint: &'a Arc<LiveEndpoint>, method: Method, body: ReplayBody) -> HttpTransport<'a> {
         HttpTransport {
             sending: &self.sending,
             upstream: &self.upstream,
@@ -177,12 +177,12 @@ impl Bench {
         }
     }
 
-    fn attempt(&self) -> Outward {
+    fn attempt(&self) -> AttemptRequest {
         let (timeout, now) = (Nanos::from_secs(10), self.sending.clock.now());
-        Outward { number: 1, key: None, timeout, remaining: timeout, now }
+        AttemptRequest { number: 1, key: None, timeout, remaining: timeout, now }
     }
 
-    async fn send(&self, method: Method, body: Replay) -> Result<StatusCode, Fault> {
+    async fn send(&self, method: Method, body: ReplayBody) -> Result<StatusCode, Fault> {
         let endpoint = Arc::clone(self.upstream.endpoint(method.as_str(), "/x"));
         let mut transport = self.transport(&endpoint, method, body);
         transport.send(self.attempt()).await?;
@@ -199,7 +199,7 @@ fn attempt(upload: &Upload, script: Script) -> (Result<StatusCode, Fault>, Vec<V
         let bench = Bench::before(at);
         let (_served, body) = uploaded(upload).await;
         if upload.is_reused {
-            assert_eq!(bench.send(Method::GET, Replay::Empty).await, Ok(StatusCode::OK));
+            assert_eq!(bench.send(Method::GET, ReplayBody::Empty).await, Ok(StatusCode::OK));
         }
         if script.first == 0 {
             // Nothing awaits here, so that the reactor does not hear of the reset before the request is written.
@@ -230,7 +230,7 @@ fn an_upload_that_meets_a_dead_connection_goes_over_a_new_one_whole() {
 
 #[test]
 fn a_body_that_went_through_once_is_not_sent_again() {
-    let mut body = Replay::once(Bytes::from_static(b"paid once"), Inbound::None, 0);
+    let mut body = ReplayBody::once(Bytes::from_static(b"paid once"), Inbound::None, 0);
     assert!(body.take().is_some());
     assert!(body.take().is_none() && !body.restore(None) && body.take().is_none());
 }
@@ -279,7 +279,7 @@ async fn long_answers_wait_until_there_is_room_and_short_ones_do_not() {
             let endpoint = Arc::clone(bench.upstream.endpoint("GET", "/x"));
             let room = Arc::new(Semaphore::new(300));
             let asking = || {
-                let mut transport = bench.transport(&endpoint, Method::GET, Replay::Empty);
+                let mut transport = bench.transport(&endpoint, Method::GET, ReplayBody::Empty);
                 (transport.ahead, transport.room) = (LONG + 1, Some(Room::new(Arc::clone(&room))));
                 transport
             };

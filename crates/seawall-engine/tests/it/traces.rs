@@ -13,14 +13,14 @@ use seawall_core::record::{Class, ErrorKind};
 use seawall_core::rng::Rng;
 use seawall_core::sim::script::{self, SendFate};
 use seawall_core::time::{Mono, Nanos, Wall};
-use seawall_engine::attempt::{KeyTail, Outward, Transport};
+use seawall_engine::attempt::{AttemptRequest, KeyTail, Transport};
 use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::deadlines::Deadlines;
-use seawall_engine::drive::{Scene, drive};
-use seawall_engine::limits::Who;
-use seawall_engine::live::{Around, Live};
-use seawall_engine::record::{AttemptRecord, Names, line};
+use seawall_engine::driver::{CallContext, drive};
+use seawall_engine::limits::LimitSubject;
+use seawall_engine::record::{AttemptRecord, EndpointNames, log_line};
 use seawall_engine::recorder::Recorder;
+use seawall_engine::runtime::{Around, Live};
 use seawall_engine::secret::Secret;
 use seawall_engine::{Clock, Failure, Policies, Record};
 use seawall_http::fault::Fault;
@@ -68,7 +68,7 @@ fn caller() -> Arc<str> {
 
 fn line(record: AttemptRecord) -> String {
     let mut text = Vec::new();
-    line::json(&mut text, &mut line::Stamp::default(), &Record::Attempt(AttemptRecord { call: id(), ..record }));
+    log_line::json(&mut text, &mut log_line::Stamp::default(), &Record::Attempt(AttemptRecord { call: id(), ..record }));
     String::from_utf8(text).unwrap()
 }
 
@@ -78,7 +78,7 @@ fn end(succeeded: bool, finish: &CallEnd) -> String {
 
 fn simulator(case: &Case) -> Story {
     let trace = script::play(&case.config(), &case.gaps, &case.fates, case.seed, Clock::simulated().now());
-    let names = Arc::new(Names::new("api", "default"));
+    let names = Arc::new(EndpointNames::new("api", "default"));
     let record = |(now, attempt): &(seawall_core::time::Now, _)| {
         line(AttemptRecord {
             at: now.wall,
@@ -170,7 +170,7 @@ impl HeaderLookup for Fields {
 }
 
 impl Transport for Scripted<'_> {
-    async fn send(&mut self, attempt: Outward) -> Result<(), Fault> {
+    async fn send(&mut self, attempt: AttemptRequest) -> Result<(), Fault> {
         self.sends.push((self.clock.now().mono, attempt.number));
         self.last = None;
         let fate = self.case.fate(self.sent);
@@ -225,7 +225,7 @@ fn gateway(case: &Case) -> Story {
     let live = Live::new(case.config(), around, None).unwrap();
     let (recorder, rng, headers, who) = (Recorder::default(), RefCell::new(Rng::seeded(case.seed)), HeaderMap::new(), caller());
     let deadlines = Deadlines::default();
-    let scene = Scene {
+    let scene = CallContext {
         clock: &clock,
         deadlines: &deadlines,
         rng: &rng,
@@ -235,7 +235,7 @@ fn gateway(case: &Case) -> Story {
         caller: &who,
         key_tail: &NoKeys,
         request: None,
-        who: Who {
+        who: LimitSubject {
             ip: IpAddr::from([127, 0, 0, 1]),
             caller: "",
             user: "",

@@ -12,7 +12,7 @@ use seawall_core::policy::{self, Algorithm, BreakerPer, Fail, Mode, Pick, Rate, 
 use seawall_core::probing::{FIRST_GAP, MAX_DISPROVED};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
-use seawall_engine::shared::{numbers, scripts};
+use seawall_engine::shared::{script_arrays, scripts};
 
 const SEQUENCES: u64 = 10_000;
 const STEPS: usize = 14;
@@ -79,7 +79,7 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let limits: Vec<Gcra> = (0..1 + rng.up_to(2)).map(|_| some_limit(rng)).collect();
     let mut cells = vec![LimitCell::default(); limits.len()];
     let keys: Vec<String> = (0..limits.len()).map(|layer| format!("{{twins}}:l:{sequence}:{layer}")).collect();
-    let shape: Vec<i64> = limits.iter().flat_map(numbers::of_limit).map(signed).collect();
+    let shape: Vec<i64> = limits.iter().flat_map(script_arrays::of_limit).map(signed).collect();
     let longest = limits.iter().map(|limit| limit.numbers().per).max().unwrap();
     let mut now = 1 + rng.up_to(1 << 50);
     let mut last: Option<(u64, u64, u32)> = None;
@@ -92,7 +92,7 @@ fn limits(rng: &mut Rng, sequence: u64, run: &mut Run) {
                     (0..limits.len()).filter(|layer| limits[*layer].mode() != Mode::Off && shadowed >> layer & 1 == 0).collect();
                 let mut pairs: Vec<(&Gcra, &mut LimitCell)> = limits.iter().zip(&mut cells).collect();
                 layered::refund(&mut pairs, Mono(at), cost, shadowed);
-                let shape: Vec<i64> = spent.iter().flat_map(|layer| numbers::of_limit(&limits[*layer])).map(signed).collect();
+                let shape: Vec<i64> = spent.iter().flat_map(|layer| script_arrays::of_limit(&limits[*layer])).map(signed).collect();
                 let spent: Vec<String> = spent.into_iter().map(|layer| keys[layer].clone()).collect();
                 if !spent.is_empty() {
                     run.op(
@@ -159,7 +159,7 @@ fn permit_numbers(permit: Option<Permit>) -> [i64; 2] {
 fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let (guard, mut breaker) = (some_guard(rng), BreakerCell::new());
     let key = [format!("{{twins}}:b:{sequence}")];
-    let policy = numbers::of_guard(&guard, |span| span.0).map(signed);
+    let policy = script_arrays::of_guard(&guard, |span| span.0).map(signed);
     let mut out: Vec<Permit> = Vec::new();
     let mut now = 1 + rng.up_to(1 << 50);
     for _ in 0..STEPS * 2 {
@@ -183,7 +183,7 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
                 Admission::Refused { retry_at: None } => vec![2, 0, i64::MIN, -1],
             };
             expected.push(signed(now));
-            expected.extend(numbers::of_breaker(&breaker.export()));
+            expected.extend(script_arrays::of_breaker(&breaker.export()));
             run.op(
                 format!("permit at {now} {guard:?}"),
                 &scripts::PERMIT,
@@ -204,13 +204,13 @@ fn breakers(rng: &mut Rng, sequence: u64, run: &mut Run) {
             };
             let mut arguments = vec![signed(now), -1];
             arguments.extend(permit_numbers(cancelled).into_iter().chain(permit_numbers(sampled)));
-            arguments.extend([signed(numbers::of_failure(sample)), signed(sample.latency.0)]);
+            arguments.extend([signed(script_arrays::of_failure(sample)), signed(sample.latency.0)]);
             let mut expected = vec![signed(now)];
             match change {
                 None => expected.extend([-1, 0, 0, 0]),
                 Some(change) => expected.extend(change_numbers(change).into_iter().chain([signed(now - change.at.0)])),
             }
-            expected.extend(numbers::of_breaker(&breaker.export()));
+            expected.extend(script_arrays::of_breaker(&breaker.export()));
             run.op(format!("report {change:?} at {now} {guard:?}"), &scripts::REPORT, &key, (&arguments, None, &policy), expected);
         }
     }
@@ -227,11 +227,11 @@ fn force(breaker: &mut BreakerCell, forced: Forced, now: u64, key: &[String], po
         PhaseData::ForcedOpen { .. } => 4,
         PhaseData::ForcedClosed => 5,
     };
-    let to = signed(numbers::of_forced(forced));
+    let to = signed(script_arrays::of_forced(forced));
     let change = breaker.force(forced, Mono(now)).map(|change| (change.from, change.to, change.cause));
-    assert_eq!(change, numbers::change(from, to, 8).filter(|(from, to, _)| from != to));
+    assert_eq!(change, script_arrays::change(from, to, 8).filter(|(from, to, _)| from != to));
     let mut expected = vec![signed(now), from, to, 8, 0];
-    expected.extend(numbers::of_breaker(&breaker.export()));
+    expected.extend(script_arrays::of_breaker(&breaker.export()));
     run.op(format!("force {forced} at {now}"), &scripts::FORCE, key, (&[signed(now), to], None, policy), expected);
 }
 
@@ -241,7 +241,7 @@ fn change_numbers(change: PhaseChange) -> [i64; 3] {
         .into_iter()
         .flat_map(|from| [0, 2, 3].map(|to| (from, to)))
         .flat_map(|(from, to)| (1..=7).map(move |cause| [from, to, cause]));
-    let mut all = all.filter(|[from, to, cause]| numbers::change(*from, *to, *cause) == Some((change.from, change.to, change.cause)));
+    let mut all = all.filter(|[from, to, cause]| script_arrays::change(*from, *to, *cause) == Some((change.from, change.to, change.cause)));
     all.next().unwrap()
 }
 
@@ -253,7 +253,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let groups: Vec<u16> = (0..1 + rng.up_to(3)).map(|_| u16::try_from(rng.up_to(2)).unwrap()).collect();
     let mut pool = KeyPool::new(pick(rng, &[Pick::FewestFailures, Pick::RoundRobin, Pick::LeastUsed]), &groups);
     let key = [format!("{{twins}}:k:{sequence}")];
-    let mut policy = vec![numbers::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
+    let mut policy = vec![script_arrays::of_pick(pool.pick()), KeyPool::FIRST_PROBE.0, KeyPool::LAST_PROBE.0, KeyPool::UNPROVEN_PROBE.0];
     policy.extend([KeyPool::PROVEN_GOOD.0, MAX_DISPROVED.0, FIRST_GAP.0, groups.len() as u64]);
     policy.extend(pool.groups().map(|group| group as u64));
     let policy: Vec<i64> = policy.into_iter().map(signed).collect();
@@ -276,7 +276,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
                 lease::LeaseAnswer::Dead { wait } => vec![2, 0, 0, wait.map_or(-1, |wait| signed(wait.0))],
             };
             expected.push(signed(now));
-            expected.extend(numbers::of_pool(&pool.export()));
+            expected.extend(script_arrays::of_pool(&pool.export()));
             run.op(
                 format!("lease {text} at {now}"),
                 &scripts::LEASE,
@@ -294,7 +294,7 @@ fn pools(rng: &mut Rng, sequence: u64, run: &mut Run) {
             };
             report_key(&mut pool, what, lease, detail, now);
             let told = [signed(what), i64::from(lease.key), i64::from(lease.probe), signed(detail)];
-            let expected = [signed(now)].into_iter().chain(numbers::of_pool(&pool.export())).collect();
+            let expected = [signed(now)].into_iter().chain(script_arrays::of_pool(&pool.export())).collect();
             run.op(format!("report {what} of {lease:?} at {now}"), &scripts::KEY_REPORT, &key, (&arguments, None, &told), expected);
         }
     }
@@ -336,7 +336,7 @@ fn pauses(rng: &mut Rng, sequence: u64, run: &mut Run) {
     let mut pause = PauseState::default();
     let key = [format!("{{twins}}:p:{sequence}")];
     let both = [format!("{{twins}}:pb:{sequence}"), key[0].clone()];
-    let policy = numbers::of_guard(&some_guard(rng), |span| span.0).map(signed);
+    let policy = script_arrays::of_guard(&some_guard(rng), |span| span.0).map(signed);
     let mut now = 1 + rng.up_to(1 << 50);
     let mut probe = None;
     for _ in 0..STEPS {

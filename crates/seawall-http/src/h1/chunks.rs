@@ -1,7 +1,7 @@
 //! The chunked coding of a body, taken apart as it comes. Extensions and trailers belong to this hop and end here; both are
 //! bounded, and held to their grammar: where a reader is lenient, the next one may find the end of a chunk somewhere else.
 
-use super::verbatim::is_token;
+use super::raw_response::is_token;
 use bytes::Bytes;
 
 /// A body did not come to its end.

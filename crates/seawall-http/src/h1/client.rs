@@ -1,11 +1,11 @@
 //! One connection to an upstream: a request out, its answer in.
 
+use super::body_reader::BodyReader;
 use super::chunks::Cut;
-use super::head::{self, Answer};
-use super::out::{Framing, Out, Start};
-use super::reading::Reading;
-use super::verbatim::{Passes, Verbatim};
-use super::writer::Writer;
+use super::outgoing::{BodyFraming, BodyStart, Out};
+use super::raw_response::{Passes, RawResponseHeaders};
+use super::response_head::{self, ResponseHead};
+use super::writer::HeadWriter;
 use crate::fault::Fault;
 use crate::io::Io;
 use bytes::Bytes;
@@ -21,14 +21,14 @@ use tokio::io::{AsyncRead, ReadBuf};
 pub struct Conn<B> {
     io: Io,
     out: Out<B>,
-    reading: Reading,
+    reading: BodyReader,
     /// Neither side has said that this request is the last.
     stays: bool,
 }
 
 impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
     pub fn new(io: Io) -> Self {
-        Self { io, out: Out::default(), reading: Reading::default(), stays: true }
+        Self { io, out: Out::default(), reading: BodyReader::default(), stays: true }
     }
 
     /// Whether the upstream has closed an idle connection, or said something that nobody asked for. Costs no system
@@ -45,11 +45,11 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
 
     /// Starts a request: `write` puts its head down, framing aside, and `body` follows it, `start` says when. A body without a
     /// known length goes in chunks; one without bytes has a length only where the method wants one.
-    pub fn begin(&mut self, body: B, start: Start, wants_length: bool, write: impl FnOnce(&mut Writer<'_>)) {
+    pub fn begin(&mut self, body: B, start: BodyStart, wants_length: bool, write: impl FnOnce(&mut HeadWriter<'_>)) {
         let framing = match body.size_hint().exact() {
-            Some(0) if !wants_length => Framing::Bare,
-            Some(length) => Framing::Length(length),
-            None => Framing::Chunked,
+            Some(0) if !wants_length => BodyFraming::Bare,
+            Some(length) => BodyFraming::Length(length),
+            None => BodyFraming::Chunked,
         };
         self.out.begin(body, framing, start, write);
     }
@@ -66,7 +66,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
 
     /// Sends, and waits for the head of the answer, whose headers are apart where all of them pass. Bodies of requests may go on
     /// after that.
-    pub async fn answer(&mut self, to_head: bool, passes: Option<Passes>) -> Result<(response::Parts, Option<Verbatim>), Fault> {
+    pub async fn answer(&mut self, to_head: bool, passes: Option<Passes>) -> Result<(response::Parts, Option<RawResponseHeaders>), Fault> {
         std::future::poll_fn(|cx| self.poll_answer(cx, to_head, passes)).await
     }
 
@@ -75,13 +75,14 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Conn<B> {
         cx: &mut Context<'_>,
         to_head: bool,
         passes: Option<Passes>,
-    ) -> Poll<Result<(response::Parts, Option<Verbatim>), Fault>> {
+    ) -> Poll<Result<(response::Parts, Option<RawResponseHeaders>), Fault>> {
         self.out.push(&mut self.io, cx);
         if self.out.is_hopeless() {
             let is_callers = self.out.is_broken() && !self.is_hung_up(cx);
             return Poll::Ready(Err(if is_callers { Fault::ABANDONED } else { Fault::RESET }));
         }
-        let Answer { parts, verbatim, stays, .. } = ready!(head::poll(&mut self.reading, &mut self.io, cx, to_head, passes))?;
+        let ResponseHead { parts, verbatim, stays, .. } =
+            ready!(response_head::poll(&mut self.reading, &mut self.io, cx, to_head, passes))?;
         self.stays = stays;
         Poll::Ready(Ok((parts, verbatim)))
     }

@@ -22,18 +22,18 @@ const MOST_EXPECTED: usize = 24;
 pub(super) struct BareLineFeed;
 
 /// Lines that are complete, without their ends.
-pub(super) struct Lines<'a> {
+pub(super) struct HeaderLines<'a> {
     pub(super) rest: &'a [u8],
 }
 
-impl<'a> Lines<'a> {
+impl<'a> HeaderLines<'a> {
     /// All lines of what was read as lines before.
     pub(super) fn of_fields(fields: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         Self { rest: fields }.map(|line| line.expect("what was read as lines are lines"))
     }
 }
 
-impl<'a> Iterator for Lines<'a> {
+impl<'a> Iterator for HeaderLines<'a> {
     type Item = Result<&'a [u8], BareLineFeed>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -51,7 +51,7 @@ impl From<BareLineFeed> for Fault {
 }
 
 /// The headers so far, and what they say about the message itself.
-pub(super) struct Fields {
+pub(super) struct HeaderFields {
     pub(super) headers: HeaderMap,
     closes: bool,
     keeps: bool,
@@ -60,7 +60,7 @@ pub(super) struct Fields {
     coded: bool,
 }
 
-impl Fields {
+impl HeaderFields {
     /// Room for as many headers as there may be in `rest`.
     pub(super) fn new(version: Version, rest: &[u8]) -> Self {
         let headers = HeaderMap::with_capacity((rest.len() / USUAL_LINE).clamp(FEWEST_EXPECTED, MOST_EXPECTED));

@@ -1,12 +1,12 @@
 //! A door for fuzz targets and fixtures, which need no socket: the readers of both sides over bytes that arrive in chosen pieces.
 //! Not part of the library.
 
-use super::asked::{self, Asked, Progress};
+use super::body_reader::{BodyReader, Length};
 use super::chunks::Cut;
-use super::head::{self, Answer};
-use super::reading::{Length, Reading};
-use super::verbatim::Passes;
-use super::writer::Writer;
+use super::raw_response::Passes;
+use super::request_head::{self, HeadProgress, RequestInfo};
+use super::response_head::{self, ResponseHead};
+use super::writer::HeadWriter;
 use crate::fault::Fault;
 use http::{HeaderMap, Request, request, response};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// What arrives over a connection, and in which pieces.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival<'a> {
+pub struct FuzzInput<'a> {
     pub bytes: &'a [u8],
     /// Bytes that one read gives, in turns; all that there is room for where this is empty.
     pub sizes: &'a [usize],
@@ -25,7 +25,7 @@ pub struct Arrival<'a> {
 
 /// A message as it was read.
 #[derive(Debug)]
-pub struct Message<Head> {
+pub struct FuzzMessage<Head> {
     /// Where its head begins and ends among all bytes.
     pub place: std::ops::Range<usize>,
     pub head: Head,
@@ -40,7 +40,7 @@ pub struct Message<Head> {
 
 /// Why no further message was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum FuzzEnd {
     /// More is waited for.
     Waits,
     /// The peer closed between two messages.
@@ -53,13 +53,13 @@ pub enum End {
     Cut,
 }
 
-struct Connection<'a> {
-    arrival: Arrival<'a>,
+struct FuzzConnection<'a> {
+    arrival: FuzzInput<'a>,
     rest: &'a [u8],
     turn: usize,
 }
 
-impl AsyncRead for Connection<'_> {
+impl AsyncRead for FuzzConnection<'_> {
     fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         if self.rest.is_empty() {
             return if self.arrival.closes { Poll::Ready(Ok(())) } else { Poll::Pending };
@@ -74,16 +74,16 @@ impl AsyncRead for Connection<'_> {
 }
 
 /// One side of a connection.
-struct Reader<'a> {
-    io: Connection<'a>,
-    reading: Reading,
+struct FuzzReader<'a> {
+    io: FuzzConnection<'a>,
+    reading: BodyReader,
     cx: Context<'static>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(arrival: Arrival<'a>) -> Self {
-        let io = Connection { arrival, rest: arrival.bytes, turn: 0 };
-        Self { io, reading: Reading::default(), cx: Context::from_waker(Waker::noop()) }
+impl<'a> FuzzReader<'a> {
+    fn new(arrival: FuzzInput<'a>) -> Self {
+        let io = FuzzConnection { arrival, rest: arrival.bytes, turn: 0 };
+        Self { io, reading: BodyReader::default(), cx: Context::from_waker(Waker::noop()) }
     }
 
     fn unread(&self) -> usize {
@@ -97,15 +97,15 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a body; the reason where it did not come to its end.
-    fn body(&mut self) -> (Vec<u8>, Option<End>) {
+    fn body(&mut self) -> (Vec<u8>, Option<FuzzEnd>) {
         let mut body = Vec::new();
         loop {
             match self.reading.poll_piece(&mut self.io, &mut self.cx) {
-                Poll::Pending => return (body, Some(End::Waits)),
+                Poll::Pending => return (body, Some(FuzzEnd::Waits)),
                 Poll::Ready(None) => return (body, None),
                 Poll::Ready(Some(Ok(piece))) => body.extend_from_slice(&piece),
-                Poll::Ready(Some(Err(Cut::Short))) => return (body, Some(End::Cut)),
-                Poll::Ready(Some(Err(Cut::Malformed))) => return (body, Some(End::Refused)),
+                Poll::Ready(Some(Err(Cut::Short))) => return (body, Some(FuzzEnd::Cut)),
+                Poll::Ready(Some(Err(Cut::Malformed))) => return (body, Some(FuzzEnd::Refused)),
             }
         }
     }
@@ -113,32 +113,32 @@ impl<'a> Reader<'a> {
 
 /// Reads requests as a caller's connection does, one after the other.
 #[must_use]
-pub fn requests(arrival: Arrival<'_>) -> (Vec<Message<request::Parts>>, End) {
-    let (mut reader, mut progress, mut messages) = (Reader::new(arrival), Progress::default(), Vec::new());
+pub fn requests(arrival: FuzzInput<'_>) -> (Vec<FuzzMessage<request::Parts>>, FuzzEnd) {
+    let (mut reader, mut progress, mut messages) = (FuzzReader::new(arrival), HeadProgress::default(), Vec::new());
     loop {
         let (mut head, ()) = Request::new(()).into_parts();
-        let polled = asked::poll(&mut reader.reading, &mut reader.io, &mut reader.cx, &mut progress, &mut head);
-        let Asked { length, body, stays, unread } = match polled {
-            Poll::Pending => return (messages, End::Waits),
-            Poll::Ready(Err(_)) => return (messages, End::Refused),
-            Poll::Ready(Ok(None)) => return (messages, if reader.unread() > 0 { End::Cut } else { End::Closed }),
+        let polled = request_head::poll(&mut reader.reading, &mut reader.io, &mut reader.cx, &mut progress, &mut head);
+        let RequestInfo { length, body, stays, unread } = match polled {
+            Poll::Pending => return (messages, FuzzEnd::Waits),
+            Poll::Ready(Err(_)) => return (messages, FuzzEnd::Refused),
+            Poll::Ready(Ok(None)) => return (messages, if reader.unread() > 0 { FuzzEnd::Cut } else { FuzzEnd::Closed }),
             Poll::Ready(Ok(Some(asked))) => asked,
         };
         reader.reading.body(length, body);
         let place = reader.place(length);
         let mut relayed = Vec::new();
         match &unread {
-            Some(unread) => unread.write(&mut Writer::new(&mut relayed)),
+            Some(unread) => unread.write(&mut HeadWriter::new(&mut relayed)),
             None => write(&mut relayed, &head.headers),
         }
         let headers = unread.map_or_else(|| head.headers.clone(), |unread| unread.whole());
         let (body, end) = reader.body();
-        messages.push(Message { place, head, headers, relayed, body, is_whole: end.is_none() });
+        messages.push(FuzzMessage { place, head, headers, relayed, body, is_whole: end.is_none() });
         if let Some(end) = end {
             return (messages, end);
         }
         if !stays {
-            return (messages, End::Last { unread: reader.unread() });
+            return (messages, FuzzEnd::Last { unread: reader.unread() });
         }
         reader.reading.shrink();
     }
@@ -146,39 +146,39 @@ pub fn requests(arrival: Arrival<'_>) -> (Vec<Message<request::Parts>>, End) {
 
 /// Reads responses as an upstream's connection does, each of them to a HEAD if `to_head` says so.
 #[must_use]
-pub fn responses(arrival: Arrival<'_>, to_head: bool, passes: Option<Passes>) -> (Vec<Message<response::Parts>>, End) {
-    let (mut reader, mut messages) = (Reader::new(arrival), Vec::new());
+pub fn responses(arrival: FuzzInput<'_>, to_head: bool, passes: Option<Passes>) -> (Vec<FuzzMessage<response::Parts>>, FuzzEnd) {
+    let (mut reader, mut messages) = (FuzzReader::new(arrival), Vec::new());
     loop {
-        let Answer { parts: head, verbatim, length, body: framing, stays } =
-            match head::poll(&mut reader.reading, &mut reader.io, &mut reader.cx, to_head, passes) {
-                Poll::Pending => return (messages, End::Waits),
-                Poll::Ready(Err(fault)) if fault != Fault::RESET => return (messages, End::Refused),
-                Poll::Ready(Err(_)) => return (messages, if reader.unread() > 0 { End::Cut } else { End::Closed }),
+        let ResponseHead { parts: head, verbatim, length, body: framing, stays } =
+            match response_head::poll(&mut reader.reading, &mut reader.io, &mut reader.cx, to_head, passes) {
+                Poll::Pending => return (messages, FuzzEnd::Waits),
+                Poll::Ready(Err(fault)) if fault != Fault::RESET => return (messages, FuzzEnd::Refused),
+                Poll::Ready(Err(_)) => return (messages, if reader.unread() > 0 { FuzzEnd::Cut } else { FuzzEnd::Closed }),
                 Poll::Ready(Ok(answer)) => answer,
             };
         let place = reader.place(length);
         let (mut relayed, mut headers) = (Vec::new(), head.headers.clone());
         match verbatim {
             Some(verbatim) => {
-                verbatim.write(&mut Writer::new(&mut relayed), true);
+                verbatim.write(&mut HeadWriter::new(&mut relayed), true);
                 verbatim.spell_out(&mut headers);
             }
             None => write(&mut relayed, &headers),
         }
         let ends_by_itself = !matches!(framing, Length::UntilClose);
         let (body, end) = reader.body();
-        messages.push(Message { place, head, headers, relayed, body, is_whole: end.is_none() });
+        messages.push(FuzzMessage { place, head, headers, relayed, body, is_whole: end.is_none() });
         if let Some(end) = end {
             return (messages, end);
         }
         if !stays || !ends_by_itself {
-            return (messages, End::Last { unread: reader.unread() });
+            return (messages, FuzzEnd::Last { unread: reader.unread() });
         }
         reader.reading.shrink();
     }
 }
 
 fn write(out: &mut Vec<u8>, headers: &HeaderMap) {
-    let mut writer = Writer::new(out);
+    let mut writer = HeadWriter::new(out);
     headers.iter().for_each(|(name, value)| writer.field(name, value));
 }

@@ -2,26 +2,26 @@
 //! here has no task, channel or waker of its own, which would cost more than parsing does. It carries one request at a
 //! time and knows nothing of retries.
 
-mod asked;
+mod body_reader;
 mod chunks;
 mod client;
 mod fields;
 #[doc(hidden)]
 pub mod fuzzing;
-mod head;
-mod out;
-mod plain;
-mod reading;
-mod served;
-mod unread;
-mod verbatim;
+mod outgoing;
+mod plain_response;
+mod raw_request;
+mod raw_response;
+mod request_head;
+mod response_head;
+mod server;
 mod writer;
 
-pub use asked::Unheard;
 pub use chunks::Cut;
 pub use client::Conn;
-pub use out::Start;
-pub use served::{End, Heard, Served, Upload};
-pub use unread::Unread;
-pub use verbatim::{Passes, Verbatim};
-pub use writer::Writer;
+pub use outgoing::BodyStart;
+pub use raw_request::RawRequestHeaders;
+pub use raw_response::{Passes, RawResponseHeaders};
+pub use request_head::HeadError;
+pub use server::{ReceivedBody, ResponseEnd, ServerConnection, Upload};
+pub use writer::HeadWriter;

@@ -7,9 +7,9 @@ use seawall_core::request_target::RequestTarget;
 
 /// Puts a head down.
 #[derive(Debug)]
-pub struct Writer<'a>(&'a mut Vec<u8>);
+pub struct HeadWriter<'a>(&'a mut Vec<u8>);
 
-impl<'a> Writer<'a> {
+impl<'a> HeadWriter<'a> {
     pub(super) const fn new(out: &'a mut Vec<u8>) -> Self {
         Self(out)
     }

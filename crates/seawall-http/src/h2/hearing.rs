@@ -64,7 +64,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Hearing<I> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Shared;
+    use super::super::MultiplexedConnection;
     use super::*;
     use crate::fault::Fault;
     use crate::request_body::Outgoing;
@@ -125,7 +125,7 @@ mod tests {
     async fn sent_to(farewell: &'static [u8]) -> Fault {
         let leaves = Arc::new(AtomicBool::new(false));
         let io = Leaving { leaves: Arc::clone(&leaves), farewell: Some(farewell), ..Leaving::default() };
-        let mut shared = Shared::open(io).await.unwrap();
+        let mut shared = MultiplexedConnection::open(io).await.unwrap();
         tokio::task::yield_now().await;
         leaves.store(true, Ordering::SeqCst);
         let request = http::Request::post("https://a.test/x").body(Outgoing::Full(bytes::Bytes::from_static(b"paid once"))).unwrap();

@@ -1,7 +1,7 @@
 //! The messages of llhttp's own tests: what our readers make of each of them, and why, where that is not what llhttp makes of it.
 //! `llhttp/messages.txt` has the messages, `llhttp/differences.txt` the reasons.
 
-use seawall_http::h1::fuzzing::{Arrival, End, Message, requests, responses};
+use seawall_http::h1::fuzzing::{FuzzEnd, FuzzInput, FuzzMessage, requests, responses};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -68,8 +68,8 @@ fn unescaped(text: &str) -> Vec<u8> {
 }
 
 /// What was read, and whether all of it was.
-fn judged<Head>((messages, end): &(Vec<Message<Head>>, End)) -> Verdict {
-    let is_accepted = matches!(end, End::Waits | End::Closed | End::Last { unread: 0 });
+fn judged<Head>((messages, end): &(Vec<FuzzMessage<Head>>, FuzzEnd)) -> Verdict {
+    let is_accepted = matches!(end, FuzzEnd::Waits | FuzzEnd::Closed | FuzzEnd::Last { unread: 0 });
     Verdict {
         word: if is_accepted { "accept" } else { "reject" }.to_owned(),
         messages: messages.iter().filter(|message| message.is_whole).count(),
@@ -77,7 +77,7 @@ fn judged<Head>((messages, end): &(Vec<Message<Head>>, End)) -> Verdict {
     }
 }
 
-fn ours(name: &str, arrival: Arrival<'_>) -> Verdict {
+fn ours(name: &str, arrival: FuzzInput<'_>) -> Verdict {
     match name.split('/').next() {
         Some("request") => judged(&requests(arrival)),
         Some("response") => judged(&responses(arrival, false, None)),
@@ -97,7 +97,7 @@ fn every_difference_to_llhttp_has_a_reason() {
     for line in lines(MESSAGES, 6) {
         let (name, llhttps, bytes) = (line[0], verdict(&line[2..5]), unescaped(line[5]));
         let closes = line[1] == "end";
-        let ours_is = ours(name, Arrival { bytes: &bytes, sizes: &[], closes });
+        let ours_is = ours(name, FuzzInput { bytes: &bytes, sizes: &[], closes });
         count += 1;
         match reasons.remove(name) {
             Some((known, _)) if known != ours_is => wrong.push(format!("{name}\t{ours_is}\tis not what the table says: {known}")),
@@ -107,7 +107,7 @@ fn every_difference_to_llhttp_has_a_reason() {
         }
         // However the bytes arrive, they are the same messages. Only a head that has no end yet may be rejected later.
         for sizes in [&[1][..], &[2], &[3, 1], &[7]] {
-            let cut = ours(name, Arrival { bytes: &bytes, sizes, closes });
+            let cut = ours(name, FuzzInput { bytes: &bytes, sizes, closes });
             let is_alike = cut.is_like(&ours_is) || (ours_is.word == "reject" && cut.messages == ours_is.messages);
             assert!(is_alike, "{name} in pieces of {sizes:?}: {cut:?}, at once: {ours_is:?}");
         }

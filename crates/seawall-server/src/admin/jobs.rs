@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt as _;
 use seawall_core::id::CallId;
 use seawall_core::record::Code;
-use seawall_engine::live::Live;
+use seawall_engine::runtime::Live;
 use seawall_store::job::{Cancelled, Enqueued, JobFilter, JobState, NewJob};
 use serde::Serialize;
 use std::sync::Arc;

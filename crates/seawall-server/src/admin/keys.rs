@@ -14,7 +14,7 @@ use axum::response::Response;
 use seawall_core::lease::Until;
 use seawall_core::record::Reason;
 use seawall_core::time::{Nanos, Now};
-use seawall_engine::live::LiveUpstream;
+use seawall_engine::runtime::LiveUpstream;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;

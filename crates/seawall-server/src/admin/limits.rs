@@ -11,11 +11,11 @@ use http::HeaderMap;
 use seawall_core::config::checklist;
 use seawall_core::policy::LimitKey;
 use seawall_core::time::Mono;
+use seawall_engine::bulkhead::BulkheadPool;
 use seawall_engine::credential_pauses::CredentialMark;
-use seawall_engine::limits::{Layer, Who};
-use seawall_engine::live::{Live, LiveUpstream};
-use seawall_engine::pools::Pool;
-use seawall_engine::record::Names;
+use seawall_engine::limits::{LimitLayer, LimitSubject};
+use seawall_engine::record::EndpointNames;
+use seawall_engine::runtime::{Live, LiveUpstream};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -92,7 +92,7 @@ async fn list(State(shared): State<Arc<ServerState>>) -> Response {
 }
 
 /// A limit of one upstream, or of all where none is named.
-fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> LimitView {
+fn limit(live: &Live, of: &str, layer: &LimitLayer, now: Mono) -> LimitView {
     let spec = layer.spec();
     let (rejected, shadow_rejected) = layer.refusals();
     let endpoints = live.upstreams.iter().filter(|upstream| of.is_empty() || upstream.spec.name == of).flat_map(|upstream| {
@@ -122,9 +122,9 @@ fn limit(live: &Live, of: &str, layer: &Layer, now: Mono) -> LimitView {
 /// How much of each is used, where it was used at all.
 fn known_keys<'a>(
     live: &'a Live,
-    layer: &'a Layer,
+    layer: &'a LimitLayer,
     upstream: &'a LiveUpstream,
-    names: &'a Names,
+    names: &'a EndpointNames,
     now: Mono,
 ) -> Box<dyn Iterator<Item = (String, Option<f64>)> + 'a> {
     let parts = &layer.spec().key;
@@ -144,7 +144,7 @@ fn known_keys<'a>(
     Box::new(all.flat_map(move |(caller, user, tenant)| {
         credentials.clone().into_iter().map(move |credential| {
             let headers = HeaderMap::new();
-            let who = Who {
+            let who = LimitSubject {
                 ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
                 caller,
                 user,
@@ -158,7 +158,7 @@ fn known_keys<'a>(
     }))
 }
 
-fn spelled(parts: &[LimitKey], who: &Who<'_>, names: &Names) -> String {
+fn spelled(parts: &[LimitKey], who: &LimitSubject<'_>, names: &EndpointNames) -> String {
     let words = parts.iter().map(|part| match part {
         LimitKey::Caller => who.caller.to_owned(),
         LimitKey::User => who.user.to_owned(),
@@ -171,7 +171,7 @@ fn spelled(parts: &[LimitKey], who: &Who<'_>, names: &Names) -> String {
     words.collect::<Vec<_>>().join(" + ")
 }
 
-fn pool(live: &Live, held: &Arc<Pool>, seen: &Observations) -> PoolNow {
+fn pool(live: &Live, held: &Arc<BulkheadPool>, seen: &Observations) -> PoolNow {
     let load = held.load();
     let spec = live.config.pool(&held.name);
     let own = live

@@ -13,7 +13,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use seawall_core::record::Reason;
 use seawall_core::time::{Mono, Now, Wall};
-use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
+use seawall_engine::runtime::{Live, LiveEndpoint, LiveUpstream};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;

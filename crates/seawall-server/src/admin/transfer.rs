@@ -25,10 +25,10 @@ use seawall_core::id::CallId;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
-use seawall_engine::adhoc;
-use seawall_engine::live::Live;
+use seawall_engine::ad_hoc;
+use seawall_engine::runtime::Live;
 use seawall_engine::upstream_target::ASTERISK;
-use seawall_http::reach::Reach;
+use seawall_http::egress::Reach;
 use seawall_http::request_headers::{BadHeader, RequestHeaders};
 use seawall_store::Error;
 use seawall_store::dead::{LetterQuery, NewLetter};
@@ -225,7 +225,7 @@ fn headers(written: BTreeMap<String, String>) -> Result<Vec<(String, String)>, S
 
 fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
     let written: ExportedLetter = serde_json::from_slice(line).map_err(|error| format!("this is no dead letter: {error}"))?;
-    if written.queue == adhoc::NAME {
+    if written.queue == ad_hoc::NAME {
         // A URL that somebody hands in, like any other.
         submit::outside(&written.original.path, &Reach::new(live.config.server.allow_private.clone()))?;
     } else if written.original.path != ASTERISK {

@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::response::Response;
 use seawall_core::record::Class;
 use seawall_core::time::Now;
-use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
+use seawall_engine::runtime::{Live, LiveEndpoint, LiveUpstream};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -8,13 +8,13 @@ use http::header::HOST;
 use http::{HeaderMap, Method, request};
 use seawall_core::record::Code;
 use seawall_engine::links::{GatewayUrl, Links};
-use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
-use seawall_http::h1::Unread;
+use seawall_engine::runtime::{Live, LiveEndpoint, LiveUpstream};
+use seawall_http::h1::RawRequestHeaders;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Host and port that a request names: those of its URL before those of its `Host` header (RFC 9112 §3.2.2). Empty where it names none.
-pub(crate) fn authority<'a>(head: &'a request::Parts, unread: Option<&'a Unread>) -> &'a str {
+pub(crate) fn authority<'a>(head: &'a request::Parts, unread: Option<&'a RawRequestHeaders>) -> &'a str {
     let field = || match unread {
         Some(unread) => std::str::from_utf8(unread.host()).ok(),
         None => head.headers.get(HOST)?.to_str().ok(),
@@ -41,7 +41,7 @@ impl Entrance {
         &self,
         live: &'a Live,
         head: &request::Parts,
-        unread: Option<&Unread>,
+        unread: Option<&RawRequestHeaders>,
     ) -> Option<(&'a Arc<LiveUpstream>, usize)> {
         match &self.port {
             Some(port) => live.at_port(port).map(|upstream| (upstream, 0)),
@@ -58,7 +58,7 @@ impl Entrance {
     }
 
     /// The URL of a request, `prefix` bytes of whose path name its upstream.
-    pub(crate) fn gateway_url(&self, head: &request::Parts, unread: Option<&Unread>, live: &Live, prefix: usize) -> GatewayUrl {
+    pub(crate) fn gateway_url(&self, head: &request::Parts, unread: Option<&RawRequestHeaders>, live: &Live, prefix: usize) -> GatewayUrl {
         let copied = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         let field =
             || unread.map_or_else(|| head.headers.get(HOST).map(|host| copied(host.as_bytes())), |unread| Some(unread.shared_host()));
@@ -87,7 +87,12 @@ pub(crate) fn endpoint<'a>(upstream: &'a LiveUpstream, method: &Method, below: &
 
 impl Gateway {
     /// The endpoint that a refused request names, whose callers read its provider's error format.
-    pub(crate) fn named_endpoint(&self, head: &request::Parts, unread: Option<&Unread>, from: &Entrance) -> Option<Arc<LiveEndpoint>> {
+    pub(crate) fn named_endpoint(
+        &self,
+        head: &request::Parts,
+        unread: Option<&RawRequestHeaders>,
+        from: &Entrance,
+    ) -> Option<Arc<LiveEndpoint>> {
         let live = self.shared.live.load();
         let (upstream, prefix) = from.route(&live, head, unread)?;
         let is_own = head.uri.path().starts_with("/-/");

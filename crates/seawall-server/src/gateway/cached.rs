@@ -11,8 +11,10 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
 use seawall_core::policy;
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::cache::{Asked, Cache, Caller, Counts, Directives, Entry, Key, MOST_BODY, Revalidation};
-use seawall_engine::live::LiveUpstream;
+use seawall_engine::cache::{
+    CacheCounts, CacheKey, CacheRequest, CachedResponse, CallerDigest, Directives, MOST_BODY, ResponseCache, Revalidation,
+};
+use seawall_engine::runtime::LiveUpstream;
 use seawall_http::response_body::Relay;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,25 +37,25 @@ pub(crate) fn concerns(method: &Method, headers: &HeaderMap) -> bool {
 /// What one call knows of the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
-    key: Key,
+    key: CacheKey,
     wanted: Directives,
-    entry: Option<Arc<Entry>>,
+    entry: Option<Arc<CachedResponse>>,
     /// We asked whether the entry is still good, so a 304 is for us.
     validating: bool,
     if_none_match: Option<HeaderValue>,
-    counts: Arc<Counts>,
+    counts: Arc<CacheCounts>,
 }
 
 impl Lookup {
     pub(crate) fn begin(
-        cache: &Cache,
+        cache: &ResponseCache,
         upstream: &LiveUpstream,
         target: &str,
         method: &Method,
         headers: &HeaderMap,
-        caller: Option<Caller>,
+        caller: Option<CallerDigest>,
     ) -> Self {
-        let key = Key { upstream: upstream.id, target: Arc::from(target), head: method == Method::HEAD, caller };
+        let key = CacheKey { upstream: upstream.id, target: Arc::from(target), head: method == Method::HEAD, caller };
         let entry = cache.find(&key, headers);
         let if_none_match = headers.get(IF_NONE_MATCH).cloned();
         let counts = Arc::clone(&upstream.cached);
@@ -64,12 +66,12 @@ impl Lookup {
     pub(crate) fn answer(&self, now: Wall) -> Option<(Response<Relay>, Option<Revalidation>)> {
         let entry = self.entry.as_ref()?;
         if entry.is_fresh(&self.wanted, now) {
-            Counts::count(&self.counts.hit);
+            CacheCounts::count(&self.counts.hit);
             return Some((self.respond(entry, HIT, now), None));
         }
         let meanwhile = entry.serves_meanwhile(&self.wanted, now);
         meanwhile.then(|| {
-            Counts::count(&self.counts.stale);
+            CacheCounts::count(&self.counts.stale);
             (self.respond(entry, MEANWHILE, now), Revalidation::claim(entry))
         })
     }
@@ -78,14 +80,14 @@ impl Lookup {
     pub(crate) fn on_error(&self, now: Wall) -> Option<Response<Relay>> {
         let entry = self.entry.as_ref()?;
         entry.serves_on_error(&self.wanted, now).then(|| {
-            Counts::count(&self.counts.stale);
+            CacheCounts::count(&self.counts.stale);
             self.respond(entry, ON_ERROR, now)
         })
     }
 
     /// The upstream was asked for an answer, and whatever it said is what there is.
     pub(crate) fn missed(&self) {
-        Counts::count(&self.counts.miss);
+        CacheCounts::count(&self.counts.miss);
     }
 
     /// The conditions that ask the upstream whether the entry is still good; none if the caller has conditions itself.
@@ -105,7 +107,7 @@ impl Lookup {
     /// The entry, where the upstream says that it is still good.
     pub(crate) fn confirmed(
         &self,
-        cache: &Cache,
+        cache: &ResponseCache,
         sent: &HeaderMap,
         status: StatusCode,
         by: &HeaderMap,
@@ -116,8 +118,8 @@ impl Lookup {
             return None;
         }
         let old = self.entry.as_ref()?;
-        Counts::count(&self.counts.revalidated);
-        let asked = Asked { headers: sent, caller: self.key.caller };
+        CacheCounts::count(&self.counts.revalidated);
+        let asked = CacheRequest { headers: sent, caller: self.key.caller };
         let Some(new) = old.confirmed(asked, by, policy, now).map(Arc::new) else {
             // It may be used for this once, and then no more.
             cache.invalidate(self.key.upstream, &self.key.target);
@@ -138,19 +140,19 @@ impl Lookup {
         now: Wall,
     ) {
         self.missed();
-        let asked = Asked { headers: sent, caller: self.key.caller };
-        let entry = Entry::new(asked, response.status(), response.headers().clone(), Bytes::new(), policy, now);
+        let asked = CacheRequest { headers: sent, caller: self.key.caller };
+        let entry = CachedResponse::new(asked, response.status(), response.headers().clone(), Bytes::new(), policy, now);
         if let (true, Some(mut entry)) = (ends, entry) {
             let (shared, key, counts) = (Arc::clone(shared), self.key, self.counts);
             response.body_mut().on_whole(MOST_BODY, move |body| {
                 entry.body = body;
                 shared.cache.store(key, Arc::new(entry));
-                Counts::count(&counts.stored);
+                CacheCounts::count(&counts.stored);
             });
         }
     }
 
-    fn respond(&self, entry: &Entry, how: &'static str, now: Wall) -> Response<Relay> {
+    fn respond(&self, entry: &CachedResponse, how: &'static str, now: Wall) -> Response<Relay> {
         let unchanged = self.if_none_match.as_ref().is_some_and(|tags| names(tags, entry.headers.get(ETAG)));
         let body = if unchanged || entry.body.is_empty() { Relay::Empty } else { Relay::Full(entry.body.clone()) };
         let mut response = Response::new(body);

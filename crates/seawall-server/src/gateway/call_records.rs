@@ -7,9 +7,9 @@ use http::{Response, StatusCode};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::Nanos;
-use seawall_engine::drive::Ended;
-use seawall_engine::live::LiveEndpoint;
+use seawall_engine::driver::Finished;
 use seawall_engine::record::{BreakerRecord, CallRecord, IdleRecord, Record};
+use seawall_engine::runtime::LiveEndpoint;
 use seawall_http::response_body::{BodyEnd, OnEnd, Relay, RelayError};
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Gateway {
         &self,
         endpoint: &Arc<LiveEndpoint>,
         id: CallId,
-        ended: &Ended,
+        ended: &Finished,
         from: &CallerContext,
         outcome: &'static str,
         status: StatusCode,
@@ -86,7 +86,7 @@ impl Gateway {
     pub(crate) fn call_record(
         endpoint: &Arc<LiveEndpoint>,
         id: CallId,
-        ended: &Ended,
+        ended: &Finished,
         from: &CallerContext,
         outcome: &'static str,
         refused_by: Option<&'static str>,

@@ -5,10 +5,10 @@ use http::HeaderMap;
 use seawall_core::time::Nanos;
 use seawall_engine::caller::Caller;
 use seawall_engine::credential_pauses::CredentialMark;
-use seawall_engine::limits::Who;
+use seawall_engine::limits::LimitSubject;
 use seawall_engine::links::GatewayUrl;
-use seawall_engine::live::LiveEndpoint;
 use seawall_engine::record::RequestLine;
+use seawall_engine::runtime::LiveEndpoint;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -48,9 +48,9 @@ impl CallerContext {
         }
     }
 
-    pub(crate) fn who<'a>(&'a self, bare: &'a HeaderMap) -> Who<'a> {
+    pub(crate) fn who<'a>(&'a self, bare: &'a HeaderMap) -> LimitSubject<'a> {
         let Caller { name, tenant, user } = &*self.caller;
-        Who {
+        LimitSubject {
             ip: self.address,
             caller: name,
             user,

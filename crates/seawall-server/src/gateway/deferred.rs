@@ -19,11 +19,11 @@ use seawall_core::id::CallId;
 use seawall_core::policy::{Door, OnExhausted, Unsafe};
 use seawall_core::record::{AttemptOutcome, Code, Reason};
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::drive::Ended;
-use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::driver::Finished;
 use seawall_engine::record::{CallRecord, Record};
-use seawall_engine::transport::{HttpTransport, Replay};
-use seawall_http::reach::Reach;
+use seawall_engine::runtime::{LiveEndpoint, LiveUpstream};
+use seawall_engine::transport::{HttpTransport, ReplayBody};
+use seawall_http::egress::Reach;
 use seawall_http::request_body::Inbound;
 use seawall_http::response_body::Relay;
 use seawall_store::job::{Enqueued, JobOrigin, JobRequest, JobState, NewJob};
@@ -122,9 +122,9 @@ impl Gateway {
         // A job's body is held in memory, a synchronous call's may pass through: only that one may be larger than the server's bound.
         let most = live.max_body(endpoint).min(live.config.server.max_body);
         let body = match intake::body(body, most, most, from.left).await {
-            Ok(Replay::Kept(bytes)) => bytes,
-            Ok(Replay::Empty) => Bytes::new(),
-            Ok(Replay::Once(..)) => return self.turn_away(intake::body_too_large(), Some(endpoint)),
+            Ok(ReplayBody::Kept(bytes)) => bytes,
+            Ok(ReplayBody::Empty) => Bytes::new(),
+            Ok(ReplayBody::Once(..)) => return self.turn_away(intake::body_too_large(), Some(endpoint)),
             Err(refusal) => return self.turn_away(*refusal, Some(endpoint)),
         };
         let text = |name: &HeaderName| head.headers.get(name).map(|value| value.to_str().unwrap_or("").to_owned());
@@ -208,7 +208,7 @@ impl Gateway {
     pub(crate) async fn outlive(
         &self,
         id: CallId,
-        ended: &Ended,
+        ended: &Finished,
         transport: &HttpTransport<'_>,
         trail: &[(Wall, AttemptOutcome)],
         (from, keyed): (&CallerContext, Option<&KeyReservation>),

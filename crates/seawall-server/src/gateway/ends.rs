@@ -9,13 +9,13 @@ use seawall_core::call::{CallEnd, Outcome};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};
 use seawall_core::time::{Nanos, Now};
-use seawall_engine::drive::Ended;
-use seawall_engine::live::LiveEndpoint;
+use seawall_engine::driver::Finished;
+use seawall_engine::runtime::LiveEndpoint;
 use seawall_http::request_body::Blame;
 use seawall_http::response_body::Relay;
 
 /// The end of a call that the cache answered.
-pub(crate) const fn unsent(now: Now) -> Ended {
+pub(crate) const fn unsent(now: Now) -> Finished {
     let finish = CallEnd {
         outcome: Outcome::Success,
         reason: Reason::Cached,
@@ -24,10 +24,10 @@ pub(crate) const fn unsent(now: Now) -> Ended {
         waited: Nanos::ZERO,
         retry_after: None,
     };
-    Ended { finish, fault: None, blame: None, at: now, rate_limit: None, place: None }
+    Finished { finish, fault: None, blame: None, at: now, rate_limit: None, place: None }
 }
 
-pub(crate) fn refusal(code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId) -> Refusal {
+pub(crate) fn refusal(code: Code, ended: &Finished, endpoint: &LiveEndpoint, id: CallId) -> Refusal {
     let mut refusal = match ended.blame {
         Some(Blame::Broke) => intake::body_broke(),
         Some(Blame::TooLarge) => intake::body_too_large(),

@@ -9,9 +9,9 @@ use http_body::Body as _;
 use seawall_core::record::Code;
 use seawall_core::request_method;
 use seawall_core::time::Nanos;
-use seawall_engine::transport::Replay;
+use seawall_engine::transport::ReplayBody;
 use seawall_engine::upstream_target::ASTERISK;
-use seawall_http::h1::Unread;
+use seawall_http::h1::RawRequestHeaders;
 use seawall_http::request_body::{Inbound, Unfinished};
 use std::pin::Pin;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const BAD_HOST: &str = "the Host header is malformed";
 
 /// What no request may do, whatever its upstream. RFC 9110 and 9112 leave a gateway these to check. What is wrong may be
 /// the framing, so nothing after the head of a refused request is read.
-pub(crate) fn inspect(head: &request::Parts, unread: Option<&Unread>, marks: HeaderMarks) -> Result<(), Box<Refusal>> {
+pub(crate) fn inspect(head: &request::Parts, unread: Option<&RawRequestHeaders>, marks: HeaderMarks) -> Result<(), Box<Refusal>> {
     if let Err(bad) = request_method::check(head.method.as_str()) {
         return Err(Box::new(Refusal::code(405, Code::MethodNotAllowed, &bad.to_string())));
     }
@@ -99,7 +99,7 @@ fn is_host(host: &[u8]) -> bool {
 
 /// Takes the body in within the time that the whole call may take: a caller who sends a byte a second must not hold a
 /// place for ever.
-pub(crate) async fn body(incoming: Inbound, keep: u64, most: u64, within: Nanos) -> Result<Replay, Box<Refusal>> {
+pub(crate) async fn body(incoming: Inbound, keep: u64, most: u64, within: Nanos) -> Result<ReplayBody, Box<Refusal>> {
     match tokio::time::timeout(Duration::from_nanos(within.0), read(incoming, keep, most)).await {
         Ok(result) => result,
         Err(_) => Err(Box::new(body_too_slow())),
@@ -107,7 +107,7 @@ pub(crate) async fn body(incoming: Inbound, keep: u64, most: u64, within: Nanos)
 }
 
 /// Reads the body as far as it may be kept. A larger one becomes a stream that can be sent once.
-async fn read(mut incoming: Inbound, keep: u64, most: u64) -> Result<Replay, Box<Refusal>> {
+async fn read(mut incoming: Inbound, keep: u64, most: u64) -> Result<ReplayBody, Box<Refusal>> {
     if incoming.size_hint().exact().is_some_and(|size| size > most) {
         return Err(Box::new(body_too_large()));
     }
@@ -121,10 +121,10 @@ async fn read(mut incoming: Inbound, keep: u64, most: u64) -> Result<Replay, Box
         }
         if read > keep {
             let ahead = joined(first, more);
-            return Ok(Replay::once(ahead, incoming, most - read));
+            return Ok(ReplayBody::once(ahead, incoming, most - read));
         }
         match next(&mut incoming).await {
-            None => return Ok(Replay::Kept(joined(first, more))),
+            None => return Ok(ReplayBody::Kept(joined(first, more))),
             Some(Err(_)) => return Err(Box::new(body_broke())),
             // Most bodies come in one piece, which is then kept as it is.
             Some(Ok(data)) if first.is_none() => first = Some(data),

@@ -17,9 +17,9 @@ use seawall_core::id::CallId;
 use seawall_core::policy::IdempotencyMode;
 use seawall_core::record::{AttemptOutcome, Code};
 use seawall_core::time::Wall;
-use seawall_engine::drive::Ended;
+use seawall_engine::driver::Finished;
 use seawall_engine::mask::Mask;
-use seawall_engine::transport::{self, HttpTransport, Replay};
+use seawall_engine::transport::{self, HttpTransport, ReplayBody};
 use seawall_http::response_body::Relay;
 use seawall_store::job::Response;
 
@@ -33,7 +33,7 @@ impl Gateway {
         routed: &RoutedRequest<'_>,
         made: bool,
         head: &mut http::request::Parts,
-        body: &Replay,
+        body: &ReplayBody,
     ) -> Result<Option<KeyReservation>, Box<Refusal>> {
         if made {
             head.headers.extend(HeaderValue::from_bytes(&id.text()).ok().map(|key| (KEY, key)));
@@ -68,7 +68,7 @@ impl Gateway {
     pub(crate) async fn conclude(
         &self,
         id: CallId,
-        ended: &Ended,
+        ended: &Finished,
         transport: &HttpTransport<'_>,
         trail: &[(Wall, AttemptOutcome)],
         (from, keyed): (&CallerContext, Option<KeyReservation>),
@@ -97,16 +97,16 @@ pub(crate) fn is_given(headers: &HeaderMap, marks: HeaderMarks) -> bool {
 }
 
 /// The body that a fingerprint is taken of; one that only passes through has none.
-pub(crate) fn whole(body: &Replay) -> Option<Bytes> {
+pub(crate) fn whole(body: &ReplayBody) -> Option<Bytes> {
     match body {
-        Replay::Empty => Some(Bytes::new()),
-        Replay::Kept(bytes) => Some(bytes.clone()),
-        Replay::Once(..) => None,
+        ReplayBody::Empty => Some(Bytes::new()),
+        ReplayBody::Kept(bytes) => Some(bytes.clone()),
+        ReplayBody::Once(..) => None,
     }
 }
 
 /// An answer as it is kept: as the caller gets it, but for what we say about each call, and for our credentials.
-pub(crate) fn kept(answer: &transport::Answer, pseudonym: &Pseudonym, mask: &Mask) -> Response {
+pub(crate) fn kept(answer: &transport::UpstreamResponse, pseudonym: &Pseudonym, mask: &Mask) -> Response {
     let response = &answer.response;
     let headers = hygiene::kept(response.headers().clone(), answer.verbatim.as_ref(), response.version(), pseudonym);
     let body = match response.body() {

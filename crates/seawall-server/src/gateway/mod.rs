@@ -33,19 +33,19 @@ use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::cache::{self, Revalidation};
 use seawall_engine::deadlines::Deadlines;
-use seawall_engine::drive::{Ended, Scene, drive};
-use seawall_engine::live::{Live, LiveEndpoint, LiveUpstream};
-use seawall_engine::record::{Names, Record, RequestLine, TokenRecord};
-use seawall_engine::sending::Sending;
-use seawall_engine::trace::Trace;
-use seawall_engine::transport::{HttpTransport, Replay};
+use seawall_engine::driver::{CallContext, Finished, drive};
+use seawall_engine::record::{EndpointNames, Record, RequestLine, TokenRecord};
+use seawall_engine::runtime::{Live, LiveEndpoint, LiveUpstream};
+use seawall_engine::sender::Sending;
+use seawall_engine::trace::TraceContext;
+use seawall_engine::transport::{HttpTransport, ReplayBody};
 use seawall_engine::upstream_target::target;
-use seawall_http::front::Front;
-use seawall_http::h1::{Heard, Unread};
-use seawall_http::pool::Pool;
+use seawall_http::connection_pool::ConnectionPool;
+use seawall_http::h1::{RawRequestHeaders, ReceivedBody};
 use seawall_http::request_body::Inbound;
 use seawall_http::request_headers::RequestHeaders;
-use seawall_http::response_body::{Held, Relay};
+use seawall_http::response_body::{HeldPermits, Relay};
+use seawall_http::tls::Front;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,7 +60,7 @@ pub(crate) struct Gateway {
     rng: RefCell<Rng>,
     pub(crate) ids: RefCell<seawall_engine::ids::Ids>,
     /// What a request is filed under that named no upstream, and whoever sent it.
-    pub(crate) nowhere: Arc<Names>,
+    pub(crate) nowhere: Arc<EndpointNames>,
     pub(crate) nobody: Arc<str>,
     /// The headers of whoever no limit asks for theirs.
     bare: HeaderMap,
@@ -80,7 +80,7 @@ pub(crate) struct RoutedRequest<'a> {
     pub(crate) target: RequestTarget,
     pub(crate) from: CallerContext,
     /// The caller's headers, where nobody has to look at them. Then it has no others.
-    pub(crate) unread: Option<Unread>,
+    pub(crate) unread: Option<RawRequestHeaders>,
 }
 
 /// A request as the upstream gets it, but for the credential.
@@ -88,7 +88,7 @@ struct OutgoingRequest {
     method: Method,
     target: RequestTarget,
     headers: HeaderMap,
-    unread: Option<Unread>,
+    unread: Option<RawRequestHeaders>,
     traced: bool,
     repeated: bool,
 }
@@ -111,8 +111,8 @@ impl Drop for InFlight {
 
 impl Gateway {
     pub(crate) fn new(shared: Arc<ServerState>) -> Self {
-        let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
-        let (nowhere, nobody, bare) = (Arc::new(Names::new("none", "none")), Arc::from("anonymous"), HeaderMap::new());
+        let sending = Sending { clock: shared.clock.clone(), pool: ConnectionPool::default(), connector: shared.connector.clone() };
+        let (nowhere, nobody, bare) = (Arc::new(EndpointNames::new("none", "none")), Arc::from("anonymous"), HeaderMap::new());
         let (rng, ids) = (RefCell::new(Rng::seeded(seawall_engine::entropy())), RefCell::default());
         Self { shared, sending, deadlines: Deadlines::default(), rng, ids, nowhere, nobody, bare, date: HttpDate::default() }
     }
@@ -136,7 +136,7 @@ impl Gateway {
     pub(crate) async fn handle(
         &self,
         head: &mut request::Parts,
-        (incoming, unread): Heard<Inbound>,
+        (incoming, unread): ReceivedBody<Inbound>,
         entrance: &Entrance,
     ) -> CallerResponse {
         let marks = HeaderMarks::of(&head.headers);
@@ -166,7 +166,7 @@ impl Gateway {
             return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await.into();
         }
         let body = if incoming.is_end_stream() {
-            Replay::Empty
+            ReplayBody::Empty
         } else {
             match Box::pin(self.take_in(incoming, &live, &mut routed)).await {
                 Ok(body) => body,
@@ -181,7 +181,7 @@ impl Gateway {
         &self,
         live: &'a Live,
         head: &mut request::Parts,
-        unread: Option<Unread>,
+        unread: Option<RawRequestHeaders>,
         marks: HeaderMarks,
         entrance: &Entrance,
     ) -> Result<RoutedRequest<'a>, Box<Refusal>> {
@@ -211,11 +211,11 @@ impl Gateway {
     /// The caller's headers as the upstream may see them, where nobody on the way has to look at one; else they are read after all.
     fn left_unread(
         &self,
-        mut unread: Unread,
+        mut unread: RawRequestHeaders,
         upstream: &LiveUpstream,
         endpoint: &LiveEndpoint,
         head: &mut request::Parts,
-    ) -> Option<Unread> {
+    ) -> Option<RawRequestHeaders> {
         let (policy, ours) = (&endpoint.spec.policy, OwnHeaders::of(upstream, endpoint, &self.shared.pseudonym));
         let is_read = endpoint.state.looks_at_headers
             || policy.cache.is_on()
@@ -232,7 +232,7 @@ impl Gateway {
     }
 
     /// Leaves of the caller's headers what the upstream may see. Those that nobody has read are given back as they are.
-    fn outward(&self, head: &mut request::Parts, marks: HeaderMarks, routed: &mut RoutedRequest<'_>) -> Option<Unread> {
+    fn outward(&self, head: &mut request::Parts, marks: HeaderMarks, routed: &mut RoutedRequest<'_>) -> Option<RawRequestHeaders> {
         let unread = routed.unread.take();
         if unread.is_none() {
             let ours = OwnHeaders::of(routed.upstream, routed.endpoint, &self.shared.pseudonym);
@@ -242,7 +242,7 @@ impl Gateway {
     }
 
     /// The caller's deadline began with its request, not with the end of its body.
-    async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut RoutedRequest<'_>) -> Result<Replay, Box<Refusal>> {
+    async fn take_in(&self, incoming: Inbound, live: &Live, routed: &mut RoutedRequest<'_>) -> Result<ReplayBody, Box<Refusal>> {
         let max_body = live.max_body(routed.endpoint);
         let from = &mut routed.from;
         let started = self.sending.clock.now().mono;
@@ -279,7 +279,13 @@ impl Gateway {
         !at_cost.is_none() && at_cost.allows(deferred::path_below(routed.upstream, &routed.target), operation)
     }
 
-    async fn call(&self, head: &mut request::Parts, marks: HeaderMarks, body: Replay, routed: &mut RoutedRequest<'_>) -> CallerResponse {
+    async fn call(
+        &self,
+        head: &mut request::Parts,
+        marks: HeaderMarks,
+        body: ReplayBody,
+        routed: &mut RoutedRequest<'_>,
+    ) -> CallerResponse {
         let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
@@ -299,8 +305,8 @@ impl Gateway {
         };
         routed.from.look_at(&head.headers, head.uri.query(), marks, endpoint);
         // A body that nobody has read would be taken for the next request, so such requests are not answered early.
-        let cached = endpoint.spec.policy.cache.is_on() && matches!(body, Replay::Empty) && cached::concerns(&method, &head.headers);
-        let caller = if cached { cache::Caller::of_stored(&head.headers) } else { None };
+        let cached = endpoint.spec.policy.cache.is_on() && matches!(body, ReplayBody::Empty) && cached::concerns(&method, &head.headers);
+        let caller = if cached { cache::CallerDigest::of_stored(&head.headers) } else { None };
         let unread = self.outward(head, marks, routed);
         let now = self.sending.clock.now();
         let id = self.ids.borrow_mut().next(now.wall);
@@ -348,7 +354,7 @@ impl Gateway {
         let response = &mut answered.response;
         if matches!(response.body(), Relay::Stream(_)) {
             // A call is over when its answer has been passed on, not when it has begun.
-            response.body_mut().hold(Held(Box::new((in_flight, place))));
+            response.body_mut().hold(HeldPermits(Box::new((in_flight, place))));
         }
         answered
     }
@@ -358,10 +364,10 @@ impl Gateway {
         upstream: &'a Arc<LiveUpstream>,
         endpoint: &'a Arc<LiveEndpoint>,
         sent: OutgoingRequest,
-        body: Replay,
+        body: ReplayBody,
     ) -> HttpTransport<'a> {
         let OutgoingRequest { method, target, mut headers, unread, traced, repeated } = sent;
-        let trace = if traced { Trace::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
+        let trace = if traced { TraceContext::take(&mut headers, self.rng.borrow_mut().draw()) } else { None };
         HttpTransport {
             sending: &self.sending,
             upstream,
@@ -393,8 +399,8 @@ impl Gateway {
         endpoint: &'a Arc<LiveEndpoint>,
         from: &'a CallerContext,
         (trail, keyed): (Option<&'a Trail>, Option<&'a KeyReservation>),
-    ) -> Scene<'a> {
-        Scene {
+    ) -> CallContext<'a> {
+        CallContext {
             clock: &self.sending.clock,
             deadlines: &self.deadlines,
             rng: &self.rng,
@@ -430,7 +436,7 @@ impl Gateway {
             let request = call::CallRequest::plain(method.as_str());
             let conditions = lookup.validate(&sent.headers);
             let id = gateway.ids.borrow_mut().next(gateway.sending.clock.now().wall);
-            let mut transport = gateway.transport(&upstream, &endpoint, sent, Replay::Empty);
+            let mut transport = gateway.transport(&upstream, &endpoint, sent, ReplayBody::Empty);
             transport.conditions = conditions;
             let ended = drive(&gateway.scene(id, &upstream, &endpoint, &from, (None, None)), &request, &mut transport).await;
             let answered = gateway.finish(id, &ended, &mut transport, Some(lookup), http::Version::HTTP_11, &from);
@@ -443,7 +449,7 @@ impl Gateway {
     fn finish(
         &self,
         id: CallId,
-        ended: &Ended,
+        ended: &Finished,
         transport: &mut HttpTransport<'_>,
         lookup: Option<Lookup>,
         version: http::Version,
@@ -512,7 +518,7 @@ impl Gateway {
     }
 
     /// Our own words where the upstream has none.
-    fn refuse(&self, code: Code, ended: &Ended, endpoint: &LiveEndpoint, id: CallId, detail: Option<&str>) -> Response<Relay> {
+    fn refuse(&self, code: Code, ended: &Finished, endpoint: &LiveEndpoint, id: CallId, detail: Option<&str>) -> Response<Relay> {
         let mut refusal = refusal(code, ended, endpoint, id).because(detail);
         if code == Code::Overloaded {
             // Callers that were turned away together should not come back together.
@@ -530,7 +536,7 @@ impl Gateway {
         sent: &HeaderMap,
         ends: bool,
         policy: &CachePolicy,
-        ended: &Ended,
+        ended: &Finished,
     ) -> Box<Response<Relay>> {
         let now = ended.at.wall;
         if let Some(confirmed) = lookup.confirmed(&self.shared.cache, sent, response.status(), response.headers(), policy, now) {
@@ -541,7 +547,7 @@ impl Gateway {
     }
 
     /// Puts our own headers on an answer.
-    pub(crate) fn sign(mut response: Response<Relay>, id: CallId, ended: &Ended, outcome: &'static str) -> Response<Relay> {
+    pub(crate) fn sign(mut response: Response<Relay>, id: CallId, ended: &Finished, outcome: &'static str) -> Response<Relay> {
         SignedHeaders::of(id, ended, outcome).put(response.headers_mut());
         response
     }

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName};
 use seawall_core::time::Nanos;
-use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::runtime::{LiveEndpoint, LiveUpstream};
 use seawall_engine::transport::REPEATED;
 use std::sync::atomic::Ordering;
 

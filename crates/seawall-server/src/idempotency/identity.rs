@@ -22,8 +22,8 @@ impl KeyedRequest<'_> {
     /// Requests with other credentials are another caller's, whatever we call that caller: otherwise one would be given the
     /// response of the other.
     pub(crate) fn scope(&self) -> [u8; 32] {
-        let credentials = cache::Caller::of(self.headers);
-        let credentials = credentials.as_ref().map_or(&[][..], cache::Caller::as_bytes);
+        let credentials = cache::CallerDigest::of(self.headers);
+        let credentials = credentials.as_ref().map_or(&[][..], cache::CallerDigest::as_bytes);
         hash(&[
             self.caller.as_bytes(),
             credentials,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Ledger {
     store: Store,
-    shared: Option<Arc<shared::Store>>,
+    shared: Option<Arc<shared::RedisStore>>,
     clock: Clock,
     store_clock: Arc<StoreClock>,
     /// Reservations that this instance made alone because shared state did not answer.
@@ -69,7 +69,7 @@ pub(crate) struct RequiredStores {
 }
 
 impl Ledger {
-    pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, store_clock: Arc<StoreClock>) -> Self {
+    pub(crate) fn new(store: Store, shared: Option<Arc<shared::RedisStore>>, clock: Clock, store_clock: Arc<StoreClock>) -> Self {
         Self { store, shared, clock, store_clock, alone: AtomicU64::new(0), loose: Mutex::default() }
     }
 
@@ -149,7 +149,7 @@ impl Ledger {
     }
 
     /// Under which number Redis has a key for us.
-    async fn number(&self, shared: &shared::Store, scope: &[u8; 32], there: RedisHold) -> Option<u32> {
+    async fn number(&self, shared: &shared::RedisStore, scope: &[u8; 32], there: RedisHold) -> Option<u32> {
         match there {
             RedisHold::Nothing => None,
             RedisHold::Number(number) => Some(number),

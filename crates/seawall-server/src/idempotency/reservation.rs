@@ -11,7 +11,7 @@ use seawall_core::id::CallId;
 use seawall_core::policy::{Idempotency, IdempotencyMode};
 use seawall_core::record::Code;
 use seawall_core::time::Nanos;
-use seawall_engine::drive::Keeper;
+use seawall_engine::driver::Keeper;
 use seawall_store::idempotency::{FinishKey, ReserveKey};
 use seawall_store::job::{self, Response};
 use std::cell::{Cell, RefCell};

@@ -6,7 +6,7 @@ use crate::ServerState;
 use crate::observe::{OperatorEvent, Severity as EventSeverity};
 use seawall_core::decide::alarm::{AlarmState, AlarmStep, Raised, turn};
 use seawall_core::policy::Severity;
-use seawall_engine::live::Live;
+use seawall_engine::runtime::Live;
 use seawall_store::alarm::Alarm;
 use seawall_store::dead::Depth;
 use std::collections::BTreeSet;

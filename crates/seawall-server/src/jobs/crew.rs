@@ -3,7 +3,7 @@
 
 use arc_swap::ArcSwap;
 use seawall_core::time::Nanos;
-use seawall_engine::adhoc::AdHoc;
+use seawall_engine::ad_hoc::AdHoc;
 use seawall_engine::transport::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};

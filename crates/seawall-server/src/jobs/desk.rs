@@ -39,7 +39,13 @@ pub(crate) struct JobContext {
 }
 
 impl JobContext {
-    pub(crate) fn new(store: Store, shared: Option<Arc<shared::Store>>, clock: Clock, threads: usize, entropy: impl Fn() -> u64) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        shared: Option<Arc<shared::RedisStore>>,
+        clock: Clock,
+        threads: usize,
+        entropy: impl Fn() -> u64,
+    ) -> Self {
         let lived = Arc::new(StoreClock::new(clock.clone()));
         let key: Vec<u8> = (0..4).flat_map(|_| entropy().to_be_bytes()).collect();
         let secret = format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(key));

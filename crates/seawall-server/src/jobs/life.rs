@@ -8,7 +8,7 @@ use super::schedule;
 use crate::letter;
 use seawall_core::call::AskAnswer;
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::drive::StartLog;
+use seawall_engine::driver::StartLog;
 use seawall_store::job::{Claimed, Job, JobEnding, JobLease, JobRequest, SettleJob, Settled};
 use std::pin::Pin;
 use std::rc::Rc;

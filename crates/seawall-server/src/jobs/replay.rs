@@ -11,8 +11,8 @@ use seawall_core::policy::Rate;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
 use seawall_core::units;
-use seawall_engine::adhoc;
-use seawall_engine::live::Live;
+use seawall_engine::ad_hoc;
+use seawall_engine::runtime::Live;
 use seawall_store::dead::{Letter, LetterQuery, LetterStatus};
 use seawall_store::job::{AD_HOC, JobOrigin, JobRequest, NewJob};
 use serde::{Deserialize, Serialize};
@@ -124,7 +124,7 @@ impl ReplayPlan {
     /// Why a letter is not replayed whatever anybody insists on.
     fn refuses(&self, letter: &Letter, live: &Live) -> Option<String> {
         let kept = &letter.letter;
-        if kept.upstream != adhoc::NAME && live.named(&kept.upstream).is_none() {
+        if kept.upstream != ad_hoc::NAME && live.named(&kept.upstream).is_none() {
             return Some(format!("no upstream named `{}` is configured any more", kept.upstream));
         }
         if kept.body_cut {
@@ -158,7 +158,7 @@ pub(crate) fn job(letter: &Letter, id: CallId, now: Wall) -> NewJob {
     let content_type = headers.iter().find(|(name, _)| name == "content-type").map_or(&b""[..], |(_, value)| value.as_bytes());
     NewJob {
         id,
-        upstream: if kept.upstream == adhoc::NAME { AD_HOC.to_owned() } else { kept.upstream.clone() },
+        upstream: if kept.upstream == ad_hoc::NAME { AD_HOC.to_owned() } else { kept.upstream.clone() },
         tenant: kept.tenant.clone(),
         caller: kept.caller.clone(),
         priority: 0,

@@ -16,20 +16,20 @@ use seawall_core::record::AttemptOutcome;
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
-use seawall_engine::adhoc;
+use seawall_engine::ad_hoc;
 use seawall_engine::credential_pauses::CredentialMark;
 use seawall_engine::deadlines::Deadlines;
-use seawall_engine::drive::{Drove, Ended, Scene, StartLog, drive_job};
-use seawall_engine::limits::Who;
-use seawall_engine::live::{LiveEndpoint, LiveUpstream};
+use seawall_engine::driver::{CallContext, Driven, Finished, StartLog, drive_job};
+use seawall_engine::limits::LimitSubject;
 use seawall_engine::mask::{Mask, Masked};
 use seawall_engine::record::{CallRecord, Record, RequestLine};
-use seawall_engine::sending::Sending;
-use seawall_engine::trace::Trace;
-use seawall_engine::transport::{Answer, HttpTransport, Replay, Room};
+use seawall_engine::runtime::{LiveEndpoint, LiveUpstream};
+use seawall_engine::sender::Sending;
+use seawall_engine::trace::TraceContext;
+use seawall_engine::transport::{HttpTransport, ReplayBody, Room, UpstreamResponse};
 use seawall_engine::upstream_target::target;
-use seawall_http::pool::Pool;
-use seawall_http::reach::Reach;
+use seawall_http::connection_pool::ConnectionPool;
+use seawall_http::egress::Reach;
 use seawall_http::request_headers::RequestHeaders;
 use seawall_http::response_body::Relay;
 use seawall_store::idempotency;
@@ -126,7 +126,7 @@ struct RunResult {
 
 impl Bench {
     pub(super) fn new(shared: Arc<ServerState>) -> Self {
-        let sending = Sending { clock: shared.clock.clone(), pool: Pool::default(), connector: shared.connector.clone() };
+        let sending = Sending { clock: shared.clock.clone(), pool: ConnectionPool::default(), connector: shared.connector.clone() };
         let outside = RefCell::new(guarded(&shared));
         let rng = RefCell::new(Rng::seeded(seawall_engine::entropy()));
         Self { shared, sending, outside, deadlines: Deadlines::default(), rng }
@@ -282,7 +282,7 @@ impl Bench {
             // What the configuration refers to is kept as the reference, so that no list shows what it stands for.
             let url = self.shared.around.resolve(path).map_err(|why| (None, Cause::unusable(Masked::ours(why))))?;
             let unusable = |why: String| (None, Cause::unusable(Mask::default().and_url(&url).words(why.as_bytes())));
-            let (origin, below) = adhoc::split(&url).map_err(unusable)?;
+            let (origin, below) = ad_hoc::split(&url).map_err(unusable)?;
             let upstream = self.desk().crew.adhoc.upstream(&origin).map_err(unusable)?;
             let endpoint = Arc::clone(upstream.endpoint(&job.request.method, &below));
             let target = RequestTarget::new(below).map_err(|bad| (None, Cause::unusable(Masked::ours(bad.to_string()))))?;
@@ -330,7 +330,7 @@ impl Bench {
         let trail = RefCell::new(Vec::new());
         let caller: Arc<str> = Arc::from(job.caller.as_str());
         let (nothing, query) = (HeaderMap::new(), to.target.split_once('?').map(|(_, query)| query));
-        let scene = Scene {
+        let scene = CallContext {
             clock: &self.shared.clock,
             deadlines: &self.deadlines,
             rng: &self.rng,
@@ -340,7 +340,10 @@ impl Bench {
             caller: &caller,
             key_tail: &to.upstream,
             request: Some(to.request_line(job)),
-            who: Who { mark: CredentialMark::sent(&to.endpoint.plan, &headers, query), ..Who::here(&caller, &job.tenant, &nothing) },
+            who: LimitSubject {
+                mark: CredentialMark::sent(&to.endpoint.plan, &headers, query),
+                ..LimitSubject::here(&caller, &job.tenant, &nothing)
+            },
             trail: Some(&trail),
             keeper: reservation.as_ref().map(|keyed| keyed as _),
             start_log: Some(log),
@@ -352,12 +355,12 @@ impl Bench {
         let trail = trail.into_inner();
         let history = letter::history(&job.history, &trail);
         match drove {
-            Drove::Aside(aside) => {
+            Driven::Aside(aside) => {
                 let until = self.desk().now() + aside.until.since(aside.at.mono);
                 let ending = JobEnding::Wait { until, reason: aside.reason.as_str() };
                 RunResult { ending, progress: aside.progress, history, answer: None, key: None, room: None }
             }
-            Drove::Ended(ended) => {
+            Driven::Ended(ended) => {
                 let progress = used_up(job, &ended.finish);
                 let room = transport.room.take().and_then(Room::into_taken);
                 let (ending, answer) = match reservation.as_ref().and_then(KeyReservation::stored) {
@@ -384,7 +387,7 @@ impl Bench {
         (method, mut headers): (Method, HeaderMap),
         sending: &'a Sending,
     ) -> HttpTransport<'a> {
-        let trace = Trace::take(&mut headers, self.rng.borrow_mut().draw());
+        let trace = TraceContext::take(&mut headers, self.rng.borrow_mut().draw());
         HttpTransport {
             sending,
             upstream: &to.upstream,
@@ -394,7 +397,7 @@ impl Bench {
             headers: RequestHeaders::new(headers),
             conditions: HeaderMap::new(),
             unread: None,
-            body: if job.request.body.is_empty() { Replay::Empty } else { Replay::Kept(job.request.body.clone()) },
+            body: if job.request.body.is_empty() { ReplayBody::Empty } else { ReplayBody::Kept(job.request.body.clone()) },
             answer: None,
             token: None,
             trace,
@@ -431,7 +434,7 @@ impl Bench {
         &self,
         job: &Job,
         to: &Target,
-        ended: &Ended,
+        ended: &Finished,
         transport: HttpTransport<'_>,
         trail: &[(Wall, AttemptOutcome)],
         history: &[Attempted],
@@ -468,7 +471,7 @@ impl Bench {
     }
 
     /// A response as it is kept: without what the mask hides, and then cut to its length.
-    fn response(&self, answer: Answer, mask: &Mask) -> Response {
+    fn response(&self, answer: UpstreamResponse, mask: &Mask) -> Response {
         let legible = answer.seen().clone();
         let (head, body) = answer.response.into_parts();
         let headers = hygiene::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
@@ -586,7 +589,7 @@ fn is_at_cost(to: &Target, path: &str, headers: &HeaderMap) -> bool {
 fn guarded(shared: &ServerState) -> (Reach, Sending) {
     let reach = Reach::new(shared.live.load().config.server.allow_private.clone());
     let connector = shared.connector.within(reach.clone());
-    (reach, Sending { clock: shared.clock.clone(), pool: Pool::default(), connector })
+    (reach, Sending { clock: shared.clock.clone(), pool: ConnectionPool::default(), connector })
 }
 
 /// What a job has used up once its call is over.

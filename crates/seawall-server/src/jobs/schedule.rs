@@ -13,7 +13,7 @@ use seawall_core::config::model::Schedule;
 use seawall_core::decide::CallProgress;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;
-use seawall_engine::live::Live;
+use seawall_engine::runtime::Live;
 use seawall_store::job::{Job, JobEnding, JobOrigin, JobRequest, NewJob};
 use seawall_store::page::MOST;
 use seawall_store::schedule::{Firing, NewSubject, ScheduleSubject, SubjectSource, TickReport};

@@ -4,7 +4,7 @@
 use crate::letter;
 use crate::shape::{ClassWord, DoorWord, JobState, LetterStatus, Members, SeverityWord, Time};
 use seawall_core::discretion::{REDACTED, is_secret, target};
-use seawall_engine::live::Live;
+use seawall_engine::runtime::Live;
 use seawall_store::dead::{Issue, Letter};
 use seawall_store::job::{AD_HOC, Attempted, Job, JobOrigin, Response};
 use serde::Serialize;

@@ -11,7 +11,7 @@ use crate::gateway::Gateway;
 use crate::gateway::intake;
 use http::header::DATE;
 use http::{HeaderMap, Method, Request, Uri, request};
-use seawall_http::h1::{self, End, Unheard};
+use seawall_http::h1::{self, HeadError, ResponseEnd};
 use seawall_http::io::Io;
 use seawall_http::request_body::Inbound;
 use seawall_http::response_body::Relay;
@@ -23,9 +23,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
 /// A caller's connection.
-type Served = h1::Served<Relay>;
+type Served = h1::ServerConnection<Relay>;
 /// The body of a request, and its headers where nobody has read them.
-type Heard = h1::Heard<Inbound>;
+type Heard = h1::ReceivedBody<Inbound>;
 
 /// How one connection's conversation goes, for whoever watches over all of them.
 #[derive(Debug, Default)]
@@ -146,10 +146,10 @@ pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
         });
         drop((response, verbatim));
         match answered(&mut served, talk).await {
-            End::Open => talk.end(),
-            End::Last => break,
+            ResponseEnd::Open => talk.end(),
+            ResponseEnd::Last => break,
             // Without a farewell: an answer that broke off must not look like one that ended.
-            End::Broken => return served.break_off(),
+            ResponseEnd::Broken => return served.break_off(),
         }
     }
     close(served, phases).await;
@@ -161,7 +161,7 @@ async fn heard(
     head: &mut request::Parts,
     ending: &mut DrainSignal,
     talk: &Http1Connection,
-) -> Result<Option<Heard>, Unheard> {
+) -> Result<Option<Heard>, HeadError> {
     std::future::poll_fn(|cx| {
         // In this order: what has arrived by now is read before the connection is told to end.
         if let Poll::Ready(heard) = served.poll_request(head, cx) {
@@ -192,23 +192,23 @@ async fn answer(
 }
 
 /// Passes an answer on, as long as the caller takes it.
-async fn answered(served: &mut Served, talk: &Http1Connection) -> End {
+async fn answered(served: &mut Served, talk: &Http1Connection) -> ResponseEnd {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(end) = served.poll_answered(cx) {
             return Poll::Ready(end);
         }
         talk.says(served.stuck());
-        if talk.0.hush.is_over(cx) { Poll::Ready(End::Broken) } else { served.poll_gone(cx).map(|()| End::Broken) }
+        if talk.0.hush.is_over(cx) { Poll::Ready(ResponseEnd::Broken) } else { served.poll_gone(cx).map(|()| ResponseEnd::Broken) }
     })
     .await
 }
 
 /// Answers what was no request, and hears no more.
-async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: Unheard) {
+async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: HeadError) {
     let refusal = match why {
-        Unheard::Malformed => intake::bad_request("the request is malformed"),
-        Unheard::TooLarge { line } if line > intake::MAX_TARGET => intake::target_too_long(),
-        Unheard::TooLarge { .. } => intake::too_large(431, "the request's headers are too large"),
+        HeadError::Malformed => intake::bad_request("the request is malformed"),
+        HeadError::TooLarge { line } if line > intake::MAX_TARGET => intake::target_too_long(),
+        HeadError::TooLarge { .. } => intake::too_large(431, "the request's headers are too large"),
     };
     let refusal = refusal.closing().shaped(gateway.port_endpoint(from.port.as_ref()).as_deref());
     let words = gateway.noted(refusal, None).wire(gateway.wall());

@@ -15,7 +15,7 @@ use seawall_core::config::model::Notify;
 use seawall_core::decide::notice::{Notices, NotificationMessage};
 use seawall_core::time::Mono;
 use seawall_engine::record::{NoteRecord, Record};
-use seawall_http::reach::Reach;
+use seawall_http::egress::Reach;
 use seawall_store::job::{JobOrigin, NewJob};
 use std::collections::VecDeque;
 use std::time::Duration;

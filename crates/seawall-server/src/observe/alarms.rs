@@ -13,8 +13,8 @@ use seawall_core::policy::BreakerPer;
 use seawall_core::record::spike::{Spike, SpikeChange, SpikeInterval};
 use seawall_core::record::{AttemptStatus, Class, Code, ErrorKind, Reason};
 use seawall_core::time::{Nanos, Now, Wall};
-use seawall_engine::live::{Live, LiveUpstream};
-use seawall_engine::record::{AttemptRecord, BreakerRecord, CallRecord, Names, Record, TokenRecord};
+use seawall_engine::record::{AttemptRecord, BreakerRecord, CallRecord, EndpointNames, Record, TokenRecord};
+use seawall_engine::runtime::{Live, LiveUpstream};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -112,7 +112,7 @@ enum AlarmKey {
 
 #[derive(Debug, Default)]
 pub(crate) struct Alarms {
-    breakers: HashMap<Arc<Names>, Watched>,
+    breakers: HashMap<Arc<EndpointNames>, Watched>,
     /// With when that was seen, where it was.
     keys: HashMap<(String, String), (AlarmKey, Option<Wall>)>,
     spikes: HashMap<String, Spike>,
@@ -127,7 +127,7 @@ pub(crate) struct Alarms {
     told: HashMap<(&'static str, String), Wall>,
 }
 
-fn opened(names: &Names) -> OperatorEvent {
+fn opened(names: &EndpointNames) -> OperatorEvent {
     let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
     let title = format!("{upstream}/{endpoint} is failing: its breaker opened");
     OperatorEvent::new("breaker-opened", Severity::Warning, title).of(upstream, Some(endpoint))
@@ -203,7 +203,7 @@ impl Alarms {
 
     /// Tells of a change of a breaker. An outage is told when it begins and when it ends; its failed probes are told now and then. One
     /// that comes and goes is told once a minute.
-    fn tell(&mut self, names: &Arc<Names>, to: State, moved: Moved, at: Wall, bus: &Bus) {
+    fn tell(&mut self, names: &Arc<EndpointNames>, to: State, moved: Moved, at: Wall, bus: &Bus) {
         let place = || format!("{}/{}", names.upstream, names.endpoint);
         let stands = bus.stands(&opened(names));
         let is_told = moved == Moved::By(Cause::Forced)
@@ -252,7 +252,7 @@ impl Alarms {
     }
 
     fn attempt(&mut self, record: &AttemptRecord, bus: &Bus) {
-        let Names { upstream, endpoint, .. } = &*record.names;
+        let EndpointNames { upstream, endpoint, .. } = &*record.names;
         if record.attempt.class == Class::Auth
             && let Some(sample) = &record.sample
         {
@@ -363,7 +363,7 @@ impl Alarms {
     }
 
     /// The leading indicator of each upstream, over the ten seconds that are complete.
-    pub(crate) fn retries(&mut self, live: &Live, endpoints: &HashMap<Arc<Names>, TimeSeries>, bus: &Bus, now: Wall) {
+    pub(crate) fn retries(&mut self, live: &Live, endpoints: &HashMap<Arc<EndpointNames>, TimeSeries>, bus: &Bus, now: Wall) {
         self.spikes.retain(|upstream, _| live.named(upstream).is_some());
         for upstream in &live.upstreams {
             let name = &upstream.spec.name;
@@ -416,7 +416,7 @@ impl Alarms {
     }
 
     /// Since when a breaker is not closed, where its opening was seen.
-    pub(crate) fn not_closed_since(&self, names: &Arc<Names>) -> Option<Time> {
+    pub(crate) fn not_closed_since(&self, names: &Arc<EndpointNames>) -> Option<Time> {
         self.breakers.get(names)?.since.map(Time)
     }
 
@@ -427,7 +427,7 @@ impl Alarms {
     }
 
     /// A breaker's last changes, oldest first.
-    pub(crate) fn changes(&self, names: &Arc<Names>) -> Vec<BreakerChange> {
+    pub(crate) fn changes(&self, names: &Arc<EndpointNames>) -> Vec<BreakerChange> {
         self.breakers.get(names).map(|watched| watched.changes.iter().cloned().collect()).unwrap_or_default()
     }
 }
@@ -463,7 +463,7 @@ impl Watched {
         bounded(&mut self.changes, CHANGES, change);
     }
 
-    fn tell(names: &Names, to: State, moved: Moved, at: Wall, bus: &Bus) {
+    fn tell(names: &EndpointNames, to: State, moved: Moved, at: Wall, bus: &Bus) {
         let (upstream, endpoint) = (names.upstream.as_str(), names.endpoint.as_str());
         let tell = |event: OperatorEvent| event.because(moved.word(), moved.sentence(to)).of(upstream, Some(endpoint));
         // An operator's hand says nothing about the upstream.
@@ -497,7 +497,7 @@ mod tests {
 
     #[test]
     fn people_are_told_why_a_breaker_moved_in_words_and_programs_in_one_word() {
-        let (bus, names) = (Bus::default(), Names::new("api", "search"));
+        let (bus, names) = (Bus::default(), EndpointNames::new("api", "search"));
         let causes = Cause::ALL.iter().map(|cause| Moved::By(*cause)).chain([Moved::Elsewhere, Moved::Beside]);
         for (moved, to) in causes.flat_map(|moved| State::ALL.iter().map(move |to| (moved, *to))) {
             Watched::tell(&names, to, moved, Wall(0), &bus);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     /// A breaker that is open for two seconds and then fails a probe every half second.
-    fn outage(alarms: &mut Alarms, names: &Arc<Names>, bus: &Bus) {
+    fn outage(alarms: &mut Alarms, names: &Arc<EndpointNames>, bus: &Bus) {
         let mut change = |at, from, to, cause| {
             let change = PhaseChange { from, to, cause, at: Mono(0) };
             alarms.breaker(&BreakerRecord { at: Wall(at), names: Arc::clone(names), change }, bus);
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn a_breaker_whose_probes_fail_is_told_once() {
-        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(EndpointNames::new("api", "search")), Alarms::default());
         bus.raise(&rejected("api", "a"), Wall(0));
         outage(&mut alarms, &names, &bus);
         let told: Vec<&str> = bus.unread().iter().map(|published| published.event.name).collect();
@@ -533,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_breaker_that_comes_and_goes_is_told_once_a_minute() {
-        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(EndpointNames::new("api", "search")), Alarms::default());
         for second in 0..120 {
             for (ms, to, cause) in [(0, State::Open, Cause::Consecutive), (500, State::Closed, Cause::ProbesSucceeded)] {
                 alarms.tell(&names, to, Moved::By(cause), Wall(second * 1000 + ms), &bus);
@@ -547,7 +547,7 @@ mod tests {
 
     #[test]
     fn since_when_a_breaker_is_not_closed_survives_its_probes() {
-        let (bus, names, mut alarms) = (Bus::default(), Arc::new(Names::new("api", "search")), Alarms::default());
+        let (bus, names, mut alarms) = (Bus::default(), Arc::new(EndpointNames::new("api", "search")), Alarms::default());
         assert!(alarms.not_closed_since(&names).is_none());
         outage(&mut alarms, &names, &bus);
         assert_eq!(alarms.not_closed_since(&names).map(|Time(at)| at), Some(Wall(1_000)));
@@ -574,7 +574,7 @@ mod tests {
 
     #[test]
     fn an_operators_hand_is_not_told_as_the_upstreams_failure() {
-        let (bus, names) = (Bus::default(), Names::new("api", "search"));
+        let (bus, names) = (Bus::default(), EndpointNames::new("api", "search"));
         let title = |to, moved| {
             Watched::tell(&names, to, moved, Wall(0), &bus);
             bus.unread().pop_back().unwrap().event.title

@@ -278,11 +278,11 @@ mod tests {
     use seawall_core::record::{AttemptStatus, Class, Decision, Reason};
     use seawall_core::rng::Rng;
     use seawall_core::time::Nanos;
-    use seawall_engine::record::Names;
+    use seawall_engine::record::EndpointNames;
 
     fn records(number: u32, rng: &mut Rng) -> (AttemptRecord, CallRecord) {
         let call = CallId::new(Wall(i64::from(number)), rng);
-        let (names, caller) = (Arc::new(Names::new(&format!("u{}", number % 2), "e")), Arc::from("anonymous"));
+        let (names, caller) = (Arc::new(EndpointNames::new(&format!("u{}", number % 2), "e")), Arc::from("anonymous"));
         let attempt = AttemptOutcome {
             number: 1,
             status: AttemptStatus::Http(200),

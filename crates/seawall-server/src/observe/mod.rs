@@ -21,8 +21,8 @@ use super::ServerState;
 use seawall_core::classify::{Rule, diagnostic, redacted};
 use seawall_core::id::CallId;
 use seawall_core::time::{Now, Wall};
-use seawall_engine::live::Live;
-use seawall_engine::record::{CallRecord, Names, Record, Sample};
+use seawall_engine::record::{CallRecord, EndpointNames, ErrorSample, Record};
+use seawall_engine::runtime::Live;
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -49,12 +49,12 @@ const MOST_NAMED: usize = 1000;
 pub(crate) struct Observations {
     pub calls: Calls,
     pub all: TimeSeries,
-    pub endpoints: HashMap<Arc<Names>, TimeSeries>,
+    pub endpoints: HashMap<Arc<EndpointNames>, TimeSeries>,
     pub rollups: Rollups,
     pub errors: UnnamedErrors,
     pub alarms: Alarms,
     /// Refusals by pools.
-    pub overloaded: HashMap<Arc<Names>, u64>,
+    pub overloaded: HashMap<Arc<EndpointNames>, u64>,
     pub rejected: u64,
     second: i64,
 }
@@ -107,7 +107,7 @@ fn ending(record: &CallRecord) -> OutcomeCategory {
 }
 
 /// When and to whom something happened that is counted.
-fn place(record: &Record) -> Option<(Wall, &Arc<Names>)> {
+fn place(record: &Record) -> Option<(Wall, &Arc<EndpointNames>)> {
     match record {
         Record::Attempt(record) => Some((record.at, &record.names)),
         Record::Call(record) => Some((record.at, &record.names)),
@@ -239,14 +239,14 @@ impl Observations {
     }
 
     /// The last minute of one endpoint.
-    pub(crate) fn minute(&self, names: &Arc<Names>, now: Wall) -> SeriesPoint {
+    pub(crate) fn minute(&self, names: &Arc<EndpointNames>, now: Wall) -> SeriesPoint {
         self.endpoints.get(names).map(|series| series.last(60, now)).unwrap_or_default()
     }
 }
 
 /// What an upstream says in an answer, in one line without words that look like secrets. Those that are known to be secrets were
 /// taken out when the sample was taken.
-fn said(sample: &Sample) -> String {
+fn said(sample: &ErrorSample) -> String {
     redacted(&diagnostic(&sample.body, &sample.content_type))
 }
 

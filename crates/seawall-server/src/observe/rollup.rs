@@ -6,7 +6,7 @@ use crate::shape::{Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::{Nanos, Wall};
-use seawall_engine::record::Names;
+use seawall_engine::record::EndpointNames;
 use seawall_store::rollup::RollupRow;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ const MOST: usize = 20_000;
 const OLDEST_MS: i64 = 60 * 60 * 1000;
 
 /// A quarter's start, and who it is of.
-type RollupKey = (i64, Arc<Names>);
+type RollupKey = (i64, Arc<EndpointNames>);
 
 #[derive(Debug, Default)]
 struct RollupCount {
@@ -42,14 +42,14 @@ pub(crate) struct RollupRequest {
 }
 
 impl Rollups {
-    pub(crate) fn row(&mut self, at: Wall, names: &Arc<Names>) -> &mut Rollup {
+    pub(crate) fn row(&mut self, at: Wall, names: &Arc<EndpointNames>) -> &mut Rollup {
         let start = at.0.div_euclid(QUARTER_MS) * QUARTER_MS;
         let counted = self.0.entry((start, Arc::clone(names))).or_default();
         counted.changed = true;
         &mut counted.rollup
     }
 
-    pub(crate) fn open(&mut self, at: Wall, names: &Arc<Names>, length: Nanos) {
+    pub(crate) fn open(&mut self, at: Wall, names: &Arc<EndpointNames>, length: Nanos) {
         self.row(at, names).open(length);
     }
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_is_here_replaces_what_was_written_from_here_and_adds_to_what_others_wrote() {
-        let (names, us, other) = (Arc::new(Names::new("u", "e")), CallId::from_bytes([1; 16]), CallId::from_bytes([2; 16]));
+        let (names, us, other) = (Arc::new(EndpointNames::new("u", "e")), CallId::from_bytes([1; 16]), CallId::from_bytes([2; 16]));
         let mut rollups = Rollups::default();
         rollups.open(Wall(5), &names, Nanos::from_secs(60));
         let mut stored = rollups.take_changed(us);

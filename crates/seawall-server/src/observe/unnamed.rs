@@ -6,7 +6,7 @@ use crate::shape::{ClassWord, Time};
 use seawall_core::classify::{Condition, ErrorFingerprint, Rule, fingerprint};
 use seawall_core::record::{AttemptStatus, Class};
 use seawall_core::time::Wall;
-use seawall_engine::record::{AttemptRecord, Names, Sample};
+use seawall_engine::record::{AttemptRecord, EndpointNames, ErrorSample};
 use seawall_store::notes;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub(crate) const MOST: usize = 500;
 
 #[derive(Clone, Debug)]
 pub(crate) struct UnnamedEntry {
-    pub names: Arc<Names>,
+    pub names: Arc<EndpointNames>,
     pub condition: Condition,
     count: u64,
     /// Those of them that the store has not heard of.
@@ -33,7 +33,7 @@ pub(crate) struct UnnamedEntry {
 pub(crate) struct UnnamedErrors(HashMap<ErrorFingerprint, UnnamedEntry>);
 
 impl UnnamedErrors {
-    pub(crate) fn attempt(&mut self, record: &AttemptRecord, sample: &Sample) {
+    pub(crate) fn attempt(&mut self, record: &AttemptRecord, sample: &ErrorSample) {
         let status = record.attempt.status;
         let result = match status {
             AttemptStatus::Http(code) => Ok(code),
@@ -115,7 +115,7 @@ impl UnnamedErrors {
             }
             let fresh = self.0.get(&print).map_or(0, |error| error.fresh);
             let error = UnnamedEntry {
-                names: Arc::new(Names::new(&noted.upstream, &noted.endpoint)),
+                names: Arc::new(EndpointNames::new(&noted.upstream, &noted.endpoint)),
                 condition,
                 count: noted.seen + fresh,
                 fresh,

@@ -6,8 +6,8 @@ use super::tally::{Cost, DemoTally};
 use crate::terminal::{BOLD, DIM, ERROR, GOOD, HINT, Terminal, WARNING};
 use seawall_core::guard::State;
 use seawall_core::time::{Nanos, Now};
-use seawall_engine::live::Live;
-use seawall_engine::metrics::Totals;
+use seawall_engine::metrics::EndpointTotals;
+use seawall_engine::runtime::Live;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -91,7 +91,7 @@ impl DemoLog {
 pub(super) struct Comparison<'a> {
     pub naive: &'a DemoTally,
     pub seawall: &'a DemoTally,
-    pub gateway: Totals,
+    pub gateway: EndpointTotals,
     pub requests: u64,
 }
 

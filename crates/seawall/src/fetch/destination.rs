@@ -3,8 +3,8 @@
 use super::row::InputRow;
 use http::Method;
 use seawall_core::request_target::{BadTarget, RequestTarget};
-use seawall_engine::live::{LiveEndpoint, LiveUpstream};
 use seawall_engine::record::RequestLine;
+use seawall_engine::runtime::{LiveEndpoint, LiveUpstream};
 use seawall_engine::upstream_target::{base_target, target};
 use std::sync::Arc;
 

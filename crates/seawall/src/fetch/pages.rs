@@ -232,7 +232,7 @@ fn resolve(base: &Base, below: &str, reference: &str) -> Result<String, String> 
     let reference = &*super::route::sendable(reference)?;
     let path = || below.split('?').next().unwrap_or(below);
     if reference.contains("://") {
-        let (origin, path) = seawall_engine::adhoc::split(reference)?;
+        let (origin, path) = seawall_engine::ad_hoc::split(reference)?;
         if !Base::parse(&origin)?.same_origin(base) {
             return Err(format!("the next page is at {origin}, which is somewhere else"));
         }

@@ -27,15 +27,15 @@ use seawall_core::discretion::is_secret;
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
 use seawall_core::rng::Rng;
 use seawall_core::time::Wall;
-use seawall_engine::adhoc::AdHoc;
+use seawall_engine::ad_hoc::AdHoc;
 use seawall_engine::clock::Clock;
 use seawall_engine::deadlines::Deadlines;
 use seawall_engine::recorder::Recorder;
 use seawall_engine::schema::Schema;
-use seawall_engine::sending::Sending;
+use seawall_engine::sender::Sending;
 use seawall_http::connect::Connector;
-use seawall_http::pool::Pool;
-use seawall_http::reach::Reach;
+use seawall_http::connection_pool::ConnectionPool;
+use seawall_http::egress::Reach;
 use seawall_server::configuration::Environment;
 use seawall_store::Store;
 use seawall_store::journal::{Durability, RunId};
@@ -365,8 +365,8 @@ fn work(
             recorder,
             live,
             adhoc: AdHoc::new(HOSTS),
-            sending: Sending { clock: clock.clone(), pool: Pool::default(), connector },
-            outside: Sending { clock: clock.clone(), pool: Pool::default(), connector: outside },
+            sending: Sending { clock: clock.clone(), pool: ConnectionPool::default(), connector },
+            outside: Sending { clock: clock.clone(), pool: ConnectionPool::default(), connector: outside },
             wanted,
             pages,
             fail_fast_auth,

@@ -94,7 +94,7 @@ impl ProgressDisplay {
         let upstreams = work.live.as_ref().map(|live| live.upstreams.as_slice()).unwrap_or_default();
         let endpoints = upstreams.iter().flat_map(|upstream| &upstream.endpoints);
         say(endpoints.filter(|endpoint| !matches!(endpoint.state.breaker_state(now.mono).0, State::Closed)).count(), "breakers open");
-        let keys = |upstream: &&Arc<seawall_engine::live::LiveUpstream>| {
+        let keys = |upstream: &&Arc<seawall_engine::runtime::LiveUpstream>| {
             let count = upstream.spec.auth.as_ref().map_or(0, |auth| auth.keys.len());
             (0..u16::try_from(count).unwrap_or(u16::MAX))
                 .filter_map(|key| upstream.state.key_status(key, now))

@@ -3,7 +3,7 @@
 use super::template::encode;
 use seawall_core::config::Config;
 use seawall_core::config::url::Base;
-use seawall_engine::adhoc;
+use seawall_engine::ad_hoc;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Routes {
             let below = if target.starts_with('/') { target.clone() } else { format!("/{target}") };
             return Ok((Arc::clone(named), below));
         }
-        let (origin, path) = adhoc::split(target)?;
+        let (origin, path) = ad_hoc::split(target)?;
         if !self.upstreams.is_empty()
             && let Some((name, below)) = self.configured(&origin, &path)
         {

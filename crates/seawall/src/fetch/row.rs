@@ -1,8 +1,8 @@
 //! One row of a batch: what is asked for, and which line of the input asked for it.
 
 use bytes::Bytes;
-use seawall_engine::live::LiveUpstream;
 use seawall_engine::mask::Mask;
+use seawall_engine::runtime::LiveUpstream;
 use seawall_server::letter;
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;

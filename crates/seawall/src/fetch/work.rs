@@ -21,17 +21,17 @@ use seawall_core::record::{Class, Code, Reason};
 use seawall_core::request_target::RequestTarget;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now};
-use seawall_engine::adhoc::AdHoc;
+use seawall_engine::ad_hoc::AdHoc;
 use seawall_engine::clock::Clock;
 use seawall_engine::deadlines::Deadlines;
-use seawall_engine::drive::{Aside, Drove, Ended, Scene, drive_job};
-use seawall_engine::limits::Who;
-use seawall_engine::live::Live;
+use seawall_engine::driver::{CallContext, Deferred, Driven, Finished, drive_job};
+use seawall_engine::limits::LimitSubject;
 use seawall_engine::mask::Masked;
 use seawall_engine::record::{CallRecord, Record};
 use seawall_engine::recorder::Recorder;
-use seawall_engine::sending::Sending;
-use seawall_engine::transport::{Answer, HttpTransport, Replay};
+use seawall_engine::runtime::Live;
+use seawall_engine::sender::Sending;
+use seawall_engine::transport::{HttpTransport, ReplayBody, UpstreamResponse};
 use seawall_engine::upstream_target::below;
 use seawall_http::fault::Fault;
 use seawall_http::request_headers::RequestHeaders;
@@ -92,8 +92,8 @@ pub(super) struct FetchState {
 
 /// What an attempt or more came to.
 enum Came {
-    Aside(Aside),
-    Ended(Box<Ended>, Option<Answer>, Option<Masked>),
+    Aside(Deferred),
+    Ended(Box<Finished>, Option<UpstreamResponse>, Option<Masked>),
 }
 
 impl FetchState {
@@ -265,7 +265,7 @@ impl FetchState {
             deadline: None,
             patient: true,
         };
-        let scene = Scene {
+        let scene = CallContext {
             clock: &self.clock,
             deadlines: &self.deadlines,
             rng: &self.rng,
@@ -275,7 +275,7 @@ impl FetchState {
             caller: &self.caller,
             key_tail: &to.upstream,
             request: Some(to.request_line(&run.row)),
-            who: Who::here(&self.caller, "", &nothing),
+            who: LimitSubject::here(&self.caller, "", &nothing),
             trail: Some(&trail),
             keeper: None,
             start_log: None,
@@ -290,7 +290,7 @@ impl FetchState {
             headers: RequestHeaders::new(self.headers(&run.row)),
             conditions: HeaderMap::new(),
             unread: None,
-            body: if run.row.body.is_empty() { Replay::Empty } else { Replay::Kept(run.row.body.clone()) },
+            body: if run.row.body.is_empty() { ReplayBody::Empty } else { ReplayBody::Kept(run.row.body.clone()) },
             answer: None,
             token: None,
             trace: None,
@@ -309,19 +309,19 @@ impl FetchState {
         run.history = trail.into_inner();
         self.count_sends(run, known, &mut drove, now.mono);
         match drove {
-            Drove::Aside(aside) => Came::Aside(aside),
-            Drove::Ended(ended) => Came::Ended(Box::new(ended), transport.answer, transport.detail),
+            Driven::Aside(aside) => Came::Aside(aside),
+            Driven::Ended(ended) => Came::Ended(Box::new(ended), transport.answer, transport.detail),
         }
     }
 
     /// Counts what was sent since the history had `known` attempts. The attempts of the row include all of its resends then.
-    fn count_sends(&self, run: &mut StartedRow, known: usize, drove: &mut Drove, now: Mono) {
+    fn count_sends(&self, run: &mut StartedRow, known: usize, drove: &mut Driven, now: Mono) {
         let mut tally = self.tally.borrow_mut();
         let counted = tally.attempts(&run.row.lane, &run.history[known..], now);
         let before = run.resends;
         match drove {
-            Drove::Aside(aside) => run.resends += aside.resends,
-            Drove::Ended(ended) => {
+            Driven::Aside(aside) => run.resends += aside.resends,
+            Driven::Ended(ended) => {
                 run.resends += ended.finish.attempts.saturating_sub(run.progress.attempts).saturating_sub(counted);
                 ended.finish.attempts += before;
             }
@@ -346,7 +346,7 @@ impl FetchState {
     }
 
     /// A row has to wait: by itself for its next attempt, or with its whole lane.
-    async fn aside(&self, mut run: Box<StartedRow>, to: &Destination, aside: Aside) {
+    async fn aside(&self, mut run: Box<StartedRow>, to: &Destination, aside: Deferred) {
         run.progress = aside.progress;
         let now = aside.at.mono;
         let of_lane = match aside.reason {
@@ -379,8 +379,8 @@ impl FetchState {
         &self,
         run: &mut Box<StartedRow>,
         to: &Destination,
-        ended: &Ended,
-        answer: Option<Answer>,
+        ended: &Finished,
+        answer: Option<UpstreamResponse>,
         detail: Option<Masked>,
     ) -> bool {
         run.progress.attempts = ended.finish.attempts;
@@ -411,7 +411,7 @@ impl FetchState {
     }
 
     /// The content of a good answer, and where the next page is.
-    fn good(&self, run: &mut StartedRow, to: &Destination, answer: Answer) -> Result<(Content, Option<String>), Box<Unfit>> {
+    fn good(&self, run: &mut StartedRow, to: &Destination, answer: UpstreamResponse) -> Result<(Content, Option<String>), Box<Unfit>> {
         let (head, body) = answer.response.into_parts();
         let headers = head.headers;
         let (content, json) = self.wanted.look(&headers, body, &letter::own_mask(Some(&to.upstream)))?;

@@ -10,14 +10,14 @@ fn map(lines: &[(&str, &str)]) -> HeaderMap {
     lines.iter().map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap())).collect()
 }
 
-fn entry(asked: &[(&str, &str)], answered: &[(&str, &str)]) -> Option<Entry> {
+fn entry(asked: &[(&str, &str)], answered: &[(&str, &str)]) -> Option<CachedResponse> {
     let asked = map(asked);
-    let caller = Caller::of_stored(&asked);
-    Entry::new(Asked { headers: &asked, caller }, StatusCode::OK, map(answered), Bytes::new(), &POLICY, NOW)
+    let caller = CallerDigest::of_stored(&asked);
+    CachedResponse::new(CacheRequest { headers: &asked, caller }, StatusCode::OK, map(answered), Bytes::new(), &POLICY, NOW)
 }
 
 /// Fresh, good while a new one is fetched, good on errors: after so many seconds.
-fn uses(entry: &Entry, seconds: i64) -> (bool, bool, bool) {
+fn uses(entry: &CachedResponse, seconds: i64) -> (bool, bool, bool) {
     let (wanted, now) = (Directives::default(), Wall(NOW.0 + seconds * 1000));
     (entry.is_fresh(&wanted, now), entry.serves_meanwhile(&wanted, now), entry.serves_on_error(&wanted, now))
 }
@@ -73,20 +73,20 @@ fn private_answers_belong_to_whoever_asked() {
 fn callers_are_told_apart_by_every_credential() {
     let callers =
         [vec![("cookie", "a")], vec![("cookie", "b")], vec![("authorization", "a")], vec![("cookie", "a"), ("authorization", "a")]];
-    let mut seen: Vec<Option<Caller>> = callers.iter().map(|headers| Caller::of(&map(headers))).collect();
+    let mut seen: Vec<Option<CallerDigest>> = callers.iter().map(|headers| CallerDigest::of(&map(headers))).collect();
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), callers.len());
-    assert_eq!(Caller::of(&map(&[("accept", "x")])), None);
+    assert_eq!(CallerDigest::of(&map(&[("accept", "x")])), None);
     for name in ["ocp-apim-subscription-key", "x-functions-key", "x_api_key", "x-key", "dpop", "x-password", "x-jwt-assertion"] {
-        assert_ne!(Caller::of(&map(&[(name, "a")])), Caller::of(&map(&[(name, "b")])), "{name}");
+        assert_ne!(CallerDigest::of(&map(&[(name, "a")])), CallerDigest::of(&map(&[(name, "b")])), "{name}");
     }
 }
 
 #[test]
 fn the_order_of_credentials_says_nothing_about_the_caller() {
     let (one, two) = (("authorization", "a"), ("cookie", "c"));
-    assert_eq!(Caller::of(&map(&[one, two])), Caller::of(&map(&[two, one])));
+    assert_eq!(CallerDigest::of(&map(&[one, two])), CallerDigest::of(&map(&[two, one])));
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn what_nobody_may_keep_is_not_kept() {
     assert!(entry(&[("cache-control", "no-store")], &[]).is_none());
     assert!(entry(&[], &[("vary", "*")]).is_none());
     for status in [206, 302, 404, 500] {
-        let asked = Asked { headers: &HeaderMap::new(), caller: None };
+        let asked = CacheRequest { headers: &HeaderMap::new(), caller: None };
         let status = StatusCode::from_u16(status).unwrap();
-        assert!(Entry::new(asked, status, HeaderMap::new(), Bytes::new(), &POLICY, NOW).is_none(), "{status}");
+        assert!(CachedResponse::new(asked, status, HeaderMap::new(), Bytes::new(), &POLICY, NOW).is_none(), "{status}");
     }
 }
 
@@ -125,7 +125,7 @@ fn a_request_may_ask_for_something_fresher() {
 fn a_304_renews_the_answer_without_touching_its_body() {
     let old = entry(&[], &[("etag", "\"1\""), ("content-length", "5"), ("x-a", "1"), ("age", "9")]).unwrap();
     let later = Wall(NOW.0 + 50_000);
-    let asked = Asked { headers: &HeaderMap::new(), caller: None };
+    let asked = CacheRequest { headers: &HeaderMap::new(), caller: None };
     let by = map(&[("x-a", "2"), ("content-length", "0"), ("cache-control", "max-age=7")]);
     let new = old.confirmed(asked, &by, &POLICY, later).unwrap();
     assert_eq!((new.headers["x-a"].as_bytes(), new.headers["content-length"].as_bytes()), (&b"2"[..], &b"5"[..]));
@@ -134,7 +134,7 @@ fn a_304_renews_the_answer_without_touching_its_body() {
 
 #[test]
 fn stored_answers_are_kept_apart_by_every_header_that_is_not_known_to_be_harmless() {
-    let of = |name: &'static str, value: &str| Caller::of_stored(&map(&[(name, value)]));
+    let of = |name: &'static str, value: &str| CallerDigest::of_stored(&map(&[(name, value)]));
     for name in ["authorization", "x-api-key", "x-tenant", "x-user-id", "x-never-heard-of"] {
         assert_ne!(of(name, "a"), of(name, "b"), "{name}");
     }

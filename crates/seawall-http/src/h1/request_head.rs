@@ -1,9 +1,9 @@
 //! The head of a caller's request, out of bytes. Who can get a head past us that an upstream reads differently can put
 //! words into other callers' mouths, so what is not plainly a request is none.
 
-use super::fields::{BareLineFeed, Fields, Lines};
-use super::reading::{Length, Reading};
-use super::unread::{Heard, Unread};
+use super::body_reader::{BodyReader, Length};
+use super::fields::{BareLineFeed, HeaderFields, HeaderLines};
+use super::raw_request::{RawRequest, RawRequestHeaders};
 use bytes::Bytes;
 use http::{Method, Uri, Version, request};
 use std::task::{Context, Poll, ready};
@@ -17,7 +17,7 @@ const MOST_EMPTY: usize = 1024;
 
 /// Why a request was not understood. Nothing after it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unheard {
+pub enum HeadError {
     #[error("the request is malformed")]
     Malformed,
     /// Its first line has so many bytes at least.
@@ -25,7 +25,7 @@ pub enum Unheard {
     TooLarge { line: usize },
 }
 
-impl From<BareLineFeed> for Unheard {
+impl From<BareLineFeed> for HeadError {
     fn from(_: BareLineFeed) -> Self {
         Self::Malformed
     }
@@ -33,17 +33,17 @@ impl From<BareLineFeed> for Unheard {
 
 /// What a head says about itself and what follows.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestInfo {
     pub(super) length: usize,
     pub(super) body: Length,
     pub(super) stays: bool,
     /// Its headers, where all of them may be left as they came. Then it has no others.
-    pub(super) unread: Option<Unread>,
+    pub(super) unread: Option<RawRequestHeaders>,
 }
 
 /// How far the next head has been read.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct HeadProgress {
     /// How much of it was there when it was last looked at.
     looked: usize,
     /// Bytes of empty lines so far.
@@ -52,19 +52,19 @@ pub(super) struct Progress {
 
 /// Reads from a connection up to the end of a request's head; nothing where the caller closes before.
 pub(super) fn poll(
-    reading: &mut Reading,
+    reading: &mut BodyReader,
     io: &mut (impl AsyncRead + Unpin),
     cx: &mut Context<'_>,
-    progress: &mut Progress,
+    progress: &mut HeadProgress,
     head: &mut request::Parts,
-) -> Poll<Result<Option<Asked>, Unheard>> {
+) -> Poll<Result<Option<RequestInfo>, HeadError>> {
     loop {
         let skipped = empty(&reading.ahead);
         if skipped > 0 {
             drop(reading.ahead.split_to(skipped));
             progress.skipped += skipped;
             if progress.skipped > MOST_EMPTY {
-                return Poll::Ready(Err(Unheard::Malformed));
+                return Poll::Ready(Err(HeadError::Malformed));
             }
         }
         if !reading.ahead.is_empty()
@@ -83,39 +83,39 @@ pub(super) fn poll(
 /// Reads a head once all of it is there, into where it stays: it is large, and every hand it went through would move it.
 /// `looked` is how much of it was there when it was last looked at, so that one which comes byte by byte is not read over
 /// and over.
-pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts) -> Result<Option<Asked>, Unheard> {
+pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts) -> Result<Option<RequestInfo>, HeadError> {
     let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
-    let mut lines = Lines { rest: within };
+    let mut lines = HeaderLines { rest: within };
     if *looked > 0 && !has_end(within, looked.saturating_sub(3)) {
         *looked = within.len();
         return unfinished(bytes, within);
     }
     *looked = within.len();
     let Some(first) = lines.next().transpose()? else { return unfinished(bytes, within) };
-    let (method, uri, version) = request_line(bytes, first).ok_or(Unheard::Malformed)?;
+    let (method, uri, version) = request_line(bytes, first).ok_or(HeadError::Malformed)?;
     if version == Version::HTTP_11
-        && let Ok(heard) = Unread::read(bytes, within, within.len() - lines.rest.len(), MOST_HEADERS)
+        && let Ok(heard) = RawRequestHeaders::read(bytes, within, within.len() - lines.rest.len(), MOST_HEADERS)
     {
-        let Some(Heard { unread, stays, end }) = heard else { return unfinished(bytes, within) };
+        let Some(RawRequest { unread, stays, end }) = heard else { return unfinished(bytes, within) };
         (head.method, head.uri, head.version) = (method, uri, version);
         head.headers.clear();
         *looked = 0;
-        return Ok(Some(Asked { length: end, body: Length::None, stays, unread: Some(unread) }));
+        return Ok(Some(RequestInfo { length: end, body: Length::None, stays, unread: Some(unread) }));
     }
-    let mut fields = Fields::new(version, lines.rest);
+    let mut fields = HeaderFields::new(version, lines.rest);
     loop {
         match lines.next().transpose()? {
             None => return unfinished(bytes, within),
             Some([]) => break,
-            Some(_) if fields.headers.len() == MOST_HEADERS => return Err(Unheard::TooLarge { line: first.len() }),
-            Some(line) => fields.add(bytes, line).ok_or(Unheard::Malformed)?,
+            Some(_) if fields.headers.len() == MOST_HEADERS => return Err(HeadError::TooLarge { line: first.len() }),
+            Some(line) => fields.add(bytes, line).ok_or(HeadError::Malformed)?,
         }
     }
-    let body = length(&fields, version).ok_or(Unheard::Malformed)?;
+    let body = length(&fields, version).ok_or(HeadError::Malformed)?;
     let stays = fields.stays();
     (head.method, head.uri, head.version, head.headers) = (method, uri, version, fields.headers);
     *looked = 0;
-    Ok(Some(Asked { length: within.len() - lines.rest.len(), body, stays, unread: None }))
+    Ok(Some(RequestInfo { length: within.len() - lines.rest.len(), body, stays, unread: None }))
 }
 
 /// How long the empty lines are that a request is forgiven for (RFC 9112 §2.2).
@@ -134,12 +134,12 @@ fn has_end(bytes: &[u8], start: usize) -> bool {
 }
 
 /// A head that has no end yet. One that does not even begin like one is not worth waiting for.
-fn unfinished(bytes: &Bytes, head: &[u8]) -> Result<Option<Asked>, Unheard> {
+fn unfinished(bytes: &Bytes, head: &[u8]) -> Result<Option<RequestInfo>, HeadError> {
     if head != b"\r" && head.first().is_some_and(|byte| !byte.is_ascii_alphanumeric() && !b"!#$%&'*+-.^_`|~".contains(byte)) {
-        return Err(Unheard::Malformed);
+        return Err(HeadError::Malformed);
     }
     if bytes.len() > head.len() || head.len() == MOST_BYTES {
-        return Err(Unheard::TooLarge { line: memchr::memchr(b'\n', head).unwrap_or(head.len()) });
+        return Err(HeadError::TooLarge { line: memchr::memchr(b'\n', head).unwrap_or(head.len()) });
     }
     Ok(None)
 }
@@ -160,7 +160,7 @@ fn request_line(bytes: &Bytes, line: &[u8]) -> Option<(Method, Uri, Version)> {
 }
 
 /// How long a request's body is (RFC 9112 §6.3): where the last coding is not `chunked`, nobody can know.
-fn length(fields: &Fields, version: Version) -> Option<Length> {
+fn length(fields: &HeaderFields, version: Version) -> Option<Length> {
     let Some(last) = fields.coding() else {
         return Some(fields.length.filter(|length| *length > 0).map_or(Length::None, Length::Known));
     };
@@ -173,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// As a head is read into a place of its own.
-    fn read(bytes: &Bytes, looked: &mut usize) -> Result<Option<(Asked, request::Parts)>, Unheard> {
+    fn read(bytes: &Bytes, looked: &mut usize) -> Result<Option<(RequestInfo, request::Parts)>, HeadError> {
         let (mut head, ()) = http::Request::new(()).into_parts();
         let Some(asked) = super::read(bytes, looked, &mut head)? else { return Ok(None) };
         if let Some(unread) = &asked.unread {
@@ -182,7 +182,7 @@ mod tests {
         Ok(Some((asked, head)))
     }
 
-    fn whole(text: &str) -> Asked {
+    fn whole(text: &str) -> RequestInfo {
         read(&Bytes::from(text.to_owned()), &mut 0).unwrap().unwrap().0
     }
 
@@ -249,7 +249,7 @@ mod tests {
             "\u{16}\u{3}\u{1}",
             " GET",
         ] {
-            assert_eq!(read(&Bytes::from(text), &mut 0).unwrap_err(), Unheard::Malformed, "{text:?}");
+            assert_eq!(read(&Bytes::from(text), &mut 0).unwrap_err(), HeadError::Malformed, "{text:?}");
         }
     }
 
@@ -319,9 +319,9 @@ mod tests {
     #[test]
     fn heads_are_bounded() {
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MOST_HEADERS + 1));
-        assert_eq!(read(&Bytes::from(many), &mut 0).unwrap_err(), Unheard::TooLarge { line: 14 });
+        assert_eq!(read(&Bytes::from(many), &mut 0).unwrap_err(), HeadError::TooLarge { line: 14 });
         let long = Bytes::from(format!("GET /{}", "a".repeat(MOST_BYTES)));
-        assert_eq!(read(&long, &mut 0).unwrap_err(), Unheard::TooLarge { line: MOST_BYTES });
+        assert_eq!(read(&long, &mut 0).unwrap_err(), HeadError::TooLarge { line: MOST_BYTES });
         assert!(read(&long.slice(..99), &mut 0).unwrap().is_none());
     }
 }

@@ -1,37 +1,37 @@
 //! A request's headers as they came. Most requests say nothing that a gateway would have to act upon, and to make a map of what
 //! they say, only to write it down again, costs more than everything else about them.
 
-use super::fields::{Lines, put, trimmed};
-use super::plain::{NotPlain, Plain};
-use super::verbatim::{Place, is_spelled};
-use super::writer::Writer;
+use super::fields::{HeaderLines, put, trimmed};
+use super::plain_response::{NotPlain, Plain};
+use super::raw_response::{HeaderPlace, is_spelled};
+use super::writer::HeadWriter;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{HOST, HeaderValue, VIA};
 
 /// Headers that go on as they came, but for `Host` and `Connection`, which are one hop's each.
 #[derive(Debug)]
-pub struct Unread {
+pub struct RawRequestHeaders {
     /// Lines, with their ends.
     fields: Bytes,
-    host: Place,
-    connection: Option<Place>,
+    host: HeaderPlace,
+    connection: Option<HeaderPlace>,
     /// Through whose hands the request went besides.
     pub via: Option<HeaderValue>,
 }
 
 /// What was read, and what it says about the message itself.
-pub(super) struct Heard {
-    pub(super) unread: Unread,
+pub(super) struct RawRequest {
+    pub(super) unread: RawRequestHeaders,
     pub(super) stays: bool,
     /// All of the head.
     pub(super) end: usize,
 }
 
-impl Unread {
+impl RawRequestHeaders {
     /// Reads the headers of a request in HTTP/1.1 that begin there, once all of them are there: one `Host`, and no more than `most` in
     /// all. None of those that are left as they are says that there is a body.
-    pub(super) fn read(bytes: &Bytes, within: &[u8], start: usize, most: usize) -> Result<Option<Heard>, NotPlain> {
+    pub(super) fn read(bytes: &Bytes, within: &[u8], start: usize, most: usize) -> Result<Option<RawRequest>, NotPlain> {
         let (mut plain, mut at, mut lines) = (Plain::new(within.get(start..).ok_or(NotPlain)?), 0, 0);
         let (mut host, mut connection, mut stays) = (None, None, true);
         loop {
@@ -43,13 +43,13 @@ impl Unread {
                 return Err(NotPlain);
             }
             if is_spelled(line, b"Host:", b"host:") {
-                if host.replace(Place::of(at..plain.start)?).is_some() {
+                if host.replace(HeaderPlace::of(at..plain.start)?).is_some() {
                     return Err(NotPlain);
                 }
             } else if is_spelled(line, b"Connection:", b"connection:") {
                 let value = trimmed(&line[b"connection:".len()..]);
                 stays = value == b"keep-alive";
-                if connection.replace(Place::of(at..plain.start)?).is_some() || !(stays || value == b"close") {
+                if connection.replace(HeaderPlace::of(at..plain.start)?).is_some() || !(stays || value == b"close") {
                     return Err(NotPlain);
                 }
             } else if !is_common(line) {
@@ -58,7 +58,7 @@ impl Unread {
             (at, lines) = (plain.start, lines + 1);
         }
         let unread = Self { fields: bytes.slice(start..start + at), host: host.ok_or(NotPlain)?, connection, via: None };
-        Ok(Some(Heard { unread, stays, end: start + plain.start }))
+        Ok(Some(RawRequest { unread, stays, end: start + plain.start }))
     }
 
     /// What `Host` says.
@@ -79,15 +79,15 @@ impl Unread {
     }
 
     fn lines(&self) -> impl Iterator<Item = &[u8]> {
-        self.pieces().into_iter().flat_map(Lines::of_fields)
+        self.pieces().into_iter().flat_map(HeaderLines::of_fields)
     }
 
     /// Neighbours in one piece.
     fn pieces(&self) -> [&[u8]; 3] {
-        Place::between(&self.fields, [Some(self.host), self.connection])
+        HeaderPlace::between(&self.fields, [Some(self.host), self.connection])
     }
 
-    pub fn write(&self, out: &mut Writer<'_>) {
+    pub fn write(&self, out: &mut HeadWriter<'_>) {
         self.pieces().into_iter().for_each(|piece| out.lines(piece));
         if let Some(via) = &self.via {
             out.field(&VIA, via);
@@ -134,21 +134,21 @@ fn is_common(line: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::asked::{self, Asked};
+    use super::super::request_head::{self, RequestInfo};
     use super::*;
     use http::{Request, request};
     use proptest::prelude::*;
 
     const LINE: &str = "GET /a HTTP/1.1\r\n";
 
-    fn heard(fields: &str) -> Option<Unread> {
+    fn heard(fields: &str) -> Option<RawRequestHeaders> {
         let bytes = Bytes::from(format!("{LINE}{fields}\r\n"));
-        Unread::read(&bytes, &bytes, LINE.len(), 100).ok()?.map(|heard| heard.unread)
+        RawRequestHeaders::read(&bytes, &bytes, LINE.len(), 100).ok()?.map(|heard| heard.unread)
     }
 
-    fn written(unread: &Unread) -> String {
+    fn written(unread: &RawRequestHeaders) -> String {
         let mut out = Vec::new();
-        unread.write(&mut Writer::new(&mut out));
+        unread.write(&mut HeadWriter::new(&mut out));
         String::from_utf8(out).unwrap()
     }
 
@@ -229,9 +229,9 @@ mod tests {
     }
 
     /// What was read, without and with what was left unread.
-    fn read(bytes: &Bytes) -> (Result<Option<Asked>, asked::Unheard>, request::Parts) {
+    fn read(bytes: &Bytes) -> (Result<Option<RequestInfo>, request_head::HeadError>, request::Parts) {
         let (mut head, ()) = Request::new(()).into_parts();
-        (asked::read(bytes, &mut 0, &mut head), head)
+        (request_head::read(bytes, &mut 0, &mut head), head)
     }
 
     proptest! {
@@ -250,8 +250,8 @@ mod tests {
                 return Ok(());
             }
             let (other, mut others) = read(&slow);
-            let Ok(Some(Asked { length, body, stays, unread: Some(unread) })) = ours else {
-                let length = |asked: Result<Option<Asked>, _>, more| asked.map(|asked| asked.map(|asked| asked.length + more));
+            let Ok(Some(RequestInfo { length, body, stays, unread: Some(unread) })) = ours else {
+                let length = |asked: Result<Option<RequestInfo>, _>, more| asked.map(|asked| asked.map(|asked| asked.length + more));
                 prop_assert_eq!(length(ours, b"x-slow: 1\r\n".len()), length(other, 0));
                 return Ok(());
             };

@@ -2,18 +2,18 @@
 
 mod upload;
 
-use crate::attempt::{Answered, KeyTail, Outward, Transport};
+use crate::attempt::{AttemptRequest, KeyTail, RuleView, Transport};
+use crate::bulkhead::{BulkheadPermit, QueueTurn};
 use crate::clock::Clock;
-use crate::closing::Closing;
 use crate::deadlines::Deadlines;
-use crate::limits::Who;
-use crate::live::LiveEndpoint;
+use crate::drain::DrainDeadline;
+use crate::limits::LimitSubject;
 use crate::mask::Masked;
-use crate::pools::{Place, Turn};
-use crate::record::{AttemptRecord, BreakerRecord, CallRecord, Record, RequestLine, Sample};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, ErrorSample, Record, RequestLine};
 use crate::recorder::Recorder;
+use crate::runtime::LiveEndpoint;
 use crate::state::Visit;
-use crate::trace::Span;
+use crate::trace::AttemptSpan;
 use seawall_core::call::{Action, Ask, AskAnswer, Call, CallEnd, CallRequest, Outcome, Reservation, SettleAttempt};
 use seawall_core::classify::{Classification, Hint, ObservedResult};
 use seawall_core::decide::CallProgress;
@@ -32,7 +32,7 @@ use upload::Uploaded;
 
 /// What a call runs with.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct CallContext<'a> {
     pub clock: &'a Clock,
     pub deadlines: &'a Deadlines,
     pub rng: &'a RefCell<Rng>,
@@ -44,7 +44,7 @@ pub struct Scene<'a> {
     /// What the call asks for, for records.
     pub request: Option<Arc<RequestLine>>,
     /// Who asks, for limits.
-    pub who: Who<'a>,
+    pub who: LimitSubject<'a>,
     /// Where attempts are noted for whoever keeps the call's history, beside the log.
     pub trail: Option<&'a RefCell<Vec<(Wall, AttemptOutcome)>>>,
     /// Who keeps the call's idempotency key, where it has one.
@@ -52,7 +52,7 @@ pub struct Scene<'a> {
     /// Where a job's send is noted that may not be repeated.
     pub start_log: Option<&'a dyn StartLog>,
     /// The end of the program, for calls whose callers wait for an answer until then.
-    pub closing: Option<&'a Closing>,
+    pub closing: Option<&'a DrainDeadline>,
 }
 
 /// Keeps idempotency keys and their answers, wherever that may be. One for each call that carries a key.
@@ -72,7 +72,7 @@ pub trait StartLog: std::fmt::Debug {
 
 /// How a call ended, and the last failure that had no answer.
 #[derive(Debug)]
-pub struct Ended {
+pub struct Finished {
     pub finish: CallEnd,
     pub fault: Option<Fault>,
     /// Set where the caller's own body ended the call.
@@ -81,12 +81,12 @@ pub struct Ended {
     /// `RateLimit-Policy` and `RateLimit`, where the endpoint is limited.
     pub rate_limit: Option<Box<(String, String)>>,
     /// The place in the pool, for whoever passes the answer on.
-    pub place: Option<Place>,
+    pub place: Option<BulkheadPermit>,
 }
 
 /// A job that is to go on later. Nothing is held meanwhile but its idempotency key.
 #[derive(Clone, Copy, Debug)]
-pub struct Aside {
+pub struct Deferred {
     pub until: Mono,
     pub reason: Reason,
     pub progress: CallProgress,
@@ -97,9 +97,9 @@ pub struct Aside {
 
 /// How far a job came.
 #[derive(Debug)]
-pub enum Drove {
-    Ended(Ended),
-    Aside(Aside),
+pub enum Driven {
+    Ended(Finished),
+    Aside(Deferred),
 }
 
 /// A wait that is shorter than writing a job back and claiming it again is waited where it is.
@@ -110,24 +110,24 @@ const LONG: Nanos = Nanos::from_secs(10);
 /// Gives everything back if the caller leaves: dropping the future is how callers leave.
 struct Guarded<'a> {
     call: Call,
-    scene: &'a Scene<'a>,
+    scene: &'a CallContext<'a>,
     started: Mono,
     visit: Visit,
     done: bool,
     /// Sends that no attempt counts.
     resends: u32,
     /// Of the attempt that was sent last.
-    span: Option<Span>,
+    span: Option<AttemptSpan>,
 }
 
 /// What the driver saw of an attempt beside its result.
 #[derive(Default)]
 struct Observed {
-    sample: Option<Box<Sample>>,
+    sample: Option<Box<ErrorSample>>,
     error: Option<Box<str>>,
     timeout: Option<Timeout>,
     resends: u32,
-    span: Option<Span>,
+    span: Option<AttemptSpan>,
 }
 
 impl Guarded<'_> {
@@ -156,14 +156,14 @@ impl Guarded<'_> {
         if let Ask::Settle(settle) = ask {
             self.scene.ended_key(settle);
         }
-        let Scene { endpoint, who, keeper, start_log, .. } = self.scene;
+        let CallContext { endpoint, who, keeper, start_log, .. } = self.scene;
         let kept = (matches!(ask, Ask::Reserve) && keeper.is_some()) || (matches!(ask, Ask::Begin) && start_log.is_some());
         (!kept && endpoint.state.link().is_none()).then(|| endpoint.state.answer(ask, who, &mut self.visit, now))
     }
 
     /// Asks whoever keeps keys, or state that other instances share, which takes time.
     async fn ask_elsewhere(&mut self, ask: Ask, now: &mut Now) -> (AskAnswer, Option<PhaseChange>) {
-        let Scene { clock, endpoint, who, keeper, start_log, .. } = self.scene;
+        let CallContext { clock, endpoint, who, keeper, start_log, .. } = self.scene;
         let answered = match (keeper, start_log, endpoint.state.link()) {
             (Some(keeper), ..) if matches!(ask, Ask::Reserve) => (keeper.reserve().await, None),
             (_, Some(log), _) if matches!(ask, Ask::Begin) => (log.begin().await, None),
@@ -177,7 +177,7 @@ impl Guarded<'_> {
     /// Records an attempt, with a sample of the response where no rule names its class.
     fn record<T: Transport>(&self, attempt: AttemptOutcome, transport: &T, timeout: Option<Timeout>, now: Now) {
         let is_looked_at = !attempt.named || attempt.class == Class::Auth;
-        let sample = is_looked_at.then(|| Box::new(Sample::of(transport.answer(), &transport.mask())));
+        let sample = is_looked_at.then(|| Box::new(ErrorSample::of(transport.answer(), &transport.mask())));
         let error = matches!(attempt.status, AttemptStatus::Error(_)).then(|| transport.detail().map(|detail| Box::from(detail.as_str())));
         let observed = Observed { sample, error: error.flatten(), timeout, resends: transport.resends(), span: self.span };
         self.scene.record(attempt, observed, now);
@@ -204,7 +204,7 @@ impl Guarded<'_> {
 
     /// Waits in line for a place, until the time to give up.
     async fn queue(&mut self, until: Mono) -> Action {
-        let Scene { clock, closing, .. } = self.scene;
+        let CallContext { clock, closing, .. } = self.scene;
         let mut is_closing = false;
         let turn = match &mut self.visit.waiting {
             Some(waiting) => tokio::select! {
@@ -217,7 +217,7 @@ impl Guarded<'_> {
             None => None,
         };
         let now = clock.now();
-        if turn == Some(Turn::Granted) {
+        if turn == Some(QueueTurn::Granted) {
             self.visit.waiting = None;
             return self.call.granted(now);
         }
@@ -226,28 +226,28 @@ impl Guarded<'_> {
     }
 
     /// The place of a call that is over.
-    fn place(&mut self) -> Option<Place> {
+    fn place(&mut self) -> Option<BulkheadPermit> {
         self.visit.place(&self.scene.endpoint.state, self.scene.clock)
     }
 
     /// Nothing is held by a job that waits.
-    fn aside(&mut self, until: Mono, reason: Reason, at: Now) -> Aside {
+    fn aside(&mut self, until: Mono, reason: Reason, at: Now) -> Deferred {
         self.done = true;
         drop(self.place());
-        Aside { until, reason, progress: *self.call.progress(), resends: self.resends, at }
+        Deferred { until, reason, progress: *self.call.progress(), resends: self.resends, at }
     }
 
     /// Ends a call whose caller broke off its body, or sent one that is wrong.
-    fn blamed(&mut self, blame: Blame, now: Now) -> Drove {
+    fn blamed(&mut self, blame: Blame, now: Now) -> Driven {
         let code = if blame == Blame::TooLarge { Code::TooLarge } else { Code::Cancelled };
         let finish = self.cancel(code, now);
-        Drove::Ended(self.ended(finish, None, Some(blame), now))
+        Driven::Ended(self.ended(finish, None, Some(blame), now))
     }
 
-    fn ended(&mut self, mut finish: CallEnd, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Ended {
+    fn ended(&mut self, mut finish: CallEnd, fault: Option<Fault>, blame: Option<Blame>, now: Now) -> Finished {
         finish.attempts += self.resends;
         let rate_limit = self.scene.endpoint.state.fields(&self.visit, now.mono).map(Box::new);
-        Ended { finish, fault, blame, at: now, rate_limit, place: self.place() }
+        Finished { finish, fault, blame, at: now, rate_limit, place: self.place() }
     }
 }
 
@@ -263,19 +263,24 @@ impl Drop for Guarded<'_> {
 }
 
 /// Runs a call to its end.
-pub async fn drive<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, transport: &mut T) -> Ended {
+pub async fn drive<T: Transport>(scene: &CallContext<'_>, request: &CallRequest<'_>, transport: &mut T) -> Finished {
     match run(scene, request, CallProgress::default(), transport).await {
-        Drove::Ended(ended) => ended,
-        Drove::Aside(_) => unreachable!("only the patient are put aside"),
+        Driven::Ended(ended) => ended,
+        Driven::Aside(_) => unreachable!("only the patient are put aside"),
     }
 }
 
 /// Runs a job from where it was until it ends, or until it has to wait.
-pub async fn drive_job<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, progress: CallProgress, transport: &mut T) -> Drove {
+pub async fn drive_job<T: Transport>(
+    scene: &CallContext<'_>,
+    request: &CallRequest<'_>,
+    progress: CallProgress,
+    transport: &mut T,
+) -> Driven {
     run(scene, request, progress, transport).await
 }
 
-async fn run<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, progress: CallProgress, transport: &mut T) -> Drove {
+async fn run<T: Transport>(scene: &CallContext<'_>, request: &CallRequest<'_>, progress: CallProgress, transport: &mut T) -> Driven {
     let mut now = scene.clock.now();
     let (call, mut action) = Call::resume(Arc::clone(&scene.endpoint.plan), request, progress, now);
     let visit = Visit { body_bytes: transport.body_bytes(), ..Visit::default() };
@@ -297,7 +302,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, progres
                 guarded.call.answered(answer, now)
             }
             Action::Send { number, timeout, key } => {
-                let outward = Outward { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
+                let outward = AttemptRequest { number, key, timeout, remaining: guarded.call.remaining(now.mono), now };
                 guarded.span = transport.span(number);
                 let (result, since) = send(scene, transport, outward).await;
                 now = scene.clock.now();
@@ -322,7 +327,7 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, progres
             Action::Wait { until, reason }
                 if request.patient && !matches!(reason, Reason::Paced | Reason::Queued) && !guarded.waits_in_place(until, now.mono) =>
             {
-                return Drove::Aside(guarded.aside(until, reason, now));
+                return Driven::Aside(guarded.aside(until, reason, now));
             }
             Action::Wait { until, reason } => {
                 // Most calls never wait, so they should not carry a timer's weight either.
@@ -337,14 +342,14 @@ async fn run<T: Transport>(scene: &Scene<'_>, request: &CallRequest<'_>, progres
             Action::Refresh => Box::pin(guarded.refresh(transport, &mut now)).await,
             Action::Finish(finish) => {
                 guarded.done = true;
-                return Drove::Ended(guarded.ended(finish, fault, None, now));
+                return Driven::Ended(guarded.ended(finish, fault, None, now));
             }
         };
     }
 }
 
 /// Waits until then, or until the program ends; whether it was the latter.
-async fn wait(clock: &Clock, closing: Option<&Closing>, until: Mono) -> bool {
+async fn wait(clock: &Clock, closing: Option<&DrainDeadline>, until: Mono) -> bool {
     let Some(closing) = closing else {
         clock.sleep_until(until).await;
         return false;
@@ -357,7 +362,7 @@ async fn wait(clock: &Clock, closing: Option<&Closing>, until: Mono) -> bool {
 }
 
 /// An attempt's result as the rules see it.
-fn seen<'a>(method: &'a str, result: Result<Option<Answered<'a>>, Fault>, latency: Nanos) -> ObservedResult<'a> {
+fn seen<'a>(method: &'a str, result: Result<Option<RuleView<'a>>, Fault>, latency: Nanos) -> ObservedResult<'a> {
     match result {
         Ok(Some((status, headers, body))) => ObservedResult { method, result: Ok(status), headers, body, latency },
         Ok(None) => ObservedResult { method, result: Err(ErrorKind::Reset), headers: &(), body: &[], latency },
@@ -398,7 +403,7 @@ const PROHIBITED: Classification = Classification { class: Class::Permanent, ..U
 const UNTRUSTED: Classification = Classification { class: Class::Permanent, blameless: false, ..UNAUTHORIZED };
 
 /// The result of one send, and since when the upstream could answer.
-async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outward) -> (Result<(), Fault>, Mono) {
+async fn send<T: Transport>(scene: &CallContext<'_>, transport: &mut T, outward: AttemptRequest) -> (Result<(), Fault>, Mono) {
     let started = outward.now.mono;
     if let Some(feed) = transport.upload() {
         let timeout = scene.endpoint.spec.policy.timeout;
@@ -409,7 +414,7 @@ async fn send<T: Transport>(scene: &Scene<'_>, transport: &mut T, outward: Outwa
     (within.await.unwrap_or_else(|| Err(transport.overdue())), started)
 }
 
-impl Scene<'_> {
+impl CallContext<'_> {
     fn ended_key(&self, settle: &SettleAttempt) {
         if let (Some(keeper), Some(reservation)) = (self.keeper, settle.reservation) {
             keeper.settle(reservation);
@@ -417,7 +422,7 @@ impl Scene<'_> {
     }
 
     /// The bound that an attempt went over, if that is how it failed.
-    fn bound(&self, fault: Fault, attempt: Outward) -> Option<Timeout> {
+    fn bound(&self, fault: Fault, attempt: AttemptRequest) -> Option<Timeout> {
         match fault.kind {
             _ if fault == Fault::CONNECT_TIMEOUT => Some(Timeout::Connect),
             _ if fault == Fault::STALLED => Some(Timeout::Idle),
@@ -428,7 +433,7 @@ impl Scene<'_> {
     }
 
     /// What happened to an attempt without a response.
-    fn words(&self, fault: Fault, attempt: Outward) -> Masked {
+    fn words(&self, fault: Fault, attempt: AttemptRequest) -> Masked {
         Masked::ours(match self.bound(fault, attempt) {
             Some(Timeout::Attempt) => format!("no response within {} (`timeout.attempt`)", attempt.timeout),
             Some(Timeout::Total) => format!("no response within the {} that were left of the call's deadline", attempt.timeout),

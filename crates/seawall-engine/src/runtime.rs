@@ -1,16 +1,16 @@
 //! A configuration put to work: secrets in hand, plans made, state attached. Immutable; a reload builds a new one and
 //! carries the state of everything that kept its name.
 
+use crate::bulkhead::BulkheadPool;
 use crate::cache;
 use crate::caller::Callers;
 use crate::clock::Clock;
 use crate::credential::Credentials;
-use crate::limits::{Layer, Limits};
-use crate::pools::Pool;
-use crate::record::Names;
+use crate::limits::{EndpointLimits, LimitLayer};
+use crate::record::EndpointNames;
 use crate::schema::Schema;
 use crate::secret::{MissingSecret, Secret, Vault};
-use crate::shared::Store;
+use crate::shared::RedisStore;
 use crate::state::{EndpointState, UpstreamState};
 use http::{HeaderName, HeaderValue};
 use seawall_core::admit::shed;
@@ -21,7 +21,7 @@ use seawall_core::config::{Config, EndpointConfig, ServerConfig, Tls, UpstreamCo
 use seawall_core::lease::Until;
 use seawall_core::policy::{self, BreakerPer, Mode, Share};
 use seawall_core::time::{Mono, Now};
-use seawall_http::front::Front;
+use seawall_http::tls::Front;
 use siphasher::sip::SipHasher13;
 use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher as _};
@@ -51,13 +51,13 @@ pub struct Live {
     /// Headers of each of `config.schedules` that hold secrets.
     schedule_headers: Vec<Vec<SecretHeader>>,
     /// The bulkheads, by name.
-    pub pools: BTreeMap<String, Arc<Pool>>,
+    pub pools: BTreeMap<String, Arc<BulkheadPool>>,
     /// Of those pools.
     priorities: Vec<u32>,
     /// Where state is shared with other instances, if it is. Chosen when the process starts.
-    pub shared: Option<Arc<Store>>,
+    pub shared: Option<Arc<RedisStore>>,
     /// Limits that span upstreams.
-    global: Vec<Layer>,
+    global: Vec<LimitLayer>,
     /// A number for the rules by which requests of jobs may be repeated: another one as soon as any of them is another.
     pub rules: i64,
 }
@@ -85,15 +85,15 @@ pub struct LiveUpstream {
     /// Calls that were repeats of another Seawall's.
     pub repeats: Arc<AtomicU64>,
     /// What the cache did for it.
-    pub cached: Arc<cache::Counts>,
+    pub cached: Arc<cache::CacheCounts>,
     /// Limits of its own; endpoints that inherit one share its cells.
-    layers: Vec<Layer>,
+    layers: Vec<LimitLayer>,
 }
 
 #[derive(Debug)]
 pub struct LiveEndpoint {
     pub spec: Arc<EndpointConfig>,
-    pub names: Arc<Names>,
+    pub names: Arc<EndpointNames>,
     /// The pattern, as records show it.
     pub route: Arc<str>,
     pub plan: Arc<CallPlan>,
@@ -106,7 +106,7 @@ pub struct LiveEndpoint {
 
 /// What keeps a configuration from being put to work.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableConfig {
     #[error(transparent)]
     Secret(#[from] MissingSecret),
     #[error("`server.shared`: {0}")]
@@ -146,7 +146,7 @@ impl Live {
 
     /// # Errors
     /// When a secret that an upstream needs is missing, or a schema cannot be used.
-    pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Now)>) -> Result<Self, Unusable> {
+    pub fn new(config: Config, around: Around<'_>, before: Option<(&Self, Now)>) -> Result<Self, UnusableConfig> {
         let callers = Callers::new(&config, around.vault)?;
         let admin_token = server_secret("admin_token", config.server.admin_token.as_ref(), around.vault)?;
         let webhook_secret = server_secret("webhook_secret", config.server.webhook_secret.as_ref(), around.vault)?;
@@ -154,14 +154,14 @@ impl Live {
         let notify_secrets = config.notify.iter().enumerate().map(|(i, spec)| receiver(i, spec, around.vault)).collect::<Result<_, _>>()?;
         let schedule_headers =
             config.schedules.iter().enumerate().map(|(i, spec)| scheduled(i, spec, around.vault)).collect::<Result<_, _>>()?;
-        let pools: BTreeMap<String, Arc<Pool>> =
+        let pools: BTreeMap<String, Arc<BulkheadPool>> =
             config.pools.iter().map(|spec| (spec.name.clone(), pool(spec, before.map(|(live, _)| live)))).collect();
         let shared = match before {
             Some((live, _)) => live.shared.clone(),
             None => shared(&config.server, around.vault)?,
         };
         let global_before = before.map(|(live, now)| (live.global.as_slice(), now.mono));
-        let global: Vec<Layer> = config.limits.iter().map(|spec| layer(spec, &spec.name, global_before)).collect();
+        let global: Vec<LimitLayer> = config.limits.iter().map(|spec| layer(spec, &spec.name, global_before)).collect();
         let mut upstreams = Vec::with_capacity(config.upstreams.len());
         for spec in &config.upstreams {
             let previous = before.and_then(|(live, now)| Some((live.named(&spec.name)?, now)));
@@ -192,7 +192,7 @@ impl Live {
     }
 
     /// Every limit, with the upstream that it belongs to; those that span upstreams have none.
-    pub fn layers(&self) -> impl Iterator<Item = (&str, &Layer)> {
+    pub fn layers(&self) -> impl Iterator<Item = (&str, &LimitLayer)> {
         let own = self.upstreams.iter().flat_map(|upstream| upstream.layers.iter().map(|layer| (upstream.spec.name.as_str(), layer)));
         self.global.iter().map(|layer| ("", layer)).chain(own).filter(|(_, layer)| layer.mode() != Mode::Off)
     }
@@ -287,13 +287,13 @@ fn server_secret(key: &str, reference: Option<&SecretRef>, vault: Vault<'_>) -> 
     reference.map(|reference| vault(reference).map_err(|why| missing(reference, why))).transpose()
 }
 
-fn front(tls: &Tls, around: Around<'_>) -> Result<Front, Unusable> {
+fn front(tls: &Tls, around: Around<'_>) -> Result<Front, UnusableConfig> {
     let key = server_secret("tls.key", Some(&tls.key), around.vault)?;
-    let chain = (around.files)(&tls.cert).map_err(Unusable::Tls)?;
-    Front::new(&chain, key.as_ref().map_or("", Secret::reveal).as_bytes()).map_err(Unusable::Tls)
+    let chain = (around.files)(&tls.cert).map_err(UnusableConfig::Tls)?;
+    Front::new(&chain, key.as_ref().map_or("", Secret::reveal).as_bytes()).map_err(UnusableConfig::Tls)
 }
 
-fn shared(server: &ServerConfig, vault: Vault<'_>) -> Result<Option<Arc<Store>>, Unusable> {
+fn shared(server: &ServerConfig, vault: Vault<'_>) -> Result<Option<Arc<RedisStore>>, UnusableConfig> {
     let place = server.shared.as_str();
     let reference = match place.split_once(':') {
         _ if place == "local" => return Ok(None),
@@ -304,32 +304,32 @@ fn shared(server: &ServerConfig, vault: Vault<'_>) -> Result<Option<Arc<Store>>,
     let missing = |why| MissingSecret { path: "server.shared".to_owned(), reference: place.to_owned(), why };
     let url = reference.map(|reference| vault(&reference).map_err(missing)).transpose()?;
     let url = url.as_ref().map_or(place, Secret::reveal);
-    Store::new(url, server.shared_timeout).map(|store| Some(Arc::new(store))).map_err(Unusable::Shared)
+    RedisStore::new(url, server.shared_timeout).map(|store| Some(Arc::new(store))).map_err(UnusableConfig::Shared)
 }
 
 /// A pool keeps its places and its line as long as its shape stays.
-fn pool(spec: &policy::BulkheadPolicy, before: Option<&Live>) -> Arc<Pool> {
+fn pool(spec: &policy::BulkheadPolicy, before: Option<&Live>) -> Arc<BulkheadPool> {
     let same = before.and_then(|live| {
         let unchanged = live.config.pool(&spec.name) == Some(spec);
         live.pools.get(&spec.name).filter(|_| unchanged)
     });
-    same.map_or_else(|| Arc::new(Pool::new(spec)), Arc::clone)
+    same.map_or_else(|| Arc::new(BulkheadPool::new(spec)), Arc::clone)
 }
 
 /// Makes the limit of a place. It keeps its cells as long as its place stays, also when its rate changes. Cells never go
 /// to two places, because a call locks the cells of all its places.
-fn layer(spec: &policy::LimitPolicy, place: &str, before: Option<(&[Layer], Mono)>) -> Layer {
+fn layer(spec: &policy::LimitPolicy, place: &str, before: Option<(&[LimitLayer], Mono)>) -> LimitLayer {
     let previous = before.and_then(|(layers, now)| Some((layers.iter().find(|layer| layer.place() == place)?, now)));
-    previous.map_or_else(|| Layer::new(spec).at(place), |(layer, now)| layer.changed(spec, now))
+    previous.map_or_else(|| LimitLayer::new(spec).at(place), |(layer, now)| layer.changed(spec, now))
 }
 
 /// What all upstreams of a configuration are built from.
 struct Parts<'a> {
     config: &'a Config,
     around: Around<'a>,
-    pools: &'a BTreeMap<String, Arc<Pool>>,
-    global: &'a [Layer],
-    shared: Option<&'a Arc<Store>>,
+    pools: &'a BTreeMap<String, Arc<BulkheadPool>>,
+    global: &'a [LimitLayer],
+    shared: Option<&'a Arc<RedisStore>>,
 }
 
 impl Parts<'_> {
@@ -342,8 +342,8 @@ impl Parts<'_> {
 }
 
 impl LiveUpstream {
-    fn new(parts: &Parts<'_>, spec: &Arc<UpstreamConfig>, before: Option<(&Arc<Self>, Now)>) -> Result<Self, Unusable> {
-        let mut layers: Vec<Layer> = Vec::new();
+    fn new(parts: &Parts<'_>, spec: &Arc<UpstreamConfig>, before: Option<(&Arc<Self>, Now)>) -> Result<Self, UnusableConfig> {
+        let mut layers: Vec<LimitLayer> = Vec::new();
         let previous_layers = before.map(|(before, now)| (before.layers.as_slice(), now.mono));
         let before = before.map(|(before, _)| before);
         let credentials = parts.credentials(spec, before)?;
@@ -361,9 +361,11 @@ impl LiveUpstream {
                 BreakerPer::Upstream => shared.clone(),
                 BreakerPer::Endpoint => kept.map(|previous| previous.state.shared_breaker()).unwrap_or_default(),
             };
-            let names = previous.map_or_else(|| Arc::new(Names::new(&spec.name, &endpoint.name)), |previous| Arc::clone(&previous.names));
-            let limits =
-                Limits::new(parts.global.iter().cloned().chain(own_layers(endpoint, &spec.name, &mut layers, previous_layers)).collect());
+            let names =
+                previous.map_or_else(|| Arc::new(EndpointNames::new(&spec.name, &endpoint.name)), |previous| Arc::clone(&previous.names));
+            let limits = EndpointLimits::new(
+                parts.global.iter().cloned().chain(own_layers(endpoint, &spec.name, &mut layers, previous_layers)).collect(),
+            );
             let pool = endpoint.policy.pool.as_ref().and_then(|name| parts.pools.get(name)).cloned();
             let mut plan = CallPlan::new(parts.config, spec, endpoint);
             let own_state = EndpointState::new(Arc::clone(&state), breaker, &endpoint.policy, Arc::clone(&names), limits, pool)
@@ -382,7 +384,7 @@ impl LiveUpstream {
                 names,
             }))
         });
-        let endpoints: Vec<Arc<LiveEndpoint>> = endpoints.collect::<Result<_, Unusable>>()?;
+        let endpoints: Vec<Arc<LiveEndpoint>> = endpoints.collect::<Result<_, UnusableConfig>>()?;
         let id = match before {
             Some(before) if before.spec.url == spec.url => before.id,
             _ => IDS.fetch_add(1, Ordering::Relaxed),
@@ -432,7 +434,12 @@ impl LiveUpstream {
 }
 
 /// An endpoint's limits beside the global ones. Endpoints that inherit the same limit share its cells.
-fn own_layers(endpoint: &EndpointConfig, upstream: &str, shared: &mut Vec<Layer>, before: Option<(&[Layer], Mono)>) -> Vec<Layer> {
+fn own_layers(
+    endpoint: &EndpointConfig,
+    upstream: &str,
+    shared: &mut Vec<LimitLayer>,
+    before: Option<(&[LimitLayer], Mono)>,
+) -> Vec<LimitLayer> {
     let mut own = Vec::new();
     for spec in &endpoint.policy.limits {
         let found = shared.iter().find(|layer| layer.spec() == spec).cloned();
@@ -447,11 +454,16 @@ fn own_layers(endpoint: &EndpointConfig, upstream: &str, shared: &mut Vec<Layer>
     own
 }
 
-fn schema(config: &Config, upstream: &UpstreamConfig, endpoint: &EndpointConfig, around: Around<'_>) -> Result<Option<Schema>, Unusable> {
+fn schema(
+    config: &Config,
+    upstream: &UpstreamConfig,
+    endpoint: &EndpointConfig,
+    around: Around<'_>,
+) -> Result<Option<Schema>, UnusableConfig> {
     let Some(file) = &endpoint.policy.schema else { return Ok(None) };
     let schema = (around.files)(file).and_then(|text| Schema::parse(&text, config.server.max_body));
     let path = || format!("upstreams.{}/{}.schema", upstream.name, endpoint.name);
-    schema.map(Some).map_err(|why| Unusable::Schema { path: path(), file: file.clone(), why })
+    schema.map(Some).map_err(|why| UnusableConfig::Schema { path: path(), file: file.clone(), why })
 }
 
 /// What an upstream's endpoints share, as it goes on from the configuration before.

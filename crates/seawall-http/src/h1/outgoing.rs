@@ -1,6 +1,6 @@
 //! A message on its way out, a request or an answer: head and body, written as far as the socket takes them.
 
-use super::writer::Writer;
+use super::writer::HeadWriter;
 use crate::io::Io;
 use bytes::{Buf as _, Bytes};
 use http_body::Body;
@@ -15,7 +15,7 @@ const JOINED: usize = 16 * 1024;
 const KEPT: usize = 4 * 1024;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum OutState {
     #[default]
     Done,
     Sending,
@@ -52,7 +52,7 @@ impl Socket for Io {
 
 /// How the peer knows where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum BodyFraming {
     /// There is none, and nothing is said of it.
     Bare,
     Length(u64),
@@ -63,7 +63,7 @@ pub(super) enum Framing {
 /// One message, as far as it has not been sent.
 #[derive(Debug, Default)]
 pub(super) struct Out<B> {
-    state: State,
+    state: OutState,
     /// The head, then whatever frames the body.
     frame: Vec<u8>,
     at: usize,
@@ -71,7 +71,7 @@ pub(super) struct Out<B> {
     piece: Bytes,
     body: B,
     chunked: bool,
-    start: Start,
+    start: BodyStart,
     /// Something was taken out of the body.
     is_touched: bool,
     /// Bytes that the peer has taken.
@@ -80,7 +80,7 @@ pub(super) struct Out<B> {
 
 /// When a message's body is first asked for its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Start {
+pub enum BodyStart {
     /// At once: a small body leaves together with its head.
     #[default]
     WithHead,
@@ -91,24 +91,24 @@ pub enum Start {
 
 impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
     /// Starts a message: `write` puts its head down, framing aside.
-    pub(super) fn begin(&mut self, body: B, framing: Framing, start: Start, write: impl FnOnce(&mut Writer<'_>)) {
+    pub(super) fn begin(&mut self, body: B, framing: BodyFraming, start: BodyStart, write: impl FnOnce(&mut HeadWriter<'_>)) {
         self.frame.clear();
-        let mut writer = Writer::new(&mut self.frame);
+        let mut writer = HeadWriter::new(&mut self.frame);
         write(&mut writer);
         match framing {
-            Framing::Bare | Framing::UntilClose => {}
-            Framing::Length(length) => writer.length(length),
-            Framing::Chunked => writer.chunked(),
+            BodyFraming::Bare | BodyFraming::UntilClose => {}
+            BodyFraming::Length(length) => writer.length(length),
+            BodyFraming::Chunked => writer.chunked(),
         }
         writer.end();
-        self.chunked = framing == Framing::Chunked;
+        self.chunked = framing == BodyFraming::Chunked;
         self.start = start;
         self.is_touched = false;
         self.at = 0;
         self.piece = Bytes::new();
         self.sent = 0;
-        let is_whole = matches!(framing, Framing::Bare | Framing::Length(0));
-        (self.state, self.body) = if is_whole { (State::Closing, B::default()) } else { (State::Sending, body) };
+        let is_whole = matches!(framing, BodyFraming::Bare | BodyFraming::Length(0));
+        (self.state, self.body) = if is_whole { (OutState::Closing, B::default()) } else { (OutState::Sending, body) };
     }
 
     pub(super) const fn has_sent(&self) -> bool {
@@ -122,21 +122,21 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
 
     /// Whether no answer can follow: nothing was sent, or the rest will never be.
     pub(super) fn is_hopeless(&self) -> bool {
-        self.state == State::Broken || (self.state == State::Refused && !self.has_sent())
+        self.state == OutState::Broken || (self.state == OutState::Refused && !self.has_sent())
     }
 
     /// The body broke off.
     pub(super) fn is_broken(&self) -> bool {
-        self.state == State::Broken
+        self.state == OutState::Broken
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == OutState::Done
     }
 
     /// Nothing more will be sent, for better or worse.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.state, State::Done | State::Refused | State::Broken)
+        matches!(self.state, OutState::Done | OutState::Refused | OutState::Broken)
     }
 
     /// The body of a message of which nothing was sent, if all of it is still there. "Nothing was sent" does not say so:
@@ -153,7 +153,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         match self.poll(io, cx) {
             Poll::Pending => return,
             Poll::Ready(Ok(())) => {
-                self.state = State::Done;
+                self.state = OutState::Done;
                 (self.at, self.piece) = (0, Bytes::new());
                 self.frame.clear();
                 self.frame.shrink_to(KEPT);
@@ -166,12 +166,12 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         }
     }
 
-    fn poll(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
+    fn poll(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) -> Poll<Result<(), OutState>> {
         loop {
-            while self.state == State::Sending && self.piece.is_empty() && self.frame.len() - self.at < JOINED && self.may_read() {
+            while self.state == OutState::Sending && self.piece.is_empty() && self.frame.len() - self.at < JOINED && self.may_read() {
                 match Pin::new(&mut self.body).poll_frame(cx) {
                     Poll::Pending => break,
-                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(State::Broken)),
+                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(OutState::Broken)),
                     Poll::Ready(Some(Ok(frame))) => {
                         self.is_touched = true;
                         if let Ok(data) = frame.into_data() {
@@ -180,28 +180,28 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
                     }
                     Poll::Ready(None) => self.close(),
                 }
-                if self.state == State::Sending && !self.chunked && self.body.is_end_stream() {
+                if self.state == OutState::Sending && !self.chunked && self.body.is_end_stream() {
                     self.close();
                 }
             }
             if self.at == self.frame.len() && self.piece.is_empty() {
                 // TLS may hold back what was written.
-                ready!(io.poll_sent(cx)).map_err(|_| State::Refused)?;
-                return if self.state == State::Closing { Poll::Ready(Ok(())) } else { Poll::Pending };
+                ready!(io.poll_sent(cx)).map_err(|_| OutState::Refused)?;
+                return if self.state == OutState::Closing { Poll::Ready(Ok(())) } else { Poll::Pending };
             }
             ready!(self.write(io, cx))?;
         }
     }
 
     fn may_read(&self) -> bool {
-        self.start == Start::WithHead || self.has_sent()
+        self.start == BodyStart::WithHead || self.has_sent()
     }
 
     fn close(&mut self) {
         if self.chunked {
             self.frame.extend_from_slice(b"0\r\n\r\n");
         }
-        self.state = State::Closing;
+        self.state = OutState::Closing;
     }
 
     fn put(&mut self, data: Bytes) {
@@ -217,7 +217,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         }
         if self.chunked {
             // A chunk is whole in the frame, however large: its end must follow it.
-            Writer::new(&mut self.frame).chunk(&data);
+            HeadWriter::new(&mut self.frame).chunk(&data);
         } else if data.len() <= JOINED {
             self.frame.extend_from_slice(&data);
         } else {
@@ -225,10 +225,10 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Out<B> {
         }
     }
 
-    fn write(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) -> Poll<Result<(), State>> {
+    fn write(&mut self, io: &mut impl Socket, cx: &mut Context<'_>) -> Poll<Result<(), OutState>> {
         let frame = &self.frame[self.at..];
         match ready!(io.poll_send(cx, frame, &self.piece)) {
-            Ok(0) | Err(_) => return Poll::Ready(Err(State::Refused)),
+            Ok(0) | Err(_) => return Poll::Ready(Err(OutState::Refused)),
             Ok(count) => {
                 let of_frame = count.min(frame.len());
                 self.at += of_frame;

@@ -8,12 +8,12 @@ use seawall_core::config::place::Inject;
 use seawall_http::query_parameter::encode;
 
 /// A key in the form in which it is sent.
-pub(crate) enum Sent {
+pub(crate) enum CredentialForm {
     Header(HeaderValue),
     Query(Secret),
 }
 
-impl std::fmt::Debug for Sent {
+impl std::fmt::Debug for CredentialForm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("…")
     }
@@ -34,13 +34,13 @@ pub(crate) fn probe(inject: &Inject, secret: &Secret) -> Probe {
     }
 }
 
-pub(crate) fn sent(inject: &Inject, secret: &Secret) -> Result<Sent, String> {
+pub(crate) fn sent(inject: &Inject, secret: &Secret) -> Result<CredentialForm, String> {
     let value = match inject {
-        Inject::Query(_) => return Ok(Sent::Query(secret.clone())),
+        Inject::Query(_) => return Ok(CredentialForm::Query(secret.clone())),
         Inject::Header { template, .. } => template.replace("{secret}", secret.reveal()),
         Inject::Basic => format!("Basic {}", base64(secret.reveal().as_bytes())),
     };
     let mut value = HeaderValue::from_str(&value).map_err(|_| "it has characters that no header can carry".to_owned())?;
     value.set_sensitive(true);
-    Ok(Sent::Header(value))
+    Ok(CredentialForm::Header(value))
 }

@@ -22,10 +22,10 @@ use crate::clock::nanos;
 /// let _ = Meaning::from(Class::Transient).after(Duration::from_secs(2)).unprocessed();
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Meaning<'a>(pub(super) Kind<'a>);
+pub struct Meaning<'a>(pub(super) MeaningKind<'a>);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind<'a> {
+pub(super) enum MeaningKind<'a> {
     Success,
     /// For the policy's rules.
     Seen {
@@ -41,9 +41,9 @@ pub(super) enum Kind<'a> {
 
 /// Header fields as the rules read them.
 #[derive(Debug)]
-pub(super) struct Fields<'a>(pub(super) &'a HeaderMap);
+pub(super) struct MeaningFields<'a>(pub(super) &'a HeaderMap);
 
-impl HeaderLookup for Fields<'_> {
+impl HeaderLookup for MeaningFields<'_> {
     fn first(&self, name: &str) -> Option<&[u8]> {
         self.0.get(name).map(|value| value.as_bytes())
     }
@@ -51,7 +51,7 @@ impl HeaderLookup for Fields<'_> {
 
 impl<'a> Meaning<'a> {
     /// All is well.
-    pub const SUCCESS: Self = Self(Kind::Success);
+    pub const SUCCESS: Self = Self(MeaningKind::Success);
 
     /// An HTTP status; the policy's rules say what it is.
     ///
@@ -61,7 +61,7 @@ impl<'a> Meaning<'a> {
     /// ```
     #[must_use]
     pub const fn status(status: u16) -> Self {
-        Self(Kind::Seen { result: Ok(status), headers: None })
+        Self(MeaningKind::Seen { result: Ok(status), headers: None })
     }
 
     /// An HTTP answer; the policy's rules read its status and what its headers ask for (`Retry-After`, `RateLimit`).
@@ -74,7 +74,7 @@ impl<'a> Meaning<'a> {
     /// ```
     #[must_use]
     pub const fn answer(status: u16, headers: &'a HeaderMap) -> Self {
-        Self(Kind::Seen { result: Ok(status), headers: Some(headers) })
+        Self(MeaningKind::Seen { result: Ok(status), headers: Some(headers) })
     }
 
     /// Of this class, whatever the rules say. Logs and metrics show it under the status that HTTP has for such a
@@ -89,7 +89,7 @@ impl<'a> Meaning<'a> {
             Class::Quota => 429,
             Class::Auth => 401,
         };
-        Self(Kind::Said { result: Ok(status), verdict: said(class) })
+        Self(MeaningKind::Said { result: Ok(status), verdict: said(class) })
     }
 
     /// Nothing before that long: the wait is this or the policy's own backoff, whichever is longer.
@@ -101,7 +101,7 @@ impl<'a> Meaning<'a> {
     /// ```
     #[must_use]
     pub fn after(mut self, length: Duration) -> Self {
-        if let Kind::Said { verdict, .. } = &mut self.0 {
+        if let MeaningKind::Said { verdict, .. } = &mut self.0 {
             verdict.wait = Hint::After(nanos(length));
         }
         self
@@ -115,7 +115,7 @@ impl<'a> Meaning<'a> {
     /// ```
     #[must_use]
     pub const fn unprocessed(mut self) -> Self {
-        if let Kind::Said { verdict, .. } = &mut self.0 {
+        if let MeaningKind::Said { verdict, .. } = &mut self.0 {
             verdict.unprocessed = true;
         }
         self
@@ -144,7 +144,7 @@ impl From<Class> for Meaning<'_> {
 /// A failure without an answer; the policy's rules say what it is.
 impl From<ErrorKind> for Meaning<'_> {
     fn from(kind: ErrorKind) -> Self {
-        Self(Kind::Seen { result: Err(kind), headers: None })
+        Self(MeaningKind::Seen { result: Err(kind), headers: None })
     }
 }
 

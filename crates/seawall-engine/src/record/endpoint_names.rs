@@ -1,11 +1,11 @@
 //! How an endpoint is called wherever something is written down.
 
-use super::line;
+use super::log_line;
 use std::hash::{Hash as _, Hasher as _};
 
 /// How an endpoint is called in logs and metrics.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Names {
+pub struct EndpointNames {
     pub upstream: String,
     pub endpoint: String,
     /// Both as every log line has them.
@@ -14,18 +14,18 @@ pub struct Names {
     hash: u64,
 }
 
-impl std::hash::Hash for Names {
+impl std::hash::Hash for EndpointNames {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
     }
 }
 
-impl Names {
+impl EndpointNames {
     #[must_use]
     pub fn new(upstream: &str, endpoint: &str) -> Self {
         let mut hasher = std::hash::DefaultHasher::new();
         (upstream, endpoint).hash(&mut hasher);
-        let fields = line::names(upstream, endpoint);
+        let fields = log_line::names(upstream, endpoint);
         Self { upstream: upstream.to_owned(), endpoint: endpoint.to_owned(), fields, hash: hasher.finish() }
     }
 }

@@ -2,14 +2,14 @@
 //! time. It decides nothing. Dropped before the end, it gives everything back.
 
 use super::attempt::Attempt;
-use super::meaning::{Fields, Kind, Meaning};
+use super::classification::{Meaning, MeaningFields, MeaningKind};
 use super::policy::{Policy, Shared};
-use super::report::Subject;
+use super::report::RecordSubject;
 use super::request::Terms;
+use crate::bulkhead::QueueTurn;
 use crate::clock::{Clock, nanos};
 use crate::credential_pauses::CredentialMark;
-use crate::limits::Who;
-use crate::pools::Turn;
+use crate::limits::LimitSubject;
 use crate::state::Visit;
 use seawall_core::call::{Action, Ask, AskAnswer, Call, CallEnd, CallRequest, Outcome};
 use seawall_core::classify::{HeaderLookup, ObservedResult};
@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 
 /// What is to be done next.
 #[must_use]
-pub(super) enum Step {
+pub(super) enum DriverStep {
     Send(Attempt),
     Wait(Mono),
     /// Wait for a place in the pool, until this time.
@@ -42,7 +42,7 @@ pub(super) struct Driver {
     policy: Policy,
     call: Call,
     visit: Visit,
-    subject: Subject,
+    subject: RecordSubject,
     key: Option<Arc<str>>,
     method: &'static str,
     started: Mono,
@@ -54,8 +54,8 @@ pub(super) struct Driver {
 
 impl Driver {
     /// A call that began at `now`; `answered` is the breaker's answer, where it has been asked already.
-    pub(super) fn begin(policy: Policy, terms: Terms, now: Now, answered: Option<AskAnswer>) -> (Self, Step) {
-        let mut subject = Subject { caller: terms.caller, id: None };
+    pub(super) fn begin(policy: Policy, terms: Terms, now: Now, answered: Option<AskAnswer>) -> (Self, DriverStep) {
+        let mut subject = RecordSubject { caller: terms.caller, id: None };
         let asks_for_keys = matches!(policy.0.idempotency, IdempotencyMode::Generate | IdempotencyMode::Required);
         let key = match terms.key {
             None if policy.0.idempotency == IdempotencyMode::Generate => {
@@ -88,14 +88,14 @@ impl Driver {
     }
 
     /// An attempt's result.
-    pub(super) fn responded(&mut self, meaning: Meaning<'_>) -> Step {
+    pub(super) fn responded(&mut self, meaning: Meaning<'_>) -> DriverStep {
         self.now = self.policy.0.clock.now();
         let rng = &self.policy.0.rng;
         let action = match meaning.0 {
-            Kind::Success => self.call.succeeded(SUCCESS_STATUS, self.now),
-            Kind::Said { result, verdict } => self.call.judged(result, &verdict, self.now, &mut rng.lock()),
-            Kind::Seen { result, headers } => {
-                let fields = headers.map(Fields);
+            MeaningKind::Success => self.call.succeeded(SUCCESS_STATUS, self.now),
+            MeaningKind::Said { result, verdict } => self.call.judged(result, &verdict, self.now, &mut rng.lock()),
+            MeaningKind::Seen { result, headers } => {
+                let fields = headers.map(MeaningFields);
                 let headers: &dyn HeaderLookup = fields.as_ref().map_or(&(), |fields| fields);
                 let seen = ObservedResult { method: self.method, result, headers, body: &[], latency: Nanos::ZERO };
                 self.call.responded(&seen, self.now, &mut rng.lock())
@@ -105,12 +105,12 @@ impl Driver {
     }
 
     /// The attempt took too long and is no more.
-    pub(super) fn timed_out(&mut self) -> Step {
+    pub(super) fn timed_out(&mut self) -> DriverStep {
         self.responded(Meaning::from(ErrorKind::Timeout))
     }
 
     /// Shared state has answered.
-    pub(super) fn answered(&mut self, (answer, change, visit): (AskAnswer, Option<PhaseChange>, Visit)) -> Step {
+    pub(super) fn answered(&mut self, (answer, change, visit): (AskAnswer, Option<PhaseChange>, Visit)) -> DriverStep {
         self.visit = visit;
         self.now = self.policy.0.clock.now();
         if let Some(change) = change {
@@ -120,19 +120,19 @@ impl Driver {
         self.follow(action)
     }
 
-    pub(super) fn waited(&mut self) -> Step {
+    pub(super) fn waited(&mut self) -> DriverStep {
         self.now = self.policy.0.clock.now();
         let action = self.call.waited(self.now);
         self.follow(action)
     }
 
     /// Whether the pool has called whoever waits in its line.
-    pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+    pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<DriverStep> {
         let turn = match &mut self.visit.waiting {
             Some(waiting) => std::task::ready!(Pin::new(&mut waiting.turn).poll(cx)).ok(),
             None => None,
         };
-        if turn != Some(Turn::Granted) {
+        if turn != Some(QueueTurn::Granted) {
             return Poll::Ready(self.gave_up_line());
         }
         self.visit.waiting = None;
@@ -142,12 +142,12 @@ impl Driver {
     }
 
     /// Waited in line for too long.
-    pub(super) fn gave_up_line(&mut self) -> Step {
+    pub(super) fn gave_up_line(&mut self) -> DriverStep {
         self.visit.leave_line(&self.policy.0.endpoint.state, self.policy.0.clock.now().mono);
         self.waited()
     }
 
-    fn follow(&mut self, mut action: Action) -> Step {
+    fn follow(&mut self, mut action: Action) -> DriverStep {
         let shared = &*self.policy.0;
         loop {
             if let Some(attempt) = self.call.take_record() {
@@ -159,7 +159,7 @@ impl Driver {
             action = match action {
                 Action::Ask(ask) if shared.endpoint.state.link().is_some() => {
                     let (policy, caller, visit) = (self.policy.clone(), self.subject.caller.clone(), std::mem::take(&mut self.visit));
-                    return Step::Ask(Box::pin(ask_elsewhere(policy, ask, caller, visit)));
+                    return DriverStep::Ask(Box::pin(ask_elsewhere(policy, ask, caller, visit)));
                 }
                 Action::Ask(ask) => {
                     let who = who(shared, self.subject.caller.as_deref());
@@ -170,7 +170,7 @@ impl Driver {
                     self.call.answered(answer, self.now)
                 }
                 Action::Send { number, timeout, key } => {
-                    return Step::Send(Attempt {
+                    return DriverStep::Send(Attempt {
                         number,
                         timeout,
                         remaining: self.call.remaining(self.now.mono),
@@ -178,17 +178,17 @@ impl Driver {
                         credential: key.and_then(|key| shared.credentials.get(usize::from(key)).cloned()),
                     });
                 }
-                Action::Wait { until, reason: Reason::Queued } => return Step::Queue(until),
+                Action::Wait { until, reason: Reason::Queued } => return DriverStep::Queue(until),
                 Action::Wait { until, .. } => {
                     // Where the machine has left the pool, the place is somebody else's meanwhile.
                     drop(self.visit.place(&shared.endpoint.state, &shared.clock));
-                    return Step::Wait(until);
+                    return DriverStep::Wait(until);
                 }
                 // The plan refreshes nothing.
                 Action::Refresh => self.call.refreshed(false, self.now),
                 Action::Finish(finish) => {
                     self.end(&finish);
-                    return Step::Finish(finish);
+                    return DriverStep::Finish(finish);
                 }
             };
         }
@@ -236,8 +236,8 @@ async fn ask_elsewhere(policy: Policy, ask: Ask, caller: Option<Arc<str>>, mut v
     (answer, change, visit)
 }
 
-fn who<'a>(shared: &'a Shared, caller: Option<&'a str>) -> Who<'a> {
-    Who {
+fn who<'a>(shared: &'a Shared, caller: Option<&'a str>) -> LimitSubject<'a> {
+    LimitSubject {
         ip: NOBODY,
         caller: caller.unwrap_or(""),
         user: "",

@@ -1,8 +1,8 @@
 //! The first attempt of a plain call, without the machine. Anything but a plain success brings the machine in, as it would
 //! be with that attempt out.
 
-use super::driver::{Driver, Step};
-use super::meaning::{Fields, Kind, Meaning};
+use super::classification::{Meaning, MeaningFields, MeaningKind};
+use super::library_driver::{Driver, DriverStep};
 use super::policy::{Policy, Shared};
 use super::request::Terms;
 use seawall_core::call::{AskAnswer, First};
@@ -53,7 +53,7 @@ impl Light {
 
 /// The machine of a call that began then; `answered` is the breaker's answer, where it was asked.
 #[cold]
-pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<AskAnswer>) -> (Driver, Step) {
+pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Option<AskAnswer>) -> (Driver, DriverStep) {
     Driver::begin(policy.clone(), terms, policy.0.clock.at(started), answered)
 }
 
@@ -61,15 +61,15 @@ pub(super) fn machine(policy: &Policy, terms: Terms, started: Mono, answered: Op
 #[inline]
 pub(super) fn is_plain(shared: &Shared, meaning: &Meaning<'_>) -> bool {
     match meaning.0 {
-        Kind::Success => true,
-        Kind::Seen { result: Ok(200), headers } => {
-            let fields = headers.map(Fields);
+        MeaningKind::Success => true,
+        MeaningKind::Seen { result: Ok(200), headers } => {
+            let fields = headers.map(MeaningFields);
             let headers: &dyn HeaderLookup = fields.as_ref().map_or(&(), |fields| fields);
             let seen = ObservedResult { method: "GET", result: Ok(200), headers, body: &[], latency: Nanos::ZERO };
             // The time matters to waits, and a plain success has none.
             shared.plan.rules.classify(&seen, Wall(0)) == Classification::SUCCESS
         }
-        Kind::Seen { .. } | Kind::Said { .. } => false,
+        MeaningKind::Seen { .. } | MeaningKind::Said { .. } => false,
     }
 }
 

@@ -2,13 +2,13 @@
 //! the same socket, so what is read is shared between the conversation and the body of the moment. What is written is
 //! not: an answer may be waiting for that very body.
 
-use super::asked::{self, Progress, Unheard};
+use super::body_reader::BodyReader;
 use super::chunks::Cut;
-use super::out::{Framing, Out, Socket, Start};
-use super::reading::Reading;
-use super::unread::Unread;
-use super::verbatim::Verbatim;
-use super::writer::Writer;
+use super::outgoing::{BodyFraming, BodyStart, Out, Socket};
+use super::raw_request::RawRequestHeaders;
+use super::raw_response::RawResponseHeaders;
+use super::request_head::{self, HeadError, HeadProgress};
+use super::writer::HeadWriter;
 use crate::io::Io;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT};
@@ -28,15 +28,15 @@ const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const MAX_AHEAD: usize = 16 * 1024;
 
 /// A request's body, and its headers where nobody has read them.
-pub type Heard<I> = (I, Option<Unread>);
+pub type ReceivedBody<I> = (I, Option<RawRequestHeaders>);
 
 /// A connection, seen by whoever answers. Its socket is closed with it, whoever still holds a body.
 #[derive(Debug)]
-pub struct Served<B> {
-    line: Rc<RefCell<Line>>,
+pub struct ServerConnection<B> {
+    line: Rc<RefCell<ConnectionShared>>,
     out: Out<B>,
-    progress: Progress,
-    asked: Turn,
+    progress: HeadProgress,
+    asked: ResponseTurn,
     /// The body of the response of the moment ends with the connection.
     ends_with_connection: bool,
 }
@@ -44,7 +44,7 @@ pub struct Served<B> {
 /// A request's body, seen by whoever reads it.
 #[derive(Debug)]
 pub struct Upload {
-    line: Rc<RefCell<Line>>,
+    line: Rc<RefCell<ConnectionShared>>,
     turn: u32,
     /// All of it has been read.
     is_whole: bool,
@@ -52,10 +52,10 @@ pub struct Upload {
 
 /// What both sides of a conversation share.
 #[derive(Debug)]
-struct Line {
+struct ConnectionShared {
     /// Gone once the conversation is over.
     io: Option<Io>,
-    reading: Reading,
+    reading: BodyReader,
     turn: u32,
     /// What is left to tell a caller that waits to be asked for its body, and whether that is on its way.
     leave: &'static [u8],
@@ -66,7 +66,7 @@ struct Line {
 
 /// What the request of the moment says about its answer.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct ResponseTurn {
     version: Version,
     to_head: bool,
     /// Neither side has said that this request is the last.
@@ -75,7 +75,7 @@ struct Turn {
 
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ResponseEnd {
     /// Another request can follow.
     Open,
     /// It was the last.
@@ -84,26 +84,32 @@ pub enum End {
     Broken,
 }
 
-impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
+impl<B: Body<Data = Bytes> + Default + Unpin> ServerConnection<B> {
     #[must_use]
     pub fn new(io: Io) -> Self {
-        let line = Line { io: Some(io), reading: Reading::default(), turn: 0, leave: &[], flushes: false, watcher: None };
-        let asked = Turn { version: Version::HTTP_11, to_head: false, stays: true };
-        Self { line: Rc::new(RefCell::new(line)), out: Out::default(), progress: Progress::default(), asked, ends_with_connection: false }
+        let line = ConnectionShared { io: Some(io), reading: BodyReader::default(), turn: 0, leave: &[], flushes: false, watcher: None };
+        let asked = ResponseTurn { version: Version::HTTP_11, to_head: false, stays: true };
+        Self {
+            line: Rc::new(RefCell::new(line)),
+            out: Out::default(),
+            progress: HeadProgress::default(),
+            asked,
+            ends_with_connection: false,
+        }
     }
 
     /// Waits for the next request: its head is put where it is wanted, its body is given, and its headers where they were left as they
     /// came; nothing where the caller has closed.
-    pub fn poll_request<I>(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<Heard<I>>, Unheard>>
+    pub fn poll_request<I>(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<ReceivedBody<I>>, HeadError>>
     where
         I: From<Option<Upload>>,
     {
         let Some(asked) = ready!(self.poll_asked(head, cx))? else { return Poll::Ready(Ok(None)) };
-        let asked::Asked { length, body, stays, unread } = asked;
+        let request_head::RequestInfo { length, body, stays, unread } = asked;
         let mut line = self.line.borrow_mut();
         line.reading.body(length, body);
         line.turn = line.turn.wrapping_add(1);
-        self.asked = Turn { version: head.version, to_head: head.method == Method::HEAD, stays };
+        self.asked = ResponseTurn { version: head.version, to_head: head.method == Method::HEAD, stays };
         if line.reading.is_over() {
             return Poll::Ready(Ok(Some((I::from(None), unread))));
         }
@@ -113,10 +119,14 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
         Poll::Ready(Ok(Some((I::from(Some(upload)), unread))))
     }
 
-    fn poll_asked(&mut self, head: &mut request::Parts, cx: &mut Context<'_>) -> Poll<Result<Option<asked::Asked>, Unheard>> {
+    fn poll_asked(
+        &mut self,
+        head: &mut request::Parts,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<request_head::RequestInfo>, HeadError>> {
         let mut line = self.line.borrow_mut();
-        let Line { io: Some(io), reading, .. } = &mut *line else { return Poll::Ready(Ok(None)) };
-        asked::poll(reading, io, cx, &mut self.progress, head)
+        let ConnectionShared { io: Some(io), reading, .. } = &mut *line else { return Poll::Ready(Ok(None)) };
+        request_head::poll(reading, io, cx, &mut self.progress, head)
     }
 
     /// Whether nothing of a next request has come.
@@ -128,7 +138,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
     /// Ready when the caller has left before it was answered. What it sends ahead of time is kept.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut line = self.line.borrow_mut();
-        let Line { io: Some(io), reading, watcher, .. } = &mut *line else { return Poll::Ready(()) };
+        let ConnectionShared { io: Some(io), reading, watcher, .. } = &mut *line else { return Poll::Ready(()) };
         if !reading.is_over() {
             // Whoever reads the body has the socket, and may be another task.
             *watcher = Some(cx.waker().clone());
@@ -161,21 +171,21 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
     pub fn answer(
         &mut self,
         response: &mut Response<B>,
-        verbatim: Option<&Verbatim>,
+        verbatim: Option<&RawResponseHeaders>,
         last: bool,
-        more: impl FnOnce(&mut Writer<'_>, bool),
+        more: impl FnOnce(&mut HeadWriter<'_>, bool),
     ) {
-        let Turn { version, to_head, stays } = self.asked;
-        let has_length = || verbatim.is_some_and(Verbatim::has_length) || response.headers().contains_key(CONTENT_LENGTH);
+        let ResponseTurn { version, to_head, stays } = self.asked;
+        let has_length = || verbatim.is_some_and(RawResponseHeaders::has_length) || response.headers().contains_key(CONTENT_LENGTH);
         let framing = framing(has_length, response.status(), &response.body().size_hint(), self.asked);
-        self.ends_with_connection = framing == Framing::UntilClose;
-        let keeps_length = framing == Framing::Bare && response.status() != StatusCode::NO_CONTENT;
-        let (mut stays, mut is_dated) = (stays && !last && framing != Framing::UntilClose, false);
+        self.ends_with_connection = framing == BodyFraming::UntilClose;
+        let keeps_length = framing == BodyFraming::Bare && response.status() != StatusCode::NO_CONTENT;
+        let (mut stays, mut is_dated) = (stays && !last && framing != BodyFraming::UntilClose, false);
         // The rest of its body may never come, and cannot be told from a next request: the caller is told that none will be heard.
         stays &= self.line.borrow().reading.is_over();
         let body = std::mem::take(response.body_mut());
         let body = if to_head { B::default() } else { body };
-        self.out.begin(body, framing, Start::WithHead, |out: &mut Writer<'_>| {
+        self.out.begin(body, framing, BodyStart::WithHead, |out: &mut HeadWriter<'_>| {
             out.status(version, response.status(), response.extensions().get::<ReasonPhrase>());
             if let Some(verbatim) = verbatim {
                 verbatim.write(out, keeps_length);
@@ -202,14 +212,14 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
     }
 
     /// Sends the answer, to its end.
-    pub fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    pub fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<ResponseEnd> {
         // Nothing is borrowed here: the answer may be read from an upstream that is still being sent the request's body.
         self.out.push(&mut &*self.line, cx);
         if !self.out.is_over() {
             return Poll::Pending;
         }
         if !self.out.is_done() {
-            return Poll::Ready(End::Broken);
+            return Poll::Ready(ResponseEnd::Broken);
         }
         let mut line = self.line.borrow_mut();
         // The end of a body that nobody wanted may be here already. Whoever reads it after all hears that it broke off.
@@ -219,7 +229,7 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
         }
         let goes_on = self.asked.stays && line.reading.is_over();
         line.reading.shrink();
-        Poll::Ready(if goes_on { End::Open } else { End::Last })
+        Poll::Ready(if goes_on { ResponseEnd::Open } else { ResponseEnd::Last })
     }
 
     /// How much of its answer the caller has taken, where it is waited for to take more.
@@ -235,14 +245,14 @@ impl<B: Body<Data = Bytes> + Default + Unpin> Served<B> {
     }
 }
 
-impl<B> Drop for Served<B> {
+impl<B> Drop for ServerConnection<B> {
     fn drop(&mut self) {
         drop(self.line.borrow_mut().io.take());
     }
 }
 
 /// The socket, taken for a moment at a time.
-impl Socket for &RefCell<Line> {
+impl Socket for &RefCell<ConnectionShared> {
     fn poll_send(&mut self, cx: &mut Context<'_>, frame: &[u8], piece: &[u8]) -> Poll<std::io::Result<usize>> {
         match &mut self.borrow_mut().io {
             Some(io) => io.poll_send(cx, frame, piece),
@@ -258,7 +268,7 @@ impl Socket for &RefCell<Line> {
     }
 }
 
-impl Line {
+impl ConnectionShared {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         let Some(io) = &mut self.io else { return Poll::Ready(Some(Err(Cut::Short))) };
         while !self.leave.is_empty() {
@@ -278,16 +288,16 @@ impl Line {
 }
 
 /// Where the caller will know that an answer ends (RFC 9112 §6.3).
-fn framing(has_length: impl FnOnce() -> bool, status: StatusCode, size: &SizeHint, asked: Turn) -> Framing {
+fn framing(has_length: impl FnOnce() -> bool, status: StatusCode, size: &SizeHint, asked: ResponseTurn) -> BodyFraming {
     let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || status.is_informational();
     match size.exact() {
-        _ if has_none => Framing::Bare,
+        _ if has_none => BodyFraming::Bare,
         // What a GET would have got, where that is known.
-        None | Some(0) if asked.to_head => Framing::Bare,
-        Some(_) if asked.to_head && has_length() => Framing::Bare,
-        Some(length) => Framing::Length(length),
-        None if asked.version == Version::HTTP_11 => Framing::Chunked,
-        None => Framing::UntilClose,
+        None | Some(0) if asked.to_head => BodyFraming::Bare,
+        Some(_) if asked.to_head && has_length() => BodyFraming::Bare,
+        Some(length) => BodyFraming::Length(length),
+        None if asked.version == Version::HTTP_11 => BodyFraming::Chunked,
+        None => BodyFraming::UntilClose,
     }
 }
 

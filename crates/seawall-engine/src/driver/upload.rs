@@ -1,6 +1,6 @@
 //! Sends a request whose body goes through once. An upload that keeps moving may take longer than an attempt; one that stalls may not.
 
-use crate::attempt::{Outward, Transport};
+use crate::attempt::{AttemptRequest, Transport};
 use crate::clock::Clock;
 use seawall_core::policy::Timeout;
 use seawall_core::time::{Mono, Nanos};
@@ -20,7 +20,7 @@ pub(crate) struct Uploaded {
 
 /// When an upload is over that does not end by itself.
 #[derive(Debug)]
-struct Pace {
+struct UploadTimeout {
     timeout: Timeout,
     started: Mono,
     /// What is left of the call's deadline ends here.
@@ -32,7 +32,7 @@ struct Pace {
     whole_since: Option<Mono>,
 }
 
-impl Pace {
+impl UploadTimeout {
     const fn new(timeout: Timeout, started: Mono, end: Mono) -> Self {
         Self { timeout, started, end, moved: 0, moved_at: started, whole_since: None }
     }
@@ -59,9 +59,15 @@ impl Pace {
 }
 
 /// Sends, and watches the body meanwhile.
-pub(crate) async fn send<T: Transport>(clock: &Clock, timeout: Timeout, transport: &mut T, attempt: Outward, feed: Feed) -> Uploaded {
+pub(crate) async fn send<T: Transport>(
+    clock: &Clock,
+    timeout: Timeout,
+    transport: &mut T,
+    attempt: AttemptRequest,
+    feed: Feed,
+) -> Uploaded {
     let started = attempt.now.mono;
-    let mut pace = Pace::new(timeout, started, started + attempt.remaining);
+    let mut pace = UploadTimeout::new(timeout, started, started + attempt.remaining);
     let mut looked_at = started;
     let fault = {
         let mut sending = pin!(transport.send(attempt));
@@ -104,7 +110,7 @@ mod tests {
             idle: Nanos::from_secs(10),
         };
         let start = Mono(7);
-        let mut pace = Pace::new(timeout, start, start + timeout.total);
+        let mut pace = UploadTimeout::new(timeout, start, start + timeout.total);
         let mut moved = 0;
         (1..100).find_map(|second| {
             moved += moves.get(second - 1).copied().unwrap_or(0);

@@ -2,12 +2,12 @@
 
 use crate::clock::Clock;
 use seawall_http::connect::Connector;
-use seawall_http::pool::Pool;
+use seawall_http::connection_pool::ConnectionPool;
 
 /// What a thread needs in order to send.
 #[derive(Clone, Debug)]
 pub struct Sending {
     pub clock: Clock,
-    pub pool: Pool,
+    pub pool: ConnectionPool,
     pub connector: Connector,
 }

@@ -6,11 +6,11 @@ use tokio::sync::watch;
 
 /// When calls that still wait are refused, once that is known.
 #[derive(Debug, Default)]
-pub struct Closing {
+pub struct DrainDeadline {
     at: watch::Sender<Option<Mono>>,
 }
 
-impl Closing {
+impl DrainDeadline {
     /// Refuses from then on every call that waits.
     pub fn announce(&self, at: Mono) {
         self.at.send_replace(Some(at));

@@ -1,7 +1,7 @@
 //! What a restart must not forget: breakers that are not closed, keys that cool or were refused, pauses that a server asked
 //! for. Counts that come anew with the next calls are left out, so that two equal memories mean that nothing happened.
 
-use crate::live::{Live, LiveUpstream};
+use crate::runtime::{Live, LiveUpstream};
 use crate::state::{EndpointState, UpstreamState};
 use seawall_core::guard::{BreakerCell, BreakerData, PhaseData, WindowData};
 use seawall_core::lease::{CooldownData, KeyData, KeyPoolData};
@@ -12,17 +12,17 @@ use std::collections::BTreeMap;
 /// Moments in it are nanoseconds of the wall clock, which a new process can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    upstreams: BTreeMap<String, Upstream>,
+    upstreams: BTreeMap<String, UpstreamSnapshot>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Upstream {
+struct UpstreamSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     keys: Option<Keys>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     paused_until: Option<u64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    endpoints: BTreeMap<String, Endpoint>,
+    endpoints: BTreeMap<String, EndpointSnapshot>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ struct Keys {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Endpoint {
+struct EndpointSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerData>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ impl Memory {
     #[must_use]
     pub fn of(live: &Live, now: Now) -> Self {
         let clocks = Clocks::new(now);
-        let worth = |upstream: &Upstream| *upstream != Upstream::default();
+        let worth = |upstream: &UpstreamSnapshot| *upstream != UpstreamSnapshot::default();
         let each = live.upstreams.iter().map(|upstream| (upstream.spec.name.clone(), kept(upstream, clocks)));
         Self { upstreams: each.filter(|(_, upstream)| worth(upstream)).collect() }
     }
@@ -135,17 +135,17 @@ fn bounded(mut breaker: BreakerData, now: Mono) -> BreakerData {
     breaker
 }
 
-fn kept(upstream: &LiveUpstream, clocks: Clocks) -> Upstream {
+fn kept(upstream: &LiveUpstream, clocks: Clocks) -> UpstreamSnapshot {
     let now = Mono(clocks.mono);
     let end = |span: Option<(Mono, Mono)>| span.map(|(_, until)| clocks.to_wall(until.0));
     let endpoints = upstream.endpoints.iter().map(|endpoint| {
-        let kept = Endpoint { breaker: breaker(&endpoint.state, clocks), paused_until: end(endpoint.state.paused(now)) };
+        let kept = EndpointSnapshot { breaker: breaker(&endpoint.state, clocks), paused_until: end(endpoint.state.paused(now)) };
         (endpoint.spec.name.clone(), kept)
     });
-    Upstream {
+    UpstreamSnapshot {
         keys: keys(&upstream.state, clocks),
         paused_until: end(upstream.state.paused(now)),
-        endpoints: endpoints.filter(|(_, endpoint)| *endpoint != Endpoint::default()).collect(),
+        endpoints: endpoints.filter(|(_, endpoint)| *endpoint != EndpointSnapshot::default()).collect(),
     }
 }
 
@@ -180,7 +180,7 @@ fn keys(state: &UpstreamState, clocks: Clocks) -> Option<Keys> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::Around;
+    use crate::runtime::Around;
     use crate::secret::Secret;
     use seawall_core::config;
     use seawall_core::config::place::SecretRef;

@@ -1,8 +1,8 @@
 //! Heads of responses, read out of bytes, and how long the bodies behind them are.
 
-use super::fields::{Fields, Lines, MOST_BYTES, MOST_HEADERS};
-use super::reading::{Length, Reading};
-use super::verbatim::{Heard, Passes, Verbatim};
+use super::body_reader::{BodyReader, Length};
+use super::fields::{HeaderFields, HeaderLines, MOST_BYTES, MOST_HEADERS};
+use super::raw_response::{Passes, RawResponse, RawResponseHeaders};
 use crate::fault::Fault;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, Version, response};
@@ -12,16 +12,16 @@ use tokio::io::AsyncRead;
 
 /// An answer's head, and what it says about what follows.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ResponseHead {
     pub(super) parts: response::Parts,
     /// Its headers, where they are not among the parts.
-    pub(super) verbatim: Option<Verbatim>,
+    pub(super) verbatim: Option<RawResponseHeaders>,
     pub(super) length: usize,
     pub(super) body: Length,
     pub(super) stays: bool,
 }
 
-impl Answer {
+impl ResponseHead {
     /// A 1xx, which nobody waits for.
     pub(super) fn is_interim(&self) -> bool {
         self.parts.status.is_informational() && self.parts.status != StatusCode::SWITCHING_PROTOCOLS
@@ -30,12 +30,12 @@ impl Answer {
 
 /// Reads from a connection up to the end of a response's head. Interim responses are passed over.
 pub(super) fn poll(
-    reading: &mut Reading,
+    reading: &mut BodyReader,
     io: &mut (impl AsyncRead + Unpin),
     cx: &mut Context<'_>,
     to_head: bool,
     passes: Option<Passes>,
-) -> Poll<Result<Answer, Fault>> {
+) -> Poll<Result<ResponseHead, Fault>> {
     loop {
         if !reading.ahead.is_empty()
             && let Some(answer) = read(&reading.ahead, to_head, passes)?
@@ -55,19 +55,19 @@ pub(super) fn poll(
 
 /// Reads a head once all of it is there; `to_head` says that the request was a HEAD. Names and values are checked once, as
 /// they become headers. Where all of them pass, they are left as they are.
-pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Result<Option<Answer>, Fault> {
+pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Result<Option<ResponseHead>, Fault> {
     let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
-    let mut lines = Lines { rest: within };
+    let mut lines = HeaderLines { rest: within };
     let Some(first) = lines.next().transpose()? else { return unfinished(bytes, within) };
     let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
-    if let Some(Ok(heard)) = passes.map(|passes| Verbatim::read(bytes, within.len() - lines.rest.len(), version, passes)) {
-        let Some(Heard { verbatim, length, stays, end }) = heard else { return unfinished(bytes, within) };
+    if let Some(Ok(heard)) = passes.map(|passes| RawResponseHeaders::read(bytes, within.len() - lines.rest.len(), version, passes)) {
+        let Some(RawResponse { verbatim, length, stays, end }) = heard else { return unfinished(bytes, within) };
         let parts = parts(status, version, HeaderMap::new(), reason)?;
         let body = body(to_head, status, version, None, length).ok_or(Fault::GARBAGE)?;
         let stays = stays && status != StatusCode::SWITCHING_PROTOCOLS;
-        return Ok(Some(Answer { parts, verbatim: Some(verbatim), length: end, body, stays }));
+        return Ok(Some(ResponseHead { parts, verbatim: Some(verbatim), length: end, body, stays }));
     }
-    let mut fields = Fields::new(version, lines.rest);
+    let mut fields = HeaderFields::new(version, lines.rest);
     loop {
         match lines.next().transpose()? {
             None => return unfinished(bytes, within),
@@ -81,7 +81,7 @@ pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Resu
     // With both framings a reader between us and the server may have taken the other one (RFC 9112 §6.3).
     let is_framed_twice = fields.coding().is_some() && fields.length.is_some();
     let stays = fields.stays() && !is_framed_twice && status != StatusCode::SWITCHING_PROTOCOLS;
-    Ok(Some(Answer { parts: parts(status, version, fields.headers, reason)?, verbatim: None, length, body, stays }))
+    Ok(Some(ResponseHead { parts: parts(status, version, fields.headers, reason)?, verbatim: None, length, body, stays }))
 }
 
 fn parts(status: StatusCode, version: Version, headers: HeaderMap, reason: &[u8]) -> Result<response::Parts, Fault> {
@@ -106,7 +106,7 @@ fn body(to_head: bool, status: StatusCode, version: Version, coding: Option<bool
 }
 
 /// A head that has no end yet. One that does not even begin like one is not worth waiting for.
-fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Option<Answer>, Fault> {
+fn unfinished(bytes: &Bytes, within: &[u8]) -> Result<Option<ResponseHead>, Fault> {
     if within.iter().zip(b"HTTP/1.").any(|(is, should)| is != should) {
         return Err(Fault::GARBAGE);
     }
@@ -134,7 +134,7 @@ mod tests {
     use http::header::CONTENT_LENGTH;
 
     fn whole(text: &str) -> (response::Parts, Length, bool) {
-        let Answer { parts, body, stays, .. } = read(&Bytes::from(format!("{text}\r\n\r\n")), false, None).unwrap().unwrap();
+        let ResponseHead { parts, body, stays, .. } = read(&Bytes::from(format!("{text}\r\n\r\n")), false, None).unwrap().unwrap();
         (parts, body, stays)
     }
 

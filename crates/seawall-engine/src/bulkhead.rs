@@ -1,7 +1,7 @@
 //! Bulkheads of this process: the core's places and line, with a wake-up for whoever waits in it.
 
 use crate::clock::Clock;
-use crate::locked::Locked;
+use crate::locked_cell::Locked;
 use parking_lot::MutexGuard;
 use seawall_core::admit::adaptive::Adaptive;
 use seawall_core::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest, QueueTicket, Refusal};
@@ -15,25 +15,25 @@ use tokio::sync::oneshot;
 
 /// A named pool that all threads share.
 #[derive(Debug)]
-pub struct Pool {
+pub struct BulkheadPool {
     pub name: String,
     pub priority: u32,
-    inner: Locked<Inner>,
+    inner: Locked<BulkheadInner>,
     /// What `Bulkhead::taken` said last, for whoever looks at all pools for every call.
     taken: AtomicU64,
     room: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct BulkheadInner {
     bulkhead: Bulkhead,
     adaptive: Option<Adaptive>,
-    line: BTreeMap<QueueTicket, oneshot::Sender<Turn>>,
+    line: BTreeMap<QueueTicket, oneshot::Sender<QueueTurn>>,
 }
 
 /// What becomes of someone in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum QueueTurn {
     /// A place is held from now on.
     Granted,
     /// Someone of higher priority took the place in line.
@@ -42,26 +42,26 @@ pub enum Turn {
 
 /// A place in line, given up when dropped.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct QueuedPermit {
     ticket: QueueTicket,
-    pub turn: oneshot::Receiver<Turn>,
+    pub turn: oneshot::Receiver<QueueTurn>,
 }
 
 /// A place that is held until this is dropped: for as long as the answer that it was taken for is being read.
 #[derive(Debug)]
-pub struct Place {
-    pool: Arc<Pool>,
+pub struct BulkheadPermit {
+    pool: Arc<BulkheadPool>,
     since: Mono,
     clock: Clock,
 }
 
-impl Place {
-    pub(crate) const fn new(pool: Arc<Pool>, since: Mono, clock: Clock) -> Self {
+impl BulkheadPermit {
+    pub(crate) const fn new(pool: Arc<BulkheadPool>, since: Mono, clock: Clock) -> Self {
         Self { pool, since, clock }
     }
 }
 
-impl Drop for Place {
+impl Drop for BulkheadPermit {
     fn drop(&mut self) {
         let now = self.clock.now().mono;
         self.pool.leave(now.since(self.since), now);
@@ -71,7 +71,7 @@ impl Drop for Place {
 #[derive(Debug)]
 pub enum Entered {
     In,
-    Line(Waiting),
+    Line(QueuedPermit),
     /// `shed` when the line had room but the wait would have outlasted the deadline.
     Full {
         shed: bool,
@@ -80,7 +80,7 @@ pub enum Entered {
 
 /// How full a pool is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
+pub struct BulkheadLoad {
     pub running: u32,
     pub limit: u32,
     pub waiting: usize,
@@ -88,7 +88,7 @@ pub struct Load {
     pub saturation: f64,
 }
 
-impl Pool {
+impl BulkheadPool {
     #[must_use]
     pub fn new(spec: &policy::BulkheadPolicy) -> Self {
         let adaptive = spec.adaptive.then(|| Adaptive::new(spec.concurrent.div_ceil(2), 1, spec.concurrent));
@@ -100,7 +100,7 @@ impl Pool {
         Self {
             name: spec.name.clone(),
             priority: spec.priority,
-            inner: Locked::new(Inner { bulkhead, adaptive, line: BTreeMap::new() }),
+            inner: Locked::new(BulkheadInner { bulkhead, adaptive, line: BTreeMap::new() }),
             taken: AtomicU64::new(taken),
             room: AtomicU64::new(room),
         }
@@ -112,7 +112,7 @@ impl Pool {
         (self.taken.load(Ordering::Relaxed), self.room.load(Ordering::Relaxed))
     }
 
-    fn note(&self, inner: &MutexGuard<'_, Inner>) {
+    fn note(&self, inner: &MutexGuard<'_, BulkheadInner>) {
         let (taken, room) = inner.bulkhead.taken();
         self.taken.store(taken, Ordering::Relaxed);
         self.room.store(room, Ordering::Relaxed);
@@ -129,10 +129,10 @@ impl Pool {
                 let (wake, turn) = oneshot::channel();
                 if let Some(gone) = displaced.and_then(|gone| inner.line.remove(&gone)) {
                     // Whoever left in the meantime needs no telling.
-                    let _: Result<(), Turn> = gone.send(Turn::Displaced);
+                    let _: Result<(), QueueTurn> = gone.send(QueueTurn::Displaced);
                 }
                 inner.line.insert(ticket, wake);
-                Entered::Line(Waiting { ticket, turn })
+                Entered::Line(QueuedPermit { ticket, turn })
             }
             BulkheadEntry::Refused(refusal) => Entered::Full { shed: refusal == Refusal::Deadline },
         }
@@ -147,12 +147,12 @@ impl Pool {
     }
 
     /// Someone gives up a place in line. One that was granted in the same moment is passed on.
-    pub fn give_up(&self, waiting: Waiting, now: Mono) {
-        let Waiting { ticket, mut turn } = waiting;
+    pub fn give_up(&self, waiting: QueuedPermit, now: Mono) {
+        let QueuedPermit { ticket, mut turn } = waiting;
         let mut inner = self.inner.lock();
         inner.line.remove(&ticket);
         let in_line = inner.bulkhead.cancel(ticket);
-        if !in_line && turn.try_recv() == Ok(Turn::Granted) {
+        if !in_line && turn.try_recv() == Ok(QueueTurn::Granted) {
             inner.bulkhead.leave(Nanos::ZERO);
         }
         inner.grant(now);
@@ -176,9 +176,9 @@ impl Pool {
     }
 
     #[must_use]
-    pub fn load(&self) -> Load {
+    pub fn load(&self) -> BulkheadLoad {
         let inner = self.inner.lock();
-        Load {
+        BulkheadLoad {
             running: inner.bulkhead.running(),
             limit: inner.bulkhead.cap(),
             waiting: inner.bulkhead.waiting(),
@@ -187,11 +187,11 @@ impl Pool {
     }
 }
 
-impl Inner {
+impl BulkheadInner {
     /// Wakes whoever has a place now. A waiter that is gone passes its place on.
     fn grant(&mut self, now: Mono) {
         while let Some(ticket) = self.bulkhead.grant(now) {
-            let told = self.line.remove(&ticket).is_some_and(|wake| wake.send(Turn::Granted).is_ok());
+            let told = self.line.remove(&ticket).is_some_and(|wake| wake.send(QueueTurn::Granted).is_ok());
             if !told {
                 self.bulkhead.leave(Nanos::ZERO);
             }
@@ -203,8 +203,8 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn pool(concurrent: u32, queue: u32) -> Pool {
-        Pool::new(&policy::BulkheadPolicy {
+    fn pool(concurrent: u32, queue: u32) -> BulkheadPool {
+        BulkheadPool::new(&policy::BulkheadPolicy {
             name: "p".into(),
             concurrent,
             queue,
@@ -214,7 +214,7 @@ mod tests {
         })
     }
 
-    fn line(entered: Entered) -> Waiting {
+    fn line(entered: Entered) -> QueuedPermit {
         let Entered::Line(waiting) = entered else { panic!("{entered:?}") };
         waiting
     }
@@ -226,7 +226,7 @@ mod tests {
         let (mut first, second) = (line(pool.enter(Mono::MAX, Mono(0))), line(pool.enter(Mono::MAX, Mono(0))));
         assert!(matches!(pool.enter(Mono::MAX, Mono(0)), Entered::Full { .. }));
         pool.leave(Nanos(1), Mono(1));
-        assert_eq!(first.turn.try_recv(), Ok(Turn::Granted));
+        assert_eq!(first.turn.try_recv(), Ok(QueueTurn::Granted));
         pool.give_up(second, Mono(2));
         assert_eq!((pool.load().running, pool.load().waiting), (1, 0));
     }

@@ -1,6 +1,6 @@
 //! Log lines: one JSON object per record, or text for people. Everything that came from outside is escaped.
 
-use crate::record::{AttemptRecord, BreakerRecord, CallRecord, IdleRecord, Names, NoteRecord, Record, RequestLine, TokenRecord};
+use crate::record::{AttemptRecord, BreakerRecord, CallRecord, EndpointNames, IdleRecord, NoteRecord, Record, RequestLine, TokenRecord};
 use http::Method;
 use seawall_core::id::CallId;
 use seawall_core::record::{AttemptStatus, Decision, Reason, Timeout};
@@ -17,7 +17,7 @@ pub struct Stamp {
     /// Up to what happened.
     begin: [u8; BEGIN.len()],
     call: CallId,
-    of: Option<(Arc<Names>, Arc<str>)>,
+    of: Option<(Arc<EndpointNames>, Arc<str>)>,
     /// The call, its endpoint and its caller.
     about: Vec<u8>,
 }
@@ -49,7 +49,7 @@ impl Stamp {
     }
 
     /// What a line says of a call after that.
-    fn about(&mut self, call: CallId, names: &Arc<Names>, caller: &Arc<str>) -> &[u8] {
+    fn about(&mut self, call: CallId, names: &Arc<EndpointNames>, caller: &Arc<str>) -> &[u8] {
         let is_known = self.of.as_ref().is_some_and(|(last, by)| Arc::ptr_eq(last, names) && Arc::ptr_eq(by, caller));
         if !is_known {
             self.about.clear();
@@ -391,7 +391,7 @@ mod tests {
         Record::Attempt(AttemptRecord {
             at: Wall(1_794_777_105_122),
             call: CallId::new(Wall(1_794_777_105_000), &mut Rng::seeded(1)),
-            names: Arc::new(Names::new("youtube", endpoint)),
+            names: Arc::new(EndpointNames::new("youtube", endpoint)),
             caller: Arc::from("acme"),
             attempt,
             key_tail: Some(Arc::from("…cdef")),
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn lines_say_what_they_would_say_alone() {
-        let (one, other) = (Arc::new(Names::new("youtube", "search")), Arc::new(Names::new("youtube", "videos")));
+        let (one, other) = (Arc::new(EndpointNames::new("youtube", "search")), Arc::new(EndpointNames::new("youtube", "videos")));
         let (acme, nobody): (Arc<str>, Arc<str>) = (Arc::from("acme"), Arc::from("a\"b"));
         let mut rng = Rng::seeded(1);
         let ids = [CallId::new(Wall(5), &mut rng), CallId::new(Wall(1_794_777_105_000), &mut rng)];

@@ -1,9 +1,9 @@
 //! Idle connections of one thread, last in first out: the warmest is used, the coldest dies of age. Each thread has its
 //! own pool, so that taking a connection costs no lock and no other core's cache.
 
-use crate::connect::{ConnectError, Connector, Sender};
+use crate::connect::{ConnectError, Connector, RequestSender};
 use crate::h1::Conn;
-use crate::h2::Shared;
+use crate::h2::MultiplexedConnection;
 use crate::request_body::Outgoing;
 use seawall_core::config::url::Base;
 use seawall_core::time::{Mono, Nanos};
@@ -22,22 +22,22 @@ struct Shelf {
     idle: Vec<(Box<Conn<Outgoing>>, Mono)>,
     /// Each carries as many requests as its peer allows. With the time since which nothing has gone over it, as far as sweeps
     /// have seen.
-    shared: Vec<(Shared<Outgoing>, Option<Mono>)>,
+    shared: Vec<(MultiplexedConnection<Outgoing>, Option<Mono>)>,
 }
 
 /// The connections of one thread, by upstream.
 #[derive(Clone, Debug, Default)]
-pub struct Pool(Rc<Shelves>);
+pub struct ConnectionPool(Rc<IdleConnections>);
 
 #[derive(Debug, Default)]
-struct Shelves {
+struct IdleConnections {
     by_upstream: RefCell<BTreeMap<u32, Shelf>>,
     /// The last time that anybody told. A connection that is given back came back then or a little later, which saves a look
     /// at the clock; sweeps tell every ten seconds.
     latest: Cell<Mono>,
 }
 
-impl Shelves {
+impl IdleConnections {
     fn is(&self, now: Mono) {
         self.latest.set(self.latest.get().max(now));
     }
@@ -45,13 +45,13 @@ impl Shelves {
 
 /// A connection in use, that goes back to its shelf once the answer has been read.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LeasedConnection {
     conn: Box<Conn<Outgoing>>,
-    pool: Pool,
+    pool: ConnectionPool,
     upstream: u32,
 }
 
-impl Lent {
+impl LeasedConnection {
     pub fn give_back(mut self) {
         if !self.conn.can_go_on() {
             return;
@@ -67,12 +67,12 @@ impl Lent {
 
 /// A connection to send one request over.
 #[derive(Debug)]
-pub enum Line {
-    H1 { lent: Lent, reused: bool },
-    H2 { shared: Shared<Outgoing>, reused: bool },
+pub enum PooledSender {
+    H1 { lent: LeasedConnection, reused: bool },
+    H2 { shared: MultiplexedConnection<Outgoing>, reused: bool },
 }
 
-impl Lent {
+impl LeasedConnection {
     pub fn conn(&mut self) -> &mut Conn<Outgoing> {
         &mut self.conn
     }
@@ -82,21 +82,23 @@ impl Lent {
     }
 }
 
-impl Pool {
+impl ConnectionPool {
     /// A new connection.
-    pub async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<Line, ConnectError> {
+    pub async fn fresh(&self, upstream: u32, to: &Base, connector: &Connector, timeout: Nanos) -> Result<PooledSender, ConnectError> {
         // Connecting is rare and its future is large: boxed, it does not weigh on every call that finds a connection.
         match Box::pin(connector.connect(to, timeout)).await? {
-            Sender::H1(conn) => Ok(Line::H1 { lent: Lent { conn, pool: self.clone(), upstream }, reused: false }),
-            Sender::H2(shared) => {
+            RequestSender::H1(conn) => {
+                Ok(PooledSender::H1 { lent: LeasedConnection { conn, pool: self.clone(), upstream }, reused: false })
+            }
+            RequestSender::H2(shared) => {
                 self.0.by_upstream.borrow_mut().entry(upstream).or_default().shared.push((shared.clone(), None));
-                Ok(Line::H2 { shared, reused: false })
+                Ok(PooledSender::H2 { shared, reused: false })
             }
         }
     }
 
     /// The warmest idle connection, or one that has room for another request.
-    pub fn idle(&self, upstream: u32, now: Mono) -> Option<Line> {
+    pub fn idle(&self, upstream: u32, now: Mono) -> Option<PooledSender> {
         self.0.is(now);
         let mut shelves = self.0.by_upstream.borrow_mut();
         let shelf = shelves.get_mut(&upstream)?;
@@ -104,13 +106,13 @@ impl Pool {
             shelf.shared.retain(|(shared, _)| !shared.is_closed());
             // The first that has room, so that those behind it fall idle when there is less to do.
             if let Some((shared, _)) = shelf.shared.iter().find(|(shared, _)| shared.has_room()) {
-                return Some(Line::H2 { shared: shared.clone(), reused: true });
+                return Some(PooledSender::H2 { shared: shared.clone(), reused: true });
             }
         }
         while let Some((mut conn, since)) = shelf.idle.pop() {
             if now.since(since) <= IDLE_FOR && !conn.is_dead() {
-                let lent = Lent { conn, pool: self.clone(), upstream };
-                return Some(Line::H1 { lent, reused: true });
+                let lent = LeasedConnection { conn, pool: self.clone(), upstream };
+                return Some(PooledSender::H1 { lent, reused: true });
             }
         }
         None
@@ -148,19 +150,19 @@ mod tests {
 
     const UPSTREAM: u32 = 1;
 
-    async fn lent(pool: &Pool, listener: &TcpListener, peers: &mut Vec<TcpStream>) -> Lent {
+    async fn lent(pool: &ConnectionPool, listener: &TcpListener, peers: &mut Vec<TcpStream>) -> LeasedConnection {
         let (ours, theirs) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
         peers.push(theirs.unwrap().0);
-        Lent { conn: Box::new(Conn::new(Io::Plain(ours.unwrap()))), pool: pool.clone(), upstream: UPSTREAM }
+        LeasedConnection { conn: Box::new(Conn::new(Io::Plain(ours.unwrap()))), pool: pool.clone(), upstream: UPSTREAM }
     }
 
-    fn idle(pool: &Pool) -> usize {
+    fn idle(pool: &ConnectionPool) -> usize {
         pool.0.by_upstream.borrow().get(&UPSTREAM).map_or(0, |shelf| shelf.idle.len())
     }
 
     #[tokio::test]
     async fn a_long_response_costs_no_idle_connection() {
-        let (pool, at) = (Pool::default(), |seconds: u64| Mono(seconds * 1_000_000_000));
+        let (pool, at) = (ConnectionPool::default(), |seconds: u64| Mono(seconds * 1_000_000_000));
         let (listener, mut peers) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Vec::new());
         assert!(pool.idle(UPSTREAM, at(1)).is_none());
         let (long, short) = (lent(&pool, &listener, &mut peers).await, lent(&pool, &listener, &mut peers).await);

@@ -1,10 +1,10 @@
 //! A call under way, as a future without a box on its way to success: only waits that happen are put on the heap.
 
 use super::attempt::Attempt;
-use super::driver::{Asking, Driver, Step};
 use super::failure::Failure;
-use super::judge::Judge;
-use super::light::{self, Light};
+use super::fast_path::{self, Light};
+use super::library_driver::{Asking, Driver, DriverStep};
+use super::outcome::Judge;
 use super::policy::Policy;
 use super::request::Terms;
 use crate::clock::Clock;
@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 
 /// Makes single attempts: a closure, or a service that is sent the same request again. `J` judges what comes back, and
 /// knows what a request says of itself.
-pub trait Sender<J> {
+pub trait AttemptSender<J> {
     /// What a good attempt gives.
     type Value;
     /// What a bad one gives.
@@ -42,7 +42,7 @@ pub(super) struct Closure<F> {
     pub(super) terms: Option<Box<Terms>>,
 }
 
-impl<F, Fut, T, E, J> Sender<J> for Closure<F>
+impl<F, Fut, T, E, J> AttemptSender<J> for Closure<F>
 where
     F: FnMut(Attempt) -> Fut,
     Fut: Future<Output = Result<T, E>>,
@@ -70,7 +70,7 @@ type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pin_project! {
     /// A call under way. It ends with the value, or with a [`Failure`].
-    pub struct Calling<S: Sender<J>, J> {
+    pub struct Calling<S: AttemptSender<J>, J> {
         policy: Policy,
         sender: S,
         judge: J,
@@ -85,7 +85,7 @@ pin_project! {
         last: Option<Result<S::Value, S::Error>>,
     }
 
-    impl<S: Sender<J>, J> PinnedDrop for Calling<S, J> {
+    impl<S: AttemptSender<J>, J> PinnedDrop for Calling<S, J> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             if let Course::Light(light) = *this.course {
@@ -118,14 +118,14 @@ enum Stage {
     Asking { answer: Asking },
 }
 
-impl<S: Sender<J>, J> Calling<S, J> {
+impl<S: AttemptSender<J>, J> Calling<S, J> {
     #[inline]
     pub(super) const fn new(policy: Policy, judge: J, sender: S) -> Self {
         Self { policy, sender, judge, course: Course::Begins, sending: None, timer: None, full: None, last: None }
     }
 }
 
-impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
+impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
     type Output = Result<S::Value, Failure<S::Error>>;
 
     #[inline]
@@ -146,7 +146,7 @@ impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
                     return self.go_on(Some(step), cx);
                 }
             };
-            if light::is_plain(&this.policy.0, &this.judge.judge(&result))
+            if fast_path::is_plain(&this.policy.0, &this.judge.judge(&result))
                 && let Ok(value) = result
             {
                 light.succeeded(&this.policy.0);
@@ -161,10 +161,10 @@ impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Future for Calling<S, J> {
     }
 }
 
-impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
+impl<S: AttemptSender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
     /// Begins; what the machine wants, where it is needed for that.
     #[inline]
-    fn begin(self: Pin<&mut Self>) -> Option<Step> {
+    fn begin(self: Pin<&mut Self>) -> Option<DriverStep> {
         let mut this = self.project();
         let shared = &*this.policy.0;
         let (started, answered) = match &shared.first {
@@ -178,7 +178,7 @@ impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
             },
             Some(_) | None => (shared.clock.mono(), None),
         };
-        let (driver, step) = light::machine(this.policy, this.sender.terms(), started, answered);
+        let (driver, step) = fast_path::machine(this.policy, this.sender.terms(), started, answered);
         *this.course = Course::Full;
         *this.full = Some(Full::boxed(driver));
         Some(step)
@@ -198,14 +198,14 @@ impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
 
     /// Tells the machine what the last result means.
     #[cold]
-    fn judged(mut self: Pin<&mut Self>) -> Option<Step> {
+    fn judged(mut self: Pin<&mut Self>) -> Option<DriverStep> {
         let _: &mut Full = self.as_mut().machine();
         let this = self.project();
         let (Some(full), Some(result)) = (this.full, &*this.last) else { return None };
         Some(full.driver.responded(this.judge.judge(result)))
     }
 
-    fn go_on(mut self: Pin<&mut Self>, mut next: Option<Step>, cx: &mut Context<'_>) -> Poll<Result<S::Value, Failure<S::Error>>> {
+    fn go_on(mut self: Pin<&mut Self>, mut next: Option<DriverStep>, cx: &mut Context<'_>) -> Poll<Result<S::Value, Failure<S::Error>>> {
         let _: &mut Full = self.as_mut().machine();
         let mut this = self.project();
         let Some(Full { driver, stage }) = this.full.as_deref_mut() else { unreachable!("the machine is there") };
@@ -243,17 +243,17 @@ impl<S: Sender<J>, J: Judge<S::Value, S::Error>> Calling<S, J> {
             this.sending.set(None);
             *this.timer = None;
             *stage = match step {
-                Step::Send(attempt) => {
+                DriverStep::Send(attempt) => {
                     // And so may the last answer, which is not needed any more.
                     *this.last = None;
                     let until = driver.now() + attempt.timeout;
                     this.sending.set(Some(this.sender.send(attempt)));
                     Stage::Sending { until }
                 }
-                Step::Wait(until) => Stage::Waiting { timer: sleep(driver.clock(), until) },
-                Step::Ask(answer) => Stage::Asking { answer },
-                Step::Queue(until) => Stage::Queued { timer: sleep(driver.clock(), until) },
-                Step::Finish(finish) => {
+                DriverStep::Wait(until) => Stage::Waiting { timer: sleep(driver.clock(), until) },
+                DriverStep::Ask(answer) => Stage::Asking { answer },
+                DriverStep::Queue(until) => Stage::Queued { timer: sleep(driver.clock(), until) },
+                DriverStep::Finish(finish) => {
                     let class = driver.class;
                     *this.course = Course::Over;
                     *this.full = None;
@@ -276,7 +276,7 @@ impl Full {
 /// too, and should not make room for a machine.
 #[cold]
 #[inline(never)]
-fn abandon<S: Sender<J>, J>(light: Light, policy: &Policy, sender: &mut S) {
+fn abandon<S: AttemptSender<J>, J>(light: Light, policy: &Policy, sender: &mut S) {
     drop(light.into_machine(policy, sender.terms()));
 }
 
@@ -294,7 +294,7 @@ fn conclude<T, E>(finish: CallEnd, class: Option<seawall_core::record::Class>, l
     }
 }
 
-impl<S: Sender<J>, J> fmt::Debug for Calling<S, J> {
+impl<S: AttemptSender<J>, J> fmt::Debug for Calling<S, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Calling")
     }

@@ -1,7 +1,7 @@
 //! Whether a whole result, value or error, succeeded: what a call asks of a classifier.
 
+use super::classification::Meaning;
 use super::classify::Classify;
-use super::meaning::Meaning;
 
 /// Says what a result means, values included. [`Errors`] and [`Responses`] are the two there are.
 pub trait Judge<T, E> {

@@ -8,12 +8,12 @@ use http::Extensions;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::ext::ReasonPhrase;
 use seawall_core::discretion;
-use seawall_http::h1::Verbatim;
+use seawall_http::h1::RawResponseHeaders;
 use std::borrow::Cow;
 
 /// Takes the credential of an attempt out of its response's headers: by value everywhere, and by its parameter's name in links.
 /// Responses that repeat nothing pay for one search, and those to a key in the query for a look at four names.
-pub(crate) fn strip(credentials: &Credentials, probe: Option<&Probe>, headers: &mut HeaderMap, verbatim: &mut Option<Verbatim>) {
+pub(crate) fn strip(credentials: &Credentials, probe: Option<&Probe>, headers: &mut HeaderMap, verbatim: &mut Option<RawResponseHeaders>) {
     let has_link = |name: &HeaderName| match &*verbatim {
         Some(verbatim) => verbatim.first(name.as_str()).is_some(),
         None => headers.contains_key(name),

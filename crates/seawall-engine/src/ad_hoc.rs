@@ -1,7 +1,7 @@
 //! Targets that somebody handed in as a whole URL: callbacks, notifications, jobs without an upstream, rows of a batch. Each
 //! origin gets a breaker, a budget and connections of its own, under a policy that the door chooses.
 
-use crate::live::{Around, Live, LiveUpstream};
+use crate::runtime::{Around, Live, LiveUpstream};
 use seawall_core::config::{self, url::Base};
 use seawall_core::time::Now;
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ pub const NAME: &str = "ad-hoc";
 pub struct AdHoc {
     /// Keys of the upstream that stands for an origin.
     policy: &'static str,
-    known: Mutex<Known>,
+    known: Mutex<KnownOrigins>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownOrigins {
     by_origin: BTreeMap<String, (u64, Arc<LiveUpstream>)>,
     uses: u64,
 }
@@ -53,7 +53,7 @@ impl AdHoc {
         Ok(known.used(origin).unwrap_or_else(|| known.keep(origin, made)))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownOrigins> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -67,7 +67,7 @@ impl AdHoc {
     }
 }
 
-impl Known {
+impl KnownOrigins {
     fn used(&mut self, origin: &str) -> Option<Arc<LiveUpstream>> {
         let (last, upstream) = self.by_origin.get_mut(origin)?;
         self.uses += 1;

@@ -28,7 +28,7 @@ pub(super) enum Length {
 
 /// What is left of a body.
 #[derive(Debug, Default)]
-enum Left {
+enum BodyRemainder {
     #[default]
     Nothing,
     Bytes(u64),
@@ -38,17 +38,17 @@ enum Left {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct BodyReader {
     /// Where the next read goes.
     space: BytesMut,
     /// That is more room than an idle connection should keep.
     has_grown: bool,
     /// What has arrived and was not looked at yet.
     pub(super) ahead: Bytes,
-    left: Left,
+    left: BodyRemainder,
 }
 
-impl Reading {
+impl BodyReader {
     /// A head of that many bytes was read, and says how long its body is.
     pub(super) fn body(&mut self, head: usize, length: Length) {
         drop(self.ahead.split_to(head));
@@ -61,8 +61,8 @@ impl Reading {
             return self.poll_first(io, cx);
         }
         let wanted = match self.left {
-            Left::Bytes(left) => usize::try_from(left).unwrap_or(MOST_READ).clamp(1, MOST_READ),
-            Left::Nothing | Left::Chunks(_) | Left::UntilClose => FIRST_READ,
+            BodyRemainder::Bytes(left) => usize::try_from(left).unwrap_or(MOST_READ).clamp(1, MOST_READ),
+            BodyRemainder::Nothing | BodyRemainder::Chunks(_) | BodyRemainder::UntilClose => FIRST_READ,
         };
         if !self.ahead.is_empty() {
             // Part of a head: the rest goes right behind it.
@@ -101,9 +101,9 @@ impl Reading {
             return None;
         }
         match &mut self.left {
-            Left::Nothing => None,
-            Left::UntilClose => Some(Ok(std::mem::take(&mut self.ahead))),
-            Left::Bytes(left) => {
+            BodyRemainder::Nothing => None,
+            BodyRemainder::UntilClose => Some(Ok(std::mem::take(&mut self.ahead))),
+            BodyRemainder::Bytes(left) => {
                 let here = u64::try_from(self.ahead.len()).unwrap_or(u64::MAX);
                 if here <= *left {
                     *left -= here;
@@ -113,7 +113,7 @@ impl Reading {
                 *left = 0;
                 (!piece.is_empty()).then_some(Ok(piece))
             }
-            Left::Chunks(chunks) => chunks.take(&mut self.ahead).transpose(),
+            BodyRemainder::Chunks(chunks) => chunks.take(&mut self.ahead).transpose(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Reading {
             }
             match ready!(self.poll_more(io, cx)) {
                 Ok(1..) => {}
-                Ok(0) if matches!(self.left, Left::UntilClose) => self.left = Left::Nothing,
+                Ok(0) if matches!(self.left, BodyRemainder::UntilClose) => self.left = BodyRemainder::Nothing,
                 Ok(0) | Err(_) => return Poll::Ready(Some(Err(Cut::Short))),
             }
         }
@@ -141,22 +141,22 @@ impl Reading {
 
     /// Whether all that is left of a body of known length has arrived.
     pub(super) fn is_here(&self) -> bool {
-        matches!(self.left, Left::Bytes(left) if u64::try_from(self.ahead.len()).is_ok_and(|here| here >= left))
+        matches!(self.left, BodyRemainder::Bytes(left) if u64::try_from(self.ahead.len()).is_ok_and(|here| here >= left))
     }
 
     pub(super) fn is_over(&self) -> bool {
         match &self.left {
-            Left::Nothing | Left::Bytes(0) => true,
-            Left::Chunks(chunks) => chunks.is_over(),
-            Left::Bytes(_) | Left::UntilClose => false,
+            BodyRemainder::Nothing | BodyRemainder::Bytes(0) => true,
+            BodyRemainder::Chunks(chunks) => chunks.is_over(),
+            BodyRemainder::Bytes(_) | BodyRemainder::UntilClose => false,
         }
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.left {
-            Left::Nothing => SizeHint::with_exact(0),
-            Left::Bytes(left) => SizeHint::with_exact(left),
-            Left::Chunks(_) | Left::UntilClose => SizeHint::default(),
+            BodyRemainder::Nothing => SizeHint::with_exact(0),
+            BodyRemainder::Bytes(left) => SizeHint::with_exact(left),
+            BodyRemainder::Chunks(_) | BodyRemainder::UntilClose => SizeHint::default(),
         }
     }
 
@@ -168,7 +168,7 @@ impl Reading {
     }
 }
 
-impl From<Length> for Left {
+impl From<Length> for BodyRemainder {
     fn from(length: Length) -> Self {
         match length {
             Length::None => Self::Nothing,

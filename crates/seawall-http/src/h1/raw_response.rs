@@ -1,9 +1,9 @@
 //! An answer's headers as they came. Most answers say nothing that a gateway would have to act upon, and to make a map of what
 //! they say, only to write it down again, costs more than everything else about them.
 
-use super::fields::{Lines, MOST_BYTES, MOST_HEADERS, digits, put, trimmed};
-use super::plain::{NotPlain, Plain};
-use super::writer::Writer;
+use super::fields::{HeaderLines, MOST_BYTES, MOST_HEADERS, digits, put, trimmed};
+use super::plain_response::{NotPlain, Plain};
+use super::writer::HeadWriter;
 use crate::header_text::text;
 use bytes::Bytes;
 use http::{HeaderMap, Version};
@@ -15,26 +15,26 @@ pub type Passes = fn(&[u8]) -> bool;
 
 /// Headers that go on as they came. How long the body is, and whether the connection stays, is said anew to whoever gets them.
 #[derive(Debug)]
-pub struct Verbatim {
+pub struct RawResponseHeaders {
     /// Lines, with their ends.
     fields: Bytes,
     /// Where among them is said how long the body is.
-    length: Option<Place>,
+    length: Option<HeaderPlace>,
     /// Where is said whether the connection stays, which nobody else is told.
-    connection: Option<Place>,
+    connection: Option<HeaderPlace>,
     is_dated: bool,
 }
 
 /// One line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct HeaderPlace {
     start: u16,
     end: u16,
 }
 
 /// What was read, and what it says about the message itself.
-pub(super) struct Heard {
-    pub(super) verbatim: Verbatim,
+pub(super) struct RawResponse {
+    pub(super) verbatim: RawResponseHeaders,
     pub(super) length: Option<u64>,
     pub(super) stays: bool,
     /// All of the head.
@@ -43,7 +43,7 @@ pub(super) struct Heard {
 
 /// What a header is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum About {
+enum HeaderRole {
     Length,
     Connection,
     Date,
@@ -51,9 +51,9 @@ enum About {
     Other,
 }
 
-impl Verbatim {
+impl RawResponseHeaders {
     /// Reads the headers that begin there, once all of them are there.
-    pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Result<Option<Heard>, NotPlain> {
+    pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Result<Option<RawResponse>, NotPlain> {
         let rest = bytes.get(start..bytes.len().min(MOST_BYTES)).ok_or(NotPlain)?;
         let (mut plain, mut at, mut lines) = (Plain::new(rest), 0, 0);
         let (mut length, mut connection, mut is_dated) = (None, None, false);
@@ -66,10 +66,10 @@ impl Verbatim {
             let end = plain.start;
             let (about, name, value) = named(line).filter(|_| lines < MOST_HEADERS).ok_or(NotPlain)?;
             match about {
-                About::Length if length.is_none() => {
-                    length = Some((Place::of(at..end)?, digits(trimmed(value)).ok_or(NotPlain)?));
+                HeaderRole::Length if length.is_none() => {
+                    length = Some((HeaderPlace::of(at..end)?, digits(trimmed(value)).ok_or(NotPlain)?));
                 }
-                About::Connection if connection.is_none() => {
+                HeaderRole::Connection if connection.is_none() => {
                     let value = trimmed(value);
                     if value == b"keep-alive" {
                         keeps = true;
@@ -78,17 +78,17 @@ impl Verbatim {
                     } else {
                         return Err(NotPlain);
                     }
-                    connection = Some(Place::of(at..end)?);
+                    connection = Some(HeaderPlace::of(at..end)?);
                 }
-                About::Date => is_dated = true,
-                About::Other if passes(name) => {}
-                About::Length | About::Connection | About::Other => return Err(NotPlain),
+                HeaderRole::Date => is_dated = true,
+                HeaderRole::Other if passes(name) => {}
+                HeaderRole::Length | HeaderRole::Connection | HeaderRole::Other => return Err(NotPlain),
             }
             (at, lines) = (end, lines + 1);
         }
         let (length, value) = length.unzip();
         let verbatim = Self { fields: bytes.slice(start..start + at), length, connection, is_dated };
-        Ok(Some(Heard { verbatim, length: value, stays: keeps && !closes, end: start + plain.start }))
+        Ok(Some(RawResponse { verbatim, length: value, stays: keeps && !closes, end: start + plain.start }))
     }
 
     pub(super) const fn is_dated(&self) -> bool {
@@ -106,7 +106,7 @@ impl Verbatim {
 
     /// The first header of that name.
     pub fn first(&self, name: &str) -> Option<&[u8]> {
-        let mut lines = self.pieces(true).into_iter().flat_map(Lines::of_fields);
+        let mut lines = self.pieces(true).into_iter().flat_map(HeaderLines::of_fields);
         lines.find_map(|line| {
             let (own, value) = line.split_at_checked(name.len())?;
             let value = value.strip_prefix(b":").filter(|_| own.eq_ignore_ascii_case(name.as_bytes()))?;
@@ -116,23 +116,23 @@ impl Verbatim {
 
     /// Neighbours in one piece.
     fn pieces(&self, with_length: bool) -> [&[u8]; 3] {
-        Place::between(&self.fields, [self.connection, self.length.filter(|_| !with_length)])
+        HeaderPlace::between(&self.fields, [self.connection, self.length.filter(|_| !with_length)])
     }
 
-    pub(super) fn write(&self, out: &mut Writer<'_>, with_length: bool) {
+    pub(super) fn write(&self, out: &mut HeadWriter<'_>, with_length: bool) {
         self.pieces(with_length).into_iter().for_each(|piece| out.lines(piece));
     }
 
     /// Puts them among others, for whoever has to act upon them after all.
     pub fn spell_out(self, headers: &mut HeaderMap) {
-        for line in self.pieces(true).into_iter().flat_map(Lines::of_fields) {
+        for line in self.pieces(true).into_iter().flat_map(HeaderLines::of_fields) {
             put(headers, &self.fields, line).expect("what was read as headers are headers");
         }
     }
 
     /// Returns all of them for whoever keeps them: names as they were spelled, and values as text.
     pub fn texts(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
-        self.pieces(true).into_iter().flat_map(Lines::of_fields).filter_map(|line| {
+        self.pieces(true).into_iter().flat_map(HeaderLines::of_fields).filter_map(|line| {
             // Names are short: a search that is made for long texts takes longer to begin than this to end.
             let colon = line.iter().position(|byte| *byte == b':')?;
             Some((std::str::from_utf8(&line[..colon]).ok()?, text(line[colon + 1..].trim_ascii())))
@@ -140,7 +140,7 @@ impl Verbatim {
     }
 }
 
-impl Place {
+impl HeaderPlace {
     pub(super) fn of(place: Range<usize>) -> Result<Self, NotPlain> {
         let at = |at: usize| u16::try_from(at).map_err(|_| NotPlain);
         Ok(Self { start: at(place.start)?, end: at(place.end)? })
@@ -171,13 +171,13 @@ pub(super) fn is_spelled(line: &[u8], upper: &[u8], lower: &[u8]) -> bool {
 
 /// What a line is about, its name and its value.
 #[inline]
-fn named(line: &[u8]) -> Option<(About, &[u8], &[u8])> {
+fn named(line: &[u8]) -> Option<(HeaderRole, &[u8], &[u8])> {
     let (about, length) = match usual(line) {
         Some(usual) => usual,
         None => {
             let length = line.iter().position(|byte| !TOKEN[usize::from(*byte)]).filter(|length| *length > 0)?;
             // What says something about the message in an unusual spelling is not plain.
-            (About::Other, Some(length).filter(|length| !is_of_note(&line[..*length]))?)
+            (HeaderRole::Other, Some(length).filter(|length| !is_of_note(&line[..*length]))?)
         }
     };
     let (name, value) = line.split_at(length);
@@ -187,15 +187,15 @@ fn named(line: &[u8]) -> Option<(About, &[u8], &[u8])> {
 /// Headers that most answers have, as most senders spell them: what a line is about and how long its name is, found without a look
 /// at each letter.
 #[inline]
-fn usual(line: &[u8]) -> Option<(About, usize)> {
+fn usual(line: &[u8]) -> Option<(HeaderRole, usize)> {
     let is = |upper, lower| is_spelled(line, upper, lower);
     match line.first()? {
-        b'D' | b'd' if is(b"Date:", b"date:") => Some((About::Date, 4)),
-        b'S' | b's' if is(b"Server:", b"server:") => Some((About::Other, 6)),
-        b'C' | b'c' if is(b"Content-Type:", b"content-type:") => Some((About::Other, 12)),
-        b'C' | b'c' if is(b"Content-Length:", b"content-length:") => Some((About::Length, 14)),
-        b'C' | b'c' if is(b"Connection:", b"connection:") => Some((About::Connection, 10)),
-        b'C' | b'c' if is(b"Cache-Control:", b"cache-control:") => Some((About::Other, 13)),
+        b'D' | b'd' if is(b"Date:", b"date:") => Some((HeaderRole::Date, 4)),
+        b'S' | b's' if is(b"Server:", b"server:") => Some((HeaderRole::Other, 6)),
+        b'C' | b'c' if is(b"Content-Type:", b"content-type:") => Some((HeaderRole::Other, 12)),
+        b'C' | b'c' if is(b"Content-Length:", b"content-length:") => Some((HeaderRole::Length, 14)),
+        b'C' | b'c' if is(b"Connection:", b"connection:") => Some((HeaderRole::Connection, 10)),
+        b'C' | b'c' if is(b"Cache-Control:", b"cache-control:") => Some((HeaderRole::Other, 13)),
         _ => None,
     }
 }
@@ -229,21 +229,23 @@ const TOKEN: [bool; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::super::head::{self, Answer};
+    use super::super::response_head::{self, ResponseHead};
     use super::*;
     use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
     use proptest::prelude::*;
 
     const LINE: &str = "HTTP/1.1 200 OK\r\n";
 
-    fn heard(fields: &str) -> Option<Verbatim> {
+    fn heard(fields: &str) -> Option<RawResponseHeaders> {
         let passes: Passes = |name| !name.eq_ignore_ascii_case(b"x-held");
-        Verbatim::read(&Bytes::from(format!("{LINE}{fields}\r\n")), LINE.len(), Version::HTTP_11, passes).ok()?.map(|heard| heard.verbatim)
+        RawResponseHeaders::read(&Bytes::from(format!("{LINE}{fields}\r\n")), LINE.len(), Version::HTTP_11, passes)
+            .ok()?
+            .map(|heard| heard.verbatim)
     }
 
-    fn written(verbatim: &Verbatim, with_length: bool) -> String {
+    fn written(verbatim: &RawResponseHeaders, with_length: bool) -> String {
         let mut out = Vec::new();
-        verbatim.write(&mut Writer::new(&mut out), with_length);
+        verbatim.write(&mut HeadWriter::new(&mut out), with_length);
         String::from_utf8(out).unwrap()
     }
 
@@ -334,7 +336,7 @@ mod tests {
     fn a_head_without_end_is_waited_for() {
         let bytes = Bytes::from(format!("{LINE}Server: a\r\nDate: b\r\n\r\n"));
         for end in LINE.len()..bytes.len() {
-            assert!(matches!(Verbatim::read(&bytes.slice(..end), LINE.len(), Version::HTTP_11, |_| true), Ok(None)), "{end}");
+            assert!(matches!(RawResponseHeaders::read(&bytes.slice(..end), LINE.len(), Version::HTTP_11, |_| true), Ok(None)), "{end}");
         }
     }
 
@@ -360,8 +362,8 @@ mod tests {
         ) {
             let bytes = Bytes::from(format!("{line}{}\r\n", pieces.concat()));
             let passes: Passes = |name| !name.eq_ignore_ascii_case(b"x-held");
-            let (ours, other) = (head::read(&bytes, to_head, Some(passes)), head::read(&bytes, to_head, None));
-            let Ok(Some(Answer { parts, verbatim: Some(verbatim), length, body, stays })) = ours else {
+            let (ours, other) = (response_head::read(&bytes, to_head, Some(passes)), response_head::read(&bytes, to_head, None));
+            let Ok(Some(ResponseHead { parts, verbatim: Some(verbatim), length, body, stays })) = ours else {
                 prop_assert_eq!(ours.map(|ours| ours.map(|ours| ours.length)), other.map(|other| other.map(|other| other.length)));
                 return Ok(());
             };
@@ -384,7 +386,7 @@ mod tests {
             prop_assert_eq!(&spelled, &other.parts.headers);
             prop_assert!(!spelled.contains_key(CONNECTION));
             prop_assert!(spelled.get_all(CONTENT_LENGTH).iter().count() <= 1);
-            prop_assert_eq!(&head::read(&again, to_head, None).unwrap().unwrap().parts.headers, &spelled);
+            prop_assert_eq!(&response_head::read(&again, to_head, None).unwrap().unwrap().parts.headers, &spelled);
         }
     }
 }
