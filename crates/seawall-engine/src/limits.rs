@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// Keys that one limit tells apart before newcomers share a cell.
-const MOST_KEYS: u32 = 1_000_000;
+const MAX_KEYS: u32 = 1_000_000;
 
 /// Who asks, as far as limits tell callers apart.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ struct KeyedCells {
 impl KeyedCells {
     fn new() -> Self {
         static NEXT_RANK: AtomicU64 = AtomicU64::new(0);
-        Self { rank: NEXT_RANK.fetch_add(1, Ordering::Relaxed), table: Locked::new(CellTable::new(MOST_KEYS)) }
+        Self { rank: NEXT_RANK.fetch_add(1, Ordering::Relaxed), table: Locked::new(CellTable::new(MAX_KEYS)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, CellTable> {

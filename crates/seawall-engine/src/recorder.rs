@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Records that may wait for the writer. Beyond that even counting is given up, and counted.
-const MOST_WAITING: usize = 1 << 18;
+const MAX_WAITING: usize = 1 << 18;
 /// With more than this waiting, lines are no longer written, only counted.
-const MOST_WRITTEN: usize = 1 << 15;
+const MAX_WRITTEN: usize = 1 << 15;
 
 /// Bytes of samples that may wait for the writer. Beyond that a record goes without its sample.
 const MAX_SAMPLE_BYTES: usize = 16 << 20;
@@ -58,7 +58,7 @@ impl Recorder {
             return;
         }
         let mut waiting = self.waiting.lock();
-        if waiting.records.len() < MOST_WAITING {
+        if waiting.records.len() < MAX_WAITING {
             if let Record::Attempt(attempt) = &mut record
                 && let Some(sample) = &attempt.sample
             {
@@ -100,7 +100,7 @@ impl Recorder {
         if batch.is_empty() {
             return false;
         }
-        let behind = batch.len() > MOST_WRITTEN;
+        let behind = batch.len() > MAX_WRITTEN;
         self.metrics.count(batch);
         if behind {
             self.dropped.fetch_add(metrics::as_u64(batch.len()), Ordering::Relaxed);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Idle connections kept for one upstream by one thread.
-const MOST_IDLE: usize = 256;
+const MAX_IDLE: usize = 256;
 /// An idle connection older than this is not trusted; many servers close after 60 s.
 const IDLE_FOR: Nanos = Nanos::from_secs(55);
 
@@ -58,7 +58,7 @@ impl LeasedConnection {
         }
         let mut shelves = self.pool.0.by_upstream.borrow_mut();
         let idle = &mut shelves.entry(self.upstream).or_default().idle;
-        if idle.len() < MOST_IDLE {
+        if idle.len() < MAX_IDLE {
             // Not when it was lent: a response may take longer than an idle connection is trusted for.
             idle.push((self.conn, self.pool.0.latest.get()));
         }

@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Streams that are begun before a peer has said how many it allows.
 const BEFORE_SETTINGS: usize = 1;
 /// Longer header sections of an answer are refused.
-const MOST_HEADER_BYTES: u32 = 64 * 1024;
+const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
 /// A connection that several calls send over at once, as many as its peer allows.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ where
         let mut builder = http2::Builder::new(LocalExecutor);
         builder
             .timer(TokioTimer::new())
-            .max_header_list_size(MOST_HEADER_BYTES)
+            .max_header_list_size(MAX_HEADER_BYTES)
             .keep_alive_interval(Duration::from_secs(30))
             .initial_max_send_streams(BEFORE_SETTINGS)
             .adaptive_window(true);

@@ -1,6 +1,6 @@
 //! An endpoint's checklist and figures as JSON, and a file's problems: what `check --json` prints and the admin API shows.
 
-use crate::shape::Members;
+use crate::json_shapes::Members;
 use seawall_core::calc;
 use seawall_core::config::checklist::checklist;
 use seawall_core::config::{Config, EndpointConfig, Invalid, UpstreamConfig};

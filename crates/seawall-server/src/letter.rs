@@ -20,9 +20,9 @@ use seawall_store::job::{AD_HOC, Attempted, Job, JobEnding, JobRequest, NewJob, 
 use std::borrow::Cow;
 
 /// What is kept of a request's body.
-const MOST_BODY: usize = 256 * 1024;
+const MAX_BODY: usize = 256 * 1024;
 /// What is kept of the upstream's or the checker's words.
-const MOST_DETAIL: usize = 2000;
+const MAX_DETAIL: usize = 2000;
 
 /// The code of jobs that were given up on because workers ended while they had them.
 pub const POISON: &str = "poison";
@@ -133,7 +133,7 @@ pub fn letter(job: &Job, door: Door, place: &LetterPlace<'_>, cause: Cause, trai
         class: cause.class,
         reason: cause.reason,
         code: cause.code,
-        detail: cut(cause.detail.into_string(), MOST_DETAIL),
+        detail: cut(cause.detail.into_string(), MAX_DETAIL),
         last_attempt_at: (!trail.is_empty()).then_some(now),
         attempts: job.progress.attempts,
         correlation_id: job.correlation_id.clone(),
@@ -238,9 +238,9 @@ fn is_credential(header: &str) -> bool {
 fn kept(request: &JobRequest) -> (JobRequest, bool, bool) {
     let stripped = request.headers.iter().any(|(name, _)| is_credential(name));
     let headers = request.headers.iter().filter(|(name, _)| !is_credential(name)).cloned().collect();
-    let body_cut = request.body.len() > MOST_BODY;
+    let body_cut = request.body.len() > MAX_BODY;
     // A copy: a slice would keep all of the body in memory.
-    let body = if body_cut { Bytes::copy_from_slice(&request.body[..MOST_BODY]) } else { request.body.clone() };
+    let body = if body_cut { Bytes::copy_from_slice(&request.body[..MAX_BODY]) } else { request.body.clone() };
     (JobRequest { method: request.method.clone(), path: request.path.clone(), headers, body }, body_cut, stripped)
 }
 
@@ -348,11 +348,11 @@ mod tests {
             method: "POST".to_owned(),
             path: "/".to_owned(),
             headers: vec![("Cookie".to_owned(), "secret".to_owned()), ("accept".to_owned(), "*/*".to_owned())],
-            body: Bytes::from(vec![b'x'; MOST_BODY + 1]),
+            body: Bytes::from(vec![b'x'; MAX_BODY + 1]),
         };
         let (kept, cut, stripped) = kept(&request);
         assert!(cut && stripped);
-        assert_eq!((kept.headers.len(), kept.body.len()), (1, MOST_BODY));
+        assert_eq!((kept.headers.len(), kept.body.len()), (1, MAX_BODY));
     }
 
     #[test]

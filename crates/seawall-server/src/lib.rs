@@ -4,18 +4,19 @@
 //! server: it prints notes and tells a service manager.
 
 mod admin;
-mod answer;
 mod banner;
 pub mod configuration;
+mod connection_limit;
 mod dashboard;
 mod error_shape;
 pub mod figures;
 mod gateway;
+mod headers;
 mod host;
-mod hygiene;
 mod idempotency;
 mod job_counts;
 mod jobs;
+mod json_shapes;
 pub mod letter;
 mod listener;
 mod notify;
@@ -24,9 +25,8 @@ pub mod open_files;
 mod process;
 mod query;
 mod reload;
+mod response;
 mod saved_observations;
-mod seats;
-mod shape;
 mod shared_state;
 mod snapshot;
 mod store_clock;
@@ -63,10 +63,10 @@ pub struct ServerState {
     pub(crate) connector: Connector,
     pub(crate) cache: ResponseCache,
     /// What we call ourselves in `Via`, different for each process so that a loop is seen.
-    pub(crate) pseudonym: hygiene::Pseudonym,
+    pub(crate) pseudonym: headers::Pseudonym,
     pub(crate) file: PathBuf,
     pub(crate) head_timeout: Duration,
-    pub(crate) seats: Arc<seats::ConnectionLimit>,
+    pub(crate) seats: Arc<connection_limit::ConnectionLimit>,
     /// Ports of upstreams' own.
     pub(crate) ports: listener::Ports,
     pub(crate) reloads: reload::ReloadStatus,
@@ -146,10 +146,10 @@ pub fn start(live: Live, with: StartUp, log: Box<dyn std::io::Write + Send>) -> 
         clock,
         connector: Connector::new(),
         cache: ResponseCache::default(),
-        pseudonym: hygiene::Pseudonym::new(&format!("seawall-{}", instance())),
+        pseudonym: headers::Pseudonym::new(&format!("seawall-{}", instance())),
         file,
         head_timeout,
-        seats: Arc::new(seats::ConnectionLimit::new(connections, open_files::farewells())),
+        seats: Arc::new(connection_limit::ConnectionLimit::new(connections, open_files::farewells())),
         ports,
         reloads: reload::ReloadStatus::default(),
         draining: AtomicBool::new(false),

@@ -3,9 +3,9 @@
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// More callers than this are another machine's business.
-const MOST_CONNECTIONS: usize = 50_000;
+const MAX_CONNECTIONS: usize = 50_000;
 /// More room than this is not made ahead. The system's table takes eight bytes for each.
-const MOST_ROOM: usize = 131_072;
+const MAX_ROOM: usize = 131_072;
 /// Connections to the admin port, at most.
 const MAX_ADMIN: usize = 256;
 /// Files of our own: the store, shared state, the log.
@@ -24,7 +24,7 @@ fn allowed() -> usize {
 /// limit low for programs that cannot tell.
 pub fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = u64::try_from(MOST_ROOM).unwrap_or(u64::MAX);
+    let wanted = u64::try_from(MAX_ROOM).unwrap_or(u64::MAX);
     let reachable = limit.maximum.map_or(wanted, |hard| hard.min(wanted));
     if limit.current.is_some_and(|soft| soft < reachable) {
         limit.current = Some(reachable);
@@ -41,7 +41,7 @@ pub fn connections(threads: usize, ports: usize) -> usize {
 
 fn callers(allowed: usize, threads: usize, ports: usize) -> usize {
     let shared = allowed.saturating_sub(own(threads, ports) + admin(allowed) + farewell(allowed));
-    (shared / 2).max(allowed / 8).clamp(1, MOST_CONNECTIONS)
+    (shared / 2).max(allowed / 8).clamp(1, MAX_CONNECTIONS)
 }
 
 fn own(threads: usize, ports: usize) -> usize {
@@ -69,7 +69,7 @@ fn farewell(allowed: usize) -> usize {
 /// Has the table grow to its size before there are threads. Linux doubles it as it fills up, and where threads share it, whoever
 /// opens a file in that moment waits until each processor has been elsewhere: ten milliseconds and more, in the middle of a burst.
 pub fn make_room() {
-    let Ok(last) = i32::try_from(allowed().min(MOST_ROOM).saturating_sub(1)) else { return };
+    let Ok(last) = i32::try_from(allowed().min(MAX_ROOM).saturating_sub(1)) else { return };
     // A table that cannot grow now grows later, as ever.
     drop(rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), last));
 }

@@ -1,6 +1,6 @@
 //! What requests ask for, and how pages, documents and refusals are written. A parameter that cannot be read is an error, not ignored.
 
-use crate::answer::Refusal;
+use crate::response::Refusal;
 use axum::response::Response;
 use seawall_core::id::CallId;
 use seawall_core::record::Code;
@@ -127,12 +127,12 @@ pub(crate) fn either(result: Result<Response, Box<Refusal>>) -> Response {
 }
 
 /// What a small JSON body may have.
-const MOST_BODY: usize = 64 * 1024;
+const MAX_BODY: usize = 64 * 1024;
 
 /// A small JSON object that a request brought.
 pub(crate) async fn object<T: DeserializeOwned>(body: axum::body::Body) -> Result<T, Box<Refusal>> {
     use http_body_util::BodyExt as _;
-    let read = http_body_util::Limited::new(body, MOST_BODY).collect().await;
+    let read = http_body_util::Limited::new(body, MAX_BODY).collect().await;
     let text = read.map_err(|_| Box::new(Refusal::plain(413, "too_large", "the body is larger than 64 KiB")))?.to_bytes();
     // The parser would take a list for the members in their order.
     match serde_json::from_slice(&text) {

@@ -14,7 +14,7 @@ use crate::postgres::Postgres;
 use crate::sql::at_once;
 use crate::sqlite::{self, Sqlite};
 use crate::statements;
-use crate::statements::settled::Worded;
+use crate::statements::settled::WrittenSettlement;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use std::path::{Path, PathBuf};
@@ -247,7 +247,7 @@ impl Store {
     /// Gives jobs back, the answers are in their order. Each is whole, with everything that comes of it; where one fails, others may.
     pub async fn settle_all(&self, settles: Vec<Arc<SettleJob>>) -> Vec<Result<Settled, Error>> {
         let many = settles.len();
-        let worded: Vec<Worded> = settles.into_iter().map(Worded::of).collect();
+        let worded: Vec<WrittenSettlement> = settles.into_iter().map(WrittenSettlement::of).collect();
         if let Err(error) = failpoint::hit("settle-before-commit") {
             return vec![Err(error); many];
         }

@@ -235,14 +235,14 @@ fn on_a_thread_of_its_own(location: Location, purpose: Purpose) -> anyhow::Resul
 }
 
 /// Rules look at 64 KiB of a body; more than this is not read for a dry run.
-const MOST_BODY: u64 = 1 << 20;
+const MAX_BODY: u64 = 1 << 20;
 
 /// Reads a request or response body for a dry run.
 pub(crate) fn body(path: &Path) -> anyhow::Result<Vec<u8>> {
     use std::io::Read as _;
     let mut body = Vec::new();
     let file = std::fs::File::open(path).with_context(|| format!("cannot read the body `{}`", path.display()))?;
-    file.take(MOST_BODY).read_to_end(&mut body).with_context(|| format!("cannot read the body `{}`", path.display()))?;
+    file.take(MAX_BODY).read_to_end(&mut body).with_context(|| format!("cannot read the body `{}`", path.display()))?;
     Ok(body)
 }
 

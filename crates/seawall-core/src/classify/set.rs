@@ -11,7 +11,7 @@ use super::wait::Hint;
 /// Statuses 100..=999, then the kinds of error.
 const STATUSES: usize = 900;
 /// One of the rules' indices stands for "no rule".
-const MOST_RULES: usize = u16::MAX as usize;
+const MAX_RULES: usize = u16::MAX as usize;
 
 /// What a result was found to be.
 #[must_use]
@@ -135,7 +135,7 @@ impl BodyPlan {
     /// Nothing after the first plain rule can ever match.
     fn of(rules: &[Rule], result: Result<u16, ErrorKind>) -> Self {
         let mut plan = Self::default();
-        for (index, rule) in rules.iter().take(MOST_RULES).enumerate().filter(|(_, rule)| rule.when.is_about(result)) {
+        for (index, rule) in rules.iter().take(MAX_RULES).enumerate().filter(|(_, rule)| rule.when.is_about(result)) {
             plan.candidates.extend(u16::try_from(index));
             plan.needs_body |= looks_inside(rule);
             if rule.when.is_plain() {

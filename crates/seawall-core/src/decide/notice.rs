@@ -14,7 +14,7 @@ pub const AGAIN: Nanos = Nanos::from_secs(15 * 60);
 /// Conditions that are remembered, and events that wait.
 const MOST: usize = 1000;
 /// Events of one message.
-const MOST_TOLD: usize = 20;
+const MAX_TOLD: usize = 20;
 
 /// An event in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ impl<E> Notices<E> {
             {
                 self.standing.insert(about, StandingAlarm { id, told_at: now, times: 0 });
             }
-            if notices.len() < MOST_TOLD {
+            if notices.len() < MAX_TOLD {
                 notices.push(notice);
             } else {
                 self.missed = self.missed.saturating_add(1);

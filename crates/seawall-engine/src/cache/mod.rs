@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Larger bodies are not kept.
-pub const MOST_BODY: usize = 1 << 20;
-const MOST_BYTES: usize = 64 << 20;
-const MOST_KEYS: usize = 1 << 14;
+pub const MAX_BODY: usize = 1 << 20;
+const MAX_BYTES: usize = 64 << 20;
+const MAX_KEYS: usize = 1 << 14;
 /// Different answers to the same request, told apart by `Vary`.
-const MOST_VARIANTS: usize = 16;
+const MAX_VARIANTS: usize = 16;
 
 /// What was asked for. Ordered so that everything about one target lies together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +61,7 @@ pub struct ResponseCache {
 
 impl Default for ResponseCache {
     fn default() -> Self {
-        Self::holding(MOST_BYTES)
+        Self::holding(MAX_BYTES)
     }
 }
 
@@ -92,7 +92,7 @@ impl ResponseCache {
         key.caller = entry.caller;
         let mut shelves = self.shelves.lock();
         shelves.store(key, entry);
-        while shelves.bytes > self.most_bytes || shelves.slots.len() > MOST_KEYS {
+        while shelves.bytes > self.most_bytes || shelves.slots.len() > MAX_KEYS {
             shelves.evict();
         }
         self.keys.store(shelves.slots.len(), Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl CacheShards {
         self.turn += 1;
         let mut slot = self.remove(&key).unwrap_or(CacheSlot { variants: Vec::new(), used: 0, bytes: 0 });
         slot.variants.retain(|old| !entry.replaces(old));
-        if slot.variants.len() == MOST_VARIANTS {
+        if slot.variants.len() == MAX_VARIANTS {
             slot.variants.remove(0);
         }
         slot.variants.push(entry);
@@ -226,7 +226,7 @@ mod tests {
             let language: &str = &format!("l{i}");
             cache.store(key("/a"), entry(&[("accept-language", language)], "accept-language", 10));
         }
-        assert_eq!(cache.shelves.lock().slots[&key("/a")].variants.len(), MOST_VARIANTS);
+        assert_eq!(cache.shelves.lock().slots[&key("/a")].variants.len(), MAX_VARIANTS);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 const CONNECT: Nanos = Nanos::from_secs(5);
 const TOTAL: Duration = Duration::from_secs(10);
-const MOST_ANSWER: usize = 64 * 1024;
+const MAX_ANSWER: usize = 64 * 1024;
 /// A provider that has just said no is not asked again by every call that comes along.
 const DENIED_FOR: Nanos = Nanos::from_secs(1);
 /// One that has just given no usable answer is asked again sooner, since that passes.
@@ -242,13 +242,13 @@ impl Tokens {
                     said.headers.iter().for_each(|(name, value)| out.field(name, value));
                 });
                 let (head, _) = conn.answer(false, None).await.map_err(failed)?;
-                (head, read_up_to(&mut conn, MOST_ANSWER).await)
+                (head, read_up_to(&mut conn, MAX_ANSWER).await)
             }
             RequestSender::H2(mut shared) => {
                 *request.uri_mut() = absolute(base, &target.parse::<Uri>().map_err(|_| denied("its URL cannot be sent"))?);
                 request.headers_mut().remove(HOST);
                 let (head, mut body) = shared.send(request).await.map_err(|failure| failed(failure.fault))?;
-                (head, read_up_to(&mut body.incoming, MOST_ANSWER).await)
+                (head, read_up_to(&mut body.incoming, MAX_ANSWER).await)
             }
         };
         let body = body.map_err(failed)?;

@@ -22,7 +22,7 @@ const BEAT: Duration = Duration::from_millis(500);
 /// How often we look whether it is back.
 const LOOK: Duration = Duration::from_millis(100);
 /// Reports of calls whose callers left, on their way; more are dropped, and leases end them.
-const MOST_LATE: usize = 4_096;
+const MAX_LATE: usize = 4_096;
 
 /// Text arguments and numbers, as a script takes them.
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ impl RedisStore {
     pub fn new(url: &str, patience: Nanos) -> Result<Self, String> {
         // The error's own text may repeat the URL, and a URL may hold a password.
         let client = Client::open(url).map_err(|error| format!("not a Redis URL ({})", error.category()))?;
-        let (late, reports) = mpsc::channel(MOST_LATE);
+        let (late, reports) = mpsc::channel(MAX_LATE);
         Ok(Self {
             client,
             patience: Duration::from_nanos(patience.0),

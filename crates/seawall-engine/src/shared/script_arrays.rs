@@ -14,7 +14,7 @@ pub const TICK: u64 = 100;
 /// What a Lua number counts without a gap; longer spans end here, 28 years away.
 const MOST: u64 = 1 << 53;
 /// Windows that are shared count no further, so that their products stay exact.
-const MOST_CALLS: u64 = 1 << 25;
+const MAX_CALLS: u64 = 1 << 25;
 /// Where slots end and probes begin in a breaker's array.
 const FIXED: usize = 49;
 
@@ -62,7 +62,7 @@ pub fn in_ticks(limit: &policy::LimitPolicy) -> Gcra {
     let mut limit = limit.clone();
     limit.rate.per = Nanos((limit.rate.per.0 / TICK).clamp(1, MOST >> 2));
     if matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) {
-        limit.rate.count = limit.rate.count.min(MOST_CALLS);
+        limit.rate.count = limit.rate.count.min(MAX_CALLS);
     }
     Gcra::from(&limit)
 }

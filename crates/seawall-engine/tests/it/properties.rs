@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Far more than any of these calls needs.
-const MOST_POLLS: u32 = 20_000;
+const MAX_POLLS: u32 = 20_000;
 
 type Answer = Result<Response<()>, Failure<ErrorKind>>;
 
@@ -79,7 +79,7 @@ impl<'a> World<'a> {
         let mut polls = 0;
         self.clock.run(poll_fn(|cx| {
             polls += 1;
-            assert!(polls < MOST_POLLS, "the calls go round in circles");
+            assert!(polls < MAX_POLLS, "the calls go round in circles");
             running.retain_mut(|job| job.as_mut().poll(cx).is_pending());
             if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         }));

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 /// Room for most messages in one read.
 const FIRST_READ: usize = 8 * 1024;
 /// No read asks for more.
-const MOST_READ: usize = 64 * 1024;
+const MAX_READ: usize = 64 * 1024;
 
 thread_local! {
     static LOBBY: RefCell<[u8; FIRST_READ]> = const { RefCell::new([0; FIRST_READ]) };
@@ -61,7 +61,7 @@ impl BodyReader {
             return self.poll_first(io, cx);
         }
         let wanted = match self.left {
-            BodyRemainder::Bytes(left) => usize::try_from(left).unwrap_or(MOST_READ).clamp(1, MOST_READ),
+            BodyRemainder::Bytes(left) => usize::try_from(left).unwrap_or(MAX_READ).clamp(1, MAX_READ),
             BodyRemainder::Nothing | BodyRemainder::Chunks(_) | BodyRemainder::UntilClose => FIRST_READ,
         };
         if !self.ahead.is_empty() {

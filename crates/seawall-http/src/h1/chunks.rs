@@ -14,7 +14,7 @@ pub enum Cut {
 }
 
 /// Bytes of extensions and trailers that one body may carry.
-const MOST_ASIDE: u32 = 16 * 1024;
+const MAX_ASIDE: u32 = 16 * 1024;
 /// Digits of a chunk's size: as many as the largest has. Zeros before it count too, or a size would never have to end.
 const MAX_SIZE_DIGITS: u8 = 16;
 
@@ -152,7 +152,7 @@ impl Chunks {
 
     fn beside(&mut self, at: At) -> Option<At> {
         self.aside += 1;
-        (self.aside <= MOST_ASIDE).then_some(at)
+        (self.aside <= MAX_ASIDE).then_some(at)
     }
 }
 

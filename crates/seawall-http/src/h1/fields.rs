@@ -9,12 +9,12 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Version};
 
 /// Longer header sections of an answer are refused.
-pub(super) const MOST_BYTES: usize = 64 * 1024;
-pub(super) const MOST_HEADERS: usize = 256;
+pub(super) const MAX_BYTES: usize = 64 * 1024;
+pub(super) const MAX_HEADERS: usize = 256;
 /// A header's line has about so many bytes, and room is made for so many headers at the least and at the most.
 const USUAL_LINE: usize = 48;
 const FEWEST_EXPECTED: usize = 6;
-const MOST_EXPECTED: usize = 24;
+const MAX_EXPECTED: usize = 24;
 
 /// A line that ends with a line feed alone. RFC 9112 §2.2 lets a recipient take that for the end of a line, or not: what is one header
 /// to one reader is two to another.
@@ -63,7 +63,7 @@ pub(super) struct HeaderFields {
 impl HeaderFields {
     /// Room for as many headers as there may be in `rest`.
     pub(super) fn new(version: Version, rest: &[u8]) -> Self {
-        let headers = HeaderMap::with_capacity((rest.len() / USUAL_LINE).clamp(FEWEST_EXPECTED, MOST_EXPECTED));
+        let headers = HeaderMap::with_capacity((rest.len() / USUAL_LINE).clamp(FEWEST_EXPECTED, MAX_EXPECTED));
         Self { headers, closes: false, keeps: version == Version::HTTP_11, length: None, coded: false }
     }
 

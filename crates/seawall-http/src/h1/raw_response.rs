@@ -1,7 +1,7 @@
 //! An answer's headers as they came. Most answers say nothing that a gateway would have to act upon, and to make a map of what
 //! they say, only to write it down again, costs more than everything else about them.
 
-use super::fields::{HeaderLines, MOST_BYTES, MOST_HEADERS, digits, put, trimmed};
+use super::fields::{HeaderLines, MAX_BYTES, MAX_HEADERS, digits, put, trimmed};
 use super::plain_response::{NotPlain, Plain};
 use super::writer::HeadWriter;
 use crate::header_text::text;
@@ -54,7 +54,7 @@ enum HeaderRole {
 impl RawResponseHeaders {
     /// Reads the headers that begin there, once all of them are there.
     pub(super) fn read(bytes: &Bytes, start: usize, version: Version, passes: Passes) -> Result<Option<RawResponse>, NotPlain> {
-        let rest = bytes.get(start..bytes.len().min(MOST_BYTES)).ok_or(NotPlain)?;
+        let rest = bytes.get(start..bytes.len().min(MAX_BYTES)).ok_or(NotPlain)?;
         let (mut plain, mut at, mut lines) = (Plain::new(rest), 0, 0);
         let (mut length, mut connection, mut is_dated) = (None, None, false);
         let (mut keeps, mut closes) = (version == Version::HTTP_11, false);
@@ -64,7 +64,7 @@ impl RawResponseHeaders {
                 break;
             }
             let end = plain.start;
-            let (about, name, value) = named(line).filter(|_| lines < MOST_HEADERS).ok_or(NotPlain)?;
+            let (about, name, value) = named(line).filter(|_| lines < MAX_HEADERS).ok_or(NotPlain)?;
             match about {
                 HeaderRole::Length if length.is_none() => {
                     length = Some((HeaderPlace::of(at..end)?, digits(trimmed(value)).ok_or(NotPlain)?));
@@ -286,9 +286,9 @@ mod tests {
 
     #[test]
     fn heads_are_bounded_here_too() {
-        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS)).is_some());
-        assert!(heard(&"a: b\r\n".repeat(MOST_HEADERS + 1)).is_none());
-        assert!(heard(&format!("a: {}\r\n", "b".repeat(MOST_BYTES))).is_none());
+        assert!(heard(&"a: b\r\n".repeat(MAX_HEADERS)).is_some());
+        assert!(heard(&"a: b\r\n".repeat(MAX_HEADERS + 1)).is_none());
+        assert!(heard(&format!("a: {}\r\n", "b".repeat(MAX_BYTES))).is_none());
     }
 
     /// Pieces that headers are made of, and that they are attacked with.

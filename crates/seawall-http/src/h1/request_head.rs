@@ -10,10 +10,10 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncRead;
 
 /// Longer heads are refused.
-const MOST_BYTES: usize = 64 * 1024;
-const MOST_HEADERS: usize = 100;
+const MAX_BYTES: usize = 64 * 1024;
+const MAX_HEADERS: usize = 100;
 /// Bytes of empty lines that may stand between two requests.
-const MOST_EMPTY: usize = 1024;
+const MAX_EMPTY: usize = 1024;
 
 /// Why a request was not understood. Nothing after it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +63,7 @@ pub(super) fn poll(
         if skipped > 0 {
             drop(reading.ahead.split_to(skipped));
             progress.skipped += skipped;
-            if progress.skipped > MOST_EMPTY {
+            if progress.skipped > MAX_EMPTY {
                 return Poll::Ready(Err(HeadError::Malformed));
             }
         }
@@ -84,7 +84,7 @@ pub(super) fn poll(
 /// `looked` is how much of it was there when it was last looked at, so that one which comes byte by byte is not read over
 /// and over.
 pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts) -> Result<Option<RequestInfo>, HeadError> {
-    let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
+    let within = bytes.get(..bytes.len().min(MAX_BYTES)).unwrap_or_default();
     let mut lines = HeaderLines { rest: within };
     if *looked > 0 && !has_end(within, looked.saturating_sub(3)) {
         *looked = within.len();
@@ -94,7 +94,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
     let Some(first) = lines.next().transpose()? else { return unfinished(bytes, within) };
     let (method, uri, version) = request_line(bytes, first).ok_or(HeadError::Malformed)?;
     if version == Version::HTTP_11
-        && let Ok(heard) = RawRequestHeaders::read(bytes, within, within.len() - lines.rest.len(), MOST_HEADERS)
+        && let Ok(heard) = RawRequestHeaders::read(bytes, within, within.len() - lines.rest.len(), MAX_HEADERS)
     {
         let Some(RawRequest { unread, stays, end }) = heard else { return unfinished(bytes, within) };
         (head.method, head.uri, head.version) = (method, uri, version);
@@ -107,7 +107,7 @@ pub(super) fn read(bytes: &Bytes, looked: &mut usize, head: &mut request::Parts)
         match lines.next().transpose()? {
             None => return unfinished(bytes, within),
             Some([]) => break,
-            Some(_) if fields.headers.len() == MOST_HEADERS => return Err(HeadError::TooLarge { line: first.len() }),
+            Some(_) if fields.headers.len() == MAX_HEADERS => return Err(HeadError::TooLarge { line: first.len() }),
             Some(line) => fields.add(bytes, line).ok_or(HeadError::Malformed)?,
         }
     }
@@ -138,7 +138,7 @@ fn unfinished(bytes: &Bytes, head: &[u8]) -> Result<Option<RequestInfo>, HeadErr
     if head != b"\r" && head.first().is_some_and(|byte| !byte.is_ascii_alphanumeric() && !b"!#$%&'*+-.^_`|~".contains(byte)) {
         return Err(HeadError::Malformed);
     }
-    if bytes.len() > head.len() || head.len() == MOST_BYTES {
+    if bytes.len() > head.len() || head.len() == MAX_BYTES {
         return Err(HeadError::TooLarge { line: memchr::memchr(b'\n', head).unwrap_or(head.len()) });
     }
     Ok(None)
@@ -318,10 +318,10 @@ mod tests {
 
     #[test]
     fn heads_are_bounded() {
-        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MOST_HEADERS + 1));
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
         assert_eq!(read(&Bytes::from(many), &mut 0).unwrap_err(), HeadError::TooLarge { line: 14 });
-        let long = Bytes::from(format!("GET /{}", "a".repeat(MOST_BYTES)));
-        assert_eq!(read(&long, &mut 0).unwrap_err(), HeadError::TooLarge { line: MOST_BYTES });
+        let long = Bytes::from(format!("GET /{}", "a".repeat(MAX_BYTES)));
+        assert_eq!(read(&long, &mut 0).unwrap_err(), HeadError::TooLarge { line: MAX_BYTES });
         assert!(read(&long.slice(..99), &mut 0).unwrap().is_none());
     }
 }

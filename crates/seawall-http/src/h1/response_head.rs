@@ -1,7 +1,7 @@
 //! Heads of responses, read out of bytes, and how long the bodies behind them are.
 
 use super::body_reader::{BodyReader, Length};
-use super::fields::{HeaderFields, HeaderLines, MOST_BYTES, MOST_HEADERS};
+use super::fields::{HeaderFields, HeaderLines, MAX_BYTES, MAX_HEADERS};
 use super::raw_response::{Passes, RawResponse, RawResponseHeaders};
 use crate::fault::Fault;
 use bytes::Bytes;
@@ -56,7 +56,7 @@ pub(super) fn poll(
 /// Reads a head once all of it is there; `to_head` says that the request was a HEAD. Names and values are checked once, as
 /// they become headers. Where all of them pass, they are left as they are.
 pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Result<Option<ResponseHead>, Fault> {
-    let within = bytes.get(..bytes.len().min(MOST_BYTES)).unwrap_or_default();
+    let within = bytes.get(..bytes.len().min(MAX_BYTES)).unwrap_or_default();
     let mut lines = HeaderLines { rest: within };
     let Some(first) = lines.next().transpose()? else { return unfinished(bytes, within) };
     let (version, status, reason) = status_line(first).ok_or(Fault::GARBAGE)?;
@@ -72,7 +72,7 @@ pub(super) fn read(bytes: &Bytes, to_head: bool, passes: Option<Passes>) -> Resu
         match lines.next().transpose()? {
             None => return unfinished(bytes, within),
             Some([]) => break,
-            Some(_) if fields.headers.len() == MOST_HEADERS => return Err(Fault::HEADERS_TOO_LARGE),
+            Some(_) if fields.headers.len() == MAX_HEADERS => return Err(Fault::HEADERS_TOO_LARGE),
             Some(line) => fields.add(bytes, line).ok_or(Fault::GARBAGE)?,
         }
     }
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn a_head_is_bounded_in_bytes_and_in_lines() {
         let lines = |count: usize| Bytes::from(format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count)));
-        assert!(read(&lines(MOST_HEADERS), false, None).unwrap().is_some());
-        assert_eq!(read(&lines(MOST_HEADERS + 1), false, None).unwrap_err(), Fault::HEADERS_TOO_LARGE);
-        let endless = Bytes::from(format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(MOST_BYTES)));
+        assert!(read(&lines(MAX_HEADERS), false, None).unwrap().is_some());
+        assert_eq!(read(&lines(MAX_HEADERS + 1), false, None).unwrap_err(), Fault::HEADERS_TOO_LARGE);
+        let endless = Bytes::from(format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(MAX_BYTES)));
         assert_eq!(read(&endless, false, None).unwrap_err(), Fault::HEADERS_TOO_LARGE);
         assert!(read(&endless.slice(..99), false, None).unwrap().is_none());
         assert_eq!(read(&Bytes::from_static(b"HTML"), false, None).unwrap_err(), Fault::GARBAGE);

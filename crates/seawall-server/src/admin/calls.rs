@@ -2,10 +2,10 @@
 
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
+use crate::json_shapes::Time;
 use crate::observe::{CallFilter, CallKind, CallTimeline, CallView, RollupRequest, ShownRollup};
 use crate::query::{List, Paged, QueryParameters, bad, document, either, not_found, of_store, whole};
-use crate::shape::Time;
+use crate::response::Refusal;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use seawall_core::id::CallId;

@@ -3,11 +3,11 @@
 use super::guard::Operator;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
 use crate::figures::{self, ConfigProblem};
 use crate::observe::audit;
 use crate::query::{QueryParameters, document, either};
 use crate::reload;
+use crate::response::Refusal;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Lines of a difference.
-const MOST_CHANGES: usize = 200;
+const MAX_CHANGES: usize = 200;
 
 paths!(show, reload);
 
@@ -211,5 +211,5 @@ fn changes(before: &Config, after: &Config) -> Vec<String> {
         }),
     });
     let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| format!("{key}: gone"));
-    changed.chain(gone).take(MOST_CHANGES).collect()
+    changed.chain(gone).take(MAX_CHANGES).collect()
 }

@@ -3,12 +3,12 @@
 use super::guard::Operator;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
+use crate::json_shapes::ClassWord;
 use crate::observe::{UnnamedError, audit};
 use crate::query::{List, document, either, not_found, object, of_store, whole};
 use crate::reload;
+use crate::response::Refusal;
 use crate::saved_observations;
-use crate::shape::ClassWord;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};

@@ -2,10 +2,10 @@
 
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
+use crate::json_shapes::Time;
 use crate::observe::{Listener, StoredEvent};
 use crate::query::{List, Paged, QueryParameters, document, either, of_store, refused, whole};
-use crate::shape::Time;
+use crate::response::Refusal;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use seawall_core::time::Nanos;
-use seawall_store::notes::Audited;
+use seawall_store::notes::NumberedEntry;
 use seawall_store::page::MOST;
 use serde::Serialize;
 use std::convert::Infallible;
@@ -92,7 +92,11 @@ async fn audited(shared: &ServerState, query: Option<&str>) -> Result<Response, 
     let limit = if query.text("limit").is_some() { query.limit()? } else { MOST };
     let page = shared.desk.store.audit(before, limit).await.map_err(|error| of_store(&error))?;
     let next = page.last().filter(|_| page.len() == limit).map(|last| last.number.to_string());
-    let line =
-        |Audited { deed, .. }: Audited| OperatorAction { at: Time(deed.at), who: deed.who, action: deed.action, detail: deed.detail };
+    let line = |NumberedEntry { deed, .. }: NumberedEntry| OperatorAction {
+        at: Time(deed.at),
+        who: deed.who,
+        action: deed.action,
+        detail: deed.detail,
+    };
     Ok(document(200, &List { items: page.into_iter().map(line).collect(), next_cursor: next }))
 }

@@ -2,8 +2,8 @@
 //! is on loopback, and a web page that found a name for 127.0.0.1 must not use it from the operator's browser.
 
 use crate::ServerState;
-use crate::answer::Refusal;
 use crate::query::refused;
+use crate::response::Refusal;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A body for whom none is expected.
-const MOST_UNASKED: u64 = 64 * 1024;
+const MAX_UNASKED: u64 = 64 * 1024;
 
 /// Nothing but our own pages may use what we serve, and they may use nothing else.
 const HEADERS: [(HeaderName, &str); 5] = [
@@ -141,7 +141,7 @@ fn admit(shared: &ServerState, failures: &Failures, peer: SocketAddr, request: &
         }
     };
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0u64);
-    if length > MOST_UNASKED && matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE) {
+    if length > MAX_UNASKED && matches!(*request.method(), Method::GET | Method::HEAD | Method::DELETE) {
         return refuse(413, "too_large", "this request needs no body");
     }
     Ok(who)

@@ -3,13 +3,13 @@
 use super::Operator;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
-use crate::jobs::lines::{self, BYTES_TOGETHER, LineBounds};
+use crate::jobs::line_stream::{self, BYTES_TOGETHER, LineBounds};
 use crate::jobs::submit::{self, Submitter};
 use crate::jobs::{JobContext, view};
+use crate::json_shapes;
 use crate::observe::audit;
 use crate::query::{List, Paged, QueryParameters, bad, document, either, not_found, of_store, page};
-use crate::shape;
+use crate::response::Refusal;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Lines that one submission may have.
-const MOST_LINES: u64 = 100_000;
+const MAX_LINES: u64 = 100_000;
 /// Lines that are kept together.
 const BATCH: usize = 500;
 /// Who submits through the admin port.
@@ -39,7 +39,7 @@ paths!(list, create, show, cancel, webhook_secret);
 #[derive(Debug, Serialize, ToSchema)]
 struct Submitted {
     id: String,
-    state: shape::JobState,
+    state: json_shapes::JobState,
     /// It was there already.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -51,7 +51,7 @@ struct Submitted {
 #[schema(as = Cancelled)]
 struct CalledOff {
     id: String,
-    state: shape::JobState,
+    state: json_shapes::JobState,
     /// It is under way; what comes of it is not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -67,7 +67,7 @@ struct JobLine {
     id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    state: Option<shape::JobState>,
+    state: Option<json_shapes::JobState>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     duplicate: Option<bool>,
@@ -126,7 +126,7 @@ enum SecretSource {
 #[utoipa::path(
     get, path = "/v1/jobs", operation_id = "listJobs", tag = "jobs",
     params(
-        ("state" = Option<shape::JobState>, Query),
+        ("state" = Option<json_shapes::JobState>, Query),
         ("upstream" = Option<String>, Query),
         ("correlation_id" = Option<String>, Query),
         Paged,
@@ -189,10 +189,10 @@ async fn called_off(shared: &ServerState, who: &Operator, id: &str) -> Result<Re
     }
     match cancelled {
         Cancelled::Now => {
-            Ok(document(200, &CalledOff { id: id.to_string(), state: shape::JobState(JobState::Cancelled), cancelling: None }))
+            Ok(document(200, &CalledOff { id: id.to_string(), state: json_shapes::JobState(JobState::Cancelled), cancelling: None }))
         }
         Cancelled::Asked => {
-            Ok(document(202, &CalledOff { id: id.to_string(), state: shape::JobState(JobState::Running), cancelling: Some(true) }))
+            Ok(document(202, &CalledOff { id: id.to_string(), state: json_shapes::JobState(JobState::Running), cancelling: Some(true) }))
         }
         Cancelled::Over(state) => {
             Err(Box::new(Refusal::plain(409, "job_over", &format!("the job is {} and cannot be cancelled", state.as_str()))))
@@ -257,7 +257,7 @@ fn begins(job: &NewJob, desk: &JobContext) -> JobState {
 
 /// What a submitter hears of one job.
 fn told(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refusal>> {
-    let submitted = |id: CallId, state, duplicate| Submitted { id: id.to_string(), state: shape::JobState(state), duplicate };
+    let submitted = |id: CallId, state, duplicate| Submitted { id: id.to_string(), state: json_shapes::JobState(state), duplicate };
     match kept {
         Some(Enqueued::New(id)) => Ok(submitted(id, begins, None)),
         Some(Enqueued::Known(id, state)) => Ok(submitted(id, state, Some(true))),
@@ -272,8 +272,8 @@ fn told(kept: Option<Enqueued>, begins: JobState) -> Result<Submitted, Box<Refus
 /// A line for each job.
 fn created_many(shared: Arc<ServerState>, body: Body) -> Response {
     let live = shared.live.load_full();
-    let bounds = LineBounds { bytes_of_a_line: longest(&live), lines: MOST_LINES, together: BATCH, bytes_together: BYTES_TOGETHER };
-    lines::answer(body, bounds, move |lines| {
+    let bounds = LineBounds { bytes_of_a_line: longest(&live), lines: MAX_LINES, together: BATCH, bytes_together: BYTES_TOGETHER };
+    line_stream::answer(body, bounds, move |lines| {
         let (shared, live) = (Arc::clone(&shared), Arc::clone(&live));
         async move {
             let mut batch = PendingLines::default();
@@ -320,7 +320,7 @@ impl PendingLines {
                 (Ok(begins), Ok(kept)) => told(kept.next(), begins),
                 (Ok(_), Err(error)) => Err(of_store(error)),
             };
-            out.push_str(&lines::text(&JobLine::of(number, said)));
+            out.push_str(&line_stream::text(&JobLine::of(number, said)));
         }
         Bytes::from(out)
     }

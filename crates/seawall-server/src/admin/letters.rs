@@ -3,12 +3,12 @@
 use super::Operator;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
 use crate::jobs::letter_filter::{LetterFilter, filter};
 use crate::jobs::view::{self, LetterView, ShownIssue};
+use crate::json_shapes::LetterStatus;
 use crate::observe::audit;
 use crate::query::{List, Paged, QueryParameters, document, either, not_found, of_store, page};
-use crate::shape::LetterStatus;
+use crate::response::Refusal;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;

@@ -2,9 +2,9 @@
 
 use super::paths::paths;
 use crate::ServerState;
+use crate::json_shapes::{AlgorithmWord, ModeWord};
 use crate::observe::Observations;
 use crate::query::document;
-use crate::shape::{AlgorithmWord, ModeWord};
 use axum::extract::State;
 use axum::response::Response;
 use http::HeaderMap;
@@ -25,7 +25,7 @@ use utoipa::ToSchema;
 /// Entries of `top`.
 const TOP: usize = 10;
 /// Keys of a limit that are looked at for them.
-const MOST_LOOKED_AT: usize = 1000;
+const MAX_LOOKED_AT: usize = 1000;
 
 paths!(list);
 
@@ -100,7 +100,7 @@ fn limit(live: &Live, of: &str, layer: &LimitLayer, now: Mono) -> LimitView {
         endpoints.map(move |endpoint| (upstream, endpoint))
     });
     let keys = endpoints.flat_map(|(upstream, endpoint)| known_keys(live, layer, upstream, &endpoint.names, now));
-    let used: BTreeMap<String, f64> = keys.take(MOST_LOOKED_AT).filter_map(|(key, share)| Some((key, share?))).collect();
+    let used: BTreeMap<String, f64> = keys.take(MAX_LOOKED_AT).filter_map(|(key, share)| Some((key, share?))).collect();
     let mut top: Vec<(String, f64)> = used.into_iter().collect();
     top.sort_by(|(_, one), (_, other)| other.total_cmp(one));
     LimitView {

@@ -23,7 +23,7 @@ mod transfer;
 mod upstreams;
 
 use super::ServerState;
-use super::answer::Refusal;
+use super::response::Refusal;
 use crate::query::refused;
 use axum::{Router, middleware};
 use guard::Failures;

@@ -2,8 +2,8 @@
 //! read. What holds for all of them is added here once: who may ask, how refusals look, and that answers are said whole.
 
 use super::paths::paths;
-use crate::answer::ProblemDocument;
 use crate::query::written;
+use crate::response::ProblemDocument;
 use axum::response::Response;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

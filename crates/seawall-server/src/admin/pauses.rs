@@ -3,10 +3,10 @@
 use super::guard::Operator;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
+use crate::json_shapes::Time;
 use crate::observe::audit;
 use crate::query::{List, either, not_found, object, whole};
-use crate::shape::Time;
+use crate::response::Refusal;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};

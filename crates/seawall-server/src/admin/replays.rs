@@ -3,11 +3,11 @@
 use super::Operator;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
 use crate::jobs::replay::{self, ReplayPlan, ReplayRequest, ReplayWish};
+use crate::json_shapes::{self, Time};
 use crate::observe::audit;
 use crate::query::{List, Paged, QueryParameters, document, either, not_found, of_store, page};
-use crate::shape::{self, Time};
+use crate::response::Refusal;
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
@@ -26,7 +26,7 @@ use utoipa::ToSchema;
 /// Letters that are looked at before the answer; the rest is counted as the replay gets there.
 const LOOKED_AT: usize = 10_000;
 /// Letters that the answer gives a reason for.
-const MOST_REASONS: usize = 1000;
+const MAX_REASONS: usize = 1000;
 
 paths!(start, list, show, cancel, pause, resume);
 
@@ -36,7 +36,7 @@ paths!(start, list, show, cancel, pause, resume);
 struct ShownReplay {
     id: String,
     name: String,
-    state: shape::ReplayState,
+    state: json_shapes::ReplayState,
     /// Why it is paused.
     reason: Option<String>,
     rate: String,
@@ -155,7 +155,7 @@ async fn look(shared: &ServerState, plan: &ReplayPlan, filter: LetterQuery) -> R
             looked.upstreams.insert(letter.letter.upstream.clone());
             match plan.holds_back(letter, &live) {
                 None => looked.meant += 1,
-                Some(reason) if looked.held_back.len() < MOST_REASONS => {
+                Some(reason) if looked.held_back.len() < MAX_REASONS => {
                     let forcible = plan.yields_to_force(letter, &live);
                     looked.held_back.push(HeldBack { id: letter.letter.id.to_string(), reason, forcible });
                 }
@@ -210,7 +210,7 @@ fn view(replay: &Replay, remaining: Option<u64>) -> ShownReplay {
     ShownReplay {
         id: replay.new.id.to_string(),
         name: replay.new.name.clone(),
-        state: shape::ReplayState(replay.state.clone()),
+        state: json_shapes::ReplayState(replay.state.clone()),
         reason,
         rate: replay.new.rate.clone(),
         upstreams: replay.new.upstreams.clone(),

@@ -3,11 +3,11 @@
 use super::Operator;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
 use crate::jobs::schedule;
+use crate::json_shapes::{SourceWord, Time};
 use crate::observe::audit;
 use crate::query::{List, Paged, QueryParameters, bad, document, either, not_found, of_store, whole};
-use crate::shape::{SourceWord, Time};
+use crate::response::Refusal;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Longer names are mistakes.
-const MOST_NAME: usize = 200;
+const MAX_NAME: usize = 200;
 
 paths!(list, show, add, remove);
 
@@ -199,8 +199,8 @@ async fn add(
 async fn added(shared: &ServerState, who: &Operator, name: &str, subject: &str) -> Result<Response, Box<Refusal>> {
     let (desk, live) = (&shared.desk, shared.live.load_full());
     let schedule = configured(&live.config.schedules, name)?;
-    if subject.is_empty() || subject.len() > MOST_NAME || subject.chars().any(char::is_control) {
-        return Err(bad(&format!("a subject has 1 to {MOST_NAME} printable characters")));
+    if subject.is_empty() || subject.len() > MAX_NAME || subject.chars().any(char::is_control) {
+        return Err(bad(&format!("a subject has 1 to {MAX_NAME} printable characters")));
     }
     let now = desk.now();
     let status = match schedule::find(&desk.store, name, subject).await.map_err(|error| of_store(&error))? {

@@ -2,11 +2,11 @@
 
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
 use crate::job_counts::StoreCounts;
+use crate::json_shapes::{SeverityWord, Time};
 use crate::observe::{self, CallRates, ShownPoint, as_f64, in_flight};
 use crate::query::{QueryParameters, bad, document, either};
-use crate::shape::{SeverityWord, Time};
+use crate::response::Refusal;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use seawall_core::lint;

@@ -6,14 +6,14 @@ use super::jobs::{self, RefusedLine};
 use super::letters;
 use super::paths::paths;
 use crate::ServerState;
-use crate::answer::Refusal;
 use crate::jobs::letter_filter::{self, LetterFilter};
-use crate::jobs::lines::{self, BYTES_TOGETHER, InputLine, LineBounds};
+use crate::jobs::line_stream::{self, BYTES_TOGETHER, InputLine, LineBounds};
 use crate::jobs::submit;
 use crate::jobs::view::{self, LetterView};
+use crate::json_shapes::{ClassWord, DoorWord, LetterStatus, SeverityWord, Time};
 use crate::observe::audit;
 use crate::query::{QueryParameters, bad, either, of_store};
-use crate::shape::{ClassWord, DoorWord, LetterStatus, SeverityWord, Time};
+use crate::response::Refusal;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -32,7 +32,7 @@ use seawall_http::egress::Reach;
 use seawall_http::request_headers::{BadHeader, RequestHeaders};
 use seawall_store::Error;
 use seawall_store::dead::{LetterQuery, NewLetter};
-use seawall_store::job::{Attempted, JobRequest, MOST_HISTORY};
+use seawall_store::job::{Attempted, JobRequest, MAX_HISTORY};
 use seawall_store::page::PageWindow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -44,7 +44,7 @@ use utoipa::ToSchema;
 /// Letters that are read together. No transaction is open between two pages.
 const PAGE: usize = 100;
 /// Letters that one import may have.
-const MOST_LINES: u64 = 1_000_000;
+const MAX_LINES: u64 = 1_000_000;
 /// Letters that are written side by side.
 const TOGETHER: usize = 64;
 
@@ -78,10 +78,10 @@ fn exported(shared: Arc<ServerState>, query: Option<&str>) -> Result<Response, B
         if let Err(error) = write(&shared, filter, &sender).await {
             // The head is gone: the last line says that it is not the end.
             let last = RefusedLine::of(&of_store(&error));
-            drop(sender.send(lines::written(&last)).await);
+            drop(sender.send(line_stream::written(&last)).await);
         }
     });
-    Ok(lines::streamed(lines))
+    Ok(line_stream::streamed(lines))
 }
 
 async fn write(shared: &ServerState, filter: LetterQuery, to: &mpsc::Sender<Bytes>) -> Result<(), Error> {
@@ -91,7 +91,7 @@ async fn write(shared: &ServerState, filter: LetterQuery, to: &mpsc::Sender<Byte
         for listed in &page.entries {
             // Lists come without bodies; one that is gone meanwhile is not exported.
             let Some(letter) = store.letter(listed.letter.id).await? else { continue };
-            if to.send(lines::written(&view::letter(&letter))).await.is_err() {
+            if to.send(line_stream::written(&view::letter(&letter))).await.is_err() {
                 return Ok(());
             }
         }
@@ -112,11 +112,11 @@ async fn import(State(shared): State<Arc<ServerState>>, Extension(who): Extensio
     audit(&shared, &who.0, "import", "dead letters".to_owned()).await;
     let bounds = LineBounds {
         bytes_of_a_line: jobs::longest(&shared.live.load()),
-        lines: MOST_LINES,
+        lines: MAX_LINES,
         together: TOGETHER,
         bytes_together: BYTES_TOGETHER,
     };
-    lines::answer(body, bounds, move |lines| {
+    line_stream::answer(body, bounds, move |lines| {
         let shared = Arc::clone(&shared);
         async move { join_all(lines.into_iter().map(|(number, line)| keep(&shared, number, line))).await.concat().into() }
     })
@@ -136,7 +136,7 @@ async fn keep(shared: &ServerState, number: u64, line: InputLine) -> String {
         }
     };
     said.line = number;
-    lines::text(&said)
+    line_stream::text(&said)
 }
 
 /// What is said of one line: its letter, or what is wrong with it
@@ -264,6 +264,6 @@ fn letter(line: &[u8], live: &Live, now: Wall) -> Result<NewLetter, String> {
         severity: Severity::from_word(&written.severity).ok_or_else(|| word("severity", &written.severity))?,
         replayable: written.replayable && is_whole,
         instructions: written.replay_instructions,
-        history: written.history.into_iter().take(MOST_HISTORY).collect(),
+        history: written.history.into_iter().take(MAX_HISTORY).collect(),
     })
 }

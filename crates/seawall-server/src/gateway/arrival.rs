@@ -2,7 +2,7 @@
 
 use super::Gateway;
 use super::caller_context::CallerContext;
-use crate::answer::Refusal;
+use crate::response::Refusal;
 use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, Method, request};

@@ -12,7 +12,7 @@ use http_body::Body as _;
 use seawall_core::policy;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::cache::{
-    CacheCounts, CacheKey, CacheRequest, CachedResponse, CallerDigest, Directives, MOST_BODY, ResponseCache, Revalidation,
+    CacheCounts, CacheKey, CacheRequest, CachedResponse, CallerDigest, Directives, MAX_BODY, ResponseCache, Revalidation,
 };
 use seawall_engine::runtime::LiveUpstream;
 use seawall_http::response_body::Relay;
@@ -144,7 +144,7 @@ impl Lookup {
         let entry = CachedResponse::new(asked, response.status(), response.headers().clone(), Bytes::new(), policy, now);
         if let (true, Some(mut entry)) = (ends, entry) {
             let (shared, key, counts) = (Arc::clone(shared), self.key, self.counts);
-            response.body_mut().on_whole(MOST_BODY, move |body| {
+            response.body_mut().on_whole(MAX_BODY, move |body| {
                 entry.body = body;
                 shared.cache.store(key, Arc::new(entry));
                 CacheCounts::count(&counts.stored);
@@ -193,7 +193,7 @@ pub(crate) async fn drained(mut body: Relay, within: Nanos) {
 }
 
 async fn drain(body: &mut Relay) {
-    let mut left = MOST_BODY;
+    let mut left = MAX_BODY;
     while let Some(Ok(frame)) = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
         let read = frame.data_ref().map_or(0, Bytes::len);
         match left.checked_sub(read) {

@@ -2,7 +2,7 @@
 
 use super::Gateway;
 use super::caller_context::CallerContext;
-use crate::answer::Refusal;
+use crate::response::Refusal;
 use http::{Response, StatusCode};
 use seawall_core::id::CallId;
 use seawall_core::record::{Code, Reason};

@@ -1,6 +1,6 @@
 //! The caller of a request: name, address, credential and the time it will wait.
 
-use crate::hygiene::HeaderMarks;
+use crate::headers::HeaderMarks;
 use http::HeaderMap;
 use seawall_core::time::Nanos;
 use seawall_engine::caller::Caller;

@@ -1,26 +1,27 @@
 //! A caller's request becomes a call, and the call's end becomes an answer.
 
 mod arrival;
+mod async_call;
 mod cached;
+mod call_end;
 mod call_records;
 mod caller_context;
-mod deferred;
-mod degrade;
-mod ends;
-pub(crate) mod intake;
-mod keyed;
-mod target;
+mod caller_deadline;
+mod fallback;
+mod idempotent_call;
+pub(crate) mod request_check;
 
 use crate::ServerState;
-use crate::answer::{CallerResponse, HttpDate, Refusal, SignedHeaders};
-use crate::hygiene::{self, HeaderMarks, OwnHeaders};
+use crate::connection_limit::ConnectionLimit;
+use crate::headers::{self, HeaderMarks, OwnHeaders};
 use crate::idempotency::{self, KeyReservation};
-use crate::seats::ConnectionLimit;
+use crate::response::{CallerResponse, HttpDate, Refusal, SignedHeaders};
 pub(crate) use arrival::Entrance;
 use arrival::{below, endpoint};
 use cached::Lookup;
+use call_end::{own_path, refusal, unsent};
 use caller_context::CallerContext;
-use ends::{own_path, refusal, unsent};
+use caller_deadline::{deadline, is_repeat};
 use http::{HeaderMap, HeaderValue, Method, Response, request};
 use http_body::Body as _;
 use seawall_core::call::{self, Outcome};
@@ -49,7 +50,6 @@ use seawall_http::tls::Front;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use target::{deadline, is_repeat};
 
 /// One worker's gateway.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Gateway {
         entrance: &Entrance,
     ) -> CallerResponse {
         let marks = HeaderMarks::of(&head.headers);
-        if let Err(refusal) = intake::inspect(head, unread.as_ref(), marks) {
+        if let Err(refusal) = request_check::inspect(head, unread.as_ref(), marks) {
             let refusal = refusal.closing().shaped(self.named_endpoint(head, unread.as_ref(), entrance).as_deref());
             return self.turn_away(refusal, None).into();
         }
@@ -154,15 +154,18 @@ impl Gateway {
         let live = self.shared.live.load_full();
         let mut routed = match self.route(&live, head, unread, marks, entrance) {
             Ok(routed) => routed,
-            Err(refusal) => return self.turn_away(Box::pin(intake::spurn(head, incoming, *refusal)).await, None).into(),
+            Err(refusal) => return self.turn_away(Box::pin(request_check::spurn(head, incoming, *refusal)).await, None).into(),
         };
         if live.sheds(routed.endpoint) {
-            return self.turn_away(Box::pin(intake::spurn(head, incoming, self.shed())).await, Some(routed.endpoint)).into();
+            return self.turn_away(Box::pin(request_check::spurn(head, incoming, self.shed())).await, Some(routed.endpoint)).into();
         }
-        if idempotency::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, keyed::is_given(&head.headers, marks)) {
-            return self.turn_away(Box::pin(intake::spurn(head, incoming, keyed::missing())).await, Some(routed.endpoint)).into();
+        if idempotency::is_missing(&routed.endpoint.spec.policy.idempotency, &head.method, idempotent_call::is_given(&head.headers, marks))
+        {
+            return self
+                .turn_away(Box::pin(request_check::spurn(head, incoming, idempotent_call::missing())).await, Some(routed.endpoint))
+                .into();
         }
-        if let Some(prefer) = marks.has(HeaderMarks::PREFER).then(|| deferred::asked(&head.headers)).flatten() {
+        if let Some(prefer) = marks.has(HeaderMarks::PREFER).then(|| async_call::asked(&head.headers)).flatten() {
             return Box::pin(self.defer(head, marks, incoming, routed, prefer)).await.into();
         }
         let body = if incoming.is_end_stream() {
@@ -189,13 +192,13 @@ impl Gateway {
         let below = below(head, prefix);
         let endpoint = endpoint(upstream, &head.method, below);
         let refuse = |refusal: Refusal| Err(Box::new(refusal.shaped(Some(endpoint))));
-        if marks.has(HeaderMarks::VIA) && hygiene::is_loop(&head.headers, &self.shared.pseudonym) {
+        if marks.has(HeaderMarks::VIA) && headers::is_loop(&head.headers, &self.shared.pseudonym) {
             return refuse(Refusal::code(508, Code::LoopDetected, "this request has passed through this gateway before"));
         }
         let Some(caller) = live.callers.identify(&head.headers) else { return refuse(Refusal::of(Code::CallerUnknown, None)) };
         let target = match target(upstream, below) {
             Ok(target) => target,
-            Err(bad) => return refuse(intake::bad_request(&bad.to_string())),
+            Err(bad) => return refuse(request_check::bad_request(&bad.to_string())),
         };
         let request = RequestLine::new(&head.method, &endpoint.route, below);
         let address = live.callers.address(entrance.peer.ip(), &head.headers);
@@ -236,7 +239,7 @@ impl Gateway {
         let unread = routed.unread.take();
         if unread.is_none() {
             let ours = OwnHeaders::of(routed.upstream, routed.endpoint, &self.shared.pseudonym);
-            hygiene::outward(&mut head.headers, marks, ours, head.version);
+            headers::outward(&mut head.headers, marks, ours, head.version);
         }
         unread
     }
@@ -246,7 +249,7 @@ impl Gateway {
         let max_body = live.max_body(routed.endpoint);
         let from = &mut routed.from;
         let started = self.sending.clock.now().mono;
-        let body = intake::body(incoming, live.config.server.replay_body.min(max_body), max_body, from.left).await?;
+        let body = request_check::body(incoming, live.config.server.replay_body.min(max_body), max_body, from.left).await?;
         from.left = Nanos(from.left.0.saturating_sub(self.sending.clock.now().mono.since(started).0));
         Ok(body)
     }
@@ -276,7 +279,7 @@ impl Gateway {
     fn is_repeatable_at_cost(head: &request::Parts, routed: &RoutedRequest<'_>) -> bool {
         let at_cost = &routed.endpoint.plan.at_cost;
         let operation = || head.headers.get(AtCost::OPERATION)?.to_str().ok();
-        !at_cost.is_none() && at_cost.allows(deferred::path_below(routed.upstream, &routed.target), operation)
+        !at_cost.is_none() && at_cost.allows(async_call::path_below(routed.upstream, &routed.target), operation)
     }
 
     async fn call(
@@ -289,7 +292,7 @@ impl Gateway {
         let (upstream, endpoint) = (routed.upstream, routed.endpoint);
         let in_flight = InFlight::enter(upstream);
         let method = head.method.clone();
-        let (has_key, traced) = (keyed::is_given(&head.headers, marks), marks.has(HeaderMarks::TRACE));
+        let (has_key, traced) = (idempotent_call::is_given(&head.headers, marks), marks.has(HeaderMarks::TRACE));
         let made = idempotency::is_made(&endpoint.spec.policy.idempotency, &method, has_key);
         // Who sent a request as TLS early data must hear of a 425 and send it again itself (RFC 8470 §5.2).
         let early = marks.has(HeaderMarks::EARLY) && head.headers.get("early-data").is_some_and(|value| value == "1");
@@ -331,10 +334,10 @@ impl Gateway {
         let mut transport = self.transport(upstream, endpoint, sent, body);
         transport.conditions = conditions;
         if keyed.is_some() {
-            (transport.ahead, transport.spares_streams) = (idempotency::MOST_ANSWER + 1, true);
+            (transport.ahead, transport.spares_streams) = (idempotency::MAX_ANSWER + 1, true);
         }
         // Who keeps an answer has to know what it says, and HTTP/2 writes headers in its own way.
-        transport.passes = (lookup.is_none() && head.version != http::Version::HTTP_2).then_some(hygiene::passes);
+        transport.passes = (lookup.is_none() && head.version != http::Version::HTTP_2).then_some(headers::passes);
         let trail = RefCell::new(Vec::new());
         let kept = Self::leaves_a_trace(endpoint).then_some(&trail);
         transport.diagnoses = kept.is_some();
@@ -463,8 +466,8 @@ impl Gateway {
             let (names, error) = (Arc::clone(&endpoint.names), error.clone());
             self.shared.recorder.push(Record::Token(TokenRecord { at: ended.at.wall, call: id, names, error }));
         }
-        if degrade::is_degradable(finish.outcome, status)
-            && let Some((mut response, outcome)) = degrade::instead(lookup.as_ref(), policy, ended.at.wall)
+        if fallback::is_degradable(finish.outcome, status)
+            && let Some((mut response, outcome)) = fallback::instead(lookup.as_ref(), policy, ended.at.wall)
         {
             self.keep_links_inside(from, (upstream, endpoint), target, response.headers_mut());
             self.record(endpoint, id, ended, from, outcome, response.status());
@@ -488,13 +491,13 @@ impl Gateway {
                 if let Some(lookup) = lookup {
                     // What is kept says itself through whose hands it went.
                     let ends = cached::ends(spoken, response.headers(), response.body());
-                    hygiene::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
+                    headers::inward(response.headers_mut(), spoken, &self.shared.pseudonym);
                     if finish.outcome == Outcome::Success {
                         response = self.kept(response, lookup, sent, ends, &policy.cache, ended);
                     }
                 } else {
                     if verbatim.is_none() {
-                        hygiene::relayed(response.headers_mut());
+                        headers::relayed(response.headers_mut());
                     }
                     signed.via = Some(self.shared.pseudonym.value(spoken).clone());
                 }

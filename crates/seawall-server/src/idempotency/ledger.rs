@@ -28,7 +28,7 @@ pub(crate) struct Ledger {
 }
 
 /// Loose ends beyond these are left to themselves: their keys are in doubt when their leases end.
-const MOST_LOOSE: usize = 1_024;
+const MAX_LOOSE: usize = 1_024;
 /// How many of them a call ties up on its way.
 const TIED_AT_ONCE: usize = 4;
 
@@ -162,7 +162,7 @@ impl Ledger {
 
     fn leave_loose(&self, end: ([u8; 32], KeyClaim, CallId)) {
         let mut loose = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
-        if loose.len() < MOST_LOOSE {
+        if loose.len() < MAX_LOOSE {
             loose.push_back(end);
         }
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub(crate) const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// What is kept of an answer. A longer one, or one without an end, is passed on and not kept.
-pub(crate) const MOST_ANSWER: usize = 1 << 20;
+pub(crate) const MAX_ANSWER: usize = 1 << 20;
 /// A reservation outlives the call's deadline by this, so that only a call that is lost loses it.
 const SLACK: Nanos = Nanos::from_secs(2);
 

@@ -1,8 +1,8 @@
 //! Which dead letters a list, an export or a replay is about.
 
-use crate::answer::Refusal;
+use crate::json_shapes::{ClassWord, SeverityWord, Time};
 use crate::query::QueryParameters;
-use crate::shape::{ClassWord, SeverityWord, Time};
+use crate::response::Refusal;
 use seawall_core::policy::Severity;
 use seawall_core::record::Class;
 use seawall_core::time::Wall;

@@ -1,9 +1,9 @@
 //! What a replay means: which letters, which of them are held back and why, and the job that a letter becomes.
 
 use super::letter_filter::{self, LetterFilter};
-use crate::answer::Refusal;
 use crate::idempotency::fingerprint;
 use crate::query::{QueryParameters, bad};
+use crate::response::Refusal;
 use bytes::Bytes;
 use seawall_core::decide::CallProgress;
 use seawall_core::id::CallId;
@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// Letters that one wish may name.
-const MOST_IDS: usize = 1000;
-const MOST_NAME: usize = 100;
+const MAX_IDS: usize = 1000;
+const MAX_NAME: usize = 100;
 /// What a replay that nobody asked for is called.
 pub(crate) const REEVALUATION: &str = "reevaluation";
 
@@ -72,8 +72,8 @@ impl ReplayWish {
     /// Reads a wish; relative times become absolute, and letters that come later are not meant.
     pub(crate) fn read(text: &[u8], now: Wall) -> Result<ReplayRequest, Box<Refusal>> {
         let wish: Self = serde_json::from_slice(text).map_err(|error| bad(&format!("this is no replay: {error}")))?;
-        if wish.ids.len() > MOST_IDS {
-            return Err(bad(&format!("`ids` names at most {MOST_IDS} letters; use `filter` for more")));
+        if wish.ids.len() > MAX_IDS {
+            return Err(bad(&format!("`ids` names at most {MAX_IDS} letters; use `filter` for more")));
         }
         if wish.ids.is_empty() == wish.filter.is_none() {
             return Err(bad("a replay names `ids` or a `filter`, and `{}` is every letter"));
@@ -91,8 +91,8 @@ impl ReplayWish {
             return Err(bad("`rate` is above zero; pause a replay to hold it"));
         }
         let name = wish.name.unwrap_or_else(|| "replay".to_owned());
-        if name.is_empty() || name.len() > MOST_NAME || name == REEVALUATION {
-            return Err(bad(&format!("`name` has 1 to {MOST_NAME} characters and is not `{REEVALUATION}`")));
+        if name.is_empty() || name.len() > MAX_NAME || name == REEVALUATION {
+            return Err(bad(&format!("`name` has 1 to {MAX_NAME} characters and is not `{REEVALUATION}`")));
         }
         let plan = ReplayPlan { ids: wish.ids, filter, force: wish.force, reevaluates: None };
         plan.filter()?;

@@ -1,8 +1,8 @@
 //! Moves replays on: a canary first, then at the rate that was asked for, whichever instance gets there first. Where it
 //! stands is in the store alone, so that any of them can die.
 
+use super::maintenance::note;
 use super::replay::{self, ReplayPlan};
-use super::upkeep::note;
 use crate::ServerState;
 use seawall_core::guard::State as Breaker;
 use seawall_core::id::CallId;
@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// What is made up for at once where a round came late.
 const LATE: Nanos = Nanos::from_millis(250);
 /// Letters of one replay that may be under way together: more would only wait in line.
-const MOST_UNDERWAY: u64 = 1000;
+const MAX_UNDERWAY: u64 = 1000;
 /// Letters that one round looks at.
 const LOOK: usize = 100;
 
@@ -89,7 +89,7 @@ async fn move_on(shared: &ServerState, replay: &Replay) -> Result<(), Error> {
     }
     // Nothing has worked yet: one at a time, so that what fails fails once.
     let is_canary = counts.worked < u64::from(replay.new.canary);
-    if underway >= MOST_UNDERWAY || (is_canary && underway > 0) {
+    if underway >= MAX_UNDERWAY || (is_canary && underway > 0) {
         return Ok(());
     }
     let rate = units::rate(&replay.new.rate).unwrap_or(Rate::per_second(1));

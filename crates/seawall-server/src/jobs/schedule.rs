@@ -2,7 +2,7 @@
 //! does. Of several instances one gets a tick, because the store gives it to one.
 
 use super::JobContext;
-use super::upkeep::note;
+use super::maintenance::note;
 use crate::ServerState;
 use crate::idempotency;
 use crate::letter;

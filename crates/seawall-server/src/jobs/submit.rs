@@ -3,7 +3,7 @@
 use super::JobContext;
 use super::view::Encoding;
 use crate::idempotency;
-use crate::shape::Time;
+use crate::json_shapes::Time;
 use base64::Engine as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
@@ -25,8 +25,8 @@ use utoipa::ToSchema;
 use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 /// Longer names are mistakes.
-const MOST_KEY: usize = 255;
-const MOST_HEADERS: usize = 100;
+const MAX_KEY: usize = 255;
+const MAX_HEADERS: usize = 100;
 
 /// `upstream` and `path`, or a whole `url`
 #[derive(Debug, Deserialize, ToSchema)]
@@ -66,7 +66,7 @@ pub(crate) struct Submission {
 
 fn few_headers() -> Object {
     let text = ObjectBuilder::new().schema_type(Type::String);
-    ObjectBuilder::new().additional_properties(Some(text)).max_properties(Some(MOST_HEADERS)).build()
+    ObjectBuilder::new().additional_properties(Some(text)).max_properties(Some(MAX_HEADERS)).build()
 }
 
 fn get() -> String {
@@ -150,15 +150,15 @@ fn header_map(headers: &[(String, String)]) -> HeaderMap {
 }
 
 fn bounded(text: String) -> Result<String, String> {
-    if text.len() <= MOST_KEY { Ok(text) } else { Err(format!("a name of more than {MOST_KEY} characters")) }
+    if text.len() <= MAX_KEY { Ok(text) } else { Err(format!("a name of more than {MAX_KEY} characters")) }
 }
 
 /// A key as it is meant: bare, or quoted as a structured field.
 pub(crate) fn plain_key(text: &str) -> Result<String, String> {
     let text = text.trim();
     let bare = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
-    let fits = !bare.is_empty() && bare.len() <= MOST_KEY && bare.bytes().all(|byte| (0x20..0x7f).contains(&byte));
-    if fits { Ok(bare.to_owned()) } else { Err(format!("an idempotency key has 1 to {MOST_KEY} printable characters")) }
+    let fits = !bare.is_empty() && bare.len() <= MAX_KEY && bare.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if fits { Ok(bare.to_owned()) } else { Err(format!("an idempotency key has 1 to {MAX_KEY} printable characters")) }
 }
 
 /// A URL that somebody hands in, refused at once where it names an address that is out of reach.
@@ -188,8 +188,8 @@ pub(crate) fn checked_path(path: String) -> Result<String, String> {
 }
 
 fn headers(given: BTreeMap<String, String>) -> Result<Vec<(String, String)>, String> {
-    if given.len() > MOST_HEADERS {
-        return Err(format!("more than {MOST_HEADERS} headers"));
+    if given.len() > MAX_HEADERS {
+        return Err(format!("more than {MAX_HEADERS} headers"));
     }
     let mut kept = Vec::with_capacity(given.len());
     for (name, value) in given {

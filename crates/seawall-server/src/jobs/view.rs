@@ -1,8 +1,8 @@
 //! Jobs and dead letters as the API shows them. Credentials that callers sent along are not shown, nor what an upstream repeats of them
 //! to anybody but its caller.
 
+use crate::json_shapes::{ClassWord, DoorWord, JobState, LetterStatus, Members, SeverityWord, Time};
 use crate::letter;
-use crate::shape::{ClassWord, DoorWord, JobState, LetterStatus, Members, SeverityWord, Time};
 use seawall_core::discretion::{REDACTED, is_secret, target};
 use seawall_engine::runtime::Live;
 use seawall_store::dead::{Issue, Letter};

@@ -1,14 +1,14 @@
 //! One caller on one connection that speaks HTTP/2. Its streams are held to the limits of HTTP/1 connections: a first request in
 //! time, no idle connection for longer than that, and no response that nobody reads.
 
-use super::hush::IdleWatch;
-use super::talk::{AwaitedRead, ConnectionActivity, Http1Connection};
-use super::wire::{CallerSocket, LINGER};
+use super::caller_socket::{CallerSocket, LINGER};
+use super::http1::{AwaitedRead, ConnectionActivity, Http1Connection};
+use super::idle::IdleWatch;
 use super::worker::draining;
 use crate::DrainPhase;
+use crate::connection_limit::Seat;
 use crate::gateway::Entrance;
 use crate::gateway::Gateway;
-use crate::seats::Seat;
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{Request, Response, StatusCode};

@@ -1,10 +1,10 @@
 //! Connections of callers: accepted, counted, read, served and ended.
 
+mod caller_socket;
+mod http1;
 mod http2;
-mod hush;
+mod idle;
 mod ports;
-mod talk;
-mod wire;
 mod worker;
 
 pub(crate) use ports::{NewPorts, Ports, count};

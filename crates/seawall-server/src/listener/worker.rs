@@ -1,9 +1,9 @@
 //! One thread that serves: its own runtime, its own listener on the shared port, its own connections upstream.
 
+use super::http1::{Http1Connection, converse};
 use super::http2;
-use super::hush::IdleSweeper;
+use super::idle::IdleSweeper;
 use super::ports::Port;
-use super::talk::{Http1Connection, converse};
 use crate::DrainPhase;
 use crate::ServerState;
 use crate::gateway::Entrance;

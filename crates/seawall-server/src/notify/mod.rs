@@ -1,16 +1,16 @@
 //! Messages to people who are not looking: what is published, told to each `[[notify]]` receiver as its own state of
 //! knowledge asks for. A message is a job, so that a receiver that is down hears of it later.
 
-mod keep;
+mod outbox;
 mod text;
 
-pub(super) use keep::recall;
+pub(super) use outbox::recall;
 
 use super::ServerState;
 use crate::jobs::callback;
 use crate::observe::{Published, Severity};
 use bytes::Bytes;
-use keep::KnownAlarms;
+use outbox::KnownAlarms;
 use seawall_core::config::model::Notify;
 use seawall_core::decide::notice::{Notices, NotificationMessage};
 use seawall_core::time::Mono;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// How often there is a look at what was published.
 const EVERY: Duration = Duration::from_millis(250);
 /// Messages that wait for a store that does not answer; the oldest go first.
-const MOST_UNSENT: usize = 100;
+const MAX_UNSENT: usize = 100;
 
 /// Somebody who is told, and what they know.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ fn job(shared: &ServerState, spec: &Notify, message: &NotificationMessage<Publis
 }
 
 async fn send(shared: &ServerState, unsent: &mut VecDeque<NewJob>) {
-    while unsent.len() > MOST_UNSENT {
+    while unsent.len() > MAX_UNSENT {
         unsent.pop_front();
     }
     if unsent.is_empty() {

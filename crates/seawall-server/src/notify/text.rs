@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// What Slack takes in one block.
-const MOST_BLOCK: usize = 2900;
+const MAX_BLOCK: usize = 2900;
 /// What ntfy takes as a title; the rest of it is in the text.
-const MOST_TITLE: usize = 200;
+const MAX_TITLE: usize = 200;
 
 type MessageHeaders = Vec<(String, String)>;
 
@@ -117,10 +117,10 @@ fn priority(message: &NotificationMessage<Published>) -> &'static str {
 
 fn slack(message: &NotificationMessage<Published>, instance: &str) -> Value {
     let block = |text: &str| json!({ "type": "section", "text": { "type": "mrkdwn", "text": text } });
-    let lines: Vec<String> = lines(message, instance).iter().map(|line| cut(&escaped(line), MOST_BLOCK).to_owned()).collect();
+    let lines: Vec<String> = lines(message, instance).iter().map(|line| cut(&escaped(line), MAX_BLOCK).to_owned()).collect();
     let headline = format!("{} {}", mark(message).0, escaped(&headline(message)));
     let blocks: Vec<Value> =
-        std::iter::once(block(&format!("*{}*", cut(&headline, MOST_BLOCK)))).chain(lines.iter().map(|line| block(line))).collect();
+        std::iter::once(block(&format!("*{}*", cut(&headline, MAX_BLOCK)))).chain(lines.iter().map(|line| block(line))).collect();
     json!({ "text": headline, "blocks": blocks })
 }
 
@@ -135,7 +135,7 @@ fn cut(text: &str, most: usize) -> &str {
 
 /// What a header may hold.
 fn ascii(text: &str) -> String {
-    text.chars().take(MOST_TITLE).map(|c| if c.is_ascii() && !c.is_ascii_control() { c } else { '?' }).collect()
+    text.chars().take(MAX_TITLE).map(|c| if c.is_ascii() && !c.is_ascii_control() { c } else { '?' }).collect()
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! and when it ends, and not again in between.
 
 use super::bounded;
-use super::bus::{Bus, OperatorEvent, Severity};
-use super::rollup::Rollups;
+use super::events::{Bus, OperatorEvent, Severity};
+use super::rollups::Rollups;
 use super::series::TimeSeries;
 use crate::job_counts::StoreCounts;
-use crate::shape::{BreakerState, Time};
+use crate::json_shapes::{BreakerState, Time};
 use seawall_core::classify::redacted;
 use seawall_core::guard::{Cause, State};
 use seawall_core::policy::BreakerPer;
@@ -30,7 +30,7 @@ const QUIET_MS: i64 = 60_000;
 /// A breaker that goes on failing its probes is told again so often, for receivers of messages that remind people of what lasts.
 const LASTING_MS: i64 = 5 * 60_000;
 /// Things that were told lately.
-const MOST_TOLD: usize = 4096;
+const MAX_TOLD: usize = 4096;
 
 #[derive(Debug)]
 struct Watched {
@@ -272,12 +272,12 @@ impl Alarms {
 
     /// Whether this was not told within so many milliseconds; if so, it is being told now.
     fn is_news_after(&mut self, quiet_ms: i64, name: &'static str, about: String, at: Wall) -> bool {
-        if self.told.len() >= MOST_TOLD {
+        if self.told.len() >= MAX_TOLD {
             self.told.retain(|_, told| at.0 - told.0 < LASTING_MS);
         }
         let key = (name, about);
         let news = self.told.get(&key).is_none_or(|told| at.0 - told.0 >= quiet_ms);
-        if news && self.told.len() < MOST_TOLD {
+        if news && self.told.len() < MAX_TOLD {
             self.told.insert(key, at);
         }
         news

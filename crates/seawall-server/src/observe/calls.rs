@@ -1,7 +1,7 @@
 //! The last calls with everything that was decided about them. Attempts of calls that are not over wait until they are.
 
 use super::{OutcomeCategory, bounded, ending};
-use crate::shape::{DecisionWord, ReasonWord, Time, ms};
+use crate::json_shapes::{DecisionWord, ReasonWord, Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::AttemptOutcome;
 use seawall_core::time::Wall;
@@ -17,9 +17,9 @@ use utoipa::ToSchema;
 /// Calls that are remembered.
 const MOST: usize = 10_000;
 /// Calls whose end has not been heard of; jobs may wait for days.
-const MOST_OPEN: usize = 20_000;
+const MAX_OPEN: usize = 20_000;
 /// Attempts that are remembered of one call, the first ones.
-const MOST_ATTEMPTS: usize = 64;
+const MAX_ATTEMPTS: usize = 64;
 
 #[derive(Debug)]
 struct AttemptStep {
@@ -133,7 +133,7 @@ impl Calls {
     /// Keeps an attempt until its call is over.
     fn open(&mut self, call: CallId, step: AttemptStep) {
         match self.open.entry(call) {
-            Entry::Occupied(mut known) if known.get().len() < MOST_ATTEMPTS => known.get_mut().push(step),
+            Entry::Occupied(mut known) if known.get().len() < MAX_ATTEMPTS => known.get_mut().push(step),
             Entry::Occupied(_) => {}
             Entry::Vacant(place) => {
                 place.insert(smallvec![step]);
@@ -145,12 +145,12 @@ impl Calls {
 
     /// Keeps what is open within its bounds.
     fn forget(&mut self) {
-        while self.open.len() > MOST_OPEN {
+        while self.open.len() > MAX_OPEN {
             // Ids of calls that have ended are passed over.
             let Some(oldest) = self.order.pop_front() else { return };
             self.open.remove(&oldest);
         }
-        if self.order.len() > 2 * MOST_OPEN {
+        if self.order.len() > 2 * MAX_OPEN {
             let open = &self.open;
             self.order.retain(|call| open.contains_key(call));
         }
@@ -159,7 +159,7 @@ impl Calls {
     pub(super) fn call(&mut self, record: &CallRecord) {
         let mut steps = self.open.remove(&record.call).unwrap_or_default();
         let first = self.first.take_if(|(call, _)| *call == record.call);
-        steps.extend(first.filter(|_| steps.len() < MOST_ATTEMPTS).map(|(_, step)| step));
+        steps.extend(first.filter(|_| steps.len() < MAX_ATTEMPTS).map(|(_, step)| step));
         bounded(&mut self.ring, MOST, RecentCall { number: self.next, record: record.clone(), steps });
         self.next += 1;
     }
@@ -383,6 +383,6 @@ mod tests {
                 calls.call(&call);
             }
         }
-        assert!(calls.open.len() <= MOST_OPEN && calls.order.len() <= 2 * MOST_OPEN + 1, "{} {}", calls.open.len(), calls.order.len());
+        assert!(calls.open.len() <= MAX_OPEN && calls.order.len() <= 2 * MAX_OPEN + 1, "{} {}", calls.open.len(), calls.order.len());
     }
 }

@@ -3,17 +3,17 @@
 
 mod alarms;
 mod audit;
-mod bus;
 mod calls;
-mod rollup;
+mod events;
+mod rollups;
 mod series;
 pub(crate) mod unnamed;
 
 pub(crate) use alarms::{Alarms, BreakerChange, SPIKE};
 pub(crate) use audit::audit;
-pub(crate) use bus::{Bus, Listener, OperatorEvent, Published, Severity, StandingEvent, StoredEvent};
 pub(crate) use calls::{CallFilter, CallKind, CallTimeline, CallView, Calls};
-pub(crate) use rollup::{RollupRequest, Rollups, ShownRollup};
+pub(crate) use events::{Bus, Listener, OperatorEvent, Published, Severity, StandingEvent, StoredEvent};
+pub(crate) use rollups::{RollupRequest, Rollups, ShownRollup};
 pub(crate) use series::{CallRates, REFUSALS, SeriesPoint, ShownPoint, TimeSeries};
 pub(crate) use unnamed::{UnnamedError, UnnamedErrors};
 
@@ -43,7 +43,7 @@ pub(crate) struct Observer {
 }
 
 /// Rules that operators may make; more belong into the file.
-const MOST_NAMED: usize = 1000;
+const MAX_NAMED: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Observations {
@@ -176,7 +176,7 @@ impl Observer {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         named.retain(|(of, known)| of != upstream || known.name != rule.name);
         named.insert(0, (upstream.to_owned(), rule));
-        named.truncate(MOST_NAMED);
+        named.truncate(MAX_NAMED);
     }
 
     /// As `remember`, for all that the store knows. Whether there is anything new in them.
@@ -224,7 +224,7 @@ impl Observations {
                     calls.call(record);
                     all.call(record.elapsed, ending);
                     own.call(record.elapsed, ending);
-                    row.iter_mut().for_each(|row| rollup::call(row, ending));
+                    row.iter_mut().for_each(|row| rollups::call(row, ending));
                     if ending == OutcomeCategory::Rejected {
                         *rejected += 1;
                         own.refused(record.outcome);

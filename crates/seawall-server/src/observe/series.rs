@@ -2,7 +2,7 @@
 //! two of them add up to exactly the longer one.
 
 use super::{OutcomeCategory, as_f64};
-use crate::shape::{Time, ms};
+use crate::json_shapes::{Time, ms};
 use seawall_core::record::Code;
 use seawall_core::record::histogram::StepHistogram;
 use seawall_core::time::{Mono, Nanos, Wall};

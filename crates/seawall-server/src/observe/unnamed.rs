@@ -2,7 +2,7 @@
 //! looked at here and forgotten; what is kept is one redacted line and a condition to recognise the error by. The store
 //! has them as well, and the names that they were given.
 
-use crate::shape::{ClassWord, Time};
+use crate::json_shapes::{ClassWord, Time};
 use seawall_core::classify::{Condition, ErrorFingerprint, Rule, fingerprint};
 use seawall_core::record::{AttemptStatus, Class};
 use seawall_core::time::Wall;

@@ -186,7 +186,7 @@ pub struct Attempted {
 pub const SUSPECT: u32 = 2;
 
 /// Attempts that a job remembers; the oldest are forgotten first.
-pub const MOST_HISTORY: usize = 50;
+pub const MAX_HISTORY: usize = 50;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {

@@ -4,7 +4,7 @@ use seawall_core::time::Wall;
 
 /// Something that an operator did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deed {
+pub struct AuditEntry {
     pub at: Wall,
     pub who: String,
     pub action: String,
@@ -13,9 +13,9 @@ pub struct Deed {
 
 /// A deed with its place in the list, which is where the next page begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Audited {
+pub struct NumberedEntry {
     pub number: i64,
-    pub deed: Deed,
+    pub deed: AuditEntry,
 }
 
 /// Errors alike that no rule names.

@@ -17,12 +17,12 @@ const _: () = assert!(SHORT_BODY == 16384, "as it is written above");
 
 /// What a lane is asked for: from its front, or from where the last claim ended.
 #[derive(Clone, Copy, Debug)]
-enum From {
+enum ClaimStart {
     Front,
     Position,
 }
 
-fn claim_statement(from: From) -> &'static str {
+fn claim_statement(from: ClaimStart) -> &'static str {
     static STATEMENTS: OnceLock<[String; 2]> = OnceLock::new();
     let statements = STATEMENTS.get_or_init(|| {
         let lanes = ["lane(upstream, most)", "lane(upstream, most, priority, turn)"];
@@ -88,11 +88,11 @@ async fn take(
     let until = (claim.now + claim.lease).0;
     let connection = pool.get().await?;
     let taken = match from {
-        None => ask(&connection, claim_statement(From::Front), &[&token, &until, &upstreams, &most, &claim.rules]).await,
+        None => ask(&connection, claim_statement(ClaimStart::Front), &[&token, &until, &upstreams, &most, &claim.rules]).await,
         Some(from) => {
             let (priorities, turns): (Vec<i64>, Vec<i64>) = from.iter().map(|at| (at.priority, at.turn)).unzip();
             let values: [&(dyn ToSql + Sync); 7] = [&token, &until, &upstreams, &most, &priorities, &turns, &claim.rules];
-            ask(&connection, claim_statement(From::Position), &values).await
+            ask(&connection, claim_statement(ClaimStart::Position), &values).await
         }
     };
     drop(connection);

@@ -2,14 +2,14 @@
 
 mod batch;
 mod begin_batch;
-mod changes;
 mod claim;
 mod claim_position;
 mod errors;
 mod fair_order;
 mod heartbeat;
+mod idempotency_keys;
+mod job_changes;
 mod jobs;
-mod keys;
 mod notification;
 mod pool;
 mod run_lock;
@@ -20,7 +20,7 @@ mod transaction;
 
 use crate::error::Error;
 use crate::model::job::{ClaimRequest, Claimed, ClockTick, Enqueued, Holder, JobLease, NewJob, Renewed, Settled};
-use crate::statements::settled::Worded;
+use crate::statements::settled::WrittenSettlement;
 use batch::Batcher;
 use begin_batch::Begin;
 use pool::PostgresPool;
@@ -39,7 +39,7 @@ pub(crate) struct Postgres(Arc<PostgresInner>);
 struct PostgresInner {
     pool: PostgresPool,
     enqueue: Batcher<jobs::Enqueue>,
-    settle: Batcher<Worded>,
+    settle: Batcher<WrittenSettlement>,
     begin: Batcher<Begin>,
     woken: Arc<Notify>,
     /// Ends with the last handle.
@@ -75,7 +75,7 @@ impl Postgres {
         self.0.enqueue.run(jobs::Enqueue { jobs, now }).await
     }
 
-    pub(crate) async fn settle_all(&self, settles: Vec<Worded>) -> Vec<Result<Settled, Error>> {
+    pub(crate) async fn settle_all(&self, settles: Vec<WrittenSettlement>) -> Vec<Result<Settled, Error>> {
         self.0.settle.run_all(settles).await
     }
 

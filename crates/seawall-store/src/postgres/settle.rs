@@ -1,23 +1,23 @@
 //! Jobs are given back, and leases held: many at once, in one transaction.
 
 use super::batch::BatchCommand;
-use super::changes::ChangeColumns;
 use super::fair_order::{FIRST, Groups, given};
+use super::job_changes::ChangeColumns;
 use super::pool::{PooledConnection, PostgresPool};
 use super::transaction::{RELAXED, Tx, ask};
-use super::{changes, jobs, keys};
+use super::{idempotency_keys, job_changes, jobs};
 use crate::error::Error;
 use crate::failpoint;
 use crate::model::job::{JobEnding, JobLease, NewJob, Renewed, SettleJob, Settled};
 use crate::rows::{GIVEN_BACK, LEFT, PLACED};
 use crate::statements::jobs::forget_secrets;
-use crate::statements::settled::{self, Besides, JobChange, SettledJob, SettlingJob, Worded};
+use crate::statements::settled::{self, JobChange, SettledJob, SettlingJob, SideEffect, WrittenSettlement};
 use seawall_core::time::Wall;
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 use tokio_postgres::types::ToSql;
 
-impl BatchCommand for Worded {
+impl BatchCommand for WrittenSettlement {
     type Answer = Settled;
 
     fn rows(&self) -> usize {
@@ -91,7 +91,7 @@ async fn left(connection: &PooledConnection, leases: &Leases) -> Result<HashMap<
     Ok(left)
 }
 
-async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, Error> {
+async fn settle(tx: &mut Tx, batch: &[(&WrittenSettlement, bool)]) -> Result<Vec<Settled>, Error> {
     let leases = Leases::of(batch.iter().map(|(worded, _)| worded.settle.lease));
     let mut held: HashMap<(i64, i64), SettlingJob> = HashMap::new();
     for mut row in ask(tx.connection()?, HELD, &[&leases.rows, &leases.tokens]).await? {
@@ -114,7 +114,7 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
         if settled == Settled::Kept {
             follow.extend(settle.follow.iter().map(|job| (job, settle.now)));
         }
-        if besides != Besides::Nothing {
+        if besides != SideEffect::Nothing {
             letters.push(besides);
         }
         ended.extend(&settle.key);
@@ -135,7 +135,7 @@ async fn settle(tx: &mut Tx, batch: &[(&Worded, bool)]) -> Result<Vec<Settled>, 
     for row in forgotten {
         forget_secrets(tx, row).await?;
     }
-    keys::finish(tx.connection()?, &ended).await?;
+    idempotency_keys::finish(tx.connection()?, &ended).await?;
     jobs::insert(tx.connection()?, &follow).await?;
     Ok(answers)
 }
@@ -145,8 +145,8 @@ fn write_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
         let given = given("unnest($1::text[], $2::text[], $3::int8[]) AS g(upstream, tenant, n)");
-        let (gone, over) = (changes::gone(3, &[("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")], ""), changes::over());
-        let off = changes::off(&format!("CASE WHEN gone.state = 0 THEN {FIRST}[gone.own] + gone.place ELSE 0 END"));
+        let (gone, over) = (job_changes::gone(3, &[("own", "int8"), ("place", "int8"), ("keeps_dedup", "bool")], ""), job_changes::over());
+        let off = job_changes::off(&format!("CASE WHEN gone.state = 0 THEN {FIRST}[gone.own] + gone.place ELSE 0 END"));
         format!(
             "WITH {given}, {gone}, {over}, {off}, \
              queued AS (INSERT INTO queue (row, priority, turn, due, upstream) SELECT row, priority, turn, due, upstream FROM off WHERE waits = 0), \
@@ -177,7 +177,7 @@ async fn write(connection: &PooledConnection, changes: &[(JobLease, JobChange<'_
 fn plain_statement() -> &'static str {
     static SQL: OnceLock<String> = OnceLock::new();
     SQL.get_or_init(|| {
-        let (gone, over, off) = (changes::gone(0, &[], " AND claims.cancel = 0"), changes::over(), changes::off("0"));
+        let (gone, over, off) = (job_changes::gone(0, &[], " AND claims.cancel = 0"), job_changes::over(), job_changes::off("0"));
         format!("WITH {gone}, {over}, {off} SELECT row, token FROM gone")
     })
 }
@@ -188,7 +188,7 @@ const fn is_short(settle: &SettleJob) -> bool {
 }
 
 /// One statement for all that need no more than that; what each of these came to.
-async fn plainly(connection: &PooledConnection, batch: &[Worded]) -> Result<Vec<Option<Settled>>, Error> {
+async fn plainly(connection: &PooledConnection, batch: &[WrittenSettlement]) -> Result<Vec<Option<Settled>>, Error> {
     let mut answers = vec![None; batch.len()];
     let mut plain = Vec::new();
     for (index, one) in batch.iter().enumerate().filter(|(_, one)| is_short(&one.settle)) {

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use std::collections::HashMap;
 
 /// Tenants whose last turn is remembered; one that is forgotten begins at its lane's present, which is fair too.
-const MOST_TENANTS: usize = 100_000;
+const MAX_TENANTS: usize = 100_000;
 
 pub(super) const QUEUED: &str = "SELECT queue.upstream, jobs.tenant, queue.turn FROM queue CROSS JOIN jobs ON jobs.row = queue.row";
 
@@ -67,7 +67,7 @@ impl Turns {
             *last = lane.present.max(*last + 1);
             return *last;
         }
-        if self.tenants >= MOST_TENANTS {
+        if self.tenants >= MAX_TENANTS {
             self.lanes.values_mut().for_each(|lane| lane.last.clear());
             self.tenants = 0;
         }

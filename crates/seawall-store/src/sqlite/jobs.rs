@@ -14,7 +14,7 @@ use crate::rows::{self, CLAIMED, GIVEN_BACK, LEFT, PLACED, STATE};
 use crate::sql::{RowReader, Sql as _, at_once, count, values};
 use crate::statements::idempotency;
 use crate::statements::jobs::{FREE_KEY, forget_secrets};
-use crate::statements::settled::{self, JobChange, SettledJob, SettlingJob, Worded};
+use crate::statements::settled::{self, JobChange, SettledJob, SettlingJob, WrittenSettlement};
 use rusqlite::types::ValueRef::{Blob, Integer};
 use rusqlite::{Connection, OptionalExtension as _, params};
 use seawall_core::id::CallId;
@@ -68,7 +68,7 @@ impl Sqlite {
         .await
     }
 
-    pub(crate) async fn settle_all(&self, settles: Vec<Worded>) -> Vec<Result<Settled, Error>> {
+    pub(crate) async fn settle_all(&self, settles: Vec<WrittenSettlement>) -> Vec<Result<Settled, Error>> {
         let many = settles.len();
         match self.finish(move |tx| settles.iter().map(|settle| settle_one(tx, settle)).collect::<Result<Vec<_>, Error>>()).await {
             Ok(settled) => settled.into_iter().map(Ok).collect(),
@@ -240,7 +240,7 @@ fn of_lease(db: &Connection, statement: &str, lease: JobLease) -> Result<Option<
     found.next()?.map(super::row).transpose()
 }
 
-fn settle_one(tx: &mut Tx<'_>, worded: &Worded) -> Result<Settled, Error> {
+fn settle_one(tx: &mut Tx<'_>, worded: &WrittenSettlement) -> Result<Settled, Error> {
     let settle = &worded.settle;
     if let Some((settled, change)) = settled::plain(worded)?
         && release(tx, settle.lease, Cancel::No)?

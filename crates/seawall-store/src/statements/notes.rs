@@ -1,18 +1,18 @@
 //! Snapshots, the audit list, and unnamed errors.
 
 use crate::error::Error;
-use crate::model::notes::{Audited, Deed, UnnamedGroup};
+use crate::model::notes::{AuditEntry, NumberedEntry, UnnamedGroup};
 use crate::model::page::MOST;
 use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;
 
 /// Deeds that are remembered.
-const MOST_DEEDS: i64 = 100_000;
+const MAX_DEEDS: i64 = 100_000;
 /// Unnamed errors that are remembered; of more than that nobody reads the oldest.
-const MOST_UNNAMED: i64 = 10_000;
+const MAX_UNNAMED: i64 = 10_000;
 /// Errors with a name that are read; more rules belong into the file.
-const MOST_NAMED: usize = 1000;
+const MAX_NAMED: usize = 1000;
 
 pub(crate) async fn put_snapshot<S: Sql>(sql: &mut S, name: &str, content: &Bytes, now: &Wall) -> Result<(), Error> {
     let statement = "INSERT INTO snapshots (name, at, content) VALUES ($1, $2, $3) \
@@ -25,20 +25,20 @@ pub(crate) async fn snapshot<S: Sql>(sql: &mut S, name: &str) -> Result<Option<(
     row.map(|mut row| Ok((row.take()?, row.take()?))).transpose()
 }
 
-pub(crate) async fn record<S: Sql>(sql: &mut S, deed: &Deed) -> Result<(), Error> {
+pub(crate) async fn record<S: Sql>(sql: &mut S, deed: &AuditEntry) -> Result<(), Error> {
     let insert = "INSERT INTO audit (at, who, action, detail) VALUES ($1, $2, $3, $4) RETURNING number";
     let row = first(sql, insert, values![deed.at, &deed.who, &deed.action, &deed.detail]).await?;
     let number: i64 = row.map_or(Ok(0), |mut row| row.take())?;
-    sql.execute("DELETE FROM audit WHERE number <= $1", values![number - MOST_DEEDS]).await.map(drop)
+    sql.execute("DELETE FROM audit WHERE number <= $1", values![number - MAX_DEEDS]).await.map(drop)
 }
 
 /// Newest first, those before a number.
-pub(crate) async fn audit<S: Sql>(sql: &mut S, before: &Option<i64>, limit: &usize) -> Result<Vec<Audited>, Error> {
+pub(crate) async fn audit<S: Sql>(sql: &mut S, before: &Option<i64>, limit: &usize) -> Result<Vec<NumberedEntry>, Error> {
     let statement = "SELECT number, at, who, action, detail FROM audit WHERE number < $1 ORDER BY number DESC LIMIT $2";
     let rows = sql.query(statement, values![before.unwrap_or(i64::MAX), (*limit).clamp(1, MOST)]).await?;
     let deed = |mut row: crate::sql::RowReader| {
         let number = row.take()?;
-        Ok(Audited { number, deed: Deed { at: row.take()?, who: row.take()?, action: row.take()?, detail: row.take()? } })
+        Ok(NumberedEntry { number, deed: AuditEntry { at: row.take()?, who: row.take()?, action: row.take()?, detail: row.take()? } })
     };
     rows.into_iter().map(deed).collect()
 }
@@ -59,13 +59,13 @@ pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[UnnamedGroup]) -> Result
     }
     let forget = "DELETE FROM unnamed WHERE fingerprint IN \
                   (SELECT fingerprint FROM unnamed WHERE named_as IS NULL ORDER BY last_at DESC LIMIT 1000 OFFSET $1)";
-    sql.execute(forget, values![MOST_UNNAMED]).await.map(drop)
+    sql.execute(forget, values![MAX_UNNAMED]).await.map(drop)
 }
 
 /// Those with a name, which are rules as well, and of the others the newest.
 pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<UnnamedGroup>, Error> {
     let mut errors = Vec::new();
-    for (which, limit) in [("named_as IS NOT NULL", MOST_NAMED), ("named_as IS NULL", (*limit).clamp(1, MOST))] {
+    for (which, limit) in [("named_as IS NOT NULL", MAX_NAMED), ("named_as IS NULL", (*limit).clamp(1, MOST))] {
         let statement = format!(
             "SELECT fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample, named_as, member, value FROM unnamed \
              WHERE {which} ORDER BY last_at DESC, fingerprint LIMIT $1"

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::json;
 use crate::model::dead::NewLetter;
 use crate::model::history;
-use crate::model::job::{JobEnding, JobOrigin, JobState, MOST_HISTORY, Response, SettleJob, Settled};
+use crate::model::job::{JobEnding, JobOrigin, JobState, MAX_HISTORY, Response, SettleJob, Settled};
 use crate::progress;
 use crate::sql::{RowReader, Sql, text};
 use crate::statements::letters;
@@ -15,15 +15,15 @@ use std::sync::Arc;
 /// A settlement, and what of it has to be put into words for the job's row: by whoever settles, before it is the turn of those who
 /// write for all.
 #[derive(Debug)]
-pub(crate) struct Worded {
+pub(crate) struct WrittenSettlement {
     pub(crate) settle: Arc<SettleJob>,
     progress: String,
     history: String,
 }
 
-impl Worded {
+impl WrittenSettlement {
     pub(crate) fn of(settle: Arc<SettleJob>) -> Self {
-        let history = history::to_json(&settle.history[settle.history.len().saturating_sub(MOST_HISTORY)..]);
+        let history = history::to_json(&settle.history[settle.history.len().saturating_sub(MAX_HISTORY)..]);
         Self { progress: progress::write(&settle.progress), history, settle }
     }
 }
@@ -65,7 +65,7 @@ impl SettledJob {
     }
 
     /// What the settlement came to, if it is the one that left the job so. One that waited may have become ready since.
-    pub(crate) fn by(&self, of: &Worded) -> Result<Option<Settled>, Error> {
+    pub(crate) fn by(&self, of: &WrittenSettlement) -> Result<Option<Settled>, Error> {
         let (settled, change, _) = settle(of, &self.held)?;
         let state = if change.state.is_over() { self.state == change.state } else { !self.state.is_over() };
         let rest = self.finished_at == change.finished_at
@@ -100,14 +100,14 @@ impl JobChange<'_> {
 
 /// What is written besides.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Besides<'a> {
+pub(crate) enum SideEffect<'a> {
     Nothing,
     Letter(&'a NewLetter),
     ReplayOver { letter: CallId, worked: bool },
     ReplayFailed { letter: CallId, how: &'a NewLetter },
 }
 
-impl Besides<'_> {
+impl SideEffect<'_> {
     pub(crate) async fn write<S: Sql>(&self, sql: &mut S) -> Result<(), Error> {
         match self {
             Self::Nothing => Ok(()),
@@ -118,7 +118,7 @@ impl Besides<'_> {
     }
 }
 
-pub(crate) fn settle<'a>(worded: &'a Worded, held: &SettlingJob) -> Result<(Settled, JobChange<'a>, Besides<'a>), Error> {
+pub(crate) fn settle<'a>(worded: &'a WrittenSettlement, held: &SettlingJob) -> Result<(Settled, JobChange<'a>, SideEffect<'a>), Error> {
     let settle = &worded.settle;
     let letter = letter_of(held.origin.as_deref())?;
     let now = settle.now;
@@ -126,12 +126,12 @@ pub(crate) fn settle<'a>(worded: &'a Worded, held: &SettlingJob) -> Result<(Sett
     let (state, due, error, response, besides) = match &settle.ending {
         _ if cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
         JobEnding::Cancelled => (JobState::Cancelled, None, Some(CANCELLED), None, over(letter, false)),
-        JobEnding::Wait { until, reason } if *until <= now => (JobState::Queued, Some(*until), Some(*reason), None, Besides::Nothing),
-        JobEnding::Wait { until, reason } => (JobState::Waiting, Some(*until), Some(*reason), None, Besides::Nothing),
-        JobEnding::Release => (JobState::Queued, None, None, None, Besides::Nothing),
+        JobEnding::Wait { until, reason } if *until <= now => (JobState::Queued, Some(*until), Some(*reason), None, SideEffect::Nothing),
+        JobEnding::Wait { until, reason } => (JobState::Waiting, Some(*until), Some(*reason), None, SideEffect::Nothing),
+        JobEnding::Release => (JobState::Queued, None, None, None, SideEffect::Nothing),
         JobEnding::Done(_) => (JobState::Done, None, None, said(settle), over(letter, true)),
         JobEnding::Dead(new) => {
-            let besides = letter.map_or(Besides::Letter(new), |letter| Besides::ReplayFailed { letter, how: new });
+            let besides = letter.map_or(SideEffect::Letter(new), |letter| SideEffect::ReplayFailed { letter, how: new });
             (JobState::Dead, None, Some(new.code.as_str()), said(settle), besides)
         }
         JobEnding::Failed { code } => (JobState::Dead, None, Some(code.as_str()), said(settle), over(letter, false)),
@@ -152,12 +152,12 @@ pub(crate) fn settle<'a>(worded: &'a Worded, held: &SettlingJob) -> Result<(Sett
 
 /// What nearly every settlement is: of a job that a caller asked for and nobody cancels, that ends well or waits. It can be
 /// written without a look at the job, by whoever finds its claim and nobody who cancels it.
-pub(crate) fn plain(of: &Worded) -> Result<Option<(Settled, JobChange<'_>)>, Error> {
+pub(crate) fn plain(of: &WrittenSettlement) -> Result<Option<(Settled, JobChange<'_>)>, Error> {
     if !of.settle.lease.by_caller {
         return Ok(None);
     }
     let (settled, change, besides) = settle(of, &SettlingJob::default())?;
-    let plain = !change.is_queued() && change.keeps_dedup && besides == Besides::Nothing;
+    let plain = !change.is_queued() && change.keeps_dedup && besides == SideEffect::Nothing;
     Ok(plain.then_some((settled, change)))
 }
 
@@ -168,8 +168,8 @@ fn said(settle: &SettleJob) -> Option<&Response> {
 
 pub(crate) const CANCELLED: &str = "cancelled";
 
-fn over<'a>(letter: Option<CallId>, worked: bool) -> Besides<'a> {
-    letter.map_or(Besides::Nothing, |letter| Besides::ReplayOver { letter, worked })
+fn over<'a>(letter: Option<CallId>, worked: bool) -> SideEffect<'a> {
+    letter.map_or(SideEffect::Nothing, |letter| SideEffect::ReplayOver { letter, worked })
 }
 
 /// The dead letter that a job is a replay of.

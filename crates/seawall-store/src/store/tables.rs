@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::model::alarm::Alarm;
 use crate::model::idempotency::{FinishKey, ReserveKey, Reserved};
 use crate::model::job::NewJob;
-use crate::model::notes::{Audited, Deed, UnnamedGroup};
+use crate::model::notes::{AuditEntry, NumberedEntry, UnnamedGroup};
 use crate::model::page::{Page, PageWindow};
 use crate::model::replay::{self, Created, NewReplay, Replay, Stepped};
 use crate::model::rollup;
@@ -158,12 +158,12 @@ impl Store {
 /// Audit, unnamed errors.
 #[expect(clippy::missing_errors_doc, reason = "they fail as the database fails, and only so")]
 impl Store {
-    pub async fn record_deed(&self, deed: Deed) -> Result<(), Error> {
+    pub async fn record_deed(&self, deed: AuditEntry) -> Result<(), Error> {
         change!(self, adds statements::notes::record, deed)
     }
 
     /// Newest first, those before a number.
-    pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<Audited>, Error> {
+    pub async fn audit(&self, before: Option<i64>, limit: usize) -> Result<Vec<NumberedEntry>, Error> {
         look!(self, statements::notes::audit, before, limit)
     }
 

@@ -3,7 +3,7 @@
 use crate::stage::{NOON, Stage, after, ok, on_each_backend, settlement};
 use seawall_core::time::Wall;
 use seawall_store::job::{
-    Attempted, Cancelled, Hasten, JobEnding, JobFilter, JobState, MOST_HISTORY, NewJob, Renewed, Response, SettleJob, Settled,
+    Attempted, Cancelled, Hasten, JobEnding, JobFilter, JobState, MAX_HISTORY, NewJob, Renewed, Response, SettleJob, Settled,
 };
 use seawall_store::page::PageWindow;
 use std::sync::Arc;
@@ -308,7 +308,7 @@ async fn history_is_kept_to_its_end(stage: Stage) {
     claimed.job.history = (1..=60).map(entry).collect();
     stage.settle(&claimed, ok()).await;
     let history = stage.store.job(id).await.unwrap().unwrap().history;
-    assert_eq!((history.len(), history.last()), (MOST_HISTORY, Some(&entry(60))));
+    assert_eq!((history.len(), history.last()), (MAX_HISTORY, Some(&entry(60))));
 }
 
 fn confidential(stage: &Stage) -> NewJob {

@@ -10,7 +10,7 @@ use seawall_core::time::Nanos;
 use seawall_store::alarm::Alarm;
 use seawall_store::idempotency::{FinishKey, ReserveKey};
 use seawall_store::job::{JobEnding, JobFilter, JobOrigin, NewJob, Response, SettleJob, Settled};
-use seawall_store::notes::{Deed, UnnamedGroup};
+use seawall_store::notes::{AuditEntry, UnnamedGroup};
 use seawall_store::page::PageWindow;
 use seawall_store::replay::{Created, NewReplay, ReplayState, Stepped};
 use seawall_store::rollup::RollupRow;
@@ -338,7 +338,7 @@ async fn an_alarm_is_held_by_its_holder_until_another_takes_it_over(stage: Stage
 async fn the_audit_list_is_newest_first(stage: Stage) {
     for seconds in 0..5 {
         let (who, action, detail) = ("ops".to_owned(), format!("act-{seconds}"), "{}".to_owned());
-        stage.store.record_deed(Deed { at: after(seconds), who, action, detail }).await.unwrap();
+        stage.store.record_deed(AuditEntry { at: after(seconds), who, action, detail }).await.unwrap();
     }
     let first = stage.store.audit(None, 2).await.unwrap();
     let rest = stage.store.audit(first.last().map(|last| last.number), 10).await.unwrap();

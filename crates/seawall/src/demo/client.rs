@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 /// How long a call may take, both ways: the default of Python's httpx.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
-const MOST_READ: usize = 64 * 1024;
+const MAX_READ: usize = 64 * 1024;
 
 #[derive(Clone, Debug)]
 pub(super) struct DemoClient {
@@ -48,7 +48,7 @@ impl DemoClient {
             format!("GET {}/videos/{video}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.prefix, self.suffix, self.to);
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::with_capacity(1024);
-        let mut limited = stream.take(u64::try_from(MOST_READ).unwrap_or(u64::MAX));
+        let mut limited = stream.take(u64::try_from(MAX_READ).unwrap_or(u64::MAX));
         limited.read_to_end(&mut answer).await?;
         status(&answer).ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData))
     }

@@ -1,11 +1,11 @@
 //! Lines become rows: URLs and paths, NDJSON, or CSV with a template. Runs on a thread of its own, some rows ahead of those
 //! that send. A line that makes no row is reported and never ends the run.
 
-use super::earlier::{Earlier, block};
+use super::earlier_runs::{Earlier, block};
 use super::lines::{LineReader, TextLine};
-use super::names::NameFilter;
+use super::name_filter::NameFilter;
 use super::route::Routes;
-use super::row::{Bad, InputRow};
+use super::row::{BadRow, InputRow};
 use super::template::Template;
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 /// What rows that travel together take in memory, beyond the first.
 const HEAVY: usize = 1 << 20;
 /// What is shown of a line that makes no row.
-const MOST_SHOWN: usize = 200;
+const MAX_SHOWN: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
@@ -35,7 +35,7 @@ pub(super) enum Format {
 #[derive(Debug)]
 pub(super) enum Read {
     Row(InputRow, EarlierRow),
-    Bad(Bad, EarlierRow),
+    Bad(BadRow, EarlierRow),
 }
 
 impl Read {
@@ -220,7 +220,7 @@ impl InputReader {
         };
         while self.csv && record.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
             match self.lines.line()? {
-                TextLine::Text(more) if record.len() + more.len() < super::lines::MOST_LINE => {
+                TextLine::Text(more) if record.len() + more.len() < super::lines::MAX_LINE => {
                     record.push(b'\n');
                     record.extend_from_slice(&more);
                 }
@@ -253,11 +253,11 @@ impl InputReader {
     }
 
     fn bad(&self, line: &[u8], why: String) -> Read {
-        let text = String::from_utf8_lossy(&line[..line.len().min(MOST_SHOWN)]).replace('\0', "\u{fffd}");
+        let text = String::from_utf8_lossy(&line[..line.len().min(MAX_SHOWN)]).replace('\0', "\u{fffd}");
         let number = self.lines.number;
         let key = InputRow::key("", "", "", &text, &number.to_be_bytes());
         let text = without_password(&text);
-        Read::Bad(Bad { line: number, ordinal: 0, key, text, why }, EarlierRow::default())
+        Read::Bad(BadRow { line: number, ordinal: 0, key, text, why }, EarlierRow::default())
     }
 
     fn row(&mut self, asked: RowBuilder) -> Result<InputRow, String> {

@@ -1,7 +1,7 @@
 //! What a run has done, so that the next one does not do it again: pieces in the store, each for some hundred rows, written
 //! after their output and together with their dead letters. What comes after the last piece was not done.
 
-use super::earlier::{Again, Earlier};
+use super::earlier_runs::{Again, Earlier};
 use bytes::Bytes;
 use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};

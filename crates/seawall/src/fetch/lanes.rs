@@ -21,15 +21,15 @@ use std::sync::Arc;
 /// Rows in memory may take about this much; what comes beyond goes to disk.
 const MEMORY: usize = 2 << 20;
 /// Beyond so many lanes, those that have nothing to do are used for others.
-const MOST_LANES: usize = 1024;
+const MAX_LANES: usize = 1024;
 /// Lanes that may have a file at a time. When there are more, reading waits instead.
-const MOST_SPILLS: usize = 256;
+const MAX_SPILLS: usize = 256;
 /// Rows that wait for their own next attempt, for each that may run.
 const ASLEEP_EACH: usize = 32;
 /// How far ahead of the next line of an ordered output rows may start.
 const WINDOW: u64 = 2048;
 /// What may wait for its turn in an ordered output before nothing but the next line is worked on.
-const MOST_HELD: usize = 32 << 20;
+const MAX_HELD: usize = 32 << 20;
 
 /// A row that has been started.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Lanes {
     pub(super) const fn is_hungry(&self) -> bool {
         !self.input_over
             && !self.stopping
-            && (self.memory < MEMORY || (self.starved && self.spills < MOST_SPILLS && self.memory < 2 * MEMORY))
+            && (self.memory < MEMORY || (self.starved && self.spills < MAX_SPILLS && self.memory < 2 * MEMORY))
     }
 
     /// Rows that have not been started, that wait, and that run.
@@ -206,7 +206,7 @@ impl Lanes {
         self.waiting += 1;
         self.starved = false;
         let lane = &mut self.lanes[at];
-        if lane.spills() || (self.memory >= MEMORY && self.spills < MOST_SPILLS && self.ordered.is_none()) {
+        if lane.spills() || (self.memory >= MEMORY && self.spills < MAX_SPILLS && self.ordered.is_none()) {
             if lane.spill.is_none() {
                 let scratch = match &self.scratch {
                     Some(scratch) => scratch,
@@ -234,7 +234,7 @@ impl Lanes {
             return *at;
         }
         let fresh = OriginLane::new(Arc::clone(name));
-        let reused = if self.lanes.len() < MOST_LANES { None } else { self.idle.pop() };
+        let reused = if self.lanes.len() < MAX_LANES { None } else { self.idle.pop() };
         let at = match reused.filter(|at| self.is_idle(*at)) {
             Some(at) => {
                 self.by_name.remove(&self.lanes[at].name);
@@ -342,7 +342,7 @@ impl Lanes {
             return Ok(None);
         }
         if let Some((next, held)) = self.ordered {
-            let in_reach = |ordinal: u64| ordinal == next || (held < MOST_HELD && ordinal < next.saturating_add(WINDOW));
+            let in_reach = |ordinal: u64| ordinal == next || (held < MAX_HELD && ordinal < next.saturating_add(WINDOW));
             // Nothing is on disk: an ordered output is not read ahead for other hosts.
             if lane.queue.front().is_some_and(|(row, _)| !in_reach(row.ordinal)) {
                 return Ok(None);
@@ -374,7 +374,7 @@ impl Lanes {
     pub(super) fn leave(&mut self, at: usize) {
         self.lanes[at].running -= 1;
         self.running -= 1;
-        if self.lanes.len() >= MOST_LANES && self.is_idle(at) {
+        if self.lanes.len() >= MAX_LANES && self.is_idle(at) {
             self.idle.push(at);
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Longer lines are not read to their end.
-pub(super) const MOST_LINE: usize = 16 << 20;
+pub(super) const MAX_LINE: usize = 16 << 20;
 
 pub(super) struct LineReader {
     reader: Box<dyn BufRead + Send>,
@@ -86,12 +86,12 @@ impl LineReader {
     /// The next line without its end.
     pub(super) fn line(&mut self) -> io::Result<TextLine> {
         let mut line = Vec::new();
-        let most = u64::try_from(MOST_LINE).unwrap_or(u64::MAX) + 1;
+        let most = u64::try_from(MAX_LINE).unwrap_or(u64::MAX) + 1;
         if self.reader.by_ref().take(most).read_until(b'\n', &mut line)? == 0 {
             return Ok(TextLine::End);
         }
         self.number += 1;
-        if line.last() != Some(&b'\n') && line.len() > MOST_LINE {
+        if line.last() != Some(&b'\n') && line.len() > MAX_LINE {
             self.skip()?;
             return Ok(TextLine::TooLong);
         }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_left_at_its_next_neighbour() {
-        let mut bytes = vec![b'x'; MOST_LINE + 5];
+        let mut bytes = vec![b'x'; MAX_LINE + 5];
         bytes.extend_from_slice(b"\nnext\n");
         assert_eq!(all(bytes), [TextLine::TooLong, text("next")]);
     }

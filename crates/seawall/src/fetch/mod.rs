@@ -1,31 +1,31 @@
 //! The `fetch` door: one request for each line of a list, one result for each request, nothing lost. Three threads: one
 //! reads, one sends, one writes.
 
-mod answer;
 mod claim;
 mod dead_letter;
 mod destination;
-mod earlier;
-mod edited;
+mod earlier_runs;
+mod edited_list;
 mod input;
 mod journal;
 mod lanes;
 mod lines;
-mod mend;
-mod names;
+mod name_filter;
 mod output;
 mod pages;
 mod plan;
 mod progress;
 mod quarantine;
 mod remainder;
+mod repair;
 mod report;
+mod response_check;
 mod route;
 mod row;
 mod spill;
 mod tally;
 mod template;
-mod work;
+mod worker;
 
 use crate::args::ConfigArg;
 use crate::exit::{CommandError, Exit};
@@ -48,7 +48,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use work::{FetchState, FetchStop};
+use worker::{FetchState, FetchStop};
 
 /// Batches of rows that are read ahead.
 const READ_AHEAD: usize = 4;

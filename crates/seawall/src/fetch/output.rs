@@ -1,10 +1,10 @@
 //! Rows that are over, written down on a thread of its own: first the output, then the journal with its dead letters. A kill
 //! between the two costs a repetition, never a row.
 
-use super::answer::Content;
 use super::claim::Claims;
 use super::journal::{Journal, JournalEntry};
 use super::quarantine::Quarantine;
+use super::response_check::Content;
 use crate::exit::CommandError;
 use anyhow::Context as _;
 use bytes::Bytes;

@@ -1,22 +1,22 @@
 //! From the command line to a run: configuration, store, journal, input and output, in the order in which each may refuse.
 
 use super::Args;
-use super::answer::BodyRequest;
 use super::claim::{Claims, underway};
-use super::earlier::{Again, Earlier};
-use super::edited::Edited;
+use super::earlier_runs::{Again, Earlier};
+use super::edited_list::Edited;
 use super::input::{Ahead, Format, InputReader, check_header};
 use super::journal::{Journal, JournalEntry, Underway};
 use super::lanes::Lanes;
 use super::lines::LineReader;
-use super::mend::mend;
-use super::names::NameFilter;
+use super::name_filter::NameFilter;
 use super::output::{FinishedRow, Output, Sink, Unjournaled, unavailable};
 use super::quarantine::Quarantine;
+use super::repair::mend;
+use super::response_check::BodyRequest;
 use super::route::Routes;
 use super::tally::RunTally;
 use super::template::Template;
-use super::work::{FetchState, MOST_UNWRITTEN};
+use super::worker::{FetchState, MAX_UNWRITTEN};
 use crate::exit::{CommandError, Exit};
 use crate::setup::{self, Purpose};
 use anyhow::Context as _;
@@ -376,7 +376,7 @@ fn work(
             lanes: RefCell::new(lanes),
             tally: RefCell::new(RunTally::new(clock.now().mono)),
             to,
-            unwritten: Arc::new(Semaphore::new(MOST_UNWRITTEN)),
+            unwritten: Arc::new(Semaphore::new(MAX_UNWRITTEN)),
             held: RefCell::default(),
             stop: RefCell::default(),
             rows: Notify::new(),

@@ -2,7 +2,7 @@
 
 use super::input::Ahead;
 use super::pages::Pages;
-use super::work::FetchState;
+use super::worker::FetchState;
 use crate::terminal::{BOLD, DIM, GOOD, Terminal, WARNING};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use seawall_core::guard::State;

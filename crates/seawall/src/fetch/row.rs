@@ -30,7 +30,7 @@ pub(super) struct InputRow {
 
 /// A line that asks for nothing that could be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bad {
+pub(super) struct BadRow {
     pub line: u64,
     pub ordinal: u64,
     pub key: u64,

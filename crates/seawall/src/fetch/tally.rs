@@ -5,11 +5,11 @@ use seawall_core::time::{Mono, Nanos};
 use std::collections::BTreeMap;
 
 /// Hosts and reasons that are told apart; the rest share a line.
-const MOST_NAMES: usize = 500;
+const MAX_NAMES: usize = 500;
 /// Bad lines that are shown.
-const MOST_BAD: usize = 20;
+const MAX_BAD: usize = 20;
 /// Steps of time; when there are more, each becomes twice as long.
-const MOST_STEPS: usize = 240;
+const MAX_STEPS: usize = 240;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TallyStep {
@@ -89,7 +89,7 @@ impl RunTally {
         self.all.add(what);
         named(&mut self.hosts, host).step.add(what);
         let second = now.since(self.started).0 / 1_000_000_000;
-        while second / self.step_seconds >= MOST_STEPS as u64 {
+        while second / self.step_seconds >= MAX_STEPS as u64 {
             self.steps = self
                 .steps
                 .chunks(2)
@@ -149,7 +149,7 @@ impl RunTally {
     /// A line that asks for nothing that could be sent.
     pub(super) fn bad_line(&mut self, what: String) {
         self.bad_lines += 1;
-        if self.bad.len() < MOST_BAD {
+        if self.bad.len() < MAX_BAD {
             self.bad.push(what);
         }
     }
@@ -161,7 +161,7 @@ impl RunTally {
 }
 
 fn named<'a, T: Default>(map: &'a mut BTreeMap<String, T>, name: &str) -> &'a mut T {
-    let name = if map.len() >= MOST_NAMES && !map.contains_key(name) { "(others)" } else { name };
+    let name = if map.len() >= MAX_NAMES && !map.contains_key(name) { "(others)" } else { name };
     if !map.contains_key(name) {
         map.insert(name.to_owned(), T::default());
     }
@@ -236,7 +236,7 @@ mod tests {
         for second in 0..5000 {
             tally.done(&format!("host{second}"), 1, Nanos(1), String::new, Mono(Nanos::from_secs(second).0));
         }
-        assert!(tally.steps.len() <= MOST_STEPS && tally.hosts.len() <= MOST_NAMES + 1);
+        assert!(tally.steps.len() <= MAX_STEPS && tally.hosts.len() <= MAX_NAMES + 1);
         assert_eq!(tally.steps.iter().map(|step| step.done).sum::<u64>(), 5000);
         assert_eq!(tally.hosts["(others)"].step.done, 4500);
     }

@@ -19,9 +19,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// More than this at once are closed as they come.
-const MOST_CONNECTIONS: u64 = 50_000;
+const MAX_CONNECTIONS: u64 = 50_000;
 /// Answers of pipelined requests leave together until they are this long.
-const MOST_PENDING: usize = 64 << 10;
+const MAX_PENDING: usize = 64 << 10;
 
 /// What all threads share.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<FlakyState>, mut s
 }
 
 async fn serve(stream: TcpStream, ip: IpAddr, shared: Arc<FlakyState>) {
-    let Some(_open) = shared.wire.open(MOST_CONNECTIONS) else { return };
+    let Some(_open) = shared.wire.open(MAX_CONNECTIONS) else { return };
     // Without it small answers wait for acknowledgements; with an error there is no connection left to care about.
     drop(stream.set_nodelay(true));
     let mut connection = FlakyConnection {
@@ -230,7 +230,7 @@ impl FlakyConnection<'_> {
         if !reply.head.keep_alive {
             return self.close().await;
         }
-        if self.output.len() > MOST_PENDING {
+        if self.output.len() > MAX_PENDING {
             self.flush().await?;
         }
         Ok(NextRequest::Request)

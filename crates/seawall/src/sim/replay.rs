@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use seawall_core::config::Config;
-use seawall_core::sim::replay::{MALFORMED_SHOWN, MOST_ATTEMPTS, RecordedLog, ReplayCase, ReplayResult, ReplayRow, Results, run};
+use seawall_core::sim::replay::{MALFORMED_SHOWN, MAX_ATTEMPTS, RecordedLog, ReplayCase, ReplayResult, ReplayRow, Results, run};
 
 use super::Args;
 use super::report::{Column, ReportCell, SimReport};
@@ -28,7 +28,7 @@ pub(super) const COLUMNS: &[Column] = &[
 ];
 
 /// An attempt log has lines of some hundred bytes; one that is this long is something else.
-const MOST_LINE: usize = 1 << 20;
+const MAX_LINE: usize = 1 << 20;
 const TOTAL: &str = "total";
 
 pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> {
@@ -67,12 +67,12 @@ fn lines(mut input: impl BufRead) -> io::Result<RecordedLog> {
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read = input.by_ref().take(MOST_LINE as u64 + 1).read_until(b'\n', &mut line)?;
+        let read = input.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
         if read == 0 {
             return Ok(log);
         }
-        if line.len() > MOST_LINE && line.last() != Some(&b'\n') {
-            log.too_long(MOST_LINE);
+        if line.len() > MAX_LINE && line.last() != Some(&b'\n') {
+            log.too_long(MAX_LINE);
             skip_line(&mut input)?;
         } else {
             log.line(line.trim_ascii_end());
@@ -161,7 +161,7 @@ fn notes(log: &RecordedLog, found: &ReplayResult) -> Vec<String> {
         notes.push(format!("{} of {} lines cannot be read: {shown}{more}", log.malformed, log.lines));
     }
     if log.left_off > 0 {
-        notes.push(format!("only the first {MOST_ATTEMPTS} attempts were read; {} were left off", log.left_off));
+        notes.push(format!("only the first {MAX_ATTEMPTS} attempts were read; {} were left off", log.left_off));
     }
     if found.drawn > 0.0 {
         notes

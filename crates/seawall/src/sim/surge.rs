@@ -41,7 +41,7 @@ const SECONDS: &[Column] = &[
 /// Seconds that one point of the chart stands for: chance alone moves single seconds by a third.
 const SMOOTH: usize = 3;
 /// More calls than this in one run would take minutes and gigabytes.
-const MOST_CALLS: f64 = 5e6;
+const MAX_CALLS: f64 = 5e6;
 
 pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> {
     let mut case = SurgeCase::new(args.seed, policy);
@@ -57,8 +57,8 @@ pub(super) fn report(args: &Args, policy: &Config) -> anyhow::Result<SimReport> 
     }
     let calls = case.calls();
     anyhow::ensure!(
-        calls <= MOST_CALLS,
-        "that is {calls:.0} calls; with less `--rate`, `--factor` or `--for` it takes at most {MOST_CALLS:.0}"
+        calls <= MAX_CALLS,
+        "that is {calls:.0} calls; with less `--rate`, `--factor` or `--for` it takes at most {MAX_CALLS:.0}"
     );
     let found = run(&case);
     Ok(SimReport {

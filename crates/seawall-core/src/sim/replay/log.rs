@@ -11,7 +11,7 @@ use crate::time::{Nanos, Wall};
 /// How many malformed lines are kept to be shown.
 pub const MALFORMED_SHOWN: usize = 5;
 /// More attempts than this are another tool's work.
-pub const MOST_ATTEMPTS: usize = 5_000_000;
+pub const MAX_ATTEMPTS: usize = 5_000_000;
 
 /// One result of the upstream.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +48,7 @@ pub struct RecordedLog {
     pub malformed: u64,
     /// Line number and what is wrong, for the first few.
     pub malformed_shown: Vec<(u64, String)>,
-    /// Attempts beyond [`MOST_ATTEMPTS`].
+    /// Attempts beyond [`MAX_ATTEMPTS`].
     pub left_off: u64,
     pub(super) calls: Vec<RecordedCall>,
     /// Upstream and endpoint.
@@ -149,7 +149,7 @@ impl RecordedLog {
             _ if line.outcome == Code::Cancelled.as_str() => None,
             word => Some(result(word).ok_or_else(|| format!("`status` is neither a status nor an error: {word:?}"))?),
         };
-        if self.attempts >= MOST_ATTEMPTS {
+        if self.attempts >= MAX_ATTEMPTS {
             self.left_off += 1;
             return Ok(());
         }

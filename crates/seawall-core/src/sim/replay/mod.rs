@@ -8,7 +8,7 @@ mod behaviour;
 mod log;
 mod world;
 
-pub use log::{MALFORMED_SHOWN, MOST_ATTEMPTS, RecordedLog};
+pub use log::{MALFORMED_SHOWN, MAX_ATTEMPTS, RecordedLog};
 
 use super::stream;
 use crate::config::Config;

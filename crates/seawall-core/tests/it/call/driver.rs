@@ -19,7 +19,7 @@ use std::sync::Arc;
 const EPOCH: Wall = Wall(1_782_864_000_000);
 
 /// Far more than any of these calls needs.
-const MOST_STEPS: u32 = 5_000;
+const MAX_STEPS: u32 = 5_000;
 
 pub(super) struct Ended {
     pub sends: u32,
@@ -178,7 +178,7 @@ impl World {
     fn drive(&mut self, i: usize, job: &Job, mut action: Action) {
         loop {
             self.steps += 1;
-            assert!(self.steps < MOST_STEPS, "the calls go round in circles:\n{}", tail(&self.trace));
+            assert!(self.steps < MAX_STEPS, "the calls go round in circles:\n{}", tail(&self.trace));
             if let Some(record) = self.call(i).take_record() {
                 self.running[i].paid = record.decision == Decision::Retry && !job.patient;
                 let (status, decision, reason) = (record.status, record.decision, record.reason);

@@ -1,7 +1,7 @@
 //! Journals on a real store: what is believed, what is done over, and what a changed list costs.
 
 use super::super::input::{EarlierRow, Read};
-use super::super::row::Bad;
+use super::super::row::BadRow;
 use super::*;
 use seawall_store::location::Location;
 
@@ -29,10 +29,10 @@ fn done(output: u64, lines: impl IntoIterator<Item = u64>) -> JournalEntry {
 /// The keys among those in the lines from 1 on that are to be done.
 async fn todo(earlier: &mut Earlier, keys: &[u64]) -> Vec<u64> {
     let mut left = Vec::new();
-    let row = |(line, key): (u64, &u64)| Bad { line, ordinal: 0, key: *key, text: String::new(), why: String::new() };
-    let rows: Vec<Bad> = (1..).zip(keys).map(row).collect();
-    for rows in rows.chunk_by(|a, b| super::super::earlier::block(a.line) == super::super::earlier::block(b.line)) {
-        let block = super::super::earlier::block(rows[0].line);
+    let row = |(line, key): (u64, &u64)| BadRow { line, ordinal: 0, key: *key, text: String::new(), why: String::new() };
+    let rows: Vec<BadRow> = (1..).zip(keys).map(row).collect();
+    for rows in rows.chunk_by(|a, b| super::super::earlier_runs::block(a.line) == super::super::earlier_runs::block(b.line)) {
+        let block = super::super::earlier_runs::block(rows[0].line);
         let mut rows: Vec<Read> = rows.iter().map(|row| Read::Bad(row.clone(), EarlierRow::default())).collect();
         earlier.sift(block, &mut rows, true).await.unwrap();
         left.extend(rows.iter().map(|row| row.place().1));
@@ -153,7 +153,7 @@ async fn the_dead_are_met_again_with_their_letters_until_they_are_done() {
     append(&mut journal, JournalEntry { dead, pages: vec![(600, 3, "/n".to_owned())], ..done(0, [1]) }).await;
     drop(journal);
     let rows = |keys: &[u64]| -> Vec<Read> {
-        let bad = |key: &u64| Bad { line: key / 100, ordinal: 0, key: *key, text: String::new(), why: String::new() };
+        let bad = |key: &u64| BadRow { line: key / 100, ordinal: 0, key: *key, text: String::new(), why: String::new() };
         keys.iter().map(|key| Read::Bad(bad(key), EarlierRow::default())).collect()
     };
     let (mut journal, mut earlier, _) = open(&store, Again::Dead, None).await;

@@ -2,7 +2,7 @@
 //! longer; what came before, and what other processes counted, is in the store.
 
 use super::{OutcomeCategory, as_f64};
-use crate::shape::{Time, ms};
+use crate::json_shapes::{Time, ms};
 use seawall_core::id::CallId;
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::{Nanos, Wall};

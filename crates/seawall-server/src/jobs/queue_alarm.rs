@@ -1,7 +1,7 @@
 //! Says when a queue of dead letters is too deep, and when it no longer is: once for all instances that share a store. The rule
 //! is the core's; the store says who of them does it.
 
-use super::upkeep::note;
+use super::maintenance::note;
 use crate::ServerState;
 use crate::observe::{OperatorEvent, Severity as EventSeverity};
 use seawall_core::decide::alarm::{AlarmState, AlarmStep, Raised, turn};

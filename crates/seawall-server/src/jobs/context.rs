@@ -1,7 +1,7 @@
 //! What every part of the job machinery shares: the store, whose clock counts, and the crew that does the work.
 
-use super::alarm::QueueSeverity;
-use super::crew::{STEP, Workers};
+use super::queue_alarm::QueueSeverity;
+use super::workers::{STEP, Workers};
 use crate::idempotency::Ledger;
 use crate::job_counts::StoreCounts;
 use crate::store_clock::StoreClock;

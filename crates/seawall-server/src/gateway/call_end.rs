@@ -1,7 +1,7 @@
 //! How those end that no upstream answered: our own words, and what the cache and the gateway itself say.
 
-use super::intake;
-use crate::answer::Refusal;
+use super::request_check;
+use crate::response::Refusal;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
@@ -29,9 +29,9 @@ pub(crate) const fn unsent(now: Now) -> Finished {
 
 pub(crate) fn refusal(code: Code, ended: &Finished, endpoint: &LiveEndpoint, id: CallId) -> Refusal {
     let mut refusal = match ended.blame {
-        Some(Blame::Broke) => intake::body_broke(),
-        Some(Blame::TooLarge) => intake::body_too_large(),
-        Some(Blame::TooSlow) => intake::body_too_slow(),
+        Some(Blame::Broke) => request_check::body_broke(),
+        Some(Blame::TooLarge) => request_check::body_too_large(),
+        Some(Blame::TooSlow) => request_check::body_too_slow(),
         // A breaker that opened meanwhile knows a time, but a deadline or a reset does not name one.
         None => Refusal::of(code, ended.fault).retry_after(ended.finish.retry_after.filter(|_| names_a_time(code))),
     };

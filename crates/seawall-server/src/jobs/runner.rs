@@ -2,8 +2,8 @@
 //! together: one message and one wake-up for all of them, and no task of a job waits for the disk but a suspect's or a schedule's.
 
 use super::JobContext;
-use super::held::LeaseTable;
-use super::run::{Beginning, Bench, Ran, Unbegun};
+use super::job_call::{Beginning, Bench, Ran, Unbegun};
+use super::leases::LeaseTable;
 use super::schedule;
 use crate::letter;
 use seawall_core::call::AskAnswer;

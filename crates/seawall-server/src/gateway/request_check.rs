@@ -1,7 +1,7 @@
 //! A caller's request before it becomes a call: what is refused at the door, and how its body is taken in.
 
-use crate::answer::Refusal;
-use crate::hygiene::HeaderMarks;
+use crate::headers::HeaderMarks;
+use crate::response::Refusal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version, request};

@@ -12,8 +12,8 @@ pub(super) struct NameFilter(Vec<u64>);
 const WORDS: usize = 1 << 21;
 const BITS_EACH: u64 = 7;
 /// Longer ones are cut, since file systems have names of 255 bytes at most.
-const MOST_NAME: usize = 180;
-const MOST_KEPT: usize = 160;
+const MAX_NAME: usize = 180;
+const MAX_KEPT: usize = 160;
 /// No id has it in its name: there it would be encoded.
 const MARK: char = '~';
 
@@ -67,8 +67,8 @@ fn name(id: &str, line: u64, key: u64) -> String {
     if name.starts_with('.') {
         name.insert(0, '_');
     }
-    if name.len() > MOST_NAME {
-        name.truncate(MOST_KEPT);
+    if name.len() > MAX_NAME {
+        name.truncate(MAX_KEPT);
         name.push_str(&format!("{key:016x}"));
     }
     name
@@ -95,7 +95,7 @@ mod tests {
         ] {
             assert_eq!(names.claim(id, 1, 0), expected, "{id}");
         }
-        assert!(names.claim(&long, 2, 9).len() <= MOST_NAME);
+        assert!(names.claim(&long, 2, 9).len() <= MAX_NAME);
     }
 
     #[test]

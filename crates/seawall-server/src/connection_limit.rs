@@ -1,7 +1,7 @@
 //! How many callers may be connected at once. Whoever comes when every seat is taken is told so and let go: a process that
 //! has run out of descriptors could neither answer nor reach an upstream for those who are in.
 
-use crate::answer::Refusal;
+use crate::response::Refusal;
 use seawall_core::record::Code;
 use seawall_core::time::{Nanos, Wall};
 use seawall_engine::runtime::LiveEndpoint;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 /// How long somebody who is told to come back may take to hear it.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// So much of an unwanted request is read, so that its answer is not lost in a reset.
-const MOST_UNHEARD: u64 = 64 * 1024;
+const MAX_UNHEARD: u64 = 64 * 1024;
 
 /// Streams of one HTTP/2 connection, at least and at most.
 const MIN_STREAMS: usize = 8;
@@ -96,7 +96,7 @@ impl ConnectionLimit {
             let farewell = async {
                 stream.write_all(&answer).await?;
                 stream.shutdown().await?;
-                tokio::io::copy(&mut stream.take(MOST_UNHEARD), &mut tokio::io::sink()).await
+                tokio::io::copy(&mut stream.take(MAX_UNHEARD), &mut tokio::io::sink()).await
             };
             // Whoever does not listen has been told all the same.
             drop(tokio::time::timeout(FAREWELL, farewell).await);

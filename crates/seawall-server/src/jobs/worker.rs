@@ -1,9 +1,9 @@
 //! A worker: claims jobs in batches, runs them side by side, holds on to their leases, and lets go in order when the
 //! process stops.
 
-use super::held::{ANY, BATCH, LeaseTable, NEWS};
-use super::life::{StopReason, given_up, hand_in, take_up};
-use super::run::Bench;
+use super::job_call::Bench;
+use super::leases::{ANY, BATCH, LeaseTable, NEWS};
+use super::runner::{StopReason, given_up, hand_in, take_up};
 use crate::DrainPhase;
 use crate::ServerState;
 use anyhow::Context as _;

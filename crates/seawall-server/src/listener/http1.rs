@@ -1,14 +1,14 @@
 //! One caller on one connection that speaks HTTP/1: a request, its answer, the next.
 
+use super::caller_socket::{CallerSocket, LINGER};
 use super::http2::Streams;
-use super::hush::IdleWatch;
-use super::wire::{CallerSocket, LINGER};
+use super::idle::IdleWatch;
 use super::worker::draining;
 use crate::DrainPhase;
-use crate::answer::CallerResponse;
 use crate::gateway::Entrance;
 use crate::gateway::Gateway;
-use crate::gateway::intake;
+use crate::gateway::request_check;
+use crate::response::CallerResponse;
 use http::header::DATE;
 use http::{HeaderMap, Method, Request, Uri, request};
 use seawall_http::h1::{self, HeadError, ResponseEnd};
@@ -23,9 +23,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 
 /// A caller's connection.
-type Served = h1::ServerConnection<Relay>;
+type Http1Server = h1::ServerConnection<Relay>;
 /// The body of a request, and its headers where nobody has read them.
-type Heard = h1::ReceivedBody<Inbound>;
+type CallerBody = h1::ReceivedBody<Inbound>;
 
 /// How one connection's conversation goes, for whoever watches over all of them.
 #[derive(Debug, Default)]
@@ -122,7 +122,7 @@ impl DrainSignal {
 }
 
 pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, phases: watch::Receiver<DrainPhase>, talk: &Http1Connection) {
-    let (mut served, mut ending) = (Served::new(stream), DrainSignal::new(phases.clone()));
+    let (mut served, mut ending) = (Http1Server::new(stream), DrainSignal::new(phases.clone()));
     let (mut head, ()) = Request::new(()).into_parts();
     loop {
         let asked = match heard(&mut served, &mut head, &mut ending, talk).await {
@@ -157,11 +157,11 @@ pub(crate) async fn converse(gateway: &Gateway, stream: Io, from: &Entrance, pha
 
 /// The next request; nothing where none will be heard.
 async fn heard(
-    served: &mut Served,
+    served: &mut Http1Server,
     head: &mut request::Parts,
     ending: &mut DrainSignal,
     talk: &Http1Connection,
-) -> Result<Option<Heard>, HeadError> {
+) -> Result<Option<CallerBody>, HeadError> {
     std::future::poll_fn(|cx| {
         // In this order: what has arrived by now is read before the connection is told to end.
         if let Poll::Ready(heard) = served.poll_request(head, cx) {
@@ -176,9 +176,9 @@ async fn heard(
 /// The answer to a request; nothing where the caller has left, and then whatever was done for it has been given up.
 async fn answer(
     gateway: &Gateway,
-    served: &mut Served,
+    served: &mut Http1Server,
     head: &mut request::Parts,
-    asked: Heard,
+    asked: CallerBody,
     from: &Entrance,
 ) -> Option<CallerResponse> {
     // A call is large, and a connection is idle for most of its life: there is a box while there is a call. It is made
@@ -192,7 +192,7 @@ async fn answer(
 }
 
 /// Passes an answer on, as long as the caller takes it.
-async fn answered(served: &mut Served, talk: &Http1Connection) -> ResponseEnd {
+async fn answered(served: &mut Http1Server, talk: &Http1Connection) -> ResponseEnd {
     std::future::poll_fn(|cx| {
         if let Poll::Ready(end) = served.poll_answered(cx) {
             return Poll::Ready(end);
@@ -204,11 +204,11 @@ async fn answered(served: &mut Served, talk: &Http1Connection) -> ResponseEnd {
 }
 
 /// Answers what was no request, and hears no more.
-async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: HeadError) {
+async fn turn_away(gateway: &Gateway, mut served: Http1Server, from: &Entrance, phases: watch::Receiver<DrainPhase>, why: HeadError) {
     let refusal = match why {
-        HeadError::Malformed => intake::bad_request("the request is malformed"),
-        HeadError::TooLarge { line } if line > intake::MAX_TARGET => intake::target_too_long(),
-        HeadError::TooLarge { .. } => intake::too_large(431, "the request's headers are too large"),
+        HeadError::Malformed => request_check::bad_request("the request is malformed"),
+        HeadError::TooLarge { line } if line > request_check::MAX_TARGET => request_check::target_too_long(),
+        HeadError::TooLarge { .. } => request_check::too_large(431, "the request's headers are too large"),
     };
     let refusal = refusal.closing().shaped(gateway.port_endpoint(from.port.as_ref()).as_deref());
     let words = gateway.noted(refusal, None).wire(gateway.wall());
@@ -220,7 +220,7 @@ async fn turn_away(gateway: &Gateway, mut served: Served, from: &Entrance, phase
     }
 }
 
-async fn close(mut served: Served, phases: watch::Receiver<DrainPhase>) {
+async fn close(mut served: Http1Server, phases: watch::Receiver<DrainPhase>) {
     if let Some(stream) = served.close() {
         // Errors of a connection are the peer's.
         drop(CallerSocket::new(stream, phases).shutdown().await);

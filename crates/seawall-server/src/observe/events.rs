@@ -3,7 +3,7 @@
 //! one packet, written once and shared by all who listen, and it is the admin port's thread that hands it out.
 
 use super::bounded;
-use crate::shape::Time;
+use crate::json_shapes::Time;
 use bytes::Bytes;
 use seawall_core::time::Wall;
 use serde::{Deserialize, Serialize};
@@ -22,13 +22,13 @@ const LONG: usize = 64 * 1024;
 /// How long events are gathered for one packet: less than anybody sees.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Events that wait for whoever writes messages; the oldest go first.
-const MOST_UNREAD: usize = 1000;
+const MAX_UNREAD: usize = 1000;
 /// Numbers that are passed over after a restart.
 const SKIPPED: u64 = 10_000;
 /// Things that have begun and not ended.
-const MOST_STANDING: usize = 4096;
+const MAX_STANDING: usize = 4096;
 /// Listeners at the same time.
-const MOST_LISTENERS: usize = 128;
+const MAX_LISTENERS: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -217,7 +217,7 @@ impl Bus {
         self.gather(&mut recent, || frame(&told));
         bounded(&mut recent.events, RECENT, told);
         let published = Published { id, at, event: event.clone() };
-        bounded(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner), MOST_UNREAD, published);
+        bounded(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner), MAX_UNREAD, published);
         id
     }
 
@@ -226,7 +226,7 @@ impl Bus {
         let id = self.publish(event, at);
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let condition = event.condition();
-        if standing.len() < MOST_STANDING || standing.contains_key(&condition) {
+        if standing.len() < MAX_STANDING || standing.contains_key(&condition) {
             let (name, upstream, about) = (event.name.to_owned(), event.upstream.clone(), event.about.clone());
             standing.insert(condition, StandingEvent { id, name, upstream, about });
         }
@@ -265,7 +265,7 @@ impl Bus {
         let last = standing.values().map(|one| one.id).max().map_or(0, |last| last.saturating_add(SKIPPED));
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.last = recent.last.max(last);
-        let known = standing.iter().take(MOST_STANDING).map(|(condition, one)| (condition.clone(), one.clone()));
+        let known = standing.iter().take(MAX_STANDING).map(|(condition, one)| (condition.clone(), one.clone()));
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).extend(known);
     }
 
@@ -317,7 +317,7 @@ impl Bus {
 
     /// Somebody who has heard everything up to `heard`, if there is room for one more.
     pub(crate) fn listen(&self, heard: Option<u64>) -> Option<Listener> {
-        if self.listeners.fetch_add(1, Ordering::Relaxed) >= MOST_LISTENERS {
+        if self.listeners.fetch_add(1, Ordering::Relaxed) >= MAX_LISTENERS {
             self.listeners.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
@@ -417,8 +417,8 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_listeners() {
         let bus = Bus::default();
-        let all: Vec<Option<Listener>> = (0..=MOST_LISTENERS).map(|_| bus.listen(None)).collect();
-        assert_eq!(all.iter().flatten().count(), MOST_LISTENERS);
+        let all: Vec<Option<Listener>> = (0..=MAX_LISTENERS).map(|_| bus.listen(None)).collect();
+        assert_eq!(all.iter().flatten().count(), MAX_LISTENERS);
         drop(all);
         assert!(bus.listen(None).is_some());
     }

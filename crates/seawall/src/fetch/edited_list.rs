@@ -1,7 +1,7 @@
 //! A list that was edited since the run before. A row that is done keeps its result wherever it stands now: a row without an id
 //! is known by its line, so its result gets the new line. A result leaves the output if its id belongs to another row now.
 
-use super::earlier::{Earlier, EarlierRuns};
+use super::earlier_runs::{Earlier, EarlierRuns};
 use super::input::{InputReader, Read};
 use super::journal::JournalEntry;
 use super::remainder::{Remainder, UNKNOWN_LINE};

@@ -1,7 +1,7 @@
 //! What a worker holds: jobs in hand, jobs that run, and jobs that are over but for the disk. It knows how many more there is room for, and
 //! nothing of what they do.
 
-use super::pace::Concurrency;
+use super::concurrency::Concurrency;
 use seawall_core::time::{Mono, Nanos, Wall};
 use seawall_store::job::{Claimed, JobLease, SUSPECT, SettleJob};
 use std::cell::{Cell, RefCell};
@@ -345,7 +345,7 @@ fn is_suspect(claimed: &Claimed) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::pace::FEW;
+    use crate::jobs::concurrency::FEW;
     use seawall_core::decide::CallProgress;
     use seawall_core::id::CallId;
     use seawall_store::Store;

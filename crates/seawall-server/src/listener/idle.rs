@@ -1,8 +1,8 @@
 //! Callers that take too long to say what they want, or to take what they get, are hung up on. One look at all connections now and then costs less
 //! than a timer for each request: what a request pays is a number that it counts up.
 
-use super::talk::{AwaitedRead, ConnectionActivity, Http1Connection};
-use crate::seats::ConnectionLimit;
+use super::http1::{AwaitedRead, ConnectionActivity, Http1Connection};
+use crate::connection_limit::ConnectionLimit;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! Sends rows: as many at a time as are wanted, each driven by the call machine until it ends or has to wait. A row that
 //! waits holds no slot; what concerns its whole host makes its whole lane wait.
 
-use super::answer::{BodyRequest, Content, Unfit, unfit};
 use super::dead_letter::dead_letter;
 use super::destination::Destination;
 use super::input::{EarlierRow, Read};
 use super::lanes::{self, Lanes, NextWork, StartedRow};
 use super::output::{Dead, FinishedRow, OutputEnd};
 use super::pages::{Landmark, PageResult, Pages};
-use super::row::{Bad, InputRow};
+use super::response_check::{BodyRequest, Content, Unfit, unfit};
+use super::row::{BadRow, InputRow};
 use super::tally::RunTally;
 use bytes::Bytes;
 use http::header::USER_AGENT;
@@ -43,9 +43,9 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 /// Bodies up to this size are not counted against what may wait to be written: their number is bounded.
 const SMALL: usize = 16 * 1024;
 /// Kibibytes of larger bodies that may wait to be written.
-pub(super) const MOST_UNWRITTEN: usize = 32 * 1024;
+pub(super) const MAX_UNWRITTEN: usize = 32 * 1024;
 /// Pages that one row may have.
-const MOST_PAGES: u32 = 1_000_000;
+const MAX_PAGES: u32 = 1_000_000;
 
 /// Why a run stops before its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(super) struct FetchState {
 }
 
 /// What an attempt or more came to.
-enum Came {
+enum AttemptEnd {
     Aside(Deferred),
     Ended(Box<Finished>, Option<UpstreamResponse>, Option<Masked>),
 }
@@ -232,11 +232,11 @@ impl FetchState {
                 }
             };
             match Box::pin(self.send(&mut run, &to, target)).await {
-                Came::Aside(aside) => {
+                AttemptEnd::Aside(aside) => {
                     self.aside(run, &to, aside).await;
                     break;
                 }
-                Came::Ended(ended, answer, detail) => {
+                AttemptEnd::Ended(ended, answer, detail) => {
                     if !self.ended(&mut run, &to, &ended, answer, detail).await {
                         break;
                     }
@@ -250,7 +250,7 @@ impl FetchState {
     }
 
     /// Drives the call machine until it ends or wants to wait.
-    async fn send(&self, run: &mut StartedRow, to: &Destination, target: RequestTarget) -> Came {
+    async fn send(&self, run: &mut StartedRow, to: &Destination, target: RequestTarget) -> AttemptEnd {
         let began = self.clock.now();
         let nothing = HeaderMap::new();
         let trail = RefCell::new(std::mem::take(&mut run.history));
@@ -309,8 +309,8 @@ impl FetchState {
         run.history = trail.into_inner();
         self.count_sends(run, known, &mut drove, now.mono);
         match drove {
-            Driven::Aside(aside) => Came::Aside(aside),
-            Driven::Ended(ended) => Came::Ended(Box::new(ended), transport.answer, transport.detail),
+            Driven::Aside(aside) => AttemptEnd::Aside(aside),
+            Driven::Ended(ended) => AttemptEnd::Ended(Box::new(ended), transport.answer, transport.detail),
         }
     }
 
@@ -430,8 +430,8 @@ impl FetchState {
             self.tally.borrow_mut().first_page(has_next);
         }
         let Some(next) = pages.next(&page).map_err(bad_page)?.map(|next| below(&to.upstream, next)) else { return Ok((content, None)) };
-        if run.page >= MOST_PAGES {
-            return Err(bad_page(format!("it has more than {MOST_PAGES} pages")));
+        if run.page >= MAX_PAGES {
+            return Err(bad_page(format!("it has more than {MAX_PAGES} pages")));
         }
         if run.landmark.is_met_again(run.page, &run.row.below, &next) {
             return Err(bad_page(format!("its pages go in a circle: page {} is followed by an earlier one", run.page)));
@@ -496,7 +496,7 @@ impl FetchState {
     }
 
     /// A line that made no row.
-    async fn refuse(&self, bad: Bad, before: EarlierRow) {
+    async fn refuse(&self, bad: BadRow, before: EarlierRow) {
         let started = self.clock.now();
         let id = CallId::new(started.wall, &mut self.rng.borrow_mut());
         let row = InputRow {
@@ -539,7 +539,7 @@ impl FetchState {
         if size <= SMALL {
             return None;
         }
-        let kibibytes = u32::try_from((size / 1024).min(MOST_UNWRITTEN)).unwrap_or(1);
+        let kibibytes = u32::try_from((size / 1024).min(MAX_UNWRITTEN)).unwrap_or(1);
         Arc::clone(&self.unwritten).acquire_many_owned(kibibytes).await.ok()
     }
 

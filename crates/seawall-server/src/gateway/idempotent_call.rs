@@ -2,14 +2,14 @@
 
 use super::Gateway;
 use super::RoutedRequest;
+use super::async_call;
 use super::caller_context::CallerContext;
-use super::deferred;
-use super::intake;
-use crate::answer::Refusal;
-use crate::hygiene::{self, HeaderMarks, Pseudonym};
-use crate::idempotency::{KEY, KeyReservation, KeyedCall, MOST_ANSWER};
+use super::request_check;
+use crate::headers::{self, HeaderMarks, Pseudonym};
+use crate::idempotency::{KEY, KeyReservation, KeyedCall, MAX_ANSWER};
 use crate::jobs;
 use crate::letter;
+use crate::response::Refusal;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use seawall_core::call::Outcome;
@@ -46,7 +46,7 @@ impl Gateway {
             return Ok(None);
         }
         let text = headers.get(KEY).map_or("", |value| value.to_str().unwrap_or(""));
-        let key = jobs::plain_key(text).map_err(|why| Box::new(intake::bad_request(&why).closing()))?;
+        let key = jobs::plain_key(text).map_err(|why| Box::new(request_check::bad_request(&why).closing()))?;
         let Some(body) = whole(body) else {
             // What cannot be compared cannot be promised either.
             return if idempotency.mode == IdempotencyMode::Required { Err(Box::new(too_large_to_compare())) } else { Ok(None) };
@@ -55,7 +55,7 @@ impl Gateway {
             caller: &from.caller.name,
             upstream: &upstream.spec.name,
             method: method.as_str(),
-            below: deferred::below(upstream, target),
+            below: async_call::below(upstream, target),
             headers,
             body: &body,
             left: from.left,
@@ -78,7 +78,7 @@ impl Gateway {
             if Self::leaves_a_trace(endpoint) { self.outlive(id, ended, transport, trail, (from, keyed.as_ref())).await } else { None };
         let Some(keyed) = keyed else { return outlived };
         if ended.finish.outcome == Outcome::Replayed
-            && let Some(mut response) = keyed.stored().and_then(|stored| deferred::replayed(&stored, id, ended.finish.attempts))
+            && let Some(mut response) = keyed.stored().and_then(|stored| async_call::replayed(&stored, id, ended.finish.attempts))
         {
             self.record(endpoint, id, ended, from, "success", response.status());
             response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
@@ -93,7 +93,7 @@ impl Gateway {
 
 /// Whether the caller gives a key that the upstream gets as well.
 pub(crate) fn is_given(headers: &HeaderMap, marks: HeaderMarks) -> bool {
-    marks.has(HeaderMarks::KEY) && hygiene::goes_on(headers, marks, &KEY)
+    marks.has(HeaderMarks::KEY) && headers::goes_on(headers, marks, &KEY)
 }
 
 /// The body that a fingerprint is taken of; one that only passes through has none.
@@ -108,10 +108,10 @@ pub(crate) fn whole(body: &ReplayBody) -> Option<Bytes> {
 /// An answer as it is kept: as the caller gets it, but for what we say about each call, and for our credentials.
 pub(crate) fn kept(answer: &transport::UpstreamResponse, pseudonym: &Pseudonym, mask: &Mask) -> Response {
     let response = &answer.response;
-    let headers = hygiene::kept(response.headers().clone(), answer.verbatim.as_ref(), response.version(), pseudonym);
+    let headers = headers::kept(response.headers().clone(), answer.verbatim.as_ref(), response.version(), pseudonym);
     let body = match response.body() {
         Relay::Empty => Some(Bytes::new()),
-        Relay::Full(bytes) => Some(bytes.clone()).filter(|bytes| bytes.len() <= MOST_ANSWER),
+        Relay::Full(bytes) => Some(bytes.clone()).filter(|bytes| bytes.len() <= MAX_ANSWER),
         Relay::Stream(_) => None,
     };
     let status = response.status().as_u16();

@@ -4,8 +4,8 @@
 use super::schedule::{self, TickResult};
 use super::{JobContext, callback, submit};
 use crate::ServerState;
-use crate::hygiene::{self, HeaderMarks, OwnHeaders};
-use crate::idempotency::{KEY, KeyReservation, KeyedCall, MOST_ANSWER, is_made};
+use crate::headers::{self, HeaderMarks, OwnHeaders};
+use crate::idempotency::{KEY, KeyReservation, KeyedCall, MAX_ANSWER, is_made};
 use crate::letter::{self, Cause, LetterPlace};
 use http::{HeaderMap, HeaderValue, Method, Version};
 use seawall_core::call::{self, CallEnd, Outcome};
@@ -41,7 +41,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
 
 /// A job that has taken so many workers with it is not given to another.
-const MOST_CRASHES: u32 = SUSPECT + 1;
+const MAX_CRASHES: u32 = SUSPECT + 1;
 /// The pause before a store that did not answer is told again which suspect is begun.
 const BLAME_AGAIN: Duration = Duration::from_millis(500);
 
@@ -212,7 +212,7 @@ impl Bench {
                 self.lost(job, Some(to), cause, 1, begun_at)
             }
             None if !is_repeatable && self.may_be_begun(job) => self.lost(job, Some(to), letter::begun_by_rule(job), 1, self.desk().now()),
-            Some(_) | None if job.crashes >= MOST_CRASHES => {
+            Some(_) | None if job.crashes >= MAX_CRASHES => {
                 self.desk().counts.poisoned.fetch_add(1, Ordering::Relaxed);
                 self.lost(job, Some(to), Cause::poison(job.crashes), job.crashes, self.desk().now())
             }
@@ -402,11 +402,11 @@ impl Bench {
             token: None,
             trace,
             detail: None,
-            ahead: MOST_ANSWER + 1,
+            ahead: MAX_ANSWER + 1,
             room: Some(self.desk().crew.answers()),
             spares_streams: false,
             diagnoses: false,
-            passes: Some(hygiene::passes),
+            passes: Some(headers::passes),
             repeated: false,
             resends: 0,
         }
@@ -474,11 +474,11 @@ impl Bench {
     fn response(&self, answer: UpstreamResponse, mask: &Mask) -> Response {
         let legible = answer.seen().clone();
         let (head, body) = answer.response.into_parts();
-        let headers = hygiene::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
+        let headers = headers::kept(head.headers, answer.verbatim.as_ref(), head.version, &self.shared.pseudonym);
         let (body, more) = content(body).unwrap_or_default();
-        let truncated = more || body.len() > MOST_ANSWER;
+        let truncated = more || body.len() > MAX_ANSWER;
         let mut kept = letter::masked_response(Response { status: head.status.as_u16(), headers, body, truncated }, Some(&legible), mask);
-        kept.body.truncate(MOST_ANSWER);
+        kept.body.truncate(MAX_ANSWER);
         kept
     }
 
@@ -512,7 +512,7 @@ impl Bench {
         // Whoever described the job, or exported it: the same rules as for a caller, by the configuration of now.
         let ours = OwnHeaders { name: None, ..OwnHeaders::of(&to.upstream, &to.endpoint, &self.shared.pseudonym) };
         let marks = HeaderMarks::of(&headers);
-        hygiene::outward(&mut headers, marks, ours, Version::HTTP_11);
+        headers::outward(&mut headers, marks, ours, Version::HTTP_11);
         if let Some(signer) = callback::signer(&self.shared, job) {
             for (name, value) in signer.sign(&format!("msg_{}", job.id), self.desk().now(), &job.request.body) {
                 let (name, value) = RequestHeaders::check(name, &value).map_err(|bad| bad.to_string())?;

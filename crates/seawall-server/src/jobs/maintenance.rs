@@ -1,7 +1,7 @@
 //! What has to be done now and then: counting, letting old jobs and letters go, following the database's clock.
 
-use super::reevaluate::Diary;
-use super::{JobContext, alarm, replay_run, schedule};
+use super::reevaluation::Diary;
+use super::{JobContext, queue_alarm, replay_run, schedule};
 use crate::ServerState;
 use crate::host::Host;
 use seawall_core::time::{Mono, Nanos, Wall};
@@ -106,7 +106,7 @@ async fn round(shared: &ServerState, count_at: &mut Mono) {
     // Before letters were counted, no queue is empty.
     if desk.counts.counted.load(Ordering::Acquire) {
         let depths = desk.counts.letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        alarm::check(shared, &depths).await;
+        queue_alarm::check(shared, &depths).await;
     }
     desk.ledger.tie_up().await;
 }

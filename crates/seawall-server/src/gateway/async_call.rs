@@ -2,14 +2,14 @@
 //! their retries are used up, and the place where a caller finds its own jobs again.
 
 use super::caller_context::CallerContext;
-use super::intake;
-use super::keyed;
+use super::idempotent_call;
+use super::request_check;
 use super::{Gateway, RoutedRequest};
-use crate::answer::{Refusal, SignedHeaders};
-use crate::hygiene::{self, HeaderMarks, OwnHeaders};
+use crate::headers::{self, HeaderMarks, OwnHeaders};
 use crate::idempotency::{KEY, KeyReservation, KeyedRequest, fingerprint};
 use crate::jobs;
 use crate::letter;
+use crate::response::{Refusal, SignedHeaders};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, request};
@@ -37,7 +37,7 @@ const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 const CALLBACK: HeaderName = HeaderName::from_static("seawall-callback");
 const CORRELATION: HeaderName = HeaderName::from_static("x-correlation-id");
 /// Who waits longer should come back.
-const MOST_WAIT: u64 = 60;
+const MAX_WAIT: u64 = 60;
 /// How often a waiting caller's job is looked at.
 const LOOK: Duration = Duration::from_millis(25);
 
@@ -57,7 +57,7 @@ pub(crate) fn asked(headers: &HeaderMap) -> Option<Async> {
             if preference.eq_ignore_ascii_case("respond-async") {
                 asked = true;
             } else if let Some(seconds) = preference.strip_prefix("wait=").and_then(|seconds| seconds.trim().parse().ok()) {
-                wait = Duration::from_secs(std::cmp::min(seconds, MOST_WAIT));
+                wait = Duration::from_secs(std::cmp::min(seconds, MAX_WAIT));
             }
         }
     }
@@ -95,7 +95,7 @@ impl Gateway {
             request: JobRequest {
                 method: call.method.to_owned(),
                 path: call.below.to_owned(),
-                headers: hygiene::pairs(call.headers),
+                headers: headers::pairs(call.headers),
                 body: call.body,
             },
             idempotency_key: call.key,
@@ -121,10 +121,10 @@ impl Gateway {
         let live = self.shared.live.load_full();
         // A job's body is held in memory, a synchronous call's may pass through: only that one may be larger than the server's bound.
         let most = live.max_body(endpoint).min(live.config.server.max_body);
-        let body = match intake::body(body, most, most, from.left).await {
+        let body = match request_check::body(body, most, most, from.left).await {
             Ok(ReplayBody::Kept(bytes)) => bytes,
             Ok(ReplayBody::Empty) => Bytes::new(),
-            Ok(ReplayBody::Once(..)) => return self.turn_away(intake::body_too_large(), Some(endpoint)),
+            Ok(ReplayBody::Once(..)) => return self.turn_away(request_check::body_too_large(), Some(endpoint)),
             Err(refusal) => return self.turn_away(*refusal, Some(endpoint)),
         };
         let text = |name: &HeaderName| head.headers.get(name).map(|value| value.to_str().unwrap_or("").to_owned());
@@ -133,10 +133,10 @@ impl Gateway {
             (text(&KEY).map(|key| jobs::plain_key(&key)).transpose(), text(&CALLBACK).map(|url| jobs::outside(&url, &reach)).transpose());
         let (key, callback) = match checked {
             (Ok(key), Ok(callback)) => (key, callback),
-            (Err(why), _) | (_, Err(why)) => return self.turn_away(intake::bad_request(&why), Some(endpoint)),
+            (Err(why), _) | (_, Err(why)) => return self.turn_away(request_check::bad_request(&why), Some(endpoint)),
         };
         let ours = OwnHeaders::of(upstream, endpoint, &self.shared.pseudonym);
-        hygiene::outward(&mut head.headers, marks, ours, head.version);
+        headers::outward(&mut head.headers, marks, ours, head.version);
         head.headers.remove(PREFER);
         let id = self.shared.desk.new_id();
         let method = head.method.as_str();
@@ -213,7 +213,7 @@ impl Gateway {
         trail: &[(Wall, AttemptOutcome)],
         (from, keyed): (&CallerContext, Option<&KeyReservation>),
     ) -> Option<Response<Relay>> {
-        let body = keyed::whole(&transport.body)?;
+        let body = idempotent_call::whole(&transport.body)?;
         let (policy, finish) = (&transport.endpoint.spec.policy, &ended.finish);
         if !jobs::is_failure(finish.outcome) {
             return None;
@@ -340,7 +340,7 @@ mod tests {
     fn preferences_are_read_as_they_are_written() {
         assert_eq!(prefer(&["respond-async"]), Some(0));
         assert_eq!(prefer(&["respond-async, wait=5"]), Some(5));
-        assert_eq!(prefer(&["wait=900", "Respond-Async"]), Some(MOST_WAIT));
+        assert_eq!(prefer(&["wait=900", "Respond-Async"]), Some(MAX_WAIT));
         assert_eq!(prefer(&["wait=5"]), None);
         assert_eq!(prefer(&["return=minimal"]), None);
     }

@@ -1,7 +1,7 @@
 //! An output without lines that are out of date: those of dead rows, which are done again, and those that an edited list has no
 //! place for. The new file takes the place of the old one at once, where a link leads to it, and with its mode.
 
-use super::edited::{Edited, ResultFate};
+use super::edited_list::{Edited, ResultFate};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
