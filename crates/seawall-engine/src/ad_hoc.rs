@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Origins that are remembered; the ones that were used longest ago are forgotten.
-const MOST: usize = 1024;
+const MAX_ORIGINS: usize = 1024;
 
 /// What such targets are called in logs and metrics: their hosts are other people's choice, so they are no label.
 pub const NAME: &str = "ad-hoc";
@@ -76,7 +76,7 @@ impl KnownOrigins {
     }
 
     fn keep(&mut self, origin: &str, made: Arc<LiveUpstream>) -> Arc<LiveUpstream> {
-        if self.by_origin.len() >= MOST
+        if self.by_origin.len() >= MAX_ORIGINS
             && let Some(oldest) = self.by_origin.iter().min_by_key(|(_, (last, _))| *last).map(|(origin, _)| origin.clone())
         {
             self.by_origin.remove(&oldest);
@@ -107,9 +107,9 @@ mod tests {
         let adhoc = AdHoc::new("");
         let first = adhoc.upstream("http://example.org").unwrap();
         assert!(Arc::ptr_eq(&first, &adhoc.upstream("http://example.org").unwrap()));
-        for n in 0..MOST {
+        for n in 0..MAX_ORIGINS {
             adhoc.upstream(&format!("http://h{n}.example.org")).unwrap();
         }
-        assert_eq!(adhoc.known().by_origin.len(), MOST);
+        assert_eq!(adhoc.known().by_origin.len(), MAX_ORIGINS);
     }
 }

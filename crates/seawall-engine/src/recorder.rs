@@ -164,7 +164,7 @@ mod tests {
             wait: Nanos::ZERO,
             reason: Reason::PermanentFailure,
         };
-        let sample = Some(Box::new(ErrorSample { content_type: String::new(), body: vec![b'x'; ErrorSample::MOST] }));
+        let sample = Some(Box::new(ErrorSample { content_type: String::new(), body: vec![b'x'; ErrorSample::MAX_BODY] }));
         let call = CallId::new(Wall(0), &mut Rng::seeded(1));
         let (names, caller) = (Arc::clone(names), Arc::from("anonymous"));
         Record::Attempt(AttemptRecord {

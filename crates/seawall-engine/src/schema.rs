@@ -52,8 +52,8 @@ impl Mismatch {
 
 /// Messages repeat parts of the schema, which may be long.
 fn shortened(text: &str) -> String {
-    const MOST: usize = 300;
-    match text.char_indices().nth(MOST) {
+    const MAX_MESSAGE: usize = 300;
+    match text.char_indices().nth(MAX_MESSAGE) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}…", &text[..end]),
     }

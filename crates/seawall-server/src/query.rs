@@ -5,7 +5,7 @@ use axum::response::Response;
 use seawall_core::id::CallId;
 use seawall_core::record::Code;
 use seawall_store::Error;
-use seawall_store::page::{MOST, Page, PageWindow};
+use seawall_store::page::{MAX_ENTRIES, Page, PageWindow};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -51,8 +51,9 @@ impl QueryParameters {
     }
 
     pub(crate) fn limit(&self) -> Result<usize, Box<Refusal>> {
-        let limit =
-            self.read("limit", &format!("a number from 1 to {MOST}"), |text| text.parse().ok().filter(|limit| (1..=MOST).contains(limit)))?;
+        let limit = self.read("limit", &format!("a number from 1 to {MAX_ENTRIES}"), |text| {
+            text.parse().ok().filter(|limit| (1..=MAX_ENTRIES).contains(limit))
+        })?;
         Ok(limit.unwrap_or(50))
     }
 }

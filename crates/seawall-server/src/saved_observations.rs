@@ -68,7 +68,7 @@ pub(crate) async fn errors(shared: &ServerState) -> Result<(), Error> {
 
 /// Takes over what was seen and named before, or elsewhere. A name applies from then on.
 pub(crate) async fn recall(shared: &Arc<ServerState>) -> Result<(), Error> {
-    let stored = shared.desk.store.unnamed(unnamed::MOST).await?;
+    let stored = shared.desk.store.unnamed(unnamed::MAX_ERRORS).await?;
     let rules = shared.eyes.seen().errors.take_over(&stored);
     if shared.eyes.rename(rules) {
         // Where a secret cannot be read any more, the rules wait for the next configuration.

@@ -218,7 +218,7 @@ fn auth(own: &Tree, defaults: &Tree, preset: Option<&str>, path: &str, problems:
 }
 
 /// A pool's keys fit the mask of keys that one call has already tried.
-pub const MAX_KEYS: usize = crate::lease::KeySet::MOST;
+pub const MAX_KEYS: usize = crate::lease::KeySet::MAX_KEYS;
 
 fn key(own: &Tree) -> Option<KeyConfig> {
     Some(KeyConfig { id: own.text("id")?.to_owned(), secret: secret(own, "secret")?, group: optional(own, "group") })

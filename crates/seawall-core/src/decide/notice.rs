@@ -12,7 +12,7 @@ pub const QUIET: Nanos = Nanos::from_secs(60);
 /// What goes on happening is told again so often.
 pub const AGAIN: Nanos = Nanos::from_secs(15 * 60);
 /// Conditions that are remembered, and events that wait.
-const MOST: usize = 1000;
+const MAX_EVENTS: usize = 1000;
 /// Events of one message.
 const MAX_TOLD: usize = 20;
 
@@ -73,7 +73,7 @@ impl<E> Notices<E> {
 
     /// What the receiver was told in an earlier life.
     pub fn recall(&mut self, told: impl IntoIterator<Item = (String, u64)>, now: Mono) {
-        let room = MOST.saturating_sub(self.standing.len());
+        let room = MAX_EVENTS.saturating_sub(self.standing.len());
         self.standing.extend(told.into_iter().take(room).map(|(about, id)| (about, StandingAlarm { id, told_at: now, times: 0 })));
     }
 
@@ -106,7 +106,7 @@ impl<E> Notices<E> {
         if let Some(about) = told {
             self.standing.remove(&about);
             self.ended.retain(|_, ended| now.since(*ended) < QUIET);
-            if self.ended.len() < MOST {
+            if self.ended.len() < MAX_EVENTS {
                 self.ended.insert(about, now);
             }
             self.wait(PendingMessage { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
@@ -124,7 +124,7 @@ impl<E> Notices<E> {
     }
 
     fn wait(&mut self, waiting: PendingMessage<E>) {
-        if self.waiting.len() < MOST {
+        if self.waiting.len() < MAX_EVENTS {
             self.waiting.push_back(waiting);
         } else {
             self.missed = self.missed.saturating_add(1);
@@ -144,7 +144,7 @@ impl<E> Notices<E> {
         let mut notices = Vec::new();
         for PendingMessage { begins, notice, .. } in due {
             if let Some((about, id)) = begins
-                && self.standing.len() < MOST
+                && self.standing.len() < MAX_EVENTS
             {
                 self.standing.insert(about, StandingAlarm { id, told_at: now, times: 0 });
             }

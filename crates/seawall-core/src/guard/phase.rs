@@ -49,11 +49,11 @@ pub(super) struct Probes(Vec<Option<Mono>>);
 
 impl Probes {
     pub(super) fn new(slots: u32) -> Self {
-        Self(vec![None; usize::try_from(slots.clamp(1, Self::MOST)).unwrap_or(1)])
+        Self(vec![None; usize::try_from(slots.clamp(1, Self::MAX_PROBES)).unwrap_or(1)])
     }
 
     /// More probes at once than this would be no probing any more.
-    const MOST: u32 = 1_000;
+    const MAX_PROBES: u32 = 1_000;
 
     /// A slot that is free, or whose lease is over.
     pub(super) fn lease(&mut self, expires: Mono, now: Mono) -> Option<u32> {
@@ -73,7 +73,7 @@ impl Probes {
     }
 
     pub(super) fn import(slots: &[Option<u64>]) -> Self {
-        let most = usize::try_from(Self::MOST).unwrap_or(usize::MAX);
+        let most = usize::try_from(Self::MAX_PROBES).unwrap_or(usize::MAX);
         let mut slots: Vec<Option<Mono>> = slots.iter().take(most).map(|slot| slot.map(Mono)).collect();
         slots.resize(slots.len().max(1), None);
         Self(slots)

@@ -39,7 +39,7 @@ pub const REFUSALS: usize = 2;
 pub struct KeySet(u128);
 
 impl KeySet {
-    pub const MOST: usize = 128;
+    pub const MAX_KEYS: usize = 128;
 
     pub fn insert(&mut self, key: u16) {
         self.0 |= 1u128.checked_shl(u32::from(key)).unwrap_or(0);
@@ -47,7 +47,7 @@ impl KeySet {
 
     #[must_use]
     pub const fn contains(self, key: u16) -> bool {
-        (key as usize) < Self::MOST && self.0 >> key & 1 == 1
+        (key as usize) < Self::MAX_KEYS && self.0 >> key & 1 == 1
     }
 
     #[must_use]
@@ -233,7 +233,7 @@ impl KeyPool {
     /// One key for each group number, in the order of the configuration; at most [`KeySet::MOST`].
     #[must_use]
     pub fn new(pick: Pick, groups: &[u16]) -> Self {
-        let groups = &groups[..groups.len().min(KeySet::MOST)];
+        let groups = &groups[..groups.len().min(KeySet::MAX_KEYS)];
         let mut names: Vec<u16> = groups.to_vec();
         names.sort_unstable();
         names.dedup();

@@ -86,7 +86,7 @@ impl ErrorSample {
     }
 
     /// What is kept of a body.
-    pub(crate) const MOST: usize = 8 * 1024;
+    pub(crate) const MAX_BODY: usize = 8 * 1024;
 
     #[must_use]
     pub fn of(answer: Option<(u16, &dyn HeaderLookup, &[u8])>, mask: &Mask) -> Self {
@@ -94,7 +94,7 @@ impl ErrorSample {
         // Before the cut, which could leave the half of a secret that nobody knows again.
         let body = mask.bytes(body);
         let content_type = headers.first("content-type").map(|value| String::from_utf8_lossy(value).into_owned());
-        Self { content_type: content_type.unwrap_or_default(), body: body[..body.len().min(Self::MOST)].to_vec() }
+        Self { content_type: content_type.unwrap_or_default(), body: body[..body.len().min(Self::MAX_BODY)].to_vec() }
     }
 }
 

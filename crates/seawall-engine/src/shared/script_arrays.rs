@@ -12,7 +12,7 @@ use seawall_core::time::{Mono, Nanos};
 /// One tick, in nanoseconds.
 pub const TICK: u64 = 100;
 /// What a Lua number counts without a gap; longer spans end here, 28 years away.
-const MOST: u64 = 1 << 53;
+const MAX_LUA_INTEGER: u64 = 1 << 53;
 /// Windows that are shared count no further, so that their products stay exact.
 const MAX_CALLS: u64 = 1 << 25;
 /// Where slots end and probes begin in a breaker's array.
@@ -48,7 +48,7 @@ impl Meeting {
 /// A span in ticks, rounded up: a wait is never early.
 #[must_use]
 pub fn ticks(span: Nanos) -> u64 {
-    span.0.div_ceil(TICK).min(MOST)
+    span.0.div_ceil(TICK).min(MAX_LUA_INTEGER)
 }
 
 #[must_use]
@@ -60,7 +60,7 @@ pub const fn nanos(ticks: u64) -> Nanos {
 #[must_use]
 pub fn in_ticks(limit: &policy::LimitPolicy) -> Gcra {
     let mut limit = limit.clone();
-    limit.rate.per = Nanos((limit.rate.per.0 / TICK).clamp(1, MOST >> 2));
+    limit.rate.per = Nanos((limit.rate.per.0 / TICK).clamp(1, MAX_LUA_INTEGER >> 2));
     if matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) {
         limit.rate.count = limit.rate.count.min(MAX_CALLS);
     }
@@ -77,7 +77,7 @@ pub fn of_limit(limit: &Gcra) -> [u64; 6] {
         Algorithm::FixedWindow => 3,
         Algorithm::SlidingWindow => 4,
     };
-    let most = |number: u64| number.min(MOST);
+    let most = |number: u64| number.min(MAX_LUA_INTEGER);
     [algorithm, mode(numbers.mode), most(numbers.interval), most(numbers.depth), most(numbers.capacity), most(numbers.per)]
 }
 
@@ -284,5 +284,5 @@ pub fn number(numbers: &[i64], place: usize) -> u64 {
 
 #[must_use]
 pub fn signed(number: u64) -> i64 {
-    i64::try_from(number.min(MOST)).unwrap_or(i64::MAX)
+    i64::try_from(number.min(MAX_LUA_INTEGER)).unwrap_or(i64::MAX)
 }

@@ -77,7 +77,7 @@ async fn rolled_up(shared: &ServerState, query: Option<&str>) -> Result<Response
     let from = from.unwrap_or_else(|| Wall(shared.clock.now().wall.0.min(to.0).saturating_sub(DAY_MS)));
     let asked = RollupRequest { from, to, upstream: query.text("upstream").map(str::to_owned) };
     let stored = shared.desk.store.rollups(from, to, asked.upstream.clone()).await.map_err(|error| of_store(&error))?;
-    if stored.len() >= rollup::MOST {
+    if stored.len() >= rollup::MAX_ROLLUPS {
         return Err(bad("there are too many rows; ask for a shorter time or for one `upstream`"));
     }
     Ok(whole(shared.eyes.seen().rollups.with(&stored, shared.eyes.writer, &asked)))

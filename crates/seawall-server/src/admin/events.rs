@@ -14,7 +14,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use seawall_core::time::Nanos;
 use seawall_store::notes::NumberedEntry;
-use seawall_store::page::MOST;
+use seawall_store::page::MAX_ENTRIES;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ async fn audit(State(shared): State<Arc<ServerState>>, RawQuery(query): RawQuery
 async fn audited(shared: &ServerState, query: Option<&str>) -> Result<Response, Box<Refusal>> {
     let query = QueryParameters::parse(query, &["cursor", "limit"])?;
     let before = query.read("cursor", "a cursor that a page gave", |text| text.parse().ok())?;
-    let limit = if query.text("limit").is_some() { query.limit()? } else { MOST };
+    let limit = if query.text("limit").is_some() { query.limit()? } else { MAX_ENTRIES };
     let page = shared.desk.store.audit(before, limit).await.map_err(|error| of_store(&error))?;
     let next = page.last().filter(|_| page.len() == limit).map(|last| last.number.to_string());
     let line = |NumberedEntry { deed, .. }: NumberedEntry| OperatorAction {

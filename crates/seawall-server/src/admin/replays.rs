@@ -16,7 +16,7 @@ use seawall_core::id::CallId;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Error;
 use seawall_store::dead::{LetterQuery, LetterStatus};
-use seawall_store::page::{MOST, PageWindow};
+use seawall_store::page::{MAX_ENTRIES, PageWindow};
 use seawall_store::replay::{Created, NewReplay, Replay, ReplayState};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -149,7 +149,7 @@ async fn look(shared: &ServerState, plan: &ReplayPlan, filter: LetterQuery) -> R
         looked.held_back.push(HeldBack { id: id.to_string(), reason: why.to_owned(), forcible: false });
     }
     loop {
-        let page = store.letters(filter.clone(), PageWindow { after, limit: MOST }).await.map_err(|error| of_store(&error))?;
+        let page = store.letters(filter.clone(), PageWindow { after, limit: MAX_ENTRIES }).await.map_err(|error| of_store(&error))?;
         for letter in &page.entries {
             count += 1;
             looked.upstreams.insert(letter.letter.upstream.clone());
@@ -200,7 +200,7 @@ async fn left(shared: &ServerState, replay: &Replay) -> Result<Option<u64>, Box<
         return Ok(Some(0));
     }
     let Ok(plan) = serde_json::from_str::<ReplayPlan>(&replay.new.filter) else { return Ok(None) };
-    let window = PageWindow { after: replay.position, limit: MOST };
+    let window = PageWindow { after: replay.position, limit: MAX_ENTRIES };
     let page = shared.desk.store.letters(plan.filter()?, window).await.map_err(|error| of_store(&error))?;
     Ok(if page.next.is_some() { None } else { u64::try_from(page.entries.len()).ok() })
 }

@@ -13,7 +13,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use seawall_core::config::model::Schedule;
 use seawall_store::job::{JobFilter, JobOrigin, JobState};
-use seawall_store::page::{MOST, PageWindow};
+use seawall_store::page::{MAX_ENTRIES, PageWindow};
 use seawall_store::schedule::{NewSubject, ScheduleSubject, SubjectSource};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ async fn listed(shared: &ServerState) -> Result<Response, Box<Refusal>> {
     let live = shared.live.load_full();
     let mut items = Vec::new();
     for schedule in &live.config.schedules {
-        items.push(view(shared, schedule, None, MOST).await?);
+        items.push(view(shared, schedule, None, MAX_ENTRIES).await?);
     }
     Ok(whole(items))
 }
@@ -148,7 +148,7 @@ async fn view(shared: &ServerState, schedule: &Schedule, after: Option<&str>, li
 /// Subjects that have a job under way, as far as the newest page of running jobs shows them.
 async fn busy(shared: &ServerState, schedule: &Schedule) -> Result<BTreeSet<String>, Box<Refusal>> {
     let filter = JobFilter { state: Some(JobState::Running), upstream: Some(schedule.upstream.clone()), correlation_id: None };
-    let running = shared.desk.store.jobs(filter, PageWindow { after: None, limit: MOST }).await.map_err(|error| of_store(&error))?;
+    let running = shared.desk.store.jobs(filter, PageWindow { after: None, limit: MAX_ENTRIES }).await.map_err(|error| of_store(&error))?;
     let ours = running.entries.into_iter().filter_map(|job| match job.origin {
         JobOrigin::Schedule { name, subject } if name == schedule.name => Some(subject),
         _ => None,

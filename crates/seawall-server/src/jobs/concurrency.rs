@@ -249,7 +249,7 @@ impl ConcurrencyWindow {
 mod tests {
     use super::*;
 
-    const MOST: usize = 256;
+    const MAX_SLOTS: usize = 256;
     const LOOK: Nanos = Nanos::from_millis(10);
 
     /// A lane that never runs out.
@@ -271,7 +271,7 @@ mod tests {
         fn sizes(&self, looks: usize) -> Vec<usize> {
             let mut window = ConcurrencyWindow::default();
             let mut next = || {
-                window.look(self.seen(window.size), MOST);
+                window.look(self.seen(window.size), MAX_SLOTS);
                 window.size
             };
             (0..looks).map(|_| next()).collect()
@@ -302,28 +302,28 @@ mod tests {
 
     #[test]
     fn where_answers_take_their_time_all_go_together() {
-        assert_eq!(after(3, Nanos::from_secs(1)), MOST);
-        assert_eq!(after(3, Nanos::from_millis(50)), MOST);
+        assert_eq!(after(3, Nanos::from_secs(1)), MAX_SLOTS);
+        assert_eq!(after(3, Nanos::from_millis(50)), MAX_SLOTS);
     }
 
     #[test]
     fn as_many_go_together_as_bring_more() {
-        assert_eq!((after(14, Nanos::from_millis(10)), after(14, Nanos::from_millis(5))), (MOST / 2, MOST / 2));
+        assert_eq!((after(14, Nanos::from_millis(10)), after(14, Nanos::from_millis(5))), (MAX_SLOTS / 2, MAX_SLOTS / 2));
         assert_eq!((after(40, Nanos::from_millis(2)), after(80, Nanos::from_millis(2))), (FEW, 64), "a busy worker takes its time to try");
         let beside_another = Upstream { latency: Nanos::from_millis(10), most_rate: 30_000, own_percent: 1_000 };
-        assert_eq!(beside_another.sizes(14)[13], MOST / 2, "whoever else keeps the worker busy");
+        assert_eq!(beside_another.sizes(14)[13], MAX_SLOTS / 2, "whoever else keeps the worker busy");
     }
 
     #[test]
     fn a_window_shrinks_when_answers_come_sooner() {
-        let mut window = ConcurrencyWindow { size: MOST / 2, ..ConcurrencyWindow::default() };
+        let mut window = ConcurrencyWindow { size: MAX_SLOTS / 2, ..ConcurrencyWindow::default() };
         let at_once = Upstream { latency: Nanos(200_000), most_rate: 30_000, own_percent: 50 };
-        (0..20).for_each(|_| window.look(at_once.seen(window.size), MOST));
+        (0..20).for_each(|_| window.look(at_once.seen(window.size), MAX_SLOTS));
         assert_eq!(window.size, FEW);
     }
 
     fn pace(of: impl IntoIterator<Item = (&'static str, i64)>) -> Concurrency<i64> {
-        let mut pace = Concurrency::new(MOST);
+        let mut pace = Concurrency::new(MAX_SLOTS);
         of.into_iter().for_each(|(lane, priority)| pace.take(lane, priority, priority));
         pace
     }
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_was_learned_is_forgotten_after_a_while() {
-        let mut pace = pace((0..MOST).map(|_| ("u", 0)));
+        let mut pace = pace((0..MAX_SLOTS).map(|_| ("u", 0)));
         begin_all(&mut pace);
         (0..4).for_each(|_| drop(pace.look(LOOK, Nanos::ZERO)));
         assert!(pace.is_idle(), "all of them go together");

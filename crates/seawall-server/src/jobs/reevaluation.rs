@@ -9,7 +9,7 @@ use seawall_store::replay::{Created, NewReplay};
 use std::collections::BTreeMap;
 
 /// Letters of one upstream that one re-evaluation tries at most.
-const MOST: u64 = 1000;
+const MAX_LETTERS: u64 = 1000;
 /// How soon it is tried again where another replay is in the way.
 const SOON: Nanos = Nanos::from_secs(60);
 
@@ -58,7 +58,7 @@ async fn look(shared: &ServerState, upstream: &str, every: Nanos) -> Result<Wall
 /// `false` where another replay is at this upstream.
 async fn begin(shared: &ServerState, upstream: &str, now: Wall) -> Result<bool, Error> {
     let filter = BTreeMap::from([("upstream".to_owned(), upstream.to_owned()), ("until".to_owned(), now.to_string())]);
-    let plan = ReplayPlan { filter, reevaluates: Some(MOST), ..ReplayPlan::default() };
+    let plan = ReplayPlan { filter, reevaluates: Some(MAX_LETTERS), ..ReplayPlan::default() };
     let upstreams = vec![upstream.to_owned()];
     let new = NewReplay {
         id: shared.desk.new_id(),

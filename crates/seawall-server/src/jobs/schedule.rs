@@ -15,7 +15,7 @@ use seawall_core::record::Class;
 use seawall_core::time::Wall;
 use seawall_engine::runtime::Live;
 use seawall_store::job::{Job, JobEnding, JobOrigin, JobRequest, NewJob};
-use seawall_store::page::MOST;
+use seawall_store::page::MAX_ENTRIES;
 use seawall_store::schedule::{Firing, NewSubject, ScheduleSubject, SubjectSource, TickReport};
 use seawall_store::{Error, Store};
 use std::sync::Arc;
@@ -71,12 +71,12 @@ async fn sync(desk: &JobContext, schedules: &[Schedule]) -> Result<(), Error> {
     }
     let mut after = None;
     loop {
-        let page = desk.store.subjects(None, after, MOST).await?;
+        let page = desk.store.subjects(None, after, MAX_ENTRIES).await?;
         for subject in &page {
             settle(desk, schedules, subject).await?;
         }
         match page.last() {
-            Some(last) if page.len() == MOST => after = Some((last.schedule.clone(), last.subject.clone())),
+            Some(last) if page.len() == MAX_ENTRIES => after = Some((last.schedule.clone(), last.subject.clone())),
             _ => return Ok(()),
         }
     }

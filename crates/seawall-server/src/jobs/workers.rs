@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Workers at most: a few of them are as fast as the store.
-const MOST: usize = 4;
+const MAX_WORKERS: usize = 4;
 /// Suspects that run side by side at most. The first runs alone, and each that comes to an end makes room for one more: if the process
 /// dies soon after its start, over and over, one is blamed for each time and not several of which most are not the cause.
 const SUSPECTS: usize = 4;
@@ -51,7 +51,7 @@ impl Workers {
     /// As many workers as there are threads that serve callers, within reason.
     pub(super) fn new(threads: usize) -> Self {
         Self {
-            clocks: (0..threads.clamp(1, MOST)).map(|_| AtomicI64::new(UNSEEN)).collect(),
+            clocks: (0..threads.clamp(1, MAX_WORKERS)).map(|_| AtomicI64::new(UNSEEN)).collect(),
             bell: Notify::new(),
             more: Notify::new(),
             found: ArcSwap::default(),
@@ -173,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn suspects_are_few_however_much_is_lived_through() {
         let crew = Workers::new(8);
-        assert_eq!((crew.size(), crew.suspects.available_permits()), (MOST, 1));
+        assert_eq!((crew.size(), crew.suspects.available_permits()), (MAX_WORKERS, 1));
         let first = crew.suspect().await.unwrap();
         assert_eq!(crew.suspects.available_permits(), 0);
         drop(first);

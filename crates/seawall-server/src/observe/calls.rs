@@ -15,7 +15,7 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Calls that are remembered.
-const MOST: usize = 10_000;
+const MAX_CALLS: usize = 10_000;
 /// Calls whose end has not been heard of; jobs may wait for days.
 const MAX_OPEN: usize = 20_000;
 /// Attempts that are remembered of one call, the first ones.
@@ -71,7 +71,7 @@ pub(crate) struct Calls {
 impl Default for Calls {
     fn default() -> Self {
         // Room that nobody has written to costs nothing, and to move thousands of calls to a larger one does.
-        Self { ring: VecDeque::with_capacity(MOST), open: HashMap::default(), order: VecDeque::new(), first: None, next: 0 }
+        Self { ring: VecDeque::with_capacity(MAX_CALLS), open: HashMap::default(), order: VecDeque::new(), first: None, next: 0 }
     }
 }
 
@@ -160,7 +160,7 @@ impl Calls {
         let mut steps = self.open.remove(&record.call).unwrap_or_default();
         let first = self.first.take_if(|(call, _)| *call == record.call);
         steps.extend(first.filter(|_| steps.len() < MAX_ATTEMPTS).map(|(_, step)| step));
-        bounded(&mut self.ring, MOST, RecentCall { number: self.next, record: record.clone(), steps });
+        bounded(&mut self.ring, MAX_CALLS, RecentCall { number: self.next, record: record.clone(), steps });
         self.next += 1;
     }
 
@@ -334,7 +334,7 @@ mod tests {
             calls.attempt(&attempt);
             calls.call(&call);
         }
-        assert_eq!((calls.ring.len(), calls.open.len()), (MOST, 0));
+        assert_eq!((calls.ring.len(), calls.open.len()), (MAX_CALLS, 0));
         let (mut before, mut count) = (None, 0);
         loop {
             let (page, next) = calls.page(&CallFilter { upstream: Some("u1"), before, ..CallFilter::default() }, 400);
@@ -344,7 +344,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(count, MOST / 2);
+        assert_eq!(count, MAX_CALLS / 2);
         let newest = calls.ring.back().unwrap().record.call;
         assert_eq!(calls.one(newest).unwrap().timeline[0].status, "200");
     }

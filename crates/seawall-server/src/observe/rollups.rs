@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 const QUARTER_MS: i64 = 15 * 60 * 1000;
 /// Rows that are remembered while the store does not take them.
-const MOST: usize = 20_000;
+const MAX_ROWS: usize = 20_000;
 /// Rows that the store has stay so long, for stragglers.
 const OLDEST_MS: i64 = 60 * 60 * 1000;
 
@@ -56,7 +56,7 @@ impl Rollups {
     pub(crate) fn forget(&mut self, now: Wall) {
         let oldest = now.0.saturating_sub(OLDEST_MS);
         self.0.retain(|(start, _), counted| counted.changed || *start >= oldest);
-        while self.0.len() > MOST {
+        while self.0.len() > MAX_ROWS {
             self.0.pop_first();
         }
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Different errors that are remembered; the one without a name that was not seen for longest goes first.
-pub(crate) const MOST: usize = 500;
+pub(crate) const MAX_ERRORS: usize = 500;
 
 #[derive(Clone, Debug)]
 pub(crate) struct UnnamedEntry {
@@ -47,7 +47,7 @@ impl UnnamedErrors {
             known.last_at = record.at;
             return;
         }
-        if self.0.len() >= MOST
+        if self.0.len() >= MAX_ERRORS
             && let Some(oldest) = self.0.iter().min_by_key(|(_, error)| (error.named_as.is_some(), error.last_at)).map(|(print, _)| *print)
         {
             self.0.remove(&oldest);

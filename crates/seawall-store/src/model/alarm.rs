@@ -5,7 +5,7 @@ use seawall_core::policy::Severity;
 use seawall_core::time::Wall;
 
 /// Alarms that one question brings at most.
-pub const MOST: usize = 1000;
+pub const MAX_ALARMS: usize = 1000;
 
 /// A queue of dead letters that is too deep.
 #[derive(Clone, Debug, PartialEq, Eq)]

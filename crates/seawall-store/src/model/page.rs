@@ -4,7 +4,7 @@
 use seawall_core::id::CallId;
 
 /// Entries a page has at most, whatever is asked for.
-pub const MOST: usize = 500;
+pub const MAX_ENTRIES: usize = 500;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page<T> {
@@ -23,12 +23,12 @@ pub struct PageWindow {
 impl PageWindow {
     /// As many as may be asked for, and one more, which tells whether there is another page.
     pub(crate) fn rows(self) -> usize {
-        self.limit.clamp(1, MOST) + 1
+        self.limit.clamp(1, MAX_ENTRIES) + 1
     }
 
     /// Makes a page of what `rows` gave.
     pub(crate) fn page<T>(self, mut entries: Vec<T>, id: impl Fn(&T) -> CallId) -> Page<T> {
-        let limit = self.limit.clamp(1, MOST);
+        let limit = self.limit.clamp(1, MAX_ENTRIES);
         let more = entries.len() > limit;
         entries.truncate(limit);
         let next = if more { entries.last().map(id) } else { None };

@@ -7,7 +7,7 @@ use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Wall;
 
 /// Rows that one question brings at most: a week of a hundred endpoints.
-pub const MOST: usize = 70_000;
+pub const MAX_ROLLUPS: usize = 70_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollupRow {

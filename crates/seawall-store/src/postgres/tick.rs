@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// What one tick moves at most of each kind, so that no transaction is long.
-const MOST: usize = 2000;
+const MAX_MOVED: usize = 2000;
 /// What is forgotten in one statement, and the pause after it.
 const SWEEP: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -30,12 +30,12 @@ fn ready_statement() -> &'static str {
         let given = given("(SELECT upstream, tenant, count(*) AS n FROM picked GROUP BY 1, 2) AS g");
         format!(
             "WITH over AS MATERIALIZED (SELECT ctid AS t FROM claims WHERE lease_until <= $1 \
-             ORDER BY lease_until LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
+             ORDER BY lease_until LIMIT {MAX_MOVED} FOR UPDATE SKIP LOCKED), \
              gone AS (DELETE FROM claims WHERE ctid = ANY(ARRAY(SELECT t FROM over)) RETURNING row AS r, lease_until AS at, cancel, begun_at, rules, \
              CASE WHEN token >> 32 = $2 THEN 0 ELSE 1 END AS crashed), \
              late AS MATERIALIZED (SELECT r, upstream, tenant, at, cancel, crashed, gone.begun_at, gone.rules FROM gone JOIN jobs ON jobs.row = gone.r), \
              due AS MATERIALIZED (SELECT row AS r, upstream, tenant, due AS at FROM jobs WHERE waits = 1 AND due <= $1 \
-             ORDER BY due LIMIT {MOST} FOR UPDATE SKIP LOCKED), \
+             ORDER BY due LIMIT {MAX_MOVED} FOR UPDATE SKIP LOCKED), \
              picked AS (SELECT r, upstream, tenant, at, cancel, 1 AS lost, crashed, begun_at, rules FROM late \
              UNION ALL SELECT r, upstream, tenant, at, 0, 0, 0, NULL, NULL FROM due), \
              placed AS (SELECT r, cancel, lost, crashed, begun_at, rules, row_number() OVER (PARTITION BY upstream, tenant ORDER BY lost DESC, at, r) - 1 AS place, \

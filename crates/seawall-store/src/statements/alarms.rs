@@ -1,14 +1,14 @@
 //! Alarms: a row belongs to whoever puts it there, until somebody takes it over as it is.
 
 use crate::error::Error;
-use crate::model::alarm::{Alarm, MOST};
+use crate::model::alarm::{Alarm, MAX_ALARMS};
 use crate::sql::{Sql, values};
 use seawall_core::policy::Severity;
 
 pub(crate) async fn list<S: Sql>(sql: &mut S) -> Result<Vec<Alarm>, Error> {
     let statement = "SELECT queue, severity, holder, raised_at, seen_at FROM alarms ORDER BY queue, severity LIMIT $1";
     let mut alarms = Vec::new();
-    for mut row in sql.query(statement, values![MOST]).await? {
+    for mut row in sql.query(statement, values![MAX_ALARMS]).await? {
         let (queue, severity) = (row.take()?, row.word(Severity::from_word)?);
         alarms.push(Alarm { queue, severity, holder: row.take()?, raised_at: row.take()?, seen_at: row.take()? });
     }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::model::notes::{AuditEntry, NumberedEntry, UnnamedGroup};
-use crate::model::page::MOST;
+use crate::model::page::MAX_ENTRIES;
 use crate::sql::{Sql, first, values};
 use bytes::Bytes;
 use seawall_core::time::Wall;
@@ -35,7 +35,7 @@ pub(crate) async fn record<S: Sql>(sql: &mut S, deed: &AuditEntry) -> Result<(),
 /// Newest first, those before a number.
 pub(crate) async fn audit<S: Sql>(sql: &mut S, before: &Option<i64>, limit: &usize) -> Result<Vec<NumberedEntry>, Error> {
     let statement = "SELECT number, at, who, action, detail FROM audit WHERE number < $1 ORDER BY number DESC LIMIT $2";
-    let rows = sql.query(statement, values![before.unwrap_or(i64::MAX), (*limit).clamp(1, MOST)]).await?;
+    let rows = sql.query(statement, values![before.unwrap_or(i64::MAX), (*limit).clamp(1, MAX_ENTRIES)]).await?;
     let deed = |mut row: crate::sql::RowReader| {
         let number = row.take()?;
         Ok(NumberedEntry { number, deed: AuditEntry { at: row.take()?, who: row.take()?, action: row.take()?, detail: row.take()? } })
@@ -65,7 +65,7 @@ pub(crate) async fn note<S: Sql>(sql: &mut S, errors: &[UnnamedGroup]) -> Result
 /// Those with a name, which are rules as well, and of the others the newest.
 pub(crate) async fn unnamed<S: Sql>(sql: &mut S, limit: &usize) -> Result<Vec<UnnamedGroup>, Error> {
     let mut errors = Vec::new();
-    for (which, limit) in [("named_as IS NOT NULL", MAX_NAMED), ("named_as IS NULL", (*limit).clamp(1, MOST))] {
+    for (which, limit) in [("named_as IS NOT NULL", MAX_NAMED), ("named_as IS NULL", (*limit).clamp(1, MAX_ENTRIES))] {
         let statement = format!(
             "SELECT fingerprint, upstream, endpoint, status, seen, first_at, last_at, sample, named_as, member, value FROM unnamed \
              WHERE {which} ORDER BY last_at DESC, fingerprint LIMIT $1"

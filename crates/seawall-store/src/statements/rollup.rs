@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::json;
-use crate::model::rollup::{MOST, RollupRow, from_bytes, to_bytes};
+use crate::model::rollup::{MAX_ROLLUPS, RollupRow, from_bytes, to_bytes};
 use crate::sql::{Sql, values};
 use seawall_core::record::rollup::Rollup;
 use seawall_core::time::Wall;
@@ -19,7 +19,7 @@ pub(crate) async fn put<S: Sql>(sql: &mut S, rows: &[RollupRow]) -> Result<(), E
 
 /// From the first time up to, but not with, the second; oldest first.
 pub(crate) async fn between<S: Sql>(sql: &mut S, from: &Wall, to: &Wall, upstream: &Option<String>) -> Result<Vec<RollupRow>, Error> {
-    let mut values = values![*from, *to, MOST].to_vec();
+    let mut values = values![*from, *to, MAX_ROLLUPS].to_vec();
     let mut wanted = "start_at >= $1 AND start_at < $2".to_owned();
     if let Some(upstream) = upstream {
         values.push(upstream.into());

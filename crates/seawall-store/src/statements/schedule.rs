@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::failpoint;
-use crate::model::page::MOST;
+use crate::model::page::MAX_ENTRIES;
 use crate::model::schedule::{Firing, NewSubject, ScheduleSubject, SubjectSource, TickReport};
 use crate::sql::{RowReader, Sql, Write, values};
 
@@ -47,7 +47,7 @@ pub(crate) async fn list<S: Sql>(
     limit: &usize,
 ) -> Result<Vec<ScheduleSubject>, Error> {
     let (last_schedule, last_subject) = after.clone().unwrap_or_default();
-    let limit = (*limit).clamp(1, MOST);
+    let limit = (*limit).clamp(1, MAX_ENTRIES);
     let rows = if let Some(schedule) = schedule {
         let statement = format!("SELECT {SUBJECT} FROM subjects WHERE schedule = $1 AND subject > $2 ORDER BY subject LIMIT $3");
         sql.query(&statement, values![schedule, last_subject, limit]).await?
@@ -64,7 +64,7 @@ pub(crate) async fn due<S: Sql>(sql: &mut S, now: &seawall_core::time::Wall, mos
         "SELECT {SUBJECT} FROM subjects WHERE stopped IS NULL AND coalesce(next_retry_at, next_at) <= $1 \
          ORDER BY coalesce(next_retry_at, next_at) LIMIT $2"
     );
-    sql.query(&statement, values![*now, (*most).clamp(1, MOST)]).await?.into_iter().map(subject).collect()
+    sql.query(&statement, values![*now, (*most).clamp(1, MAX_ENTRIES)]).await?.into_iter().map(subject).collect()
 }
 
 /// Moves a subject on and makes its job. `false` when the tick was somebody else's, or the subject is stopped or gone.

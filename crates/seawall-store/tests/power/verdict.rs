@@ -11,7 +11,7 @@ use seawall_store::Store;
 use seawall_store::dead;
 use seawall_store::job::{self, Job, JobState, NewJob};
 use seawall_store::location::Location;
-use seawall_store::page::{MOST, PageWindow};
+use seawall_store::page::{MAX_ENTRIES, PageWindow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -172,7 +172,7 @@ impl Left {
         if store.lost_its_log() {
             return Restored::WithoutItsLog;
         }
-        let jobs = store.jobs(job::JobFilter::default(), PageWindow { after: None, limit: MOST }).await.unwrap().entries;
+        let jobs = store.jobs(job::JobFilter::default(), PageWindow { after: None, limit: MAX_ENTRIES }).await.unwrap().entries;
         assert_eq!(Store::check(&database), Ok(()));
         Restored::Jobs(jobs.len())
     }
@@ -209,7 +209,7 @@ async fn found(store: &Store, promises: &Promises) -> Found {
     store.tick(NOON, None).await.unwrap();
     let mut found = Found::new();
     let mut add = |what: &str, which: String, state: String| drop(found.insert((what.to_owned(), which), state));
-    let mut window = PageWindow { after: None, limit: MOST };
+    let mut window = PageWindow { after: None, limit: MAX_ENTRIES };
     loop {
         let page = store.jobs(job::JobFilter::default(), window).await.unwrap();
         page.entries.iter().for_each(|job| add("job", job.id.to_string(), state(job)));
@@ -221,7 +221,7 @@ async fn found(store: &Store, promises: &Promises) -> Found {
     let letters = store.letters(dead::LetterQuery::default(), window).await.unwrap();
     assert!(letters.next.is_none(), "all are on one page");
     letters.entries.iter().for_each(|letter| add("letter", letter.letter.id.to_string(), "kept".to_owned()));
-    for subject in store.subjects(None, None, MOST).await.unwrap() {
+    for subject in store.subjects(None, None, MAX_ENTRIES).await.unwrap() {
         add("subject", subject.subject.clone(), subject.next_at.0.to_string());
         if let Some(at) = subject.last_ok_at {
             add("ok", subject.subject, at.0.to_string());

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// A queue without a bound stops here, before memory does.
-const MOST: usize = 1_000_000;
+const MAX_QUEUE: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
 struct QueuedRequest {
@@ -45,7 +45,7 @@ impl ServerCapacity {
         }
         let waiting = self.jobs.len() - self.started(now);
         let busy = self.free.peek().is_none_or(|free| free.0 > now);
-        if busy && waiting >= queue.unwrap_or(MOST).min(MOST) {
+        if busy && waiting >= queue.unwrap_or(MAX_QUEUE).min(MAX_QUEUE) {
             return None;
         }
         let job = self.assign(service, now);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many keys, sequences or addresses are remembered; the oldest is forgotten first.
-const MOST: usize = 10_000;
+const MAX_REMEMBERED: usize = 10_000;
 
 /// Values by name, never more than `MOST`.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl<V> Default for Bounded<V> {
 impl<V: Default> Bounded<V> {
     pub(crate) fn entry(&mut self, name: &str) -> &mut V {
         if !self.values.contains_key(name) {
-            if self.order.len() >= MOST
+            if self.order.len() >= MAX_REMEMBERED
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.values.remove(&oldest);
@@ -89,7 +89,7 @@ impl Stats {
     pub(crate) fn error(&mut self, name: &str) {
         if let Some(count) = self.errors.get_mut(name) {
             *count += 1;
-        } else if self.errors.len() < MOST {
+        } else if self.errors.len() < MAX_REMEMBERED {
             self.errors.insert(name.to_owned(), 1);
         }
     }
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_the_oldest_goes_first() {
         let mut bounded = Bounded::<u64>::default();
-        for n in 0..MOST + 5 {
+        for n in 0..MAX_REMEMBERED + 5 {
             *bounded.entry(&n.to_string()) += 1;
         }
-        assert_eq!(bounded.values.len(), MOST);
+        assert_eq!(bounded.values.len(), MAX_REMEMBERED);
         assert!(bounded.peek("4").is_none() && bounded.peek("5").is_some());
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 const CONNECT: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// More than any page of the API has.
-const MOST: u64 = 256 << 20;
+const MAX_RESPONSE: u64 = 256 << 20;
 
 #[derive(Debug)]
 pub(super) struct AdminClient {
@@ -136,7 +136,7 @@ impl AdminClient {
         let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.unwrap_or_default()));
         let mut text = Vec::new();
         // Whoever refuses early may close while we still send; its answer counts.
-        let read = stream.take(MOST).read_to_end(&mut text);
+        let read = stream.take(MAX_RESPONSE).read_to_end(&mut text);
         if text.is_empty() {
             sent.and(read).map_err(absent)?;
         }
