@@ -1,7 +1,7 @@
 //! The only part of Seawall that waits, sends and reads clocks.
 //!
-//! [`drive`] runs the core's call machine; [`transport`] sends its attempts over the connections of `seawall-http`;
-//! [`live`] holds the configuration in force with its [`state`]; [`recorder`] takes what happened to the log and the
+//! [`driver`] runs the core's call machine; [`transport`] sends its attempts over the connections of `seawall-http`;
+//! [`runtime`] holds the configuration in force with its [`state`]; [`recorder`] takes what happened to the log and the
 //! [`metrics`].
 //!
 //! [`Policy`] is all of it around a call of your own: see [`library`].

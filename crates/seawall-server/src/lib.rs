@@ -1,6 +1,6 @@
 //! Seawall's server: the gateway, durable jobs, schedules and the admin port in one process.
 //!
-//! [`start`] starts the threads of a server, [`Running::until`] serves until a signal says stop. The [`Host`] is whatever runs the
+//! [`start`] starts the threads of a server, [`RunningServer::until`] serves until a signal says stop. The [`Host`] is whatever runs the
 //! server: it prints notes and tells a service manager.
 
 mod admin;

@@ -73,7 +73,7 @@ impl Outcome {
 pub struct CallRequest<'a> {
     /// Upper case.
     pub method: &'a str,
-    /// Tells whether two refusals of a key are about different requests; see [`super::Plan::mark`].
+    /// Tells whether two refusals of a key are about different requests; see [`super::CallPlan::mark`].
     pub mark: RequestMark,
     /// It carries an idempotency key.
     pub keyed: bool,

@@ -230,7 +230,7 @@ impl KeyPool {
     /// A key that a request was accepted with in this time is good, whatever other requests it is refused for.
     pub const PROVEN_GOOD: Nanos = Nanos::from_secs(60);
 
-    /// One key for each group number, in the order of the configuration; at most [`KeySet::MOST`].
+    /// One key for each group number, in the order of the configuration; at most [`KeySet::MAX_KEYS`].
     #[must_use]
     pub fn new(pick: Pick, groups: &[u16]) -> Self {
         let groups = &groups[..groups.len().min(KeySet::MAX_KEYS)];

@@ -10,7 +10,7 @@ use crate::time::{Mono, Nanos};
 use crate::words::words;
 
 pub const WORKERS: u32 = 500;
-/// The width of a bucket of [`Row::retries_per_bucket`].
+/// The width of a bucket of [`HerdRow::retries_per_bucket`].
 pub const BUCKET: Nanos = Nanos::from_millis(100);
 const BUCKETS_PER_SECOND: usize = 10;
 /// What the upstream serves in each bucket while its capacity is scarce.

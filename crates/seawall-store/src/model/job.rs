@@ -212,7 +212,7 @@ pub struct Job {
     pub crashes: u32,
     /// When a send was begun whose worker was lost before it could tell the outcome, where that send may not be repeated.
     pub begun_at: Option<Wall>,
-    /// The rules of the worker that was lost with it, see [`Claim::rules`]; [`MIXED`] where several were lost that went by different ones.
+    /// The rules of the worker that was lost with it, see [`ClaimRequest::rules`]; [`MIXED`] where several were lost that went by different ones.
     pub lost_under: Option<i64>,
     pub idempotency_key: Option<String>,
     pub correlation_id: Option<String>,
@@ -251,7 +251,7 @@ pub struct Claimed {
     pub job: Job,
     /// The length of a body that was left in the store, where it is longer than [`SHORT_BODY`].
     pub body_left: Option<usize>,
-    /// Those of the [`Claim`].
+    /// Those of the [`ClaimRequest`].
     pub rules: i64,
 }
 
