@@ -15,6 +15,7 @@ mod action;
 mod ask;
 mod cells;
 mod first;
+mod held;
 mod plan;
 mod report;
 #[cfg(test)]
@@ -28,14 +29,13 @@ pub use first::First;
 pub use plan::CallPlan;
 
 use crate::admit::idempotency;
-use crate::admit::line::LinePlace;
 use crate::classify::{Classification, ObservedResult};
 use crate::decide::{CallProgress, Deadline, DecisionInput, NextStep, RetryFunding, next};
-use crate::guard::Permit;
-use crate::lease::{KeyLease, RequestMark};
+use crate::lease::RequestMark;
 use crate::record::{AttemptOutcome, AttemptStatus, Class, Code, Decision, ErrorKind, Reason};
 use crate::rng::Rng;
 use crate::time::{Mono, Nanos, Now};
+use held::HeldResources;
 use std::sync::Arc;
 use waiting::Obstacle;
 
@@ -83,20 +83,6 @@ enum Then {
         reason: Reason,
     },
     Finish(CallEnd),
-}
-
-/// What the call holds and must give back, however it ends.
-#[derive(Clone, Copy, Debug, Default)]
-struct HeldResources {
-    limits: bool,
-    /// A slot of the pool, since then. A place in the line is the driver's, who holds the ticket.
-    slot: Option<Mono>,
-    reservation: bool,
-    permit: Option<Permit>,
-    key: Option<KeyLease>,
-    /// A place in the line of calls that wait for this upstream.
-    line: Option<LinePlace>,
-    funding: Option<RetryFunding>,
 }
 
 #[derive(Debug)]
@@ -405,7 +391,7 @@ impl Call {
             settle.leave_pool = self.held.slot.take();
         }
         if let Then::Finish(_) = then {
-            self.give_back(&mut settle, self.reservation());
+            std::mem::take(&mut self.held).give_back(&mut settle, self.progress.attempts == 0, self.reservation());
         }
         self.state = State::Settling(then);
         Action::Ask(Ask::Settle(settle))
@@ -533,7 +519,7 @@ impl Call {
         let mut settle = SettleAttempt::default();
         // An answer that nobody gets is none that could be given again.
         self.doubt |= std::mem::take(&mut self.final_answer);
-        self.give_back(&mut settle, self.reservation());
+        std::mem::take(&mut self.held).give_back(&mut settle, self.progress.attempts == 0, self.reservation());
         self.state = State::Done;
         settle
     }
@@ -567,7 +553,7 @@ impl Call {
     fn settle_then(&mut self, then: Then, now: Now) -> Action {
         let mut settle = SettleAttempt::default();
         let goes_on = matches!(then, Then::Defer { .. }) && self.held.reservation;
-        self.give_back(&mut settle, self.reservation());
+        std::mem::take(&mut self.held).give_back(&mut settle, self.progress.attempts == 0, self.reservation());
         if goes_on {
             settle.reservation = None;
             self.held.reservation = true;
@@ -585,19 +571,6 @@ impl Call {
             (true, _) => Reservation::Done,
             (false, true) => Reservation::Unknown,
             (false, false) => Reservation::Released,
-        }
-    }
-
-    fn give_back(&mut self, settle: &mut SettleAttempt, reservation: Reservation) {
-        let held = std::mem::take(&mut self.held);
-        settle.cancel = settle.cancel.or(held.permit);
-        settle.refund = held.funding;
-        settle.untake = held.limits && self.progress.attempts == 0;
-        settle.leave_pool = settle.leave_pool.or(held.slot);
-        settle.leave_line = held.line;
-        settle.reservation = held.reservation.then_some(reservation);
-        if let (None, Some(lease)) = (settle.key, held.key) {
-            settle.key = Some((lease, KeyReport::Unused));
         }
     }
 

@@ -2,6 +2,7 @@
 //! up for the store.
 
 use super::schedule::{self, TickResult};
+use super::target::Target;
 use super::{JobContext, callback, submit};
 use crate::ServerState;
 use crate::headers::{self, HeaderMarks, OwnHeaders};
@@ -9,7 +10,6 @@ use crate::idempotency::{KEY, KeyReservation, KeyedCall, MAX_ANSWER, is_made};
 use crate::letter::{self, Cause, LetterPlace};
 use http::{HeaderMap, HeaderValue, Method, Version};
 use seawall_core::call::{self, CallEnd, Outcome};
-use seawall_core::config::AtCost;
 use seawall_core::decide::{CallProgress, repeatable};
 use seawall_core::policy::{Door, IdempotencyMode, Unsafe};
 use seawall_core::record::AttemptOutcome;
@@ -22,8 +22,8 @@ use seawall_engine::deadlines::Deadlines;
 use seawall_engine::driver::{CallContext, Driven, Finished, StartLog, drive_job};
 use seawall_engine::limits::LimitSubject;
 use seawall_engine::mask::{Mask, Masked};
-use seawall_engine::record::{CallRecord, Record, RequestLine};
-use seawall_engine::runtime::{LiveEndpoint, LiveUpstream};
+use seawall_engine::record::{CallRecord, Record};
+use seawall_engine::runtime::LiveUpstream;
 use seawall_engine::sender::Sending;
 use seawall_engine::trace::TraceContext;
 use seawall_engine::transport::{HttpTransport, ReplayBody, Room, UpstreamResponse};
@@ -54,37 +54,6 @@ pub(super) struct Bench {
     outside: RefCell<(Reach, Sending)>,
     deadlines: Deadlines,
     rng: RefCell<Rng>,
-}
-
-/// Where a job goes.
-struct Target {
-    upstream: Arc<LiveUpstream>,
-    endpoint: Arc<LiveEndpoint>,
-    target: RequestTarget,
-    /// The whole URL that somebody handed in, where there is one.
-    url: Option<String>,
-}
-
-impl Target {
-    /// The job's request as the call machine sees it.
-    fn request<'a>(&self, job: &'a Job, made: bool, headers: &HeaderMap, now: Wall) -> call::CallRequest<'a> {
-        call::CallRequest {
-            method: &job.request.method,
-            mark: self.endpoint.plan.mark(&job.request.method, &job.request.path),
-            keyed: job.idempotency_key.is_some() || made,
-            at_cost: is_at_cost(self, &job.request.path, headers),
-            replayable: true,
-            deadline: job.expires_at.map(|at| at.since(now)),
-            patient: true,
-        }
-    }
-
-    fn request_line(&self, job: &Job) -> Arc<RequestLine> {
-        let method = Method::from_bytes(job.request.method.as_bytes()).unwrap_or_default();
-        // A URL that the configuration refers to is often a secret itself: records keep the reference.
-        let is_reference = self.url.as_ref().is_some_and(|url| *url != job.request.path);
-        RequestLine::new(&method, &self.endpoint.route, if is_reference { &job.request.path } else { &self.target })
-    }
 }
 
 /// How a run went.
@@ -578,11 +547,6 @@ impl Bench {
 fn method(job: &Job) -> Result<Method, String> {
     submit::checked_method(&job.request.method)?;
     Method::from_bytes(job.request.method.as_bytes()).map_err(|error| error.to_string())
-}
-
-fn is_at_cost(to: &Target, path: &str, headers: &HeaderMap) -> bool {
-    let path = path.split('?').next().unwrap_or(path);
-    to.endpoint.plan.at_cost.allows(path, || headers.get(AtCost::OPERATION)?.to_str().ok())
 }
 
 /// What sends within `allow_private` as it is now.

@@ -17,6 +17,7 @@ mod replay_run;
 mod runner;
 pub(crate) mod schedule;
 pub(crate) mod submit;
+mod target;
 pub(crate) mod view;
 mod worker;
 mod workers;

@@ -1,6 +1,7 @@
 //! The `fetch` door: one request for each line of a list, one result for each request, nothing lost. Three threads: one
 //! reads, one sends, one writes.
 
+mod call_result;
 mod claim;
 mod dead_letter;
 mod destination;

@@ -1,6 +1,7 @@
 //! Sends rows: as many at a time as are wanted, each driven by the call machine until it ends or has to wait. A row that
 //! waits holds no slot; what concerns its whole host makes its whole lane wait.
 
+use super::call_result::{finished_row, rejected_key};
 use super::dead_letter::dead_letter;
 use super::destination::Destination;
 use super::input::{EarlierRow, Read};
@@ -393,7 +394,7 @@ impl FetchState {
             let suspect = matches!(cause.code.as_str(), "schema" | "malformed").then(Bytes::new);
             self.tally.borrow_mut().prohibited += u64::from(ended.fault == Some(Fault::OUT_OF_REACH));
             if cause.class == Class::Auth && self.fail_fast_auth {
-                self.halt(FetchStop::Unauthorized(refused_key(run, to)));
+                self.halt(FetchStop::Unauthorized(rejected_key(run, to)));
             }
             self.dead(run, Some(to), cause, status, suspect).await;
             return false;
@@ -455,7 +456,7 @@ impl FetchState {
             replaces: if next.is_none() { run.before.letter.take() } else { None },
             moved_from: run.before.moved_from.take(),
             end: OutputEnd::Good(content, next.clone()),
-            ..over(run, url, status, elapsed, share)
+            ..finished_row(run, url, status, elapsed, share)
         };
         self.emit(done).await;
         let Some(next) = next else { return false };
@@ -490,7 +491,7 @@ impl FetchState {
             replaces: run.before.letter,
             moved_from: run.before.moved_from,
             end: OutputEnd::Dead(Box::new(Dead { outcome, cause, letter, suspect })),
-            ..over(run, url, status, elapsed, None)
+            ..finished_row(run, url, status, elapsed, None)
         };
         self.emit(done).await;
     }
@@ -568,43 +569,5 @@ impl FetchState {
         if self.to.send(done).await.is_err() {
             self.halt(FetchStop::NoOutput);
         }
-    }
-}
-
-/// Everything of a result that does not depend on how it ended.
-fn over(
-    run: &StartedRow,
-    url: String,
-    status: Option<u16>,
-    elapsed: Nanos,
-    share: Option<tokio::sync::OwnedSemaphorePermit>,
-) -> FinishedRow {
-    FinishedRow {
-        line: run.row.line,
-        ordinal: run.row.ordinal,
-        key: run.row.key,
-        id: run.row.id.clone(),
-        file: run.row.file.clone(),
-        url,
-        page: None,
-        status,
-        attempts: run.progress.attempts,
-        elapsed,
-        end: OutputEnd::Good(Content::Nothing, None),
-        replaces: None,
-        moved_from: None,
-        share,
-    }
-}
-
-/// Who was not accepted by whom.
-fn refused_key(run: &StartedRow, to: &Destination) -> String {
-    use seawall_engine::attempt::KeyTail as _;
-    let key = run.history.iter().rev().find_map(|(_, attempt)| attempt.key);
-    let tail = key.and_then(|key| to.upstream.tail(key));
-    let name = if to.configured { format!("upstream `{}`", to.upstream.spec.name) } else { run.row.lane.to_string() };
-    match tail {
-        Some(tail) => format!("{name} does not accept the key {tail}"),
-        None => format!("{name} does not accept our requests"),
     }
 }

@@ -115,7 +115,8 @@ fn a_database_that_says_nothing_is_found_out_and_so_is_its_return() {
 fn read_only(server: &'static Cluster, is_on: bool) {
     let value = if is_on { "on" } else { "off" };
     awaited(server.execute("postgres", &format!("ALTER SYSTEM SET default_transaction_read_only = {value}")));
-    awaited(server.execute("postgres", "SELECT pg_reload_conf()"));
+    // Sessions read the new setting each by itself, a moment after the signal.
+    awaited(server.execute("postgres", "SELECT pg_reload_conf(), pg_sleep(0.5)"));
 }
 
 #[test]
