@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use seawall_core::classify::presets::Preset;
-use seawall_core::classify::{RuleSet, Seen, diagnostic, fingerprint};
+use seawall_core::classify::{ObservedResult, RuleSet, diagnostic, fingerprint};
 use seawall_core::record::ErrorKind;
 use seawall_core::time::{Nanos, Wall};
 
@@ -40,12 +40,13 @@ fuzz_target!(|data: &[u8]| {
         Some((String::from_utf8_lossy(&line[..at]).into_owned(), line[at + 1..].to_vec()))
     };
     let headers: Vec<(String, Vec<u8>)> = head.split(|byte| *byte == b'\n').filter_map(line).collect();
-    let seen = Seen { method: METHODS[usize::from(*method) % METHODS.len()], result, headers: &headers, body, latency: Nanos::ZERO };
+    let seen =
+        ObservedResult { method: METHODS[usize::from(*method) % METHODS.len()], result, headers: &headers, body, latency: Nanos::ZERO };
     let now = Wall(1_768_478_400_000);
     for set in SETS.iter() {
         let verdict = set.classify(&seen, now);
         if !set.needs_body(seen.method, result) {
-            assert_eq!(verdict, set.classify(&Seen { body: b"", ..seen }, now));
+            assert_eq!(verdict, set.classify(&ObservedResult { body: b"", ..seen }, now));
         }
     }
     let said = diagnostic(body, "");

@@ -5,9 +5,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use seawall_core::config::checklist::checklist;
-use seawall_core::lint::{self, Surroundings};
 use seawall_core::config::place::SecretRef;
 use seawall_core::config::{self, Config, explain};
+use seawall_core::lint::{self, Surroundings};
 use seawall_core::sim::downtime;
 use seawall_core::time::Nanos;
 use seawall_core::{calc, call};
@@ -41,8 +41,8 @@ fn look_into(config: &Config) {
             assert!((0.0..=1.0).contains(&chance), "{chance}");
             assert!(calc::amplification(&policy.retry, 3, 100.0).budgeted >= 1.0);
             calc::trips(&policy.breaker, &config.limits, policy.timeout.attempt);
-            call::Plan::new(config, upstream, endpoint);
-            call::Cells::new(config, upstream, policy);
+            call::CallPlan::new(config, upstream, endpoint);
+            call::EndpointCells::new(config, upstream, policy);
         }
     }
 }

@@ -5,8 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use seawall_core::classify::Unit;
 use seawall_core::classify::retry_after::{WAIT_CAP, asked, rate_limit, retry_after};
-use seawall_core::units::length;
 use seawall_core::time::{Nanos, Wall};
+use seawall_core::units::length;
 
 const FIELDS: &[&str] =
     &["retry-after", "ratelimit", "ratelimit-remaining", "ratelimit-reset", "x-ratelimit-remaining", "x-ratelimit-reset"];

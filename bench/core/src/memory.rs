@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use governor::RateLimiter;
 use governor::clock::FakeRelativeClock;
-use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::admit::table::Table;
+use seawall_core::admit::limit::{Gcra, LimitCell};
+use seawall_core::admit::table::CellTable;
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
 use seawall_core::time::{Mono, Nanos};
 
@@ -62,8 +62,8 @@ pub fn report() {
     });
 }
 
-fn table() -> Table {
-    let limit = Limit::from(&policy::Limit {
+fn table() -> CellTable {
+    let limit = Gcra::from(&policy::LimitPolicy {
         name: String::new(),
         key: Vec::new(),
         rate: Rate::per_second(1),
@@ -73,11 +73,11 @@ fn table() -> Table {
         fail: Fail::Open,
         max_wait: Nanos::ZERO,
     });
-    let mut table = Table::new(KEYS as u32);
+    let mut table = CellTable::new(KEYS as u32);
     for at in 0..KEYS {
         let _ = limit.take(table.cell(&limit, key(at), Mono(1)), Mono(1), 1);
     }
     assert_eq!(table.len() as u64, KEYS);
-    assert!(table.find(key(7)).is_some_and(|cell| *cell != Cell::default()));
+    assert!(table.find(key(7)).is_some_and(|cell| *cell != LimitCell::default()));
     table
 }

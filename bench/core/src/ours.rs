@@ -3,13 +3,13 @@
 use std::hint::black_box;
 
 use seawall_core::admit::adaptive::Adaptive;
-use seawall_core::admit::bulkhead::{Arrival, Bulkhead, Entry};
+use seawall_core::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest};
 use seawall_core::admit::layered;
-use seawall_core::admit::limit::{Cell, Limit};
-use seawall_core::admit::table::Table;
+use seawall_core::admit::limit::{Gcra, LimitCell};
+use seawall_core::admit::table::CellTable;
 use seawall_core::decide::budget::Budget;
-use seawall_core::guard::{Admission, Breaker, Sample};
-use seawall_core::lease::{Answer, KeyPool, KeySet, RequestMark};
+use seawall_core::guard::{Admission, BreakerCell, BreakerSample};
+use seawall_core::lease::{KeyPool, KeySet, LeaseAnswer, RequestMark};
 use seawall_core::policy::{self, Algorithm, Backoff, BackoffKind, BreakerPer, Fail, Mode, Pick, Rate, Share};
 use seawall_core::rng::Rng;
 use seawall_core::time::{Mono, Nanos, Now, Wall};
@@ -40,8 +40,8 @@ const STEP: u64 = 10_000;
 /// Far enough from zero that no cell looks fresh by accident.
 const START: u64 = 1_000_000_000;
 
-fn policy(algorithm: Algorithm, count: u64) -> Limit {
-    Limit::from(&policy::Limit {
+fn policy(algorithm: Algorithm, count: u64) -> Gcra {
+    Gcra::from(&policy::LimitPolicy {
         name: String::new(),
         key: Vec::new(),
         rate: Rate::per_second(count),
@@ -55,7 +55,7 @@ fn policy(algorithm: Algorithm, count: u64) -> Limit {
 
 fn limit(algorithm: Algorithm, times: u64) {
     let limit = black_box(policy(algorithm, 200_000));
-    let mut cell = Cell::default();
+    let mut cell = LimitCell::default();
     for at in 0..times {
         let _ = black_box(limit.take(black_box(&mut cell), Mono(START + at * STEP), 1));
     }
@@ -63,7 +63,7 @@ fn limit(algorithm: Algorithm, times: u64) {
 
 fn limit_refused(times: u64) {
     let limit = black_box(policy(Algorithm::TokenBucket, 1));
-    let mut cell = Cell::default();
+    let mut cell = LimitCell::default();
     let _ = limit.take(&mut cell, Mono(START), 100);
     for at in 0..times {
         let _ = black_box(limit.take(black_box(&mut cell), Mono(START + at), 1));
@@ -78,7 +78,7 @@ pub fn key(at: u64) -> u128 {
 
 fn limit_keyed(times: u64) {
     let limit = black_box(policy(Algorithm::TokenBucket, 200_000));
-    let mut table = Table::new(10_000);
+    let mut table = CellTable::new(10_000);
     let keys: Vec<u128> = (0..1_024).map(key).collect();
     for key in &keys {
         let _ = limit.take(table.cell(&limit, *key, Mono(1)), Mono(START), limit.capacity());
@@ -92,7 +92,7 @@ fn limit_keyed(times: u64) {
 
 fn limit_layers(times: u64) {
     let limits = black_box([200_000, 300_000, 400_000].map(|count| policy(Algorithm::TokenBucket, count)));
-    let mut cells = [Cell::default(); 3];
+    let mut cells = [LimitCell::default(); 3];
     for at in 0..times {
         let [a, b, c] = black_box(&mut cells);
         let mut layers = [(&limits[0], a), (&limits[1], b), (&limits[2], c)];
@@ -101,7 +101,7 @@ fn limit_layers(times: u64) {
 }
 
 fn breaker(times: u64, fails: fn(u64) -> bool) {
-    let policy = black_box(policy::Breaker {
+    let policy = black_box(policy::BreakerPolicy {
         mode: Mode::Enforce,
         per: BreakerPer::Endpoint,
         window: Nanos::from_secs(10),
@@ -117,12 +117,17 @@ fn breaker(times: u64, fails: fn(u64) -> bool) {
         ramp: Nanos::from_secs(10),
         max_wait: Nanos::ZERO,
     });
-    let mut breaker = Breaker::new();
+    let mut breaker = BreakerCell::new();
     for at in 0..times {
         let now = Mono(START + at * STEP);
         let breaker = black_box(&mut breaker);
         if let Admission::Go(permit) = breaker.admit(&policy, Nanos::from_secs(10), now) {
-            black_box(breaker.record(&policy, permit, Sample { failed: fails(at), repeated: false, latency: Nanos(5_000_000) }, now));
+            black_box(breaker.record(
+                &policy,
+                permit,
+                BreakerSample { failed: fails(at), repeated: false, latency: Nanos(5_000_000) },
+                now,
+            ));
         }
     }
 }
@@ -158,11 +163,12 @@ fn adaptive(times: u64) {
 
 fn bulkhead(times: u64) {
     let (name, queue_timeout) = (String::new(), Nanos::from_secs(1));
-    let mut bulkhead = Bulkhead::new(&policy::Pool { name, concurrent: 8, queue: 8, queue_timeout, priority: 0, adaptive: false });
+    let mut bulkhead =
+        Bulkhead::new(&policy::BulkheadPolicy { name, concurrent: 8, queue: 8, queue_timeout, priority: 0, adaptive: false });
     for at in 0..times {
         let now = Mono(START + at * STEP);
         let bulkhead = black_box(&mut bulkhead);
-        if bulkhead.enter(Arrival { priority: 0, deadline: Mono::MAX }, now) == Entry::Go {
+        if bulkhead.enter(BulkheadRequest { priority: 0, deadline: Mono::MAX }, now) == BulkheadEntry::Go {
             bulkhead.leave(Nanos(1_000));
             black_box(bulkhead.grant(now));
         }
@@ -173,7 +179,7 @@ fn lease(times: u64) {
     let mut pool = KeyPool::new(Pick::RoundRobin, &[0, 1, 2, 3]);
     for at in 0..times {
         let now = Now { mono: Mono(START + at * STEP), wall: Wall(START as i64) };
-        if let Answer::Leased(lease) = black_box(&mut pool).lease(now, KeySet::default(), RequestMark::NONE) {
+        if let LeaseAnswer::Leased(lease) = black_box(&mut pool).lease(now, KeySet::default(), RequestMark::NONE) {
             pool.succeeded(black_box(lease), now.mono);
         }
     }

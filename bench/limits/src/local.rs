@@ -5,7 +5,7 @@ use crate::shared::{live, who};
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
 use seawall_core::admit::layered;
-use seawall_core::admit::limit::{Cell, Limit};
+use seawall_core::admit::limit::{Gcra, LimitCell};
 use seawall_core::policy::{self, Algorithm, Fail, Mode, Rate};
 use seawall_core::time::{Mono, Nanos};
 use std::hint::black_box;
@@ -33,9 +33,18 @@ fn cells(times: u64) {
     let limit = |count: u32| {
         let rate = Rate::per_second(u64::from(count));
         let (name, key, algorithm) = (String::new(), Vec::new(), Algorithm::TokenBucket);
-        Limit::from(&policy::Limit { name, key, rate, burst: 100, algorithm, mode: Mode::Enforce, fail: Fail::Open, max_wait: Nanos::ZERO })
+        Gcra::from(&policy::LimitPolicy {
+            name,
+            key,
+            rate,
+            burst: 100,
+            algorithm,
+            mode: Mode::Enforce,
+            fail: Fail::Open,
+            max_wait: Nanos::ZERO,
+        })
     };
-    let (limits, mut cells) = (black_box(RATES.map(limit)), [Cell::default(); 3]);
+    let (limits, mut cells) = (black_box(RATES.map(limit)), [LimitCell::default(); 3]);
     for at in 0..times {
         let [a, b, c] = black_box(&mut cells);
         let mut layers = [(&limits[0], a), (&limits[1], b), (&limits[2], c)];

@@ -2,12 +2,12 @@
 //! beside a script that does nothing, each over a connection of the same kind.
 
 use redis::aio::MultiplexedConnection;
-use seawall_core::call::Answer;
+use seawall_core::call::AskAnswer;
 use seawall_engine::clock::Clock;
 use seawall_engine::credential_pauses::CredentialMark;
-use seawall_engine::limits::Who;
-use seawall_engine::live::{Around, Live};
-use seawall_engine::shared::{Took, numbers, scripts};
+use seawall_engine::limits::LimitSubject;
+use seawall_engine::runtime::{Around, Live};
+use seawall_engine::shared::{Took, script_arrays, scripts};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ pub fn live(shared: &str) -> Live {
     Live::new(config, around, None).expect("nothing is missing")
 }
 
-pub fn who(headers: &http::HeaderMap) -> Who<'_> {
-    Who {
+pub fn who(headers: &http::HeaderMap) -> LimitSubject<'_> {
+    LimitSubject {
         ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
         caller: "a-caller",
         user: "",
@@ -66,7 +66,7 @@ async fn rate<F: Future<Output = ()> + 'static>(operation: impl Fn() -> F + Clon
 async fn check(live: &Live, clock: &Clock, headers: &http::HeaderMap) {
     let link = live.upstreams[0].endpoints[0].state.link().expect("state is shared");
     let (answer, took) = link.limits.take(&who(headers), clock).await;
-    assert!(matches!((answer, &took), (Answer::Limited { .. }, Took::Shared(_))), "{answer:?}");
+    assert!(matches!((answer, &took), (AskAnswer::Limited { .. }, Took::Shared(_))), "{answer:?}");
 }
 
 /// The script as a check runs it, with nothing left to do but to send it.
@@ -79,7 +79,7 @@ fn prepared(live: &Live) -> redis::Cmd {
     }
     command.arg(0).arg(1);
     for layer in layers {
-        command.arg(&numbers::of_limit(&numbers::in_ticks(layer.spec()))[..]);
+        command.arg(&script_arrays::of_limit(&script_arrays::in_ticks(layer.spec()))[..]);
     }
     command
 }

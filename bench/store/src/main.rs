@@ -6,17 +6,17 @@
 mod cluster;
 mod raw;
 
-use seawall_core::decide::Progress;
+use seawall_core::decide::CallProgress;
 use seawall_core::id::CallId;
 use seawall_core::policy::{Door, Severity};
 use seawall_core::record::Class;
 use seawall_core::rng::Rng;
 use seawall_core::time::{Nanos, Wall};
 use seawall_store::Store;
-use seawall_store::dead::{Filter, NewLetter};
-use seawall_store::job::{Claim, Ending, NewJob, Origin, Request, Response, Settle};
+use seawall_store::dead::{LetterQuery, NewLetter};
+use seawall_store::job::{ClaimRequest, JobEnding, JobOrigin, JobRequest, NewJob, Response, SettleJob};
 use seawall_store::location::Location;
-use seawall_store::page::Window;
+use seawall_store::page::PageWindow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn job(rng: &mut Rng, run_at: Wall) -> NewJob {
         tenant: "t".to_owned(),
         caller: "c".to_owned(),
         priority: 0,
-        request: Request {
+        request: JobRequest {
             method: "POST".to_owned(),
             path: "/v1/things?x=1".to_owned(),
             headers: vec![("content-type".to_owned(), "application/json".to_owned())],
@@ -55,8 +55,8 @@ fn job(rng: &mut Rng, run_at: Wall) -> NewJob {
         callback: None,
         run_at,
         expires_at: None,
-        origin: Origin::Caller,
-        progress: Progress::default(),
+        origin: JobOrigin::Caller,
+        progress: CallProgress::default(),
         history: Vec::new(),
     }
 }
@@ -186,8 +186,8 @@ async fn fill(store: &Store, rows: usize, run_at: Wall) {
     }
 }
 
-fn claim(most: usize, token: u64) -> Claim {
-    Claim { lanes: vec![("u".to_owned(), most)], token, lease: Nanos::from_secs(60), now: NOON, rules: 0 }
+fn claim(most: usize, token: u64) -> ClaimRequest {
+    ClaimRequest { lanes: vec![("u".to_owned(), most)], token, lease: Nanos::from_secs(60), now: NOON, rules: 0 }
 }
 
 /// Claims batches and settles each job by itself, with two batches under way, until nothing is left or time is up.
@@ -209,9 +209,9 @@ async fn claim_and_complete(store: &Store, bound: Duration) -> f64 {
                         .map(|claimed| {
                             let response = Response { status: 200, body: "{\"ok\":true}".into(), ..Response::default() };
                             let (lease, progress) = (claimed.lease, claimed.job.progress);
-                            let settle = Settle {
+                            let settle = SettleJob {
                                 lease,
-                                ending: Ending::Done(response),
+                                ending: JobEnding::Done(response),
                                 progress,
                                 history: Vec::new(),
                                 answer: None,
@@ -390,8 +390,8 @@ async fn polls(name: &str, at: Location, rows: usize) {
     let cost = tokio::task::spawn_blocking(move || runtime.block_on(worker)).await.unwrap();
     println!("{name} empty poll, {rows} scheduled {:.1?}, CPU of SQLite's writer {:.1?}", cost.0, cost.1);
     letters(store, rows).await;
-    let window = Window { after: None, limit: 50 };
-    let page = each(20, |_| store.letters(Filter::default(), window)).await;
+    let window = PageWindow { after: None, limit: 50 };
+    let page = each(20, |_| store.letters(LetterQuery::default(), window)).await;
     println!("{name} first page of {rows} letters {:.1?}", page.0);
 }
 
