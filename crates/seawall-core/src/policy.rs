@@ -320,6 +320,11 @@ words! {
 }
 
 words! {
+    /// The shape of a notification.
+    pub enum NotifyFormat { Json = "json", Slack = "slack", Ntfy = "ntfy" }
+}
+
+words! {
     pub enum Severity { Review = "review", Pager = "pager" }
 }
 

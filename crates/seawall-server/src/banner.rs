@@ -28,7 +28,7 @@ pub(crate) fn text(running: &RunningServer) -> String {
         text.push_str("\n  shared    Redis");
     }
     for spec in &live.config.notify {
-        text.push_str(&format!("\n  notify    {} as {}", spec.events.join(", "), spec.format));
+        text.push_str(&format!("\n  notify    {} as {}", spec.events.join(", "), spec.format.as_str()));
     }
     for problem in notify::out_of_reach(&running.shared) {
         text.push_str(&format!("\n  warning   {problem}"));

@@ -3,7 +3,8 @@
 use super::model::ForwardedHeader;
 use super::shape::{KeyShape, TableShape, ValueKind, key, required};
 use crate::policy::{
-    Algorithm, BackoffKind, BreakerPer, Door, ErrorShape, Fail, IdempotencyMode, Mode, OnExhausted, Pick, Repeat, Severity, Unsafe,
+    Algorithm, BackoffKind, BreakerPer, Door, ErrorShape, Fail, IdempotencyMode, Mode, NotifyFormat, OnExhausted, Pick, Repeat, Severity,
+    Unsafe,
 };
 use crate::record::{Class, Scope};
 
@@ -434,7 +435,7 @@ pub static NOTIFY: TableShape = TableShape {
     what: "a notification",
     keys: &[&[
         required("url", ValueKind::UrlOrSecret, "where it is sent"),
-        key("format", ValueKind::Word(&["json", "slack", "ntfy"]), "shape of the message"),
+        key("format", ValueKind::Word(NotifyFormat::WORDS), "shape of the message"),
         key("secret", ValueKind::Secret, "signing secret (Standard Webhooks)"),
         key("events", ValueKind::List(&ValueKind::Word(EVENTS)), "what is worth telling"),
     ]],

@@ -8,8 +8,8 @@ use super::url::Base;
 use crate::classify::{Rule, RuleSet};
 use crate::lease::Reset;
 use crate::policy::{
-    Backoff, BreakerPolicy, BulkheadPolicy, CachePolicy, DeadLetterPolicy, ErrorShape, Fallback, Idempotency, LimitPolicy, OnExhausted,
-    Pick, Rate, Retry, Share, Timeout,
+    Backoff, BreakerPolicy, BulkheadPolicy, CachePolicy, DeadLetterPolicy, ErrorShape, Fallback, Idempotency, LimitPolicy, NotifyFormat,
+    OnExhausted, Pick, Rate, Retry, Share, Timeout,
 };
 use crate::time::Nanos;
 use crate::words::words;
@@ -211,7 +211,7 @@ impl Schedule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notify {
     pub url: String,
-    pub format: String,
+    pub format: NotifyFormat,
     pub secret: Option<SecretRef>,
     pub events: Vec<String>,
 }

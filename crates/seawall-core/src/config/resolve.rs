@@ -13,7 +13,7 @@ use super::problem::Diagnostic;
 use super::url::Base;
 use crate::discretion;
 use crate::lease::Reset;
-use crate::policy::{Algorithm, Backoff, BackoffKind, BulkheadPolicy, Fail, LimitPolicy, Mode, Pick};
+use crate::policy::{Algorithm, Backoff, BackoffKind, BulkheadPolicy, Fail, LimitPolicy, Mode, NotifyFormat, Pick};
 use crate::request_target::RequestTarget;
 use std::sync::Arc;
 
@@ -268,7 +268,7 @@ fn notify(own: &Tree) -> Option<Notify> {
     let tree = each("notify").under(own);
     Some(Notify {
         url: tree.text("url")?.to_owned(),
-        format: text(&tree, "format"),
+        format: word(&tree, "format", NotifyFormat::from_word),
         secret: secret(&tree, "secret"),
         events: texts(&tree, "events"),
     })

@@ -104,7 +104,7 @@ fn follow(receivers: &mut Vec<Receiver>, specs: &[Notify]) {
 
 fn job(shared: &ServerState, spec: &Notify, message: &NotificationMessage<Published>) -> NewJob {
     let desk = &shared.desk;
-    let (headers, body) = text::write(&spec.format, message, shared.pseudonym.name(), desk.now());
+    let (headers, body) = text::write(spec.format, message, shared.pseudonym.name(), desk.now());
     callback::message(spec.url.clone(), headers, Bytes::from(body), JobOrigin::Notification, desk)
 }
 

@@ -26,7 +26,7 @@ impl KnownAlarms {
         let told: Vec<(String, String, BTreeSet<String>)> = receivers
             .iter()
             .map(|Receiver { spec, notices }| {
-                (spec.url.clone(), spec.format.clone(), notices.told().map(|(about, _)| about.to_owned()).collect())
+                (spec.url.clone(), spec.format.as_str().to_owned(), notices.told().map(|(about, _)| about.to_owned()).collect())
             })
             .collect();
         let standing = shared.eyes.bus.standing(|condition| told.iter().any(|(.., conditions)| conditions.contains(condition)));
@@ -64,7 +64,10 @@ impl KnownAlarms {
     /// Gives receivers back what they were told.
     pub(super) fn hand_out(&self, receivers: &mut [Receiver], now: Mono) {
         for receiver in receivers {
-            let told = self.told.iter().filter(|(url, format, _)| (url, format) == (&receiver.spec.url, &receiver.spec.format));
+            let told = self
+                .told
+                .iter()
+                .filter(|(url, format, _)| (url.as_str(), format.as_str()) == (receiver.spec.url.as_str(), receiver.spec.format.as_str()));
             let conditions = told.flat_map(|(.., conditions)| conditions);
             let known = conditions.filter_map(|condition| Some((condition.clone(), self.standing.get(condition)?.id)));
             receiver.notices.recall(known, now);

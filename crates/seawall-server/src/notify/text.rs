@@ -2,6 +2,7 @@
 
 use crate::observe::{Published, Severity, StoredEvent};
 use seawall_core::decide::notice::{Notice, NotificationMessage};
+use seawall_core::policy::NotifyFormat;
 use seawall_core::time::Wall;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,12 +15,12 @@ const MAX_TITLE: usize = 200;
 type MessageHeaders = Vec<(String, String)>;
 
 /// Headers and body.
-pub(super) fn write(format: &str, message: &NotificationMessage<Published>, instance: &str, now: Wall) -> (MessageHeaders, String) {
+pub(super) fn write(format: NotifyFormat, message: &NotificationMessage<Published>, instance: &str, now: Wall) -> (MessageHeaders, String) {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let document = || vec![header("content-type", "application/json")];
     match format {
-        "slack" => (document(), slack(message, instance).to_string()),
-        "ntfy" => {
+        NotifyFormat::Slack => (document(), slack(message, instance).to_string()),
+        NotifyFormat::Ntfy => {
             let (title, priority, tag) = (ascii(&headline(message)), priority(message), mark(message).1);
             let headers = vec![
                 header("content-type", "text/plain; charset=utf-8"),
@@ -29,7 +30,7 @@ pub(super) fn write(format: &str, message: &NotificationMessage<Published>, inst
             ];
             (headers, lines(message, instance).join("\n"))
         }
-        _ => (document(), envelope(message, instance, now).to_string()),
+        NotifyFormat::Json => (document(), envelope(message, instance, now).to_string()),
     }
 }
 
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_envelope_has_the_worst_in_front_and_all_inside() {
-        let (headers, body) = write("json", &message(), "seawall-1", Wall(0));
+        let (headers, body) = write(NotifyFormat::Json, &message(), "seawall-1", Wall(0));
         let body: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(headers, [("content-type".to_owned(), "application/json".to_owned())]);
         assert_eq!((&body["type"], &body["data"]["id"], &body["missed"]), (&json!("auth-failed"), &json!(4), &json!(2)));
@@ -162,12 +163,12 @@ mod tests {
 
     #[test]
     fn slack_and_ntfy_have_words() {
-        let (_, body) = write("slack", &message(), "seawall-1", Wall(0));
+        let (_, body) = write(NotifyFormat::Slack, &message(), "seawall-1", Wall(0));
         let body: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(body["text"], ":red_circle: zürich accepts no credential of ours, and 1 more");
         assert_eq!(body["blocks"][1]["text"]["text"], "a/b is failing: &lt;500&gt; &amp; more (4 times)");
         assert_eq!(body["blocks"].as_array().unwrap().len(), 5);
-        let (headers, text) = write("ntfy", &message(), "seawall-1", Wall(0));
+        let (headers, text) = write(NotifyFormat::Ntfy, &message(), "seawall-1", Wall(0));
         assert_eq!(headers[1].1, "z?rich accepts no credential of ours, and 1 more");
         assert_eq!((headers[2].1.as_str(), headers[3].1.as_str()), ("5", "rotating_light"));
         assert!(text.starts_with("a/b is failing: <500> & more (4 times)\nzürich"), "{text}");
