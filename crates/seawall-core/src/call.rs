@@ -6,10 +6,9 @@
 //!                                       └──────────◀── wait (backoff, hint) / rotate / refresh ◀──┘
 //! ```
 //!
-//! The gateway, the job worker, the batch door, the simulator and the library all drive this machine; there is no
-//! second copy of any rule. A driver does what the action says and reports what happened; it never decides.
-//! Stages that an endpoint does not use are skipped without a question. Before the first send of a job that may not be repeated, the
-//! driver notes that it begins.
+//! The gateway, the job worker, the batch door, the simulator and the library all drive this machine; there is no second copy of any rule.
+//! A driver does what the action says and reports what happened; it never decides. The machine skips stages that an endpoint does not use.
+//! Before the first send of a job that may not be repeated, the driver records that the send begins.
 
 mod action;
 mod ask;
@@ -48,11 +47,11 @@ enum State {
     Reserve,
     Permit,
     Key,
-    /// A place in the line was asked for.
+    /// The call asked for a place in the waiting line.
     Line(Obstacle),
-    /// In the line, until it asks for its turn.
+    /// In the waiting line, until the call asks for its turn.
     InLine,
-    /// It has asked.
+    /// The call has asked for its turn.
     Turn,
     Begin,
     Sending {
@@ -65,7 +64,7 @@ enum State {
     Done,
 }
 
-/// What follows once shared state has heard the result.
+/// The step that follows once shared state has taken the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Retry {
@@ -73,9 +72,9 @@ enum Then {
         reason: Reason,
     },
     Send,
-    /// The permit was given back; now a place in the line is asked for.
+    /// The permit was returned; next the call asks for a place in the waiting line.
     Line(Obstacle),
-    /// The line was left; now the attempt is sent.
+    /// The call has left the waiting line; next the attempt is sent.
     Dispatch,
     Refresh,
     Defer {
@@ -98,26 +97,26 @@ pub struct Call {
     progress: CallProgress,
     state: State,
     held: HeldResources,
-    /// Since when the call has been waiting for a key, a pause or a breaker, without a send in between.
+    /// When the call began to wait for a key, a pause or a breaker; a send ends that wait.
     blocked_since: Option<Mono>,
-    /// How long it has waited so in all.
+    /// The sum of all such waits.
     waited: Nanos,
-    /// What it waits for in line.
+    /// The obstacle that the call waits for in line.
     obstacle: Option<Obstacle>,
-    /// The last failure's class, once an attempt has failed, and whether the upstream gave an answer with it.
+    /// The last failed attempt: its class and the upstream's response, if there was one.
     last: Option<(Class, AttemptStatus)>,
-    /// The last failure was a provider's "later": a retry that the budget does not fund waits for it, because many calls are refused side
-    /// by side where a provider limits them, and each of them would succeed a little later.
+    /// The last failure was a provider's "later". If the budget does not fund the retry, the call waits for funding: a provider's limit
+    /// refuses many concurrent calls at once, and each of them would succeed a little later.
     throttled: bool,
-    /// The wait before a retry is over, or going on, and nothing has funded the retry yet.
+    /// The wait before a retry has begun or ended, and nothing has funded the retry yet.
     unfunded: bool,
-    /// The last failure was not the upstream's and nothing was sent to it, so that a retry burdens nobody and takes nothing from the budget.
+    /// The last failure was not the upstream's and nothing was sent to it. The retry adds no load, so it takes nothing from the budget.
     unsent: bool,
-    /// The last answer is the key's: asked again, the call would get it again.
+    /// The last response belongs to the idempotency key: a repeated call would get it again.
     final_answer: bool,
-    /// It is noted, where that outlives the process, that this call sends.
+    /// The driver has recorded durably that this call sends.
     begun: bool,
-    /// A send of this call went out and no answer came: nobody knows whether it was executed.
+    /// A send of this call got no response, so it may or may not have been executed.
     doubt: bool,
     record: Option<AttemptOutcome>,
 }
@@ -127,7 +126,7 @@ impl Call {
         Self::resume(plan, request, CallProgress::default(), now)
     }
 
-    /// A job that was put aside goes on where it was: `progress` is what it had used up.
+    /// Continues a deferred job where it stopped; `progress` is what it had used up.
     pub fn resume(plan: Arc<CallPlan>, request: &CallRequest<'_>, progress: CallProgress, now: Now) -> (Self, Action) {
         let total = if request.patient { Nanos::MAX } else { plan.timeout.total };
         let mut call = Self {
@@ -150,7 +149,7 @@ impl Call {
             unsent: false,
             final_answer: false,
             begun: false,
-            // What became of the sends before it was put aside is not known any more.
+            // The deferral did not keep how earlier sends ended, so any earlier send leaves doubt.
             doubt: progress.attempts > 0,
             record: None,
             plan,
@@ -164,8 +163,7 @@ impl Call {
         &self.progress
     }
 
-    /// The record of the attempt that was decided about, once the decision is final: the retry budget may still
-    /// turn a retry into a return.
+    /// Takes the record of the decided attempt once the decision is final: the retry budget may still turn a retry into a return.
     pub fn take_record(&mut self) -> Option<AttemptOutcome> {
         if matches!(self.state, State::Settling(_)) { None } else { self.record.take() }
     }
@@ -238,7 +236,7 @@ impl Call {
         Action::Send { number: self.progress.attempts, timeout, key: self.held.key.map(|lease| lease.key) }
     }
 
-    /// The answer to the last question.
+    /// Takes the reply to the last question.
     pub fn answered(&mut self, answer: AskAnswer, now: Now) -> Action {
         match (self.state, answer) {
             (State::Limits, AskAnswer::Limited { after }) => {
@@ -270,7 +268,7 @@ impl Call {
                 self.key(now)
             }
             (State::Permit, AskAnswer::Open { retry_at: Some(at) }) => self.blocked(Obstacle::Breaker { retry_at: at }, now),
-            // Held open by an operator: nobody knows until when.
+            // An operator holds it open, with no known end.
             (State::Permit, AskAnswer::Open { retry_at: None }) => self.circuit_open(now.mono + self.plan.held_open, now),
             (State::Permit, AskAnswer::Paused { until, own }) => self.blocked(Obstacle::Pause { until, own }, now),
             (State::Key, AskAnswer::Key(lease)) => {
@@ -322,14 +320,14 @@ impl Call {
 
     // ── attempt, classify, decide ────────────────────────────────────────────────────────────────────────────
 
-    /// The upstream has had the whole request only since then. What a caller took for its upload is not the upstream's slowness.
+    /// The upstream has the whole request only from `at` on. The time that a caller took to upload is not the upstream's latency.
     pub fn uploaded(&mut self, at: Mono) {
         if let State::Sending { since } = &mut self.state {
             *since = (*since).max(at);
         }
     }
 
-    /// The attempt's result: classified, decided about, and reported to shared state.
+    /// Classifies the attempt's result, decides what follows and reports it to shared state.
     pub fn responded(&mut self, seen: &ObservedResult<'_>, now: Now, rng: &mut Rng) -> Action {
         let verdict = self.plan.rules.classify(seen, now.wall);
         self.judged(seen.result, &verdict, now, rng)
@@ -352,7 +350,7 @@ impl Call {
         self.decided(result, verdict, hint, next, now)
     }
 
-    /// As [`Call::judged`] of a plain success, which needs neither chance nor rules.
+    /// As [`Call::judged`] for a plain success, which needs neither randomness nor rules.
     #[inline]
     pub fn succeeded(&mut self, status: u16, now: Now) -> Action {
         self.decided(Ok(status), &Classification::SUCCESS, None, NextStep::Return(Reason::Succeeded), now)
@@ -383,11 +381,11 @@ impl Call {
         self.throttled = verdict.class == Class::Transient && (status == AttemptStatus::Http(429) || (hint.is_some() && !unsent));
         self.doubt |= result.is_err() && !unsent && !verdict.unprocessed;
         self.final_answer = result.is_ok_and(|status| idempotency::is_final(status, verdict, self.plan.honoured));
-        // A job's retries are spaced by the worker; the budget guards callers who come back by themselves.
+        // The worker spaces a job's retries; the budget limits callers who come back by themselves.
         self.unsent = unsent && verdict.blameless;
         settle.withdraw = matches!(then, Then::Retry { .. }) && !self.patient && !self.unsent;
         if self.patient && matches!(then, Then::Retry { .. }) {
-            // It may wait for days; whoever could run meanwhile must not wait for it.
+            // A job may wait for days, so it returns its slot to calls that can run meanwhile.
             settle.leave_pool = self.held.slot.take();
         }
         if let Then::Finish(_) = then {
@@ -460,7 +458,7 @@ impl Call {
         }
     }
 
-    /// A wait is over.
+    /// A wait has ended.
     pub fn waited(&mut self, now: Now) -> Action {
         match self.state {
             State::Paced => self.pool(now),
@@ -474,7 +472,7 @@ impl Call {
         }
     }
 
-    /// The program ends before the wait does. The caller hears of it while there is somebody to say so.
+    /// The program stops before the wait ends. The call ends now, while the caller is still connected.
     pub fn turned_out(&mut self, now: Now) -> Action {
         debug_assert!(matches!(self.state, State::Paced | State::Queued | State::BackingOff | State::InLine), "only a call that waits");
         self.refuse(Code::Overloaded, Reason::Draining, Some(now.mono + RETRY_OVERLOAD), now)
@@ -486,15 +484,15 @@ impl Call {
         if refreshed { self.permit(now) } else { self.end(Outcome::Failed(Class::Auth), Reason::AuthFailed, None, now) }
     }
 
-    /// The attempt that is out, if its caller leaves now: for the log, and counted nowhere else. Its connection ends with
-    /// it, so the status is `reset`; the outcome says that this was not the upstream's doing.
+    /// Returns the outcome of the attempt in flight if its caller leaves now; it is logged and counted nowhere else. The connection ends
+    /// with it, so the status is `reset`; the outcome says that this was not the upstream's doing.
     #[must_use]
     pub fn abandoned(&self, now: Now) -> Option<AttemptOutcome> {
         let State::Sending { since } = self.state else { return None };
         Some(self.told(AttemptStatus::Error(ErrorKind::Reset), Class::Ambiguous, since, now))
     }
 
-    /// The attempt that is out, after which nothing more is done.
+    /// Describes the attempt in flight as the last one of the call.
     #[inline]
     fn told(&self, status: AttemptStatus, class: Class, since: Mono, now: Now) -> AttemptOutcome {
         AttemptOutcome {
@@ -511,13 +509,13 @@ impl Call {
         }
     }
 
-    /// The caller left. Whatever is held goes back, and nothing is counted against anybody. A report that was asked for
-    /// is delivered first: it gives back what the attempt before held.
+    /// The caller left. The call returns its resources and no result counts against the upstream or a key. A pending report is delivered
+    /// first, because it returns what the attempt before held.
     #[must_use]
     pub fn cancelled(&mut self) -> SettleAttempt {
         self.doubt |= matches!(self.state, State::Sending { .. });
         let mut settle = SettleAttempt::default();
-        // An answer that nobody gets is none that could be given again.
+        // The caller never got this response, so it must not be replayed.
         self.doubt |= std::mem::take(&mut self.final_answer);
         std::mem::take(&mut self.held).give_back(&mut settle, self.progress.attempts == 0, self.reservation());
         self.state = State::Done;
@@ -526,8 +524,8 @@ impl Call {
 
     // ── record ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// A refusal of ours. Where the upstream has answered before, its answer is worth more than ours;
-    /// a job is put off instead, without burning an attempt, unless its own deadline comes first.
+    /// Refuses the call. If the upstream has responded before, the caller gets that response instead; a job is deferred without using an
+    /// attempt, unless its own deadline comes first.
     fn refuse(&mut self, code: Code, reason: Reason, retry_at: Option<Mono>, now: Now) -> Action {
         if let (true, Some(until)) = (self.patient, retry_at) {
             if until < self.deadline.at {
@@ -536,7 +534,7 @@ impl Call {
             return self.refuse(Code::DeadlineExceeded, Reason::DeadlineExceeded, None, now);
         }
         let outcome = match self.last {
-            // There is no answer to relay, and "come back then" says more than "it broke".
+            // There is no response to relay, and "come back then" says more than "it broke".
             Some((_, AttemptStatus::Error(_))) if matches!(reason, Reason::CircuitOpen | Reason::ProviderPause) => Outcome::Refused(code),
             Some((class, status)) => Outcome::of(class, status, reason),
             None => Outcome::Refused(code),
@@ -565,7 +563,7 @@ impl Call {
         Action::Ask(Ask::Settle(settle))
     }
 
-    /// How an idempotency key ends.
+    /// Returns the final state of the idempotency key.
     const fn reservation(&self) -> Reservation {
         match (self.final_answer, self.doubt) {
             (true, _) => Reservation::Done,
@@ -580,8 +578,8 @@ impl Call {
     }
 }
 
-/// What the caller of an overloaded pool is told to wait at least.
+/// The shortest `Retry-After` for the caller of an overloaded pool.
 const RETRY_OVERLOAD: Nanos = Nanos::from_secs(1);
 
-/// Somebody else's call under the same key, or a store that is away, is over soon or not at all.
+/// Another call under the same key, or an outage of the store, usually ends within this time.
 const RETRY_KEY: Nanos = Nanos::from_secs(1);

@@ -1,5 +1,5 @@
-//! What a resolved policy is: plain immutable values, one struct per knob group of the configuration file.
-//! Who reads them (the stages) and who makes them (`config`) live elsewhere.
+//! A resolved policy: plain immutable values, one struct per knob group of the configuration file. The stages read them; `config` makes
+//! them.
 
 use crate::time::Nanos;
 use crate::words::words;
@@ -17,7 +17,7 @@ impl Share {
         Self(percent * 10_000)
     }
 
-    /// `part` of `whole`, at most all of it; of nothing, nothing is taken.
+    /// `part` as a share of `whole`, at most all of it; zero if `whole` is zero.
     #[must_use]
     pub fn of(part: u64, whole: u64) -> Self {
         let share = (u128::from(part) * 1_000_000).checked_div(u128::from(whole)).unwrap_or(0);
@@ -42,7 +42,7 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// So many in each period: `50/s`, `5000/h`.
+/// A count per period: `50/s`, `5000/h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     pub count: u64,
@@ -80,14 +80,14 @@ pub struct Timeout {
     pub connect: Nanos,
     pub attempt: Nanos,
     pub total: Nanos,
-    /// The longest silence between a response's head and the first byte of a body that is passed on as it comes.
+    /// The longest silence between a response's head and the first byte of a streamed body.
     pub first_byte: Nanos,
     /// The longest silence inside a body, in either direction.
     pub idle: Nanos,
 }
 
 words! {
-    /// How the wait grows and how chance spreads it.
+    /// The growth of the wait, and its jitter.
     pub enum BackoffKind {
         Exponential = "exponential",
         FullJitter = "full-jitter",
@@ -103,7 +103,7 @@ pub struct Backoff {
     pub base: Nanos,
     pub factor: f64,
     pub cap: Nanos,
-    /// Only `percent-jitter` looks at it.
+    /// Only `percent-jitter` uses it.
     pub jitter: Share,
 }
 
@@ -128,17 +128,17 @@ pub struct Retry {
 }
 
 words! {
-    /// Which unsafe requests may be sent again without a key, because a second execution costs no more than money.
+    /// Whether unsafe requests may be sent again without a key because a second execution costs no more than money.
     pub enum Repeat { Never = "never", Declared = "declared", AtCost = "at-cost" }
 }
 
 words! {
-    /// Whether a guard acts, only counts, or is not there.
+    /// Whether a guard acts, only counts, or is off.
     pub enum Mode { Enforce = "enforce", Shadow = "shadow", Off = "off" }
 }
 
 words! {
-    /// What shares one breaker.
+    /// The scope of one breaker.
     pub enum BreakerPer { Endpoint = "endpoint", Upstream = "upstream" }
 }
 
@@ -157,13 +157,13 @@ pub struct BreakerPolicy {
     /// First open time; it doubles with each failed probe up to `open_max`.
     pub open: Nanos,
     pub open_max: Nanos,
-    /// Probes in flight at once while half-open.
+    /// Concurrent probes while half-open.
     pub probes: u32,
-    /// Probe successes that close.
+    /// Probe successes that close the breaker.
     pub successes: u32,
     /// After closing, the admitted share grows to the whole over this time; zero admits everything at once.
     pub ramp: Nanos,
-    /// How long a call waits to be let through; zero refuses it at once.
+    /// The longest time that a call waits for the breaker; zero refuses it at once.
     pub max_wait: Nanos,
 }
 
@@ -177,7 +177,7 @@ words! {
 }
 
 words! {
-    /// What a limit does while the shared state cannot be reached.
+    /// Whether a limit admits or refuses while the shared state cannot be reached.
     pub enum Fail { Open = "open", Closed = "closed" }
 }
 
@@ -205,13 +205,13 @@ pub struct LimitPolicy {
     pub algorithm: Algorithm,
     pub mode: Mode,
     pub fail: Fail,
-    /// How long a call waits for room instead of being refused.
+    /// The longest time that a call waits for room instead of being refused.
     pub max_wait: Nanos,
 }
 
 impl LimitPolicy {
-    /// What one of so many instances may admit by itself: all of them together do not exceed the limit's rate, and each
-    /// admits at least one call.
+    /// The part that one of `instances` may admit by itself: all of them together do not exceed the limit's rate, and each admits at least
+    /// one call.
     #[must_use]
     pub fn share(&self, instances: u32) -> Self {
         let instances = u64::from(instances.max(1));
@@ -248,7 +248,7 @@ pub struct CachePolicy {
 }
 
 impl CachePolicy {
-    /// Whether anything is to be kept at all.
+    /// Whether the cache stores anything at all.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.ttl.0 > 0 || self.stale_if_error.0 > 0 || self.stale_while_revalidate.0 > 0
@@ -267,7 +267,7 @@ words! {
 }
 
 words! {
-    /// Whose error format the gateway's own responses have, so that the provider's clients read them.
+    /// The error format of the gateway's own responses, so that the provider's clients can parse them.
     pub enum ErrorShape {
         /// RFC 9457, with the code as `error`.
         Problem = "problem",
@@ -310,12 +310,12 @@ words! {
 pub struct Idempotency {
     pub mode: IdempotencyMode,
     pub ttl: Nanos,
-    /// The upstream itself executes a repeated key once, so what is in doubt may simply be asked again.
+    /// The upstream itself executes a repeated key once, so a request in doubt may be sent again.
     pub honoured: bool,
 }
 
 words! {
-    /// Which doors leave dead letters.
+    /// The doors that leave dead letters.
     pub enum Door { Jobs = "jobs", Batch = "batch", Gateway = "gateway" }
 }
 

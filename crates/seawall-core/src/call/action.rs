@@ -1,4 +1,4 @@
-//! What a driver gives to a call, what the call tells it to do, and how a call ends.
+//! The request that a driver gives to a call, the actions that the call returns, and its end.
 
 use super::{Ask, CallPlan};
 use crate::decide::repeatable;
@@ -7,36 +7,36 @@ use crate::policy::Unsafe;
 use crate::record::{AttemptStatus, Class, Code, ErrorKind, Reason};
 use crate::time::{Mono, Nanos};
 
-/// What the driver must do next.
+/// The driver's next step.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Ask shared state and bring the answer to [`super::Call::answered`].
+    /// Ask shared state and pass the reply to [`super::Call::answered`].
     Ask(Ask),
-    /// Send attempt `number` and bring the result to [`super::Call::responded`].
+    /// Send attempt `number` and pass the result to [`super::Call::responded`].
     Send {
         number: u32,
         timeout: Nanos,
         key: Option<u16>,
     },
-    /// Come back to [`super::Call::waited`] at this time, never earlier.
+    /// Call [`super::Call::waited`] at this time, never earlier.
     Wait {
         until: Mono,
         reason: Reason,
     },
-    /// Refresh the token (one refresh for all calls that wait for it), then [`super::Call::refreshed`].
+    /// Refresh the token (once for all calls that wait for it), then call [`super::Call::refreshed`].
     Refresh,
     Finish(CallEnd),
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallEnd {
     pub outcome: Outcome,
     pub reason: Reason,
     pub attempts: u32,
     pub elapsed: Nanos,
-    /// How much of that the call waited for a key, a pause or a breaker.
+    /// The part of the duration that the call waited for a key, a pause or a breaker.
     pub waited: Nanos,
     /// For refusals: when to come back, counted from now.
     pub retry_after: Option<Nanos>,
@@ -45,16 +45,16 @@ pub struct CallEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Success,
-    /// The upstream's own last answer, whatever it was, is what the caller gets.
+    /// The caller gets the upstream's last response.
     Failed(Class),
-    /// There is no answer of the upstream's to give; this is ours.
+    /// The upstream gave no response to relay; the caller gets ours.
     Refused(Code),
-    /// An earlier call with the same idempotency key has the answer.
+    /// The caller gets the stored response of an earlier call with the same idempotency key.
     Replayed,
 }
 
 impl Outcome {
-    /// A failed call ends with the upstream's answer if there is one, and with our name for the failure otherwise.
+    /// A failed call ends with the upstream's response if there is one, and with our name for the failure otherwise.
     pub(super) fn of(class: Class, status: AttemptStatus, reason: Reason) -> Self {
         match (class, status) {
             (Class::Success, _) => Self::Success,
@@ -68,20 +68,20 @@ impl Outcome {
     }
 }
 
-/// What the machine must know of the request.
+/// The properties of the request that the machine needs.
 #[derive(Clone, Copy, Debug)]
 pub struct CallRequest<'a> {
     /// Upper case.
     pub method: &'a str,
     /// Tells whether two refusals of a key are about different requests; see [`super::CallPlan::mark`].
     pub mark: RequestMark,
-    /// It carries an idempotency key.
+    /// The request has an idempotency key.
     pub keyed: bool,
-    /// Executing it twice costs no more than money; see [`crate::config::AtCost`].
+    /// A second execution costs no more than money; see [`crate::config::AtCost`].
     pub at_cost: bool,
-    /// Its body can be sent again.
+    /// The body can be sent again.
     pub replayable: bool,
-    /// The caller's own deadline, which only ever shortens ours; for a job, what is left of its life.
+    /// The caller's own deadline, which can only shorten ours; for a job, the rest of its lifetime.
     pub deadline: Option<Nanos>,
     /// A job: it waits where a caller would be refused.
     pub patient: bool,
@@ -94,7 +94,7 @@ impl<'a> CallRequest<'a> {
         Self { method, mark: RequestMark::NONE, keyed: false, at_cost: false, replayable: true, deadline: None, patient: false }
     }
 
-    /// Whether sending it twice is harmless by what it is, under this plan.
+    /// Whether a second execution is harmless under this plan.
     #[must_use]
     pub fn is_repeatable(&self, plan: &CallPlan) -> bool {
         let at_cost = self.at_cost && plan.retry.unsafe_methods != Unsafe::Never;

@@ -1,5 +1,5 @@
-//! The questions a call puts to shared state, and the answers. Plain data: the local backend, the simulator and any
-//! remote one answer the same questions.
+//! The questions that a call asks shared state, and the replies. Plain data: the local backend, the simulator and any remote backend reply
+//! to the same questions.
 
 use crate::admit::layered::Answers;
 use crate::admit::line::{Lane, LinePlace};
@@ -9,38 +9,38 @@ use crate::lease::{self, KeyLease, KeySet, RequestMark, Until};
 use crate::record::{Code, Scope};
 use crate::time::{Mono, Nanos};
 
-/// One question, or one report that is answered by `Answer::Settled`.
+/// A question, or a report, to which the reply is `AskAnswer::Settled`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ask {
     /// Take the cost from every limit, or from none.
     Limits,
-    /// A place in the pool; whoever waits for one gives up at this time.
+    /// A slot of the pool; the call leaves the queue at `give_up`.
     Pool {
         give_up: Mono,
     },
     /// Reserve the idempotency key.
     Reserve,
-    /// The breaker's leave to send; a probe may be out for `lease`.
+    /// The breaker's permit to send; a probe may be in flight for `lease`.
     Permit {
         lease: Nanos,
     },
-    /// A key for this request that is viable and not among those already tried.
+    /// A viable key for this request that the call has not tried yet.
     Key {
         tried: KeySet,
         request: RequestMark,
     },
-    /// A place in the line of calls that wait for the upstream, unless the call has one, and when to ask for its turn. What it waits for
-    /// is ready at that time.
+    /// Join the line of calls that wait for the upstream, unless the call has a place, and learn when to ask for the turn. The obstacle
+    /// ends at `ready_at`.
     Line {
         place: Option<LinePlace>,
         lane: Lane,
         ready_at: Mono,
     },
-    /// Whether it is this call's turn to look again.
+    /// Whether it is this call's turn to try again.
     Turn {
         place: LinePlace,
     },
-    /// Note that the request is about to be sent, where that outlives the process: a job's that may not be sent twice.
+    /// Record durably that a job's request is about to be sent, if it may not be sent twice.
     Begin,
     Settle(SettleAttempt),
 }
@@ -56,55 +56,55 @@ pub enum AskAnswer {
         retry_at: Option<Mono>,
     },
     PoolEntered,
-    /// In line; `Call::granted` follows, or the time to give up.
+    /// Queued; `Call::granted` follows, or the time to give up.
     PoolQueued,
     PoolFull {
         shed: bool,
     },
     Reserved,
-    /// The stored answer of an earlier call with the same key.
+    /// The stored response of an earlier call with the same key.
     Replayed,
     KeyRefused(Code),
     Permitted(Permit),
     Open {
         retry_at: Option<Mono>,
     },
-    /// The provider asked to be left alone until then.
+    /// The provider asked for no requests until then.
     Paused {
         until: Mono,
-        /// It binds the caller's own credential alone.
+        /// The pause applies only to the caller's own credential.
         own: bool,
     },
     Key(KeyLease),
     /// Every key is cooling; the first is viable after this long.
     Cooling {
         wait: Nanos,
-        /// A probe may end that sooner.
+        /// A probe may end the cooldown sooner.
         probed: bool,
     },
-    /// Every key was rejected by the provider; the next probe is due after this long, if anybody knows.
+    /// The provider rejected every key; the next probe is due after this long, if that is known.
     Dead {
         wait: Option<Nanos>,
     },
-    /// In line; the call asks for its turn then.
+    /// In line; the call asks for its turn at `at`.
     InLine {
         place: LinePlace,
         at: Mono,
     },
-    /// It is the call's turn to look again.
+    /// It is the call's turn to try again.
     Turn,
-    /// As many calls wait already as may.
+    /// The waiting line is full.
     LineFull,
-    /// The send is noted, or nobody has to know of it.
+    /// The send is recorded, or needs no record.
     Begun,
-    /// It could not be noted, so nothing may be sent.
+    /// The send could not be recorded, so nothing may be sent.
     NotBegun,
     Settled {
         funding: Option<RetryFunding>,
     },
 }
 
-/// The stages' own answers, as the call hears them: whoever keeps the state, this is what it means.
+/// Translates the breaker's reply, the same for every backend.
 impl From<Admission> for AskAnswer {
     #[inline]
     fn from(admission: Admission) -> Self {
@@ -125,7 +125,7 @@ impl From<Answers> for AskAnswer {
     }
 }
 
-/// Where there is no pool of keys, there is no key.
+/// An endpoint without a key pool needs no key.
 impl From<Option<lease::LeaseAnswer>> for AskAnswer {
     fn from(answer: Option<lease::LeaseAnswer>) -> Self {
         match answer {
@@ -138,30 +138,30 @@ impl From<Option<lease::LeaseAnswer>> for AskAnswer {
     }
 }
 
-/// What an attempt did to a key.
+/// The effect of an attempt on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyReport {
     Succeeded {
-        /// A key that the provider refused for the same request: now it is known that the key was to blame.
+        /// A key that the provider refused for the same request; this success shows that the key was to blame.
         instead_of: Option<u16>,
     },
-    /// Used, and neither better nor worse for it.
+    /// Used, with no effect on the key's state.
     Neutral,
-    /// As neutral, but the upstream answered and asked for no wait: a key that was cooling is not throttled any more.
+    /// As `Neutral`, but the upstream responded and asked for no wait: a cooling key is no longer throttled.
     Answered,
     Failed,
-    /// Out of quota: no use of it, or of its group, before then.
+    /// Out of quota: neither the key nor its group is used before then.
     Cool {
         group: bool,
         until: Until,
     },
-    /// Told to wait: no use of it, or of its group, before then, but for a probe now and then.
+    /// Throttled: neither the key nor its group is used before then, except for an occasional probe.
     Throttle {
         group: bool,
         until: Mono,
     },
-    /// The provider did not accept it for this request, and there is no other key to ask. Whether the key or the request is to
-    /// blame is not known. In a pool the replacement's answer is the evidence, so that a refusal there is only `Failed`.
+    /// The provider refused the key for this request, and there is no other key to try. The key or the request may be to blame. In a pool
+    /// the replacement's result is the evidence, so that a refusal there is only `Failed`.
     Refused {
         request: RequestMark,
     },
@@ -169,39 +169,38 @@ pub enum KeyReport {
     Unused,
 }
 
-/// How a reserved idempotency key ends.
+/// The final state of a reserved idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reservation {
     Done,
-    /// Nothing was executed: the same key may run.
+    /// Nothing was executed: a call with the same key may run.
     Released,
-    /// Sent, and no answer: nobody knows.
+    /// Sent without a response: it may or may not have been executed.
     Unknown,
 }
 
-/// Everything that is given back, reported or asked for at the end of an attempt, in one operation.
+/// Every return, report and request at the end of an attempt, in one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SettleAttempt {
     pub sample: Option<(Permit, BreakerSample)>,
-    /// A permit that counts as nothing: our own refusal, a caller who left, a server that only said "later".
+    /// A permit without a sample: our own refusal, a caller who left, a server that only said "later".
     pub cancel: Option<Permit>,
     pub key: Option<(KeyLease, KeyReport)>,
     /// A success funds retries.
     pub earn: bool,
-    /// The upstream answered, and asked nobody to wait: whoever waits because it once did may go on.
+    /// The upstream responded and asked for no wait, so calls that wait because of an earlier throttle may go on.
     pub answered: bool,
-    /// A retry wants a token.
+    /// A retry asks the budget for a token.
     pub withdraw: bool,
-    /// A token whose retry was never sent.
+    /// The token of a retry that was never sent.
     pub refund: Option<RetryFunding>,
-    /// The server asked everybody on this endpoint or upstream to stay away, or everybody with the caller's own credential
-    /// (`Scope::Key`).
+    /// The server asked for a pause of this endpoint, of its upstream, or of the caller's own credential (`Scope::Key`).
     pub pause: Option<(Scope, Mono)>,
-    /// Limits that were taken by a call that was then refused by us.
+    /// Returns the cost to the limits: we refused the call after it took them.
     pub untake: bool,
-    /// A slot of the pool, held since then.
+    /// Returns a slot of the pool that was taken at this time.
     pub leave_pool: Option<Mono>,
-    /// The call waits no more.
+    /// The call no longer waits in line.
     pub leave_line: Option<LinePlace>,
     pub reservation: Option<Reservation>,
 }

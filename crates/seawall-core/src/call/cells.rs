@@ -1,6 +1,5 @@
-//! Shared state held in one place, answering a call's questions with the stages' own pure functions. The simulator, the
-//! dry run and the tests use it as it is; backends that are shared between threads or machines answer cell by cell
-//! with the same functions.
+//! Shared state in one place, which replies to a call's questions with the stages' own pure functions. The simulator, the dry run and the
+//! tests use it as it is; backends that are shared between threads or machines reply cell by cell with the same functions.
 
 use super::{Ask, AskAnswer, KeyReport, SettleAttempt};
 use crate::admit::bulkhead::{Bulkhead, BulkheadEntry, BulkheadRequest, QueueTicket};
@@ -16,10 +15,10 @@ use crate::policy;
 use crate::record::Scope;
 use crate::time::{Mono, Nanos, Now};
 
-/// Retries that successes may save up. More would let a long calm pay for a storm.
+/// Retries that successes may save up. A higher cap would let a long calm fund a retry storm.
 pub const BUDGET_CAPACITY: u32 = 100;
 
-/// What one endpoint's calls share.
+/// State that all calls of one endpoint share.
 #[derive(Clone, Debug)]
 pub struct EndpointCells {
     pub breaker: BreakerCell,
@@ -38,12 +37,12 @@ pub struct EndpointCells {
     priority: u32,
 }
 
-/// An answer, and what changed on the way to it.
+/// A reply, and the change of the breaker's phase that it caused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CellAnswer {
     pub answer: AskAnswer,
     pub change: Option<PhaseChange>,
-    /// A place in the pool's line, for a call that must wait there.
+    /// The ticket of a call that must wait in the pool's queue.
     pub ticket: Option<QueueTicket>,
 }
 
@@ -90,7 +89,7 @@ impl EndpointCells {
         match ask {
             Ask::Limits => self.take(now.mono).into(),
             Ask::Pool { give_up } => self.enter(give_up, now.mono),
-            // Idempotency keys need a store; a single place without one has never seen any key before.
+            // Idempotency keys need a store; without one, every key is new.
             Ask::Reserve => AskAnswer::Reserved.into(),
             // Nothing here outlives the process.
             Ask::Begin => AskAnswer::Begun.into(),
@@ -123,7 +122,7 @@ impl EndpointCells {
         self.breaker.admit(&self.guard, lease, now).into()
     }
 
-    /// Nobody tells callers apart here.
+    /// Counts all callers as one.
     fn wait_in_line(&mut self, place: Option<LinePlace>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
         if place.is_none() && !self.places.take(Waiter::default(), self.waiting) {
             return AskAnswer::LineFull;
@@ -158,7 +157,7 @@ impl EndpointCells {
 }
 
 impl WaitingLine {
-    /// When a call asks for its turn, which joins the line unless it has a ticket.
+    /// Returns when the call asks for its turn; a call without a ticket joins the line.
     #[must_use]
     pub fn answer(&mut self, place: Option<LinePlace>, lane: Lane, ready_at: Mono, now: Mono) -> AskAnswer {
         let place = place.unwrap_or_else(|| self.join(lane, now));
@@ -172,7 +171,7 @@ impl WaitingLine {
     }
 }
 
-/// How each kind of cell hears about an attempt.
+/// Reports an attempt to each kind of cell.
 impl SettleAttempt {
     #[inline(always)] // Where a report is made and heard in one place, as in a library call, it needs no memory.
     pub fn tell_breaker(&self, breaker: &mut BreakerCell, policy: &policy::BreakerPolicy, now: Mono) -> Option<PhaseChange> {
@@ -182,7 +181,7 @@ impl SettleAttempt {
         self.sample.and_then(|(permit, sample)| breaker.record(policy, permit, sample, now))
     }
 
-    /// The token for a retry, where one was asked for and there is one.
+    /// Returns the token for a retry if one was requested and is available.
     #[must_use]
     #[inline(always)]
     pub fn tell_budget(&self, budget: &mut Budget, retry: &policy::Retry, now: Mono) -> Option<RetryFunding> {
@@ -220,14 +219,14 @@ impl SettleAttempt {
         }
     }
 
-    /// When the attempt was sent that the upstream answered without asking anybody to wait, if this one is.
+    /// When the attempt was sent, if the upstream responded without asking for a wait.
     #[must_use]
     pub fn answer_sent_at(&self, now: Mono) -> Option<Mono> {
         let (_, sample) = self.sample.filter(|_| self.answered)?;
         Some(Mono(now.0.saturating_sub(sample.latency.0)))
     }
 
-    /// Tells the pauses of an endpoint and of its upstream about an attempt.
+    /// Reports an attempt to the pauses of an endpoint and of its upstream.
     pub fn tell_pauses(&self, endpoint: &mut PauseState, upstream: &mut PauseState, now: Mono) {
         match self.pause {
             Some((Scope::Upstream, until)) => upstream.extend(until, now),

@@ -1,6 +1,6 @@
-//! The first attempt of a call that nothing but the breaker can hold up, without the machine: most calls are this and
-//! nothing more. What it may ask and take is read off the machine itself. Whoever meets anything but a success begins
-//! the machine after all, at the time when the call began and with the answer that it got: it is a pure function of these.
+//! A fast path for the first attempt of a call that only the breaker can block, without the call machine: most calls need no more. The
+//! machine itself says whether a plan allows this. If the attempt does not succeed, the driver replays the start on the machine, with the
+//! start time and the breaker's reply; the machine is a pure function of both.
 
 use super::{Action, Ask, AskAnswer, Call, CallPlan, CallRequest, SettleAttempt};
 use crate::guard::{Admission, BreakerCell, BreakerSample, Permit};
@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct First {
-    /// How long a probe may be out; `None` where the breaker is not asked.
+    /// The time that a probe may be in flight; `None` if the plan does not ask the breaker.
     pub lease: Option<Nanos>,
     pub timeout: Nanos,
     pub remaining: Nanos,
 }
 
 impl First {
-    /// `None` where a call without an idempotency key has more to ask before its first attempt.
+    /// `None` if a call without an idempotency key has other questions before its first attempt.
     #[must_use]
     pub fn of(plan: &Arc<CallPlan>, guard: &policy::BreakerPolicy) -> Option<Self> {
         let request = CallRequest {
@@ -42,7 +42,7 @@ impl First {
         Some(Self { lease, timeout, remaining: call.remaining(now.mono) })
     }
 
-    /// What shared state learns when the attempt was a plain success.
+    /// Returns the report to shared state after a plain success.
     #[must_use]
     #[inline]
     pub fn succeeded(permit: Option<Permit>, started: Mono, now: Mono) -> SettleAttempt {

@@ -1,4 +1,4 @@
-//! What a call holds while it runs.
+//! The resources that a call holds while it runs.
 
 use super::{KeyReport, Reservation, SettleAttempt};
 use crate::admit::line::LinePlace;
@@ -7,11 +7,11 @@ use crate::guard::Permit;
 use crate::lease::KeyLease;
 use crate::time::Mono;
 
-/// What the call holds and must give back, however it ends.
+/// Resources that the call holds and must return, however it ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldResources {
     pub(super) limits: bool,
-    /// A slot of the pool, since then. A place in the line is the driver's, who holds the ticket.
+    /// When the call took its slot of the pool. A place in the queue belongs to the driver, which has the ticket.
     pub(super) slot: Option<Mono>,
     pub(super) reservation: bool,
     pub(super) permit: Option<Permit>,

@@ -1,4 +1,4 @@
-//! What the call machine needs to know of an endpoint, put together once when the configuration is loaded.
+//! An endpoint's plan for the call machine, built once when the configuration is loaded.
 
 use crate::classify::{Classification, Hint, RuleSet};
 use crate::config::{AtCost, Config, EndpointConfig, EndpointPolicy, UpstreamConfig};
@@ -16,30 +16,30 @@ pub struct CallPlan {
     pub at_cost: AtCost,
     pub rules: Arc<RuleSet>,
     pub limited: bool,
-    /// How long a call waits for room in its limits.
+    /// The longest wait for room in the limits.
     pub limit_wait: Nanos,
-    /// How long a call may wait for a place in its pool; `None` where it has no pool.
+    /// The longest wait in the pool's queue; `None` without a pool.
     pub queue_timeout: Option<Nanos>,
     pub idempotent: bool,
     /// The upstream executes a repeated key once.
     pub honoured: bool,
-    /// The breaker is asked: also where it is off, if a server can tell everybody to stay away.
+    /// Calls ask the breaker. This is true even with the breaker off if a response can pause the endpoint or upstream.
     pub guarded: bool,
-    /// How long a probe of the breaker keeps its place: for as long as the breaker would be open, so that slow probes do not hold up a
+    /// The time that a probe of the breaker holds its permit: as long as the breaker's open time, so that slow probes do not hold up a
     /// healthy upstream, and no longer than an attempt may take.
     pub probe_lease: Nanos,
-    /// How long whoever meets a breaker is told to wait that nobody but an operator will close.
+    /// The `Retry-After` for a breaker that an operator holds open.
     pub held_open: Nanos,
     pub keys: u16,
     pub refreshes: bool,
-    /// How long a call waits for a key to become viable.
+    /// The longest wait for a viable key.
     pub key_wait: Nanos,
-    /// How long a call waits for an open breaker, and for the budget of its retries.
+    /// The longest wait for an open breaker, and for a retry's budget.
     pub breaker_wait: Nanos,
-    /// How long a call waits for the end of a provider's pause, as it would for an answer of its own that asks for it.
+    /// The longest wait for the end of a provider's pause, the same as for a response that asks this call to wait.
     pub pause_wait: Nanos,
     pub reset: Option<Reset>,
-    /// Kept back at the end of the deadline: no attempt is started that could only answer too late.
+    /// Time reserved at the end of the deadline: no attempt starts that could only finish too late.
     pub margin: Nanos,
 }
 
@@ -50,7 +50,7 @@ impl CallPlan {
         let pool = config.pool_of(policy);
         let auth = upstream.auth.as_ref();
         let alone = Self::alone(policy);
-        // What an adaptive pool learns of a result comes with the breaker's sample, whether the breaker is on or not.
+        // An adaptive pool learns from the breaker's samples, even with the breaker off.
         let guarded = alone.guarded || pool.is_some_and(|pool| pool.adaptive);
         let limited = config.limits_of(policy).any(|limit| limit.mode != Mode::Off);
         let limit_wait = config.limits_of(policy).filter(|limit| limit.mode == Mode::Enforce).map(|limit| limit.max_wait).min();
@@ -67,13 +67,13 @@ impl CallPlan {
         }
     }
 
-    /// Whether callers bring the credential that the upstream sees: it has none of ours, neither keys nor a token.
+    /// Whether callers send the credential that the upstream sees, because the upstream has neither keys nor a token of ours.
     #[must_use]
     pub const fn takes_callers_credentials(&self) -> bool {
         self.keys == 0 && !self.refreshes
     }
 
-    /// Marks a request, as evidence against keys; only where there are keys. A query is no part of it.
+    /// Marks a request as evidence against keys, if there are any. The mark ignores the query.
     #[must_use]
     pub fn mark(&self, method: &str, path: &str) -> RequestMark {
         if self.keys == 0 { RequestMark::NONE } else { RequestMark::of(method, path.split('?').next().unwrap_or(path)) }
@@ -108,7 +108,7 @@ impl CallPlan {
         }
     }
 
-    /// A quota ends when its rule says, or else at the provider's next reset.
+    /// Returns the end of a quota: the rule's time, or else the provider's next reset.
     pub(super) fn cool_until(&self, verdict: &Classification, hint: Option<Nanos>, now: Now) -> Until {
         match (verdict.wait, hint, &self.reset) {
             (Hint::After(_), Some(length), _) => Until::Mono(now.mono + length),
@@ -129,27 +129,27 @@ impl CallPlan {
     }
 }
 
-/// No wait where a call has somewhere else to go: a fallback, a stale answer, or a job.
+/// No wait for a call that has an alternative: a fallback, a stale response, or a job.
 fn unless_elsewhere(policy: &EndpointPolicy, wait: Nanos) -> Nanos {
     let stale = policy.cache.stale_if_error > Nanos::ZERO;
     if policy.fallback.is_some() || stale || policy.on_exhausted == OnExhausted::Enqueue { Nanos::ZERO } else { wait }
 }
 
-/// Whether an answer can make other calls wait too.
+/// Whether a response can make other calls wait too.
 fn pauses(policy: &EndpointPolicy) -> bool {
     policy.rules.rules().iter().any(|rule| rule.scope != Scope::Call)
 }
 
-/// A tenth of an attempt's time, at most ten milliseconds: enough to answer the caller before its own clock runs out.
+/// A tenth of an attempt's time, at most ten milliseconds: enough to reply to the caller before its own timeout.
 fn margin(timeout: Timeout) -> Nanos {
     Nanos(timeout.attempt.0 / 10).min(Nanos::from_millis(10)).min(Nanos(timeout.total.0 / 10))
 }
 
-/// A probe keeps its place for this time at least.
+/// The shortest time that a probe holds its permit.
 const MIN_PROBE: Nanos = Nanos::from_millis(250);
 
-/// Only an operator closes a breaker that is held open, and nobody has to look every moment.
+/// Only an operator closes a breaker that is held open, so callers need not retry more often than this.
 const MIN_HELD_OPEN: Nanos = Nanos::from_secs(5);
 
-/// A quota failure without any word on when it ends.
+/// The assumed length of a quota failure that does not say when it ends.
 const QUOTA_WITHOUT_RESET: Nanos = Nanos::from_secs(3600);

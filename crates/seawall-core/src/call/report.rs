@@ -1,4 +1,4 @@
-//! What shared state learns from an attempt's result: the breaker's sample, what becomes of the key, and whether others have to wait.
+//! The report of an attempt's result to shared state: the breaker's sample, the key's report and the provider's pause.
 
 use super::{Call, KeyReport, SettleAttempt};
 use crate::classify::Classification;
@@ -8,7 +8,7 @@ use crate::record::{AttemptStatus, Class, ErrorKind, Scope};
 use crate::time::{Mono, Nanos, Now};
 
 impl Call {
-    /// What shared state learns from the result.
+    /// Builds the report of a result.
     pub(super) fn report(
         &self,
         status: AttemptStatus,
@@ -18,7 +18,7 @@ impl Call {
         now: Now,
     ) -> SettleAttempt {
         let mut settle = SettleAttempt { earn: verdict.class == Class::Success, ..SettleAttempt::default() };
-        // "Later" is not "broken": a deliberate 429 is no sample. A timely 404 or quota answer is a healthy one.
+        // "Later" is not "broken": a deliberate 429 is no sample. A timely 404 or quota response is a healthy one.
         if status == AttemptStatus::Http(429) || verdict.blameless {
             settle.cancel = self.held.permit;
         } else {
@@ -27,7 +27,7 @@ impl Call {
                 Class::Permanent => matches!(status, AttemptStatus::Error(ErrorKind::Malformed | ErrorKind::Tls)),
                 Class::Success | Class::Quota | Class::Auth => false,
             };
-            // A job that was put aside in between has failed at another time, which is new evidence.
+            // A job that was deferred in between has failed at another time, which is new evidence.
             settle.sample = self.held.permit.map(|permit| (permit, BreakerSample { failed, repeated: self.last.is_some(), latency }));
         }
         settle.key = self.held.key.map(|lease| (lease, self.key_report(verdict, hint, matches!(status, AttemptStatus::Http(_)), now)));
@@ -55,8 +55,7 @@ impl Call {
         }
     }
 
-    /// A wait that the provider asked for binds whatever was refused. Without a pool of keys, what was refused is the caller's own
-    /// credential.
+    /// A wait that the provider asked for applies to the refused credential: without a key pool, the caller's own.
     fn pause(&self, verdict: &Classification, hint: Option<Nanos>, now: Now) -> Option<(Scope, Mono)> {
         let scope = match verdict.scope {
             Scope::Endpoint | Scope::Upstream => verdict.scope,

@@ -1,4 +1,4 @@
-//! Calls told as stories: a policy and a script of results go in, the trace of what the machine did comes out.
+//! Story tests of calls: a policy and a script of results go in, the trace of the machine's actions comes out.
 
 use super::{Action, Call, CallPlan, CallRequest, EndpointCells};
 use crate::classify::ObservedResult;
@@ -29,7 +29,7 @@ struct World {
 
 type Headers = &'static [(&'static str, &'static str)];
 
-/// How long the attempt takes, what comes back, and with which headers and body.
+/// The attempt's duration, its result, and the response's headers and body.
 type Step = (u64, Result<u16, ErrorKind>, Headers, &'static str);
 
 const fn status(code: u16) -> Step {
@@ -384,7 +384,7 @@ fn a_500_is_tried_once_more_where_a_repetition_may_harm() {
         world.call(&[status(500), status(500)]);
         assert!(world.trace.contains("wait ") && world.trace.ends_with("after 2 attempts\n"), "{profile}:\n{}", world.trace);
     }
-    // Whoever only reads may ask as often as for any other failure that passes.
+    // A caller that only reads may retry as often as for any other transient failure.
     for (profile, attempts) in [("external-api", 5), ("fetcher", 6)] {
         let mut world = World::new(&format!("profile = \"{profile}\"\nbreaker.mode = \"off\"\ntimeout.total = \"10m\""));
         world.call(&vec![status(500); attempts]);

@@ -7,7 +7,7 @@ use crate::policy::Share;
 use crate::record::{AttemptOutcome, AttemptStatus, Class, Code, Decision, Reason};
 use crate::time::{Mono, Nanos, Now};
 
-/// The reason why a call cannot be sent now, with its end.
+/// The reason that a call cannot be sent now, with the obstacle's end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Obstacle {
     Breaker {
@@ -21,7 +21,7 @@ pub(super) enum Obstacle {
         until: Mono,
         probed: bool,
     },
-    /// Every key was rejected, until a probe of one says otherwise.
+    /// The provider rejected every key; only a probe can show otherwise.
     RejectedKeys {
         until: Mono,
     },
@@ -91,7 +91,7 @@ impl Call {
     /// Nothing can be sent now. A job is put off instead of waiting in line.
     pub(super) fn blocked(&mut self, obstacle: Obstacle, now: Now) -> Action {
         if let Obstacle::Keys { .. } | Obstacle::RejectedKeys { .. } = obstacle {
-            // Those that failed in this call may be the ones that come back.
+            // Keys that failed in this call may recover during the wait.
             self.progress.tried = KeySet::default();
         }
         if self.patient || self.waits_until(obstacle, now).is_none() {
@@ -106,8 +106,8 @@ impl Call {
         Action::Ask(Ask::Settle(settle))
     }
 
-    /// Until when the call waits for this; `None` where waiting is no use. The end of a pause may come with any probe of it, so a call
-    /// waits for some probes although the end itself does not fit.
+    /// Returns the time until which the call waits for this; `None` if waiting is of no use. Any probe may end a pause, so a call waits for
+    /// some probes even if the end itself does not fit.
     fn waits_until(&self, obstacle: Obstacle, now: Now) -> Option<Mono> {
         let gives_up = self.gives_up_at(obstacle, now);
         let until = match obstacle.until() <= gives_up {
@@ -118,7 +118,7 @@ impl Call {
         (now.mono < until).then_some(until)
     }
 
-    /// Until when the call waits for this, at most.
+    /// The latest time until which the call waits for this.
     fn gives_up_at(&self, obstacle: Obstacle, now: Now) -> Mono {
         let patience = match obstacle {
             Obstacle::Budget { .. } if self.throttled => self.plan.pause_wait,
@@ -127,7 +127,7 @@ impl Call {
             Obstacle::Keys { .. } | Obstacle::RejectedKeys { .. } => self.plan.key_wait,
             Obstacle::Limit { .. } => self.plan.limit_wait,
         };
-        // A send that has no time left would only be a failure more.
+        // A send without enough time left would only add a failure.
         let whole = self.plan.timeout.attempt.min(self.deadline.at.since(self.started));
         let reserve = Nanos(whole.0 / 10).min(MAX_RESERVE).max(self.deadline.margin);
         let last_send = Mono(self.deadline.at.0.saturating_sub(reserve.0));
@@ -139,7 +139,7 @@ impl Call {
         Action::Ask(Ask::Line { place: self.held.line, lane: obstacle.lane(self.mark), ready_at: obstacle.until() })
     }
 
-    /// The line has a place for this call, and says when it asks for its turn.
+    /// The line has a place for this call and says when to ask for the turn.
     pub(super) fn in_line(&mut self, obstacle: Obstacle, place: LinePlace, at: Mono, now: Now) -> Action {
         self.held.line = Some(place);
         self.obstacle = Some(obstacle);
@@ -149,7 +149,7 @@ impl Call {
         Action::Wait { until, reason: obstacle.reason() }
     }
 
-    /// A call that gives up now looks once more, even if others come first.
+    /// A call that gives up now tries once more, even if others come first.
     pub(super) fn ask_for_turn(&mut self, now: Now) -> Action {
         match (self.held.line, self.obstacle) {
             (Some(place), Some(obstacle)) if self.waits_until(obstacle, now).is_some() => {
@@ -160,7 +160,7 @@ impl Call {
         }
     }
 
-    /// Another caller has got the place.
+    /// Another caller took the place.
     pub(super) fn displaced(&mut self, now: Now) -> Action {
         match self.obstacle {
             Some(obstacle) => self.turn_away(obstacle, now),
@@ -185,7 +185,7 @@ impl Call {
         }
     }
 
-    /// The pool has no slot for a call that has given up its own to wait: it waits on.
+    /// The pool has no slot for a call that returned its own to wait, so the call keeps waiting.
     pub(super) fn pool_is_full(&mut self, obstacle: Obstacle, now: Now) -> Option<Action> {
         let until = now.mono;
         let obstacle = match obstacle {
@@ -193,14 +193,14 @@ impl Call {
             Obstacle::Pause { own, .. } => Obstacle::Pause { until, own },
             Obstacle::Keys { probed, .. } => Obstacle::Keys { until, probed },
             Obstacle::RejectedKeys { .. } => Obstacle::RejectedKeys { until },
-            // It met the pool for the first time.
+            // The call asks the pool for the first time.
             Obstacle::Limit { .. } => return None,
             Obstacle::Budget { .. } => Obstacle::Budget { until },
         };
         self.waits_until(obstacle, now).map(|_| self.ask_for_line(obstacle))
     }
 
-    /// The way is free: the place in the line goes back before anything is sent.
+    /// The obstacle has ended: the call returns its place in the line before it sends.
     pub(super) fn leave_line(&mut self, place: LinePlace, now: Now) -> Action {
         self.obstacle = None;
         self.stop_waiting(now);
@@ -208,7 +208,7 @@ impl Call {
         Action::Ask(Ask::Settle(SettleAttempt { leave_line: Some(place), ..SettleAttempt::default() }))
     }
 
-    /// Adds up what was waited.
+    /// Adds the wait that just ended to the total.
     pub(super) fn stop_waiting(&mut self, now: Now) {
         if let Some(since) = self.blocked_since.take() {
             self.waited = self.waited + now.mono.since(since);
@@ -220,7 +220,7 @@ impl Call {
         match obstacle {
             Obstacle::Breaker { retry_at } if self.patient => self.circuit_open(retry_at.max(now.mono + JOB_LOOK.0), now),
             Obstacle::Breaker { retry_at } => self.circuit_open(retry_at, now),
-            // A job looks again now and then: where there are only jobs, one of them has to be the probe.
+            // Jobs try again now and then: if there are only jobs, one of them has to be the probe.
             Obstacle::Pause { until, .. } if self.patient => {
                 self.refuse(Code::Paused, Reason::ProviderPause, Some(until.min(now.mono + JOB_LOOK.1)), now)
             }
@@ -229,7 +229,7 @@ impl Call {
                 self.last = None;
                 self.refuse(Code::KeysExhausted, Reason::KeysCooling, Some(until), now)
             }
-            // The probe may fall to another job, and an operator may replace the key at any time.
+            // Another job may run the probe, and an operator may replace the key at any time.
             Obstacle::RejectedKeys { until } if self.patient => {
                 let look = until.max(now.mono + JOB_LOOK.0).min(now.mono + JOB_LOOK.1);
                 self.refuse(Code::KeysRejected, Reason::KeysDead, Some(look), now)

@@ -1,16 +1,15 @@
-//! When too many dead letters are too many, without going on and off at the edge; and which of the instances that share a
-//! store says so, once for all of them. An alarm that is raised has a holder, who says that it is over. Another instance
-//! does in its place only when it is gone.
+//! Decides when there are too many dead letters, with hysteresis, and which of the instances that share a store reports it. A raised alarm
+//! has one holder, which also reports its end. Another instance takes over only when the holder is gone.
 
 use crate::time::{Nanos, Wall};
 
-/// A holder says so often that it is there.
+/// The interval at which a holder shows that it is alive.
 const HELD: Nanos = Nanos::from_secs(10);
-/// One that was not heard of for so long is gone.
+/// A holder that was silent for this long is gone.
 const GONE: Nanos = Nanos::from_secs(30);
 
-/// Whether an alarm is on: it rises when the depth is reached and falls when it is down to four fifths of it. A depth of
-/// zero is no alarm at all.
+/// Whether an alarm is on: it rises when the depth reaches the threshold and clears at four fifths of it. A threshold of zero turns the
+/// alarm off.
 #[must_use]
 pub const fn is_alarming(before: bool, depth: u64, alarm_depth: u64) -> bool {
     if alarm_depth == 0 {
@@ -22,10 +21,10 @@ pub const fn is_alarming(before: bool, depth: u64, alarm_depth: u64) -> bool {
 /// An alarm that is raised, as all instances see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raised {
-    /// The one that asks holds it.
+    /// This instance is the holder.
     pub is_ours: bool,
     pub raised_at: Wall,
-    /// When its holder was last heard of. Not since it was raised: it may have ended before it told anybody.
+    /// When the holder was last seen after it raised the alarm; later than `raised_at` only once it has reported it.
     pub seen_at: Wall,
 }
 
@@ -35,42 +34,42 @@ impl Raised {
     }
 }
 
-/// What one instance knows.
+/// One instance's knowledge of the alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlarmState {
     pub raised: Option<Raised>,
-    /// It said that it is raised, or heard of it.
+    /// This instance reported the alarm as raised, or saw that it is.
     pub is_known: bool,
-    /// Nobody else has the store.
+    /// No other instance uses the store.
     pub is_alone: bool,
 }
 
-/// What one instance has to do. Raising, taking and clearing are asked of the store, which lets one of many do it.
+/// One instance's next step. Raise, take and clear are operations of the store, which lets only one instance succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlarmStep {
     Stay,
-    /// Raise it, and say so.
+    /// Raise and report it.
     Raise,
-    /// Say to the others that its holder is there.
+    /// Show the other instances that the holder is alive.
     Hold,
-    /// Hold it from now on, for one that is gone; and where nobody may have heard that it is raised, raise it anew and say so.
+    /// Take over from a holder that is gone; with `tell`, raise the alarm anew and report it, because the holder may not have reported it.
     Take {
         tell: bool,
     },
     /// Another instance raised it.
     Hear,
-    /// It is over: say so.
+    /// Cleared: report it.
     Clear,
-    /// It is over: another instance said so, if there is one.
+    /// Cleared: another instance, if there is one, reported it.
     Over,
 }
 
-/// What to do about an alarm.
+/// Returns the next step for an alarm.
 #[must_use]
 pub fn turn(known: AlarmState, depth: u64, alarm_depth: u64, now: Wall) -> AlarmStep {
     let AlarmState { raised, is_known, is_alone } = known;
     let Some(raised) = raised else {
-        // What another instance ended is over before it can begin again.
+        // Another instance cleared the alarm. This one records that before the alarm can rise again.
         return match (is_known, is_alarming(false, depth, alarm_depth)) {
             (false, false) => AlarmStep::Stay,
             (true, true) if is_alone => AlarmStep::Raise,
@@ -115,7 +114,7 @@ mod tests {
     #[derive(Default)]
     struct Row(Option<(usize, Wall, Wall)>);
 
-    /// Instances that look at one store in turns, every two seconds, and what they tell: who, and whether it is raised.
+    /// Instances that check one store in turns, every two seconds, and their reports: which instance, and whether the alarm is raised.
     struct World {
         row: Row,
         known: Vec<bool>,
@@ -129,7 +128,7 @@ mod tests {
             Self { row: Row::default(), known: vec![false; instances], alive: vec![true; instances], seconds: 0, told: Vec::new() }
         }
 
-        /// Everybody looks once.
+        /// Each live instance checks once.
         fn round(&mut self, depth: u64) {
             self.seconds += 2;
             for me in 0..self.known.len() {

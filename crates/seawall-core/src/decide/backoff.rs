@@ -1,12 +1,12 @@
-//! How long to wait before the next retry. Pure arithmetic on `policy::Backoff`: knows nothing of hints, deadlines
-//! or budgets. Every kind that has jitter keeps its spread at the cap, where libraries tend to emit one value.
+//! Computes the wait before the next retry. Pure arithmetic on `policy::Backoff`: knows nothing of hints, deadlines or budgets. Every kind
+//! that has jitter keeps its spread at the cap, where libraries tend to emit one value.
 
 use crate::policy::{Backoff, BackoffKind};
 use crate::rng::Rng;
 use crate::time::Nanos;
 
 const MILLION: u64 = 1_000_000;
-/// Two hours and a half, which is more than any wait that is configured: times two million it still fits 64 bits.
+/// About two and a half hours, more than any configured wait: times two million it still fits 64 bits.
 const SMALL: u64 = 1 << 43;
 
 impl Backoff {
@@ -46,7 +46,7 @@ impl Backoff {
         }
     }
 
-    /// The wait before retry `n`; `prev` is the previous wait of this call, zero at first.
+    /// Draws the wait before retry `n`; `prev` is the previous wait of this call, zero at first.
     #[inline]
     pub fn draw(&self, n: u32, prev: Nanos, rng: &mut Rng) -> Nanos {
         let (least, most) = match self.kind {
@@ -63,14 +63,14 @@ impl Backoff {
         Nanos(least.0 + rng.up_to(most.0 - least.0))
     }
 
-    /// The centre stays below the cap by the jitter's share, so that the spread is whole there too.
+    /// The centre stays below the cap by the jitter's share, so that the spread is complete there too.
     #[inline]
     fn around(&self, n: u32) -> (Nanos, Nanos) {
         let centre = self.ceiling(n).0;
         self.spread(centre).map_or_else(|| self.around_cap(centre), |spread| (Nanos(centre - spread), Nanos(centre + spread)))
     }
 
-    /// How far to either side of an ordinary centre, where all of that is below the cap.
+    /// The distance to either side of the centre, if the whole spread is below the cap.
     #[inline]
     fn spread(&self, centre: u64) -> Option<u64> {
         let share = u64::from(self.jitter.0);
@@ -81,7 +81,7 @@ impl Backoff {
         (centre + spread <= self.cap.0).then_some(spread)
     }
 
-    /// Where the spread would reach over the cap, or the numbers are absurd.
+    /// The general case: the spread would exceed the cap, or the numbers are too large for the short way.
     #[cold]
     fn around_cap(&self, centre: u64) -> (Nanos, Nanos) {
         let share = u64::from(self.jitter.0).min(MILLION);
@@ -96,7 +96,7 @@ impl Backoff {
     }
 }
 
-/// So many millionths of a length, without leaving 64 bits.
+/// A length's share in millionths, without leaving 64 bits.
 const fn part(of: u64, share: u64) -> u64 {
     ratio(of, share, MILLION)
 }

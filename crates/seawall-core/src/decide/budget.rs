@@ -1,6 +1,6 @@
-//! The retry budget of one upstream: a cell of integers that successes fill and retries empty, beside a floor lane
-//! that refills with time. Funding by successes, not by requests, is what lets an upstream recover: a request-funded
-//! budget keeps paying for retries while nothing succeeds.
+//! The retry budget of one upstream: an integer cell that successes fill and retries empty, and a floor lane that refills with time.
+//! Successes fund it, not requests, so that an upstream can recover: a request-funded budget keeps paying for retries while nothing
+//! succeeds.
 
 use crate::policy::{Rate, Share};
 use crate::time::{Mono, Nanos};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const RETRY: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// Which lane paid for a retry, so that a refund goes back there.
+/// The lane that paid for a retry, so that a refund goes back there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryFunding {
     Earned,
@@ -41,13 +41,13 @@ impl Budget {
         BudgetData { earned: self.earned, floor_full_at: self.floor_full_at.0 }
     }
 
-    /// What was earned, as far as there is still room for it.
+    /// Restores a snapshot, at most up to the capacity.
     pub fn import(&mut self, data: BudgetData) {
         self.earned = data.earned.min(self.capacity);
         self.floor_full_at = Mono(data.floor_full_at);
     }
 
-    /// Holds at most `capacity` earned retries and starts with none: it lives from the floor until something succeeds.
+    /// Holds at most `capacity` earned retries and starts with none: until the first success only the floor pays.
     #[must_use]
     pub const fn empty(capacity: u32) -> Self {
         Self { earned: 0, capacity: capacity as u64 * RETRY, floor_full_at: Mono(0) }
@@ -64,7 +64,7 @@ impl Budget {
         self.earned = (self.earned + u64::from(share.0)).min(self.capacity);
     }
 
-    /// Pays for one retry when it is decided: from what was earned, else from the floor.
+    /// Pays for one retry when it is decided: from the earned lane, else from the floor.
     #[must_use]
     #[inline]
     pub fn withdraw(&mut self, floor: Rate, now: Mono) -> Option<RetryFunding> {
@@ -81,7 +81,7 @@ impl Budget {
         Some(RetryFunding::Floor(interval))
     }
 
-    /// The retry was paid for but never sent.
+    /// Returns the token of a retry that was never sent.
     pub fn refund(&mut self, funding: RetryFunding) {
         match funding {
             RetryFunding::Earned => self.earned = (self.earned + RETRY).min(self.capacity),
@@ -89,7 +89,7 @@ impl Budget {
         }
     }
 
-    /// Retries that could be paid for now, both lanes together.
+    /// Retries that both lanes together could pay for now.
     #[must_use]
     pub fn tokens(&self, floor: Rate, now: Mono) -> f64 {
         let earned = self.earned as f64 / RETRY as f64;

@@ -1,10 +1,10 @@
-//! How much of a call's time is left. Deadlines are relative lengths from the call's start, recomputed before every
-//! attempt and every wait, so that queueing, backoff and refreshes all come out of the same total.
+//! The rest of a call's time. Deadlines are relative lengths from the call's start, recomputed before every attempt and every wait, so that
+//! queueing, backoff and refreshes all come out of the same total.
 
 use crate::time::{Mono, Nanos};
 
-/// When a call must be over, and how much of the end is kept back: dropping only work that has already expired
-/// recovers nothing, so an attempt that cannot finish in time is not started.
+/// The end of a call, and the margin kept free before it. Dropping work that has already expired saves nothing, so an attempt that cannot
+/// finish in time is not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     pub at: Mono,
@@ -23,14 +23,14 @@ impl Deadline {
         self.at.since(now)
     }
 
-    /// What one attempt may take: its own timeout, or what is left less the margin. `None` when nothing is left.
+    /// Returns the time that one attempt may take: its own timeout, or the remaining time less the margin. `None` when nothing is left.
     #[must_use]
     pub fn attempt_timeout(&self, attempt: Nanos, now: Mono) -> Option<Nanos> {
         let left = self.remaining(now) - self.margin;
         (left > Nanos::ZERO).then(|| attempt.min(left))
     }
 
-    /// Whether time for an attempt is left after waiting. A wait that does not fit ends the call now, not later.
+    /// Whether a wait leaves time for an attempt. A wait that does not fit ends the call now, not later.
     #[must_use]
     pub fn fits(&self, wait: Nanos, now: Mono) -> bool {
         wait + self.margin < self.remaining(now)

@@ -1,4 +1,4 @@
-//! What happens next: backoff, retry budget, deadline.
+//! The decide stage: backoff, retry budget, deadline, and the decision after each result.
 
 pub mod alarm;
 pub mod backoff;

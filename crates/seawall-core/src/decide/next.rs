@@ -1,4 +1,4 @@
-//! What happens after a result: the one place where class, budgets, method and deadline meet.
+//! Decides what follows a result: the one place that combines class, budgets, method and deadline.
 
 use super::Deadline;
 use crate::classify::{Classification, Hint};
@@ -8,7 +8,7 @@ use crate::record::{Class, Reason, Scope};
 use crate::rng::Rng;
 use crate::time::{Nanos, Now};
 
-/// What one call has used up so far.
+/// The part of its allowances that one call has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallProgress {
     /// Sends so far.
@@ -26,12 +26,12 @@ pub struct CallProgress {
     pub tried: KeySet,
 }
 
-/// What the decision depends on besides the verdict.
+/// The inputs of the decision besides the verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionInput<'a> {
     pub retry: &'a Retry,
     pub progress: &'a CallProgress,
-    /// The request never left us, or the server says it did not execute it, or sending it twice is harmless.
+    /// The request never left us, or the server says it did not execute it, or a second execution is harmless.
     pub repeatable: bool,
     /// The body can be sent again.
     pub replayable: bool,
@@ -56,7 +56,7 @@ pub enum NextStep {
     Refresh,
 }
 
-/// Whether sending the request twice is harmless by what it is, without looking at any answer.
+/// Whether a second execution of the request is harmless by its method and key, whatever the response.
 #[must_use]
 pub fn repeatable(method: &str, policy: Unsafe, keyed: bool) -> bool {
     let idempotent = matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
@@ -81,7 +81,7 @@ pub fn next(facts: &DecisionInput<'_>, verdict: &Classification, hint: Option<Na
     }
 }
 
-/// Whether another send is allowed at all; the first thing that forbids it.
+/// Returns the first reason that forbids another send.
 fn forbidden(facts: &DecisionInput<'_>) -> Option<Reason> {
     if facts.progress.attempts >= facts.retry.attempts {
         return Some(Reason::AttemptsExhausted);
@@ -89,7 +89,7 @@ fn forbidden(facts: &DecisionInput<'_>) -> Option<Reason> {
     (!facts.replayable).then_some(Reason::BodyNotReplayable)
 }
 
-/// A quota answer is a refusal, so nothing was executed and any method may go again with another key, at once.
+/// A quota response is a refusal, so nothing was executed and any method may be sent again at once with another key.
 fn quota(facts: &DecisionInput<'_>, hint: Option<Nanos>, now: Now, rng: &mut Rng) -> NextStep {
     if let Some(reason) = forbidden(facts) {
         return NextStep::Return(reason);
@@ -125,12 +125,12 @@ fn again(facts: &DecisionInput<'_>, verdict: &Classification, hint: Option<Nanos
     if matches!(verdict.wait, Hint::None) {
         return NextStep::Retry { wait: Nanos::ZERO, reason: why };
     }
-    // The key cools for as long as the server asks; this call goes on with another one.
+    // The key cools for as long as the server asks; this call goes on with another key.
     let hint = if facts.keys > 1 && matches!(verdict.scope, Scope::Key | Scope::Group) { None } else { hint };
     waiting(facts, hint, why, now, rng)
 }
 
-/// The longer of our own backoff and what the server asks for; never early, and not at all where it does not fit.
+/// The longer of our own backoff and the server's wait; never early, and no wait at all if it does not fit the deadline.
 fn waiting(facts: &DecisionInput<'_>, hint: Option<Nanos>, why: Reason, now: Now, rng: &mut Rng) -> NextStep {
     let backoff = facts.retry.backoff.draw(facts.progress.waits, facts.progress.previous_wait, rng);
     let wait = hint.map_or(backoff, |hint| hint.max(backoff));

@@ -1,26 +1,25 @@
-//! What of many events somebody is told, when, and together with what. The first is told at once; those that follow closely
-//! are told together; what is known to be so is not told again; what ends is told to whoever heard of its beginning; and
-//! what comes and goes is told when it stays.
+//! Groups events into messages for one receiver. The first event is sent at once and later ones are collected. A known condition is not
+//! repeated, and its end is sent only if its beginning was. A condition that returns soon after its end is sent only if it lasts.
 
 use crate::time::{Mono, Nanos};
 use std::collections::{BTreeMap, VecDeque};
 
-/// After a message, the next one waits so long for company. What is urgent does not.
+/// After a message, the next one collects events for this long. Urgent events do not wait.
 pub const TOGETHER: Nanos = Nanos::from_secs(5);
-/// What begins again so soon after its end is told when it has stayed.
+/// A condition that begins again this soon after its end is sent only if it lasts this long.
 pub const QUIET: Nanos = Nanos::from_secs(60);
-/// What goes on happening is told again so often.
+/// A condition that goes on happening is sent again at this interval.
 pub const AGAIN: Nanos = Nanos::from_secs(15 * 60);
-/// Conditions that are remembered, and events that wait.
+/// The most conditions remembered, and the most events waiting.
 const MAX_EVENTS: usize = 1000;
-/// Events of one message.
+/// The most events in one message.
 const MAX_TOLD: usize = 20;
 
 /// An event in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice<E> {
     pub event: E,
-    /// How often it happened since it was last told.
+    /// Occurrences since the last message about it.
     pub times: u32,
 }
 
@@ -28,13 +27,13 @@ pub struct Notice<E> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationMessage<E> {
     pub notices: Vec<Notice<E>>,
-    /// Events for which there was no room.
+    /// Events dropped because the queue was full.
     pub missed: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct StandingAlarm {
-    /// The event that began it last, which is the one that its end names.
+    /// The latest event that began the condition; its end names this one.
     id: u64,
     told_at: Mono,
     times: u32,
@@ -42,14 +41,14 @@ struct StandingAlarm {
 
 #[derive(Debug)]
 struct PendingMessage<E> {
-    /// What it is the beginning of, and the event that began it last.
+    /// The condition that this event begins, and the latest event that began it.
     begins: Option<(String, u64)>,
     from: Mono,
     urgent: bool,
     notice: Notice<E>,
 }
 
-/// What one receiver knows.
+/// One receiver's knowledge: the conditions it was notified of and the events that wait.
 #[derive(Debug)]
 pub struct Notices<E> {
     standing: BTreeMap<String, StandingAlarm>,
@@ -66,12 +65,12 @@ impl<E> Default for Notices<E> {
 }
 
 impl<E> Notices<E> {
-    /// What was told and has not ended: what it is about, and the event that began it last.
+    /// Conditions that the receiver was notified of and that have not ended, each with the latest event that began it.
     pub fn told(&self) -> impl Iterator<Item = (&str, u64)> {
         self.standing.iter().map(|(about, standing)| (about.as_str(), standing.id))
     }
 
-    /// What the receiver was told in an earlier life.
+    /// Restores the conditions that the receiver was notified of before a restart.
     pub fn recall(&mut self, told: impl IntoIterator<Item = (String, u64)>, now: Mono) {
         let room = MAX_EVENTS.saturating_sub(self.standing.len());
         self.standing.extend(told.into_iter().take(room).map(|(about, id)| (about, StandingAlarm { id, told_at: now, times: 0 })));
@@ -100,7 +99,7 @@ impl<E> Notices<E> {
         self.wait(PendingMessage { begins: Some((about.to_owned(), id)), from, urgent, notice: Notice { event, times: 1 } });
     }
 
-    /// The end of what another event began. Whether anybody knew of it.
+    /// Ends the condition that event `id` began. Returns whether the beginning was sent or was waiting to be.
     pub fn ends(&mut self, id: u64, event: E, now: Mono) -> bool {
         let told = self.standing.iter().find(|(_, standing)| standing.id == id).map(|(about, _)| about.clone());
         if let Some(about) = told {
@@ -112,13 +111,13 @@ impl<E> Notices<E> {
             self.wait(PendingMessage { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
             return true;
         }
-        // It was over before anybody was told.
+        // The condition ended before its beginning was sent, so the beginning is dropped.
         let before = self.waiting.len();
         self.waiting.retain(|waiting| waiting.begins.as_ref().is_none_or(|(_, began)| *began != id));
         self.waiting.len() < before
     }
 
-    /// Something that has neither beginning nor end.
+    /// Adds an event that has neither beginning nor end.
     pub fn happens(&mut self, event: E, now: Mono) {
         self.wait(PendingMessage { begins: None, from: now, urgent: false, notice: Notice { event, times: 1 } });
     }
@@ -131,7 +130,7 @@ impl<E> Notices<E> {
         }
     }
 
-    /// The message that is due, if one is. It counts as told.
+    /// Returns the message that is due, if any, and counts it as sent.
     pub fn due(&mut self, now: Mono) -> Option<NotificationMessage<E>> {
         let rests = self.last.is_some_and(|last| now.since(last) < TOGETHER);
         let is_due = |waiting: &PendingMessage<E>| waiting.from <= now;

@@ -1,4 +1,4 @@
-//! Calls that meet what will be over in time: they wait in line, and what hit one call does not cost the others theirs.
+//! Story tests of calls that wait in line for an obstacle to end; one call's refusal does not fail the others.
 
 use super::{EPOCH, KEYS, QUOTA, Step, World, error, status};
 use crate::call::{Action, Call, CallEnd, CallPlan, CallRequest, EndpointCells, Outcome};
@@ -25,12 +25,12 @@ fn of_its_own(n: usize) -> CallRequest<'static> {
     CallRequest { mark: RequestMark::of("GET", &n.to_string()), ..CallRequest::plain("GET") }
 }
 
-/// What many calls to one upstream came to.
+/// The results of many calls to one upstream.
 struct Crowd {
     ends: Vec<CallEnd>,
     /// When each send went out.
     sends: Vec<Mono>,
-    /// Which call each of them was of.
+    /// The call of each send.
     senders: Vec<usize>,
     most_waiting: u32,
 }
@@ -213,7 +213,7 @@ fn a_wait_that_does_not_fit_is_refused_at_once() {
 fn calls_wait_for_a_limit_as_long_as_it_says() {
     let limited = |max_wait: &str| format!("[[upstreams.api.limits]]\nname = \"a\"\nrate = \"10/s\"\nburst = 1\nmax_wait = \"{max_wait}\"");
     let healthy = |_, _| status(200);
-    // Twenty calls side by side: two seconds' worth of the limit.
+    // Twenty concurrent calls: two seconds' worth of the limit.
     assert_eq!(Crowd::run(&limited("0s"), 20, Nanos::ZERO, healthy).succeeded(), 1);
     let some = Crowd::run(&limited("1s"), 20, Nanos::ZERO, healthy);
     assert!((9..=11).contains(&some.succeeded()), "{}", some.succeeded());
@@ -225,7 +225,7 @@ fn calls_wait_for_a_limit_as_long_as_it_says() {
 
 #[test]
 fn calls_go_on_in_the_order_in_which_they_came() {
-    // The first call meets the throttle, or opens the breaker; the others come while it lasts, and each looks many times.
+    // The first call meets the throttle or opens the breaker; the others arrive while it lasts, and each retries many times.
     let pause = "retry.attempts = 1";
     let keys = &format!("{pause}\n{ONE_KEY}");
     let breaker = "retry.attempts = 1\nbreaker = { consecutive = 1, open = \"2s\", open_max = \"2s\" }";
