@@ -1,15 +1,15 @@
-//! What a policy will do, computed before anybody depends on it: worst cases, amplification, what can open a breaker.
+//! Predicts the effect of a policy: worst cases, amplification, and the conditions that can open a breaker.
 
 use crate::config::EndpointPolicy;
 use crate::policy::{Backoff, BreakerPolicy, LimitPolicy, Mode, Retry};
 use crate::time::Nanos;
 
-/// How long a call can take if everything fails as slowly as it may.
+/// The longest duration of a call, if every attempt fails as slowly as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongestCall {
     /// Attempts and waits added up, as if there were no deadline.
     pub unbounded: Nanos,
-    /// What the caller sees: the deadline cuts it off.
+    /// The duration that the caller sees, cut off by the deadline.
     pub elapsed: Nanos,
     /// Sends that fit before the deadline if each one times out and each wait is the longest.
     pub attempts_that_fit: u32,
@@ -47,12 +47,12 @@ pub fn expected_attempts(retry: &Retry, failing: f64) -> f64 {
     sum
 }
 
-/// How many sends one call becomes while everything fails.
+/// Sends per call while everything fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SendsPerCall {
-    /// By attempts alone.
+    /// Bounded by attempts alone.
     pub attempts: f64,
-    /// With the success-funded budget: nothing is earned in an outage, so only the floor's share is left.
+    /// With the success-funded budget: an outage earns nothing, so only the floor's share is left.
     pub budgeted: f64,
 }
 
@@ -66,14 +66,14 @@ pub fn amplification(retry: &Retry, layers: u32, calls_per_second: f64) -> Sends
     SendsPerCall { attempts: one.powi(power), budgeted: budgeted.powi(power) }
 }
 
-/// Through `layers` Seawalls of which each knows that the next one is a Seawall: a repeated request is not repeated again,
-/// so each layer adds its retries once instead of multiplying.
+/// Sends through `layers` Seawalls that detect each other: a repeated request is not repeated again, so each layer adds its retries once
+/// instead of multiplying.
 #[must_use]
 pub fn chained(retry: &Retry, layers: u32) -> u32 {
     layers.saturating_mul(retry.attempts.saturating_sub(1)).saturating_add(1)
 }
 
-/// How many retries fit into a length of time when every wait is the longest: the pocket calculator for schedules.
+/// The number of retries that fit into a length of time when every wait is the longest.
 #[must_use]
 pub fn retries_that_fit(backoff: &Backoff, within: Nanos) -> u32 {
     let mut at = Nanos::ZERO;
@@ -86,7 +86,7 @@ pub fn retries_that_fit(backoff: &Backoff, within: Nanos) -> u32 {
     10_000
 }
 
-/// Why a breaker could open, if at all.
+/// The conditions that could open a breaker, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TripCondition {
     pub consecutive: bool,
@@ -101,7 +101,7 @@ impl TripCondition {
     }
 }
 
-/// Which of a breaker's trips can ever fire, given the limits in front of it and the attempt's timeout.
+/// The trips of a breaker that can ever fire, given the limits in front of it and the attempt's timeout.
 #[must_use]
 pub fn trips(breaker: &BreakerPolicy, limits: &[LimitPolicy], attempt: Nanos) -> TripCondition {
     if breaker.mode != Mode::Enforce {

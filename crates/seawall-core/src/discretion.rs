@@ -1,12 +1,12 @@
-//! What of a request may be shown to whoever looks on: a header or a parameter of a query that is called like a secret is
-//! named and not shown. What is sent, and what is kept in order to be sent, is none of this module's business.
+//! Hides secrets in what logs and operators see of a request: a header or query parameter with a secret's name keeps its name and loses its
+//! value. The request itself is sent and stored unchanged.
 
 use std::borrow::Cow;
 
-/// What stands where a secret stood.
+/// The replacement for a secret value.
 pub const REDACTED: &str = "[redacted]";
 
-/// Names are secret that end so, whatever is written between their letters: `X-Auth-Token`, `accessToken`, `client_secret`.
+/// A name with one of these endings is secret, ignoring punctuation and case: `X-Auth-Token`, `accessToken`, `client_secret`.
 const SECRET: &[&str] = &[
     "authorization",
     "cookie",
@@ -21,9 +21,9 @@ const SECRET: &[&str] = &[
     "credential",
     "credentials",
 ];
-/// Names are secret whose last word is one of these: `key`, `X-Functions-Key`, `secretKey`, `sig`, but not `monkey`.
+/// A name is secret if its last word is one of these: `key`, `X-Functions-Key`, `secretKey`, `sig`, but not `monkey`.
 const SECRET_WORDS: &[&str] = &["key", "sig", "pwd", "auth", "jwt"];
-/// Not these, which name a thing or a place in a list.
+/// Exceptions, which name a thing or a position in a list.
 const OPEN: &[&str] = &[
     "idempotencykey",
     "pagetoken",
@@ -41,10 +41,10 @@ const OPEN: &[&str] = &[
     "objectkey",
 ];
 
-/// What stands between parameters.
+/// The separators between parameters.
 const ENDS: [char; 4] = ['?', '&', ';', '#'];
 
-/// Whether the value of a header or a parameter of this name is for the upstream alone.
+/// Whether a header or parameter of this name has a secret value.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
@@ -53,7 +53,7 @@ pub fn is_secret(name: &str) -> bool {
     (is_word || SECRET.iter().any(|end| letters.ends_with(end))) && !OPEN.iter().any(|end| letters.ends_with(end))
 }
 
-/// Words end where something stands between letters, and where a capital follows a small one.
+/// Words end at punctuation, and before a capital that follows a small letter.
 fn last_word(name: &str) -> &str {
     let last = name.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or(name);
     let begins = last.as_bytes().windows(2).rposition(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
@@ -85,7 +85,7 @@ pub fn secrets(text: &str) -> impl Iterator<Item = &str> {
     pairs.filter(|(name, value)| !value.is_empty() && is_secret(&decoded(name))).map(|(_, value)| value)
 }
 
-/// Names and values may be written in escapes; an escape that is none stands for itself.
+/// Decodes percent escapes in names and values; an invalid escape stays as it is.
 #[must_use]
 pub fn decoded(name: &str) -> Cow<'_, str> {
     if !name.contains('%') {

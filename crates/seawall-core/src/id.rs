@@ -1,9 +1,9 @@
-//! Names for calls: 48 bits of wall-clock milliseconds and 80 of chance, so that they sort by time and never meet.
+//! Call ids: 48 bits of wall-clock milliseconds and 80 random bits, so that they sort by time and never collide.
 
 use crate::rng::Rng;
 use crate::time::Wall;
 
-/// Crockford's alphabet: no letter that could be taken for a digit.
+/// Crockford's alphabet: no letter that looks like a digit.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Characters of a printed id.
@@ -20,7 +20,7 @@ impl CallId {
         Self(time << 80 | chance)
     }
 
-    /// Of that moment, with chance from whoever has it.
+    /// Builds an id from a moment and the caller's random bytes.
     #[must_use]
     pub fn from_parts(now: Wall, chance: [u8; 10]) -> Self {
         let mut bytes = Self::first_at(now).to_bytes();
@@ -28,7 +28,7 @@ impl CallId {
         Self::from_bytes(bytes)
     }
 
-    /// As a database keeps it: sorts the way the ids do.
+    /// The bytes that a database stores: they sort as the ids do.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
@@ -45,7 +45,7 @@ impl CallId {
         Self((u128::try_from(at.0).unwrap_or(0) & ((1 << 48) - 1)) << 80)
     }
 
-    /// When it was made, by the clock of whoever made it.
+    /// When it was made, by the clock of its maker.
     #[must_use]
     pub fn made_at(self) -> Wall {
         Wall(i64::try_from(self.0 >> 80).unwrap_or(i64::MAX))

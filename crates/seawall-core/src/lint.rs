@@ -1,5 +1,5 @@
-//! Warnings about policies that are valid and still will not do what their author hopes: stable codes, one line each,
-//! and an explanation that can be asked for.
+//! Warnings about policies that are valid and still may not do what their author expects: stable codes, one line each, and a longer
+//! explanation on request.
 
 use crate::config::model::{Config, EndpointConfig, UpstreamConfig};
 use crate::config::place::{self, SecretRef};
@@ -10,14 +10,14 @@ use crate::{admit, calc};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     pub code: &'static str,
-    /// What it is about: `upstream/endpoint`, or a key path.
+    /// The subject: `upstream/endpoint`, or a key path.
     pub subject: String,
     pub message: String,
-    /// Where the value that matters was written, as `file:line`; empty where it was inherited.
+    /// The `file:line` of the value; empty if it is inherited.
     pub origin: String,
 }
 
-/// Code, title, and what `seawall check --explain CODE` says.
+/// Code, title, and the text of `seawall check --explain CODE`.
 pub const CODES: &[(&str, &str, &str)] = &[
     (
         "SW001",
@@ -135,13 +135,13 @@ pub const CODES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The world outside the file, as far as warnings need it.
+/// The environment outside the file, as far as warnings need it.
 pub trait Surroundings {
     fn has_secret(&self, secret: &SecretRef) -> bool;
     fn has_file(&self, path: &str) -> bool;
 }
 
-/// Everything worth saying about a valid configuration, in the order of the file's upstreams.
+/// All warnings about a valid configuration, in the order of the file's upstreams.
 #[must_use]
 pub fn warnings(config: &Config, around: &dyn Surroundings) -> Vec<Warning> {
     let mut found = Vec::new();
@@ -183,7 +183,7 @@ fn warning(code: &'static str, subject: impl Into<String>, message: impl Into<St
     Warning { code, subject: subject.into(), message: message.into(), origin: String::new() }
 }
 
-/// How many Seawalls a call to this upstream passes: the upstream may be a listener of this very file.
+/// The number of Seawalls on the way to this upstream: the upstream may be a listener of this very file.
 fn layers_behind(config: &Config, upstream: &UpstreamConfig) -> u32 {
     let authority = upstream.url.authority();
     let is_own = config.server.listen == authority || config.upstreams.iter().any(|other| other.listen.as_ref() == Some(&authority));
@@ -215,7 +215,7 @@ fn endpoint_warnings(config: &Config, endpoint: &EndpointConfig, subject: &str, 
         let origin = origin(endpoint, key);
         found.push(Warning { code, subject: subject.to_owned(), message, origin });
     };
-    // What nobody wrote is a preset's or a profile's own choice, made for its API.
+    // A value that the user did not write is the preset's or profile's own choice, made for its API.
     let wrote = |key: &str| !origin(endpoint, key).is_empty();
     let worst = calc::worst_case(policy);
     let schedule = ["timeout.attempt", "timeout.total", "retry.attempts", "retry.base", "retry.cap"];
@@ -280,7 +280,7 @@ fn endpoint_warnings(config: &Config, endpoint: &EndpointConfig, subject: &str, 
     }
 }
 
-/// Warnings about calls that are refused although they could wait. Where a profile says so, it is a choice that its page explains.
+/// Warnings about calls that are refused although they could wait. A profile's own value gives no warning: its page explains the choice.
 fn waiting_warnings(endpoint: &EndpointConfig, subject: &str, found: &mut Vec<Warning>) {
     let policy = &endpoint.policy;
     let (breaker, total) = (policy.breaker, policy.timeout.total);

@@ -1,19 +1,18 @@
-//! When something that is refused until a known time is tried once before that time: a provider's pause, or a key that cools.
+//! A schedule of probes during a wait: a provider's pause or a key's cooldown is tried once before its end.
 
 use crate::time::{Mono, Nanos};
 
-/// No provider can pause an endpoint for longer than this at a time, whatever it asks for.
+/// The longest pause of an endpoint, whatever its provider asks for.
 pub const MAX_PAUSE: Nanos = Nanos::from_secs(3_600);
 
-/// The time for which the answer to a probe keeps another pause from beginning, unless the pause that it ended would have been over
-/// sooner.
+/// After a response to a probe, no other pause begins for this time, unless the pause that the probe ended would have been over sooner.
 pub const MAX_DISPROVED: Nanos = Nanos::from_secs(60);
 
-/// How soon the first probe comes. A refusal that was about one path holds up the others for no longer than this.
+/// The time until the first probe. A refusal that concerned one path holds up the others for no longer than this.
 pub const FIRST_GAP: Nanos = Nanos::from_millis(50);
 
-/// The next probe of a wait, and how long after the one before it is. Each gap is twice as long as the one before, so that a wait of
-/// any length is probed a few times.
+/// The next probe of a wait, and its distance from the one before. Each gap is twice as long as the last, so that a wait of any length is
+/// probed a few times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probing {
     at: Mono,
@@ -31,7 +30,7 @@ impl Probing {
         Self { at: now + gap, gap }
     }
 
-    /// As another keeper tells it: the next probe in `gap`.
+    /// A schedule that is kept elsewhere: the next probe comes in `gap`.
     #[must_use]
     pub fn after(gap: Nanos, now: Mono) -> Self {
         Self { at: now + gap, gap }

@@ -1,5 +1,5 @@
-//! The words for what happened: classes, outcomes, decisions and reasons, as logs, metrics and headers spell them,
-//! and the two records (attempt, call) that carry them.
+//! The vocabulary of results: classes, outcomes, decisions and reasons, as logs, metrics and headers spell them, and the two records
+//! (attempt, call) that carry them.
 
 pub mod histogram;
 pub mod rollup;
@@ -9,7 +9,7 @@ use crate::time::Nanos;
 use crate::words::words;
 
 words! {
-    /// What a result is, decided before anything else is.
+    /// The class of a result, which all later decisions depend on.
     pub enum Class {
         Success = "success",
         Transient = "transient",
@@ -21,7 +21,7 @@ words! {
 }
 
 words! {
-    /// How an attempt can fail without a usable answer.
+    /// The ways in which an attempt can fail without a usable response.
     pub enum ErrorKind {
         Timeout = "timeout",
         Dns = "dns",
@@ -34,7 +34,7 @@ words! {
 }
 
 impl ErrorKind {
-    /// The request provably never left us, so even an unsafe method may go again.
+    /// The request provably never left us, so even an unsafe method may be sent again.
     #[must_use]
     pub const fn is_unsent(self) -> bool {
         matches!(self, Self::Dns | Self::Connect | Self::Tls)
@@ -42,21 +42,21 @@ impl ErrorKind {
 }
 
 words! {
-    /// Which bound something went over.
+    /// The timeout that was exceeded.
     pub enum Timeout {
         /// `timeout.connect`: there was no connection.
         Connect = "connect",
-        /// `timeout.attempt`: there was no answer.
+        /// `timeout.attempt`: there was no response.
         Attempt = "attempt",
         /// `timeout.total` or the caller's own deadline, which ended an attempt early.
         Total = "total",
-        /// The answer had begun and then nothing came.
+        /// The response had begun and then nothing came.
         Idle = "idle",
     }
 }
 
 words! {
-    /// What a wait, or a cooldown, applies to.
+    /// The scope of a wait or a cooldown.
     pub enum Scope {
         Call = "call",
         Key = "key",
@@ -67,7 +67,7 @@ words! {
 }
 
 words! {
-    /// What is done after a result.
+    /// The decision after a result.
     pub enum Decision {
         Return = "return",
         Retry = "retry",
@@ -79,7 +79,7 @@ words! {
 }
 
 words! {
-    /// How our own refusals and failures are named to the caller (`code`, `error`, `Seawall-Outcome`).
+    /// Names of our own refusals and failures for the caller (`code`, `error`, `Seawall-Outcome`).
     pub enum Code {
         RateLimited = "rate_limited",
         KeysExhausted = "keys_exhausted",
@@ -127,7 +127,7 @@ impl Code {
     }
 }
 
-/// The status of an attempt: what the upstream said, or how it failed to.
+/// The status of an attempt: the upstream's status code, or the kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AttemptStatus {
     Http(u16),
@@ -136,7 +136,7 @@ pub enum AttemptStatus {
 }
 
 impl AttemptStatus {
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let known = ErrorKind::from_word(text).map(Self::Error).or_else(|| text.parse().ok().map(Self::Http));
@@ -155,7 +155,7 @@ impl std::fmt::Display for AttemptStatus {
 }
 
 words! {
-    /// Why a decision was taken: one code for each branch of `call.rs`, and one for calls that never got that far.
+    /// The reason for a decision: one code for each branch of `call.rs`, and one for requests that never became a call.
     pub enum Reason {
         Succeeded = "succeeded",
         TransientFailure = "transient_failure",
@@ -175,7 +175,7 @@ words! {
         BodyNotReplayable = "body_not_replayable",
         AuthFailed = "auth_failed",
         CircuitOpen = "circuit_open",
-        /// A provider asked everybody on the endpoint or upstream to stay away.
+        /// A provider asked for a pause of the endpoint or upstream.
         ProviderPause = "provider_pause",
         KeysCooling = "keys_cooling",
         KeysDead = "keys_dead",
@@ -184,7 +184,7 @@ words! {
         PoolFull = "pool_full",
         QueueTimeout = "queue_timeout",
         Shed = "shed",
-        /// The program ends before the wait of the call does.
+        /// The program stops before the call's wait ends.
         Draining = "draining",
         /// Refused before it became a call.
         TurnedAway = "turned_away",
@@ -199,7 +199,7 @@ words! {
     }
 }
 
-/// One send, or one refusal by the breaker, as the attempt log line tells it.
+/// One send, or one refusal by the breaker, as the attempt's log line shows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttemptOutcome {
     /// From 1.
@@ -210,7 +210,7 @@ pub struct AttemptOutcome {
     pub latency: Nanos,
     pub elapsed: Nanos,
     pub class: Class,
-    /// Whether a rule other than a catch-all named it.
+    /// Whether a rule other than a catch-all matched.
     pub named: bool,
     pub decision: Decision,
     pub wait: Nanos,
@@ -218,14 +218,13 @@ pub struct AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// Whether it is sent again, by whatever means.
+    /// Whether the request is sent again, by whatever means.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
         matches!(self.decision, Decision::Retry | Decision::RotateKey | Decision::RefreshToken)
     }
 
-    /// The `outcome` field: the class, except that the breaker's refusals and what a caller gave up are named for what
-    /// they are.
+    /// The `outcome` field: the class, except that the breaker's refusals and attempts that the caller abandoned have names of their own.
     #[must_use]
     pub const fn outcome(&self) -> &'static str {
         match (self.status, self.reason) {

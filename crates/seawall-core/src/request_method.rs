@@ -1,16 +1,16 @@
-//! Methods that may be sent to an upstream. Every door asks here, so that what one refuses does not come in by another.
+//! Methods that may be sent to an upstream. Every door checks here, so that no door admits what another refuses.
 
-/// The reason why a text is no method that is sent.
+/// The reason why a text is not a method that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMethod {
     #[error("a method is a word of letters, digits and !#$%&'*+-.^_`|~")]
     NoToken,
-    /// They ask something of the connection, or of whoever is on the way, and not of a resource.
+    /// The method addresses the connection or an intermediary, and not a resource.
     #[error("CONNECT, TRACE and PRI are not for gateways")]
     Forbidden,
 }
 
-/// Checks a method. Those that speak to the hop itself are refused in every case of letters: HTTP tells them apart, not every server does.
+/// Checks a method. Methods for the hop itself are refused in any letter case: HTTP methods are case-sensitive, but not on every server.
 ///
 /// # Errors
 /// When it may not be sent.

@@ -5,19 +5,19 @@ pub mod dots;
 use std::borrow::Cow;
 use std::ops::Deref;
 
-/// A path with its query, or `*`. It has no byte that ends the target or the line, and no fragment, so that a path
-/// from outside cannot hold a second request. There is no other way to make one than to check it.
+/// A path with its query, or `*`. It has no byte that ends the target or the line, and no fragment, so that a path from outside cannot hold
+/// a second request. Only a check can construct one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTarget(Cow<'static, str>);
 
-/// The reason why a text is no request target.
+/// The reason why a text is not a request target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     #[error("a path begins with `/`")]
     NoPath,
     #[error("a path has no spaces, control characters or `#`")]
     BadByte,
-    /// What is below an upstream's base path stays below it: keys and policies are for that part of the server.
+    /// The path climbs above the upstream's base path: keys and policies are only for that part of the server.
     #[error("a path does not leave the upstream's base path by `..`")]
     Escapes,
 }
@@ -32,14 +32,14 @@ impl RequestTarget {
         if !text.starts_with('/') {
             return Err(BadTarget::NoPath);
         }
-        // Bytes above ASCII are against the standard but harmless, and callers' targets go on byte for byte.
+        // Bytes above ASCII are against the standard but harmless, and callers' targets are relayed byte for byte.
         if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f || byte == b'#') {
             return Err(BadTarget::BadByte);
         }
         Ok(Self(Cow::Owned(text)))
     }
 
-    /// `*`: the whole server, which only OPTIONS asks about (RFC 9112 §3.2.4).
+    /// `*`: the whole server, used only by OPTIONS (RFC 9112 §3.2.4).
     #[must_use]
     pub fn asterisk() -> Self {
         Self(Cow::Borrowed("*"))

@@ -1,5 +1,5 @@
-//! The one source of randomness: a small seeded generator that is handed in wherever chance decides.
-//! Its values are stable across platforms and releases, so a printed seed replays a run.
+//! The one source of randomness: a small seeded generator that callers pass as an argument. Its values are stable across platforms and
+//! releases, so a printed seed replays a run.
 
 use rand_core::{Rng as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
@@ -13,7 +13,7 @@ impl Rng {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// An independent stream, for a part that must not be disturbed by how often its neighbours draw.
+    /// An independent stream, for a part whose draws must not depend on how often other parts draw.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::seeded(self.draw())
@@ -33,7 +33,7 @@ impl Rng {
     #[inline]
     pub fn up_to(&mut self, max: u64) -> u64 {
         let drawn = self.draw();
-        // In words of 64 bits as far as they reach: that is one multiplication instead of two.
+        // A 64-bit count needs one multiplication instead of two.
         max.checked_add(1).map_or(drawn, |count| ((u128::from(drawn) * u128::from(count)) >> 64) as u64)
     }
 

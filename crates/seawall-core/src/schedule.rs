@@ -1,18 +1,18 @@
-//! When a schedule fires: the first time of a subject, the time after a tick, and the time after a failure.
+//! The times of a schedule: the first tick of a subject, the time after a tick, and the time after a failure.
 
 use crate::config::model::Schedule;
 use crate::rng::Rng;
 use crate::time::{Nanos, Wall};
 
-/// A tick that comes later than this, or than its interval where that is shorter, was missed: nobody was there.
+/// A tick that comes later than this, or than its interval if that is shorter, was missed: the program was not running.
 const MISSED: Nanos = Nanos::from_secs(60);
 
-/// What becomes of a tick.
+/// The result of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fired {
     pub runs_at: Wall,
     pub next_at: Wall,
-    /// Nobody wants its answer after that: others are on their way.
+    /// The run expires at this time, because later ticks replace it.
     pub expires_at: Wall,
 }
 
@@ -22,8 +22,8 @@ impl Schedule {
         now + Nanos(rng.up_to(self.every.scale(self.spread.as_f64()).0))
     }
 
-    /// What becomes of a subject's tick that is found at `now`. Subjects keep their place in the interval, whatever
-    /// happens between: `regular` is the next of their regular ticks, which the one that is due may be a retry before.
+    /// Decides about a subject's tick that is due at `now`. Subjects keep their phase in the interval: `regular` is the next regular tick,
+    /// while `due` may be a retry before it.
     #[must_use]
     pub fn fired(&self, due: Wall, regular: Wall, now: Wall) -> Fired {
         let next = self.after(regular, now);
@@ -42,7 +42,7 @@ impl Schedule {
         Wall(regular.0.saturating_add(every.saturating_mul(passed.saturating_add(1))))
     }
 
-    /// When a subject is tried again that has failed so often in a row before.
+    /// Returns the next try of a subject after this many failures in a row.
     pub fn retry_at(&self, failures_before: u32, now: Wall, rng: &mut Rng) -> Wall {
         now + self.backoff.draw(failures_before, Nanos::ZERO, rng)
     }

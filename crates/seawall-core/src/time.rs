@@ -44,7 +44,7 @@ impl Nanos {
         self.0 / 1_000_000
     }
 
-    /// Whole seconds, rounded up: what `Retry-After` needs in order never to be early.
+    /// Whole seconds, rounded up, so that a `Retry-After` is never too early.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000_000)
@@ -77,7 +77,7 @@ impl Sub for Nanos {
     }
 }
 
-/// The way people write it: `250ms`, `1.5s`, `3m`, `2h30m`, `14d`.
+/// The usual notation: `250ms`, `1.5s`, `3m`, `2h30m`, `14d`.
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SECOND: u64 = 1_000_000_000;
@@ -117,15 +117,15 @@ fn trim(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Nanoseconds since the process (or the simulation) began. Breakers, backoff, limits and deadlines live on it,
-/// so a step of the wall clock cannot touch them.
+/// Nanoseconds since the process (or the simulation) began. Breakers, backoff, limits and deadlines use it, so a step of the wall clock
+/// cannot affect them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mono(pub u64);
 
 impl Mono {
     pub const MAX: Self = Self(u64::MAX);
 
-    /// How long after `earlier` this is; zero if it is not after.
+    /// The time since `earlier`; zero if that is not before this.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
@@ -139,7 +139,7 @@ impl Add<Nanos> for Mono {
     }
 }
 
-/// Milliseconds since 1970-01-01T00:00:00Z. Quota resets, HTTP dates and job times live on it.
+/// Milliseconds since 1970-01-01T00:00:00Z. Quota resets, HTTP dates and job times use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wall(pub i64);
 
@@ -147,13 +147,13 @@ impl Wall {
     /// As HTTP writes it (RFC 9110 §5.6.7).
     #[must_use]
     pub fn http_date(self) -> String {
-        /// The end of the year 9999, which the format does not go beyond.
+        /// The end of the year 9999, the last year that the format can express.
         const LAST: u64 = 253_402_300_799;
         let seconds = u64::try_from(self.0 / 1000).unwrap_or(0).min(LAST);
         httpdate::fmt_http_date(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds))
     }
 
-    /// How long after `earlier` this is; zero if it is not after.
+    /// The time since `earlier`; zero if that is not before this.
     #[must_use]
     pub fn since(self, earlier: Self) -> Nanos {
         let ms = self.0.saturating_sub(earlier.0);
@@ -201,7 +201,7 @@ impl fmt::Display for Wall {
     }
 }
 
-/// The Gregorian date of a day counted from 1970-01-01, by the era arithmetic that calendars on computers use.
+/// The Gregorian date of a day counted from 1970-01-01, by the usual era arithmetic.
 const fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -223,7 +223,7 @@ impl Add<Nanos> for Wall {
     }
 }
 
-/// Both clocks, read together by whoever drives the core.
+/// Both clocks, read together by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     pub mono: Mono,

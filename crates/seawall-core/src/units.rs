@@ -1,4 +1,4 @@
-//! Values as people write them: durations, sizes, rates, shares. Each parser says what it expected, with an example.
+//! Values in their usual notation: durations, sizes, rates, shares. Each parser's error gives an example of what it expects.
 
 use crate::policy::{Rate, Share};
 use crate::time::Nanos;
@@ -49,7 +49,7 @@ pub fn length(text: &str) -> Option<Nanos> {
     Some(total)
 }
 
-/// So many units, rounded up to the nanosecond. Floating point would make some waits a nanosecond too short.
+/// A decimal number of units, rounded up to the nanosecond. Floating point would make some waits a nanosecond too short.
 pub(crate) fn exact(text: &str, unit: u64) -> Option<Nanos> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! `words!` makes a closed set of names: one enum, its spelling in files, logs, metrics and headers, and the way back.
+//! `words!` declares a closed set of names: one enum, its spelling in files, logs, metrics and headers, and the parser.
 
 /// Declares an enum whose variants each have one spelling.
 macro_rules! words {

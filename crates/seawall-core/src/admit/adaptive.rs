@@ -1,5 +1,5 @@
-//! A concurrency limit that finds its own height: one more for a success while it is in use, a tenth less for a drop
-//! (AIMD). Cancelled calls and our own refusals are no samples; callers simply do not report them.
+//! A concurrency limit that adapts: one more for a success while it is in use, a tenth less for a drop (AIMD). Cancelled calls and our own
+//! refusals are no samples; callers do not report them.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adaptive {
@@ -24,7 +24,7 @@ impl Adaptive {
         Self { limit, min, max }
     }
 
-    /// Grows only while at least half of it is used: success at low load says nothing about the height.
+    /// Grows only while at least half of it is used: a success at low load does not show that more would fit.
     #[inline]
     pub fn succeeded(&mut self, in_flight: u32) {
         if in_flight.saturating_mul(2) >= self.limit && self.limit < self.max {
@@ -32,7 +32,7 @@ impl Adaptive {
         }
     }
 
-    /// A timeout, a reset or an overload answer: a tenth less.
+    /// A timeout, a reset or an overload response: a tenth less.
     #[inline]
     pub fn dropped(&mut self) {
         self.limit = (self.limit - self.limit.div_ceil(10)).max(self.min);

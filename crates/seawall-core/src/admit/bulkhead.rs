@@ -1,5 +1,5 @@
-//! A named pool of slots with a bounded waiting line: highest priority first, then first come. Knows ids and times,
-//! not tasks: whoever drives it wakes the granted, sets the timers and returns every slot it was given.
+//! A named pool of slots with a bounded queue: highest priority first, then first come. It knows ids and times, not tasks: the driver wakes
+//! granted calls, sets their timers and returns every slot.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use crate::policy::{self, Share};
 use crate::time::{Mono, Nanos};
 use crate::words::words;
 
-/// A place in the line.
+/// A place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueTicket {
-    /// Reversed, so that the first in the map is the next to go.
+    /// Reversed, so that the first ticket in the map is the next to be granted.
     priority: Reverse<u32>,
     number: u64,
 }
@@ -23,9 +23,9 @@ pub struct BulkheadRequest {
 }
 
 words! {
-    /// Why nobody was let in.
+    /// The reason for a refusal.
     pub enum Refusal {
-        /// Every slot and every place in the line is taken.
+        /// Every slot and every place in the queue is taken.
         Full = "full",
         /// Waiting would outlast the caller's deadline.
         Deadline = "deadline",
@@ -35,9 +35,9 @@ words! {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkheadEntry {
-    /// A slot is held until `leave`.
+    /// The call has a slot until `leave`.
     Go,
-    /// In line until `until` at the latest: then `cancel`. `displaced` lost its place to this one and is refused now.
+    /// Queued until `until` at the latest: then `cancel`. `displaced` lost its place to this call and is refused now.
     Queued {
         ticket: QueueTicket,
         until: Mono,
@@ -52,10 +52,10 @@ pub struct Bulkhead {
     running: u32,
     queue: usize,
     queue_timeout: Nanos,
-    /// In line, with the time at which each gives up.
+    /// The queue, with the time at which each call gives up.
     waiting: BTreeMap<QueueTicket, Mono>,
     numbers: u64,
-    /// How long a slot is held, as a moving average over eight.
+    /// The time for which a slot is held, as a moving average over eight.
     held: Nanos,
 }
 
@@ -95,7 +95,7 @@ impl Bulkhead {
         BulkheadEntry::Queued { ticket, until, displaced }
     }
 
-    /// A full line takes nobody in, except at the expense of someone of lower priority.
+    /// A full queue admits no call, except in place of one that has expired or has a lower priority.
     fn make_room(&mut self, ticket: QueueTicket, now: Mono) -> Result<Option<QueueTicket>, Refusal> {
         if self.waiting.len() < self.queue {
             return Ok(None);
@@ -111,20 +111,20 @@ impl Bulkhead {
         }
     }
 
-    /// By what slots are usually held for; nothing is known before the first has been returned.
+    /// Estimates the wait from the average hold time; zero until the first slot was returned.
     fn expected_wait(&self, ticket: QueueTicket) -> Nanos {
         let ahead = self.waiting.range(..ticket).count() as u64 + 1;
         Nanos(self.held.times(ahead).0 / u64::from(self.cap.max(1)))
     }
 
-    /// A slot is returned, however its call ended; `held` is how long it was taken.
+    /// Returns a slot, however its call ended; `held` is how long it was taken.
     pub fn leave(&mut self, held: Nanos) {
         self.running = self.running.saturating_sub(1);
         self.held = if self.held == Nanos::ZERO { held } else { Nanos(self.held.0 / 8 * 7 + held.0 / 8) };
     }
 
-    /// The next in line, who now holds a slot. Ask until `None` after every `leave`, `cancel` and `resize`.
-    /// Who has waited too long is passed over: its own timer tells it.
+    /// Grants a slot to the next in the queue. Ask until `None` after every `leave`, `cancel` and `resize`. Skips calls that have waited
+    /// too long: their own timers end them.
     #[must_use]
     pub fn grant(&mut self, now: Mono) -> Option<QueueTicket> {
         while self.running < self.cap {
@@ -137,24 +137,24 @@ impl Bulkhead {
         None
     }
 
-    /// Leaves the line. `false` when the ticket is no longer in it: granted (then `leave`), displaced or passed over.
+    /// Leaves the queue. `false` when the ticket is no longer in it: granted (then `leave`), displaced or skipped.
     pub fn cancel(&mut self, ticket: QueueTicket) -> bool {
         self.waiting.remove(&ticket).is_some()
     }
 
-    /// A smaller cap cancels nothing; it admits nobody until enough have left.
+    /// A smaller cap cancels nothing; the pool admits no call until enough slots are returned.
     pub fn resize(&mut self, cap: u32) {
         self.cap = cap;
     }
 
-    /// The taken share of slots and places in line.
+    /// The share of slots and queue places that are taken.
     #[must_use]
     pub fn pressure(&self) -> Share {
         let (taken, room) = self.taken();
         Share::of(taken, room)
     }
 
-    /// How many slots and places in line are taken, of how many.
+    /// The slots and queue places that are taken, and their total.
     #[must_use]
     pub fn taken(&self) -> (u64, u64) {
         let room = u64::from(self.cap).saturating_add(self.queue as u64).max(1);

@@ -1,6 +1,5 @@
-//! What is known of one idempotency key: reserved before dispatch, then done, released, or unknown. Pure transitions
-//! on one entry; where entries live and what a stored answer looks like is for others.
-//! Times are wall-clock, because entries outlive the process.
+//! The state of one idempotency key: reserved before dispatch, then done, released, or unknown. Pure transitions on one entry; other
+//! modules store entries and responses. Times are wall-clock, because entries outlive the process.
 
 use crate::classify::Classification;
 use crate::record::Class;
@@ -12,11 +11,11 @@ pub struct RequestFingerprint(pub [u8; 32]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationStage {
-    /// Reserved; whoever holds the reservation loses it at `until`.
+    /// Reserved; the reservation ends at `until`.
     InFlight { until: Wall },
-    /// Answered; the stored answer is replayed.
+    /// Responded; the stored response is replayed.
     Done,
-    /// Sent, and nobody knows what came of it.
+    /// Sent, but the result is unknown.
     Unknown,
 }
 
@@ -33,7 +32,7 @@ pub enum ReservationStage {
 pub struct KeyEntry {
     pub fingerprint: RequestFingerprint,
     pub state: ReservationStage,
-    /// Which reservation this is: the result of an older one is not taken.
+    /// The number of this reservation: the result of an older one is ignored.
     pub reservation: u32,
     pub expires: Wall,
 }
@@ -44,7 +43,7 @@ pub struct KeyClaim {
     /// Longer than the call's deadline, so that a running call never loses it.
     pub lease: Nanos,
     pub ttl: Nanos,
-    /// Whether the upstream itself executes a repeated key once: then the unknown may be asked again.
+    /// Whether the upstream itself executes a repeated key once: then an unknown key may be sent again.
     pub upstream_honours_keys: bool,
 }
 
@@ -60,20 +59,20 @@ pub enum ReserveAnswer {
     InFlight {
         retry_at: Wall,
     },
-    /// It may have happened already; nobody can tell, so it is not done again.
+    /// It may have been executed already, so it is not executed again.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyEnding {
     Done,
-    /// Provably unsent, or turned away: the key is free again.
+    /// Provably unsent, or refused by the upstream: the key is free again.
     Released,
-    /// Sent, no answer.
+    /// Sent, no response.
     Unknown,
 }
 
-/// Asks to execute under this key. An expired entry is none.
+/// Reserves the key for an execution. An expired entry counts as absent.
 pub fn reserve(slot: &mut Option<KeyEntry>, claim: KeyClaim, now: Wall) -> ReserveAnswer {
     let Some(entry) = slot.filter(|entry| now < entry.expires) else { return grant(slot, claim, 0, now) };
     if entry.fingerprint != claim.fingerprint {
@@ -87,8 +86,8 @@ pub fn reserve(slot: &mut Option<KeyEntry>, claim: KeyClaim, now: Wall) -> Reser
     }
 }
 
-/// As `reserve`, asked by whoever holds the reservation: a job that comes back after a wait or a crash. It goes on under
-/// the same reservation, since what it may have sent before it would only send again under the same key.
+/// Reserves the key again for its current holder: a job that continues after a wait or a crash. The job keeps its reservation, because it
+/// would only repeat its own earlier send under the same key.
 pub fn resume(slot: &mut Option<KeyEntry>, claim: KeyClaim, now: Wall) -> ReserveAnswer {
     let held = slot.filter(|entry| now < entry.expires && entry.fingerprint == claim.fingerprint);
     match held {
@@ -120,9 +119,9 @@ pub fn finish(slot: &mut Option<KeyEntry>, reservation: u32, ending: KeyEnding, 
     true
 }
 
-/// Whether an answer is the key's for good. Where the upstream turned the request away nothing was executed, and a caller
-/// that comes back when the trouble is over must not be told of the trouble for a day. A 500 or a 504 may have executed:
-/// only an upstream that honours keys can be asked again.
+/// Whether a response is stored for the key. If the upstream refused the request, nothing was executed, and a caller that retries after the
+/// failure must not get the refusal replayed for a day. A 500 or a 504 may have executed: only an upstream that honours keys can be asked
+/// again.
 #[must_use]
 pub fn is_final(status: u16, verdict: &Classification, honoured: bool) -> bool {
     let turned_away = match verdict.class {
@@ -134,7 +133,7 @@ pub fn is_final(status: u16, verdict: &Classification, honoured: bool) -> bool {
 }
 
 impl KeyEntry {
-    /// A lease that ran out leaves the unknown: its holder may have sent before it died.
+    /// An expired reservation counts as unknown: its holder may have sent before it died.
     #[must_use]
     pub fn state_at(&self, now: Wall) -> ReservationStage {
         match self.state {

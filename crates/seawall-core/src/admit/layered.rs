@@ -4,7 +4,7 @@ use super::limit::{Gcra, LimitAnswer, LimitCell};
 use crate::policy::Mode;
 use crate::time::{Mono, Nanos};
 
-/// What the layers together say. `shadowed` has bit *i* set where layer *i* only watches and would have refused.
+/// The combined result of the layers. `shadowed` has bit *i* set where layer *i* only watches and would have refused.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
@@ -23,7 +23,7 @@ pub enum Answers {
     },
 }
 
-/// So many layers are spent in one pass; a policy with more pays for two.
+/// A policy with at most this many layers takes one pass; others take two.
 const ONE_PASS: usize = 4;
 
 /// Spends `cost` in every layer, or in none.
@@ -35,7 +35,7 @@ pub fn take(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Ans
     }
 }
 
-/// The usual case, in which every layer has room: spends as it goes, and puts everything back if one has none.
+/// The usual case, in which every layer has room: spends as it goes, and restores every cell if one layer refuses.
 #[inline]
 fn take_at_once(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Option<Nanos> {
     if layers.len() > ONE_PASS {
@@ -65,7 +65,7 @@ fn take_at_once(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) ->
     None
 }
 
-/// Finds out who refuses and for how long before anything is spent.
+/// Finds the layer that refuses for longest before anything is spent.
 #[cold]
 fn check_then_take(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Answers {
     let mut refused: Option<(usize, Mono)> = None;
@@ -94,7 +94,7 @@ fn check_then_take(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64)
     }
 }
 
-/// Only after every check: a shadow that has no room keeps its cell as it is.
+/// Spends after all checks have passed: a shadow layer without room keeps its cell as it is.
 fn spend(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Nanos {
     let mut longest = Nanos::ZERO;
     for (limit, cell) in layers.iter_mut().filter(|(limit, _)| limit.mode() != Mode::Off) {
@@ -106,7 +106,7 @@ fn spend(layers: &mut [(&Gcra, &mut LimitCell)], now: Mono, cost: u64) -> Nanos 
     longest
 }
 
-/// Gives back what [`take`] spent at `taken_at`.
+/// Returns what [`take`] spent at `taken_at`.
 pub fn refund(layers: &mut [(&Gcra, &mut LimitCell)], taken_at: Mono, cost: u64, shadowed: u32) {
     for (layer, (limit, cell)) in layers.iter_mut().enumerate() {
         let unspent = shadowed.checked_shr(bit(layer)).unwrap_or(0) & 1 == 1;

@@ -1,12 +1,12 @@
-//! Rate limits as integer arithmetic on a sixteen-byte cell: four algorithms, one set of answers. A cell belongs to
-//! one key of one limit; a fresh cell is all zeroes, so an idle one can be forgotten.
+//! Rate limits as integer arithmetic on a sixteen-byte cell: four algorithms, one set of results. A cell belongs to one key of one limit; a
+//! fresh cell is all zeroes, so an idle one can be forgotten.
 
 mod window;
 
 use crate::policy::{self, Algorithm, Mode};
 use crate::time::{Mono, Nanos};
 
-/// What a limit remembers of one key. The meaning of the two numbers is the algorithm's:
+/// A limit's state for one key. The algorithm decides what the two numbers mean:
 ///
 /// | algorithm | `at` | `held` |
 /// |---|---|---|
@@ -19,36 +19,36 @@ pub struct LimitCell {
     pub held: u64,
 }
 
-/// Whether a call may go, and if not, what to do about it.
+/// Whether a call may go, and if not, until when.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitAnswer {
     /// `after` is more than zero only where a leaky bucket paces.
     Go { after: Nanos },
-    /// Who comes back at `retry_at`, and finds no other there first, is admitted.
+    /// A retry at `retry_at` is admitted unless another call spends the room first.
     Refused { retry_at: Mono },
-    /// No wait helps: the call costs more than the limit ever holds.
+    /// No wait helps: the call costs more than the limit's capacity.
     TooCostly { capacity: u64 },
 }
 
-/// A limit with its rate worked out in integers.
+/// A limit with its rate converted to integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gcra {
     algorithm: Algorithm,
     mode: Mode,
-    /// Time that one unit of cost takes to come back.
+    /// The time that one unit of cost takes to refill.
     interval: u64,
-    /// `capacity` intervals: how far a bucket may run ahead.
+    /// `capacity` intervals: the largest debt of a bucket.
     depth: u64,
     capacity: u64,
     /// The length of a window.
     per: u64,
-    /// `capacity × per`: what a sliding window holds, in calls times time.
+    /// `capacity × per`: the capacity of a sliding window, in calls times time.
     full: u128,
 }
 
 impl From<&policy::LimitPolicy> for Gcra {
-    /// The interval is rounded down, so that a whole period holds the whole count. A rate of nothing has no capacity.
+    /// The interval is rounded down, so that a whole period holds the whole count. A rate of zero has no capacity.
     fn from(limit: &policy::LimitPolicy) -> Self {
         let rate = limit.rate;
         let capacity = match (rate.count, limit.algorithm) {
@@ -69,7 +69,7 @@ impl From<&policy::LimitPolicy> for Gcra {
     }
 }
 
-/// A limit as plain numbers, for whoever counts it elsewhere.
+/// A limit as plain numbers, for a backend that counts it elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     pub algorithm: Algorithm,
@@ -98,13 +98,13 @@ impl Gcra {
         self.mode
     }
 
-    /// What a call of this cost may ask for at once, at most.
+    /// The largest cost that one call may have.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// What [`take`](Self::take) would answer.
+    /// Returns the result of [`take`](Self::take) without spending.
     #[inline]
     pub fn check(&self, cell: &LimitCell, now: Mono, cost: u64) -> LimitAnswer {
         let mut tried = *cell;
@@ -137,7 +137,7 @@ impl Gcra {
         LimitAnswer::Go { after: Nanos::ZERO }
     }
 
-    /// A paced line: the call gets the next free moment if that is at most `depth` away.
+    /// A paced queue: the call gets the next free moment if that is at most `depth` away.
     #[inline]
     fn take_turn(&self, cell: &mut LimitCell, now: Mono, cost: u64) -> LimitAnswer {
         let turn = cell.at.max(cell.held).max(now.0);
@@ -149,7 +149,7 @@ impl Gcra {
         LimitAnswer::Go { after: Nanos(after) }
     }
 
-    /// Gives back what a call took at `taken_at` and did not use.
+    /// Returns what a call took at `taken_at` and did not use.
     pub fn refund(&self, cell: &mut LimitCell, taken_at: Mono, cost: u64) {
         match self.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => cell.at = cell.at.saturating_sub(self.interval.saturating_mul(cost)),
@@ -157,7 +157,7 @@ impl Gcra {
         }
     }
 
-    /// What could be spent now, and how long until all of it is there again: the `RateLimit` header's two numbers.
+    /// The capacity that could be spent now, and the time until all of it is available: the `RateLimit` header's two numbers.
     #[must_use]
     pub fn remaining(&self, cell: &LimitCell, now: Mono) -> (u64, Nanos) {
         match self.algorithm {
@@ -171,7 +171,7 @@ impl Gcra {
         }
     }
 
-    /// Whether the cell says no more than a fresh one.
+    /// Whether the cell equals a fresh one in effect.
     #[must_use]
     #[inline]
     pub fn is_idle(&self, cell: &LimitCell, now: Mono) -> bool {
@@ -181,8 +181,8 @@ impl Gcra {
         }
     }
 
-    /// Carries a cell over from the limit as it was: what could be spent stays what it was, so that the change itself
-    /// lets nothing burst through; only the refill is new.
+    /// Converts a cell of the previous limit: the available capacity stays the same, so that the change itself admits no burst; only the
+    /// refill rate is new.
     #[must_use]
     pub fn rebase(&self, was: &Self, cell: &LimitCell, now: Mono) -> LimitCell {
         if was.is_idle(cell, now) {

@@ -1,24 +1,24 @@
-//! The line of calls that wait for one endpoint: for a key, for the end of a provider's pause, or for a breaker's probe. It says when
-//! each call looks again, so that calls go on in order and spread out, however many of them wait.
+//! The line of calls that wait for one endpoint: for a key, for the end of a provider's pause, or for a breaker's probe. It says when each
+//! call checks again, so that calls proceed in order and spread out, whatever their number.
 //!
-//! Calls that wait for the same thing are in one lane. Only the first of a lane looks whether the way is free; the others ask for their
-//! turn, which comes once all before them have gone. Lanes do not wait for each other.
+//! Calls that wait for the same thing are in one lane. Only the first of a lane checks whether the obstacle has ended; the others ask for
+//! their turn, which comes once all before them have gone. Lanes do not wait for each other.
 
 use crate::time::{Mono, Nanos};
 use std::collections::{BTreeMap, VecDeque};
 
-/// No call looks again sooner than this after its last look.
+/// The shortest time between two checks of one call.
 const MIN_LOOK: Nanos = Nanos::from_millis(10);
-/// The first call of a lane looks again at least this often: a pause may be lifted, a probe may succeed.
+/// The first call of a lane checks at least this often: a pause may be lifted, a probe may succeed.
 const MAX_LOOK: Nanos = Nanos::from_millis(50);
-/// The others ask for their turn at least this often, since those before them may have given up.
+/// The others ask for their turn at least this often, because those before them may have given up.
 const MAX_NAP: Nanos = Nanos::from_millis(250);
-/// The distance between two looks. The shorter one bounds what waiting costs, the longer one keeps short lines quick.
+/// The distance between two checks. The shorter one bounds the cost of waiting, the longer one keeps short lines quick.
 const SPACING: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_millis(20));
-/// A call that comes late to its turn, as timers do, does not delay those after it, up to this.
+/// A call whose timer fires late does not delay those after it, up to this.
 const MAX_LATE: Nanos = Nanos::from_millis(10);
 
-/// A line is gone in this time once the way is free, so that what joined slowly does not slow down what joins in a burst.
+/// A line drains in this time once the obstacle ends, so that a line that grew slowly does not slow down a burst that joins it.
 const MAX_ROUND: Nanos = Nanos::from_secs(2);
 
 /// The obstacle that a call waits for. Calls whose obstacles end together share a lane.
@@ -43,7 +43,7 @@ pub enum Lane {
     Budget,
 }
 
-/// The place of a call in the line. It keeps its ticket however often it looks, and whatever it waits for next.
+/// The place of a call in the line. It keeps its ticket however often it checks, and whatever it waits for next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinePlace {
     ticket: u64,
@@ -54,7 +54,7 @@ pub struct LinePlace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LaneQueue {
     tickets: VecDeque<u64>,
-    /// When the first of them looks.
+    /// When the first of them checks.
     look_at: Mono,
 }
 
@@ -78,22 +78,22 @@ impl LaneQueue {
     }
 }
 
-/// One line. Calls go on one after the other at twice the rate at which they joined: a line that took two seconds to grow
-/// is gone in about one, and an upstream that has just come back does not meet all of it at once.
+/// One line. It drains at twice the rate at which its calls joined: a line that took two seconds to grow is gone in about one, and an
+/// upstream that has just recovered does not get all of it at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitingLine {
     waiting: u32,
-    /// Calls that joined since the line was empty, and since when it is not.
+    /// The calls that joined since the line was last empty, and when that was.
     joined: u32,
     since: Mono,
-    /// The last look that was handed out to the first call of a lane.
+    /// The latest check that was assigned to the first call of a lane.
     last: Mono,
     next_ticket: u64,
     queues: BTreeMap<Lane, LaneQueue>,
 }
 
 impl WaitingLine {
-    /// Takes a call into the line, which has a place and then asks when it looks.
+    /// Adds a call to the line. The call then asks when it checks.
     pub fn join(&mut self, lane: Lane, now: Mono) -> LinePlace {
         if self.waiting == 0 {
             (self.joined, self.since) = (0, now);
@@ -109,7 +109,7 @@ impl WaitingLine {
         self.step_out(place);
     }
 
-    /// The call waits for this now: returns its place, and when it asks for its turn. What it waits for is ready at `ready_at`, or sooner.
+    /// Returns the call's place in this lane, and when to ask for its turn. The obstacle ends at `ready_at`, or sooner.
     #[must_use]
     pub fn wait(&mut self, place: LinePlace, lane: Lane, ready_at: Mono, now: Mono) -> (LinePlace, Mono) {
         if lane != place.lane {
@@ -126,7 +126,7 @@ impl WaitingLine {
         (LinePlace { lane, ..place }, ask_at(queue.look_at, rank, spacing, now))
     }
 
-    /// Whether it is this call's turn to look; otherwise when it asks again.
+    /// Whether it is this call's turn to check; otherwise when it asks again.
     pub fn turn(&mut self, place: LinePlace, now: Mono) -> Result<(), Mono> {
         let spacing = self.spacing(now);
         let Some(queue) = self.queues.get_mut(&place.lane) else { return Ok(()) };
@@ -134,7 +134,7 @@ impl WaitingLine {
         if rank > 0 || now < queue.look_at {
             return Err(ask_at(queue.look_at, rank, spacing, now));
         }
-        // While it looks, those after it are not held up: it may have to wait for a slot of the pool.
+        // The next call may check before this one is done, because this one may have to wait for a slot of the pool.
         queue.look_at = queue.look_at.max(Mono(now.0.saturating_sub(MAX_LATE.0))) + spacing;
         self.step_out(place);
         Ok(())
@@ -160,7 +160,7 @@ impl WaitingLine {
     }
 }
 
-/// Returns when a call asks for its turn that has `rank` calls before it.
+/// Returns when a call with `rank` calls before it asks for its turn.
 fn ask_at(look_at: Mono, rank: u64, spacing: Nanos, now: Mono) -> Mono {
     let turn = look_at.max(now) + Nanos(spacing.0.saturating_mul(rank));
     if rank == 0 { look_at } else { turn.min(now + MAX_NAP) }
@@ -183,7 +183,7 @@ mod tests {
         (at, place)
     }
 
-    /// Runs a line to its end, once what its calls wait for is there. Returns who went when, by ticket.
+    /// Runs a line to its end after its obstacle ended. Returns the time at which each call went, by ticket.
     fn run(line: &mut WaitingLine, mut waiters: Vec<Waiter>, free_at: Mono) -> Vec<(u64, Mono)> {
         let mut gone = Vec::new();
         while let Some(next) = (0..waiters.len()).min_by_key(|at| waiters[*at].0) {

@@ -1,4 +1,4 @@
-//! Who may start: limits, bulkheads, adaptive concurrency, shedding, idempotency.
+//! The admit stage: limits, bulkheads, adaptive concurrency, shedding, idempotency.
 
 pub mod adaptive;
 pub mod bulkhead;

@@ -1,4 +1,4 @@
-//! The places of one upstream for calls that wait: how many there are, whose calls have them, and what their bodies take up.
+//! The places of one upstream for calls that wait: their number, their callers, and the size of the waiting bodies.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ const MAX_BYTES_OF_CALLER: u64 = MAX_BYTES / 2;
 /// A call that waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiter {
-    /// Stands for the caller, or for its credential. Where callers are not told apart it is the same for all calls.
+    /// Identifies the caller, or its credential. Without caller identities it is the same for all calls.
     pub caller: u64,
     /// The body that is kept for the call.
     pub bytes: u64,
@@ -20,12 +20,12 @@ pub struct Waiter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CallerShare {
     waiting: u32,
-    /// Those that callers with fewer places have got. The calls leave when they next ask for their turn.
+    /// Places that callers with fewer have taken over. The displaced calls leave when they next ask for their turn.
     owed: u32,
     bytes: u64,
 }
 
-/// All places. One caller may have all of them as long as no other needs one: then the caller that has most gives one up.
+/// All places. One caller may have all of them while no other needs one; then the caller with the most gives one up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     waiting: u32,
@@ -35,7 +35,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// A place for this call, if there is one; `max` is how many there are.
+    /// Takes a place for this call if one is free; `max` is the number of places.
     pub fn take(&mut self, waiter: Waiter, max: u32) -> bool {
         let share = self.callers.get(&waiter.caller).copied().unwrap_or_default();
         let has_room = |taken: u64, most: u64| waiter.bytes == 0 || taken.saturating_add(waiter.bytes) <= most;

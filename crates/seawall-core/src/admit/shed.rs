@@ -1,12 +1,12 @@
-//! Who is turned away first when pools fill up: pressure and priority in, yes or no out.
+//! Decides from pressure and priority which calls are refused first when pools fill up.
 
 use crate::policy::Share;
 
-/// Below this pressure nobody is shed.
+/// Below this pressure no call is shed.
 const START: u64 = 800_000;
 
-/// Whether a call of this priority is shed at this pressure. The steps from the start to the whole are spread evenly
-/// over the priorities that are configured: the lowest goes first, the highest only when everything is taken.
+/// Whether a call of this priority is shed at this pressure. The thresholds from the start to full pressure are spread evenly over the
+/// configured priorities: the lowest goes first, the highest only when everything is taken.
 #[must_use]
 pub fn sheds(pressure: Share, priority: u32, configured: &[u32]) -> bool {
     u64::from(pressure.0) >= threshold(priority, configured)

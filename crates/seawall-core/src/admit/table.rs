@@ -1,16 +1,15 @@
-//! Cells by key, in bounded memory. Keys arrive hashed (128 bits), entries sit in one vector, and a clock hand walks
-//! over it and forgets idle cells: a few at each insertion, so that no call pays for a sweep. What still means
-//! something (a key that is spent or drained) is never forgotten; when the table is full of such keys, newcomers
-//! share one overflow cell, which is strict but safe.
+//! Cells by key, in bounded memory. Keys arrive hashed (128 bits), entries sit in one vector, and a clock hand walks over it and forgets
+//! idle cells: a few at each insertion, so that no call pays for a sweep. A cell that still counts (a key that is spent or drained) is
+//! never forgotten; when the table is full of such keys, new keys share one overflow cell, which is strict but safe.
 
 use hashbrown::HashTable;
 
 use super::limit::{Gcra, LimitCell};
 use crate::time::Mono;
 
-/// Entries that the hand looks at for each new key; more than one, so that it overtakes growth.
+/// Entries that the hand checks for each new key; more than one, so that it overtakes growth.
 const STEPS: usize = 2;
-/// How far a newcomer may push the hand when the table is full.
+/// Entries that the hand checks for a new key when the table is full.
 const STEPS_WHEN_FULL: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +51,7 @@ impl CellTable {
         Some(&entries[*found as usize].cell)
     }
 
-    /// The key's cell, made if need be: the overflow cell when the table is full of keys that still mean something.
+    /// The key's cell, created if absent: the overflow cell when the table is full of keys that still count.
     #[inline]
     pub fn cell(&mut self, limit: &Gcra, key: u128, now: Mono) -> &mut LimitCell {
         let entries = &self.entries;
@@ -85,11 +84,11 @@ impl CellTable {
         &mut self.entries[at].cell
     }
 
-    /// Moves the hand over `steps` entries, forgets the idle ones and tells how many those were.
+    /// Moves the hand over `steps` entries, forgets the idle ones and returns their number.
     pub fn sweep(&mut self, limit: &Gcra, now: Mono, steps: usize) -> usize {
         let mut forgotten = 0;
         for _ in 0..steps.min(self.entries.len()) {
-            // Downwards: the entry that fills a gap comes from the end, which the hand has mostly seen.
+            // Downwards, because the entry that fills a gap comes from the end, which the hand has mostly passed.
             self.hand = if self.hand == 0 { self.entries.len() } else { self.hand.min(self.entries.len()) } - 1;
             if limit.is_idle(&self.entries[self.hand].cell, now) {
                 self.forget(self.hand);
@@ -136,7 +135,7 @@ impl CellTable {
         self.entries.is_empty()
     }
 
-    /// How often a key found no place of its own.
+    /// The number of times that a key had to use the overflow cell.
     #[must_use]
     pub const fn overflowed(&self) -> u64 {
         self.overflowed
@@ -149,7 +148,7 @@ impl CellTable {
     }
 }
 
-/// Keys are hashes already: folding them is enough, and being the same everywhere it replays.
+/// Keys are hashes already, so folding them is enough; the result is the same everywhere, so that runs replay.
 #[expect(clippy::cast_possible_truncation, reason = "folding keeps the low half on purpose")]
 const fn hash(key: u128) -> u64 {
     (key ^ (key >> 64)) as u64

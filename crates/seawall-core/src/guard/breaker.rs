@@ -1,5 +1,5 @@
-//! The circuit breaker of one upstream or endpoint: counts results, and stops asking while asking is pointless.
-//! Policy and time are arguments of every call, so one cell survives a reload and a simulator can drive it.
+//! The circuit breaker of one upstream or endpoint: counts results, and stops sending while the upstream fails. Policy and time are
+//! arguments of every call, so one cell survives a reload and a simulator can drive it.
 
 use super::phase::{BreakerPhase, Probes};
 use super::window::{BucketCounts, SlidingWindow};
@@ -15,7 +15,7 @@ words! {
 }
 
 words! {
-    /// Why the state changed.
+    /// The reason for a change of state.
     pub enum Cause {
         FailureRate = "failure-rate",
         SlowRate = "slow-rate",
@@ -28,11 +28,11 @@ words! {
 }
 
 words! {
-    /// An operator's hand on the breaker.
+    /// An operator's override of the breaker.
     pub enum Forced { Open = "open", Closed = "closed", Auto = "auto" }
 }
 
-/// A result as the breaker sees it. Our own refusals, cancellations and a caller's bad body are never samples.
+/// A result as the breaker counts it. Our own refusals, cancellations and a caller's bad body are never samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerSample {
     pub failed: bool,
@@ -54,14 +54,14 @@ impl BreakerSample {
     }
 }
 
-/// While all probes are out, a refused call may ask again after this time: a result is due any moment.
+/// While all probes are in flight, a refused call may ask again after this time: a result is due any moment.
 pub const WHILE_PROBING: Nanos = Nanos::from_secs(1);
 
-/// Leave to send once. It belongs to one generation: a result that comes back in another changes nothing.
+/// Permission to send once. It belongs to one generation: a result from another generation changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     pub generation: u32,
-    /// Which of the probes this is, if it is one.
+    /// The probe's slot, if this permit is for a probe.
     pub probe: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Permit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Go(Permit),
-    /// `None`: forced open, only an operator knows.
+    /// `None`: an operator holds it open, with no known end.
     Refused {
         retry_at: Option<Mono>,
     },
@@ -87,7 +87,7 @@ pub struct PhaseChange {
     pub from: State,
     pub to: State,
     pub cause: Cause,
-    /// When it took effect: a lapse is noticed later than it happens.
+    /// When the change took effect: the end of an open time is noticed later than it happens.
     pub at: Mono,
 }
 
@@ -131,13 +131,13 @@ impl BreakerCell {
         }
     }
 
-    /// Fills the window that ends now with successes, as after a long calm with so many calls per second.
+    /// Fills the window that ends now with successes, as after a long calm at this rate.
     pub fn calm(&mut self, policy: &policy::BreakerPolicy, per_second: f64, now: Mono) {
         self.window.fill(policy.window, per_second, now);
     }
 
-    /// Asks to send once; `lease` is how long a probe may be out before its slot is free again. An attempt ends before its lease does, so
-    /// that only a probe nobody will report on outlives it: its process died, or never heard that it has the permit.
+    /// Asks to send once. A probe's slot is free again after `lease`. An attempt ends before that, so only a probe that is never reported
+    /// outlives it: its process died, or never received the permit.
     #[inline]
     pub fn admit(&mut self, policy: &policy::BreakerPolicy, lease: Nanos, now: Mono) -> Admission {
         if matches!(self.phase, BreakerPhase::Closed) {
@@ -177,7 +177,7 @@ impl BreakerCell {
         }
     }
 
-    /// Takes the result of a permit; tells what it changed.
+    /// Records the result of a permit and returns the change that it caused.
     #[inline]
     pub fn record(&mut self, policy: &policy::BreakerPolicy, permit: Permit, sample: BreakerSample, now: Mono) -> Option<PhaseChange> {
         if policy.mode == Mode::Off {
@@ -202,8 +202,8 @@ impl BreakerCell {
         self.record_guarded(policy, permit, sample.failed || slow, now)
     }
 
-    /// Whether the counts cross a threshold; exactly one change per crossing, also in shadow. On its own, so that a healthy
-    /// window does not pay for its registers.
+    /// Whether the counts cross a threshold; exactly one change per crossing, also in shadow. A separate function, so that the healthy path
+    /// does not pay for its registers.
     #[inline(never)]
     fn judge(&mut self, policy: &policy::BreakerPolicy, counts: BucketCounts, now: Mono) -> Option<PhaseChange> {
         let Some(cause) = trip(policy, counts, self.consecutive) else {
@@ -220,7 +220,7 @@ impl BreakerCell {
 
     #[cold]
     fn record_guarded(&mut self, policy: &policy::BreakerPolicy, permit: Permit, unhealthy: bool, now: Mono) -> Option<PhaseChange> {
-        // Time first: an open time that is over makes results of before it results of an old generation.
+        // Time first: if the open time has ended, results from before it belong to an old generation.
         if let Some(change) = self.settle(policy, now) {
             return Some(change);
         }
@@ -246,8 +246,8 @@ impl BreakerCell {
         Some(PhaseChange { from: State::HalfOpen, to: State::Closed, cause: Cause::ProbesSucceeded, at: now })
     }
 
-    /// What time alone has done: open times end without any traffic.
-    /// [`admit`](Self::admit) settles too; call this before it to hear of the change.
+    /// Applies the passage of time: open times end without any traffic. [`admit`](Self::admit) settles too; call this first to learn of the
+    /// change.
     #[inline]
     pub fn settle(&mut self, policy: &policy::BreakerPolicy, now: Mono) -> Option<PhaseChange> {
         match &self.phase {
@@ -269,7 +269,7 @@ impl BreakerCell {
         }
     }
 
-    /// The permit was not used, or its caller went away: the slot comes back and nothing is counted.
+    /// The permit was not used, or its caller left: the slot is free again and nothing is counted.
     pub fn cancel(&mut self, permit: Permit) {
         if permit.generation != self.generation {
             return;
@@ -279,7 +279,7 @@ impl BreakerCell {
         }
     }
 
-    /// The state as of `now`, lapses included.
+    /// The state as of `now`, with expired open times applied.
     #[must_use]
     pub fn state(&self, policy: &policy::BreakerPolicy, now: Mono) -> State {
         match &self.phase {
@@ -289,7 +289,7 @@ impl BreakerCell {
         }
     }
 
-    /// When an open breaker asks again; `None` unless it is open for a known time.
+    /// When an open breaker admits again; `None` unless it is open for a known time.
     #[must_use]
     pub fn retry_at(&self, policy: &policy::BreakerPolicy, now: Mono) -> Option<Mono> {
         let until = match &self.phase {
@@ -320,13 +320,13 @@ impl BreakerCell {
         if matches!(self.phase, BreakerPhase::Closed) { Some(self.generation) } else { None }
     }
 
-    /// What the window holds at `now`.
+    /// The window's counts at `now`.
     #[must_use]
     pub fn counts(&self, now: Mono) -> BucketCounts {
         self.window.counts(now)
     }
 
-    /// Holds the breaker open or closed until the next call of this; `Auto` lets go, closed and with fresh counts.
+    /// Holds the breaker open or closed until the next call of this; `Auto` releases it, closed and with fresh counts.
     pub fn force(&mut self, forced: Forced, now: Mono) -> Option<PhaseChange> {
         let from = self.phase.state(now);
         self.opened_for = self.open_time(now);
@@ -349,7 +349,7 @@ impl BreakerCell {
         }
     }
 
-    /// A policy that no longer enforces lets go of an open breaker; one that is off does not even look.
+    /// A policy in shadow mode closes an open breaker. With the mode off, the breaker is not consulted at all.
     fn disarm(&mut self, mode: Mode) {
         if mode == Mode::Shadow && self.forced() == Forced::Auto {
             self.close();
@@ -392,7 +392,7 @@ fn trip(policy: &policy::BreakerPolicy, counts: BucketCounts, consecutive: u32) 
     (counts.slow > 0 && policy.slow_rate.is_reached_by(u64::from(counts.slow), whole)).then_some(Cause::SlowRate)
 }
 
-/// Adds the share of this moment to the credit and pays one admission from it: even, without chance.
+/// Adds the share of this moment to the credit and pays one admission from it: evenly, without randomness.
 fn ramp_admits(credit: &mut u32, passed: Nanos, ramp: Nanos) -> bool {
     let grown = u128::from(passed.0) * u128::from(Share::WHOLE.0 - RAMP_START.0) / u128::from(ramp.0.max(1));
     let share = RAMP_START.0.saturating_add(u32::try_from(grown).unwrap_or(Share::WHOLE.0));
@@ -404,8 +404,7 @@ fn ramp_admits(credit: &mut u32, passed: Nanos, ramp: Nanos) -> bool {
     true
 }
 
-/// How long a call that the ramp does not let through stays away: long enough not to be a busy loop, short against the
-/// ramp.
+/// The `retry_at` distance for a call that the ramp refuses: long enough not to be a busy loop, short against the ramp.
 #[must_use]
 pub fn ramp_pause(ramp: Nanos) -> Nanos {
     Nanos((ramp.0 / 32).clamp(1_000_000, 1_000_000_000))

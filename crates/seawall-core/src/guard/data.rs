@@ -1,4 +1,4 @@
-//! A breaker as plain numbers, for whoever keeps one elsewhere: a shared state across instances, or a snapshot on disk.
+//! A breaker as plain numbers, for state that is kept elsewhere: shared across instances, or in a snapshot on disk.
 
 use super::breaker::BreakerCell;
 use super::phase::{BreakerPhase, Probes};
@@ -7,7 +7,7 @@ use crate::policy::Share;
 use crate::time::{Mono, Nanos};
 use serde::{Deserialize, Serialize};
 
-/// Instants are those of the clock that the breaker was driven with; [`BreakerData::on`] moves them to another.
+/// Instants are those of the breaker's own clock; [`BreakerData::on`] converts them to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerData {
     pub phase: PhaseData,
@@ -33,7 +33,7 @@ pub enum PhaseData {
         length: u64,
     },
     HalfOpen {
-        /// When each leased probe expires, or that the slot is free.
+        /// When each leased probe expires; `None` for a free slot.
         probes: Vec<Option<u64>>,
         successes: u32,
         length: u64,
@@ -58,7 +58,7 @@ pub struct WindowData {
 }
 
 impl BreakerData {
-    /// The same breaker on another clock: `instant` carries moments over, `length` carries spans.
+    /// The same breaker on another clock: `instant` converts moments, `length` converts spans.
     #[must_use]
     pub fn on(self, instant: impl Fn(u64) -> u64, length: impl Fn(u64) -> u64) -> Self {
         let phase = match self.phase {

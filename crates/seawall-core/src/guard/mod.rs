@@ -1,4 +1,4 @@
-//! Whether the upstream is in a state to be asked: the circuit breaker, and pauses that a provider asked for.
+//! The guard stage: the circuit breaker, and pauses that a provider asked for.
 
 pub mod breaker;
 mod data;

@@ -1,6 +1,6 @@
-//! A pause that a provider asked for: nothing is sent before its end, except a probe now and then. A probe that is answered ends it,
-//! so that one refusal that was about one call alone does not hold up everybody. Until the pause would have ended, and for a minute
-//! at most, more such refusals bind the refused calls alone.
+//! A pause that a provider asked for: nothing is sent before its end, except a probe now and then. A probe that gets a response ends it, so
+//! that a refusal that concerned one call alone does not hold up all calls. Until the pause would have ended, and for a minute at most,
+//! more such refusals apply to the refused calls alone.
 
 pub use crate::probing::MAX_PAUSE;
 use crate::probing::{MAX_DISPROVED, Probing};
@@ -12,12 +12,12 @@ pub struct PauseState {
     since: Mono,
     until: Mono,
     probing: Probing,
-    /// A probe has ended a pause: none begins before this time.
+    /// A probe has ended a pause: no pause begins before this time.
     disproved: Mono,
 }
 
 impl PauseState {
-    /// A provider asked to be left alone until then.
+    /// A provider asked for no requests until then.
     pub fn extend(&mut self, until: Mono, now: Mono) {
         let until = until.min(now + MAX_PAUSE);
         if now < self.disproved {
@@ -30,8 +30,8 @@ impl PauseState {
         }
     }
 
-    /// Whether a call may be sent; otherwise when the pause ends. A call that is let through while the pause lasts is its
-    /// probe, and the next probe is later.
+    /// Whether a call may be sent; otherwise when the pause ends. A call that is admitted during the pause is its probe, and the next probe
+    /// comes later.
     pub fn admit(&mut self, now: Mono) -> Result<(), Mono> {
         if self.is_over(now) {
             return Ok(());
@@ -43,25 +43,25 @@ impl PauseState {
         Ok(())
     }
 
-    /// An attempt that was sent then was answered, and nobody was asked to wait. One that was sent before the pause began proves nothing.
+    /// An attempt that was sent then got a response without a request to wait. An attempt sent before the pause began proves nothing.
     pub fn answered(&mut self, sent_at: Mono, now: Mono) {
         if sent_at > self.since && self.until > Mono(0) {
             self.disprove(self.until.min(now + MAX_DISPROVED));
         }
     }
 
-    /// A probe was answered, so that there is no pause, nor will there be one before `until`.
+    /// A probe got a response: the pause ends, and none begins before `until`.
     pub fn disprove(&mut self, until: Mono) {
         *self = Self { disproved: until, ..Self::default() };
     }
 
-    /// Before this time refusals bind nobody but the refused call, because a probe was answered.
+    /// Before this time a refusal applies only to the refused call, because a probe got a response.
     #[must_use]
     pub const fn disproved(&self) -> Mono {
         self.disproved
     }
 
-    /// Ends the pause now, by hand.
+    /// Ends the pause now, by an operator's request.
     pub fn lift(&mut self) {
         *self = Self::default();
     }
@@ -77,14 +77,14 @@ impl PauseState {
         (!self.is_over(now)).then_some((self.since, self.until))
     }
 
-    /// Follows another keeper of the same pause. That one is asked again after `recheck`, which is how a lifted pause is heard of.
+    /// Follows the same pause kept elsewhere. After `recheck` the driver asks there again, which is how it learns of a lifted pause.
     pub fn hear(&mut self, until: Mono, recheck: Nanos, now: Mono) {
         if now >= self.disproved {
             *self = Self { since: now, until, probing: Probing::after(recheck, now), disproved: Mono(0) };
         }
     }
 
-    /// Another keeper of the same pause says that there is none.
+    /// The pause kept elsewhere has ended.
     pub fn hear_end(&mut self) {
         *self = Self { disproved: self.disproved, ..Self::default() };
     }

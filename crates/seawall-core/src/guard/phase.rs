@@ -1,4 +1,4 @@
-//! Where a breaker is, with the data that only that place has.
+//! The phase of a breaker, with the data of that phase.
 
 use super::breaker::State;
 use crate::time::{Mono, Nanos};
@@ -28,7 +28,7 @@ pub(super) enum BreakerPhase {
 }
 
 impl BreakerPhase {
-    /// The state without looking at probe leases, which only a policy can judge.
+    /// The state without regard to probe leases, which need the policy.
     pub(super) fn state(&self, now: Mono) -> State {
         match self {
             Self::Closed | Self::Ramping { .. } | Self::ForcedClosed => State::Closed,
@@ -43,7 +43,7 @@ pub(super) fn open_until(until: Mono, now: Mono) -> State {
     if now >= until { State::HalfOpen } else { State::Open }
 }
 
-/// The slots of half-open: when each leased probe expires, or that the slot is free.
+/// The slots of half-open: when each leased probe expires, or `None` for a free slot.
 #[derive(Clone, Debug)]
 pub(super) struct Probes(Vec<Option<Mono>>);
 
@@ -52,10 +52,10 @@ impl Probes {
         Self(vec![None; usize::try_from(slots.clamp(1, Self::MAX_PROBES)).unwrap_or(1)])
     }
 
-    /// More probes at once than this would be no probing any more.
+    /// An upper bound: more concurrent probes would no longer be probing.
     const MAX_PROBES: u32 = 1_000;
 
-    /// A slot that is free, or whose lease is over.
+    /// Takes a slot that is free, or whose lease has expired.
     pub(super) fn lease(&mut self, expires: Mono, now: Mono) -> Option<u32> {
         let free = self.0.iter().position(|slot| slot.is_none_or(|lease| now >= lease))?;
         self.0[free] = Some(expires);

@@ -17,23 +17,23 @@ pub struct BucketCounts {
 pub struct SlidingWindow {
     sum: BucketCounts,
     filling: BucketCounts,
-    /// The slots before, by turn; the one at `current` is stale while it is being filled.
+    /// The previous slots, as a ring; the one at `current` is stale while it is being filled.
     slots: [BucketCounts; SLOTS],
-    /// Where the slot that is being filled ends; zero before the first sample.
+    /// The end of the slot that is being filled; zero before the first sample.
     slot_end: Mono,
     slot: Nanos,
     current: usize,
 }
 
 impl SlidingWindow {
-    /// Counts one result and gives the sums that include it.
+    /// Counts one result and returns the sums that include it.
     #[inline]
     pub fn record(&mut self, length: Nanos, failed: bool, slow: bool, now: Mono) -> BucketCounts {
         if now >= self.slot_end {
             self.advance(length, now);
         }
-        // The slot being filled is kept outside the ring: no index, no bounds, in the path that every call takes.
-        // Four billion results do not fit into any window, so these cannot wrap.
+        // The slot being filled is kept outside the ring, so that the path of every call has no index and no bounds check. Four billion
+        // results do not fit into any window, so these cannot wrap.
         self.filling.calls = self.filling.calls.wrapping_add(1);
         self.sum.calls = self.sum.calls.wrapping_add(1);
         if failed || slow {
@@ -45,7 +45,7 @@ impl SlidingWindow {
         self.sum
     }
 
-    /// Replaces what the window holds with successes at a steady rate, up to `now`.
+    /// Replaces the window's contents with successes at a steady rate, up to `now`.
     pub(super) fn fill(&mut self, length: Nanos, per_second: f64, now: Mono) {
         self.clear();
         let slot = length.as_secs_f64() / SLOTS as f64;
@@ -60,7 +60,7 @@ impl SlidingWindow {
         }
     }
 
-    /// What the window holds at `now`.
+    /// The window's counts at `now`.
     #[must_use]
     pub fn counts(&self, now: Mono) -> BucketCounts {
         let mut seen = self.clone();
@@ -96,7 +96,7 @@ impl SlidingWindow {
         *self = Self::default();
     }
 
-    /// A changed length (a new policy) starts an empty window: old slots have another meaning.
+    /// A changed length (a new policy) starts an empty window, because the old slots have other bounds.
     #[cold]
     fn advance(&mut self, length: Nanos, now: Mono) {
         let slot = Nanos((length.0 / SLOTS as u64).max(1));

@@ -1,5 +1,5 @@
-//! A key pool as plain numbers, for whoever keeps one elsewhere: a shared state across instances, or a snapshot on disk.
-//! Which keys there are, and in which groups, stays with the configuration.
+//! A key pool as plain numbers, for state that is kept elsewhere: shared across instances, or in a snapshot on disk. The configuration
+//! defines the keys and their groups.
 
 use super::pool::{Cooldown, KeyHealth, KeyPool, REFUSALS, RequestMark};
 use crate::probing::Probing;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyPoolData {
-    /// Where the next round begins.
+    /// The key at which the next round begins.
     pub turn: u16,
     pub keys: Vec<KeyData>,
     pub groups: Vec<CooldownData>,
@@ -18,7 +18,7 @@ pub struct KeyPoolData {
 pub struct KeyData {
     pub fails: u32,
     pub uses: u64,
-    /// Rejected: when it is probed next, and how long after the last probe that is.
+    /// Rejected: the time of the next probe, and its distance from the last one.
     pub dead: Option<(u64, u64)>,
     pub cooldown: CooldownData,
     /// Marks of the requests it was refused for since it was last accepted; zero stands for none.
@@ -34,7 +34,7 @@ pub struct KeyData {
 pub struct CooldownData {
     pub mono: u64,
     pub wall: Option<i64>,
-    /// When it is probed next, and how long after the last probe that is.
+    /// The time of the next probe, and its distance from the last one.
     #[serde(default)]
     pub probe: Option<(u64, u64)>,
     /// A probe has ended a cooldown: before this time, no wait that the provider asks for begins.
@@ -43,7 +43,7 @@ pub struct CooldownData {
 }
 
 impl KeyPoolData {
-    /// The same pool on another clock: `instant` carries monotonic moments over, `length` carries spans.
+    /// The same pool on another clock: `instant` converts monotonic moments, `length` converts spans.
     #[must_use]
     pub fn on(mut self, instant: impl Fn(u64) -> u64, length: impl Fn(u64) -> u64) -> Self {
         let warm = |at: u64| if at == 0 { 0 } else { instant(at) };
@@ -85,7 +85,7 @@ impl KeyPool {
         }
     }
 
-    /// Takes over what is known of the keys; data of a pool of another size is of other keys and changes nothing.
+    /// Restores the state of the keys. Data of a pool of another size belongs to other keys and changes nothing.
     pub fn import(&mut self, data: &KeyPoolData) {
         if data.keys.len() != self.keys.len() || data.groups.len() != self.groups.len() {
             return;

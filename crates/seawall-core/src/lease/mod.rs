@@ -1,4 +1,4 @@
-//! Which credential is used: the key pool, and when a provider's quota comes back.
+//! The lease stage: the key pool, and the time at which a provider's quota resets.
 
 mod data;
 mod passed;

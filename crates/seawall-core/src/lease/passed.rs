@@ -1,10 +1,10 @@
-//! Keys that are viable but have used up a limit of their own: passed over for this lease, and no longer than it lasts.
+//! Keys that are viable but have used up a limit of their own: this lease skips them for as long as that lasts.
 
 use super::{KeySet, LeaseAnswer};
 use crate::time::Nanos;
 
-/// One search for a key. Ask the pool for a key that is not in `tried`, see whether its limits have room, and if they have
-/// not, pass it over and ask again. Ends after as many rounds as there are keys.
+/// One search for a key. Ask the pool for a key that is not in `tried` and check its limits; if they have no room, pass the key over and
+/// ask again. Ends after as many rounds as there are keys.
 #[derive(Clone, Copy, Debug)]
 pub struct PassedOver {
     pub tried: KeySet,
@@ -23,8 +23,7 @@ impl PassedOver {
         self.soonest = Some(self.soonest.map_or(wait, |soonest| soonest.min(wait)));
     }
 
-    /// What there is to say when the pool has no other key: the first to come back is one that cools, or one that was
-    /// passed over.
+    /// The final reply when the pool has no other key: the wait for the first key to become usable, cooling or passed over.
     pub fn conclude(&self, answer: LeaseAnswer) -> LeaseAnswer {
         match (answer, self.soonest) {
             (LeaseAnswer::Leased(_), _) | (_, None) => answer,
@@ -49,7 +48,7 @@ mod tests {
 
     const NOW: Now = Now { mono: Mono(0), wall: Wall(0) };
 
-    /// Leases as a driver does, where the limits of `spent` keys have room after their seconds.
+    /// Leases as a driver does; the limits of `spent` keys have room after the given seconds.
     fn lease(pool: &mut KeyPool, spent: &[(u16, u64)]) -> LeaseAnswer {
         let mut passed = PassedOver::none(KeySet::default());
         loop {

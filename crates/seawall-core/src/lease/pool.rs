@@ -1,4 +1,4 @@
-//! The keys of one upstream. A key is not a quota: cooldowns belong to its group. A rejected key is dead and comes
+//! The keys of one upstream. Keys of a group share a quota, so a quota's cooldown belongs to the group. A rejected key is dead and comes
 //! back only through a probe. Knows indices, not secrets.
 
 use crate::policy::Pick;
@@ -31,10 +31,10 @@ impl RequestMark {
     }
 }
 
-/// Different requests that a key may be refused for in a row and still be used: one more, and it is dead.
+/// Different requests in a row that may be refused a key before it is dead: one more, and it is.
 pub const REFUSALS: usize = 2;
 
-/// Keys already tried in a call; the pool holds no more than this can name.
+/// Keys that a call has tried already; the pool holds no more than fit into this set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeySet(u128);
 
@@ -55,7 +55,7 @@ impl KeySet {
         self.0 == 0
     }
 
-    /// One bit for each key, for whoever keeps it.
+    /// One bit for each key, for storage.
     #[must_use]
     pub const fn bits(self) -> u128 {
         self.0
@@ -67,7 +67,7 @@ impl KeySet {
     }
 }
 
-/// The end of a cooldown: a wait that was asked for runs on the monotonic clock, a quota reset on the wall clock.
+/// The end of a cooldown: a requested wait runs on the monotonic clock, a quota reset on the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Mono(Mono),
@@ -77,17 +77,17 @@ pub enum Until {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyLease {
     pub key: u16,
-    /// The key is dead or cools, and this call finds out whether it can be used again.
+    /// The key is dead or cooling, and this call finds out whether it can be used again.
     pub probe: bool,
 }
 
-/// A key, or one of two different reasons why there is none.
+/// A key, or the reason why there is none.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAnswer {
     Leased(KeyLease),
-    /// No key that this call has not tried is viable; the first one will be after `wait`. Zero means that only keys
-    /// it has tried are: another call would get one now.
+    /// No key that this call has not tried is viable; the first one will be after `wait`. Zero means that only keys it has tried are:
+    /// another call would get one now.
     Cooling {
         wait: Nanos,
     },
@@ -95,7 +95,7 @@ pub enum LeaseAnswer {
     Throttled {
         wait: Nanos,
     },
-    /// Every key was rejected by the provider; the next probe of one is due after `wait`, if there is a key at all.
+    /// The provider rejected every key; the next probe of one is due after `wait`, if there is a key at all.
     Dead {
         wait: Option<Nanos>,
     },
@@ -109,12 +109,12 @@ pub struct KeyStatus {
     pub dead: bool,
 }
 
-/// Both clocks; deadlines only move later, so that a vague answer cannot shorten what an exact one said.
+/// Both clocks; deadlines only move later, so that a vague response cannot shorten an exact one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cooldown {
     pub(super) mono: Mono,
     pub(super) wall: Wall,
-    /// When the key is tried while `mono` lasts. A quota that is used up is never tried before its end.
+    /// The probes of the key while `mono` lasts. A used-up quota is never probed before its end.
     pub(super) probing: Probing,
     /// A probe has ended a cooldown: before this time, no wait that the provider asks for begins.
     pub(super) disproved: Mono,
@@ -131,9 +131,8 @@ impl Cooldown {
         self.probing = Probing::NEVER;
     }
 
-    /// The provider asked for a wait. A cooldown that lasts already keeps its schedule, or that there is none.
-    /// Once a probe was answered, another such wait binds the refused call alone, until this one would have ended
-    /// and for a minute at most.
+    /// The provider asked for a wait. A cooldown that has begun keeps its probe schedule, if it has one. Once a probe got a response,
+    /// another such wait applies to the refused call alone, until this one would have ended and for a minute at most.
     fn throttle(&mut self, until: Mono, now: Mono) {
         if now < self.disproved {
             return;
@@ -155,7 +154,7 @@ impl Cooldown {
         }
     }
 
-    /// A probe was answered: what the provider asked for is over, what a quota or an operator says is not.
+    /// A probe got a response: this ends the provider's wait, but not a quota's or an operator's.
     fn probe_answered(&mut self, now: Mono) {
         if self.probing != Probing::NEVER {
             self.disproved = self.mono.min(now + MAX_DISPROVED);
@@ -176,7 +175,7 @@ impl Cooldown {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum KeyHealth {
     Live,
-    /// `probe_at` moves on when a probe is leased, so that one that never reports blocks nothing and none overtakes it.
+    /// `probe_at` moves on when a probe is leased, so that a probe that never reports blocks nothing, and no second probe starts early.
     Dead {
         probe_at: Mono,
         pause: Nanos,
@@ -190,9 +189,9 @@ pub(super) struct KeyCell {
     pub(super) uses: u64,
     pub(super) health: KeyHealth,
     pub(super) cooldown: Cooldown,
-    /// The last requests it was refused for since it was last accepted.
+    /// The latest requests that were refused this key since it was last accepted.
     pub(super) refused: [RequestMark; REFUSALS],
-    /// When a request was last accepted with it.
+    /// When the provider last accepted a request with it.
     pub(super) accepted: Option<Mono>,
 }
 
@@ -201,8 +200,8 @@ impl KeyCell {
         request != RequestMark::NONE && self.refused.contains(&request)
     }
 
-    /// When a rejected key is probed with this request. One that it was refused for already proves nothing new: it is the probe only
-    /// where no other request came for as long again.
+    /// When a rejected key is probed with this request. A request that was already refused the key proves nothing new: it is the probe only
+    /// if no other request came for as long again.
     fn probe_at(&self, request: RequestMark) -> Option<Mono> {
         match self.health {
             KeyHealth::Live => None,
@@ -217,17 +216,17 @@ pub struct KeyPool {
     pick: Pick,
     pub(super) keys: Vec<KeyCell>,
     pub(super) groups: Vec<Cooldown>,
-    /// Where the next round begins.
+    /// The key at which the next round begins.
     pub(super) turn: usize,
 }
 
 impl KeyPool {
-    /// The first look at a rejected key; each later one waits twice as long.
+    /// The first probe of a rejected key; each later one waits twice as long.
     pub const FIRST_PROBE: Nanos = Nanos::from_secs(60);
     pub const LAST_PROBE: Nanos = Nanos::from_secs(3_600);
-    /// Between the looks at a key that no other key has proven to be at fault.
+    /// Between the probes of a key if no other key has proven it to be at fault.
     pub const UNPROVEN_PROBE: Nanos = Nanos::from_secs(5);
-    /// A key that a request was accepted with in this time is good, whatever other requests it is refused for.
+    /// A key that was accepted within this time is good, whatever other requests are refused it.
     pub const PROVEN_GOOD: Nanos = Nanos::from_secs(60);
 
     /// One key for each group number, in the order of the configuration; at most [`KeySet::MAX_KEYS`].
@@ -249,7 +248,7 @@ impl KeyPool {
         Self { pick, keys: groups.iter().map(key).collect(), groups: vec![Cooldown::NONE; names.len()], turn: 0 }
     }
 
-    /// A key for one send of this request. A dead key whose probe is due goes first, or it would never come back.
+    /// Leases a key for one send of this request. A dead key whose probe is due goes first, or it would never come back.
     pub fn lease(&mut self, now: Now, tried: KeySet, request: RequestMark) -> LeaseAnswer {
         if let Some(key) = self.probe_due(now, tried, request) {
             self.schedule_probe(key, now);
@@ -272,7 +271,7 @@ impl KeyPool {
         (0..self.keys.len()).filter(is_due).find(|key| !tried.contains(index(*key)) && self.is_warm(*key, now))
     }
 
-    /// A key that cools, where its cooldown and its group's let a probe through. Asked only where no key is viable.
+    /// A cooling key, if its cooldown and its group's allow a probe. Used only when no key is viable.
     fn cooling_probe(&self, now: Now, tried: KeySet) -> Option<usize> {
         let passes = |cooldown: &Cooldown| cooldown.is_over(now) || cooldown.is_probe_due(now);
         (0..self.keys.len()).find(|at| {
@@ -291,7 +290,7 @@ impl KeyPool {
         }
     }
 
-    /// Steps from the place where this round begins.
+    /// Steps from the key at which this round begins.
     fn distance(&self, key: usize) -> usize {
         if key >= self.turn { key - self.turn } else { key + self.keys.len() - self.turn }
     }
@@ -312,7 +311,7 @@ impl KeyPool {
         }
     }
 
-    /// How long until a rejected key may be probed with this request.
+    /// The time until a rejected key may be probed with this request.
     fn next_probe(&self, now: Now, request: RequestMark) -> Option<Nanos> {
         let wait = |key: usize| Some(self.keys[key].probe_at(request)?.since(now.mono).max(self.cooling(key, now)));
         (0..self.keys.len()).filter_map(wait).min()
@@ -333,14 +332,14 @@ impl KeyPool {
         key.cooldown.left(now).max(self.groups[key.group].left(now))
     }
 
-    /// Whether what keeps this key from being used is probed before its end.
+    /// Whether the cooldown of this key is probed before its end.
     fn is_probed(&self, at: usize, now: Now) -> bool {
         let key = &self.keys[at];
         let passes = |cooldown: &Cooldown| cooldown.is_over(now) || cooldown.probing != Probing::NEVER && cooldown.wall.0 <= now.wall.0;
         !self.is_warm(at, now) && passes(&key.cooldown) && passes(&self.groups[key.group])
     }
 
-    /// Whether a probe may find a key that was not tried before any cooldown ends.
+    /// Whether a probe may make an untried key usable before any cooldown ends.
     #[must_use]
     pub fn has_probes(&self, now: Now, tried: KeySet) -> bool {
         (0..self.keys.len()).any(|key| !self.is_dead(key) && !tried.contains(index(key)) && self.is_probed(key, now))
@@ -362,7 +361,7 @@ impl KeyPool {
         self.groups[key.group].probe_sent(now);
     }
 
-    /// Heals one failure; revives a dead or cooling key only if it was probed: an answer to an older call proves nothing.
+    /// Forgives one failure; revives a dead or cooling key only if it was probed: a response to an older call proves nothing.
     pub fn succeeded(&mut self, lease: KeyLease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
         key.fails = key.fails.saturating_sub(1);
@@ -375,7 +374,7 @@ impl KeyPool {
         }
     }
 
-    /// A probe of a cooldown was answered, and not with another wait. A key that was rejected stays so.
+    /// A probe of a cooldown got a response that asks for no wait. A rejected key stays rejected.
     pub fn answered(&mut self, lease: KeyLease, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(lease.key)).filter(|_| lease.probe) else { return };
         key.cooldown.probe_answered(now);
@@ -388,9 +387,9 @@ impl KeyPool {
         }
     }
 
-    /// The provider refused this key for one request. A request can be to blame as well as a key, so the key is dead only
-    /// once it was refused for several different requests in a row, and none was accepted for a while; it is then probed soon and
-    /// often, since nothing is proven.
+    /// The provider refused this key for one request. A request can be to blame as well as a key, so the key is dead only once it was
+    /// refused for several different requests in a row, and none was accepted for a while; it is then probed soon and often, since nothing
+    /// is proven.
     pub fn refuse(&mut self, lease: KeyLease, request: RequestMark, now: Mono) {
         self.failed(lease);
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
@@ -409,7 +408,7 @@ impl KeyPool {
         }
     }
 
-    /// The provider refuses this key and accepts another for the same request: it is dead until a probe says otherwise.
+    /// The provider refuses this key and accepts another for the same request: it is dead until a probe succeeds.
     pub fn reject(&mut self, lease: KeyLease, now: Mono) {
         self.failed(lease);
         let Some(key) = self.keys.get_mut(usize::from(lease.key)) else { return };
@@ -449,14 +448,14 @@ impl KeyPool {
         }
     }
 
-    /// The provider asked for a wait: this key is not used before then, or no key of its group, except by a probe now and then.
+    /// The provider asked for a wait: this key, or its whole group, is not used before then, except for a probe now and then.
     pub fn throttle(&mut self, key: u16, of_group: bool, until: Mono, now: Mono) {
         let Some(key) = self.keys.get_mut(usize::from(key)) else { return };
         let cooldown = if of_group { &mut self.groups[key.group] } else { &mut key.cooldown };
         cooldown.throttle(until, now);
     }
 
-    /// Takes over how a key of another pool is: the same key, in another configuration.
+    /// Copies the state of the same key from the pool of the previous configuration.
     pub fn adopt(&mut self, key: u16, before: &Self, old: u16) {
         let (Some(own), Some(known)) = (self.keys.get_mut(usize::from(key)), before.keys.get(usize::from(old))) else { return };
         (own.health, own.cooldown) = (known.health, known.cooldown);
@@ -467,7 +466,7 @@ impl KeyPool {
         }
     }
 
-    /// By hand: alive, warm and without failures, and its group warm too.
+    /// By an operator: alive, not cooling and without failures, and its group not cooling either.
     pub fn restore(&mut self, key: u16) {
         let Some(key) = self.keys.get_mut(usize::from(key)) else { return };
         key.fails = 0;

@@ -1,4 +1,4 @@
-//! When a provider's quota comes back: a time of day in a time zone, across changes of the clocks.
+//! The reset of a provider's quota: a time of day in a time zone, across daylight-saving changes.
 
 use jiff::civil::{Date, Time};
 use jiff::tz::{self, TimeZone};
@@ -35,7 +35,7 @@ impl Reset {
         Ok(Self { time: parse_time(time)?, zone: parse_zone(zone.trim())? })
     }
 
-    /// The first reset after `now`. A time of day that the clocks skip counts from the moment after the gap.
+    /// The first reset after `now`. A time of day that the clocks skip counts as the first moment after the gap.
     #[must_use]
     pub fn next_after(&self, now: Wall) -> Wall {
         let today = self.zone.to_datetime(timestamp(now)).date();
@@ -50,13 +50,13 @@ impl Reset {
     }
 }
 
-/// The start of the month, in UTC, that `at` is in.
+/// The start of the month, in UTC, that contains `at`.
 #[must_use]
 pub fn month_start_utc(at: Wall) -> Wall {
     utc_midnight(utc_date(at).first_of_month())
 }
 
-/// The start of the month, in UTC, after the one that `at` is in: when monthly quotas come back.
+/// The start of the next month, in UTC, after `at`: the reset of monthly quotas.
 #[must_use]
 pub fn next_month_start_utc(at: Wall) -> Wall {
     utc_date(at).first_of_month().checked_add(1.month()).map_or(Wall(i64::MAX), utc_midnight)
@@ -90,7 +90,7 @@ fn parse_zone(name: &str) -> Result<TimeZone, ResetError> {
     TimeZone::get(name).map_err(|_| ResetError::Zone { name: name.to_owned(), suggestion: closest_zone(name) })
 }
 
-/// Also finds a city without its continent, which is how people remember zones.
+/// Also finds a city without its continent, as people often write zones.
 fn closest_zone(name: &str) -> Option<String> {
     let wanted = name.to_lowercase().replace(' ', "_");
     let likeness = |zone: &str| {

@@ -1,13 +1,13 @@
-//! Lengths of time, counted by size: thirty-two steps for each doubling, so that a quantile is at most three per cent too
-//! high. Two histograms merge into exactly the one that would have seen both.
+//! Durations, counted by size: thirty-two steps for each doubling, so that a quantile is at most three per cent too high. Two histograms
+//! merge into the histogram of both sets of samples.
 
 use crate::time::Nanos;
 
-/// Bits of a value that tell steps apart.
+/// Bits of a value that select a step within its doubling.
 const BITS: u32 = 5;
 const STEPS: u64 = 1 << BITS;
 
-/// Counts by step, sorted; steps that nobody saw take no room.
+/// Counts by step, sorted; empty steps take no memory.
 #[derive(Clone, Debug, Default)]
 pub struct StepHistogram {
     counts: HistogramCounts,
@@ -17,7 +17,7 @@ pub struct StepHistogram {
 #[derive(Clone, Debug)]
 enum HistogramCounts {
     Open(Vec<(u16, u64)>),
-    /// The way from step to step and the count, as variable-length integers: a sixth of the room, for those that are kept.
+    /// Distances between steps, and counts, as variable-length integers: a sixth of the memory, for histograms that are kept.
     Settled(Box<[u8]>),
 }
 
@@ -56,7 +56,7 @@ impl StepHistogram {
         }
     }
 
-    /// Takes as little room as it can, where no more is expected. What comes nevertheless opens it again.
+    /// Compacts a histogram that expects no more samples. A later sample expands it again.
     pub fn settle(&mut self) {
         if let HistogramCounts::Open(steps) = &self.counts {
             let (mut bytes, mut last) = (Vec::with_capacity(4 * steps.len()), 0);
@@ -79,7 +79,7 @@ impl StepHistogram {
         self.count
     }
 
-    /// Step and count of everything seen, in order.
+    /// Step and count of all samples, in order.
     pub fn steps(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         let (open, mut settled): (&[(u16, u64)], &[u8]) = match &self.counts {
             HistogramCounts::Open(steps) => (steps, &[]),
@@ -93,7 +93,7 @@ impl StepHistogram {
         open.iter().copied().chain(unpacked)
     }
 
-    /// What was kept, back again.
+    /// Restores a stored histogram.
     #[must_use]
     pub fn from_steps(steps: impl IntoIterator<Item = (u16, u64)>) -> Self {
         let mut histogram = Self::default();
@@ -101,7 +101,7 @@ impl StepHistogram {
         histogram
     }
 
-    /// The length that so many of a thousand do not exceed; none where nothing was seen.
+    /// The duration that `per_mille` of a thousand samples do not exceed; `None` without samples.
     #[must_use]
     pub fn quantile(&self, per_mille: u64) -> Option<Nanos> {
         let rank = u128::from(self.count) * u128::from(per_mille.min(1000));
@@ -115,7 +115,7 @@ impl StepHistogram {
     }
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+/// Seven bits a byte, the lowest first; the highest bit says that more bytes follow.
 fn put(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push((value & 0x7f) as u8 | 0x80);

@@ -1,5 +1,4 @@
-//! What happened to one endpoint in a span of time, as numbers: those of two spans, or of two processes, add up to exactly
-//! those of one that would have seen both.
+//! One endpoint's statistics for a span of time. Rollups of two spans, or of two processes, add up to exactly the rollup of both.
 
 use super::histogram::StepHistogram;
 use super::{AttemptOutcome, AttemptStatus};
@@ -17,9 +16,9 @@ pub struct Rollup {
     pub success: u64,
     pub retries: u64,
     pub rejects: u64,
-    /// How long the breaker was open.
+    /// The time that the breaker was open.
     pub open_ns: u64,
-    /// Of attempts that were sent. Whoever writes the rest down as text has a shorter form for this.
+    /// Latencies of attempts that were sent. Text formats write it separately, in a shorter form.
     #[serde(skip)]
     pub latency: StepHistogram,
 }
@@ -56,7 +55,7 @@ impl Rollup {
         self.latency.merge(latency);
     }
 
-    /// Attempts that a breaker did not hold back.
+    /// Attempts that a breaker did not refuse.
     #[must_use]
     pub fn sends(&self) -> u64 {
         let sent = self.attempts.iter().filter(|(outcome, _)| outcome.as_ref() != "circuit_open");

@@ -1,7 +1,7 @@
-//! The leading indicator: how many retries a success costs, against what it cost lately. Retries hide a failing upstream
-//! from its callers for a while; this number does not, so it rises before success falls.
+//! An early warning: the retries per success, compared with a recent baseline. Retries hide a failing upstream from its callers for a
+//! while; this number does not, so it rises before the success rate falls.
 
-/// What happened in one span of time.
+/// The counts of one span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpikeInterval {
     pub retries: u64,
@@ -10,19 +10,19 @@ pub struct SpikeInterval {
 
 impl SpikeInterval {
     fn ratio(self) -> f64 {
-        // Without a success every retry was in vain: the cost of the next one is at least all of them.
+        // Without a success no retry helped: the cost of the next success is at least all of them.
         as_f64(self.retries) / as_f64(self.successes.max(1))
     }
 }
 
-/// A change that somebody should hear of.
+/// A change that is worth a notification.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SpikeChange {
     Raised { ratio: f64, baseline: f64 },
     Cleared { ratio: f64, baseline: f64 },
 }
 
-/// Spans are equally long; who feeds it decides how long, ten seconds by custom.
+/// Spans are equally long; the driver chooses the length, usually ten seconds.
 ///
 /// ```text
 ///   Learning ── enough spans ──► Calm ── twice above the line ──► Raised ── four times near the baseline ──► Calm
@@ -31,25 +31,25 @@ pub enum SpikeChange {
 pub struct Spike {
     baseline: f64,
     spans: u32,
-    /// Spans in a row that speak for a change.
+    /// Consecutive spans that support a change.
     streak: u32,
     raised: bool,
 }
 
-/// Spans with less traffic say nothing.
+/// Spans with less traffic are ignored.
 const LEAST: u64 = 20;
 /// Spans that make a baseline.
 const LEARNING: u32 = 6;
-/// A rise is worth a word from this multiple of the baseline on, and by so much at least.
+/// A rise counts from this multiple of the baseline on, and from this absolute difference.
 const MULTIPLE: f64 = 2.0;
 const RISE: f64 = 0.1;
-/// It is over when it has come back to this share of the way.
+/// The spike is over when the ratio has come back to this share of the way.
 const NEAR: f64 = 0.5;
 const TO_RAISE: u32 = 2;
 const TO_CLEAR: u32 = 4;
 /// The share of a new span in the baseline: the last quarter of an hour counts for about two thirds.
 const WEIGHT: f64 = 1.0 / 90.0;
-/// While raised the baseline moves so much slower: a sickness is not learned as health, a new normal after hours is.
+/// While raised the baseline moves this much slower: it does not learn an outage as normal, but does learn a new normal after hours.
 const SLOWER: f64 = 0.05;
 
 impl Spike {
@@ -73,7 +73,7 @@ impl Spike {
             self.raised = !self.raised;
             return Some(if self.raised { SpikeChange::Raised { ratio, baseline } } else { SpikeChange::Cleared { ratio, baseline } });
         }
-        // What may be the beginning of a spike is not learned from yet.
+        // The baseline does not learn from a span that may be the beginning of a spike.
         if self.raised || !speaks {
             let weight = if self.raised { WEIGHT * SLOWER } else { WEIGHT };
             self.baseline += (ratio - self.baseline) * weight;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// An upstream that fails each send with chance `p`, asked `calls` times with four attempts each.
+    /// An upstream that fails each send with probability `p`; `calls` calls with four attempts each.
     fn span(p: f64, calls: u64, rng: &mut Rng) -> (SpikeInterval, u64) {
         let mut span = SpikeInterval::default();
         for _ in 0..calls {

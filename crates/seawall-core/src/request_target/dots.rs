@@ -1,20 +1,20 @@
-//! Dot segments. A path goes on byte for byte, and it is the server that takes `..` out of it. One that would climb above the
-//! path that it was put below is found here, in each way in which servers read paths.
+//! Dot segments. Paths are relayed byte for byte, and the server resolves `..`. This module finds a path that would climb above its base
+//! path, in each way in which servers read paths.
 
-/// So often may a path be decoded on its way: by a proxy, by a server, by what runs in it.
+/// The most decodings of a path on its way: by a proxy, by a server, by an application.
 const MAX_DECODINGS: usize = 3;
 
-/// Whether a path climbs above its own beginning, its query aside.
+/// Whether a path climbs above its own beginning, ignoring its query.
 #[must_use]
 pub fn escapes(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default().as_bytes();
-    // Hardly a path has either, and only these can spell `..`.
+    // Few paths have either, and only these can spell `..`.
     if !path.contains(&b'%') && !path.windows(2).any(|pair| pair == b"..") {
         return false;
     }
     let mut decoded = path.to_vec();
     for _ in 0..=MAX_DECODINGS {
-        // As RFC 3986 says, and as servers do that merge slashes, take a backslash for one, or give segments parameters.
+        // As RFC 3986 says, and as servers read paths that merge slashes, treat a backslash as one, or give segments parameters.
         if climbs(&decoded, b"/", false) || climbs(&decoded, b"/\\", true) {
             return true;
         }
@@ -24,11 +24,11 @@ pub fn escapes(path: &str) -> bool {
         }
         decoded = once_more;
     }
-    // Whoever escapes this often has something to hide.
+    // A path that is escaped this often is treated as an attack.
     true
 }
 
-/// Whether more segments go up than have gone down. `merges`: empty segments are none, and what follows a `;` is no part of one.
+/// Whether more segments go up than have gone down. With `merges`, empty segments do not count, nor what follows a `;`.
 fn climbs(path: &[u8], separators: &[u8], merges: bool) -> bool {
     let mut depth = 0_usize;
     let path = path.strip_prefix(b"/").unwrap_or(path);
@@ -45,7 +45,7 @@ fn climbs(path: &[u8], separators: &[u8], merges: bool) -> bool {
     false
 }
 
-/// A segment with `%2e` read as a dot, which it is by RFC 3986 §6.2.2.2.
+/// A segment with `%2e` read as a dot (RFC 3986 §6.2.2.2).
 fn undotted(segment: &[u8]) -> Vec<u8> {
     let mut read = Vec::with_capacity(segment.len());
     let mut rest = segment;
@@ -149,7 +149,7 @@ mod tests {
         fn a_path_that_is_let_through_stays_below_its_base(pieces in proptest::collection::vec("\\.\\.|\\.|a|%2e|%2E|\\.%2e|%2f|/|b;c", 0..12)) {
             let path = format!("/{}", pieces.join("/"));
             if !escapes(&path) {
-                // As a server does that decodes first and then follows RFC 3986.
+                // As on a server that decodes first and then follows RFC 3986.
                 let decoded = String::from_utf8(decode(path.as_bytes())).unwrap();
                 let mut base = vec!["base"];
                 for segment in decoded.split('/').skip(1) {

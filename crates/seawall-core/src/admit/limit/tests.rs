@@ -27,7 +27,7 @@ fn secs(seconds: u64) -> Mono {
 
 const GO: LimitAnswer = LimitAnswer::Go { after: Nanos::ZERO };
 
-/// How many calls go through at once.
+/// The number of calls admitted at once.
 fn burst(limit: &Gcra, cell: &mut LimitCell, now: Mono) -> u32 {
     (0..1_000).take_while(|_| limit.take(cell, now, 1) == GO).count().try_into().unwrap()
 }

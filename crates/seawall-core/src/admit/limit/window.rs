@@ -32,7 +32,7 @@ impl Gcra {
         GO
     }
 
-    /// The window before counts by the part of it that the last `per` still covers.
+    /// The previous window counts by the part of it that the last `per` still covers.
     pub(super) fn take_sliding(&self, cell: &mut LimitCell, now: Mono, cost: u64) -> LimitAnswer {
         if now.0 < cell.at {
             return LimitAnswer::Refused { retry_at: Mono(cell.at) };
@@ -74,7 +74,7 @@ impl Gcra {
         LimitCell { at: now.0, held: 0 }
     }
 
-    /// Only a window that still counts gets anything back.
+    /// Only a window that still counts gets a refund.
     pub(super) fn refund_window(&self, cell: &mut LimitCell, taken_at: Mono, cost: u64) {
         let (current, before) = counts(cell);
         if taken_at.0 >= cell.at {
